@@ -3,16 +3,21 @@
 
 FROM python:3.11-slim AS build
 WORKDIR /source
-COPY requirements-build.lock requirements.lock ./
+COPY requirements-build.lock requirements-tools.lock requirements.lock ./
 RUN python -m pip install --no-cache-dir --require-hashes -r requirements-build.lock \
  && python -m venv --without-pip /opt/weir \
  && python -m pip --python /opt/weir install --no-cache-dir --require-hashes -r requirements.lock
+# What lists the packages of an image (SBOM): it has dependencies of its own, and stays here.
+RUN python -m venv --without-pip /opt/sbom \
+ && python -m pip --python /opt/sbom install --no-cache-dir --require-hashes -c requirements-tools.lock \
+    "$(grep --only-matching '^cyclonedx-bom==[^ ]*' requirements-tools.lock)"
 COPY pyproject.toml LICENSE README.md ./
 COPY app app
 COPY engine engine
 COPY sdk/python sdk/python
 RUN python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /wheels . ./sdk/python \
- && python -m pip --python /opt/weir install --no-deps --no-index /wheels/*.whl
+ && python -m pip --python /opt/weir install --no-deps --no-index /wheels/*.whl \
+ && /opt/sbom/bin/cyclonedx-py environment --output-reproducible -o /opt/weir/sbom.cdx.json /opt/weir/bin/python
 
 
 # Spark and a Java: 1.2 GB, and nothing of it in the image of the gateway.
@@ -26,11 +31,13 @@ RUN python -m pip --python /opt/weir install --no-cache-dir --require-hashes -r 
  && python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /wheels/spark ./spark \
  && python -m pip --python /opt/weir install --no-deps --no-index /wheels/spark/*.whl \
  && python -m pip --python /opt/weir uninstall --yes hatchling setuptools \
- && XDG_CACHE_HOME=/opt/weir/cache /opt/weir/bin/python -c "from pyspark_weir.java import find; find()"
+ && XDG_CACHE_HOME=/opt/weir/cache /opt/weir/bin/python -c "from pyspark_weir.java import find; find()" \
+ && /opt/sbom/bin/cyclonedx-py environment --output-reproducible -o /opt/weir/sbom.cdx.json /opt/weir/bin/python
 
 
 FROM python:3.11-slim AS pipeline
-LABEL org.opencontainers.image.title="weir-pipeline" org.opencontainers.image.licenses="MIT"
+LABEL org.opencontainers.image.title="weir-pipeline" org.opencontainers.image.licenses="MIT" \
+      weir.sbom="/opt/weir/sbom.cdx.json"
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin weir \
  && install --directory --owner weir --mode 0750 /archive
 COPY --from=pipeline-build /opt/weir /opt/weir
@@ -46,7 +53,8 @@ CMD ["--help"]
 
 
 FROM python:3.11-slim
-LABEL org.opencontainers.image.title="weir" org.opencontainers.image.licenses="MIT"
+LABEL org.opencontainers.image.title="weir" org.opencontainers.image.licenses="MIT" \
+      weir.sbom="/opt/weir/sbom.cdx.json"
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin weir \
  && install --directory --owner weir --mode 0750 /data
 COPY --from=build /opt/weir /opt/weir
@@ -57,12 +65,8 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 CMD ["/opt/weir/bin/python", "-c", \
   "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/healthz/live', timeout=2)"]
 
-# !!! THE GATEWAY IN THIS CONTAINER IS OPEN !!!
-# There are no tokens yet: whoever reaches port 8080 may read, write and delete everything. Inside a container only
-# 0.0.0.0 can be published, and weir refuses to bind there without authentication unless told --insecure. So the only
-# guard is who reaches the port: publish it on loopback (`-p 127.0.0.1:8080:8080`) or on a private network,
-# never on a public address. WEIR_ALLOWED_HOSTS are the names that clients use for it, beside those of loopback; any
-# other Host is refused, or a web page could call it by letting a name of its own resolve here (DNS rebinding).
-ENV WEIR_ALLOWED_HOSTS=weir
+# Only 0.0.0.0 can be published from a container, and the gateway refuses to listen there without a token: give it
+# WEIR_ROOT_TOKEN_FILE, a file of a secret that is mounted, or WEIR_ROOT_TOKEN. It runs with a read-only root; /data is
+# its only folder.
 ENTRYPOINT ["/opt/weir/bin/weir"]
-CMD ["serve", "--host", "0.0.0.0", "--insecure", "--data", "/data"]
+CMD ["serve", "--host", "0.0.0.0", "--data", "/data"]

@@ -13,11 +13,11 @@ SOURCES := app engine sdk spark tests bench .ci
 SDK := tests/sdk
 TOOLS := $(VENV)/tools
 NOT_RUN := .not-run
-WORKERS ?= $(shell echo $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 4 )))
+WORKERS ?= $(shell echo $$(( $$(nproc) < 3 ? $$(nproc) + 2 : 4 )))
 COMPILE := $(BIN)/python -m compileall -q app engine sdk/python/weir spark/pyspark_weir
 
 .DEFAULT_GOAL := help
-.PHONY: help run install spark dev system test fmt lint types contracts tests prove soak bench lock typescript clean
+.PHONY: help run install spark dev system test fmt lint types contracts tests early measured alone prove soak bench image lock typescript clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,10 +33,10 @@ spark: $(VENV)/.spark  ## the same, and what `weir-spark` needs: Spark, Arrow, a
 dev: $(VENV)/.dev  ## make .venv with what the gate needs as well
 
 test: system dev $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## the whole gate: formatting, lint, types, contracts, tests
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory types
-	@$(MAKE) --no-print-directory contracts
-	@$(MAKE) --no-print-directory tests
+	@# Types keep one core busy for minutes; the others take seconds each.
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint contracts early
+	@# What measures time has the machine for itself.
+	@$(MAKE) --no-print-directory --jobs=1 measured alone
 
 fmt: dev  ## format, and fix what ruff can fix
 	$(BIN)/ruff format $(SOURCES)
@@ -53,15 +53,26 @@ types: dev  ## mypy, strict, tests included
 contracts: dev  ## who may import whom
 	$(BIN)/lint-imports --no-logo
 
-tests: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## pytest on all cores with branch coverage; for some of them: .venv/bin/pytest -k name
-	@# More processes than cores, since tests wait for servers, disks and Spark. What measures time comes afterwards.
-	@# Hundreds of processes of the gateway start here, and each would compile its modules where none are written.
+# Each process of pytest rewrites the assertions of all tests; compiled, they are read by those after it.
+early measured alone: export PYTHONDONTWRITEBYTECODE :=
+
+tests:  ## pytest on all cores with branch coverage; for some of them: .venv/bin/pytest -k name
+	@$(MAKE) --no-print-directory --jobs=1 early measured alone
+
+early: dev $(SDK)/node_modules/.stamp  ## within seconds: what the tree says about itself
+	@# Hundreds of processes of the gateway start in tests, and each would compile its modules where none are written.
 	@$(COMPILE)
-	node --import ./tests/console/unit/modules.mjs --test tests/console/unit/*.test.mjs
 	@rm -f $(NOT_RUN)
-	$(BIN)/pytest -m "not alone" --numprocesses=$(WORKERS) --cov --cov-report=term --cov-report=json:.coverage.json --not-run=$(NOT_RUN)
+	node --import ./tests/console/unit/modules.mjs --test tests/console/unit/*.test.mjs
+	$(BIN)/pytest -m early --not-run=$(NOT_RUN)
+
+# More processes than cores, since tests wait for servers, disks and Spark.
+measured: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp
+	$(BIN)/pytest -m "not (early or alone)" --numprocesses=$(WORKERS) --cov --cov-report=term --cov-report=json:.coverage.json --not-run=$(NOT_RUN)
 	@$(BIN)/python .ci/module_coverage.py .coverage.json
-	@# Without coverage: it makes the same turn three times as long.
+
+# What measures time, and without coverage: it makes the same turn three times as long.
+alone: dev system
 	$(BIN)/pytest -m alone --not-run=$(NOT_RUN)
 	@if [ -s $(NOT_RUN) ]; then cat $(NOT_RUN); else echo "every test could run here"; fi
 
@@ -71,10 +82,13 @@ prove: dev  ## plant bugs into the engine, and show that the proof of durability
 soak: dev  ## the long proof of durability, as a table beside Redis's figures; minutes with ARGS="480"
 	$(BIN)/python -m tests.proof.soak $(ARGS)
 
-bench: dev  ## the benchmarks, beside a real Redis
+bench: dev  ## every figure of docs/speed.md beside its peer; some of them with ARGS="--only P5,P7"
 	$(BIN)/python -m bench $(ARGS)
 
-system:  ## what the gate needs from outside: redis-server, node, npm, strace, chromium, java
+image:  ## build the container's image with buildah, and run it from its root file system; minutes, as root
+	@.ci/image
+
+system:  ## what the gate needs from outside: redis-server, node, npm, strace, chromium, prometheus, nginx, caddy, java
 	@.ci/system-packages "$(PYTHON)" $(VENV)
 
 lock: dev  ## newest versions that pyproject.toml and the .in files allow, with hashes and without hosts

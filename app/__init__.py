@@ -1,1 +1,1 @@
-"""The doors: HTTP on one side, `engine` on the other, nothing kept in between."""
+"""The gateway: serves `engine` over HTTP, WebSocket and the Redis protocol, and keeps no streams itself."""

@@ -47,7 +47,7 @@ class Backups:
         if await asyncio.to_thread(place.exists):
             raise invalid("/name", "there is a backup of this name already")
         if self.last.state == "running":
-            raise RefusalError("busy", f"the backup {self.last.name} is under way: GET tells when it is done")
+            raise RefusalError("busy", f"the backup {self.last.name} is under way: GET says when it is done")
         self.last = begun = LastBackup("running", name, self._clock.wall_ms())
         # A daemon thread: a shutdown does not wait. An unfinished backup is not valid.
         threading.Thread(target=self._run, args=(begun, place), name="weir-backup", daemon=True).start()
@@ -59,7 +59,8 @@ class Backups:
             copied = back_up(self._settings.data, place)
         except (LogRefusedError, StorageLockedError, StorageRefusedError, OSError) as error:
             reason = str(error)  # a sentence for people: no trace would say more
-            log.critical("backup failed", name=begun.name, reason=reason)
+            remedy = "make room in backup_dir or check its disk, then make another backup"
+            log.critical("backup failed", name=begun.name, reason=reason, remedy=remedy)
             end = begun._replace(state="failed", error=reason)
         else:
             log.info("backup done", name=begun.name, frames=copied.frames, bytes=copied.bytes)

@@ -31,11 +31,11 @@ class Code(NamedTuple):
 
 
 CODES: Final[dict[str, Code]] = {
-    "malformed_request": Code(400, "The request is not HTTP as RFC 9112 has it"),
+    "malformed_request": Code(400, "The request is not valid HTTP (RFC 9112)"),
     "headers_too_large": Code(431, "The request's line and headers are larger than the limit"),
     "request_timeout": Code(408, "The request did not arrive in time"),
-    "malformed_json": Code(400, "The body is not JSON as RFC 8259 has it", close=4501),
-    "malformed_encoding": Code(400, "Text is not encoded as it should be"),
+    "malformed_json": Code(400, "The body is not valid JSON (RFC 8259)", close=4501),
+    "malformed_encoding": Code(400, "A text has a wrong encoding"),
     "malformed_id": Code(400, "An ID is malformed"),
     "invalid_name": Code(400, "A name is malformed"),
     "unknown_parameter": Code(400, "The query is malformed or has an unknown parameter"),
@@ -46,9 +46,10 @@ CODES: Final[dict[str, Code]] = {
     "no_group": Code(404, "There is no such group"),
     "no_consumer": Code(404, "There is no such consumer"),
     "no_entry": Code(404, "There is no such entry"),
+    "no_token": Code(404, "There is no such token"),
     "no_route": Code(404, "There is nothing at this path"),
     "method_not_allowed": Code(405, "This path has no such method"),
-    "not_acceptable": Code(406, "None of the accepted media types can be given"),
+    "not_acceptable": Code(406, "None of the accepted media types is available"),
     "id_not_increasing": Code(409, "ID is not greater than the last one"),
     "stream_exhausted": Code(409, "The stream has used up its IDs"),
     "last_id_too_small": Code(409, "The last ID would contradict the entries"),
@@ -56,7 +57,7 @@ CODES: Final[dict[str, Code]] = {
     "group_has_pending": Code(409, "The group has pending entries"),
     "consumer_has_pending": Code(409, "The consumer has pending entries"),
     "trim_guarded": Code(409, "The trim would remove what a group has not finished"),
-    "busy": Code(409, "Something of this kind is under way"),
+    "busy": Code(409, "An operation of this kind is running already"),
     "stale_epoch": Code(409, "A newer producer has taken over"),
     "gap": Code(410, "Entries after the cursor were removed before they were read"),
     "last_id_mismatch": Code(412, "The last ID is not the expected one"),
@@ -67,13 +68,12 @@ CODES: Final[dict[str, Code]] = {
     "unsupported_media_type": Code(415, "The body's media type, charset or coding is not supported"),
     "invalid": Code(422, "A value has a wrong type, range or combination"),
     "idempotency_mismatch": Code(422, "The key, or the number of the chunk, was used with another body"),
-    "upgrade_required": Code(426, "Here is a WebSocket, and this was no handshake"),
+    "upgrade_required": Code(426, "This path is a WebSocket, and the request was no handshake"),
     "too_many_sockets": Code(429, "Too many sockets are open", retry_after_s=30, close=4503),
     "rate_limited": Code(429, "Too many requests", retry_after_s=1, close=4005),
     "too_many_waiters": Code(429, "Too many reads are waiting", retry_after_s=1),
-    "keys_unavailable": Code(503, "The keys to check tokens with cannot be had", retry_after_s=5, close=4000),
+    "keys_unavailable": Code(503, "Keys to verify tokens are not available", retry_after_s=5, close=4000),
     "internal": Code(500, "Something went wrong in the gateway", close=4000),
-    "not_implemented": Code(501, "This part of the contract is not built yet"),
     "not_configured": Code(409, "A setting of the gateway is needed for this"),
     "starting": Code(503, "The gateway is starting", retry_after_s=1, close=4000),
     "restarting": Code(503, "The engine is being restarted after a fault", retry_after_s=1, close=4000),
@@ -81,6 +81,11 @@ CODES: Final[dict[str, Code]] = {
     "storage_failed": Code(503, "The log cannot be written", retry_after_s=30),
     "storage_full": Code(507, "The disk is full", retry_after_s=30),
     "memory_full": Code(507, "The memory limit is reached", retry_after_s=30),
+    "backend_unavailable": Code(503, "The backend cannot be used now", retry_after_s=1),
+    "not_replicated": Code(503, "The write is not known to be as safe as promised", retry_after_s=1),
+    "not_supported_by_backend": Code(501, "The backend does not support this"),
+    "cross_slot": Code(422, "The streams are in different slots of the backend"),
+    "quota_exceeded": Code(507, "A quota of the caller's grants is used up", retry_after_s=30),
 }
 
 
@@ -128,7 +133,7 @@ class RefusalError(Exception):
 
 
 def to_refusal(error: EngineError) -> RefusalError:
-    """The engine's refusal as one of the doors; Redis's sentence goes along."""
+    """The engine's refusal as one of the HTTP API, which carries Redis's sentence too."""
     return RefusalError(error.code, error.detail, members={"redis_error": error.redis, **error.members})
 
 
@@ -157,11 +162,6 @@ def step(name: str) -> str:
     """A name as one step of a JSON pointer (RFC 6901), cut where a program would not read on."""
     # In this order: the other way round, the tilde of `~1` would be escaped again.
     return name[:_STEP_CHARS_MAX].replace("~", "~0").replace("/", "~1")
-
-
-def not_implemented(what: str) -> RefusalError:
-    """501: the contract has it, this version does not; never silently ignored."""
-    return RefusalError("not_implemented", f"{what} is not built yet in this version")
 
 
 def slug(code: str) -> str:

@@ -4,23 +4,40 @@ Knows: when the engine may be used, how a blocked read ends early. Must never kn
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from app import logs
-from app.auth import AccessPolicy, OpenPolicy, Principal
+from app.auth import AccessPolicy, OpenPolicy, Principal, TokenPolicy
+from app.auth.audit import AuditLog
+from app.auth.rate_limiter import RateLimiter
+from app.auth.revocation_file import RevocationFile
 from app.auth.tickets import Tickets
 from app.backups import Backups
-from app.dead_letter_log import DeadLetterLog
 from app.errors import RefusalError, to_refusal
 from app.limits import CommandLimits, EntryLimits, ReadLimits
-from app.live.feeds import Feeds
+from app.live import in_flight
+from app.live.fair_queue import REQUESTS_A_CYCLE_MAX, FairQueue
 from app.live.leases import ConsumerLeases
+from app.live.other_gateways import OtherGateways
 from app.live.sessions import AccessEnd, OpenSessions
-from app.memory_limit import MemoryLog
+from app.live.shares import Shares
+from app.live.token_store import TokenStore
+from app.live.turns import CallerTurns, CycleBudget
+from app.metrics.counters import Counters
+from app.metrics.dead_letter_log import DeadLetterLog
+from app.metrics.memory_limit import MemoryLog
+from app.metrics.report import Report
+from app.metrics.slow_turns import SlowTurns
+from app.metrics.stream_selection import StreamSelection
+from app.metrics.tracing import Tracer
 from app.settings import Settings
-from engine import Clock, EngineError, EngineProtocol, errors
+from app.tenants import Tenant, Tenants
+from engine import Clock, EngineError, EngineProtocol, LogFigures, errors
+from engine.cluster import BackendFigures
+from engine.commands import XReadGroup
+from engine.replies import GroupRead, Reply
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -47,44 +64,95 @@ class ClientLeftError(Exception):
     """The client closed the connection before its response was ready."""
 
 
+class OtherProcesses:
+    """What a gateway has of those beside its own; without fronts there are none."""
+
+    def __init__(self) -> None:
+        # In a front: runs the operation of this label in the engine's process.
+        self.forward: Callable[[str, Any], Awaitable[Any]] | None = None
+        # In a front and over a backend: redeems a ticket.
+        self.redeem: Callable[[str, str], Awaitable[Principal | None]] | None = None
+        # Over a backend: keeps a ticket that was issued for the gateways beside this one.
+        self.issued: Callable[[str, Principal, str], Awaitable[None]] | None = None
+        # In a front: what an operator has to act on in the engine's process.
+        self.failing: Sequence[str] = ()
+        # With fronts: ready while all processes can serve.
+        self.phase: Callable[[], Phase] = lambda: Phase.READY
+        # In the engine's process: what the fronts report of themselves.
+        self.reports: Callable[[], Awaitable[Sequence[Report]]] = _no_reports
+
+
 class Gateway:
     """One for each process. Call `open` when the engine has recovered, `drain` before the process stops."""
+
+    phase = Phase.STARTING
+    progress: RecoveryProgress | None = None
+    # Without the setting `tracing` there is none.
+    tracer: Tracer | None = None
+    # WebSocket connections closed by an unexpected exception, since the start.
+    failed_conversations = 0
+    _engine: EngineProtocol | None = None
+    _tenants: Tenants | None = None
+    _on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None
+    _waits = 0
+    _is_disk_full = False
 
     def __init__(self, settings: Settings, clock: Clock, policy: AccessPolicy | None = None) -> None:
         self.settings = settings
         self.clock = clock
         self.policy = policy or OpenPolicy()
-        self.phase = Phase.STARTING
-        self.progress: RecoveryProgress | None = None
-        self.entry_limits = EntryLimits.of(settings)
-        self.read_limits = ReadLimits.of(settings)
-        self.command_limits = CommandLimits.of(settings)
+        self._set_limits()
+        self.counters = Counters()
+        self.measured_streams = StreamSelection(settings.metrics_streams)
         self.dead_letters = DeadLetterLog()
+        self.slow_turns = SlowTurns(clock.wall_ms)
         self.backups = Backups(settings, clock)
-        self._engine: EngineProtocol | None = None
-        self._feeds: Feeds | None = None
-        self._waits = 0
-        # WebSocket connections closed by an unexpected exception, since the start.
-        self.failed_conversations = 0
+        # Files that could not be read again: what was read before stays in use.
+        self.stale = {"tokens_stale": False, "certificate_stale": False}
         self._started_at = clock.monotonic()
         # The number of connections; set by the server.
         self.connections: Callable[[], int] = lambda: 0
+        # Whether connections were closed just now for want of file descriptors; set by the server.
+        self.has_no_descriptors: Callable[[], bool] = lambda: False
         self.leases = ConsumerLeases()
         self.tickets = Tickets(clock.monotonic)
+        # What is counted of the servers, with a backend.
+        self.backend: BackendFigures | None = None
+        self.processes = OtherProcesses()
+        self.audit = AuditLog(settings.audit_file, clock.wall_ms)
         # Connections and reads that end with their token.
-        self.sessions = OpenSessions(clock)
+        self.sessions = OpenSessions(clock, self.policy.is_revoked)
+        # Without tokens in the settings there are none in the log either: everybody may do everything.
+        self._tokens = (
+            TokenStore(self.policy, self.sessions, clock) if isinstance(self.policy, TokenPolicy) else None
+        )
         # Called when the gateway stops.
         self.on_drain: list[Callable[[], None]] = []
+        # Called when requests may use the engine.
+        self.on_ready: list[Callable[[], None]] = []
         # Called when the engine is replaced: release everything that belongs to it.
         self.on_restart: list[Callable[[], None]] = []
-        self._disk_log = logs.FullLog(
-            clock.monotonic,
-            full="the disk is full: writes get 507 storage_full; reads go on",
-            room="there is room on the disk again: writes go on",
-            remedy="make room on the disk of the data directory: writes go on then without a restart",
-        )
+        self._disk_log = _disk_log(clock)
         # Called to replace a faulty engine; without it, a fault refuses every request until the process ends.
-        self.on_fault: Callable[[], None] = lambda: None
+        self.on_fault: list[Callable[[], None]] = []
+
+    def _set_limits(self) -> None:
+        """What one request, and what one caller may have."""
+        settings, monotonic = self.settings, self.clock.monotonic
+        self.entry_limits = EntryLimits.of(settings)
+        self.read_limits = ReadLimits.of(settings)
+        self.command_limits = CommandLimits.of(settings)
+        # None where no caller can have a limit.
+        self.rate_limiter = RateLimiter.of(settings, monotonic)
+        # Long work of one caller takes turns.
+        self.turns = CallerTurns()
+        self.cycle = CycleBudget(monotonic)
+        # And so do the connections of callers that have many.
+        self.requests = FairQueue(CycleBudget(monotonic), REQUESTS_A_CYCLE_MAX)
+        each_max = settings.each_max(settings.waits_per_principal_max, settings.waiters_max)
+        self.waits = Shares("too_many_waiters", "waits_per_principal_max", each_max)
+        each_max = settings.each_max(settings.connections_per_principal_max, settings.sockets_max)
+        self.open_connections = Shares("too_many_sockets", "connections_per_principal_max", each_max)
 
     @property
     def engine(self) -> EngineProtocol:
@@ -97,30 +165,93 @@ class Gateway:
             raise to_refusal(errors.restarting())
         raise RefusalError("starting", "the log is being read: try again in a moment")
 
-    @property
-    def feeds(self) -> Feeds:
-        """The feeds of the engine; raises as `engine` does."""
+    def tenant(self, prefix: str) -> Tenant:
+        """What callers of this prefix have of the engine; raises as `engine` does."""
         _ = self.engine
-        assert self._feeds is not None, "it came with the engine"
-        return self._feeds
+        assert self._tenants is not None, "they came with the engine"
+        return self._tenants.find(prefix)
 
-    def open(self, engine: EngineProtocol) -> None:
-        """Serve requests with this engine."""
+    async def issue_ticket(self, principal: Principal, origin: str) -> str:
+        """A ticket, as `Tickets.issue`. Raises `rate_limited`, EngineError."""
+        ticket = self.tickets.issue(principal, origin)
+        if self.processes.issued is not None:
+            await self.processes.issued(ticket, principal, origin)
+        return ticket
+
+    async def redeem(self, ticket: str, origin: str) -> Principal | None:
+        """Whose ticket it is, as `Tickets.redeem`."""
+        if self.processes.redeem is not None:
+            return await self.processes.redeem(ticket, origin)
+        return self.tickets.redeem(ticket, origin)
+
+    def report(self) -> Report:
+        """What is counted in this process."""
+        return Report.of(
+            self.counters,
+            open_connections=self.connections(),
+            following=self._waits,
+            failed=self.failed_conversations,
+            failing=self.failing,
+        )
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether callers are known by tokens."""
+        return self._tokens is not None
+
+    @property
+    def tokens(self) -> TokenStore:
+        """The tokens and revocations in the log. Raises `not_configured`."""
+        if self._tokens is None:
+            raise RefusalError(
+                "not_configured",
+                "everybody may do everything here: start the gateway with a root token (root_token_file)",
+            )
+        return self._tokens
+
+    def open(self, engine: EngineProtocol, revoked: RevocationFile | None = None) -> None:
+        """Serve requests with this engine, once the tokens in it are known; `revoked` is the file of
+        revocations beside its log.
+        """
         self._engine = engine
-        self._feeds = Feeds(engine)
+        self._tenants = Tenants(engine, self.leases)
         MemoryLog(engine.memory, self.clock.monotonic)
         engine.on_dead_lettered = self.dead_letters.note
+        engine.on_slow = self.slow_turns.note
         engine.when_log_fails(_log_failed)
         engine.when_full(self._disk_changed)
         engine.rewriting.on_failed = _rewrite_failed
         engine.active_readers = self.leases.active
-        if self.phase is not Phase.DRAINING:
-            self.phase = Phase.READY
+        engine.on_events = self._on_events
+        if self._tokens is None:
+            self._be_ready()
+        else:
+            self._tokens.load(engine, revoked, self._be_ready)
         # Last: its first turns have run, and one of them may have failed.
         engine.when_faulty(self._fault)
 
+    def share(self, others: OtherGateways) -> None:
+        """Have consumers, tickets and tokens in common with the other gateways; before `open`."""
+        self.leases = others.leases
+        self.processes.issued, self.processes.redeem = others.keep, others.redeem
+        if self._tokens is not None:
+            others.watch_tokens(self._tokens.look)
+
+    def _be_ready(self) -> None:
+        if self.phase is not Phase.DRAINING:
+            self.phase = Phase.READY
+            for ready in self.on_ready:
+                ready()
+
+    def follow_events(self, callback: Callable[[Sequence[tuple[str, str]]], None] | None) -> None:
+        """Call back with what happens to streams, pairs of event and stream; with None no more."""
+        self._on_events = callback
+        if self._engine is not None:
+            self._engine.on_events = callback
+
     def _disk_changed(self, reason: str | None) -> None:
         """Log that the disk refuses writes for `reason`; without a reason, that it accepts them again."""
+        self._is_disk_full = reason is not None
         self._disk_log.change({} if reason is None else {"reason": reason}, is_full=reason is not None)
 
     def _fault(self, error: BaseException) -> None:
@@ -133,15 +264,16 @@ class Gateway:
             trace=logs.trace(error),
             remedy="the engine is restarted from its log, nothing acknowledged is lost; report this line",
         )
-        self.on_fault()
+        for fault in self.on_fault:
+            fault()
 
     def drop(self) -> None:
         """Drop the engine: end its readers and followers with a retry, and release all consumer leases."""
-        feeds, self._engine, self._feeds = self._feeds, None, None
+        tenants, self._engine, self._tenants = self._tenants, None, None
         for restarting in self.on_restart:
             restarting()
-        if feeds is not None:
-            feeds.close(errors.restarting())
+        if tenants is not None:
+            tenants.close(errors.restarting())
         self.leases.wake()
         self.leases = ConsumerLeases()
 
@@ -156,40 +288,71 @@ class Gateway:
 
     @property
     def state(self) -> str:
-        """The phase, or `storage_failed` if the log accepts no writes."""
+        """The phase, `storage_failed` if the log accepts no writes, or `backend_unavailable`."""
         engine = self._engine
-        if self.phase is Phase.READY and engine is not None and engine.log_figures().failure is not None:
+        if self.phase is Phase.READY and engine is not None and _has_failed(engine.log_figures()):
             return "storage_failed"
-        return self.phase.value
+        if self.phase is Phase.READY and engine is not None and engine.outage is not None:
+            return "backend_unavailable"
+        return (self.processes.phase() if self.phase is Phase.READY else self.phase).value
+
+    def failures(self) -> dict[str, bool]:
+        """What an operator has to act on, and whether it is so now."""
+        found = {
+            **self.stale,
+            "backup_failed": self.backups.last.state == "failed",
+            "audit_failed": self.audit.is_failing,
+            "keys_stale": isinstance(self.policy, TokenPolicy) and self.policy.is_failing,
+            "descriptors_used_up": self.has_no_descriptors(),
+        }
+        if self._engine is not None:
+            found |= {
+                "log_failed": _has_failed(self._engine.log_figures()),
+                "disk_full": self._is_disk_full,
+                "memory_full": self._engine.memory.is_full,
+                "rewrite_failed": self._engine.rewriting.failure is not None,
+            }
+        return found | dict.fromkeys(self.processes.failing, True)
+
+    @property
+    def failing(self) -> list[str]:
+        """What an operator has to act on now."""
+        return [what for what, is_failing in self.failures().items() if is_failing]
+
+    def trace_read(self, group: str, consumer: str, reply: GroupRead) -> None:
+        """Trace what a group is given, if traces are wanted."""
+        if self.tracer is not None:
+            for one in reply.streams:
+                self.tracer.note_read(one.stream, group, consumer, [entry.text for entry in one.entries])
 
     @property
     def uptime_ms(self) -> int:
         """Time since the start, in milliseconds."""
         return round((self.clock.monotonic() - self._started_at) * 1000)
 
-    @property
-    def followers(self) -> int:
-        """The number of blocked reads and of connections that follow streams."""
-        return self._waits
+    def follow(self, shares: Shares, caller: str) -> Callable[[], None]:
+        """Count one more blocked read or following connection of this caller. Returns what counts it no more.
 
-    def follow(self) -> None:
-        """Count one more blocked read or following connection, until `unfollow`.
-
-        Raises `too_many_waiters`.
+        Raises `too_many_waiters`, and the refusal of `shares`.
         """
+        share = shares.enter(caller)
         if self._waits >= self.settings.waiters_max:
+            share.leave()
             raise RefusalError("too_many_waiters", "too many reads wait already: try again later")
         self._waits += 1
 
-    def unfollow(self) -> None:
-        """Count one less."""
-        self._waits -= 1
+        def unfollow() -> None:
+            self._waits -= 1
+            share.leave()
+
+        return unfollow
 
     async def wait(
         self,
         work: Coroutine[Any, Any, T],
         receive: Receive,
         principal: Principal,
+        caller: str,
         until: asyncio.Future[None] | None = None,
         give_back: Callable[[T], None] | None = None,
     ) -> T:
@@ -197,12 +360,12 @@ class Gateway:
         drains.
 
         A read that delivers entries to a consumer is ended by `until`, never cancelled, and `give_back`
-        returns entries that arrive for a client that has left.
+        returns entries that arrive for a client that has left. It counts for `caller`.
 
         Raises ClientLeftError, `draining`, `too_many_waiters`, `unauthenticated`.
         """
         try:
-            self.follow()
+            unfollow = self.follow(self.waits, caller)
         except RefusalError:
             work.close()
             raise
@@ -213,22 +376,35 @@ class Gateway:
         try:
             await asyncio.wait((waiting, leaving, ended), return_when=asyncio.FIRST_COMPLETED)
             if leaving.done() or ended.done():
-                await _end_read(waiting, until)
-                failed = waiting.cancelled() or waiting.exception() is not None
-                if give_back is not None and not failed:
-                    give_back(waiting.result())
+                await _end_read(waiting, until, give_back)
                 raise ended.result().refusal if ended.done() else ClientLeftError
         finally:
             session.leave()
-            self.unfollow()
+            unfollow()
             waiting.cancel()
             leaving.cancel()
-        try:
-            return waiting.result()
-        except EngineError as error:
-            if error.code == "draining":
-                raise draining() from None
-            raise
+        if self.waits.held(caller):
+            # Many of them may end in the same cycle.
+            await self.turns.wait(caller)
+        return _reply_of(waiting)
+
+    def give_back(self, prefix: str, command: XReadGroup, reply: Reply | EngineError) -> None:
+        """Return new entries that the client, of the tenant with this prefix, never gets: it has left."""
+        if self._tenants is None or isinstance(reply, EngineError):
+            return
+        tenant = self._tenants.find(prefix)
+        for one in in_flight.give_back(command, reply):
+            # Each by itself: a large one takes several turns, which a transaction may not.
+            tenant.engine.submit([one], lambda _: None)
+            tenant.leases.settled(one.stream)
+
+
+async def _no_reports() -> Sequence[Report]:
+    return ()
+
+
+def _has_failed(log: LogFigures | None) -> bool:
+    return log is not None and log.failure is not None
 
 
 def _log_failed(reason: str) -> None:
@@ -253,10 +429,33 @@ async def wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def _end_read(task: asyncio.Future[Any], until: asyncio.Future[None] | None) -> None:
-    """End the read, and wait until the engine has removed it."""
+async def _end_read(
+    read: asyncio.Future[T], until: asyncio.Future[None] | None, give_back: Callable[[T], None] | None
+) -> None:
+    """End the read, wait until the engine has removed it, and return what it has delivered."""
     if until is None:
-        task.cancel()
+        read.cancel()
     elif not until.done():
         until.set_result(None)
-    await asyncio.wait((task,))
+    await asyncio.wait((read,))
+    if give_back is not None and not read.cancelled() and read.exception() is None:
+        give_back(read.result())
+
+
+def _reply_of(read: asyncio.Future[T]) -> T:
+    """The reply of a read that has ended. The gateway has words of its own for `draining`."""
+    try:
+        return read.result()
+    except EngineError as error:
+        if error.code == "draining":
+            raise draining() from None
+        raise
+
+
+def _disk_log(clock: Clock) -> logs.FullLog:
+    return logs.FullLog(
+        clock.monotonic,
+        full="the disk is full: writes get 507 storage_full; reads go on",
+        room="there is room on the disk again: writes go on",
+        remedy="make room on the disk of the data directory: writes go on then without a restart",
+    )

@@ -5,9 +5,13 @@ the length of the word; Redis's recursion can take exponential time.
 Must never know: what is matched.
 """
 
+import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 _STAR: Final = None
+# Positions that are looked at to compare two patterns: some milliseconds.
+_COVER_STEPS_MAX: Final = 20_000
 _ANY: Final = frozenset(range(256))
 _BACKSLASH: Final = 0x5C
 _BRACKET: Final = 0x5D
@@ -17,6 +21,14 @@ _DASH: Final = 0x2D
 _Place = frozenset[int] | None
 # Shared, so that a pattern takes eight bytes a place.
 _ONE: Final = [frozenset({byte}) for byte in range(256)]
+
+
+_SPECIAL: Final = re.compile(r"[\\*?\[\]]")
+
+
+def literal(text: str) -> str:
+    """The pattern that fits this text alone."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 class Glob:
@@ -47,6 +59,70 @@ class Glob:
                 at, here = after_star, resume
         return all(place is _STAR for place in places[at:])
 
+    def covers(self, other: "Glob") -> bool:
+        """Whether every word that fits `other` fits this one. False where that takes too long to find out."""
+        if not other.prefix.startswith(self.prefix):
+            return False
+        return _includes(self._places, other._places)  # noqa: SLF001 - another of its class
+
+
+def _includes(ours: list[_Place], theirs: list[_Place]) -> bool:
+    """The same, by looking at all ways through both at once."""
+    letters = _letters(ours, theirs)
+    left = _COVER_STEPS_MAX
+    # Where the other is, and where ours may be at the same time.
+    begin = 0, _reach(ours, (0,))
+    seen, open_pairs = {begin}, [begin]
+    while open_pairs:
+        at, own = open_pairs.pop()
+        if at == len(theirs):
+            if len(ours) not in own:
+                return False
+            continue
+        place = theirs[at]
+        found = [(at + 1, own)] if place is _STAR else []
+        for letter in letters:
+            if place is _STAR or letter in place:
+                stepped = _reach(ours, _step(ours, own, letter))
+                left -= 1 + len(own)
+                found.append((at + (place is not _STAR), stepped))
+        if left < 0:
+            return False
+        new = [one for one in found if one not in seen]
+        seen.update(new)
+        open_pairs += new
+    return True
+
+
+def _letters(*patterns: list[_Place]) -> list[int]:
+    """One byte for each kind of byte that the patterns tell apart."""
+    sets = {place for places in patterns for place in places if place is not _STAR}
+    kinds = {tuple(byte in one for one in sets): byte for byte in range(256)}
+    return list(kinds.values())
+
+
+def _reach(places: list[_Place], positions: Iterable[int]) -> frozenset[int]:
+    """The positions, and those behind stars, which may match nothing."""
+    found = set()
+    for position in positions:
+        found.add(position)
+        at = position
+        while at < len(places) and places[at] is _STAR:
+            at += 1
+            found.add(at)
+    return frozenset(found)
+
+
+def _step(places: list[_Place], positions: Iterable[int], byte: int) -> Iterator[int]:
+    """The positions after one more byte."""
+    for at in positions:
+        if at < len(places):
+            place = places[at]
+            if place is _STAR:
+                yield at
+            elif byte in place:
+                yield at + 1
+
 
 def _places(pattern: bytes) -> list[_Place]:
     places: list[_Place] = []
@@ -54,7 +130,9 @@ def _places(pattern: bytes) -> list[_Place]:
     while at < len(pattern):
         match pattern[at : at + 1]:
             case b"*":
-                places.append(_STAR)
+                # Several in a row are one.
+                if places[-1:] != [_STAR]:
+                    places.append(_STAR)
                 at += 1
             case b"?":
                 places.append(_ANY)

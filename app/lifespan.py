@@ -15,10 +15,14 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from app import logs
+from app.auth.revocation_file import RevocationFile, RevocationFileError
+from app.backend import make_topology, read_access
 from app.gateway import Gateway, Receive, RecoveryProgress
 from app.http.responses import Send
-from app.memory_limit import default_bytes
-from app.settings import Settings
+from app.live.other_gateways import OtherGateways
+from app.metrics.loop_lag import LoopLag
+from app.metrics.memory_limit import default_bytes
+from app.settings import Settings, SettingsError, host_is_loopback
 from engine import (
     Caps,
     Engine,
@@ -29,6 +33,7 @@ from engine import (
     StorageLockedError,
     StorageRefusedError,
 )
+from engine.cluster import ClusterEngine
 
 FINE: Final = 0
 FAILED: Final = 1
@@ -37,8 +42,21 @@ DATA_REFUSED: Final = 3
 LOCKED: Final = 4
 FAULT: Final = 5
 
+# What to do where the gateway ends with this code.
+_REMEDIES: Final = {
+    FAILED: "check the disk and the directory of the data, then start the gateway again",
+    USAGE: "correct the settings",
+    DATA_REFUSED: "`weir log check` shows what is wrong; docs/durability.md says how to repair or restore",
+    LOCKED: "end the other process that uses this data directory, or use another directory",
+    FAULT: "report the lines of the faults; the data are as they were acknowledged",
+}
+
+_DIRECTORY_REMEDY: Final = (
+    "name a directory that belongs to this user, or a new one where this user may make it"
+)
+
 # While the log is read, its own log hears of it so often.
-_TELL_S: Final = 5.0
+_REPORT_S: Final = 5.0
 # A fault inside the engine that comes again so soon is not cured by reading the log.
 _FAULT_AGAIN_S: Final = 600.0
 # After a fault, what threads still do with files has this long to end.
@@ -49,27 +67,39 @@ CLOSE_S_MAX: Final = 15.0
 
 
 class ServerStoppedError(Exception):
-    """The gateway cannot run. `exit_code` is the process's, the text is for people."""
+    """The gateway cannot run. `exit_code` is the process's, the text is for people; so is `remedy`,
+    where it is not the one of the exit code.
+    """
 
-    def __init__(self, exit_code: int, text: str) -> None:
+    def __init__(self, exit_code: int, text: str, remedy: str | None = None) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+        self.remedy = remedy
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raise Stopped unless the settings say that strangers may reach it, and under which names."""
-    if settings.is_loopback or settings.has_tokens:
+    """Raise ServerStoppedError unless the settings say that strangers may reach it, and under which names."""
+    if settings.has_tokens:
         return
+    if settings.resp_port and not host_is_loopback(settings.resp_host):
+        raise ServerStoppedError(
+            USAGE,
+            f"listening for Redis clients on {settings.resp_host} needs tokens: set root_token_file or "
+            "tokens_file, or stay on 127.0.0.1",
+        )
+    if settings.is_loopback:
+        return
+    host = settings.admin_host if host_is_loopback(settings.host) else settings.host
     if not settings.insecure:
         raise ServerStoppedError(
             USAGE,
-            f"listening on {settings.host} would let everybody who reaches it read, write and delete "
+            f"listening on {host} would let everybody who reaches it read, write and delete "
             "everything: set root_token_file or tokens_file, stay on 127.0.0.1, or say --insecure",
         )
     if not settings.allowed_hosts:
         raise ServerStoppedError(
             USAGE,
-            f"listening on {settings.host} with --insecure needs allowed_hosts, the names that clients use "
+            f"listening on {host} with --insecure needs allowed_hosts, the names that clients use "
             "for this gateway: without them any web page could call it by its own name (DNS rebinding). Say "
             "--set allowed_hosts=weir.example or WEIR_ALLOWED_HOSTS; loopback names are always allowed",
         )
@@ -81,25 +111,39 @@ def prepare() -> None:
 
 
 class EngineLife:
-    """The engine of one gateway: `open`, `keep` until `stop`, `close`."""
+    """The engine of one gateway: `open`, `keep` until `stop`, `close`. `holder` is the process that others
+    find named as the user of the data; without it, this one.
+    """
 
-    def __init__(self, gateway: Gateway, flush_logs: Callable[[], None]) -> None:
+    def __init__(
+        self, gateway: Gateway, flush_logs: Callable[[], None], *, holder: int | None = None
+    ) -> None:
         self.stopping = asyncio.Event()
         self._gateway = gateway
         self._flush_logs = flush_logs
+        self._holder = holder
         self._settings = gateway.settings
         self._clock = gateway.clock
         self._engine: Engine | None = None
+        # The one instead, where the streams are in a server.
+        self._backend: ClusterEngine | None = None
+        self._revoked: RevocationFile | None = None
         self._broken = False
         # Set when the engine is broken, and when it is to stop.
         self._wake = asyncio.Event()
         self._fault_at: float | None = None
-        self._tell_at = gateway.clock.monotonic() + _TELL_S
-        gateway.on_fault = self._fault
+        self._report_at = gateway.clock.monotonic() + _REPORT_S
+        gateway.on_fault.append(self._fault)
+        self._lag = LoopLag(gateway.counters.loop_lag)
 
     async def open(self) -> None:
         """Read the log, and let the gateway serve. Raises ServerStoppedError."""
-        self._engine = await self._open(self._settings.data)
+        self._lag.start()
+        self._gateway.audit.reopen()
+        if self._settings.backend == "embedded":
+            self._engine = await self._open(self._settings.data)
+        else:
+            await self._open_backend()
 
     async def keep(self) -> None:
         """Replace the engine after a fault, until `stop`. Raises ServerStoppedError."""
@@ -119,10 +163,15 @@ class EngineLife:
 
     async def close(self) -> None:
         """Bring the log to its end. Raises ServerStoppedError. A disk that hangs ends the process."""
+        self._lag.stop()
+        if self._gateway.tracer is not None:
+            await asyncio.to_thread(self._gateway.tracer.close)
+        if self._backend is not None:
+            await self._backend.close()
         if self._engine is None:
             return
         # A thread: the event loop may hang in a write.
-        giving_up = threading.Timer(CLOSE_S_MAX, self._give_up, (FAILED,))
+        giving_up = threading.Timer(CLOSE_S_MAX, self.give_up, (FAILED,))
         giving_up.daemon = True
         giving_up.start()
         try:
@@ -133,7 +182,7 @@ class EngineLife:
         finally:
             giving_up.cancel()
 
-    def _give_up(self, exit_code: int) -> NoReturn:
+    def give_up(self, exit_code: int) -> NoReturn:
         """End the process at once: a thread that hangs in the kernel would keep it from ending otherwise."""
         logs.get().critical(
             "a disk does not come back",
@@ -149,8 +198,8 @@ class EngineLife:
         self._wake.set()
 
     async def _replace(self, broken: Engine) -> Engine:
-        """Give up an engine that has failed within a turn, and open another one on its log. Raises Stopped
-        where that happened a short while ago too.
+        """Give up an engine that has failed within a turn, and open another one on its log. Raises
+        ServerStoppedError where that happened a short while ago too.
         """
         now, before = self._clock.monotonic(), self._fault_at
         self._fault_at = now
@@ -160,7 +209,7 @@ class EngineLife:
                 self._gateway.drop()
                 storage = await broken.abandon()
         except TimeoutError:
-            self._give_up(FAULT)
+            self.give_up(FAULT)
         if before is not None and now - before < _FAULT_AGAIN_S:
             storage.unlock()
             raise ServerStoppedError(
@@ -176,13 +225,15 @@ class EngineLife:
         try:
             engine = await asyncio.to_thread(self._recover, data)
         except ServerStoppedError as stopped:
-            log.critical("refused", reason=str(stopped))
+            log.critical(
+                "refused", reason=str(stopped), remedy=stopped.remedy or _REMEDIES[stopped.exit_code]
+            )
             raise
         await engine.start()
         # What was read stays: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
-        self._gateway.open(engine)
+        self._gateway.open(engine, self._revoked)
         found = engine.recovery
         log.info(
             "ready", frames=found.frames, bytes=found.bytes, s=round(self._clock.monotonic() - began_s, 3)
@@ -193,17 +244,64 @@ class EngineLife:
             log.warning("a file that the log does not know was set aside", file=name)
         return engine
 
-    def _tell(self, step: str, done_bytes: int, total_bytes: int) -> None:
-        """How far reading the log is: for who asks, and every few seconds for the log. In a thread."""
+    async def _open_backend(self) -> None:
+        """Wait until the server answers, or the gateway is to stop."""
+        try:
+            access = await asyncio.to_thread(read_access, self._settings)
+        except SettingsError as error:
+            raise ServerStoppedError(USAGE, str(error)) from None
+        topology = make_topology(self._settings, access)
+        self._backend = ClusterEngine(topology, self._clock, self._settings.backend_poll_s)
+        self._gateway.backend = self._backend.figures
+        self._backend.on_missing_events = self._warn_of_slow_waking
+        is_up = asyncio.ensure_future(self._meet(self._backend))
+        stopping = asyncio.ensure_future(self.stopping.wait())
+        while not (is_up.done() or stopping.done()):
+            await asyncio.wait((is_up, stopping), timeout=_REPORT_S, return_when=asyncio.FIRST_COMPLETED)
+            if self._backend.outage is not None:
+                logs.get().warning("the backend does not answer", reason=self._backend.outage)
+        stopping.cancel()
+        if not is_up.done():
+            is_up.cancel()
+        else:
+            is_up.result()
+            self._gateway.open(self._backend)
+            logs.get().info("ready", backend=self._backend.backend)
+            if (reason := self._backend.unkept_promise) is not None:
+                logs.get().warning(
+                    "writes will be refused: no server can confirm them as backend_durability asks",
+                    backend_durability=self._backend.durability,
+                    reason=reason,
+                    remedy="connect replicas, or ask for less: backend_durability=memory promises one copy",
+                )
+
+    def _warn_of_slow_waking(self, reason: str) -> None:
+        logs.get().warning(
+            "the backend sends no notifications, so waiting reads look again every few seconds",
+            every_s=self._settings.backend_poll_s,
+            reason=reason,
+            remedy="set notify-keyspace-events to Ktgx in the server, or let the gateway's user run CONFIG",
+        )
+
+    async def _meet(self, backend: ClusterEngine) -> None:
+        """Wait until the backend answers, and know of the other gateways over it."""
+        await backend.start()
+        others = OtherGateways(backend.gateways, self._gateway.tickets)
+        await others.join()
+        self._gateway.share(others)
+
+    def _report(self, step: str, done_bytes: int, total_bytes: int) -> None:
+        """Keep how far reading the log is, and log it every few seconds. Called in a thread."""
         self._gateway.progress = RecoveryProgress(step, done_bytes, total_bytes)
         now = self._clock.monotonic()
-        if now >= self._tell_at:
-            self._tell_at = now + _TELL_S
+        if now >= self._report_at:
+            self._report_at = now + _REPORT_S
             logs.get().info("reading the log", step=step, bytes=done_bytes, of=total_bytes)
 
     def _recover(self, data: Path | Storage) -> Engine:
         kept = self._settings
         try:
+            self._revoked = RevocationFile(kept.data)
             return Engine.open(
                 data,
                 clock=self._clock,
@@ -215,11 +313,18 @@ class EngineLife:
                     kept.memory_bytes_max or default_bytes(),
                 ),
                 growth=Growth(kept.rewrite_growth_percent, kept.rewrite_bytes_min),
-                on_progress=self._tell,
+                on_progress=self._report,
+                holder=self._holder,
             )
         except StorageLockedError as error:
             raise ServerStoppedError(LOCKED, str(error)) from None
-        except (LogRefusedError, StorageRefusedError, ValueError) as error:
+        except StorageRefusedError as error:
+            raise ServerStoppedError(DATA_REFUSED, str(error), _DIRECTORY_REMEDY) from None
+        except LogRefusedError as error:
+            # The disk failed, or is full; what stands on it may be sound.
+            remedy = _REMEDIES[FAILED] if isinstance(error.__cause__, OSError) else None
+            raise ServerStoppedError(DATA_REFUSED, str(error), remedy) from None
+        except (RevocationFileError, ValueError) as error:
             raise ServerStoppedError(DATA_REFUSED, str(error)) from None
         except OSError as error:
             raise ServerStoppedError(FAILED, f"{self._settings.data}: {error.strerror or error}") from None
@@ -251,7 +356,7 @@ async def _keep(life: EngineLife) -> None:
     try:
         await life.keep()
     except ServerStoppedError as error:
-        logs.get().critical("stopped", reason=str(error))
+        logs.get().critical("stopped", reason=str(error), remedy=_REMEDIES[error.exit_code])
         # The server ends with it as at any other stop.
         signal.raise_signal(signal.SIGTERM)
 

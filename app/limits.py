@@ -3,14 +3,18 @@
 Knows: their names and units. Must never know: who enforces them.
 """
 
+from collections.abc import Sequence
 from typing import Final, Self
 
 import msgspec
 
 from app.settings import Settings
+from engine import SLOW_TURN_S
 
 # Maximum words of a command besides fields, streams and IDs.
 _OPTIONS_MAX: Final = 64
+# Turns that SLOWLOG remembers: as Redis's slowlog-max-len by default.
+SLOW_TURNS_MAX: Final = 128
 
 
 class EntryLimits(msgspec.Struct, frozen=True):
@@ -52,7 +56,10 @@ class ReadLimits(msgspec.Struct, frozen=True):
 
 
 class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one Redis command and its reply, named like the settings; `rows_max` is `count_max`."""
+    """Limits of one Redis command and its reply, named like the settings; `rows_max` is `count_max`.
+
+    `config` is what CONFIG GET shows of the gateway: Redis's names and values.
+    """
 
     entry_bytes_max: int
     entry_fields_max: int
@@ -61,11 +68,13 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
     request_streams_max: int
     rows_max: int
     answer_bytes_max: int
+    config: Sequence[tuple[str, int | str]] = ()
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """As set."""
         return cls(
+            config=_redis_config(settings),
             entry_bytes_max=settings.entry_bytes_max,
             entry_fields_max=settings.entry_fields_max,
             ids_max=settings.ids_max,
@@ -79,3 +88,24 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
     def words_max(self) -> int:
         """Maximum words of a command, which follows from the other limits."""
         return 2 * max(self.entry_fields_max, self.request_streams_max) + self.ids_max + _OPTIONS_MAX
+
+
+def _redis_config(settings: Settings) -> list[tuple[str, int | str]]:
+    """The settings of Redis that programs ask for, as they are here."""
+    return [
+        ("appendfsync", settings.fsync),
+        ("appendonly", "yes"),
+        ("cluster-enabled", "no"),
+        ("databases", 1),
+        ("latency-monitor-threshold", 0),
+        ("maxclients", settings.resp_connections_max),
+        ("maxmemory-policy", "noeviction"),
+        # Those of streams, without being asked for.
+        ("notify-keyspace-events", "gxtnKE"),
+        ("port", settings.resp_port),
+        ("proto-max-bulk-len", settings.body_bytes_max),
+        ("save", ""),
+        ("slowlog-log-slower-than", round(SLOW_TURN_S * 1_000_000)),
+        ("slowlog-max-len", SLOW_TURNS_MAX),
+        ("timeout", 0),
+    ]

@@ -1,4 +1,4 @@
-"""The log that people and programs read: one JSON object a line on standard error.
+"""The log that people and programs read on standard error: one JSON object a line, or text on a terminal.
 
 Knows: how lines are made and escaped. Must never know: what stands in a stream; no entry ever gets here.
 """
@@ -36,7 +36,8 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
         structlog.processors.format_exc_info,
         _cut,
     ]
-    renderer: Processor = structlog.dev.ConsoleRenderer(colors=False) if form == "console" else _render
+    is_console = _is_console(form, target)
+    renderer: Processor = structlog.dev.ConsoleRenderer(colors=False) if is_console else _render
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -53,6 +54,10 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(_LEVELS[level], logging.WARNING))
+
+
+def _is_console(form: str, target: TextIO) -> bool:
+    return form == "console" or (form == "auto" and target.isatty())
 
 
 def get() -> Any:  # noqa: ANN401 - the methods of structlog's loggers depend on the level
@@ -78,16 +83,13 @@ class RequestLog:
     """Lines of requests. A line costs two microseconds, since lines are written some at a time."""
 
     def __init__(self, wanted: str, level: str, form: str, target: TextIO | None = None) -> None:
-        self._least_status = {"all": 0, "failed": 400, "none": _NEVER}[wanted]
+        # Requests that end with this status or a higher one get a line.
+        self.least_status = {"all": 0, "failed": 400, "none": _NEVER}[wanted]
         if _LEVELS[level] > _LEVELS["info"]:
-            self._least_status = _NEVER
-        self._console = form == "console"
+            self.least_status = _NEVER
+        self._console = _is_console(form, target or sys.stderr)
         self._target = target
         self._lines: list[bytes] = []
-
-    def wants(self, status: int) -> bool:
-        """Whether a request that ended so gets a line."""
-        return status >= self._least_status
 
     def note(self, line: RequestLine) -> None:
         """Write the line, soon."""

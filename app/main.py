@@ -3,6 +3,7 @@
 Knows: what stands in front of what. Must never know: business rules, and how a server is run.
 """
 
+import asyncio
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Final
@@ -19,32 +20,36 @@ from app.api import (
     commands,
     console,
     docs,
-    future,
     health,
+    metrics,
     multi_stream,
     plan,
+    revocations,
     root,
     socket,
     streams,
     tickets,
+    tokens,
 )
 from app.api.entries import columns, entries, export, tail
 from app.api.groups import claims, consumers, dead_letters, groups, pending
 from app.auth import AccessPolicy
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
+from app.http.client_address import TrustedProxies
 from app.http.middleware.compression import Codings
-from app.http.middleware.origins import Origins
+from app.http.middleware.origins import OriginCheck
 from app.http.middleware.paths import Paths
 from app.http.middleware.request_id import RequestIds
 from app.http.operations.operation import ACCEPT_PATCH, Operation
 from app.http.operations.table import RouteTable
 from app.http.requests import Request
-from app.http.responses import Response, Scope, Send, refuse
+from app.http.responses import ROUTE_STATE, Response, Scope, Send, refuse
 from app.lifespan import EngineLife, check_exposure, prepare, serve_lifespan
+from app.metrics.tracing import Tracer
 from app.openapi import document
 from app.policies import policy_of
-from app.settings import Settings, load
+from app.settings import Settings, SettingsError, load
 from app.transport.fast_path import FastPath
 from app.version import VERSION
 from engine import Clock, SystemClock
@@ -70,7 +75,9 @@ ROUTES: Final[Sequence[Operation]] = [
     *backup.router.operations,
     *socket.router.operations,
     *tickets.router.operations,
-    *future.router.operations,
+    *metrics.router.operations,
+    *tokens.router.operations,
+    *revocations.router.operations,
 ]
 # What there is anywhere: the answer to `OPTIONS *`, which asks about the server (RFC 9110, 9.3.7).
 _ALLOW: Final = (
@@ -81,6 +88,12 @@ _ALLOW: Final = (
 _APIS_MAX: Final = 8
 
 
+# In a request's state: it came over the admin port.
+_ADMIN: Final = "is_admin"
+_HEALTH: Final = "healthz"
+_OF_ADMIN: Final = (("metrics",), ("v1", "admin"))
+
+
 class App:
     """The ASGI application. `gateway.open(engine)` makes it ready; until then it answers 503 `starting`."""
 
@@ -89,13 +102,19 @@ class App:
         self.api = _api(gateway.settings)
         self._sockets = socket.Sockets(gateway)
         self._hot = RouteTable(ROUTES if fast_path else ())
-        origins = Origins(Codings(Paths(self._inside)), gateway.settings)
+        origins = OriginCheck(Codings(Paths(self._inside)), gateway.settings)
         self._outermost = RequestIds(origins, gateway)
+        networks = gateway.settings.trusted_proxies
+        self._proxies = TrustedProxies(networks) if networks else None
         # For the server's connections; None where FastAPI serves every request.
-        self.fast_path = FastPath(gateway, self._hot, origins, self._outermost) if fast_path else None
+        self.fast_path = (
+            FastPath(gateway, self._hot, origins, self._outermost, self._proxies) if fast_path else None
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request, one WebSocket, or the lifespan, which opens and closes the engine."""
+        if self._proxies is not None and scope["type"] != "lifespan":
+            scope["client"] = self._proxies.resolve(scope)
         if scope["type"] == "http":
             await self._outermost(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -104,6 +123,12 @@ class App:
         elif scope["type"] == "lifespan":
             await serve_lifespan(EngineLife(self.gateway, self.flush_logs), receive, send)
             self.flush_logs()
+            await asyncio.to_thread(self.gateway.audit.flush)
+
+    async def serve_admin(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application of the admin port: metrics, administration, health, and nothing else."""
+        scope.setdefault("state", {})[_ADMIN] = True
+        await self(scope, receive, send)
 
     def refuse(self, refusal: RefusalError) -> Response:
         """The answer to what the server could not read as a request."""
@@ -114,6 +139,8 @@ class App:
         self._outermost.flush()
 
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.gateway.settings.admin_port:
+            _check_port(scope)
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
             return
@@ -126,9 +153,18 @@ class App:
             await self.api(scope, receive, send)
             return
         route, names = found
+        scope["state"][ROUTE_STATE] = route.label
         called = partial(Request, self.gateway, scope, receive, names)
         ready = await route.respond(called, scope["state"]["request_id"])
         await ready(scope, receive, send)
+
+
+def _check_port(scope: Scope) -> None:
+    """Raise `no_route` for what the other port serves."""
+    segments, is_admin_port = scope["state"]["segments"], _ADMIN in scope["state"]
+    if segments[:1] != (_HEALTH,) and is_admin_port != (segments[:2] in _OF_ADMIN):
+        port = "port" if is_admin_port else "admin_port"
+        raise RefusalError("no_route", f"this is served at the other port: see the setting {port}")
 
 
 def create_app(
@@ -140,7 +176,17 @@ def create_app(
 ) -> App:
     """The application for these settings. `fast_path=False` sends every request through FastAPI."""
     clock = clock or SystemClock()
-    return App(Gateway(settings, clock, policy or policy_of(settings, clock)), fast_path=fast_path)
+    gateway = Gateway(settings, clock, policy or policy_of(settings, clock))
+    if settings.tracing:
+        gateway.tracer = _tracer()
+    return App(gateway, fast_path=fast_path)
+
+
+def _tracer() -> Tracer:
+    try:
+        return Tracer.create()
+    except ImportError as error:
+        raise SettingsError(f"tracing: {error}: install weir-gateway[otel]") from None
 
 
 def __getattr__(name: str) -> App:

@@ -1,4 +1,4 @@
-"""The names of streams, groups and consumers, as every door takes them.
+"""The names of streams, groups and consumers, as every API takes them.
 
 Knows: which bytes are a name: 1 to 512 bytes of strict UTF-8, no `/`, no control characters, not `.` or `..`,
 and nothing is normalised (two names are the same only if their bytes are).
@@ -36,7 +36,7 @@ def check(raw: bytes, what: str = "name") -> str:
 
 
 def check_text(name: str, what: str = "name") -> str:
-    """The same for a name that came as text; a lone surrogate is no UTF-8.
+    """The check for a name that came as text; a lone surrogate is no UTF-8.
 
     Raises the refusal `invalid_name`.
     """

@@ -1,6 +1,6 @@
 """The policy that the settings ask for.
 
-Knows: which settings make tokens known. Must never know: requests, how a token is checked.
+Knows: which settings name tokens and keys. Must never know: requests, how a token is checked.
 """
 
 from collections.abc import Callable
@@ -10,16 +10,15 @@ from urllib.parse import urlsplit
 
 from app import logs
 from app.auth import AccessPolicy, Action, Grant, OpenPolicy, TokenPolicy, key_server, token_file
-from app.auth.jwt import Keys, KeysError, Verifier, read_keys
+from app.auth.jwt import JwtKeys, KeysError, Verifier, read_keys
 from app.auth.policy import GrantMapping
 from app.auth.token_file import TokenFileError
-from app.auth.tokens import Token, hash_of
-from app.settings import Settings, SettingsError, host_is_loopback
+from app.auth.tokens import ROOT_ID, Token, hash_of
+from app.settings import Settings, SettingsError, host_is_loopback, read_named_file
 from engine import Clock
 
 # Shorter secrets can be guessed.
 ROOT_TOKEN_CHARS_MIN: Final = 24
-_ROOT_ID: Final = "root00000000"
 
 
 def policy_of(settings: Settings, clock: Clock) -> AccessPolicy:
@@ -52,17 +51,14 @@ def static_tokens(settings: Settings) -> list[Token]:
 def _root(settings: Settings) -> list[Token]:
     text = settings.root_token.get_secret_value()
     if settings.root_token_file:
-        try:
-            text = Path(settings.root_token_file).read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"root_token_file: {error}") from None
+        text = read_named_file(settings, "root_token_file")
     if not text:
         return []
     if len(text) < ROOT_TOKEN_CHARS_MIN:
         raise SettingsError(
             f"root_token: it has fewer than {ROOT_TOKEN_CHARS_MIN} characters; `weir token create` makes one"
         )
-    return [Token(id=_ROOT_ID, hash=hash_of(text), grants=(Grant(actions=frozenset(Action)),), label="root")]
+    return [Token(id=ROOT_ID, hash=hash_of(text), grants=(Grant(actions=frozenset(Action)),), label="root")]
 
 
 def _verifier(settings: Settings, clock: Clock, wall_s: Callable[[], float]) -> Verifier | None:
@@ -75,7 +71,7 @@ def _verifier(settings: Settings, clock: Clock, wall_s: Callable[[], float]) -> 
         url = urlsplit(settings.jwt_jwks_url)
         if url.scheme != "https" and not (url.scheme == "http" and host_is_loopback(url.hostname or "")):
             raise SettingsError("jwt_jwks_url: it begins with https://")
-        keys = Keys(
+        keys = JwtKeys(
             algorithms,
             clock.monotonic,
             fetch=key_server.fetch_from(settings.jwt_jwks_url),
@@ -83,7 +79,7 @@ def _verifier(settings: Settings, clock: Clock, wall_s: Callable[[], float]) -> 
         )
     else:
         try:
-            keys = Keys(
+            keys = JwtKeys(
                 algorithms, clock.monotonic, keys=read_keys(Path(settings.jwt_keys).read_bytes(), algorithms)
             )
         except (OSError, KeysError) as error:

@@ -5,9 +5,12 @@ Must never know: routes, settings' sources, what a terminal looks like.
 """
 
 import asyncio
+import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -17,13 +20,21 @@ import uvloop
 from app import logs
 from app.api.socket import FRAME_OVERHEAD_BYTES
 from app.auth import TokenPolicy
-from app.gateway import Gateway
-from app.lifespan import FAILED, EngineLife, ServerStoppedError, check_exposure
-from app.main import App, create_app
+from app.backend import durability_of
+from app.fronts.control import READY, Control
+from app.fronts.front_life import FrontLife
+from app.fronts.ports import FrontPorts
+from app.gateway import Gateway, Phase, Receive
+from app.http.responses import Scope, Send
+from app.lifespan import CLOSE_S_MAX, FAILED, EngineLife, ServerStoppedError, check_exposure
+from app.main import ROUTES, App, create_app
 from app.policies import static_tokens
+from app.resp.listening import RespServer, addresses
 from app.settings import Settings, SettingsError
+from app.transport import tls
 from app.transport.fast_path import fast_path
-from app.transport.http_connection import Limits, guarded
+from app.transport.http_connection import DESCRIPTORS, HttpConnection, Limits, guarded
+from app.transport.systemd import Systemd
 from app.transport.websocket_connection import SocketLimits, guarded_socket
 from engine import Clock
 
@@ -32,6 +43,10 @@ _BACKLOG: Final = 2_048
 SOCKET_STALL_S_MAX: Final = 10.0
 # A peer that is gone without a word is noticed after this long, while something waits to be sent to it.
 _USER_TIMEOUT_MS: Final = 10_000
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+# After a signal to stop the process ends this long behind the time that answers and the log have for it.
+# With the default of `drain_s_max` that is before the 30 s of the supervisors in deploy/.
+_STUCK_S: Final = 2.0
 
 Say = Callable[[str], None]
 
@@ -41,83 +56,210 @@ class ListenAddress(NamedTuple):
 
     host: str
     port: int
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
         """For people and programs on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return (
+            f"{self.scheme}://[{host}]:{self.port}" if ":" in host else f"{self.scheme}://{host}:{self.port}"
+        )
 
 
-def run(settings: Settings, clock: Clock, say: Say) -> None:
-    """Serve until SIGTERM or SIGINT. Raises Stopped for every end but that."""
+def run(settings: Settings, clock: Clock, say: Say, systemd: Systemd) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ServerStoppedError for every end but that."""
+    # Before there are threads, which inherit it: one alone waits for these signals.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     check_exposure(settings)
-    listener = _listen(settings)
-    uvloop.run(_Process(settings, clock, listener).run(say))
+    context = tls.server_context(settings)
+    listeners = [_listen_publicly(settings), *_listen_for_admin(settings)]
+    uvloop.run(_Process(settings, clock, listeners, context, systemd).run(say))
 
 
-def _say_data(settings: Settings, say: Say) -> None:
+def run_engine(settings: Settings, clock: Clock, control: Control) -> None:
+    """Run the engine for the fronts, beside the admin port and the one for Redis clients, until SIGTERM.
+    Raises ServerStoppedError.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    listeners = _listen_for_admin(settings)
+    uvloop.run(
+        _EngineProcess(settings, clock, listeners, tls.server_context(settings), control).run(_say_nothing)
+    )
+
+
+def run_front(settings: Settings, clock: Clock, control: Control) -> None:
+    """Serve HTTP before the engine's process, until SIGTERM. Raises ServerStoppedError."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    listeners = [ListeningSocket(_bind(settings.host, settings.port, shared=True), config)]
+    uvloop.run(
+        _FrontProcess(settings, clock, listeners, tls.server_context(settings), control).run(_say_nothing)
+    )
+
+
+def reserve(settings: Settings) -> socket.socket:
+    """Take the port for fronts, without listening: they bind it too, and others find it taken. Raises
+    ServerStoppedError.
+    """
+    # SO_REUSEPORT alone would let a second gateway of the same user have it as well.
+    with _listen(settings.host, settings.port) as free:
+        port = free.getsockname()[1]
+    return _bind(settings.host, port, shared=True)
+
+
+def _say_nothing(_: str) -> None:
+    """The supervisor speaks for its processes."""
+
+
+def _listen_publicly(settings: Settings) -> "ListeningSocket":
+    return ListeningSocket(_listen(settings.host, settings.port), config)
+
+
+def _listen_for_admin(settings: Settings) -> "list[ListeningSocket]":
+    port = settings.admin_port
+    return [ListeningSocket(_listen(settings.admin_host, port), admin_config)] if port else []
+
+
+def say_data(settings: Settings, say: Say) -> None:
     """What is opened, before that: it may take a while, and may be refused."""
-    say(f"data     {settings.data} (fsync {settings.fsync})")
+    if settings.backend == "embedded":
+        say(f"data     {settings.data} (fsync {settings.fsync})")
+    else:
+        # No password is in it: `Settings` refuses a URL with one.
+        say(f"backend  {settings.backend} (durability {durability_of(settings).name})")
     if not settings.is_loopback and not settings.has_tokens:
         say("WARNING: anybody who reaches this address may read, write and delete everything (--insecure)")
 
 
-def _say_urls(place: ListenAddress, say: Say) -> None:
-    """Where everything is, once it can be used."""
+def _place(listener: socket.socket) -> tuple[str, int]:
+    host, port = listener.getsockname()[:2]
+    return host, port
+
+
+def say_urls(places: Sequence[ListenAddress], settings: Settings, say: Say) -> None:
+    """Say where everything is, once it can be used."""
+    place, *admin = places
     say(f"API      {place.url}/v1")
     say(f"console  {place.url}/console")
     say(f"docs     {place.url}/docs")
+    for one in admin:
+        say(f"metrics  {one.url}/metrics")
+    for address in addresses(settings):
+        say(f"Redis    {address}")
 
 
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def _bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket at this address, which is not listened to yet; `shared` with other processes."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
     try:
-        listener.bind((settings.host.strip("[]"), settings.port))
-        listener.listen(_BACKLOG)
+        listener.bind((host.strip("[]"), port))
     except OSError as error:
         listener.close()
-        raise ServerStoppedError(
-            FAILED, f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
-        ) from None
+        raise _cannot_listen(host, port, error) from None
     return listener
 
 
+def _listen(host: str, port: int) -> socket.socket:
+    listener = _bind(host, port)
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from None
+    return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ServerStoppedError:
+    return ServerStoppedError(FAILED, f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+class ListeningSocket(NamedTuple):
+    """A socket that is listened to, and how uvicorn serves its connections."""
+
+    socket: socket.socket
+    configure: Callable[[Settings, App, ssl.SSLContext | None], uvicorn.Config]
+
+
 class _Server(uvicorn.Server):
-    """uvicorn without its hands on the signals."""
+    """uvicorn without its hands on the signals, and with a bound on the time of a TLS handshake: the loop's
+    own is a minute.
+    """
+
+    def __init__(self, config: uvicorn.Config, handshake_s_max: int) -> None:
+        super().__init__(config)
+        self._handshake_s_max = handshake_s_max
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop, made = asyncio.get_running_loop(), self.config
+
+        def connect() -> asyncio.Protocol:
+            return made.http_protocol_class(  # type: ignore[call-arg]
+                config=made, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+            )
+
+        bound_s = None if made.ssl is None else self._handshake_s_max
+        self.servers = [
+            await loop.create_server(
+                connect, sock=listener, ssl=made.ssl, ssl_handshake_timeout=bound_s, backlog=made.backlog
+            )
+            for listener in sockets or ()
+        ]
+        self.started = True
+
 
 class _Process:
     """From listening to the last byte."""
 
-    def __init__(self, settings: Settings, clock: Clock, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        listeners: Sequence[ListeningSocket],
+        context: tls.ServerContext | None,
+        systemd: Systemd,
+    ) -> None:
         self._settings = settings
-        self._listener = listener
+        self._listeners = listeners
+        self._tls = context
         self._app: App = create_app(settings, clock)
-        self._server = _Server(config(settings, self._app))
-        self._app.gateway.connections = lambda: len(self._server.server_state.connections)
-        self._life = EngineLife(self._app.gateway, self._app.flush_logs)
+        self._servers = [
+            _Server(one.configure(settings, self._app, context), settings.handshake_s_max)
+            for one in listeners
+        ]
+        self._app.gateway.connections = self._count_connections
+        self._app.gateway.has_no_descriptors = _has_no_descriptors
+        self._life = self._make_life()
+        self._systemd = systemd
         # The loop holds tasks weakly.
         self._reloading: asyncio.Task[None] | None = None
 
     async def run(self, say: Say) -> None:
         """Listen, recover, serve, drain, close."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
-        if self._settings.has_tokens:
-            # Otherwise it means, as usual, that the terminal is gone.
+        threading.Thread(target=self._await_stop, args=(loop,), name="weir-stop", daemon=True).start()
+        if self._reloads:
             loop.add_signal_handler(signal.SIGHUP, self._reload)
-        _say_data(self._settings, say)
-        serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+            # A supervisor has it wait until here.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
+        self._systemd.start()
+        say_data(self._settings, say)
+        redis_clients = await self._listen_for_redis_clients()
+        serving = asyncio.gather(
+            *[
+                self._serve(server, listener.socket)
+                for server, listener in zip(self._servers, self._listeners, strict=True)
+            ]
+        )
         opening = asyncio.create_task(self._life.open())
         stopping = asyncio.create_task(self._life.stopping.wait())
         await asyncio.wait((serving, opening, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -126,17 +268,51 @@ class _Process:
             # A thread cannot be stopped: what is being read is read to the end, then closed.
             await opening
             if not self._life.stopping.is_set():
-                _say_urls(ListenAddress(*self._listener.getsockname()[:2]), say)
+                self._announce(say)
             await self._life.keep()
         except ServerStoppedError as error:
             refusal = error
+        self._systemd.stopping()
         self._app.gateway.drain()
-        self._server.should_exit = True
-        await serving
+        for server in self._servers:
+            server.should_exit = True
+        await asyncio.gather(serving, redis_clients.close())
         self._app.flush_logs()
         await self._life.close()
+        await asyncio.to_thread(self._app.gateway.audit.flush)
+        self._systemd.close()
         if refusal is not None:
             raise refusal
+
+    def _make_life(self) -> "EngineLife | FrontLife":
+        return EngineLife(self._app.gateway, self._app.flush_logs)
+
+    async def _serve(self, server: _Server, listener: socket.socket) -> None:
+        """Serve the connections of one socket, until the end."""
+        await server.serve(sockets=[listener])
+
+    def _announce(self, say: Say) -> None:
+        """Say where everything is: it can be used now."""
+        scheme = "http" if self._tls is None else "https"
+        places = [ListenAddress(*_place(one.socket), scheme) for one in self._listeners]
+        say_urls(places, self._settings, say)
+        self._systemd.ready()
+
+    @property
+    def _reloads(self) -> bool:
+        return reloads(self._settings, self._systemd)
+
+    async def _listen_for_redis_clients(self) -> RespServer:
+        try:
+            return await RespServer(self._app.gateway, self._tls).start()
+        except OSError as error:
+            places = " and ".join(addresses(self._settings))
+            raise ServerStoppedError(
+                FAILED, f"cannot listen on {places}: {error.strerror or error}"
+            ) from None
+
+    def _count_connections(self) -> int:
+        return sum(len(server.server_state.connections) for server in self._servers)
 
     def _reload(self) -> None:
         self._reloading = asyncio.create_task(self._reload_after(self._reloading))
@@ -145,12 +321,98 @@ class _Process:
         # In order: what an earlier signal has read must not replace what this one reads.
         if before is not None:
             await before
-        await reload_tokens(self._app.gateway)
+        with self._systemd.reloading():
+            self._app.gateway.audit.reopen()
+            await reload_tokens(self._app.gateway)
+            if self._tls is not None:
+                is_read = await asyncio.to_thread(self._tls.reload, self._settings)
+                self._app.gateway.stale["certificate_stale"] = not is_read
+
+    def _await_stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop with each signal, in a thread: the loop may hang in a write, and its handlers with it. The
+        process ends where that takes too long, also where its log is still being read.
+        """
+        bound_s = self._settings.drain_s_max + CLOSE_S_MAX + _STUCK_S
+        signal.sigwait(_STOP_SIGNALS)
+        giving_up = threading.Timer(bound_s, self._life.give_up, (FAILED,))
+        giving_up.daemon = True
+        giving_up.start()
+        while not loop.is_closed():
+            loop.call_soon_threadsafe(self._stop)
+            signal.sigwait(_STOP_SIGNALS)
 
     def _stop(self) -> None:
         if self._life.stopping.is_set():
-            self._server.force_exit = True
+            for server in self._servers:
+                server.force_exit = True
         self._life.stop()
+
+
+def _has_no_descriptors() -> bool:
+    return DESCRIPTORS.are_used_up(asyncio.get_running_loop().time())
+
+
+class _ChildProcess(_Process):
+    """One of several processes: its supervisor speaks for it, and sends it SIGHUP only where that reloads."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        listeners: Sequence[ListeningSocket],
+        context: tls.ServerContext | None,
+        control: Control,
+    ) -> None:
+        self._control = control
+        super().__init__(settings, clock, listeners, context, Systemd({}))
+        self._app.gateway.processes.phase = lambda: control.common.phase
+        self._app.gateway.on_ready.append(lambda: control.say(READY))
+
+    @property
+    def _reloads(self) -> bool:
+        return True
+
+    def _announce(self, say: Say) -> None:
+        """The supervisor does, once all processes are ready."""
+
+
+class _EngineProcess(_ChildProcess):
+    """The process with the engine. Its application serves the admin port, and what fronts forward."""
+
+    def _make_life(self) -> EngineLife:
+        self._ports = FrontPorts(self._app.gateway, {one.label: one for one in ROUTES})
+        self._control.on_link = self._ports.add
+        # The supervisor is the process to end: it would start this one again.
+        life = EngineLife(self._app.gateway, self._app.flush_logs, holder=os.getppid())
+        self._app.gateway.on_fault.append(self._control.common.end_ready)
+        return life
+
+    async def run(self, say: Say) -> None:
+        """As any process, for fronts."""
+        self._control.start()
+        await super().run(say)
+
+
+class _FrontProcess(_ChildProcess):
+    """A process that speaks HTTP."""
+
+    def _make_life(self) -> FrontLife:
+        return FrontLife(self._app.gateway, self._control)
+
+    async def _serve(self, server: _Server, listener: socket.socket) -> None:
+        """As any process. One that is started again gets connections once it serves: the others have them."""
+        assert isinstance(self._life, FrontLife), "it was made above"
+        if self._control.common.phase is not Phase.STARTING:
+            await self._life.opened()
+        await super()._serve(server, listener)
+
+    async def _listen_for_redis_clients(self) -> RespServer:
+        return RespServer(self._app.gateway, self._tls)
+
+
+def reloads(settings: Settings, systemd: Systemd) -> bool:
+    """Whether SIGHUP reads files again. Otherwise it means, as usual, that the terminal is gone."""
+    return bool(settings.has_tokens or settings.audit_file or settings.tls_certificate or systemd.is_there)
 
 
 async def reload_tokens(gateway: Gateway) -> None:
@@ -165,18 +427,40 @@ async def reload_tokens(gateway: Gateway) -> None:
     except SettingsError as error:
         remedy = "the tokens that were read before stay in use: repair the file, and send SIGHUP again"
         logs.get().error("tokens were not read again", reason=str(error), remedy=remedy)
+        gateway.stale["tokens_stale"] = True
         return
+    gateway.stale["tokens_stale"] = False
     logs.get().info("tokens were read again", ended=gateway.sessions.revoke(policy.is_revoked))
 
 
-def config(settings: Settings, app: App) -> uvicorn.Config:
-    """How uvicorn serves the application: under limits, with the fast path if the application has it."""
+def config(settings: Settings, app: App, context: ssl.SSLContext | None = None) -> uvicorn.Config:
+    """How uvicorn serves the application: under limits, with the fast path if the application has it; over
+    TLS with a context.
+    """
     limits = Limits(settings.head_bytes_max, settings.request_s_max, settings.stall_s_max)
     protocol = guarded(limits, app.refuse) if app.fast_path is None else fast_path(app.fast_path, limits)
+    return _config(settings, app, protocol, context)
+
+
+def admin_config(settings: Settings, app: App, context: ssl.SSLContext | None) -> uvicorn.Config:
+    """How uvicorn serves the admin port: under the same limits, without the fast path."""
+    limits = Limits(settings.head_bytes_max, settings.request_s_max, settings.stall_s_max)
+    return _config(settings, app.serve_admin, guarded(limits, app.refuse), context)
+
+
+def _config(
+    settings: Settings,
+    serve: Callable[[Scope, Receive, Send], Awaitable[None]],
+    protocol: type[HttpConnection],
+    context: ssl.SSLContext | None,
+) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
+        serve,
         http=protocol,
-        ws=guarded_socket(SocketLimits(min(settings.stall_s_max, SOCKET_STALL_S_MAX))),
+        interface="asgi3",
+        ws=guarded_socket(
+            SocketLimits(min(settings.stall_s_max, SOCKET_STALL_S_MAX), settings.request_s_max)
+        ),
         loop="none",
         lifespan="off",
         log_config=None,
@@ -187,4 +471,5 @@ def config(settings: Settings, app: App) -> uvicorn.Config:
         ws_max_size=settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=settings.drain_s_max,
+        ssl_context_factory=None if context is None else lambda *_: context,
     )

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
@@ -24,15 +24,18 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from engine.cluster import parse_durability
 from engine.commands import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 
 PREFIX: Final = "WEIR_"
 CONFIG_VARIABLE: Final = "WEIR_CONFIG"
 
+# uvloop would give it a minute.
+_HANDSHAKE_S_MAX: Final = 10
 # Similarity, from 0 to 1, from which an unknown name is taken for a misspelt one.
 _NEARNESS_MIN: Final = 0.6
-# Variables that other commands read: the file of settings, the gateway's URL, the path of Java.
-_OTHER_VARIABLES: Final = ("CONFIG", "URL", "JAVA")
+# Variables that other commands read: the file of settings, the gateway's URL and CA, the path of Java.
+_OTHER_VARIABLES: Final = ("CONFIG", "URL", "CA", "JAVA")
 # Kubernetes sets these in every container if a service is called `weir`.
 _SERVICE_VARIABLE: Final = re.compile(r"SERVICE_.*|PORT_\d+_.*")
 # One of them has the name of a setting, but holds a URL such as tcp://10.0.0.1:8080.
@@ -73,6 +76,13 @@ def _hosts(words: tuple[str, ...]) -> tuple[str, ...]:
     return lower
 
 
+def _networks(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what is no network, and an address with bits beyond its network's."""
+    for word in words:
+        ip_network(word)
+    return words
+
+
 def _origins(words: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse an origin that no Origin header can match."""
     lower = tuple(word.lower() for word in words)
@@ -99,9 +109,41 @@ def _split_lines(value: object) -> object:
     )
 
 
+_SERVER: Final = r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+)(:[0-9]{1,5})?"
+_SERVERS: Final = rf"{_SERVER}(,{_SERVER})*"
+_BACKEND: Final = re.compile(
+    rf"embedded|redis\+unix:///\S+|rediss?://{_SERVER}(/[0-9]{{1,5}})?|"
+    rf"rediss?\+cluster://{_SERVERS}|rediss?\+sentinel://{_SERVERS}/[^\s/?#@]+"
+)
+# Behind a number in a bracketed address there is a colon or the bracket.
+_PORT: Final = re.compile(r":([0-9]+)(?=,|$)")
+_PORT_MAX: Final = 65_535
+
+
+def _backend(url: str) -> str:
+    """Refuse what names no backend."""
+    if not _BACKEND.fullmatch(url):
+        raise ValueError(
+            "say embedded, or redis://HOST:PORT/DB, rediss://HOST:PORT/DB, redis+unix:///PATH, "
+            "redis+cluster://HOST:PORT,HOST:PORT, redis+sentinel://HOST:PORT,HOST:PORT/NAME; user and "
+            "password have settings of their own"
+        )
+    servers = url.partition("://")[2].partition("/")[0]
+    if any(not 0 < int(port) <= _PORT_MAX for port in _PORT.findall(servers)):
+        raise ValueError(f"a port of redis://HOST:PORT is a number from 1 to {_PORT_MAX}")
+    return url
+
+
+def _durability(text: str) -> str:
+    """Refuse what is no promise."""
+    return text and parse_durability(text).name
+
+
 Algorithms = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_algorithms)]
+Globs = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 Lines = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_lines)]
 Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_hosts)]
+Networks = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_networks)]
 Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_origins)]
 
 
@@ -114,11 +156,52 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on; any but loopback needs `insecure`")
     port: int = Field(8080, ge=0, le=65_535, description="port to listen on; 0 takes any free one")
+    admin_port: int = Field(
+        0,
+        ge=0,
+        le=65_535,
+        description="port of its own for /metrics and /v1/admin, which `port` does not serve then; 0: none",
+    )
+    admin_host: str = Field("127.0.0.1", description="address of `admin_port`")
+    fronts: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="processes that speak HTTP, in front of one that has the engine; 0: one process for all",
+    )
     data: Path = Field(Path("weir-data"), description="directory of the log; created if it is missing")
     backup_dir: str = Field(
         "", description="directory for backups made by POST /v1/admin/backup; empty disables them"
     )
     fsync: Fsync = Field("everysec", description="when the log is synced to disk")
+    backend: Annotated[str, AfterValidator(_backend)] = Field(
+        "embedded",
+        description="where the streams are: in this process (embedded), or in Redis or Valkey: one server, "
+        "as redis://HOST:PORT/0 or redis+unix:///PATH, a cluster, as "
+        "redis+cluster://HOST:PORT,HOST:PORT, or the primary that Sentinel names, as "
+        "redis+sentinel://HOST:PORT,HOST:PORT/NAME; rediss in the place of redis for TLS",
+    )
+    backend_user: str = Field("", description="user at the backend; empty: the default one")
+    backend_password_file: str = Field("", description="file with the password at the backend")
+    backend_ca: str = Field(
+        "", description="PEM file with the authorities of a rediss backend; empty: the system's"
+    )
+    backend_durability: Annotated[str, AfterValidator(_durability)] = Field(
+        "",
+        description="what an answer to a write promises: the backend's server has it (memory), N replicas "
+        "too (replicated:N), or it is on the disks of N servers (fsync:N); empty: replicated:1 over a "
+        "cluster or Sentinel, else memory",
+    )
+    backend_timeout_ms: int = Field(
+        5_000, ge=50, le=60_000, description="time in which the backend must answer, in milliseconds"
+    )
+    backend_poll_s: int = Field(
+        5,
+        ge=1,
+        le=60,
+        description="about how often a waiting read looks again, whether the backend notified it or not, in "
+        "seconds",
+    )
     insecure: bool = Field(default=False, description="listen on more than loopback without authentication")
     allowed_hosts: Hosts = Field(
         (),
@@ -128,11 +211,37 @@ class Settings(BaseSettings):
         (), description="origins whose web pages may call the API, or *; the gateway's own pages always may"
     )
 
+    trusted_proxies: Networks = Field(
+        (),
+        description="addresses or networks of proxies whose X-Forwarded-For names the client, for example "
+        "10.0.0.0/8",
+    )
+    tls_certificate: str = Field(
+        "", description="PEM file with the certificate and its chain; empty: plain http"
+    )
+    tls_key: str = Field("", description="PEM file with the private key; empty: it is in `tls_certificate`")
+    tls_client_ca: str = Field(
+        "", description="PEM file with the authorities of client certificates; empty: none are asked for"
+    )
+    resp_port: int = Field(0, ge=0, le=65_535, description="port for Redis clients; 0 listens on none")
+    resp_host: str = Field(
+        "127.0.0.1", description="address for Redis clients; any but loopback needs tokens"
+    )
+    resp_socket: str = Field(
+        "", description="path of a Unix socket for Redis clients of the same user; empty: none"
+    )
+    resp_connections_max: int = Field(
+        10_000, ge=1, le=1_000_000, description="maximum connections of Redis clients"
+    )
+
     root_token: SecretStr = Field(
         SecretStr(""),
         description="a token that may do everything; callers without a token are refused then",
     )
     root_token_file: str = Field("", description="file with the root token, instead of `root_token`")
+    audit_file: str = Field(
+        "", description="file for a JSON line of each action on tokens, streams, groups and the gateway"
+    )
     tokens_file: str = Field("", description="TOML file of tokens by their hashes, see `weir token`")
     jwt_algorithms: Algorithms = Field(
         (), description="algorithms that may sign JWTs, for example RS256,ES256; empty: JWTs are refused"
@@ -191,6 +300,34 @@ class Settings(BaseSettings):
         description="maximum entries of a page of columns; replaces `count_max` there",
     )
 
+    rate_requests_per_s: int = Field(
+        0, ge=0, le=1_000_000_000, description="requests per second of one caller; 0: no limit"
+    )
+    rate_requests_burst: int = Field(
+        0, ge=0, le=1_000_000_000, description="requests that a caller may send at once; 0: those of a second"
+    )
+    rate_bytes_per_s: int = Field(
+        0,
+        ge=0,
+        le=1 << 50,
+        description="bytes of requests and answers per second of one caller; 0: no limit",
+    )
+    rate_bytes_burst: int = Field(
+        0, ge=0, le=1 << 50, description="bytes that a caller may use at once; 0: those of a second"
+    )
+    rate_failures_per_s: int = Field(
+        50,
+        ge=0,
+        le=1_000_000_000,
+        description="wrong tokens per second from one address; further ones are refused unseen; 0: no limit",
+    )
+    rate_failures_burst: int = Field(
+        500,
+        ge=0,
+        le=1_000_000_000,
+        description="wrong tokens from one address at once; 0: those of a second",
+    )
+
     rewrite_growth_percent: int = Field(
         100,
         ge=0,
@@ -205,6 +342,20 @@ class Settings(BaseSettings):
     )
     waiters_max: int = Field(20_000, ge=1, le=1_000_000, description="maximum number of blocked reads")
     sockets_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum number of open WebSockets")
+    waits_per_principal_max: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="maximum number of blocked reads of one caller; 0: half of `waiters_max` where "
+        "tokens are configured, otherwise no limit",
+    )
+    connections_per_principal_max: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="maximum number of WebSockets, event streams and connections of Redis clients of one "
+        "caller; 0: half of `sockets_max` where tokens are configured, otherwise no limit",
+    )
     heartbeat_ms: int = Field(
         15_000, ge=100, le=600_000, description="interval of WebSocket heartbeats, in milliseconds"
     )
@@ -212,7 +363,10 @@ class Settings(BaseSettings):
         32 << 10, ge=1 << 10, le=1 << 20, description="maximum size of the request line and headers, in bytes"
     )
     request_s_max: int = Field(
-        30, ge=1, le=3_600, description="maximum time for a request to arrive, in seconds"
+        30,
+        ge=1,
+        le=3_600,
+        description="maximum time for a request, or for a message of a socket, in seconds",
     )
     stall_s_max: int = Field(
         30,
@@ -233,10 +387,21 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="minimum level that is logged"
     )
-    log_format: Literal["json", "console"] = Field(
-        "json", description="format of the log: json for programs, console for people"
+    log_format: Literal["auto", "json", "console"] = Field(
+        "auto",
+        description="format of the log: json for programs, console for people; auto is console on a terminal",
     )
-    log_requests: Literal["all", "failed", "none"] = Field("all", description="which requests are logged")
+    log_requests: Literal["all", "failed", "none"] = Field("failed", description="which requests are logged")
+
+    tracing: bool = Field(
+        default=False,
+        description="follow traces: entries keep the traceparent of their request, and spans if sampled; "
+        "OTEL_EXPORTER_OTLP_ENDPOINT says where to send them",
+    )
+    metrics_streams: Globs = Field(
+        (),
+        description="glob patterns of streams that /metrics shows with their groups, in at most 1,000 series",
+    )
 
     @property
     def lookups_max(self) -> int:
@@ -253,6 +418,15 @@ class Settings(BaseSettings):
         return min(self.pipeline_commands_max, TURN_COMMANDS_MAX)
 
     @property
+    def handshake_s_max(self) -> int:
+        """The time of a TLS handshake, which takes milliseconds, in seconds."""
+        return min(self.request_s_max, _HANDSHAKE_S_MAX)
+
+    def each_max(self, per_principal: int, all_max: int) -> int | None:
+        """The limit of one caller: as set, or half of what there is, so that no token takes all of it."""
+        return per_principal or (max(1, all_max // 2) if self.has_tokens else None)
+
+    @property
     def has_tokens(self) -> bool:
         """Whether callers need a token."""
         return bool(
@@ -265,7 +439,7 @@ class Settings(BaseSettings):
     @property
     def is_loopback(self) -> bool:
         """Whether the gateway listens on loopback alone."""
-        return host_is_loopback(self.host)
+        return host_is_loopback(self.host) and (not self.admin_port or host_is_loopback(self.admin_host))
 
     @classmethod
     def settings_customise_sources(
@@ -304,7 +478,7 @@ def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Setti
         sources.update(dict.fromkeys(values, source))
     unknown = given.keys() - Settings.model_fields.keys()
     if unknown:
-        raise SettingsError(f"unknown setting {min(unknown)}")
+        raise SettingsError(_unknown(min(unknown)))
     with_file = type("Settings", (Settings,), {"model_config": SettingsConfigDict(toml_file=path)})
     try:
         return with_file(**given), sources
@@ -312,18 +486,29 @@ def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Setti
         raise SettingsError("\n".join(_sentence(line, sources) for line in error.errors())) from None
 
 
+def read_named_file(settings: Settings, name: str) -> str:
+    """The text of the file that the setting `name` names, without blanks around it. Raises SettingsError."""
+    path = Path(getattr(settings, name))
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SettingsError(f"{name}: {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{name}: {path}: {error}") from None
+
+
 def unknown_variables(environment: Iterable[str]) -> list[tuple[str, str | None]]:
     """Variables that begin with `WEIR_` but match no setting, each with the most similar setting or None.
     Without this check a misspelt variable would leave the default in force silently.
     """
-    known = [name.upper() for name in Settings.model_fields] + [*_OTHER_VARIABLES]
+    known = [*map(str.upper, Settings.model_fields), *_OTHER_VARIABLES]
     found: list[tuple[str, str | None]] = []
     for variable in sorted(environment):
         name = variable.upper().removeprefix(PREFIX)
         if name == variable.upper() or name in known or _SERVICE_VARIABLE.fullmatch(name):
             continue
-        nearest = get_close_matches(name, known, n=1, cutoff=_NEARNESS_MIN)
-        found.append((variable, PREFIX + nearest[0] if nearest else None))
+        nearest = _nearest(name, known)
+        found.append((variable, nearest and PREFIX + nearest))
     return found
 
 
@@ -339,6 +524,16 @@ def toml_line(name: str, value: object) -> str:
     if isinstance(value, tuple):
         return f"{name} = [{', '.join(json.dumps(word) for word in value)}]"
     return f"{name} = {json.dumps(str(value) if isinstance(value, Path | SecretStr) else value)}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most similar, None if none is similar enough."""
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=_NEARNESS_MIN)), None)
+
+
+def _unknown(name: str) -> str:
+    nearest = _nearest(name, Settings.model_fields)
+    return f"unknown setting {name}: do you mean {nearest}?" if nearest else f"unknown setting {name}"
 
 
 def _environment() -> list[str]:
@@ -368,10 +563,12 @@ def _file(path: Path | None) -> list[str]:
         raise SettingsError(f"{path}: {error}") from None
     unknown = values.keys() - Settings.model_fields.keys()
     if unknown:
-        raise SettingsError(f"{path}: unknown setting {min(unknown)}")
+        raise SettingsError(f"{path}: {_unknown(min(unknown))}")
     return list(values)
 
 
 def _sentence(error: Any, sources: Mapping[str, str]) -> str:  # noqa: ANN401 - pydantic's own TypedDict is private
     name = str(error["loc"][0]) if error["loc"] else "settings"
-    return f"{name} ({sources.get(name, 'unknown')}): {error['msg']}"
+    # Before the text of a ValueError pydantic puts words of its own.
+    reason = error["ctx"]["error"] if error["type"] == "value_error" else error["msg"]
+    return f"{name} ({sources.get(name, 'unknown')}): {reason}"

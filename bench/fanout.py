@@ -35,8 +35,8 @@ import msgspec
 import uvloop
 
 from bench.lean import Socket
-from bench.peers import free_port
-from bench.push import cpu_s_of, gateway, own_cpu_s
+from bench.peers import cpu_s_of, free_port
+from bench.push import gateway, own_cpu_s
 
 STREAM: Final = "bench"
 # Entries a frame in the floods.

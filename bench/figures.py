@@ -1,6 +1,6 @@
 """The plots of a run: how latencies are spread, and how a fan-out compares.
 
-Knows: results as `bench.speed` collects them, matplotlib. Must never know: how anything is measured.
+Knows: results as `bench.page` collects them, matplotlib. Must never know: how anything is measured.
 """
 
 import statistics

@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
-import os
 import resource
 import statistics
 import sys
@@ -40,7 +39,7 @@ import uvloop
 from redis.utils import HIREDIS_AVAILABLE
 
 from bench.lean import Http, Socket
-from bench.peers import redis_server
+from bench.peers import cpu_s_of, redis_server
 from tests.server import Server
 
 PRODUCERS: Final = 2
@@ -262,7 +261,7 @@ class Signals(NamedTuple):
 
 
 def produce_all(way: str, plan: PushPlan, signals: Signals, used: "Queue[tuple[int, float]]") -> None:
-    """A process of producers; it tells how many entries it published, and its processor time in seconds."""
+    """A process of producers; it returns how many entries it published, and its processor time in seconds."""
 
     async def run() -> int:
         return sum(await asyncio.gather(*[WAYS[way][0](plan) for _ in range(PRODUCERS)]))
@@ -275,7 +274,7 @@ def produce_all(way: str, plan: PushPlan, signals: Signals, used: "Queue[tuple[i
 
 
 def consume_all(way: str, plan: PushPlan, signals: Signals, found: "Queue[tuple[Seen, float]]") -> None:
-    """A process of consumers; it tells what came when, and the processor time that it used."""
+    """A process of consumers; it returns what came when, and the processor time that it used."""
     seen: Seen = []
 
     async def run() -> None:
@@ -293,12 +292,6 @@ def own_cpu_s() -> float:
     """The processor time of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
-
-
-def cpu_s_of(pid: int) -> float:
-    """The processor time of another."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class PushRound(msgspec.Struct):
@@ -404,7 +397,7 @@ def served(way: str) -> Iterator[tuple[int, int]]:
 
 
 def stand(port: int, standing: int) -> None:
-    """Make the gateway's group, and give so many entries to a consumer that never acknowledges."""
+    """Make the gateway's group, and deliver that number of entries to a consumer that never acknowledges."""
     stream = f"/v1/streams/{STREAM}"
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as http:
         http.put(f"{stream}/groups/{GROUP}", json={"start": "0"}).raise_for_status()

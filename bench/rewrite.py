@@ -36,7 +36,7 @@ class Prober(threading.Thread):
         self.took_ms: list[float] = []
 
     def run(self) -> None:
-        """Ask until told to stop."""
+        """Ask until `stop` is set."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         while not self._stopping.is_set():
             began = time.perf_counter()
@@ -113,7 +113,7 @@ def quiet(weir: Weir) -> list[str]:
 
 
 def theirs(entries: int, pending: int) -> dict[str, float]:
-    """Redis: BGREWRITEAOF, and the loading time that it tells itself, process start included."""
+    """Redis: BGREWRITEAOF, and the loading time that it reports itself, process start included."""
     with redis_server("--appendonly", "yes") as (port, data):
         client = redis.Redis(port=port)
         for start in range(0, entries, BATCH):

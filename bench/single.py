@@ -8,13 +8,11 @@ and go. Both logs are on everysec; Weir writes a line for each request, as it co
     python -m bench.single [--rounds 5] [--seconds 2] [--json FILE]
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,12 +24,12 @@ from typing import Any
 import uvicorn
 import uvloop
 
+from bench.figure import Pairs
 from bench.peers import free_port, redis_server
 from bench.versus import Weir
 
 CONNECTIONS = 32
 BODY = b'{"id":"1790000000000-0","duplicate":false}'
-GOALS = {"webdis": 1.0, "raw ASGI": 0.8}
 
 _PUBLISH_LUA = """
 wrk.method = "POST"
@@ -99,51 +97,27 @@ def wrk(port: int, path: str, seconds: float, script: str = "") -> float:
     return float(printed.split("Requests/sec:")[1].split()[0])
 
 
-def measure(rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Requests a second of each round."""
-    found: dict[str, list[float]] = {"weir": [], "webdis": [], "raw ASGI": []}
+def measure(rounds: int, seconds: float) -> dict[str, Pairs]:
+    """Requests a second, ours and that of each peer."""
+    found: dict[str, list[tuple[float, float]]] = {"webdis": [], "raw ASGI": []}
     ours = Weir()
     ours.start()
     floor_port = free_port()
-    floor = (sys.executable, "-m", "bench.single", "--serve", str(floor_port))
+    floor = (sys.executable, "-m", "bench.single", str(floor_port))
     with webdis() as webdis_port, running(floor_port, *floor):
         for round_number in range(rounds + 1):
+            mine = wrk(ours.port, "/v1/streams/s/entries", seconds, _PUBLISH_LUA)
             took = {
-                "weir": wrk(ours.port, "/v1/streams/s/entries", seconds, _PUBLISH_LUA),
                 "webdis": wrk(webdis_port, "/XADD/s/*/temperature/19.8", seconds),
                 "raw ASGI": wrk(floor_port, "/", seconds, _PUBLISH_LUA),
             }
             # The first round warms everybody up.
-            for name, value in took.items() if round_number else ():
-                found[name].append(value)
+            for name, theirs in took.items() if round_number else ():
+                found[name].append((mine, theirs))
     ours.stop()
     shutil.rmtree(ours.data, ignore_errors=True)
-    return found
-
-
-def main() -> None:
-    """Measure, and print ratios beside the goals."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--serve", type=int, metavar="PORT", help="only serve the constant, for this bench")
-    options = parser.parse_args()
-    if options.serve:
-        serve_constant(options.serve)
-        return
-    found = measure(options.rounds, options.seconds)
-    mine = statistics.median(found["weir"])
-    print(f"{'weir':9}{mine:10,.0f} requests/s")
-    for name, goal in GOALS.items():
-        theirs = statistics.median(found[name])
-        ratio = statistics.median(
-            ours / their for ours, their in zip(found["weir"], found[name], strict=True)
-        )
-        print(f"{name:9}{theirs:10,.0f} requests/s   ours ÷ theirs {ratio:.2f}   goal >= {goal}")
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+    return dict(found)
 
 
 if __name__ == "__main__":
-    main()
+    serve_constant(int(sys.argv[1]))

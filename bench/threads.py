@@ -1,4 +1,4 @@
-"""Who should write the log, the event loop itself or a thread (decisions.md 9).
+"""Who should write the log, the event loop itself or a thread.
 
 Runs the real engine under two loads, 32 publishers as fast as they can and one of 10 000 entries a second,
 once with writes inline and once with a writer thread (one wake-up a batch); syncs are in a thread both times.
@@ -63,7 +63,7 @@ async def flood(engine: Engine, seconds: float) -> list[float]:
         while (start := time.perf_counter()) < end:
             await engine.execute(command)
             latencies.append(time.perf_counter() - start)
-            # What a door costs beside the engine: the loop gets round to other things.
+            # What an API costs beside the engine: the loop gets round to other things.
             await asyncio.sleep(0)
 
     await asyncio.gather(*(publish(number) for number in range(PUBLISHERS)))

@@ -1,26 +1,23 @@
-"""Weir beside Redis in one run: publish, range, memory, restart (P1, P4, P8, P10).
+"""Weir beside Redis: publish, range, memory, restart (P1, P4, P8, P10).
 
-Both on loopback with their logs on everysec; the load from wrk and redis-benchmark; rounds
-alternate, medians count.
-
-    python -m bench.versus [--rounds 5] [--seconds 3] [--entries 1000000] [--json FILE]
+Both on loopback with their logs on everysec; the load from wrk and redis-benchmark; rounds alternate.
 """
 
-import argparse
 import json
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import redis
 
-from bench.peers import free_port, redis_server
+from bench.figure import Pairs
+from bench.peers import free_port, redis_server, resident_bytes_of
 
 BATCH = 1_000
 RANGE_COUNT = 1_000
@@ -86,8 +83,7 @@ class Weir:
     def resident_bytes(self) -> int:
         """What the process holds in memory."""
         assert self.process is not None, "it was started"
-        fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
-        return int(fields[1]) * 4096
+        return resident_bytes_of(self.process.pid)
 
     def wrk(self, path: str, seconds: float, script: str = "") -> float:
         """Requests a second."""
@@ -109,113 +105,125 @@ def redis_benchmark(port: int, requests: int, pipeline: int, *command: str) -> f
     return float(printed.splitlines()[-1].split('","')[1].strip('"'))
 
 
-def throughput(rounds: int, seconds: float) -> dict[str, tuple[float, float]]:
+def throughput(rounds: int, seconds: float) -> dict[str, Pairs]:
     """Entries a second, ours and Redis's: publishing, and ranges of a thousand."""
-    ours = Weir()
+    script, ours = _PUBLISH_LUA % BATCH, Weir()
     ours.start()
-    script = _PUBLISH_LUA % BATCH
-    measured: dict[str, list[tuple[float, float]]] = {"publish": [], "range": []}
+    field = ("temperature", "19.8")
     with redis_server("--appendonly", "yes", "--appendfsync", "everysec") as (port, _):
         client = redis.Redis(port=port)
         lines = b"\n".join(b'{"temperature":"%d.%d"}' % (10 + i % 90, i % 10) for i in range(BATCH))
         for _ in range(PRELOADED // BATCH):
             ours.call("POST", "/v1/streams/ranged/entries", lines, "application/x-ndjson")
-        redis_benchmark(port, PRELOADED, 100, "XADD", "ranged", "*", "temperature", "19.8")
-        for _ in range(rounds):
+        redis_benchmark(port, PRELOADED, 100, "XADD", "ranged", "*", *field)
+
+        def publish() -> tuple[float, float]:
             ours.call("POST", "/v1/commands", b'["DEL","published"]')
             client.delete("published")
             mine = BATCH * ours.wrk("/v1/streams/published/entries", seconds, script)
-            theirs = redis_benchmark(
-                port, int(150_000 * seconds), 100, "XADD", "published", "*", "temperature", "19.8"
-            )
-            measured["publish"].append((mine, theirs))
+            return mine, redis_benchmark(port, int(150_000 * seconds), 100, "XADD", "published", "*", *field)
+
+        def read() -> tuple[float, float]:
             mine = RANGE_COUNT * ours.wrk(f"/v1/streams/ranged/entries?count={RANGE_COUNT}", seconds)
-            theirs = RANGE_COUNT * redis_benchmark(
-                port, int(600 * seconds), 1, "XRANGE", "ranged", "-", "+", "COUNT", str(RANGE_COUNT)
-            )
-            measured["range"].append((mine, theirs))
+            xrange = ("XRANGE", "ranged", "-", "+", "COUNT", str(RANGE_COUNT))
+            return mine, RANGE_COUNT * redis_benchmark(port, int(600 * seconds), 1, *xrange)
+
+        pairs = [(publish(), read()) for _ in range(rounds)]
     ours.stop()
     shutil.rmtree(ours.data, ignore_errors=True)
+    return {"publish": [one for one, _ in pairs], "range": [one for _, one in pairs]}
+
+
+def _rows(entries: int) -> dict[str, Iterator[dict[str, str]]]:
+    """Entries of each shape."""
+    rnd = random.Random(1)
+
+    def two() -> dict[str, str]:
+        return {"sensor-id": str(rnd.randrange(1000, 10_000)), "temperature": f"{rnd.uniform(-20, 40):.1f}"}
+
+    def five() -> dict[str, str]:
+        return {"site": "north", "unit": "C", "state": "ok", **two()}
+
     return {
-        name: (statistics.median(one[0] for one in pairs), statistics.median(one[1] for one in pairs))
-        for name, pairs in measured.items()
+        "one constant field": ({"temperature": "19.8"} for _ in range(entries)),
+        "two fields": (two() for _ in range(entries)),
+        "five fields, two of them random": (five() for _ in range(entries)),
     }
 
 
-def memory_and_restart(entries: int) -> dict[str, tuple[float, float]]:
-    """Bytes an entry of two short fields, and seconds from start to ready: ours and Redis's."""
-    randomly = random.Random(1)
-    rows = [
-        (str(randomly.randrange(1000, 10_000)), f"{randomly.uniform(-20, 40):.1f}") for _ in range(entries)
-    ]
+def memory(entries: int) -> dict[str, tuple[float, float]]:
+    """Bytes an entry of each shape: what the gateway's process grows by, and Redis's MEMORY USAGE."""
+    found: dict[str, tuple[float, float]] = {}
+    for shape, rows in _rows(entries).items():
+        texts = [json.dumps(row, separators=(",", ":")).encode() for row in rows]
+        ours = Weir()
+        ours.start()
+        before = ours.resident_bytes()
+        publish(ours, texts)
+        time.sleep(3)
+        mine = (ours.resident_bytes() - before) / entries
+        ours.stop()
+        shutil.rmtree(ours.data, ignore_errors=True)
+        with redis_server() as (port, _):
+            client = redis.Redis(port=port)
+            their_entries = min(entries, PRELOADED)
+            add(client, texts[:their_entries])
+            found[shape] = mine, (client.memory_usage("s", samples=0) or 0) / their_entries
+    return found
+
+
+def restart(entries: int, rounds: int) -> Pairs:
+    """Seconds from start to ready with up to 100,000 entries pending: ours and Redis's."""
+    texts = [json.dumps(row).encode() for row in _rows(entries)["two fields"]]
+    pending = min(PENDING, entries)
     ours = Weir()
     ours.start()
-    before = ours.resident_bytes()
-    for start in range(0, entries, BATCH):
-        lines = b"\n".join(
-            b'{"sensor-id":"%b","temperature":"%b"}' % (a.encode(), b.encode())
-            for a, b in rows[start : start + BATCH]
-        )
-        ours.call("POST", "/v1/streams/s/entries", lines, "application/x-ndjson")
-    time.sleep(3)
-    resident = (ours.resident_bytes() - before) / entries
-    shown = json.loads(ours.call("POST", "/v1/commands", b'["XLEN","s"]'))["result"]
-    assert shown == entries, "all are stored"
+    publish(ours, texts)
     ours.call("POST", "/v1/streams/s/groups", b'{"name":"g","start":"0"}')
-    for _ in range(PENDING // 10_000):
+    for _ in range(pending // 10_000):
         ours.call("POST", "/v1/streams/s/groups/g/consumers/c/read", b'{"count":10000}')
     ours.stop()
-    restart = ours.start()
-    ours.stop()
-    shutil.rmtree(ours.data, ignore_errors=True)
-    their_memory, their_restart = _redis_memory_and_restart(rows)
-    return {"memory": (resident, their_memory), "restart": (restart, their_restart)}
+    kept = _redis_data(texts, pending)
+    pairs = []
+    for _ in range(rounds):
+        mine = ours.start()
+        ours.stop()
+        began = time.perf_counter()
+        with redis_server("--appendonly", "yes", "--dir", str(kept), poll_s=0.005) as (port, _):
+            assert redis.Redis(port=port).xlen("s") == entries, "all are loaded"
+            pairs.append((mine, time.perf_counter() - began))
+    for place in (ours.data, kept):
+        shutil.rmtree(place, ignore_errors=True)
+    return pairs
 
 
-def _redis_memory_and_restart(rows: list[tuple[str, str]]) -> tuple[float, float]:
+def publish(ours: Weir, texts: Sequence[bytes]) -> None:
+    """All of them, in batches."""
+    for start in range(0, len(texts), BATCH):
+        body = b"\n".join(texts[start : start + BATCH])
+        ours.call("POST", "/v1/streams/s/entries", body, "application/x-ndjson")
+    shown = json.loads(ours.call("POST", "/v1/commands", b'["XLEN","s"]'))["result"]
+    assert shown == len(texts), "all are stored"
+
+
+def add(client: redis.Redis, texts: Sequence[bytes]) -> None:
+    """The same."""
+    for start in range(0, len(texts), BATCH):
+        pipeline = client.pipeline(transaction=False)
+        for text in texts[start : start + BATCH]:
+            pipeline.xadd("s", json.loads(text))
+        pipeline.execute()
+
+
+def _redis_data(texts: Sequence[bytes], pending: int) -> Path:
+    """A data directory as Redis leaves it, with its AOF as it was written."""
     with redis_server("--appendonly", "yes") as (port, data):
         client = redis.Redis(port=port)
-        for start in range(0, len(rows), BATCH):
-            pipeline = client.pipeline(transaction=False)
-            for sensor, temperature in rows[start : start + BATCH]:
-                pipeline.xadd("s", {"sensor-id": sensor, "temperature": temperature})
-            pipeline.execute()
-        used = (client.memory_usage("s", samples=0) or 0) / len(rows)
+        add(client, texts)
         client.xgroup_create("s", "g", "0")
-        for _ in range(PENDING // 1000):
-            client.xreadgroup("g", "c", {"s": ">"}, count=1000)
-        kept = Path(tempfile.mkdtemp(prefix="weir-bench-redis-"))
+        for _ in range(pending // BATCH):
+            client.xreadgroup("g", "c", {"s": ">"}, count=BATCH)
         time.sleep(2)
+        kept = Path(tempfile.mkdtemp(prefix="weir-bench-redis-"))
         shutil.copytree(data, kept, dirs_exist_ok=True)
-    began = time.perf_counter()
-    with redis_server("--appendonly", "yes", "--dir", str(kept)) as (port, _):
-        client = redis.Redis(port=port)
-        assert client.xlen("s") == len(rows), "all are loaded"
-        took = time.perf_counter() - began
-    shutil.rmtree(kept, ignore_errors=True)
-    return used, took
-
-
-GOALS = {"publish": (">=", 1.5), "range": (">=", 4.0), "memory": ("<=", 0.5), "restart": ("<=", 1.0)}
-UNITS = {"publish": "entries/s", "range": "entries/s", "memory": "bytes/entry", "restart": "s to ready"}
-
-
-def main() -> None:
-    """Measure, and print ratios beside the goals."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=3)
-    parser.add_argument("--entries", type=int, default=1_000_000)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    results = throughput(options.rounds, options.seconds) | memory_and_restart(options.entries)
-    print(f"{'':9}{'':14}{'weir':>14}{'redis':>14}{'ratio':>8}  goal")
-    for name, (mine, theirs) in results.items():
-        sign, goal = GOALS[name]
-        print(f"{name:9}{UNITS[name]:14}{mine:14,.1f}{theirs:14,.1f}{mine / theirs:8.2f}  {sign} {goal}")
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+    return kept

@@ -13,27 +13,43 @@ Must never know: the web.
 from engine.backup import back_up
 from engine.clock import Clock, SystemClock
 from engine.errors import EngineError
+from engine.histogram import Histogram
 from engine.keyspace import Caps
 from engine.log import LogPoisonedError, LogRefusedError
 from engine.memory import Memory
-from engine.protocol import EngineProtocol
-from engine.runtime import Engine, Fsync, Growth, LogFigures, RewriteFailedError, Rewriter, Rewritten
+from engine.protocol import CommandEngine, EngineProtocol, Rewriting
+from engine.quotas import Quota
+from engine.runtime import (
+    SLOW_TURN_S,
+    Engine,
+    Fsync,
+    Growth,
+    LogFigures,
+    RewriteFailedError,
+    Rewriter,
+    Rewritten,
+)
 from engine.storage import Storage, StorageLockedError, StorageRefusedError
 
 __all__ = [
+    "SLOW_TURN_S",
     "Caps",
     "Clock",
+    "CommandEngine",
     "Engine",
     "EngineError",
     "EngineProtocol",
     "Fsync",
     "Growth",
+    "Histogram",
     "LogFigures",
     "LogPoisonedError",
     "LogRefusedError",
     "Memory",
+    "Quota",
     "RewriteFailedError",
     "Rewriter",
+    "Rewriting",
     "Rewritten",
     "Storage",
     "StorageLockedError",

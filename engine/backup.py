@@ -4,8 +4,9 @@ Knows: paths, and the record that gives streams a new generation. Must never kno
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from engine.log.backup import BackupCopy
@@ -13,7 +14,7 @@ from engine.log.backup import back_up as copy_log
 from engine.log.backup import restore as copy_back
 from engine.log.repair import carry_out
 from engine.log.steps import RepairStep
-from engine.records import Regenerate, encode
+from engine.records import Regenerate, SetMetadata, encode
 from engine.storage.file import FileStorage
 from engine.storage.whole import new_directory
 
@@ -34,15 +35,24 @@ def back_up(data: Path, place: Path) -> BackupCopy:
         source.close()
 
 
-def restore(backup: Path, data: Path, *, now_ms: int) -> BackupCopy:
+def restore(
+    backup: Path,
+    data: Path,
+    *,
+    now_ms: int,
+    kept: Collection[str] = (),
+    metadata: Mapping[str, bytes] = MappingProxyType({}),
+) -> BackupCopy:
     """Copy a backup to the new data directory `data`, where every stream gets a new generation. Blocks.
 
-    Raises as `back_up` does.
+    Files called as in `kept` may be in `data`, and stay. `metadata` is set beside the streams, as PutMetadata
+    does. Raises as `back_up` does.
     """
     source = FileStorage(backup)
     try:
-        with new_directory(data) as target:
-            return copy_back(source, target, another_life(), now_ms)
+        with new_directory(data, kept) as target:
+            payloads = [*another_life(), *(encode([SetMetadata(*item)]) for item in metadata.items())]
+            return copy_back(source, target, payloads, now_ms)
     finally:
         source.close()
 

@@ -1,7 +1,7 @@
 """An ordered map from integers, kept in blocks: the shape of a stream's nodes and of a group's pending list.
 
 Knows: keys in order, in blocks of bounded size, their weights, and copying a block that a snapshot holds.
-Must never know: what keys and values mean.
+Must never know: what keys and values mean, and how values are packed.
 
     _tops    [   511,      1023,      1400 ]     the last key of each block, for bisection
     _blocks  [ 0…511 | 512…1023 | 1024…1400 ]    each: keys and values side by side, and when it was made
@@ -9,33 +9,44 @@ Must never know: what keys and values mean.
 Appending, finding, inserting and removing cost a bisection over the blocks and one within a block, at
 any length. A snapshot is the tuple of blocks: it bumps the epoch, and a write to an older block copies
 it first, so that the snapshot can be read bit by bit while the map goes on.
+
+A map that packs keeps its newest blocks, where most of the work is, in lists; those before them in packed
+arrays, which take a quarter of the memory and are worked on as they are. A packed block that is written
+again and again, as by one acknowledgement after the other, goes back to lists until others are.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from operator import lt
 from typing import Final, Generic, TypeVar
 
+import msgspec
+
+from engine import block_columns as columns
+from engine.packed import PackedNumbers
+
 V = TypeVar("V")
 
-# Up to this many keys of a block are removed one by one, at 0.4 µs each; for more the block is rebuilt, which
-# takes 80 µs.
-_FEW_OF_BLOCK: Final = 64
+# A packed block goes back to lists with this many writes: unpacking and packing it costs what about as many
+# save. So a command whose IDs are spread over many blocks pays at most twice, wherever they are.
+WRITES_TO_UNPACK: Final = 48
+# A batch counts as its keys, but never as more than this: a block is unpacked with the fourth batch, and not
+# with one that passes over it.
+_BATCH_WRITES_MAX: Final = 12
 
 
-class Block(Generic[V]):
+class Block(msgspec.Struct, Generic[V], gc=False, eq=False):
     """A run of keys and their values, which in a snapshot never change. `weight` is the sum of the values'
     weights, None if not asked for since the last write.
+
+    The collector passes it over: no value leads back to the map that holds it.
     """
 
-    __slots__ = ("epoch", "keys", "values", "weight")
-
-    def __init__(self, keys: list[int], values: list[V], epoch: int) -> None:
-        self.keys = keys
-        self.values = values
-        self.epoch = epoch
-        self.weight: int | None = None
+    keys: columns.Keys
+    values: columns.Column[V]
+    epoch: int
+    weight: int | None = None
 
 
 class Snapshot(Generic[V]):
@@ -52,24 +63,46 @@ class Snapshot(Generic[V]):
         for block in self.blocks:
             yield from block.values
 
-    def __getitem__(self, key: int) -> V:
-        block = self.blocks[bisect_left(self._tops, key)]
-        return block.values[bisect_left(block.keys, key)]
+    def of_each(self, keys: Sequence[int]) -> list[V]:
+        """The values of ascending keys, all of which exist."""
+        return _of_each(self.blocks, self._tops, keys)
 
 
 class SortedMap(Generic[V]):
     """Integer keys in ascending order with a value each."""
 
-    __slots__ = ("_blocks", "_count", "_epoch", "_prefix", "_tops", "block_items_max")
+    __slots__ = (
+        "_blocks",
+        "_count",
+        "_epoch",
+        "_pack",
+        "_prefix",
+        "_recent",
+        "_tops",
+        "block_items_max",
+        "lists_max",
+    )
 
-    def __init__(self, block_items_max: int = 512) -> None:
+    def __init__(
+        self,
+        block_items_max: int = 512,
+        pack: Callable[[list[V]], columns.Packed[V]] | None = None,
+        lists_max: int = 1,
+    ) -> None:
+        """`pack` makes the values of a packed block, when `lists_max` newer ones follow; without it no block
+        is packed. Up to `lists_max` older blocks go back to lists while they are written.
+        """
         self.block_items_max = block_items_max
+        self.lists_max = lists_max
+        self._pack = pack
         self._blocks: list[Block[V]] = []
         self._tops: list[int] = []
         self._count = 0
         self._epoch = 0
         # Weights of all blocks before each, made when asked for; None after a write.
         self._prefix: list[int] | None = None
+        # The older blocks that were written last, in this order, and how often.
+        self._recent: dict[Block[V], int] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -81,6 +114,10 @@ class SortedMap(Generic[V]):
         """The value of `key`, or None."""
         place = self._find(key)
         return None if place is None else self._blocks[place[0]].values[place[1]]
+
+    def of_each(self, keys: Sequence[int]) -> list[V]:
+        """The values of ascending keys, all of which exist."""
+        return _of_each(self._blocks, self._tops, keys)
 
     def first(self) -> tuple[int, V] | None:
         """The lowest key and its value."""
@@ -101,7 +138,7 @@ class SortedMap(Generic[V]):
         index = bisect_left(self._tops, key)
         if index < len(self._blocks):
             block = self._blocks[index]
-            place = bisect_right(block.keys, key) - 1
+            place = columns.left(block.keys, key + 1) - 1
             if place >= 0:
                 return block.keys[place], block.values[place]
         if index == 0:
@@ -112,9 +149,9 @@ class SortedMap(Generic[V]):
     def items(self, low: int = 0) -> Iterator[tuple[int, V]]:
         """Keys from `low` (inclusive) upwards. The map must not change meanwhile."""
         index = bisect_left(self._tops, low)
-        for block in self._blocks[index:]:
-            start = bisect_left(block.keys, low)
-            yield from zip(block.keys[start:], block.values[start:], strict=True)
+        for block in islice(self._blocks, index, None):
+            start = columns.left(block.keys, low)
+            yield from zip(columns.since(block.keys, start), columns.since(block.values, start), strict=True)
 
     def values(self) -> Iterator[V]:
         """All values in order of their keys. The map must not change meanwhile."""
@@ -126,7 +163,7 @@ class SortedMap(Generic[V]):
         index = min(bisect_left(self._tops, high), len(self._blocks) - 1)
         while index >= 0:
             block = self._blocks[index]
-            stop = bisect_right(block.keys, high)
+            stop = columns.left(block.keys, high + 1)
             yield from zip(reversed(block.keys[:stop]), reversed(block.values[:stop]), strict=True)
             index -= 1
 
@@ -136,7 +173,7 @@ class SortedMap(Generic[V]):
         index = bisect_left(self._tops, low)
         while index < len(self._blocks) and len(found) < count:
             block = self._blocks[index]
-            start = bisect_left(block.keys, low)
+            start = columns.left(block.keys, low)
             stop = start + count - len(found)
             found.extend(zip(block.keys[start:stop], block.values[start:stop], strict=True))
             index += 1
@@ -149,7 +186,7 @@ class SortedMap(Generic[V]):
             return
         index = bisect_left(self._tops, key)
         block = self._own(index)
-        place = bisect_left(block.keys, key)
+        place = columns.left(block.keys, key)
         if block.keys[place] == key:
             block.values[place] = value
             return
@@ -161,18 +198,21 @@ class SortedMap(Generic[V]):
 
     def extend(self, keys: Sequence[int], values: Sequence[V]) -> None:
         """Append ascending `keys`, all above the last one. Blocks are filled, not halved."""
-        done = 0
-        while done < len(keys):
-            if not self._blocks or len(self._blocks[-1].keys) >= self.block_items_max:
+        done, count = 0, len(keys)
+        while done < count:
+            held = self._blocks[-1].keys if self._blocks else ()
+            if not isinstance(held, list) or len(held) >= self.block_items_max:
                 self._blocks.append(Block([], [], self._epoch))
                 self._tops.append(keys[done])
+                self._pack_older()
             block = self._own(len(self._blocks) - 1)
             stop = done + self.block_items_max - len(block.keys)
-            block.keys.extend(keys[done:stop])
-            block.values.extend(values[done:stop])
-            self._tops[-1] = block.keys[-1]
+            # The last block is in lists.
+            block.keys += keys[done:stop]  # type: ignore[operator]
+            block.values += values[done:stop]  # type: ignore[operator]
             done = stop
-        self._count += len(keys)
+            self._tops[-1] = keys[min(done, count) - 1]
+        self._count += count
 
     def update(self, keys: Sequence[int], values: Sequence[V]) -> None:
         """Set each key; as cheap as `extend` where they ascend beyond the last one."""
@@ -190,10 +230,11 @@ class SortedMap(Generic[V]):
             return None
         index, place = found
         block = self._own(index)
-        value = block.values.pop(place)
-        del block.keys[place]
+        value = block.values[place]
+        del block.keys[place], block.values[place]
         self._count -= 1
         if not block.keys:
+            self._forget([block])
             del self._blocks[index], self._tops[index]
         elif place == len(block.keys):
             self._tops[index] = block.keys[-1]
@@ -217,50 +258,97 @@ class SortedMap(Generic[V]):
         del block.keys[place:stop], block.values[place:stop]
         self._count -= len(keys)
         if not block.keys:
+            self._forget([block])
             del self._blocks[index], self._tops[index]
         elif place == len(block.keys):
             self._tops[index] = block.keys[-1]
         return values
 
     def held_of(self, keys: Sequence[int]) -> list[int]:
-        """The values of those ascending `keys` that exist."""
+        """Those of the ascending keys that exist."""
         found: list[int] = []
-        start = index = 0
-        while start < len(keys):
-            index = bisect_left(self._tops, keys[start], index)
-            if index == len(self._tops):
-                break
-            stop = bisect_right(keys, self._tops[index], start)
+        for index, wanted in _by_block(self._tops, keys):
             held = self._blocks[index].keys
-            place = bisect_left(held, keys[start])
-            if held[place : place + stop - start] == keys[start:stop]:
-                found += keys[start:stop]
-            elif stop - start > _FEW_OF_BLOCK:
-                found += sorted(set(held).intersection(keys[start:stop]))
-            else:
-                found += [key for key in keys[start:stop] if held[bisect_left(held, key)] == key]
-            start = stop
+            found += columns.held(held, wanted, columns.places_of(held, wanted))
         return found
 
-    def pop_each(self, keys: Sequence[int]) -> list[tuple[int, V]]:
+    def items_of(self, keys: Sequence[int]) -> dict[int, V]:
+        """Those of the ascending keys that exist, with their values."""
+        found: dict[int, V] = {}
+        for index, wanted in _by_block(self._tops, keys):
+            block = self._blocks[index]
+            places = columns.places_of(block.keys, wanted)
+            found.update(
+                zip(columns.held(block.keys, wanted, places), columns.take(block.values, places), strict=True)
+            )
+        return found
+
+    def set_each(self, rows: Mapping[int, V]) -> dict[int, V]:
+        """Set each key; those that existed, ascending, with the values that they had."""
+        before: dict[int, V] = {}
+        ordered = sorted(rows)
+        for index, wanted in _by_block(self._tops, ordered):
+            places = columns.places_of(self._blocks[index].keys, wanted)
+            if places:
+                block = self._own(index, len(places))
+                held = columns.held(block.keys, wanted, places)
+                before.update(zip(held, columns.take(block.values, places), strict=True))
+                columns.put(block.values, places, [rows[key] for key in held])
+        if len(before) < len(rows):
+            for key in ordered:
+                if key not in before:
+                    self.set(key, rows[key])
+        return before
+
+    def pop_each(self, keys: Sequence[int]) -> dict[int, V]:
         """Remove those ascending `keys` that exist; return them with their values. A block of which much goes
         is made anew, so that many cost little each.
         """
-        found: list[tuple[int, V]] = []
-        first = index = bisect_left(self._tops, keys[0]) if keys else 0
-        start = 0
-        while start < len(keys):
-            index = bisect_left(self._tops, keys[start], index)
-            if index == len(self._tops):
-                break
-            stop = bisect_right(keys, self._tops[index], start)
-            found += _pop_from(self._own(index), keys[start:stop])
-            start = stop
-        self._count -= len(found)
-        left = [one for one in self._blocks[first : index + 1] if one.keys]
-        self._blocks[first : index + 1] = left
-        self._tops[first : index + 1] = [one.keys[-1] for one in left]
+        found: dict[int, V] = {}
+        dropped: list[tuple[int, Sequence[int]]] = []
+        for index, wanted in _by_block(self._tops, keys):
+            block = self._blocks[index]
+            places = columns.places_of(block.keys, wanted)
+            if places:
+                found.update(
+                    zip(
+                        columns.held(block.keys, wanted, places),
+                        columns.take(block.values, places),
+                        strict=True,
+                    )
+                )
+                dropped.append((index, places))
+        self._drop(dropped)
         return found
+
+    def drop_each(self, keys: Sequence[int]) -> None:
+        """Remove ascending `keys`, all of which exist."""
+        self._drop(
+            [
+                (index, columns.places_of(self._blocks[index].keys, wanted, all_exist=True))
+                for index, wanted in _by_block(self._tops, keys)
+            ]
+        )
+
+    def _drop(self, dropped: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Drop places of blocks, which are named by their indexes."""
+        emptied = False
+        for index, places in dropped:
+            block = self._own(index, len(places))
+            before = len(block.keys)
+            columns.drop(block.keys, places)
+            columns.drop(block.values, places)
+            self._count -= len(places)
+            if len(places) == before:
+                emptied = True
+            elif places[-1] == before - 1:
+                self._tops[index] = block.keys[-1]
+        if emptied:
+            first, stop = dropped[0][0], dropped[-1][0] + 1
+            self._forget(block for block in self._blocks[first:stop] if not block.keys)
+            left = [place for place in range(first, stop) if self._blocks[place].keys]
+            self._tops[first:stop] = [self._tops[place] for place in left]
+            self._blocks[first:stop] = [self._blocks[place] for place in left]
 
     def dismantle(self) -> list[Block[V]]:
         """The blocks of a map that is used no more."""
@@ -274,6 +362,7 @@ class SortedMap(Generic[V]):
             self._count -= len(self._blocks[whole].keys)
             whole += 1
         if whole:
+            self._forget(self._blocks[:whole])
             del self._blocks[:whole], self._tops[:whole]
             self._prefix = None
         if count:
@@ -291,7 +380,7 @@ class SortedMap(Generic[V]):
         if index == len(self._blocks):
             return prefix[-1]
         block = self._blocks[index]
-        return prefix[index] + sum(map(weigh, block.values[: bisect_left(block.keys, key)]))
+        return prefix[index] + sum(map(weigh, block.values[: columns.left(block.keys, key)]))
 
     def seek(
         self, weigh: Callable[[V], int], part: Callable[[int], int], target: int
@@ -320,8 +409,8 @@ class SortedMap(Generic[V]):
         first, last = bisect_left(self._tops, low), bisect_left(self._tops, high)
         if low > high or first == len(self._blocks):
             return 0
-        before = bisect_left(self._blocks[first].keys, low)
-        upto = bisect_right(self._blocks[last].keys, high) if last < len(self._blocks) else 0
+        before = columns.left(self._blocks[first].keys, low)
+        upto = columns.left(self._blocks[last].keys, high + 1) if last < len(self._blocks) else 0
         return sum(len(block.keys) for block in self._blocks[first:last]) + upto - before
 
     def snapshot(self) -> Snapshot[V]:
@@ -339,14 +428,22 @@ class SortedMap(Generic[V]):
             "no block empty or too long"
         )
         assert all(len(block.keys) == len(block.values) for block in self._blocks), "a value for each key"
+        older = () if self._pack is None else self._blocks[: -self.lists_max]
+        in_lists = [block for block in older if isinstance(block.keys, list)]
+        assert all(block in self._recent for block in in_lists), "older blocks are packed unless written now"
+        assert len(self._recent) <= self.lists_max, "few older blocks are in lists"
+        assert set(self._recent) <= set(self._blocks), "what is gone has no place among them"
 
     def _find(self, key: int) -> tuple[int, int] | None:
         index = bisect_left(self._tops, key)
         if index == len(self._tops):
             return None
         keys = self._blocks[index].keys
-        place = bisect_left(keys, key)
-        return (index, place) if keys[place] == key else None
+        if isinstance(keys, list):
+            place = bisect_left(keys, key)
+            return (index, place) if keys[place] == key else None
+        found = keys.find(key)
+        return None if found is None else (index, found)
 
     def _find_run(self, keys: Sequence[int]) -> tuple[int, int] | None:
         found = self._find(keys[0]) if keys else None
@@ -354,15 +451,34 @@ class SortedMap(Generic[V]):
             return None
         return found
 
-    def _own(self, index: int) -> Block[V]:
-        """The block at `index`, fit to be written: a copy of its own if a snapshot holds it."""
+    def _own(self, index: int, writes: int = 1) -> Block[V]:
+        """The block at `index`, fit for these writes: a copy of its own if a snapshot holds it."""
         self._prefix = None
         block = self._blocks[index]
         if block.epoch != self._epoch:
+            earlier = self._recent.pop(block, 0)
             block = Block(block.keys.copy(), block.values.copy(), self._epoch)
             self._blocks[index] = block
+            if earlier:
+                self._recent[block] = earlier
         block.weight = None
+        if self._pack is not None and index + self.lists_max < len(self._blocks):
+            self._note_writes(block, writes)
         return block
+
+    def _forget(self, gone: Iterable[Block[V]]) -> None:
+        """Blocks that go leave their places among those written of late."""
+        for block in gone:
+            self._recent.pop(block, None)
+
+    def _note_writes(self, block: Block[V], writes: int) -> None:
+        """Unpack an older block that is written often; pack the one whose last write is longest ago."""
+        earlier = self._recent.pop(block, 0)
+        self._recent[block] = earlier + min(writes, _BATCH_WRITES_MAX)
+        if earlier < WRITES_TO_UNPACK <= self._recent[block]:
+            block.keys, block.values = block.keys[:], block.values[:]
+        if len(self._recent) > self.lists_max:
+            self._pack_block(next(iter(self._recent)))
 
     def _split(self, index: int) -> None:
         block = self._blocks[index]
@@ -371,34 +487,45 @@ class SortedMap(Generic[V]):
         del block.keys[:half], block.values[:half]
         self._blocks.insert(index, lower)
         self._tops.insert(index, lower.keys[-1])
+        if self._pack is not None and index + self.lists_max < len(self._blocks):
+            self._pack_block(lower)
+        self._pack_older()
+
+    def _pack_older(self) -> None:
+        """A block has been added: pack the one that is too many in lists."""
+        if self._pack is not None and len(self._blocks) > self.lists_max:
+            self._pack_block(self._blocks[-1 - self.lists_max])
+
+    def _pack_block(self, block: Block[V]) -> None:
+        """Pack the block, if it is in lists. Its writes are counted anew."""
+        self._recent.pop(block, None)
+        keys, values = block.keys, block.values
+        if self._pack is not None and isinstance(keys, list) and isinstance(values, list):
+            block.keys, block.values = PackedNumbers.of(keys), self._pack(values)
+
+
+def _by_block(tops: Sequence[int], keys: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+    """The index of each block that may hold some of the ascending keys, and those keys."""
+    start = index = 0
+    while start < len(keys):
+        index = bisect_left(tops, keys[start], index)
+        if index == len(tops):
+            return
+        stop = bisect_right(keys, tops[index], start)
+        yield index, keys[start:stop]
+        start = stop
+
+
+def _of_each(blocks: Sequence[Block[V]], tops: Sequence[int], keys: Sequence[int]) -> list[V]:
+    found: list[V] = []
+    for index, wanted in _by_block(tops, keys):
+        found += columns.take(
+            blocks[index].values, columns.places_of(blocks[index].keys, wanted, all_exist=True)
+        )
+    return found
 
 
 def _weight(block: Block[V], weigh: Callable[[V], int]) -> int:
     if block.weight is None:
         block.weight = sum(map(weigh, block.values))
     return block.weight
-
-
-def _pop_from(block: Block[V], keys: Sequence[int]) -> list[tuple[int, V]]:
-    """Remove those of ascending `keys` that the block holds."""
-    place = bisect_left(block.keys, keys[0])
-    stop = place + len(keys)
-    if block.keys[place:stop] == keys:
-        # Side by side, as those of a batch are.
-        found = list(zip(keys, block.values[place:stop], strict=True))
-        del block.keys[place:stop], block.values[place:stop]
-        return found
-    if len(keys) > _FEW_OF_BLOCK:
-        gone = set(keys)
-        rows = list(zip(block.keys, block.values, strict=True))
-        found = [row for row in rows if row[0] in gone]
-        block.values[:] = [value for key, value in rows if key not in gone]
-        block.keys[:] = [key for key in block.keys if key not in gone]
-        return found
-    found = []
-    for key in keys:
-        place = bisect_left(block.keys, key)
-        if place < len(block.keys) and block.keys[place] == key:
-            found.append((key, block.values.pop(place)))
-            del block.keys[place]
-    return found

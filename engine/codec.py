@@ -53,6 +53,8 @@ FILE_FRAME_BYTES = HEADER_BYTES + FILE_PAYLOAD.size
 FRAME_BYTES_MAX = 1 << 30  # the length field could say 4 GiB; no turn of a command comes near this
 CHUNK_BYTES = 1 << 20  # files are read in steps of this, or of one frame where that is longer
 
+_NO_HEADER = "no frame's header is here, or it is damaged"
+
 Read = Callable[[int, int], bytes]  # (offset, length) -> the bytes there, fewer only at the end
 
 
@@ -163,8 +165,7 @@ def scan(read: Read, size: int, *, sequence: int = 0, previous: int = 0) -> Iter
             HEADER.unpack_from(chunk, at)
         )
         if magic != MAGIC or crc32(chunk[at : at + HEAD.size], salt) != head_check:
-            absence = _absence(chunk[at : at + HEADER_BYTES], "no frame's header is here, or it is damaged")
-            yield Damage(offset, absence)
+            yield Damage(offset, _absence(chunk[at : at + HEADER_BYTES], _NO_HEADER))
             return
         if version != VERSION or flags or not 0 < kind <= LAST_KIND:
             yield Damage(offset, f"a frame of a newer version ({version}, kind {kind})", newer=True)

@@ -9,8 +9,11 @@ Must never know: streams, nodes, what a client sent, and through which API.
     a value is not UTF-8: all values are base64
     {"id":"1-0","fields":{"a":"/w=="},"encoding":"base64"}
 
-    a name stands twice: `fields` has the last, `pairs` has all
+    a name occurs twice: `fields` has the last, `pairs` has all
     {"id":"1-0","fields":{"a":"2"},"pairs":[["a","1"],["a","2"]]}
+
+    it has metadata, which are no fields and come last
+    {"id":"1-0","fields":{"a":"1"},"meta":{"traceparent":"00-…"}}
 
 Everything behind the ID is the entry's *body*, `,"fields":…}`: the API makes it before the ID is known.
 Entries stand side by side in nodes, frames and answers, joined by `,`. The bytes `,{"id":"` occur between two
@@ -20,7 +23,7 @@ this form contains another.
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -41,6 +44,9 @@ class _EntryJson(msgspec.Struct):
     pairs: list[tuple[str, str]] | None = None
 
 
+# Within a string each quotation mark has a backslash before it, so this occurs nowhere else.
+_META: Final = b',"meta":{'
+_decode_meta: Final = msgspec.json.Decoder(dict[str, str]).decode
 _decode: Final = msgspec.json.Decoder(_EntryJson).decode
 
 
@@ -61,6 +67,22 @@ def body_of_fields(fields: bytes) -> bytes:
     checked).
     """
     return b',"fields":' + fields + b"}"
+
+
+def with_meta(entry_body: bytes, meta: Mapping[str, str]) -> bytes:
+    """The body with metadata; nothing changes where there are none."""
+    return b'%b,"meta":%b}' % (entry_body[:-1], _to_json(meta)) if meta else entry_body
+
+
+def has_meta(entry: bytes) -> bool:
+    """Whether a stored entry has metadata."""
+    return _META in entry
+
+
+def meta_of(entry: bytes) -> dict[str, str]:
+    """The metadata of one stored entry."""
+    at = entry.rfind(_META)
+    return {} if at < 0 else _decode_meta(entry[at + len(_META) - 1 : -1])
 
 
 def encode(entry_id: int, entry_body: bytes) -> bytes:
@@ -110,7 +132,8 @@ def ids_of(stored_texts: Sequence[bytes]) -> Sequence[int]:
     first, last = id_of(stored_texts[0]), id_of(stored_texts[-1])
     if last - first == len(stored_texts) - 1:
         return range(first, last + 1)
-    return [id_of(text) for text in stored_texts]
+    halves = [text[7 : text.index(b'"', 7)].split(b"-") for text in stored_texts]
+    return [int(ms) << 64 | int(sequence) for ms, sequence in halves]
 
 
 def blank(entry: bytes) -> bytes:

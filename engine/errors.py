@@ -41,11 +41,8 @@ def invalid_interval(edge: str) -> EngineError:
 
 
 def invalid_name(what: str = "name") -> EngineError:
-    return EngineError(
-        "invalid_name",
-        "ERR invalid name",
-        f"a {what} has 1 to 512 bytes of UTF-8, no '/', no control characters, and is not '.' or '..'",
-    )
+    rule = f"a {what} has 1 to 512 bytes of UTF-8, no '/', no control characters, and is not '.' or '..'"
+    return EngineError("invalid_name", f"ERR invalid name: {rule}", rule)
 
 
 def no_such_key(stream: str) -> EngineError:
@@ -151,7 +148,7 @@ def stale_epoch(producer: str, epoch: int) -> EngineError:
     return EngineError(
         "stale_epoch",
         "ERR The epoch of the producer is over",
-        f"the producer {producer!r} is in epoch {epoch}: whoever publishes in an older one was replaced",
+        f"the producer {producer!r} is in epoch {epoch}: publishers in an older one were replaced",
         epoch=epoch,
     )
 
@@ -169,8 +166,8 @@ def chunk_mismatch(producer: str, epoch: int, chunk: int) -> EngineError:
         "idempotency_mismatch",
         "ERR The chunk was stored with other entries",
         f"chunk {chunk} of the producer {producer!r}, epoch {epoch}, was stored with other streams or "
-        "another number of entries, and nothing of this one: a run cuts the same work into the same chunks "
-        "each time; begin another epoch for other work",
+        "another number of entries; nothing was stored now: a run must cut the same work into the same "
+        "chunks each time; begin another epoch for other work",
     )
 
 
@@ -226,7 +223,7 @@ def too_many_streams(streams_max: int) -> EngineError:
 
 def too_many_groups(stream: str, groups_max: int) -> EngineError:
     what = f"another group of the stream '{_printable(stream)}', which may have {groups_max}"
-    return _too_many(what, "delete groups that nobody reads", "groups_max")
+    return _too_many(what, "delete unused groups", "groups_max")
 
 
 def too_many_consumers(group: str, consumers_max: int) -> EngineError:
@@ -241,6 +238,11 @@ def _too_many(what: str, remedy: str, limit: str) -> EngineError:
     return EngineError("invalid", f"ERR {sentence}", sentence, limit=limit)
 
 
+def too_much_metadata(bytes_max: int) -> EngineError:
+    """What is kept beside the streams has no more room."""
+    return invalid(f"ERR what is kept beside the streams has at most {bytes_max} bytes: remove some of it")
+
+
 def invalid(redis: str, detail: str | None = None) -> EngineError:
     """A well-formed argument of a wrong type, range or combination."""
     return EngineError("invalid", redis, detail)
@@ -248,6 +250,53 @@ def invalid(redis: str, detail: str | None = None) -> EngineError:
 
 def syntax_error() -> EngineError:
     return invalid("ERR syntax error")
+
+
+def invalid_expire_time(command: str) -> EngineError:
+    """A time that is too far away; `command` as Redis names it."""
+    return invalid(f"ERR invalid expire time in '{command}' command")
+
+
+def lifetime_over() -> EngineError:
+    return invalid("ERR the lifetime is over", "expires_at: it is a time that has not come yet")
+
+
+def too_large_to_copy() -> EngineError:
+    return invalid(
+        "ERR the stream is too large to copy: it has more than some 150,000 entries, or 3,000 pending "
+        "entries, or 1,500 consumers and idempotency keys; export and publish it, or rename it"
+    )
+
+
+_DUMP_BOUNDS: Final = (
+    "as text it has more than 512 KiB, or it has more than some 2,000 entries, pending entries, groups, "
+    "consumers and idempotency keys"
+)
+
+
+def too_large_to_dump() -> EngineError:
+    return invalid(f"ERR the stream is too large to dump: {_DUMP_BOUNDS}; export and publish it")
+
+
+def too_large_to_restore() -> EngineError:
+    return invalid(f"ERR the payload is too large to restore: {_DUMP_BOUNDS}")
+
+
+def wrong_payload() -> EngineError:
+    """What RESTORE was given is no dump of this version, or a damaged one."""
+    return invalid("ERR DUMP payload version or checksum are wrong")
+
+
+def bad_data_format() -> EngineError:
+    return invalid("ERR Bad data format")
+
+
+def busy_key() -> EngineError:
+    return invalid("BUSYKEY Target key name already exists.")
+
+
+def same_stream() -> EngineError:
+    return invalid("ERR source and destination objects are the same")
 
 
 def not_an_integer() -> EngineError:
@@ -288,6 +337,18 @@ def memory_full(used_bytes: int, bytes_max: int) -> EngineError:
     )
 
 
+def quota_exceeded(pattern: str, limit: str, used: int, most: int) -> EngineError:
+    """`limit` is the member of the grant that is reached."""
+    what = "streams" if limit == "streams_max" else "bytes of memory"
+    sentence = (
+        f"the quota of {pattern!r} is used up: {used} {what}, and {limit} is {most}; nothing was changed; "
+        "acknowledge, trim or delete to make room"
+    )
+    return EngineError(
+        "quota_exceeded", f"OOM {_printable(sentence)}", sentence, limit=limit, used=used, quota=pattern
+    )
+
+
 def internal() -> EngineError:
     return EngineError(
         "internal",
@@ -301,7 +362,7 @@ def restarting() -> EngineError:
     return EngineError(
         "restarting",
         "LOADING the engine is being restarted after a fault",
-        "the engine is being restarted after a fault: what was asked for may or may not have been done",
+        "the engine is being restarted after a fault: the request may or may not have been carried out",
     )
 
 

@@ -13,21 +13,39 @@ one number sorts the released first, in the order of their release, then the own
 delivery.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice, takewhile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice, repeat, takewhile
 from operator import lt
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 
 import msgspec
 
 from engine.blocks import SortedMap
-from engine.memory import CONSUMER_BYTES, GROUP_BYTES, PENDING_BYTES
+from engine.memory import (
+    CONSUMER_BYTES,
+    GROUP_BYTES,
+    HELD_LIST_BYTES,
+    PENDING_BYTES,
+    PENDING_LIST_BYTES,
+)
+from engine.packed import PackedColumn, PackedNones, PackedNumbers
 
 _SERIAL_BITS = 64
 # The order of the first owned entry there could be: those below are released.
 _OWNED_FROM: Final = 1 << _SERIAL_BITS
 # A consumer's own entries that one look for what others hold walks over: some milliseconds.
 _OWN_PASSED_OVER_MAX: Final = 4_000
+# The newest blocks of 512 that stay in lists: what is delivered and acknowledged at once, in batches too, is
+# not packed in between.
+_LISTS_MAX: Final = 16
+# IDs of a block of what one consumer holds, and the newest blocks that stay in lists: less than of a group,
+# for there may be many consumers.
+_CONSUMER_BLOCK_IDS_MAX: Final = 256
+_CONSUMER_LISTS_MAX: Final = 2
+# What stands in lists, for the estimate of memory: of a group, and of each consumer about. Older blocks that
+# are unpacked while they are written are left out: as many again at most.
+_IN_LISTS_MAX: Final = _LISTS_MAX * 512
+_CONSUMER_IN_LISTS: Final = 384
 
 
 class PendingState(msgspec.Struct, frozen=True, gc=False):
@@ -73,7 +91,112 @@ class Consumer:
         self.name = name
         self.seen_time_ms = seen_time_ms
         self.active_time_ms = -1
-        self.pending: SortedMap[None] = SortedMap()
+        self.pending: SortedMap[None] = SortedMap(
+            _CONSUMER_BLOCK_IDS_MAX, PackedNones.of, _CONSUMER_LISTS_MAX
+        )
+
+
+class PackedPending(msgspec.Struct, gc=False):
+    """Pending entries of a block, packed. Each look makes a `PendingState` anew."""
+
+    # Those of this block's entries, in any order; some may have none here any more.
+    owners: list[Consumer | None]
+    owner_places: PackedColumn
+    orders: PackedNumbers
+    delivery_counts: PackedColumn
+
+    @classmethod
+    def of(cls, states: Sequence[PendingState]) -> "PackedPending":
+        """These entries, in their order."""
+        owners = list({state.consumer for state in states})
+        places = {owner: place for place, owner in enumerate(owners)}
+        return cls(
+            owners,
+            PackedColumn.of(
+                [0] * len(states) if len(owners) == 1 else [places[state.consumer] for state in states]
+            ),
+            PackedNumbers.of([state.order for state in states]),
+            PackedColumn.of([state.delivery_count for state in states]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.orders)
+
+    def __iter__(self) -> Iterator[PendingState]:
+        return self.since(0)
+
+    @overload
+    def __getitem__(self, place: int, /) -> PendingState: ...
+    @overload
+    def __getitem__(self, place: slice, /) -> list[PendingState]: ...
+    def __getitem__(self, place: int | slice, /) -> PendingState | list[PendingState]:
+        if isinstance(place, slice):
+            owners = map(self.owners.__getitem__, self.owner_places[place])
+            return list(map(PendingState, owners, self.orders[place], self.delivery_counts[place]))
+        return PendingState(
+            self.owners[self.owner_places[place]], self.orders[place], self.delivery_counts[place]
+        )
+
+    def __setitem__(self, place: int, state: PendingState, /) -> None:
+        self.owner_places[place] = self._place_of(state.consumer)
+        self.orders[place], self.delivery_counts[place] = state.order, state.delivery_count
+
+    def __delitem__(self, place: int | slice, /) -> None:
+        del self.owner_places[place], self.orders[place], self.delivery_counts[place]
+
+    def insert(self, place: int, state: PendingState, /) -> None:
+        """Put one before the one at `place`."""
+        owner_place = self._place_of(state.consumer)
+        self.owner_places.insert(place, owner_place)
+        self.orders.insert(place, state.order)
+        self.delivery_counts.insert(place, state.delivery_count)
+
+    def copy(self) -> "PackedPending":
+        """A copy that changes by itself."""
+        return PackedPending(
+            self.owners.copy(), self.owner_places.copy(), self.orders.copy(), self.delivery_counts.copy()
+        )
+
+    def take(self, places: Sequence[int]) -> list[PendingState]:
+        """Those at these places."""
+        owners = map(self.owners.__getitem__, self.owner_places.take(places))
+        return list(map(PendingState, owners, self.orders.take(places), self.delivery_counts.take(places)))
+
+    def put(self, places: Sequence[int], states: Sequence[PendingState]) -> None:
+        """Replace those at these places."""
+        if len({state.consumer for state in states}) == 1:
+            owner_place = self._place_of(states[0].consumer)
+            self.owner_places.put(places, [owner_place] * len(states))
+        else:
+            for place, state in zip(places, states, strict=True):
+                self.owner_places[place] = self._place_of(state.consumer)
+        self.orders.put(places, [state.order for state in states])
+        self.delivery_counts.put(places, [state.delivery_count for state in states])
+
+    def drop(self, places: Sequence[int]) -> None:
+        """Drop ascending places."""
+        for column in (self.owner_places, self.orders, self.delivery_counts):
+            column.drop(places)
+
+    def since(self, place: int) -> Iterator[PendingState]:
+        """Those from a place on, as they are now."""
+        owners = map(self.owners.__getitem__, self.owner_places[place:])
+        return map(PendingState, owners, self.orders.since(place), self.delivery_counts[place:])
+
+    def _place_of(self, owner: Consumer | None) -> int:
+        """The owner's place among the owners, a new one where it has none."""
+        if owner not in self.owners:
+            if len(self.owners) > 2 * len(self):
+                self._forget_owners()
+            self.owners.append(owner)
+        return self.owners.index(owner)
+
+    def _forget_owners(self) -> None:
+        """Forget the owners that own nothing here any more."""
+        used = sorted(set(self.owner_places[:]))
+        places = {place: new for new, place in enumerate(used)}
+        self.owners = [self.owners[place] for place in used]
+        self.owner_places = PackedColumn.of([places[place] for place in self.owner_places[:]])
 
 
 class Group:
@@ -95,8 +218,8 @@ class Group:
         self.last_delivered_id = last_delivered_id
         self.entries_read = entries_read
         self.consumers: dict[str, Consumer] = {}
-        self.pending: SortedMap[PendingState] = SortedMap()
-        self.by_delivery: SortedMap[int] = SortedMap()
+        self.pending: SortedMap[PendingState] = SortedMap(pack=PackedPending.of, lists_max=_LISTS_MAX)
+        self.by_delivery: SortedMap[int] = SortedMap(pack=PackedNumbers.of, lists_max=_LISTS_MAX)
         self.policy = Policy()
         self._serial = 0
         # What `idle_longest` found, and in which edition of the stream. None once the pending list changes.
@@ -105,33 +228,28 @@ class Group:
         # however often it asks for what others hold.
         self._own_first: tuple[Consumer, int] | None = None
 
-    def own(self, entry_id: int, consumer: Consumer, time_ms: int, delivery_count: int) -> None:
-        """Make `consumer` the owner of the entry."""
-        self._put(entry_id, PendingState(consumer, self._order(time_ms), delivery_count))
-
     def own_run(
         self, entry_ids: Sequence[int], consumer: Consumer, time_ms: int, delivery_counts: Sequence[int]
     ) -> None:
-        """The same for many; cheap where they ascend beyond all that is pending, as new entries do."""
+        """Make `consumer` the owner of entries; cheap for new ones, which ascend beyond all pending ones."""
+        if len(delivery_counts) != len(entry_ids):
+            raise ValueError("each entry has a delivery count")
         last, latest, mine = self.pending.last(), self.by_delivery.last(), consumer.pending.last()
         order = self._order(time_ms)
+        self._serial += len(entry_ids) - 1
+        orders = range(order, order + len(entry_ids))
+        states = list(map(PendingState, repeat(consumer), orders, delivery_counts))
         if (
             (last is not None and last[0] >= entry_ids[0])
             or (latest is not None and latest[0] >= order)
             or (mine is not None and mine[0] >= entry_ids[0])
             or not all(map(lt, entry_ids, islice(entry_ids, 1, None)))
         ):
-            for entry_id, delivery_count in zip(entry_ids, delivery_counts, strict=True):
-                self.own(entry_id, consumer, time_ms, delivery_count)
+            self._put_each(entry_ids, states)
             return
         self._idle_longest = None
         self._check_own_first(consumer, order)
-        orders = range(order, order + len(entry_ids))
-        self._serial += len(entry_ids) - 1
-        rows = zip(orders, delivery_counts, strict=True)
-        self.pending.extend(
-            entry_ids, [PendingState(consumer, at, delivery_count) for at, delivery_count in rows]
-        )
+        self.pending.extend(entry_ids, states)
         self.by_delivery.extend(orders, entry_ids)
         consumer.pending.extend(entry_ids, [None] * len(entry_ids))
 
@@ -161,10 +279,12 @@ class Group:
         for consumer, ids in mine.items():
             consumer.pending.update(ids, [None] * len(ids))
 
-    def release(self, entry_id: int, delivery_count: int) -> None:
-        """Release the entry: it has no owner, and goes to the end of the released ones."""
-        self._serial += 1
-        self._put(entry_id, PendingState(None, self._serial, delivery_count))
+    def release_run(self, entry_ids: Sequence[int], delivery_counts: Sequence[int]) -> None:
+        """Release entries: they have no owner, and go to the end of the released ones, in this order."""
+        first = self._serial + 1
+        self._serial += len(entry_ids)
+        serials = range(first, first + len(entry_ids))
+        self._put_each(entry_ids, list(map(PendingState, repeat(None), serials, delivery_counts)))
 
     def settle(self, entry_id: int) -> PendingState | None:
         """Take the entry off the pending list; what it was, None if it was not there."""
@@ -178,9 +298,12 @@ class Group:
 
     def settle_run(self, entry_ids: Sequence[int]) -> None:
         """Take pending entries off the list; cheap where they stand side by side, as those of a batch do."""
+        if len(entry_ids) == 1:
+            self.settle(entry_ids[0])
+            return
         run = self.pending.pop_run(list(entry_ids)) if entry_ids else None
         if run is None:
-            self._settle_each(sorted(entry_ids))
+            self._settle_each(sorted(set(entry_ids)))
             return
         self._idle_longest = None
         orders = [one.order for one in run]
@@ -196,24 +319,27 @@ class Group:
                 one.consumer.pending.pop(entry_id)
 
     def _settle_each(self, entry_ids: Sequence[int]) -> None:
-        """The same for ascending IDs wherever they stand."""
+        """Settle ascending IDs at any place."""
         self._idle_longest = None
-        taken = self.pending.pop_each(entry_ids)
-        self.by_delivery.pop_each(sorted(one.order for _, one in taken))
-        mine: dict[Consumer, list[int]] = {}
-        for entry_id, one in taken:
-            if one.consumer is not None:
-                mine.setdefault(one.consumer, []).append(entry_id)
-        for consumer, ids in mine.items():
-            consumer.pending.pop_each(ids)
+        self._forget(self.pending.pop_each(entry_ids), None)
+
+    def _forget(self, before: Mapping[int, PendingState], owner: Consumer | None) -> None:
+        """Take ascending entries out of the order of delivery, and from those who are not their `owner`."""
+        self.by_delivery.drop_each(sorted(one.order for one in before.values()))
+        lost: dict[Consumer, list[int]] = {}
+        for entry_id, one in before.items():
+            if one.consumer is not None and one.consumer is not owner:
+                lost.setdefault(one.consumer, []).append(entry_id)
+        for consumer, ids in lost.items():
+            consumer.pending.drop_each(ids)
 
     def remove_consumer(self, name: str) -> None:
         """Remove a consumer, its pending entries too."""
         consumer = self.consumers.pop(name)
         held = [entry_id for entry_id, _ in consumer.pending.items()]
-        consumer.pending = SortedMap()
+        consumer.pending = Consumer(name, 0).pending
         self._idle_longest = None
-        self.by_delivery.pop_each(sorted(one.order for _, one in self.pending.pop_each(held)))
+        self.by_delivery.drop_each(sorted(one.order for one in self.pending.pop_each(held).values()))
 
     def in_order_of_delivery(self) -> Iterator[tuple[int, PendingState]]:
         """Pending entries, released first, then those idle longest. The group must not change meanwhile."""
@@ -287,7 +413,17 @@ class Group:
     @property
     def footprint_bytes(self) -> int:
         """How much memory it takes, about."""
-        return GROUP_BYTES + len(self.consumers) * CONSUMER_BYTES + len(self.pending) * PENDING_BYTES
+        pending, consumers = len(self.pending), len(self.consumers)
+        in_lists = min(_IN_LISTS_MAX, pending)
+        held_in_lists = consumers * _CONSUMER_IN_LISTS
+        held_in_lists = min(held_in_lists, pending)
+        return (
+            GROUP_BYTES
+            + consumers * CONSUMER_BYTES
+            + pending * PENDING_BYTES
+            + in_lists * PENDING_LIST_BYTES
+            + held_in_lists * HELD_LIST_BYTES
+        )
 
     def released_count(self) -> int:
         """How many pending entries have no owner."""
@@ -315,6 +451,25 @@ class Group:
     def _order(self, time_ms: int) -> int:
         self._serial += 1
         return (time_ms + 1) << _SERIAL_BITS | self._serial
+
+    def _put_each(self, entry_ids: Sequence[int], states: Sequence[PendingState]) -> None:
+        """Give entries these states, whose orders ascend and whose owner is the same. Of an ID that is named
+        again the last state stays.
+        """
+        if len(entry_ids) == 1:
+            self._put(entry_ids[0], states[0])
+            return
+        self._idle_longest = None
+        owner = states[0].consumer
+        self._check_own_first(owner, states[0].order)
+        rows = dict(zip(entry_ids, states, strict=True))
+        before = self.pending.set_each(rows)
+        self._forget(before, owner)
+        self.by_delivery.update([one.order for one in rows.values()], list(rows))
+        if owner is not None:
+            kept = {entry_id for entry_id, one in before.items() if one.consumer is owner}
+            gained = sorted(rows.keys() - kept)
+            owner.pending.update(gained, [None] * len(gained))
 
     def _put(self, entry_id: int, pending: PendingState) -> None:
         self._idle_longest = None

@@ -1,4 +1,4 @@
-"""Idempotent producer_key: which producer stored which entry under which key (docs/semantics.md).
+"""Idempotent publishing: which producer stored which entry under which key (docs/semantics.md).
 
 Knows: producers, their keys in order of use, how many are kept and how long.
 Must never know: streams, clocks, how a key was made.
@@ -37,7 +37,7 @@ class IdempotencyTable:
         return self.producers.get(producer, {}).get(key)
 
     def record(self, producer: bytes, key: bytes, entry_id: int) -> None:
-        """Remember a producer_key; the producer's oldest goes when there are too many."""
+        """Remember a key and count it; the producer's oldest goes when there are too many."""
         self.restore(producer, key, entry_id)
         self.added += 1
         keys = self.producers[producer]
@@ -48,7 +48,7 @@ class IdempotencyTable:
             self._watch(producer)
 
     def restore(self, producer: bytes, key: bytes, entry_id: int) -> None:
-        """Enter a producer_key without counting it."""
+        """Remember a key without counting it."""
         keys = self.producers.get(producer)
         if keys is None:
             keys = self.producers[producer] = {}

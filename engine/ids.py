@@ -8,6 +8,9 @@ Must never know: streams, clocks, and the special words (`*`, `$`, `>`, `-`, `+`
 """
 
 import re
+from collections.abc import Sequence
+from itertools import repeat
+from operator import lshift, or_
 from typing import Final, TypeAlias
 
 # Plain `int`, so that IDs cost nothing: `a < b` is Redis's order, `a + 1` the next ID, `b - a` how many fit
@@ -23,6 +26,8 @@ ID_BYTES: Final = 16
 
 # Redis refuses longer arguments before it looks at them.
 _TEXT_BYTES_MAX: Final = 127
+# Neither half of an ID this short has more than 19 digits, so both are below 2^64.
+_SHORT_BYTES_MAX: Final = 21
 # ASCII digits only: `int()` alone would take `1_0`, blanks, signs and the digits of other scripts.
 _ID_TEXT: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
@@ -60,6 +65,24 @@ def parse(words: str, *, missing_sequence: int = 0) -> EntryId | None:
     if ms > MS_MAX or sequence > SEQUENCE_MAX:
         return None
     return make(ms, sequence)
+
+
+def parse_each(words: Sequence[bytes]) -> list[EntryId] | None:
+    """The IDs that these words spell, all of them `ms-seq` and short; None if one is anything else.
+
+    A hundred take a third of the time of `parse` for each. The words are joined so that a comma stands alone
+    between two of them, behind whichever dashes they have.
+    """
+    parts = b"-,-".join(words).split(b"-")
+    ms, sequences = parts[::3], parts[1::3]
+    if (
+        len(parts) != 3 * len(words) - 1
+        or parts[2::3].count(b",") != len(words) - 1
+        or not (all(ms) and all(sequences) and b"".join(ms + sequences).isdigit())
+        or max(map(len, words)) > _SHORT_BYTES_MAX
+    ):
+        return None
+    return [*map(or_, map(lshift, map(int, ms), repeat(SEQUENCE_BITS)), map(int, sequences))]
 
 
 def parse_canonical(words: bytes) -> EntryId:

@@ -13,9 +13,11 @@ from typing import Final, NamedTuple
 from engine.garbage import Garbage
 from engine.groups import Group
 from engine.idempotency import IdempotencyTable
+from engine.lifetimes import Lifetimes
 from engine.memory import ANSWER_BYTES, ANSWER_ID_BYTES, STREAM_BYTES, Footprint, Memory
 from engine.nodes import Text
 from engine.producers import Producers
+from engine.quotas import QuotaCounts
 from engine.sealed import DecodedNodeCache
 from engine.stream import NodeLimits, Stream
 
@@ -83,12 +85,14 @@ class Key:
     __slots__ = (
         "answers",
         "archived_up_to",
+        "expires_at_ms",
         "footprint",
         "generation",
         "groups",
         "idempotency_table",
         "retention",
         "stream",
+        "used_ms",
     )
 
     def __init__(self, generation: str, idempotency_table: IdempotencyTable) -> None:
@@ -102,6 +106,18 @@ class Key:
         self.answers: dict[str, IdempotentReply] = {}
         self.retention = Retention()
         self.archived_up_to = 0
+        # When it is removed, by the wall clock; None for never.
+        self.expires_at_ms: int | None = None
+        # When a command last named it, 0 if none has since the start.
+        self.used_ms = 0
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Whether its time is over. What has still to be archived keeps a stream whose retention says so."""
+        return (
+            self.expires_at_ms is not None
+            and self.expires_at_ms <= now_ms
+            and not (self.retention.keep_unarchived and self.stream.last_live_id > self.archived_up_to)
+        )
 
     def garbage(self) -> list[object]:
         """What is large in a key that was removed."""
@@ -143,21 +159,29 @@ class Keyspace:
         self.caps = caps
         self.keys: dict[str, Key] = {}
         self.settings = dict(SETTINGS_DEFAULT)
+        # Values that the gateway keeps beside the streams, by name: it alone knows what they mean.
+        self.metadata: dict[str, bytes] = {}
         self.memory = Memory(caps.memory_bytes_max)
         self.producers = Producers(self.memory.shared)
+        self.quotas = QuotaCounts(self.names, lambda name: self.keys[name].footprint)
         # IDs made by the clock stay above this: one below may have been shown before a crash and lost in it.
         self.floor_ms = -1
-        # Streams in which something changes as time passes: they have retention, policies, idempotency_table,
-        # or answers under idempotency keys.
+        # Entries appended since the keyspace was made, those that were read from the log among them.
+        self.appended = 0
+        # Streams that time changes: with retention, policies, producers' keys or answers under keys.
         self.maintained: dict[str, None] = {}
+        self.lifetimes = Lifetimes()
+        # When commands began to run: no stream counts as unused for longer.
+        self.opened_ms = 0
         # Those of them that have still to be looked at in this round of housekeeping; some may be gone.
         self.round: deque[str] = deque()
         # What was published into many streams under an idempotency key, oldest first.
         self.answers: dict[str, IdempotentPublishReply] = {}
+        # Whether turns note what happens to which stream.
+        self.notifies = False
         # Called with a stream's name before it changes, for a snapshot that has yet to read it.
         self.before_change: Callable[[str], None] | None = None
-        # Returns the lowest ID of a stream that a crash may take back. Set by the writer of the log; None
-        # without one.
+        # Returns the lowest ID of a stream that a crash may take back; set by the writer of the log.
         self.unsynced_from: Callable[[str], int] | None = None
         # What was removed, to be freed bit by bit.
         self.garbage = Garbage(self.memory.garbage)
@@ -181,14 +205,43 @@ class Keyspace:
         key.footprint.join(self.memory.streams)
         key.stream.node_cache = self._node_cache
         insort(self._names, name)
+        self.quotas.enter(name)
+        if key.expires_at_ms is not None:
+            self.lifetimes.add(name, key.expires_at_ms)
 
     def remove(self, name: str) -> None:
         """Take a stream out, with all that hangs on it."""
-        key = self.keys.pop(name)
-        key.footprint.leave()
+        key = self._take_out(name)
         self.garbage.add(key, key.footprint.bytes)
+
+    def rename(self, name: str, target: str) -> Key:
+        """Give a stream another name, which no stream has."""
+        maintained = name in self.maintained
+        key = self._take_out(name)
+        self.create(target, key)
+        if maintained:
+            self.maintained[target] = None
+        return key
+
+    def _take_out(self, name: str) -> Key:
+        key = self.keys.pop(name)
+        self._drop_lifetime(name, key)
+        key.footprint.leave_all()
         self.maintained.pop(name, None)
         self._gone.append(name)
+        return key
+
+    def expire_at(self, name: str, at_ms: int | None) -> None:
+        """Let a stream expire at that time; None for never."""
+        key = self.keys[name]
+        self._drop_lifetime(name, key)
+        key.expires_at_ms = at_ms
+        if at_ms is not None:
+            self.lifetimes.add(name, at_ms)
+
+    def _drop_lifetime(self, name: str, key: Key) -> None:
+        if key.expires_at_ms is not None:
+            self.lifetimes.discard(name, key.expires_at_ms)
 
     def _drop_gone(self) -> None:
         """Take out of the order what is gone: a few one by one, many in one walk, however many there were."""
@@ -206,8 +259,10 @@ class Keyspace:
         self.answers.clear()
         self.garbage.add(self.keys, self.memory.streams.bytes)
         self.memory.streams = Footprint()
+        self.quotas.clear()
         self.keys = {}
         self.maintained.clear()
+        self.lifetimes.clear()
         self.round.clear()
         self._names.clear()
         self._gone.clear()
@@ -243,6 +298,12 @@ class Keyspace:
     def check(self) -> None:
         """Assert everything that must hold, in every stream and group."""
         assert self.names() == sorted(self.keys), "the order of names holds each name once"
+        assert all(self.keys[name].expires_at_ms == at_ms for name, at_ms in self.lifetimes.items()), (
+            "a lifetime is that of its stream"
+        )
+        assert len(self.lifetimes) == sum(key.expires_at_ms is not None for key in self.keys.values()), (
+            "each lifetime is there once"
+        )
         self.producers.check()
         answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
         assert self.memory.shared.bytes == self.producers.footprint_bytes + answers_bytes, (
@@ -250,6 +311,7 @@ class Keyspace:
         )
         found = sum(key.footprint_bytes for key in self.keys.values())
         assert self.memory.streams.bytes == found, "the memory of all streams is that of their parts"
+        self.quotas.check()
         for key in self.keys.values():
             assert key.footprint.bytes == key.footprint_bytes, "a stream's memory is that of its parts"
             key.stream.check()

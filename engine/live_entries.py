@@ -48,11 +48,11 @@ class LiveEntries:
 
     def live_below(self, bound: int) -> int:
         """The highest live ID below `bound`, or 0."""
-        return next((run_ids[-1] for run_ids, _ in self._runs_down(0, bound - 1)), 0) if bound else 0
+        return next((run_ids[-1] for run_ids, _ in self._runs_down(0, bound - 1, 1)), 0) if bound else 0
 
     def live_from(self, bound: int) -> int:
         """The lowest live ID from `bound` on, or 0."""
-        return next((run_ids[0] for run_ids, _ in self._runs(bound, ids.ID_MAX)), 0)
+        return next((run_ids[0] for run_ids, _ in self._runs(bound, ids.ID_MAX, 1)), 0)
 
     def live_ids(self) -> Iterator[int]:
         """All live IDs upwards. The stream must not change meanwhile."""
@@ -100,7 +100,7 @@ class LiveEntries:
             return Entries()
         run = RangeBuilder(self.length if count is None else count, bytes_max)
         if reverse:
-            for run_ids, texts in self._runs_down(low, high):
+            for run_ids, texts in self._runs_down(low, high, count):
                 run.add(run_ids[::-1], texts[::-1])
                 if run.full:
                     break
@@ -114,7 +114,7 @@ class LiveEntries:
                     and node.last <= high
                     and run.add_node(node)
                 ):
-                    run.add(*self._window(node, low, high))
+                    run.add(*self._window(node, low, high, slice(count)))
         return run.entries(more=self._more(run.last, low, high, reverse=reverse))
 
     def _more(self, last: int, low: int, high: int, *, reverse: bool) -> bool:
@@ -122,21 +122,20 @@ class LiveEntries:
         if not last:
             return False
         if reverse:
-            return (
-                self.first_id < last and low < last and next(self._runs_down(low, last - 1), None) is not None
-            )
+            before = self._runs_down(low, last - 1, 1)
+            return self.first_id < last and low < last and next(before, None) is not None
         if last >= self.last_live_id or last >= high:
             return False
-        return high >= self.last_live_id or next(self._runs(last + 1, high), None) is not None
+        return high >= self.last_live_id or next(self._runs(last + 1, high, 1), None) is not None
 
     def after(self, cursor: int, count: int | None, bytes_max: int | None = None) -> list[tuple[int, bytes]]:
         """IDs and texts of the live entries above `cursor`, at least one of them where there is one."""
         found: list[tuple[int, bytes]] = []
-        if self.last_live_id <= cursor:
-            return found
         left = self.length if count is None else count
+        if self.last_live_id <= cursor or not left:
+            return found
         size = 0
-        for run_ids, texts in self._runs(cursor + 1, ids.ID_MAX):
+        for run_ids, texts in self._runs(cursor + 1, ids.ID_MAX, left):
             for entry_id, text in zip(run_ids[:left], texts, strict=False):
                 size += len(text)
                 if bytes_max is not None and size > bytes_max and found:
@@ -186,6 +185,10 @@ class LiveEntries:
 
     def nodes_from(self, low: int = 0) -> Iterator[Node]:
         """The nodes upwards, from the one that may hold `low`."""
+        if self.open is not None and low >= self.open.first:
+            # What readers that keep up ask for.
+            yield self.open
+            return
         floor = self.nodes.floor(low)
         for _, node in self.nodes.items(floor[0] if floor else 0):
             if node.last >= low:
@@ -276,41 +279,51 @@ class LiveEntries:
     def live_ids_of(self, node: Node) -> list[int]:
         return self._window(node, 0, ids.ID_MAX)[0]
 
-    def _window(self, node: Node, low: int, high: int) -> tuple[list[int], list[bytes]]:
-        """IDs and texts of the node's live entries in `[low, high]`."""
+    def _window(
+        self, node: Node, low: int, high: int, cut: slice = slice(None)
+    ) -> tuple[list[int], list[bytes]]:
+        """IDs and texts of the node's live entries in `[low, high]`, those of `cut` alone: to read the IDs of
+        all that a sealed node has takes as long as the rest of a request.
+        """
         texts = self.texts_of(node)
         if isinstance(node, OpenNode):
             start, stop = bisect_left(node.ids, low), bisect_right(node.ids, high)
-            run_ids = node.ids[start:stop]
         else:
             start = 0 if low <= node.first else bisect_left(texts, low, key=entries.id_of)
             stop = len(texts) if node.last <= high else bisect_right(texts, high, key=entries.id_of)
-            run_ids = list(entries.ids_of(texts[start:stop]))
-        run_texts = texts[start:stop]
-        if not node.deleted:
-            return run_ids, run_texts
-        places = [place - start for place in live_places(node, len(texts)) if start <= place < stop]
-        return [run_ids[place] for place in places], [run_texts[place] for place in places]
+        if node.deleted:
+            places = [place for place in live_places(node, len(texts)) if start <= place < stop]
+            run_texts = [texts[place] for place in places[cut]]
+        else:
+            run_texts = texts[start:stop][cut]
+            if isinstance(node, OpenNode):
+                return node.ids[start:stop][cut], run_texts
+        return list(entries.ids_of(run_texts)), run_texts
 
-    def _runs(self, low: int, high: int) -> Iterator[tuple[list[int], list[bytes]]]:
-        """The live entries in `[low, high]` upwards, node by node, none empty: the one iterator."""
+    def _runs(self, low: int, high: int, most: int | None = None) -> Iterator[tuple[list[int], list[bytes]]]:
+        """The live entries in `[low, high]` upwards, node by node, none empty: the one iterator. Of a node at
+        most the first `most`: a caller takes no more than that.
+        """
         for node in self.nodes_from(low):
             if node.first > high:
                 return
-            run = self._window(node, low, high)
+            run = self._window(node, low, high, slice(most))
             if run[0]:
                 yield run
 
-    def _runs_down(self, low: int, high: int) -> Iterator[tuple[list[int], list[bytes]]]:
-        """The same downwards; within a node upwards still."""
+    def _runs_down(
+        self, low: int, high: int, most: int | None = None
+    ) -> Iterator[tuple[list[int], list[bytes]]]:
+        """The same downwards, with the last `most` of a node; within a node upwards still."""
+        cut = slice(None if most is None else -most, None)
         if self.open is not None and self.open.first <= high:
-            run = self._window(self.open, low, high)
+            run = self._window(self.open, low, high, cut)
             if run[0]:
                 yield run
         for _, node in self.nodes.items_down(high):
             if node.last < low:
                 return
-            run = self._window(node, low, high)
+            run = self._window(node, low, high, cut)
             if run[0]:
                 yield run
 

@@ -26,10 +26,13 @@ OPEN_NODE_BYTES: Final = 450
 # An entry of an open node, beside its text.
 ENTRY_BYTES: Final = 112
 # A sealed node, beside its text.
-NODE_BYTES: Final = 480
+NODE_BYTES: Final = 400
 GROUP_BYTES: Final = 900
 CONSUMER_BYTES: Final = 800
-PENDING_BYTES: Final = 215
+# A pending entry, packed; what it takes beside that in lists of its group, and in those of its consumer.
+PENDING_BYTES: Final = 61
+PENDING_LIST_BYTES: Final = 104
+HELD_LIST_BYTES: Final = 50
 # What is remembered of an idempotent publication: its key and digest, and each of its IDs.
 ANSWER_BYTES: Final = 460
 ANSWER_ID_BYTES: Final = 56
@@ -43,31 +46,38 @@ _DELIVERY_PART: Final = 10
 
 
 class Footprint:
-    """The estimated bytes of something. What it joins holds the sum."""
+    """The estimated bytes of something. Each whole that it joins holds the sum of its `parts`."""
 
-    __slots__ = ("_whole", "bytes")
+    __slots__ = ("_wholes", "bytes", "parts")
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._whole: Footprint | None = None
+        self.parts = 0
+        self._wholes: tuple[Footprint, ...] = ()
 
     def add(self, size: int) -> None:
         """Add bytes; negative to subtract."""
         self.bytes += size
-        if self._whole is not None:
-            self._whole.bytes += size
+        for whole in self._wholes:
+            whole.bytes += size
 
     def join(self, whole: "Footprint") -> None:
         """Be a part of `whole` from here on."""
-        assert self._whole is None, "a part of one whole alone"
-        self._whole = whole
+        assert whole not in self._wholes, "a part of each whole once"
+        self._wholes = (*self._wholes, whole)
         whole.bytes += self.bytes
+        whole.parts += 1
 
-    def leave(self) -> None:
+    def leave(self, whole: "Footprint") -> None:
+        """Be a part of `whole` no more."""
+        self._wholes = tuple(one for one in self._wholes if one is not whole)
+        whole.bytes -= self.bytes
+        whole.parts -= 1
+
+    def leave_all(self) -> None:
         """Be a part of nothing: what it counts is to be freed."""
-        assert self._whole is not None, "it has joined one"
-        self._whole.bytes -= self.bytes
-        self._whole = None
+        for whole in self._wholes:
+            self.leave(whole)
 
 
 class Memory:

@@ -19,12 +19,13 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
+import msgspec
 import zstandard
 
 from engine import entries
 from engine.memory import ENTRY_BYTES, OPEN_NODE_BYTES, Footprint
 
-# The level that shrinks entries to a tenth at a few tenths of a microsecond each (performance.md).
+# The level that shrinks entries to a tenth at a few tenths of a microsecond each.
 _ZSTD_LEVEL: Final = 1
 # The event loop's alone, as `new_compressor` says of its kind.
 _DECOMPRESSOR: Final = zstandard.ZstdDecompressor()
@@ -58,20 +59,26 @@ class ByteCounter:
             text.byte_counter = None
 
 
-class Text:
+class Text(msgspec.Struct, gc=False, eq=False):
     """Joined entries, plain or compressed, which only this class knows. The content never changes.
 
     Each text refers to the counter of its stream, since it is compressed later by code that knows no stream.
+    The collector passes it over: a counter leads to no text.
     """
 
-    __slots__ = ("_packed", "_plain", "byte_counter", "size")
+    _plain: bytes | None
+    _packed: bytes | None = None
+    byte_counter: ByteCounter | None = None
 
-    def __init__(self, plain: bytes | None, packed: bytes | None = None) -> None:
-        self._plain = plain
-        self._packed = packed
-        self.byte_counter: ByteCounter | None = None
-        # In bytes, of the plain form.
-        self.size = zstandard.frame_content_size(packed or b"") if plain is None else len(plain)
+    @property
+    def size(self) -> int:
+        """In bytes, of the plain form."""
+        plain = self._plain
+        return zstandard.frame_content_size(self._packed or b"") if plain is None else len(plain)
+
+    def copy(self) -> "Text":
+        """The same content for another stream."""
+        return Text(self._plain, self._packed)
 
     def plain(self) -> bytes:
         """The joined entries."""
@@ -112,7 +119,7 @@ class Text:
         return len((self._packed if self._plain is None else self._plain) or b"")
 
 
-class SealedNode:
+class SealedNode(msgspec.Struct, kw_only=True, gc=False, eq=False):
     """A full node. It never changes: deleting makes a new one that shares the text.
 
     `held` entries stand in the text; `count` is what Redis would count, removed and repacked ones included.
@@ -120,17 +127,17 @@ class SealedNode:
     one row of sums counts both; a deleted entry's bytes are not known apart, and taken off in proportion.
     """
 
-    __slots__ = ("count", "deleted", "first", "held", "last", "text", "weight")
+    first: int
+    last: int
+    count: int
+    held: int
+    deleted: int
+    text: Text
+    weight: int = 0
 
-    def __init__(self, *, first: int, last: int, count: int, held: int, deleted: int, text: Text) -> None:
-        self.first = first
-        self.last = last
-        self.count = count
-        self.held = held
-        self.deleted = deleted
-        self.text = text
-        live, size = self.live, text.size - (held - 1)
-        self.weight = live << 64 | (size * live // held if deleted else size)
+    def __post_init__(self) -> None:
+        live, size = self.live, self.text.size - (self.held - 1)
+        self.weight = live << 64 | (size * live // self.held if self.deleted else size)
 
     @property
     def size(self) -> int:
@@ -153,6 +160,10 @@ class SealedNode:
     def repack(self, kept: list[bytes]) -> "SealedNode":
         """The node with nothing but its live entries, which are `kept`; not compressed."""
         return self._copy(held=len(kept), deleted=0, text=Text(b",".join(kept)))
+
+    def copy(self) -> "SealedNode":
+        """The same node for another stream: the bytes of its text are shared."""
+        return self._copy(held=self.held, deleted=self.deleted, text=self.text.copy())
 
     def _copy(self, *, held: int, deleted: int, text: Text) -> "SealedNode":
         return SealedNode(

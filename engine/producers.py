@@ -3,8 +3,8 @@
 Knows: producers, the chunks of the last two epochs of each, and which producer goes when there are too many.
 Must never know: streams, what an answer says, clocks.
 
-A producer counts its runs (epochs) and the chunks of each. Whoever tries a chunk again in its last epoch or
-in the one before is answered as the first time; an older one is stale, whatever it wants to store. Nothing
+A producer counts its runs (epochs) and the chunks of each. A chunk sent again in the last epoch or
+in the one before gets its first answer; an older epoch is stale, for any chunk. Nothing
 expires: a run that died may be taken up again after weeks.
 """
 

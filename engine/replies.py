@@ -43,12 +43,14 @@ class Entries(msgspec.Struct, frozen=True):
 class Gap(msgspec.Struct, frozen=True):
     """Entries after the cursor `requested` were removed from the front before they were read.
 
-    `lost` is their number where it can be computed, else None.
+    `lost` is their number where it can be computed, else None. With `reason` "failover" a server that took
+    over does not have the last entries before the cursor.
     """
 
     requested: int
     first_available: int
     lost: int | None
+    reason: str | None = None
 
 
 class Added(msgspec.Struct, frozen=True):
@@ -92,7 +94,7 @@ class StreamsRead(msgspec.Struct, frozen=True):
     unfinished: Sequence[str] = ()
 
 
-class Delivered(NamedTuple):
+class Delivered(msgspec.Struct, frozen=True, gc=False):
     """One entry handed to a consumer. `text` is None where a pending entry is deleted from the stream.
 
     `idle_ms` and `deliveries` are None for plain new entries; for claims they are those before this delivery
@@ -230,7 +232,37 @@ class StreamInfo(msgspec.Struct, frozen=True):
     keep_unacknowledged: bool
     keep_unarchived: bool
     archived_up_to: int
+    expires_at_ms: int | None
     memory_bytes: int
+
+
+class GroupMeasure(NamedTuple):
+    """A group's figures. `lag` is None where it is unknown.
+
+    `oldest_pending_ms` is the longest time since the last delivery of an entry that a consumer holds, 0 if
+    none holds any.
+    """
+
+    name: str
+    lag: int | None
+    pending: int
+    oldest_pending_ms: int
+
+
+class StreamMeasure(NamedTuple):
+    """A stream's figures; `bytes` is the memory of its entries' texts. `groups_left_out` had no room."""
+
+    name: str
+    length: int
+    bytes: int
+    groups: Sequence[GroupMeasure]
+    groups_left_out: int
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """The figures of some streams, in the order asked for."""
+
+    streams: Sequence[StreamMeasure]
 
 
 class Edges(msgspec.Struct, frozen=True):
@@ -240,6 +272,21 @@ class Edges(msgspec.Struct, frozen=True):
     last_id: int
     removed_upto: int
     generation: str
+
+
+class Dumped(msgspec.Struct, frozen=True):
+    """A stream as text (`engine.dump`)."""
+
+    text: str
+
+
+class StreamUse(msgspec.Struct, frozen=True):
+    """The estimated memory of a stream with all that hangs on it, and the time since a command last named it,
+    at most since the start.
+    """
+
+    memory_bytes: int
+    idle_ms: int
 
 
 class ConsumerDetail(msgspec.Struct, frozen=True):
@@ -274,6 +321,12 @@ class Listing(msgspec.Struct, frozen=True):
 
     names: Sequence[str]
     next: str | None = None
+
+
+class MetadataPage(msgspec.Struct, frozen=True):
+    """Values by name."""
+
+    values: Sequence[tuple[str, bytes]]
 
 
 class StreamPage(msgspec.Struct, frozen=True):
@@ -387,7 +440,7 @@ class Presence(Enum):
 class ConfigValues(msgspec.Struct, frozen=True):
     """CONFIG GET: names and values in order."""
 
-    values: Sequence[tuple[str, int]]
+    values: Sequence[tuple[str, int | str]]
 
 
 # Plain replies: counts (XLEN, XDEL, XACK, XNACK, XGROUP DESTROY …) are integers, `True` is Redis's OK,
@@ -410,12 +463,16 @@ Reply = (
     | ConfigValues
     | StreamPage
     | DeadLettered
+    | MetadataPage
     | DeadLettersFound
     | Redriven
     | Published
     | Republished
     | Planned
     | Edges
+    | StreamUse
+    | Dumped
+    | Measured
     | GroupInfo
     | Sequence[GroupInfo]
     | Sequence[ConsumerInfo]

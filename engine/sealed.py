@@ -64,7 +64,7 @@ class SealedNodes(SortedMap[SealedNode]):
         super().drop_first(count)
 
     def check(self) -> None:
-        """Assert order and counts, and that the byte_counter is that of a walk over all nodes."""
+        """Assert order and counts, and that the byte counts equal those of a walk over all nodes."""
         super().check()
         texts = [node.text for node in self.values()]
         assert self.byte_counter.plain_bytes == sum(text.size for text in texts), (

@@ -6,7 +6,7 @@ Must never know: futures, tasks, sockets, and what a read would find.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 from typing import Final, Generic, TypeVar
@@ -143,6 +143,10 @@ class Waiters(Generic[T]):
             waiter_groups.pop(waiter_group.wait_key, None)
             if not waiter_groups:
                 self._waiter_groups_of.pop(stream, None)
+
+    def waits_for(self, streams: Iterable[str]) -> bool:
+        """Whether a read waits for one of the streams."""
+        return any(stream in self._plain or stream in self._waiter_groups_of for stream in streams)
 
     def plain(self, stream: str) -> Sequence[Waiter[T]]:
         """The waiters of the stream without a wait key, in order of arrival."""

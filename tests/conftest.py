@@ -1,14 +1,15 @@
-"""What holds for every test, whatever it is about.
+"""What holds for every test.
 
 Knows: hypothesis's profile, that Ctrl-C is heard, that nothing of ours may block the event loop, which tests
-share a process and in which order they begin, and that a test which could not run is named at the end.
-Must never know: engines, doors, Redis; those fixtures live beside the tests that use them.
+share a process, in which order they begin, which are not measured, and that a test which could not run is
+named at the end.
+Must never know: engines, APIs, Redis; those fixtures live beside the tests that use them.
 """
 
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,15 +44,53 @@ def loop_guard() -> Iterator[BlockBuster]:
 
 
 # Where single tests take long, as processes, browsers or generators do.
-_LONG = "contract", "proof", "console", "sdk", "typescript", "distributions", "documents", "cli"
-LONG = SPARK, *(f"tests/{folder}/" for folder in _LONG)
+_PROGRAMS = "contract", "proof", "console", "sdk", "typescript", "distributions", "documents", "cli"
+# Where they wait most of their time.
+_WAITING = "cluster", "fronts", "hostile", "crash"
+LONG = SPARK, *(f"tests/{folder}/" for folder in (*_PROGRAMS, *_WAITING))
+
+# Coverage makes the same code up to three times as slow. These start processes, most of which are not
+# measured, or do in large numbers what the tests of a package do once: those hold the floors without them.
+_REPEATED = "contract", "crash", "hostile", "proof"
+_OUTSIDE = "client", "console", "distributions", "documents", "sdk", "typescript", "spark/on_spark"
+_BESIDE_OTHERS = "fronts", "app/resp"
+_COMMANDS = [f"tests/cli/test_{name}" for name in ("backup", "command_line", "log", "migrate", "token")]
+UNMEASURED = *(f"tests/{folder}/" for folder in (*_REPEATED, *_OUTSIDE, *_BESIDE_OTHERS)), *_COMMANDS
+# The same test once more: over another kind of server, or through FastAPI after the short way.
+AGAIN = {"valkey", "fastapi"}
+
+
+# Marks that tests have by name, in few files.
+_RARE = "early", "alone"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A run of few tests, as `-m alone`, reads only the files that have some: to read all takes longer."""
+    mark: str = config.option.markexpr
+    if mark not in _RARE or collection_path.suffix != ".py":
+        return None
+    return True if f"mark.{mark}" not in collection_path.read_text(encoding="utf-8") else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long begins first; begun last, one process would be at it while the others have ended."""
+    for item in items:
+        parameters = item.nodeid.partition("[")[2].removesuffix("]").split("-")
+        if item.nodeid.startswith(UNMEASURED) or not AGAIN.isdisjoint(parameters):
+            item.add_marker(pytest.mark.no_cover)
     if hasattr(config, "workerinput"):
         begins = [*LONG, ""]
         items.sort(key=lambda item: next(n for n, path in enumerate(begins) if item.nodeid.startswith(path)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """What a test starts that is not measured is not measured either."""
+    if item.get_closest_marker("no_cover") is None:
+        return (yield)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+        return (yield)
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
@@ -71,6 +110,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileS
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--not-run=FILE` collects the notes of several runs, so that the gate can end with them."""
+    parser.addoption(
+        "--backend",
+        choices=["redis", "valkey", "cluster"],
+        help="run the tests of the application over such a server, as docs/scale.md says they differ there",
+    )
     parser.addoption(
         "--not-run", type=Path, help="append to this file which tests could not run here, and why"
     )
@@ -95,5 +139,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
-    told = report.longrepr
-    return told[2].removeprefix("Skipped: ") if isinstance(told, tuple) else str(told)
+    result = report.longrepr
+    return result[2].removeprefix("Skipped: ") if isinstance(result, tuple) else str(result)

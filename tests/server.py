@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -17,15 +18,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-# Settings of whoever runs the tests; and coverage, which would make a gateway half as fast to measure again
-# what is measured inside the tests' own process.
+# The settings of the person who runs the tests; and coverage, which would halve a gateway's speed, to measure
+# what the tests' own process measures already.
 NOT_INHERITED = ("WEIR_", "COVERAGE_")
+# With TEST_FRONTS=2, every server that a test starts has fronts: run the tests of processes so by hand.
+FRONTS = ("--fronts", os.environ["TEST_FRONTS"]) if "TEST_FRONTS" in os.environ else ()
 ready_s_max = 60.0
 stop_s_max = 30.0
 
 
 def free_port() -> int:
-    """A port that nobody listens on right now."""
+    """A port without a listener right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -43,19 +46,21 @@ class Server:
         self._options = options
         # What the program is run by; it must not put a process of its own in between.
         self.wrapper: tuple[str, ...] = ()
+        # What trusts its certificate, if its options give it one.
+        self.trust: ssl.SSLContext | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._log = data.with_name(f"{data.name}.log")
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self.trust is None else 'https'}://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
         assert self._process is not None, "the server was started"
         return self._process.pid
 
-    def start(self) -> "Server":
+    def start(self) -> Self:
         """Start, and wait until it is ready."""
         self.launch()
         return self.wait_until_ready()
@@ -67,17 +72,20 @@ class Server:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(NOT_INHERITED)}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*program, *place, *self._options], stdout=log, stderr=subprocess.STDOUT, env=environment
+                [*program, *place, *FRONTS, *self._options],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
             )
 
-    def wait_until_ready(self) -> "Server":
+    def wait_until_ready(self) -> Self:
         """Wait until what was launched has read its log."""
         assert self._process is not None, "it was launched"
         deadline = time.monotonic() + ready_s_max
         while time.monotonic() < deadline:
             with (
                 contextlib.suppress(OSError),
-                urllib.request.urlopen(f"{self.url}/healthz/ready", timeout=5) as answer,
+                urllib.request.urlopen(f"{self.url}/healthz/ready", timeout=5, context=self.trust) as answer,
             ):
                 if answer.status == 200:
                     return self

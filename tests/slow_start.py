@@ -1,4 +1,4 @@
-"""Runs a gateway whose disk is slow: the first read of its log takes so many seconds, given as an argument.
+"""Runs a gateway whose disk is slow: the first read of its log takes as many seconds as the argument says.
 
 Knows: how `weir serve` is started, where its log is read. Must never know: what is tested with it.
 

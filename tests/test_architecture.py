@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).parent.parent
 MAP: Final = re.compile(r"<!-- map: .*? -->\n(.*?)<!-- end of map -->", re.DOTALL)
 EXAMPLE: Final = re.compile(r"^````diff\n(.*?)^````$", re.DOTALL | re.MULTILINE)
@@ -39,11 +41,13 @@ def _in_the_tree() -> set[str]:
     return {*inner, *WHOLE, "app", "engine", "sdk"}
 
 
+@pytest.mark.early
 def test_the_map_is_the_tree() -> None:
     """No folder is missing on it, and none is on it that is gone."""
     assert _on_the_map() == _in_the_tree()
 
 
+@pytest.mark.early
 def test_packages_of_the_gateway_hold_few_modules() -> None:
     """More than sixteen are not taken in at a glance; fewer than four need no folder."""
     folders = {file.parent for file in (ROOT / "app").rglob("__init__.py")}
@@ -52,6 +56,7 @@ def test_packages_of_the_gateway_hold_few_modules() -> None:
     assert {name: count for name, count in counts.items() if not 4 <= count <= 16} == {}
 
 
+@pytest.mark.early
 def test_every_file_that_the_page_names_exists() -> None:
     """A newcomer follows them."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -60,6 +65,7 @@ def test_every_file_that_the_page_names_exists() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
 
 
+@pytest.mark.early
 def test_documents_cite_files_that_exist() -> None:
     """Links of README, guides and contributing notes lead somewhere."""
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
@@ -78,7 +84,7 @@ def test_the_worked_example_adds_an_operation(tmp_path: Path) -> None:
     assert found is not None, "the page has a worked example"
     touched = re.findall(r"^\+\+\+ b/(\w+)/", found[1], re.MULTILINE)
     assert touched == ["app", "docs", "tests"]
-    for folder in ("app", "docs", "engine", "sdk/python", "tests"):
+    for folder in ("app", "deploy", "docs", "engine", "sdk/python", "tests"):
         shutil.copytree(
             ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("node_modules", "__pycache__")
         )

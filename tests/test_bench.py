@@ -1,13 +1,20 @@
 """What a benchmark may publish."""
 
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
 import pytest
 from msgspec.structs import replace
 
-from bench.speed import BUSY_LOAD, FULL, Method, Results, unpublishable
+from bench import page, parts, push
+from bench.figure import FULL, QUICK, Figure, Method, alone, at_least, at_most, beside
+from bench.page import BUSY_LOAD, Results, unpublishable
 
 
 def results(method: Method = FULL, load_before: float = 0.0) -> Results:
-    return Results("2 cores", load_before, method, [], beside={}, standing={}, fan_out={})
+    return Results("2 cores", load_before, method, [])
 
 
 def test_a_full_run_on_a_quiet_machine_is_published() -> None:
@@ -21,6 +28,8 @@ def test_a_full_run_on_a_quiet_machine_is_published() -> None:
         replace(FULL, seconds=FULL.seconds - 1),
         replace(FULL, standing_entries=FULL.standing_entries - 1),
         replace(FULL, tails=FULL.tails - 1),
+        replace(FULL, entries=FULL.entries - 1),
+        QUICK,
     ],
 )
 def test_a_shorter_run_is_never_published(shorter: Method) -> None:
@@ -29,3 +38,87 @@ def test_a_shorter_run_is_never_published(shorter: Method) -> None:
 
 def test_a_run_on_a_busy_machine_is_never_published() -> None:
     assert "busy" in (unpublishable(results(load_before=BUSY_LOAD + 0.01)) or "")
+
+
+def test_a_ratio_is_the_median_of_neighbouring_rounds() -> None:
+    """And not the ratio of the medians, which compares rounds that were apart."""
+    figure = beside("P1", "publish", "a second", [(1, 1), (8, 2), (9, 3)], "redis", at_least(3), "3 rounds")
+    assert (figure.ours, figure.theirs, figure.ratio) == (8, 2, 3)
+    assert "| met |" in figure.line()
+
+
+@pytest.mark.parametrize(("value", "is_met"), [(0.99, True), (1.0, True), (1.01, False)])
+def test_a_goal_is_met_at_its_limit(value: float, *, is_met: bool) -> None:
+    assert at_most(1.0).is_met(value) == is_met
+    assert at_least(1.0).is_met(value) == (value >= 1.0)
+
+
+def test_every_part_is_measured_once() -> None:
+    """P1 to P17, none twice."""
+    numbers = [number for part in parts.PARTS for number in part]
+    assert sorted(numbers, key=lambda number: int(number[1:])) == [f"P{number}" for number in range(1, 18)]
+
+
+def full() -> Results:
+    figures: list[Figure] = [
+        alone("P17", "a request", "µs", [100], at_most(120), "3 rounds"),
+        beside("P1", "publish", "entries/s", [(3, 1)], "redis-server", at_least(2.5), "9 rounds"),
+    ]
+    return Results("2 cores", 0.1, FULL, ["redis-server 7.0"], 0.2, parts.order(figures), {"P14": "no Spark"})
+
+
+PAGES: Final = ("docs/speed.md", "README.md")
+
+
+def pushed() -> push.PushRound:
+    """A round of a thousand entries, each received within a millisecond."""
+    curve = [1.0] * len(push.QUANTILES)
+    return push.PushRound(1_000, 1.0, 1.0, 1.0, [100.0, 0.0, 0.0, 0.0, 0.0], curve, 1.0, 1.0)
+
+
+def prepare(repository: Path) -> None:
+    """What is written into, with the figures of a former run."""
+    (repository / "docs" / "images").mkdir(parents=True)
+    (repository / "bench").mkdir()
+    for name in PAGES:
+        (repository / name).write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    (repository / page.HISTORY).write_text('{"release": "0.0.1"}\n')
+
+
+def test_a_run_is_written_between_the_marks(tmp_path: Path) -> None:
+    """The page has the table; README has ratios; the history has a line a release. All say what failed."""
+    prepare(tmp_path)
+    for _ in range(2):
+        page.write(full(), tmp_path)
+    speed, readme = ((tmp_path / name).read_text() for name in PAGES)
+    assert speed.startswith(f"before\n{page.BEGIN}\n\nMeasured ")
+    assert speed.endswith(f"{page.END}\nafter\n")
+    assert speed.index("| P1 | publish") < speed.index("| P17 | a request")
+    assert "Not measured: P14, no Spark" in speed
+    assert "| publish | 3.00 | redis-server | ≥ 2.5 |" in readme
+    assert "a request" not in readme
+    assert "Not measured in this run: P14; [speed](docs/speed.md) says why." in readme
+    history = [json.loads(line) for line in (tmp_path / page.HISTORY).read_text().splitlines()]
+    assert [line["release"] for line in history] == ["0.0.1", version("weir-gateway")]
+    assert history[1]["figures"] == {"P1 publish": 3, "P17 a request": 100}
+    assert history[1]["not_measured"] == ["P14"]
+
+
+def test_a_run_in_which_nothing_failed_names_no_missing_part(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    page.write(replace(full(), failed={}), tmp_path)
+    assert all("Not measured" not in (tmp_path / name).read_text() for name in PAGES)
+    assert json.loads((tmp_path / page.HISTORY).read_text().splitlines()[1])["not_measured"] == []
+
+
+@pytest.mark.parametrize("failed", [None, "P5", "P6"])
+def test_a_picture_is_shown_where_this_run_drew_it(tmp_path: Path, failed: str | None) -> None:
+    """It has the figures of two parts: without one of them it would be that of a former run."""
+    prepare(tmp_path)
+    beside = {} if failed == "P5" else {way: [pushed()] for way in push.WAYS}
+    standing = {} if failed == "P6" else {way: [pushed()] for way in ("with", "without")}
+    page.write(replace(full(), beside=beside, standing=standing), tmp_path)
+    speed = (tmp_path / "docs" / "speed.md").read_text()
+    assert (page.LATENCY in speed) == (failed is None)
+    assert (tmp_path / "docs" / "images" / "speed-latency.png").exists() == (failed is None)
+    assert ("(P5)" in speed, "(P6)" in speed) == (failed != "P5", failed != "P6")

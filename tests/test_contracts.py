@@ -26,6 +26,7 @@ BREACHES: Final = {
     "app.redis": ("app/redis/resp.py", "import app.sse.events", "In the gateway nothing points back"),
     "app.redis, a cycle": ("app/redis/resp.py", "import app.redis.written", "In the gateway's packages no"),
     "app.sse": ("app/sse/events.py", "import app.websocket.frames", "In the gateway nothing points back"),
+    "app.tenants": ("app/tenants/tenant.py", "import app.gateway", "In the gateway nothing points back"),
     "app.transport": ("app/transport/inline.py", "import app.server", "In the gateway nothing points back"),
     "app.websocket": (
         "app/websocket/frames.py",

@@ -1,5 +1,6 @@
 """What runs the gateway elsewhere is sound: no container engine is at hand, but the linters for it are."""
 
+import json
 import os
 import re
 import shutil
@@ -13,7 +14,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from app.lifespan import check_exposure
-from app.settings import load
+from app.policies import ROOT_TOKEN_CHARS_MIN
+from app.settings import Settings, load
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(sys.executable).parent
@@ -29,9 +31,20 @@ def test_the_image_is_built_as_images_should_be() -> None:
     lint(str(TOOLS / "hadolint"), "Dockerfile")
 
 
-def test_the_compose_file_is_one() -> None:
+def test_each_image_names_the_list_of_its_packages() -> None:
+    """It is made where the label says, by what the build's context has."""
+    text = (ROOT / "Dockerfile").read_text()
+    labels = re.findall(r'weir\.sbom="(\S+)"', text)
+    assert len(labels) == text.count("ENTRYPOINT")
+    assert re.findall(r"cyclonedx-py environment .* -o (\S+) /opt/weir/bin/python", text) == labels
+    allowed = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {f"!{name}" for name in re.findall(r"requirements[-a-z]*\.lock", text)} <= set(allowed)
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "compose-cluster.yaml"])
+def test_the_compose_file_is_one(file: str) -> None:
     """It is what the specification of compose files describes."""
-    lint(str(TOOLS / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec", "deploy/compose.yaml")
+    lint(str(TOOLS / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec", f"deploy/{file}")
 
 
 @pytest.mark.parametrize("line", ["ExecStart=", "DynamicUser=yes", "NoNewPrivileges", "ProtectSystem=strict"])
@@ -47,6 +60,25 @@ def test_the_unit_is_hardened(name: str, line: str) -> None:
         # The program is not installed at its place here; nothing else may be said.
         said = [text for text in ran.stderr.splitlines() if name in text and "not executable" not in text]
         assert said == []
+
+
+def test_systemd_finds_little_that_the_unit_exposes() -> None:
+    """At most 2.0 of 10, by systemd's own count."""
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=20"]
+    if not shutil.which(command[0]):
+        pytest.skip("systemd-analyze is not on this machine")
+    lint(*command, "deploy/weir.service")
+
+
+def test_the_unit_waits_for_the_gateway_and_watches_it() -> None:
+    """What it notifies systemd of; the token is a secret that systemd reads, its setting names the copy."""
+    unit = (ROOT / "deploy" / "weir.service").read_text().splitlines()
+    assert {"Type=notify", "TimeoutStartSec=infinity", "WatchdogSec=30"} <= set(unit)
+    (credential,) = (line for line in unit if line.startswith("LoadCredential="))
+    name = credential.removeprefix("LoadCredential=").partition(":")[0]
+    assert f"Environment=WEIR_ROOT_TOKEN_FILE=%d/{name}" in unit
+    given = [line.split("=", 2)[1] for line in unit if line.startswith("Environment=WEIR_")]
+    assert {one.removeprefix("WEIR_").lower() for one in given} <= set(Settings.model_fields)
 
 
 def _documents(name: str) -> list[dict[str, Any]]:
@@ -118,7 +150,9 @@ def test_the_cron_job_is_hardened_and_comes_one_at_a_time() -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
-    claimed = [one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "emptyDir" not in one]
+    claimed = [
+        one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one
+    ]
     assert claimed == [claim["metadata"]["name"]]
     assert {container["name"]} == {
         rule["onExitCodes"]["containerName"]
@@ -133,21 +167,40 @@ def _uid() -> str:
     return str(user)
 
 
-def test_image_and_compose_file_say_under_which_names_they_are_called() -> None:
-    """What the jobs of the compose file call is among them: without a name, the gateway would not start."""
+def test_the_image_starts_with_a_token_alone() -> None:
+    """Its arguments: without a token they are refused, since callers reach it from elsewhere."""
+    arguments = re.findall(r"^CMD (.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[-1]
+    command = [sys.executable, "-m", "weir", *json.loads(arguments)]
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("WEIR_")}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, "set root_token_file" in ran.stderr) == (2, True)
+    settings, _ = load({"host": "0.0.0.0", "root_token": "t" * ROOT_TOKEN_CHARS_MIN})
+    check_exposure(settings)
+
+
+def test_jobs_and_gateway_get_their_tokens() -> None:
+    """From secrets, in each of the examples."""
     (compose,) = _documents("compose.yaml")
-    names = compose["services"]["weir"]["environment"]["WEIR_ALLOWED_HOSTS"]
-    assert re.findall(r"^ENV WEIR_ALLOWED_HOSTS=(.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE) == [
-        names
-    ]
+    services = compose["services"]
+    assert services["weir"]["environment"]["WEIR_ROOT_TOKEN"].startswith("${WEIR_ROOT_TOKEN:?")
+    jobs = {file: next(w for w in words if w.startswith("--token-")) for file, words in _jobs().items()}
+    assert jobs["compose"].removeprefix("--token-env=") in services["archive"]["environment"]
+    assert jobs["systemd"] == "--token-file=%d/token"
+    assert "LoadCredential=token:" in (ROOT / "deploy" / "weir-archive.service").read_text()
+    _, cron = _documents("archive-cronjob.yaml")
+    pod = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "token")
+    assert jobs["cron"] == f"--token-file={mount['mountPath']}/token"
+
+
+def test_jobs_call_the_gateway_by_its_service() -> None:
+    """The name in the compose file, or this machine."""
+    (compose,) = _documents("compose.yaml")
     hosts = {
         str(urlsplit(word.removeprefix("--gateway=")).hostname)
         for words in _jobs().values()
         for word in words
         if word.startswith("--gateway=")
     }
-    assert hosts
-    # Those of loopback are always allowed: the unit's job runs on the gateway's machine.
-    assert hosts <= {*names.split(","), "127.0.0.1"}
-    settings, _ = load({"host": "0.0.0.0", "insecure": True, "allowed_hosts": names})
-    check_exposure(settings)
+    assert hosts == {"127.0.0.1", "weir"}
+    assert compose["services"]["weir"]["environment"]["WEIR_ALLOWED_HOSTS"] == "weir"

@@ -11,7 +11,7 @@ PACKAGES: Final = ("app", "engine", "sdk/python/weir", "spark/pyspark_weir")
 
 
 def verdict(tmp_path: Path, covered: dict[str, int]) -> list[str]:
-    """What is said of files with so many of their fifty lines and fifty branches covered."""
+    """What is said of files with this number of their fifty lines and fifty branches covered."""
     empty = {"covered_lines": 0, "covered_branches": 0, "num_statements": 0, "num_branches": 0}
     files = {
         name: {"summary": empty | {"covered_lines": n // 2, "covered_branches": n - n // 2} | FIFTY}

@@ -1,4 +1,4 @@
-"""What the repository promises whoever clones it.
+"""What the repository promises to those who clone it.
 
 Knows: the files at the top level and what they say about each other.
 Must never know: what the gateway does.
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pytest
 
+pytestmark = pytest.mark.early
 ROOT: Final = Path(__file__).parent.parent
 LOCKS: Final = (
     *("requirements.lock", "requirements-build.lock", "requirements-spark.lock", "requirements-dev.lock"),
@@ -88,10 +89,10 @@ def test_every_make_target_is_listed_and_resolves(target: str) -> None:
 @pytest.mark.parametrize("lock", ["requirements.lock", "requirements-spark.lock"])
 def test_an_installation_that_takes_minutes_shows_what_it_is_at(lock: str) -> None:
     """Pip is not silent where it loads half a gigabyte."""
-    told = subprocess.run(
+    result = subprocess.run(
         ["make", "--dry-run", "--always-make", "spark"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    (line,) = (one for one in told.stdout.splitlines() if "pip" in one and one.endswith(f"-r {lock}"))
+    (line,) = (one for one in result.stdout.splitlines() if "pip" in one and one.endswith(f"-r {lock}"))
     assert "--quiet" not in line
 
 
@@ -104,7 +105,7 @@ def test_ci_runs_what_people_run() -> None:
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_names_no_host(lock: str) -> None:
-    """What is installed is settled by hashes; where it comes from is settled by whoever installs."""
+    """What is installed is settled by hashes; where it comes from is up to those who install it."""
     text = _text(lock)
     assert "://" not in text
     assert not re.search(r"^\s*-", text.replace("    --hash=sha256:", ""), re.MULTILINE)

@@ -1,1 +1,1 @@
-"""The routes: parse, one engine call, wire."""
+"""The HTTP API: for each resource its models, its operations and their engine commands."""

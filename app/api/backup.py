@@ -82,17 +82,19 @@ class RewriteState(ResponseModel):
         )
 
 
-@router.post(_REWRITE, Action.ADMIN, status=202, model=RewriteState, headers=_WHERE, bodiless=True)
+@router.post(
+    _REWRITE, Action.ADMIN, status=202, model=RewriteState, headers=_WHERE, bodiless=True, central=True
+)
 async def start_rewrite(request: RequestParameter) -> Response:
     """Begin to make the log as short as what is in memory; the rewrite that is under way, if there is one."""
-    request.engine.rewriting.begin()
-    return request.respond_accepted(RewriteState.of(request.engine), _REWRITE)
+    request.gateway.engine.rewriting.begin()
+    return request.respond_accepted(RewriteState.of(request.gateway.engine), _REWRITE)
 
 
-@router.get(_REWRITE, Action.ADMIN, model=RewriteState)
+@router.get(_REWRITE, Action.ADMIN, model=RewriteState, central=True)
 async def get_rewrite(request: RequestParameter) -> RewriteState:
     """Show the last rewrite, or the one under way."""
-    return RewriteState.of(request.engine)
+    return RewriteState.of(request.gateway.engine)
 
 
 @router.post(
@@ -102,13 +104,14 @@ async def get_rewrite(request: RequestParameter) -> RewriteState:
     model=BackupState,
     headers=_WHERE,
     refusals=("busy", "not_configured"),
+    central=True,
 )
 async def start_backup(request: RequestParameter, given: NewBackup) -> Response:
     """Begin a backup; it holds everything that was acknowledged before."""
     return request.respond_accepted(BackupState.of(await request.gateway.backups.start(given.name)), _BACKUP)
 
 
-@router.get(_BACKUP, Action.ADMIN, model=BackupState)
+@router.get(_BACKUP, Action.ADMIN, model=BackupState, central=True)
 async def get_backup(request: RequestParameter) -> BackupState:
     """Show the last backup, or the one under way."""
     return BackupState.of(request.gateway.backups.last)

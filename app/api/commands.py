@@ -1,5 +1,6 @@
 """The command API: Redis commands as JSON lists; one, several, or several as one turn."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Depends, Header
@@ -10,16 +11,21 @@ from app.http.media import JSON
 from app.http.models import Base64Flag, ResponseModel, absent
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
-from app.http.responses import Response
+from app.http.responses import JSON as JSON_TYPE
+from app.http.responses import Response, StreamingResponse
 from app.redis import CommandRequest, bodies, executor
 from app.redis.bodies import Encoding
-from app.redis.executor import Parsed
+from app.redis.runs import CommandRun
 from engine import EngineError
 
 router: Final = Router("commands")
 
 # Words may be two bytes long and cost a microsecond each: larger bodies are parsed in a thread.
 _INLINE_BYTES_MAX: Final = 64 << 10
+# Parsing a list of this size may take a millisecond, and a caller may send many lists at once.
+_TURN_BYTES_MIN: Final = 8 << 10
+# A longer answer is sent in pieces: copying 64 MiB takes 20 ms each time.
+_WHOLE_BYTES_MAX: Final = 1 << 20
 
 # What is not about the command but about the gateway keeps its status; the rest is 400 with Redis's sentence.
 _GATEWAY_STATUSES: Final = frozenset({401, 413, 429, 503, 507})
@@ -38,8 +44,8 @@ WeirEncoding = Annotated[
 ]
 
 
-class Outcome(ResponseModel):
-    """What became of a command: `result` in the shapes of RESP2, or `error`, Redis's sentence."""
+class CommandResult(ResponseModel):
+    """The result of a command: `result` in the shapes of RESP2, or `error`, Redis's sentence."""
 
     result: Any = absent()
     error: str = absent()
@@ -70,28 +76,26 @@ class _CommandsBody(Body):
         }
     }
 
-    async def read_each(self, encoded: Encoding) -> list[tuple[Parsed, int]]:
-        """The commands, each with its number of words. Raises `malformed_json`, `too_many_entries`."""
-        limits, most = (
-            self.request.gateway.command_limits,
-            self.request.gateway.settings.pipeline_commands_max,
-        )
+    async def read_each(self, encoded: Encoding) -> CommandRun:
+        """The commands. Raises `malformed_json`, `too_many_entries`."""
+        gateway = self.request.gateway
+        limits, most = gateway.command_limits, gateway.settings.pipeline_commands_max
 
-        def parse(body: bytes) -> list[tuple[Parsed, int]]:
+        def parse(body: bytes) -> CommandRun:
             return executor.parse_each(bodies.many(body, encoded, most, limits.words_max), limits)
 
-        return await self.request.read(parse, _INLINE_BYTES_MAX)
+        return await self.request.read(parse, _INLINE_BYTES_MAX, turn_bytes_min=_TURN_BYTES_MIN)
 
-    async def read_together(self, encoded: Encoding) -> list[Parsed]:
+    async def read_together(self, encoded: Encoding) -> CommandRun:
         """The commands of a transaction. Raises the same, and EXECABORT."""
         limits, settings = self.request.gateway.command_limits, self.request.gateway.settings
 
-        def parse(body: bytes) -> list[Parsed]:
+        def parse(body: bytes) -> CommandRun:
             rows = bodies.many(body, encoded, settings.pipeline_commands_max, limits.words_max)
             bodies.check_number(rows, settings.transaction_commands_max)
             return executor.parse_together(rows, limits)
 
-        return await self.request.read(parse, _INLINE_BYTES_MAX)
+        return await self.request.read(parse, _INLINE_BYTES_MAX, turn_bytes_min=_TURN_BYTES_MIN)
 
 
 CommandBody = Annotated[_CommandBody, Depends(request_of)]
@@ -110,7 +114,14 @@ def _refused(refusal: EngineError, encoded: Encoding) -> Response:
     return Response(400, bodies.outcome(refusal, encoded))
 
 
-@router.post("/v1/commands", Access.PER_COMMAND, model=Outcome, refused=Outcome, fast=True)
+def _several(found: Sequence[bytes]) -> Response:
+    """The results of several commands: long ones while they are sent, since they may have 64 MiB."""
+    if sum(map(len, found)) <= _WHOLE_BYTES_MAX:
+        return Response(200, bodies.outcomes(found))
+    return StreamingResponse(bodies.outcomes_in_pieces(found), (), media_type=JSON_TYPE)
+
+
+@router.post("/v1/commands", Access.PER_COMMAND, model=CommandResult, refused=CommandResult, fast=True)
 async def run_command(
     request: RequestParameter,
     given: CommandBody,
@@ -120,12 +131,13 @@ async def run_command(
     """Run one Redis command."""
     encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
     try:
+        request.door = "commands"
         return Response(200, await executor.run(request, await given.read(encoded), encoded))
     except EngineError as refusal:
         return _refused(refusal, encoded)
 
 
-@router.post("/v1/commands/pipeline", Access.PER_COMMAND, model=list[Outcome], refused=Outcome, fast=True)
+@router.post("/v1/commands/pipeline", Access.PER_COMMAND, model=list[CommandResult], refused=CommandResult)
 async def run_pipeline(
     request: RequestParameter,
     given: CommandsBody,
@@ -134,11 +146,13 @@ async def run_pipeline(
 ) -> Response:
     """Run Redis commands one after the other; one that fails does not stop the others."""
     encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
+    await request.in_task()
     requests = await given.read_each(encoded)
-    return Response(200, bodies.outcomes(await executor.run_each(request, requests, encoded)))
+    request.door = "commands"
+    return _several(await executor.run_each(request, requests, encoded))
 
 
-@router.post("/v1/commands/multi-exec", Access.PER_COMMAND, model=list[Outcome], refused=Outcome, fast=True)
+@router.post("/v1/commands/multi-exec", Access.PER_COMMAND, model=list[CommandResult], refused=CommandResult)
 async def run_transaction(
     request: RequestParameter,
     given: CommandsBody,
@@ -149,8 +163,10 @@ async def run_transaction(
     log.
     """
     encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
+    await request.in_task()
     try:
         requests = await given.read_together(encoded)
-        return Response(200, bodies.outcomes(await executor.run_together(request, requests, encoded)))
+        request.door = "commands"
+        return _several(await executor.run_together(request, requests, encoded))
     except EngineError as refusal:
         return _refused(refusal, encoded)

@@ -91,9 +91,9 @@ async def get_error(slug: str) -> Response:
     if kind is None or errors.slug(code) != slug:
         raise RefusalError("no_route", "there is no such error")
     again = "may" if kind.retry_after_s is not None else "will not"
-    told = f"<p>Code <code>{code}</code>, status {kind.status}. Trying again later {again} help."
+    summary = f"<p>Code <code>{code}</code>, status {kind.status}. Trying again later {again} help."
     return _page(
-        kind.title, '<link rel=stylesheet href="/docs/style.css">', f"<h1>{escape(kind.title)}</h1>{told}"
+        kind.title, '<link rel=stylesheet href="/docs/style.css">', f"<h1>{escape(kind.title)}</h1>{summary}"
     )
 
 

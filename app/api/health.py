@@ -1,15 +1,17 @@
-"""Whether the gateway lives, whether it can serve, and how it is."""
+"""Health: whether the process is alive, whether it can serve, and its state in detail."""
 
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from app.api.backup import BackupState, RewriteState
-from app.auth import Access, Action
+from app.auth import Access, Action, Resource
+from app.errors import RefusalError
 from app.gateway import Gateway, Phase
 from app.http.models import Count, Milliseconds, ResponseModel, absent
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.requests import Request
 from app.http.responses import Response
 from app.version import VERSION
 from engine import EngineProtocol
@@ -17,6 +19,7 @@ from engine import EngineProtocol
 router: Final = Router("gateway")
 
 _PHASES: Final = tuple(phase.value for phase in Phase)
+_FAILED: Final = ("storage_failed", "backend_unavailable")
 _RETRY_AFTER: Final = (b"retry-after", b"1")
 
 
@@ -32,17 +35,25 @@ class Health(ResponseModel):
     """How the gateway is."""
 
     status: Annotated[
-        str, Field(json_schema_extra={"enum": ["live", *_PHASES, "storage_failed", "unavailable"]})
+        str,
+        Field(
+            json_schema_extra={
+                "enum": ["live", *_PHASES, "storage_failed", "backend_unavailable", "unavailable"]
+            }
+        ),
     ]
     progress: LoadProgress = absent()
+    failing: Annotated[
+        list[str], Field(description="what an operator has to act on, as `weir_failing` of the metrics")
+    ] = absent()
 
 
 class Durability(ResponseModel):
-    """When the log is synced, and what an answer promises."""
+    """When the log is synced, null where a server has it, and what an answer promises."""
 
-    fsync: Literal["always", "everysec", "no"]
+    fsync: Literal["always", "everysec", "no"] | None
     answers: Annotated[
-        str, Field(description="as `Weir-Durability`", json_schema_extra={"enum": ["fsync", "os"]})
+        str, Field(description="as `Weir-Durability`: `fsync`, `os`, or what `backend_durability` says")
     ]
 
 
@@ -80,11 +91,13 @@ class Connections(ResponseModel):
 class GatewayStatus(ResponseModel):
     """How the gateway is."""
 
-    status: Annotated[str, Field(json_schema_extra={"enum": ["ready", "storage_failed"]})]
+    status: Annotated[str, Field(json_schema_extra={"enum": ["ready", *_FAILED]})]
     version: str
+    backend: Annotated[str, Field(description="what runs the commands: `embedded`, or a server's name")]
+    missing: Annotated[list[str], Field(description="what clients cannot have of this backend")]
     uptime_ms: Milliseconds
     durability: Durability
-    log: LogState
+    log: Annotated[LogState | None, Field(description="null where a server has it")]
     memory: MemoryState
     streams: Count
     connections: Connections
@@ -92,33 +105,46 @@ class GatewayStatus(ResponseModel):
     backup: BackupState
 
 
-@router.get("/healthz/live", Access.OPEN, model=Health)
+@router.get("/healthz/live", Access.OPEN, model=Health, fast=True)
 async def is_live() -> Response:
     """200 as long as the process answers at all."""
     return Response(200, b'{"status":"live"}')
 
 
-@router.get("/healthz/ready", Access.OPEN, model=Health)
+@router.get("/healthz/ready", Access.OPEN, model=Health, fast=True)
 async def is_ready(request: RequestParameter) -> Response:
     """200 once the log has been read; 503 before, with how far that is, while the engine is restarted or the
-    gateway stops, and once the log cannot be written any more.
+    gateway stops, and once the log cannot be written any more. `failing` names what needs an operator, also
+    where reads and some writes go on.
 
-    Under a Host that is not the gateway's it says whether it is ready, and nothing else.
+    Callers without the right to `read` all streams learn whether it is ready, and nothing else; so do those
+    under a Host that is not the gateway's.
     """
     health = _health(request.gateway)
-    if health.status == "ready":
-        return _answer(200, health)
+    is_ready = health.status == "ready"
+    if not await _may_know(request):
+        health = Health.model_construct(status="ready" if is_ready else "unavailable")
+    return _answer(200 if is_ready else 503, health)
+
+
+async def _may_know(request: Request) -> bool:
+    """Whether the caller may see more than whether the gateway is ready."""
     if request.is_stranger:
-        health = Health.model_construct(status="unavailable")
-    return _answer(503, health)
+        return False
+    try:
+        await request.authenticate()
+    except RefusalError:
+        return False
+    return request.principal.may(Action.READ, Resource())
 
 
 def _health(gateway: Gateway) -> Health:
-    progress = gateway.progress
-    if gateway.phase not in (Phase.STARTING, Phase.RESTARTING) or progress is None:
-        return Health.model_construct(status=gateway.state)
-    read = LoadProgress.model_construct(**progress._asdict())
-    return Health.model_construct(status=gateway.state, progress=read)
+    health = Health.model_construct(status=gateway.state)
+    if gateway.phase in (Phase.STARTING, Phase.RESTARTING) and gateway.progress is not None:
+        health.progress = LoadProgress.model_construct(**gateway.progress._asdict())
+    if failing := gateway.failing:
+        health.failing = failing
+    return health
 
 
 def _answer(status: int, health: Health) -> Response:
@@ -126,23 +152,27 @@ def _answer(status: int, health: Health) -> Response:
     return Response(status, body, [_RETRY_AFTER] if status == 503 else [])
 
 
-@router.get("/v1/status", Action.ADMIN, model=GatewayStatus)
+@router.get("/v1/status", Action.ADMIN, model=GatewayStatus, central=True)
 async def get_status(request: RequestParameter) -> GatewayStatus:
     """Show how the gateway is: version, uptime, durability, log, memory, streams, connections, upkeep."""
-    gateway, engine = request.gateway, request.engine
+    gateway, engine = request.gateway, request.gateway.engine
+    log = engine.log_figures()
+    report = gateway.report().with_all(await gateway.processes.reports())
     return GatewayStatus.model_construct(
         status=gateway.state,
         version=VERSION,
+        backend=engine.backend,
+        missing=list(engine.missing),
         uptime_ms=gateway.uptime_ms,
-        durability=Durability.model_construct(fsync=engine.fsync, answers=engine.durability),
-        log=LogState.model_construct(**engine.log_figures()._asdict()),
+        durability=Durability.model_construct(fsync=log and engine.fsync, answers=engine.durability),
+        log=log and LogState.model_construct(**log._asdict()),
         memory=_memory(engine),
         streams=engine.streams,
         connections=Connections.model_construct(
-            open=gateway.connections(),
-            following=gateway.followers,
+            open=report.open_connections,
+            following=report.following,
             waiting_reads=engine.waiting,
-            failed=gateway.failed_conversations,
+            failed=report.failed,
         ),
         rewrite=RewriteState.of(engine),
         backup=BackupState.of(gateway.backups.last),

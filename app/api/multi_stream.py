@@ -15,7 +15,7 @@ from app.http import media, query
 from app.http.entries import entry_bodies
 from app.http.entries.deliveries import DeliveredEntry, deliveries, no_history, nothing_delivered
 from app.http.entries.entry_pages import gap_refused, page, preferred_wait_ms
-from app.http.entries.publishing import NewEntry
+from app.http.entries.publishing import KeyHeader, NewEntry
 from app.http.models import (
     NAME_SCHEMA,
     ConsumerName,
@@ -31,7 +31,6 @@ from app.http.models import (
     Whole,
     absent,
 )
-from app.http.models import IdempotencyKey as KeyText
 from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
 from app.http.responses import Response
@@ -143,7 +142,7 @@ async def read_streams(request: RequestParameter, given: ManyRead) -> Response:
     assert isinstance(reply, GroupRead), "a group's read answers deliveries"
     empty = _without_new(command, reply)
     infos = await request.transaction(empty) if empty else []
-    response = request.respond(200, _object(_delivered(command, reply, empty, infos)))
+    response = request.respond_delivered(_object(_delivered(command, reply, empty, infos)))
     response.unsent = partial(request.give_back, command, reply)
     return response
 
@@ -268,13 +267,7 @@ def publication(
 async def publish(
     request: RequestParameter,
     body: Annotated[_PublicationBody, Depends(request_of)],
-    idempotency_key: Annotated[
-        KeyText | None,
-        Header(
-            alias="Idempotency-Key",
-            description="a repeated request with the same key and body answers as the first time",
-        ),
-    ] = None,
+    idempotency_key: KeyHeader = None,
     producer: Annotated[
         Producer | None,
         Header(
@@ -299,11 +292,14 @@ async def publish(
         raise invalid("If-Match", "it goes with publishing into one stream")
     chunk = _chunk(producer, epoch, number)
     if idempotency_key is not None and chunk is not None:
-        raise invalid("Idempotency-Key", "it does not go with Weir-Producer, which says the same in its way")
+        raise invalid(
+            "Idempotency-Key", "it does not go with Weir-Producer, which identifies repeated requests itself"
+        )
     command = await body.read(idempotency_key, chunk)
     for part in command.parts:
         request.require(Action.WRITE, part.stream)
-    (reply,) = await request.write(command)
+    request.take_more(sum(len(part.bodies) for part in command.parts))
+    reply = await request.publish(command, synced=request.preferences.synced)
     return request.respond(201, _published(reply))
 
 

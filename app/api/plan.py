@@ -1,4 +1,4 @@
-"""For bulk readers: what there is in many streams, and which part of it to read next."""
+"""Plans for bulk readers: what many streams hold, and which part of it to read next."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -10,7 +10,7 @@ import orjson
 from pydantic import Field
 
 from app.auth import Access, Action
-from app.errors import RefusalError, invalid, step
+from app.errors import invalid, step
 from app.glob import Glob
 from app.http.entries.entry_pages import preferred_wait_ms
 from app.http.models import (
@@ -25,7 +25,7 @@ from app.http.models import (
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
-from app.http.responses import Response
+from app.http.responses import WAITED_STATE, Response
 from engine import ids
 from engine.apportion import apportion
 from engine.commands import ListStreams, Plan
@@ -169,7 +169,7 @@ async def plan(request: RequestParameter, wanted: PlanWanted) -> Response:
     planned = await _plan(request, wanted.command(found))
     if wait_ms and not _has_any(planned):
         work = _wait(request, wanted, pattern, found, wait_ms)
-        planned = await request.gateway.wait(work, request.receive, request.principal)
+        planned = await request.gateway.wait(work, request.receive, request.principal, request.caller)
     rows = sum(1 + len(one.cuts) for one in planned.streams)
     return Response(
         200, await asyncio.to_thread(write, planned) if rows > _INLINE_ROWS_MAX else write(planned)
@@ -188,6 +188,7 @@ async def _wait(
         if pattern is not None:
             rest_ms = min(rest_ms, max(_LOOK_AGAIN_MS, round(looked_s * _LOOKING_SHARE * 1000)))
         # Its answer is made in one turn, and of streams that were found before: it only says when.
+        request.scope["state"][WAITED_STATE] = True
         await request.engine.execute(wanted.waiting(found, rest_ms))
         began = clock.monotonic()
         found = await _find(request, wanted, pattern)
@@ -215,14 +216,10 @@ async def _find(request: Request, wanted: PlanWanted, pattern: Glob | None) -> l
         # How long a match takes depends on pattern and name: others are served meanwhile.
         found += await asyncio.to_thread(_matching, request, pattern, named, page.names)
         if len(found) + len(named) > most:
-            raise _too_many(most)
+            raise invalid("/pattern", f"one plan covers at most {most} streams: split it into several")
         after = page.next
         if after is None:
             return found
-
-
-def _too_many(most: int) -> RefusalError:
-    return invalid("/pattern", f"one plan is of at most {most} streams: share them between several")
 
 
 def _matching(request: Request, pattern: Glob, named: Collection[str], names: Sequence[str]) -> list[str]:
@@ -248,8 +245,8 @@ async def _plan(request: Request, command: Plan) -> Planned:
     counted = [await _turn(request, msgspec.structs.replace(counting, streams=piece)) for piece in pieces]
     if command == counting:
         return _join(counted)
-    entries = _shares(command.max_entries, [[one.count for one in each.streams] for each in counted])
-    sizes = _shares(command.max_bytes, [[one.bytes for one in each.streams] for each in counted])
+    entries = _apportion(command.max_entries, [[one.count for one in each.streams] for each in counted])
+    sizes = _apportion(command.max_bytes, [[one.bytes for one in each.streams] for each in counted])
     sharing = [
         msgspec.structs.replace(command, streams=piece, max_entries=most, max_bytes=most_bytes)
         for piece, most, most_bytes in zip(pieces, entries, sizes, strict=True)
@@ -271,7 +268,7 @@ def _join(planned: Sequence[Planned]) -> Planned:
     )
 
 
-def _shares(budget: int | None, wanted: Sequence[Sequence[int]]) -> Sequence[int | None]:
+def _apportion(budget: int | None, wanted: Sequence[Sequence[int]]) -> Sequence[int | None]:
     """The part of the budget that each piece gets, None for all of it where there is no budget."""
     if budget is None:
         return [None] * len(wanted)

@@ -1,9 +1,12 @@
-"""Where everything is."""
+"""The root of the API: name, version, and links to everything else."""
 
+from contextlib import suppress
 from typing import Final
 
 from app.auth import Access
-from app.http.models import ResponseModel
+from app.errors import RefusalError
+from app.http.models import ResponseModel, absent
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.version import VERSION
 
@@ -16,6 +19,14 @@ class About(ResponseModel):
     name: str
     version: str
     links: dict[str, str]
+
+
+class Version(About):
+    """The same, and `missing`: what clients cannot have of this backend; empty for Weir's own log. Left out
+    while the gateway is not ready.
+    """
+
+    missing: list[str] = absent()
 
 
 _ABOUT: Final = About(
@@ -42,7 +53,10 @@ async def get_root() -> About:
     return _ABOUT
 
 
-@router.get("/v1", Access.OPEN, model=About)
-async def get_version() -> About:
-    """The same as the root."""
-    return _ABOUT
+@router.get("/v1", Access.OPEN, model=Version)
+async def get_version(request: RequestParameter) -> Version:
+    """The same as the root, and what the backend cannot do."""
+    version = Version.model_construct(**_ABOUT.__dict__)
+    with suppress(RefusalError):
+        version.missing = list(request.gateway.engine.missing)
+    return version

@@ -10,13 +10,15 @@ from app.http import query
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
-from app.http.responses import Response, Scope, Send
+from app.http.responses import ROUTE_STATE, Response, Scope, Send
+from app.live.shares import Share
 from app.openapi import asyncapi
 from app.transport.asgi_socket import AsgiSocket
 from app.transport.websocket_connection import WebSocketConnection
 from app.websocket import frames
-from app.websocket.connection import Connection, Hub
+from app.websocket.connection import Connection
 from app.websocket.effects import SessionLimits
+from app.websocket.hub import Hub
 from app.websocket.session import Session
 
 router: Final = Router("gateway")
@@ -27,6 +29,7 @@ SUBSCRIPTIONS_MAX: Final = 128
 _EXTENSION: Final = "weir.socket"
 _TICKET: Final = "weir.ticket."
 _PATH: Final = ("v1", "ws")
+_LABEL: Final = "GET /v1/ws"
 
 
 @router.get("/v1/ws", Access.OPEN, hidden=True)
@@ -52,18 +55,29 @@ class Sockets:
         """Accept, and stay until the connection is gone. Raises RefusalError before it is accepted."""
         if scope["state"]["segments"] != _PATH:
             raise RefusalError("no_route", "sockets are at /v1/ws")
+        scope["state"][ROUTE_STATE] = _LABEL
         query.parse(scope["query_string"], ("ticket",))
         request = Request(self._gateway, scope, receive, {})
         request.check_ready()
         tickets = [*request.query_tickets, *_tickets(scope["subprotocols"])]
         is_open = self._gateway.policy.recognise({}) is not None
-        if tickets or is_open or b"authorization" in request.headers:
+        has_credentials = b"authorization" in request.headers or request.certificate is not None
+        if tickets or is_open or has_credentials:
             await request.authenticate(tickets=() if is_open else tickets)
+        request.take()
         if len(self._hub.open) >= self._gateway.settings.sockets_max:
             raise RefusalError("too_many_sockets", "too many sockets are open: see the setting sockets_max")
+        share = self._gateway.open_connections.enter(request.caller)
+        try:
+            await self._converse(request, share, send)
+        finally:
+            share.leave()
+
+    async def _converse(self, request: Request, share: Share, send: Send) -> None:
+        scope = request.scope
         own = scope.get("extensions", {}).get(_EXTENSION)
-        link = own if isinstance(own, WebSocketConnection) else AsgiSocket(receive, send)
-        push = Connection(self._hub, link, request, self._session(request))
+        link = own if isinstance(own, WebSocketConnection) else AsgiSocket(request.receive, send)
+        push = Connection(self._hub, link, request, self._session(request), share)
         chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in scope["subprotocols"] else None
         await send({"type": "http.response.start", "status": 101, "headers": [], "subprotocol": chosen})
         push.begin(self._hello())
@@ -83,8 +97,10 @@ class Sockets:
             batch_max=settings.count_max,
             entries=self._gateway.entry_limits,
         )
-
-        return Session(limits, request.principal, request.request_id, depth_max=settings.json_depth_max)
+        depth_max = settings.json_depth_max
+        return Session(
+            limits, request.principal, request.request_id, depth_max=depth_max, meter=request.meter
+        )
 
     def _hello(self) -> frames.HelloFrame:
         settings = self._gateway.settings

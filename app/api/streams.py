@@ -1,6 +1,8 @@
 """Streams: listing, showing, retention, trimming, removing them."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
@@ -9,17 +11,19 @@ from fastapi import Header, Query
 from pydantic import Field
 
 from app.api.groups.groups import Group
-from app.auth import Access, Action
+from app.auth import Access, Action, Resource
 from app.errors import RefusalError, invalid
 from app.http import media
 from app.http.conditional import matches, tag_of
 from app.http.entries.entry_pages import Entry
+from app.http.entries.publishing import References
 from app.http.models import (
     Count,
     EntityTags,
     EntryId,
     Flag,
     IdText,
+    Moment,
     RequestModel,
     ResponseModel,
     StreamName,
@@ -38,6 +42,7 @@ from engine.commands import (
     Delete,
     EnsureStream,
     Exists,
+    NewLifetime,
     Refs,
     StreamInfos,
     Trim,
@@ -59,6 +64,8 @@ _STREAM: Final = "/v1/streams/{stream}"
 _PAGE_MAX: Final = 1_000
 _DETAILS_MAX: Final = 1_000
 _DETAILS_DEFAULT: Final = 10
+# 9999-12-31T23:59:59.999Z
+_MOMENT_MS_MAX: Final = 253_402_300_799_999
 
 Limit = Annotated[int, Whole()] | None
 
@@ -87,9 +94,25 @@ _RETENTION: Final = tuple(Retention.model_fields)
 
 
 class NewStream(RequestModel):
-    """A stream to be there. What `retention` does not name has no limit."""
+    """A stream to be there. What `retention` does not name has no limit. A lifetime that is not named stays;
+    null ends it.
+    """
 
     retention: Retention = absent()
+    expires_at: Annotated[Moment | None, Field(description="when the stream is removed")] = None
+    expires_in_ms: Annotated[
+        Annotated[int, Whole(1)] | None, Field(description="milliseconds from now, instead of `expires_at`")
+    ] = None
+
+    @property
+    def lifetime(self) -> NewLifetime | None:
+        """The lifetime, None where it is not named. Raises 422 where it is named twice."""
+        named = self.model_fields_set & {"expires_at", "expires_in_ms"}
+        if self.expires_at is not None and self.expires_in_ms is not None:
+            raise invalid("/expires_in_ms", "a stream has one of expires_at and expires_in_ms")
+        if self.expires_in_ms is not None:
+            return NewLifetime(ms=self.expires_in_ms, relative=True)
+        return NewLifetime(ms=self.expires_at) if named else None
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -131,6 +154,9 @@ class Stream(ResponseModel):
     generation: Annotated[str, Field(description="new each time that the name is created")]
     retention: Retention
     archived_up_to: IdText
+    expires_at: Annotated[
+        str | None, Field(description="when it is removed", json_schema_extra={"format": "date-time"})
+    ]
     memory_bytes: Count
 
 
@@ -189,13 +215,10 @@ async def list_streams(
     if not request.principal.may_somewhere(Action.READ):
         request.require(Action.READ, None)
     media.check_accepts_json(request.headers.get(b"accept", b""))
-    found = await request.execute(StreamInfos(prefix=prefix, after=after, limit=limit))
-    assert isinstance(found, FoundStreams), "listing answers a page"
+    found = await _readable(request, StreamInfos(prefix=prefix, after=after, limit=limit))
     shown: list[bytes] = []
     left, following = request.gateway.settings.answer_bytes_max, found.next
     for place, (name, info) in enumerate(found.streams):
-        if not request.may_read(name):
-            continue
         text = _stream(name, info)
         left -= len(text)
         if left < 0 and shown:
@@ -205,12 +228,39 @@ async def list_streams(
     return Response(200, b'{"streams":[%b],"next":%b}' % (b",".join(shown), orjson.dumps(following)))
 
 
+async def _readable(request: Request, wanted: StreamInfos) -> FoundStreams:
+    """A page of the streams that the caller may read. It ends, and goes on, as if there were no others: their
+    names are not to be found out by asking for pages.
+    """
+    if request.principal.may(Action.READ, Resource()):
+        return await _page(request, wanted)
+    readable: list[tuple[str, StreamInfo]] = []
+    following = wanted.after
+    while True:
+        page = await _page(request, StreamInfos(prefix=wanted.prefix, after=following, limit=_PAGE_MAX))
+        readable += [one for one in page.streams if request.may_read(one[0])]
+        following = page.next
+        if len(readable) > wanted.limit:
+            return FoundStreams(readable[: wanted.limit], readable[wanted.limit - 1][0])
+        if following is None:
+            return FoundStreams(readable)
+        # Others come between two looks.
+        await asyncio.sleep(0)
+
+
+async def _page(request: Request, command: StreamInfos) -> FoundStreams:
+    page = await request.execute(command)
+    assert isinstance(page, FoundStreams), "listing answers a page"
+    return page
+
+
 @router.get(
     _STREAM,
     Action.READ,
     model=StreamDetails,
     refusals=("no_stream", "not_acceptable"),
     conditional=True,
+    fast=True,
 )
 async def get_stream(
     request: RequestParameter,
@@ -254,9 +304,18 @@ def _stream(name: str, info: Reply) -> bytes:
             "generation": info.generation,
             "retention": {name: getattr(info, name) for name in _RETENTION},
             "archived_up_to": ids.format(info.archived_up_to),
+            "expires_at": _moment(info.expires_at_ms),
             "memory_bytes": info.memory_bytes,
         }
     )
+
+
+def _moment(at_ms: int | None) -> str | None:
+    """The time as RFC 3339 has it; one that has no such form is the last that has."""
+    if at_ms is None:
+        return None
+    shown = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=min(at_ms, _MOMENT_MS_MAX))
+    return shown.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _fragment(text: bytes | None) -> orjson.Fragment | None:
@@ -325,14 +384,27 @@ _TAGGED: Final = {"ETag": "the stream's entity tag after the change"}
     status=201,
     model=Stream,
     also={200: "Its retention is set"},
+    refusals=("no_stream", "precondition_failed"),
     headers=_TAGGED,
     writes=True,
 )
-async def put_stream(request: RequestParameter, stream: StreamName, given: NewStream = _NEW) -> Response:
-    """Create a stream, or set the retention of the one there is."""
+async def put_stream(
+    request: RequestParameter,
+    stream: StreamName,
+    given: NewStream = _NEW,
+    if_match: IfUnchanged = None,
+) -> Response:
+    """Create a stream, or set retention and lifetime of the one there is; with If-Match only the latter."""
     retention = commands.Retention()._replace(**given.changes)
-    command = EnsureStream(stream=stream, retention=retention)
-    created, info = await request.write(command, XInfoStream(stream=stream))
+    if if_match is None:
+        command: Command = EnsureStream(stream=stream, retention=retention, lifetime=given.lifetime)
+    else:
+        expected = await _expected(request, stream, if_match)
+        command = UpdateStream(
+            stream=stream, retention=retention._asdict(), lifetime=given.lifetime, expected=expected
+        )
+    done, info = await request.write(command, XInfoStream(stream=stream))
+    created = done and if_match is None
     place = [(b"location", f"/v1/streams/{quote(stream, safe='')}".encode())] if created else []
     return _changed(request, 201 if created else 200, stream, info, place)
 
@@ -351,11 +423,12 @@ async def update_stream(
     given: StreamChanges = _UNCHANGED,
     if_match: IfUnchanged = None,
 ) -> Response:
-    """Change parts of a stream's retention, or say up to where it is archived."""
+    """Change parts of a stream's retention, its lifetime, or say up to where it is archived."""
     command = UpdateStream(
         stream=stream,
         retention=given.changes,
         archived_up_to=given.archived_up_to,
+        lifetime=given.lifetime,
         expected=await _expected(request, stream, if_match),
     )
     _, info = await request.write(command, XInfoStream(stream=stream))
@@ -432,10 +505,7 @@ class Trimming(RequestModel):
         Annotated[int, Whole()] | None,
         Field(description="with `approx`: maximum number to remove; 0 is no limit"),
     ] = None
-    refs: Literal["keep", "delete", "acked"] = Field(
-        "keep",
-        description="references in pending lists: they stay, go too, or forbid the removal",
-    )
+    refs: References = "keep"
     dry_run: Annotated[bool, Field(description="only show what would go")] = False
     guard: Annotated[bool, Field(description="refuse to remove what a group has not finished")] = False
 

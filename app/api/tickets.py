@@ -9,7 +9,6 @@ from app.auth.tickets import LIFETIME_S
 from app.http.models import ResponseModel
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
-from app.http.responses import Response
 
 router: Final = Router("gateway")
 
@@ -22,9 +21,15 @@ class Ticket(ResponseModel):
 
 
 @router.post(
-    "/v1/tickets", Access.PER_STREAM, status=201, model=Ticket, refusals=("rate_limited",), bodiless=True
+    "/v1/tickets",
+    Access.PER_TOKEN,
+    status=201,
+    model=Ticket,
+    refusals=("rate_limited",),
+    bodiless=True,
+    central=True,
 )
-async def create_ticket(request: RequestParameter) -> Response:
+async def create_ticket(request: RequestParameter) -> Ticket:
     """Get a ticket, which allows what the caller's token allows.
 
     Browsers cannot send a header with an EventSource or a WebSocket. A page gets a ticket with its token, and
@@ -34,6 +39,5 @@ async def create_ticket(request: RequestParameter) -> Response:
     if not principal.grants:
         request.require(Action.READ, None)
     origin = request.headers.get(b"origin", b"").decode("latin-1")
-    ticket = request.gateway.tickets.issue(principal, origin)
-    made = Ticket.model_construct(ticket=ticket, expires_in_ms=round(LIFETIME_S * 1000))
-    return Response(201, made.__pydantic_serializer__.to_json(made))
+    ticket = await request.gateway.issue_ticket(principal, origin)
+    return Ticket.model_construct(ticket=ticket, expires_in_ms=round(LIFETIME_S * 1000))

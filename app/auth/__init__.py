@@ -3,11 +3,9 @@
 Knows: credentials and what they allow. Must never know: entries, routes, which operation needs which action.
 """
 
-from app.auth.actions import Access, Action, Rule
-from app.auth.grants import Grant, Resource
-from app.auth.policy import AccessPolicy, OpenPolicy, TokenPolicy
+from app.auth.grants import Access, Action, Grant, Resource, Rule
+from app.auth.policy import AccessPolicy, OpenPolicy, TokenPolicy, forbidden
 from app.auth.principal import ANONYMOUS, UNAUTHENTICATED, Principal
-from app.errors import RefusalError
 
 __all__ = [
     "ANONYMOUS",
@@ -30,8 +28,4 @@ def require(principal: Principal, action: Action, resource: Resource) -> None:
     exists.
     """
     if not principal.may(action, resource):
-        raise RefusalError(
-            "forbidden",
-            f"the credentials do not allow to {action} here",
-            headers={"www-authenticate": 'Bearer error="insufficient_scope"'},
-        )
+        raise forbidden(f"the credentials do not allow to {action} here")

@@ -20,6 +20,8 @@ from joserfc.jwk import KeySet, OctKey
 KEYS_BYTES_MAX: Final = 64 << 10
 LEEWAY_S: Final = 30
 REFRESH_S: Final = 600.0
+# The year 9999: times beyond it cannot be written.
+_TIME_S_MAX: Final = 253_402_300_000
 # An unknown key ID makes the keys be fetched again, at most this often: anybody can make one up.
 UNKNOWN_KEY_S: Final = 60.0
 
@@ -42,7 +44,7 @@ def read_keys(text: bytes, algorithms: Sequence[str]) -> KeySet:
     try:
         document = json.loads(text)
         keys = KeySet.import_key_set(document)
-    except (ValueError, KeyError, TypeError, AttributeError, JoseError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, JoseError) as error:
         raise KeysError(f"this is no JWK set: {error}") from None
     kept = [key for key in keys.keys if _fits(key, algorithms)]
     if not kept:
@@ -56,7 +58,7 @@ def _fits(key: object, algorithms: Sequence[str]) -> bool:
     return any(algorithm.startswith("HS") == symmetric for algorithm in algorithms)
 
 
-class Keys:
+class JwtKeys:
     """The keys as they are known now. `fetch` gets them anew; without it they never change."""
 
     def __init__(
@@ -75,6 +77,8 @@ class Keys:
         self._tried_s: float | None = None
         self._fetching = asyncio.Lock()
         self.current = keys
+        # Whether the last try to fetch them has failed.
+        self.is_failing = False
 
     async def refresh(self, older_s: float) -> None:
         """Fetch the keys unless that was tried within `older_s`. What fails leaves the last good keys."""
@@ -87,7 +91,9 @@ class Keys:
             self._tried_s = self._monotonic()
             try:
                 self.current = read_keys(await self._fetch(), self._algorithms)
+                self.is_failing = False
             except KeysError as error:
+                self.is_failing = True
                 self._on_failed(str(error))
 
     def _is_due(self, older_s: float) -> bool:
@@ -99,7 +105,7 @@ class Verifier:
 
     def __init__(
         self,
-        keys: Keys,
+        keys: JwtKeys,
         algorithms: Sequence[str],
         wall_s: Callable[[], float],
         *,
@@ -111,6 +117,11 @@ class Verifier:
         self._wall_s = wall_s
         self._issuer = issuer
         self._audience = audience
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the keys in use could not be fetched anew."""
+        return self._keys.is_failing
 
     async def verify(self, text: str) -> Claims:
         """The claims of a valid token. Raises InvalidTokenError, KeysError."""
@@ -146,6 +157,8 @@ class Verifier:
             raise InvalidTokenError("it is not valid yet (nbf)")
         if issued is not None and issued - LEEWAY_S > now:
             raise InvalidTokenError("it was issued in the future (iat)")
+        if not isinstance(claims.get("sub"), str | None):
+            raise InvalidTokenError("its claim sub is no text")
         if self._issuer is not None and claims.get("iss") != self._issuer:
             raise InvalidTokenError("it has another issuer (iss)")
         audience = claims.get("aud")
@@ -160,4 +173,7 @@ def _number(claims: Claims, name: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidTokenError(f"its claim {name} is no number")
+    # Neither infinite nor NaN, which is before no time at all.
+    if not 0 <= value <= _TIME_S_MAX:
+        raise InvalidTokenError(f"its claim {name} is no time")
     return float(value)

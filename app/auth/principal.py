@@ -1,16 +1,20 @@
 """Principals: callers that were recognised, and what they may do.
 
-Knows: that a decision about a name stays the same for as long as the principal lives.
+Knows: that a decision about a name does not change while the principal exists; how one is carried to another
+process or gateway.
 Must never know: headers, tokens, how a caller was recognised.
 """
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from app.auth.actions import Action
-from app.auth.grants import Grant, Resource
-from app.auth.tokens import Token
+from pydantic import TypeAdapter
+
+from app.auth.grants import Action, Grant, Resource, common_prefix
+from app.auth.rates import Rates
+from app.auth.revocations import JwtIdentity
+from app.auth.tokens import GrantValue, Token
 
 # Decisions that one principal remembers: matching a pattern takes a hundred times as long as looking here.
 _DECISIONS_MAX: Final = 1_000
@@ -19,10 +23,11 @@ _DECISIONS_MAX: Final = 1_000
 class Principal:
     """A caller. `name` may be logged; `expires_s` is Unix time, None if it never expires.
 
-    `token` is its static token, if it has one.
+    `token` is its static token, `jwt` what identifies its JWT, if it has one. `prefix` is that of its grants,
+    empty without one. Raises ValueError where these differ.
     """
 
-    __slots__ = ("_decisions", "expires_s", "grants", "name", "token")
+    __slots__ = ("_decisions", "expires_s", "grants", "jwt", "name", "prefix", "quotas", "rates", "token")
 
     def __init__(
         self,
@@ -31,11 +36,18 @@ class Principal:
         *,
         expires_s: float | None = None,
         token: Token | None = None,
+        jwt: JwtIdentity | None = None,
     ) -> None:
         self.name = name
         self.grants = tuple(grants)
+        self.prefix = common_prefix(self.grants)
         self.expires_s = expires_s
         self.token = token
+        # None where no grant sets one.
+        self.rates = Rates.of_grants(self.grants)
+        # Each of them holds.
+        self.quotas = tuple(quota for grant in self.grants if (quota := grant.quota()) is not None)
+        self.jwt = jwt
         self._decisions: dict[tuple[Action, Resource], bool] = {}
 
     def may(self, action: Action, resource: Resource) -> bool:
@@ -69,10 +81,42 @@ class Principal:
         grants = [grant for grant in self.grants if grant.allows_page(origin)]
         if len(grants) == len(self.grants):
             return self
-        return Principal(self.name, grants, expires_s=self.expires_s, token=self.token)
+        return Principal(self.name, grants, expires_s=self.expires_s, token=self.token, jwt=self.jwt)
 
 
 # Everything is allowed: without any token, on loopback or with the setting `insecure`.
 ANONYMOUS: Final = Principal("anonymous", [Grant(actions=frozenset(Action))])
 # A caller that has not shown credentials yet, or needs none.
 UNAUTHENTICATED: Final = Principal("unauthenticated", [])
+
+# A caller as it is carried.
+Packed = list[Any]
+_GRANTS: Final = TypeAdapter(tuple[GrantValue, ...])
+_SHARED: Final = {one.name: one for one in (ANONYMOUS, UNAUTHENTICATED)}
+
+
+def pack_principal(principal: Principal) -> Packed:
+    """A caller as it is carried."""
+    token = principal.token
+    return [
+        principal.name,
+        _GRANTS.dump_json(principal.grants),
+        principal.expires_s,
+        None if token is None else token.model_dump_json(exclude_none=True).encode(),
+        principal.jwt,
+    ]
+
+
+def unpack_principal(packed: Packed) -> Principal:
+    """A caller that was carried."""
+    name, grants, expires_s, token, jwt = packed
+    shared = _SHARED.get(name)
+    if shared is not None:
+        return shared
+    return Principal(
+        name,
+        _GRANTS.validate_json(grants),
+        expires_s=expires_s,
+        token=None if token is None else Token.model_validate_json(token),
+        jwt=None if jwt is None else JwtIdentity(*jwt),
+    )

@@ -8,6 +8,10 @@ Knows: the form of the file. Must never know: who reads it, when it is read agai
     grants = ["read:orders.*", {actions = ["consume"], streams = "orders.*", groups = "billing-*"}]
     label = "billing"                       # optional
     expires_at = 2027-01-31T00:00:00Z       # optional
+
+    [[certificates]]
+    identity = "uri:spiffe://example.com/billing"   # or "subject:CN=billing,O=Example"
+    grants = ["read:orders.*"]              # label and expires_at as above
 """
 
 import json
@@ -16,9 +20,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from app.auth.tokens import Token
+from app.auth import tokens
+from app.auth.certificates import IDENTITY_CHARS_MAX, IDENTITY_PATTERN
+from app.auth.tokens import GRANTS_MAX, LABEL_CHARS_MAX, GrantValue, Token
 
 TOKENS_MAX: Final = 10_000
 
@@ -27,16 +33,26 @@ class TokenFileError(Exception):
     """The file cannot be used. The text names the file and what is wrong in it."""
 
 
+class _Certificate(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    identity: Annotated[str, Field(max_length=IDENTITY_CHARS_MAX, pattern=IDENTITY_PATTERN)]
+    grants: Annotated[tuple[GrantValue, ...], Field(min_length=1, max_length=GRANTS_MAX)]
+    label: Annotated[str, Field(max_length=LABEL_CHARS_MAX)] = ""
+    expires_at: AwareDatetime | None = None
+
+
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     tokens: Annotated[tuple[Token, ...], Field(max_length=TOKENS_MAX)] = ()
+    certificates: Annotated[tuple[_Certificate, ...], Field(max_length=TOKENS_MAX)] = ()
 
 
 def read(path: Path) -> tuple[Token, ...]:
-    """The tokens of a file. Raises TokenFileError."""
+    """The tokens of a file, and those that its certificates stand for. Raises TokenFileError."""
     try:
-        tokens = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).tokens
+        file = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise TokenFileError(f"{path}: {error.strerror or error}") from None
     except ValidationError as error:
@@ -45,10 +61,14 @@ def read(path: Path) -> tuple[Token, ...]:
         raise TokenFileError(f"{path}: {where}: {first['msg']}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TokenFileError(f"{path}: {error}") from None
-    ids = [token.id for token in tokens]
-    if len(set(ids)) < len(ids):
-        raise TokenFileError(f"{path}: two tokens have the same id")
-    return tokens
+    certificates = [
+        tokens.of_certificate(one.identity, one.grants, label=one.label, expires_at=one.expires_at)
+        for one in file.certificates
+    ]
+    known = (*file.tokens, *certificates)
+    if len({token.id for token in known}) < len(known):
+        raise TokenFileError(f"{path}: two tokens have the same id, or two certificates the same identity")
+    return known
 
 
 def write(token: Token) -> str:

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 _NAMES: Final = ("files", "frames", "bytes", "left_bytes")
 
-Place = Annotated[Path, typer.Argument(metavar="DIR", help="directory of the backup", show_default=False)]
+BackupDirectory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="directory of the backup", show_default=False)
+]
 
 
-def backup(place: Place, *, data: Data = None, as_json: options.Json = False) -> None:
+def backup(place: BackupDirectory, *, data: Data = None, as_json: options.Json = False) -> None:
     """Copy the log to a new directory, while a server may go on writing it.
 
     The copy holds everything that was acknowledged before this began. It appears under its name when it is
@@ -30,24 +32,41 @@ def backup(place: Place, *, data: Data = None, as_json: options.Json = False) ->
     path = chosen(data)
     with ending(path):
         copied = back_up(path, place)
-    _tell(copied, f"backed up {path} to {place}", as_json=as_json)
+    _report(copied, f"backed up {path} to {place}", as_json=as_json)
 
 
-def restore(place: Place, *, data: Data = None, as_json: options.Json = False) -> None:
+def restore(
+    place: BackupDirectory,
+    *,
+    data: Data = None,
+    drop_tokens: Annotated[
+        bool, typer.Option("--drop-tokens", help="accept none of the tokens that the backup holds")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
     """Verify a backup and copy it to a new data directory, to be served from there.
 
-    Every stream gets a new generation, so that readers notice; no ID is given that was given before.
+    Every stream gets a new generation, so that readers notice; no ID is given that was given before. A file
+    `revoked` in the directory stays: tokens that were revoked after the backup are not accepted again.
     """
+    from app.auth import revocation_file
+    from app.live.token_store import DROP_TOKENS
     from engine import SystemClock
     from engine.backup import restore as put_back
 
     path = chosen(data)
     with ending(place):
-        copied = put_back(place, path, now_ms=SystemClock().wall_ms())
-    _tell(copied, f"restored {place} to {path}", as_json=as_json)
+        copied = put_back(
+            place,
+            path,
+            now_ms=SystemClock().wall_ms(),
+            kept=(revocation_file.NAME,),
+            metadata={DROP_TOKENS: b"1"} if drop_tokens else {},
+        )
+    _report(copied, f"restored {place} to {path}", as_json=as_json)
 
 
-def _tell(copied: "BackupCopy", sentence: str, *, as_json: bool) -> None:
+def _report(copied: "BackupCopy", sentence: str, *, as_json: bool) -> None:
     if as_json:
         output.lines([output.json_line({name: getattr(copied, name) for name in _NAMES})])
         return

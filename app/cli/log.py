@@ -75,7 +75,7 @@ def _files(found: "Inspection") -> list[dict[str, Any]]:
 
 
 def _file(run: "FrameRun", fault: "Damage | None") -> dict[str, Any]:
-    told = {
+    fields = {
         "file": run.file.name,
         "position": run.file.position,
         "frames": run.frames,
@@ -85,8 +85,8 @@ def _file(run: "FrameRun", fault: "Damage | None") -> dict[str, Any]:
         "fault": None,
     }
     if fault is not None:
-        told["fault"] = {"offset": fault.offset, "reason": fault.reason}
-    return told
+        fields["fault"] = {"offset": fault.offset, "reason": fault.reason}
+    return fields
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -143,10 +143,10 @@ def _dumped(storage: "Storage") -> Iterator[str]:
             for frame in frames_of(view, file):
                 if isinstance(frame, Damage):
                     is_whole = False
-                    told = {"file": file.name, "offset": frame.offset, "damage": frame.reason}
+                    fields = {"file": file.name, "offset": frame.offset, "damage": frame.reason}
                 else:
-                    told = frame_of(file.name, file.position, frame)
-                yield output.json_line(told)
+                    fields = frame_of(file.name, file.position, frame)
+                yield output.json_line(fields)
         if not is_whole:
             rehearse(view)
 
@@ -162,6 +162,7 @@ def repair(
     Nothing is deleted: what is cut or given up stays beside the log, under another name. It may be stopped at
     any moment and run again. Exit codes: 0 a start succeeds now, 1 not agreed, 3 it cannot be saved.
     """
+    from engine import SystemClock
     from engine.backup import repair as carry_out
     from engine.log.repair import IrreparableError, plan
 
@@ -179,7 +180,7 @@ def repair(
                 output.lines(step.sentences())
                 if not is_agreed and not typer.confirm("go on?"):
                     raise Failure("nothing more was changed")
-                carry_out(storage, step, now_ms=_now_ms())
+                carry_out(storage, step, now_ms=SystemClock().wall_ms())
                 step = plan(storage)
         except IrreparableError as verdict:
             raise Failure(str(verdict), exit_code=REFUSED) from None
@@ -193,6 +194,7 @@ def rewrite(
     as_json: options.Json = False,
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
+    ca: options.Ca = None,
 ) -> None:
     """Make the log as short as what is in it; of deleted entries no byte is left.
 
@@ -206,7 +208,7 @@ def rewrite(
             done = _rewritten(path)
         except StorageLockedError as locked:
             output.say(f"{locked}: asking {url}")
-            done = _asked(url, token_file)
+            done = _rewrite_over_api(url, token_file, ca)
     if as_json:
         output.lines([output.json_line(done)])
         return
@@ -235,12 +237,12 @@ def _rewritten(path: Path) -> dict[str, Any]:
     return asyncio.run(run())
 
 
-def _asked(url: str, token_file: Path | None) -> dict[str, Any]:
-    """Let the server do it, and wait."""
+def _rewrite_over_api(url: str, token_file: Path | None, ca: Path | None) -> dict[str, Any]:
+    """Have the server rewrite its log, and wait."""
     from weir._calls import rewrite
     from weir.cli.gateway import connect
 
-    with connect(url, token_file) as client:
+    with connect(url, token_file, ca) as client:
         state = client.call(rewrite("POST"))
         while state["state"] == "running":
             time.sleep(_ASK_AGAIN_S)
@@ -248,9 +250,3 @@ def _asked(url: str, token_file: Path | None) -> dict[str, Any]:
     if state["state"] != "done":
         raise Failure(state["error"] or "the server was started anew meanwhile: nothing was rewritten")
     return {name: state[name] for name in ("bytes_before", "bytes_after", "duration_ms")}
-
-
-def _now_ms() -> int:
-    from engine import SystemClock
-
-    return SystemClock().wall_ms()

@@ -5,17 +5,16 @@ Must never know: how a stream is copied, how either server is spoken to.
 """
 
 import os
-import signal
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from threading import Event
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Self
 
 import typer
 
+from app.cli.migration.stopping import Stop, Stopped
 from app.cli.progress import Progress
 from weir.cli import options, output
 from weir.cli.failure import Failure
@@ -23,7 +22,7 @@ from weir.cli.failure import Failure
 if TYPE_CHECKING:
     from stamina import Attempt
 
-    from app.cli.migration.copying import Copy, Outcome
+    from app.cli.migration.copying import CopyReport, StreamCopy
 
 _REDIS_DEFAULT: Final = "redis://127.0.0.1:6379"
 _COLUMNS: Final = ("stream", "entries", "renumbered", "deleted", "groups", "pending")
@@ -34,83 +33,114 @@ _WAIT_MS: Final = 1_000
 _LOOK_S: Final = 10.0
 # Between attempts while a server is away.
 _PAUSE_S_MIN: Final = 0.1
-_PAUSE_S_MAX: Final = 5.0
+_PAUSE_S_MAX: Final = 1.0
 
 
-def migrate(  # noqa: PLR0913 - a command's options are its parameters
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """What is imported, from where, and how far the import goes."""
+
     streams: Annotated[
-        list[str] | None, typer.Argument(help="these streams; without: all of them", show_default=False)
-    ] = None,
-    *,
+        list[str] | None, typer.Argument(help="streams to copy; without: all", show_default=False)
+    ] = None
     redis: Annotated[
-        str, typer.Option(envvar="REDIS_URL", help="where they are: redis://, rediss:// or unix://")
-    ] = _REDIS_DEFAULT,
-    match: Annotated[str, typer.Option(metavar="PATTERN", help="only names like this, as KEYS has it")] = "*",
+        str, typer.Option(envvar="REDIS_URL", help="URL of the Redis: redis://, rediss:// or unix://")
+    ] = _REDIS_DEFAULT
+    match: Annotated[str, typer.Option(metavar="PATTERN", help="only names like this, as KEYS has it")] = "*"
     follow: Annotated[
         bool, typer.Option("--follow", help="then copy what is new, until Ctrl-C; the import stays open")
-    ] = False,
+    ] = False
     in_use: Annotated[
-        bool, typer.Option("--in-use", help="others work on them in Weir already: add entries, touch nothing")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only tell what would be copied")] = False,
-    as_json: options.Json = False,
-    patience_ms: options.Patience = 60_000,
-    url: options.Url = options.DEFAULT_URL,
-    token_file: options.TokenFile = None,
-) -> None:
+        bool, typer.Option("--in-use", help="clients of Weir use them already: only add entries")
+    ] = False
+    cut_over: Annotated[
+        bool, typer.Option("--cut-over", help="all clients of Redis are stopped: compare it all, then finish")
+    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be copied")] = False
+    as_json: options.Json = False
+    patience_ms: options.Patience = 60_000
+    url: options.Url = options.DEFAULT_URL
+    token_file: options.TokenFile = None
+    ca: options.Ca = None
+
+    def __post_init__(self) -> None:
+        """Raises typer.BadParameter for options that exclude each other."""
+        if self.streams and self.match != "*":
+            raise typer.BadParameter("it does not go with names of streams", param_hint="--match")
+        if self.cut_over and (self.follow or self.in_use or self.dry_run):
+            raise typer.BadParameter(
+                "it goes without --follow, --in-use and --dry-run", param_hint="--cut-over"
+            )
+
+
+def migrate(given: ImportOptions) -> None:
     """Copy streams from a running Redis: entries with their IDs, groups, consumers, what is pending.
 
-    When it was cut off, the same again goes on. What cannot be copied is told, and the exit code is 1.
+    After an interruption, run the same command again: it goes on. What cannot be copied is listed, and the
+    exit code is 1.
     """
-    if streams and match != "*":
-        raise typer.BadParameter("names, or a pattern: not both", param_hint="--match")
-    found = Import(redis, url, token_file, patience_ms, in_use=in_use)
-    try:
-        chosen = [os.fsencode(name) for name in streams or ()]
-        if dry_run:
-            rows = [found.plan(name) for name in chosen or found.names(match)]
-            output.rows(rows, _FOUND, as_json=as_json)
-        elif follow:
-            _follow(found, chosen, match)
-        else:
-            for name in chosen or found.names(match):
-                found.copy(name, is_last=True)
-    except KeyboardInterrupt:
-        found.show(as_json=as_json)
-        output.say("stopped before the end: the same again goes on")
-        raise typer.Exit(1) from None
-    finally:
-        found.close()
-    if not dry_run:
-        found.show(as_json=as_json)
+    stop = Stop()
+    with stop.listening():
+        found = Import(given, stop)
+        try:
+            with found:
+                _run(found, given)
+        except KeyboardInterrupt:
+            stop.forget()
+            found.show(as_json=given.as_json)
+            output.say("stopped before the end: run the same command again to go on")
+            raise typer.Exit(1) from None
+    if not given.dry_run:
+        found.show(as_json=given.as_json)
     if found.has_problems:
         raise typer.Exit(1)
 
 
-class Import:
-    """An import of streams: its two connections, its copies, and what became of each stream."""
+def _run(found: "Import", given: ImportOptions) -> None:
+    chosen = [os.fsencode(name) for name in given.streams or ()]
+    if given.follow and not given.dry_run:
+        _follow(found, chosen, given.match)
+        return
+    names = chosen or found.names(given.match)
+    if given.dry_run:
+        output.rows([found.plan(name) for name in names], _FOUND, as_json=given.as_json)
+        return
+    for name in names:
+        found.copy(name, is_last=True)
 
-    def __init__(
-        self, redis: str, url: str, token_file: Path | None, patience_ms: int, *, in_use: bool
-    ) -> None:
-        from app.cli.migration.peers import Door, Origin
+
+class Import:
+    """An import of streams: its two connections, its copies, and the outcome of each stream."""
+
+    def __init__(self, given: ImportOptions, stop: Stop) -> None:
+        from app.cli.migration.peers import CommandApi, SourceRedis
         from weir.cli.gateway import connect
 
-        self._patience_ms = patience_ms
+        self._patience_ms = given.patience_ms
         self._progress = Progress()
-        self._in_use = in_use
-        self.origin: Origin = Origin(redis)
+        self._in_use = given.in_use
+        self._verifies = given.cut_over
+        self._stop = stop
+        self.origin: SourceRedis = SourceRedis(given.redis, stop.check)
         self._connected = ExitStack()
-        client = self._connected.enter_context(connect(url, token_file, say=self._progress.say))
-        self.target: Door = Door(client)
-        self.copies: dict[bytes, Copy] = {}
-        self._outcomes: dict[bytes, Outcome] = {}
+        client = self._connected.enter_context(
+            connect(given.url, given.token_file, given.ca, say=self._progress.say)
+        )
+        self.target: CommandApi = CommandApi(client, stop.check)
+        self.copies: dict[bytes, StreamCopy] = {}
+        self._given_up = set[bytes]()
+        self._outcomes: dict[bytes, CopyReport] = {}
 
-    def close(self) -> None:
-        """Hang up both."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Hang up both. An error may be another one afterwards, with a sentence about the options."""
         self._progress.clear()
         self.origin.close()
-        self._connected.close()
+        return self._connected.__exit__(kind, error, trace)
 
     def say(self, line: str) -> None:
         """A line that stays, beside what is shown of the progress."""
@@ -127,15 +157,16 @@ class Import:
         return sorted(reading.streams(self.origin, os.fsencode(match)))
 
     def new_names(self, chosen: list[bytes], match: str) -> list[bytes]:
-        """Those chosen, or else those like that, which nothing has become of yet."""
-        return [name for name in chosen or self.names(match) if name not in self._outcomes]
+        """Those chosen, or else those like that, of which there is no copy yet."""
+        known = self.copies.keys() | self._given_up
+        return [name for name in chosen or self.names(match) if name not in known]
 
-    def outcome(self, stream: bytes) -> "Outcome":
+    def outcome(self, stream: bytes) -> "CopyReport":
         """What has become of a stream."""
-        from app.cli.migration.copying import Outcome
+        from app.cli.migration.copying import CopyReport
 
         shown = output.plain(stream.decode(errors="backslashreplace"))
-        return self._outcomes.setdefault(stream, Outcome(shown, self._progress.say, self._progress.show))
+        return self._outcomes.setdefault(stream, CopyReport(shown, self._progress.say, self._progress.show))
 
     def copy(self, stream: bytes, *, is_last: bool) -> None:
         """Copy a stream, trying again while patience lasts; `is_last` ends the import of it."""
@@ -152,19 +183,32 @@ class Import:
                 with attempt:
                     self.copies[stream] = self._copied(stream, outcome, is_last=is_last)
         except Away as away:
-            raise Failure(f"{away}; the same again goes on") from None
+            raise Failure(f"{away}; run the same command again to go on") from None
         except Failure as failure:
             self._give_up(stream, str(failure))
 
-    def _copied(self, stream: bytes, outcome: "Outcome", *, is_last: bool) -> "Copy":
-        from app.cli.migration.copying import Copy
+    def _copied(self, stream: bytes, outcome: "CopyReport", *, is_last: bool) -> "StreamCopy":
+        from app.cli.migration.copying import StreamCopy
 
-        copy = Copy(self.origin, self.target, stream, outcome, in_use=self._in_use)
+        copy = StreamCopy(self.origin, self.target, stream, outcome, in_use=self._in_use)
         copy.begin()
         copy.settle(copy.advance())
-        if is_last:
+        if is_last and (not self._verifies or self._is_same(stream, outcome)):
             copy.finish()
         return copy
+
+    def _is_same(self, stream: bytes, outcome: "CopyReport") -> bool:
+        """Compare all of a stream; what differs is a problem, and the import of it stays open."""
+        from app.cli.migration.copying import MARK
+        from app.cli.migration.verifying import Verification
+
+        verified = Verification(self.origin, self.target, stream, MARK).run()
+        for difference in verified.differences:
+            outcome.trouble(difference)
+        if not verified.differences:
+            compared = f"(entries {verified.entries:,}, pending {verified.pending:,})"
+            self.say(f"{outcome.stream}: the same in Redis and in Weir {compared}")
+        return not verified.differences
 
     def _attempts(self) -> "Iterable[Attempt]":
         """Attempts while a server is away, for as long as patience lasts."""
@@ -192,8 +236,13 @@ class Import:
         except Failure as failure:
             self._give_up(stream, str(failure))
 
+    def hurry(self) -> None:
+        """From now on, do not wait for a server that is away."""
+        self._patience_ms = 0
+
     def _give_up(self, stream: bytes, sentence: str) -> None:
         self.copies.pop(stream, None)
+        self._given_up.add(stream)
         self.outcome(stream).trouble(sentence)
 
     def fresh(self) -> list[bytes]:
@@ -202,6 +251,7 @@ class Import:
 
         if not self.copies:
             time.sleep(_WAIT_MS / 1000)
+            self._stop.check()
             return []
         for attempt in self._attempts():
             with attempt:
@@ -231,54 +281,34 @@ class Import:
         }
 
     def show(self, *, as_json: bool) -> None:
-        """What became of the streams."""
+        """Print the outcome of each stream."""
         self._progress.clear()
         if self._outcomes:
             output.rows([one.row() for one in self._outcomes.values()], _COLUMNS, as_json=as_json)
 
 
 def _follow(found: Import, chosen: list[bytes], match: str) -> None:
-    with until_told() as told:
-        try:
-            _copy_what_comes(found, chosen, match, told)
-        except KeyboardInterrupt:
-            # It may have come in the midst of a reply.
-            found.origin.close()
-            found.say("the last of it, with groups and what is pending; again with --follow goes on")
-            for name in [*found.copies, *found.new_names(chosen, match)]:
-                found.copy(name, is_last=False)
+    try:
+        follow(found, chosen, match)
+    except Stopped:
+        found.say("copying the rest, with groups and pending entries; run it again with --follow to go on")
+        found.hurry()
+        for name in [*found.copies, *found.new_names(chosen, match)]:
+            found.copy(name, is_last=False)
 
 
-def _copy_what_comes(found: Import, chosen: list[bytes], match: str, told: Event) -> NoReturn:
-    looked_s = time.monotonic()
+def follow(
+    found: Import, chosen: list[bytes], match: str, now_s: Callable[[], float] = time.monotonic
+) -> NoReturn:
+    """Copy what is there, and then what comes. Raises Stopped."""
+    looked_s = now_s()
     for name in found.new_names(chosen, match):
         found.copy(name, is_last=False)
     found.say("caught up; copying what comes until Ctrl-C")
-    # A library in whose code the signal came may have dropped what it raised.
-    while not told.is_set():
+    while True:
         for name in found.fresh():
             found.advance(name)
-        if time.monotonic() - looked_s > _LOOK_S:
+        if now_s() - looked_s > _LOOK_S:
             for name in found.new_names(chosen, match):
                 found.copy(name, is_last=False)
-            looked_s = time.monotonic()
-    raise KeyboardInterrupt
-
-
-@contextmanager
-def until_told() -> Iterator[Event]:
-    """Ctrl-C and SIGTERM end it in order, also where a shell in the background had them ignored. The event is
-    set once either has come.
-    """
-    told = Event()
-
-    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-        told.set()
-        raise KeyboardInterrupt
-
-    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        yield told
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
+            looked_s = now_s()

@@ -8,6 +8,7 @@ from typing import Final
 import typer
 
 from app.cli import backup, log, migrate, serve, token
+from weir.cli.options import as_command
 
 _SERVER: Final = "Server"
 _DATA: Final = "Data on this machine"
@@ -15,10 +16,10 @@ _DATA: Final = "Data on this machine"
 
 def register(cli: typer.Typer) -> None:
     """Add `serve`, `config`, `token`, `backup`, `restore`, `log` and `import`."""
-    cli.command("serve", rich_help_panel=_SERVER)(serve.serve)
-    cli.command("config", rich_help_panel=_SERVER)(serve.show_config)
+    cli.command("serve", rich_help_panel=_SERVER)(as_command(serve.serve))
+    cli.command("config", rich_help_panel=_SERVER)(as_command(serve.show_config))
     cli.add_typer(token.commands, name="token", rich_help_panel=_SERVER)
-    cli.command("import", rich_help_panel=_SERVER)(migrate.migrate)
+    cli.command("import", rich_help_panel=_SERVER)(as_command(migrate.migrate))
     cli.command("backup", rich_help_panel=_DATA)(backup.backup)
     cli.command("restore", rich_help_panel=_DATA)(backup.restore)
     cli.add_typer(log.commands, name="log", rich_help_panel=_DATA)

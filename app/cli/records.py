@@ -42,7 +42,7 @@ def frame_of(file: str, position: int, frame: Frame) -> Json:
     """A frame; `position` is its file's."""
     kind = Kind(frame.kind)
     at_position = position if file.startswith("base-") else position + frame.offset
-    told: Json = {
+    fields: Json = {
         "file": file,
         "offset": frame.offset,
         "sequence": frame.sequence,
@@ -51,12 +51,12 @@ def frame_of(file: str, position: int, frame: Frame) -> Json:
         "durable_upto": frame.durable_upto,
     }
     if kind is Kind.MARK:
-        told["clean"] = bool(MARK_PAYLOAD.unpack(frame.payload)[0])
+        fields["clean"] = bool(MARK_PAYLOAD.unpack(frame.payload)[0])
     elif kind is Kind.RESERVE:
-        told["reserved_ms"] = RESERVE_PAYLOAD.unpack(frame.payload)[0]
+        fields["reserved_ms"] = RESERVE_PAYLOAD.unpack(frame.payload)[0]
     elif kind in (Kind.RECORDS, Kind.BASE):
-        told |= _records(frame.payload)
-    return told
+        fields |= _records(frame.payload)
+    return fields
 
 
 def _records(payload: bytes) -> Json:
@@ -68,7 +68,7 @@ def _records(payload: bytes) -> Json:
 
 def record_of(record: Record) -> Json:
     """A record with its fields."""
-    told: Json = {"record": type(record).__name__}
+    fields: Json = {"record": type(record).__name__}
     hints = get_type_hints(type(record), include_extras=True)
     for field in msgspec.structs.fields(record):
         marks = getattr(hints[field.name], "__metadata__", ())
@@ -76,11 +76,11 @@ def record_of(record: Record) -> Json:
         if _TOLD_BY_TEXTS in marks:
             continue
         if isinstance(record, RestoreNode) and field.name == "packed":
-            told["texts"] = _texts(entries.texts(Text(None, value).plain()))
+            fields["texts"] = _texts(entries.texts(Text(None, value).plain()))
             continue
         form = next((_FORMS[mark] for mark in marks if mark in _FORMS), _form)
-        told[field.name] = form(value)
-    return told
+        fields[field.name] = form(value)
+    return fields
 
 
 def _form(value: Any) -> Any:  # noqa: ANN401

@@ -5,7 +5,8 @@ Knows: how to ask for what `app` does. Must never know: how it does it.
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -18,37 +19,60 @@ if TYPE_CHECKING:
 
 _USAGE: Final = 2
 
-Host = Annotated[str | None, typer.Option(help="address to listen on [127.0.0.1]")]
-Port = Annotated[int | None, typer.Option(help="port to listen on, 0 for any free one [8080]")]
-Data = Annotated[Path | None, typer.Option(help="directory of the log [./weir-data]")]
-Fsync = Annotated[str | None, typer.Option(help="always, everysec or no [everysec]")]
-Insecure = Annotated[
-    bool | None, typer.Option("--insecure", help="listen beyond loopback, open to everybody")
-]
-Config = Annotated[Path | None, typer.Option(help="TOML file with settings; also WEIR_CONFIG")]
-Others = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="any other setting")]
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The settings that have a flag of their own, and where the others are from."""
+
+    host: Annotated[str | None, typer.Option(help="address to listen on [127.0.0.1]")] = None
+    port: Annotated[int | None, typer.Option(help="port to listen on, 0 for any free one [8080]")] = None
+    admin_host: Annotated[str | None, typer.Option(help="address of the admin port [127.0.0.1]")] = None
+    admin_port: Annotated[
+        int | None, typer.Option(help="port of its own for /metrics and /v1/admin [0: none]")
+    ] = None
+    fronts: Annotated[
+        int | None, typer.Option(help="processes that speak HTTP, before one with the engine \\[0]")
+    ] = None
+    data: Annotated[Path | None, typer.Option(help="directory of the log [./weir-data]")] = None
+    backend: Annotated[
+        str | None, typer.Option(help="embedded, or the URL of a Redis or Valkey server \\[embedded]")
+    ] = None
+    fsync: Annotated[str | None, typer.Option(help="always, everysec or no \\[everysec]")] = None
+    resp_port: Annotated[int | None, typer.Option(help="port for Redis clients \\[none]")] = None
+    resp_host: Annotated[str | None, typer.Option(help="address for Redis clients [127.0.0.1]")] = None
+    resp_socket: Annotated[str | None, typer.Option(help="Unix socket for Redis clients \\[none]")] = None
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="listen beyond loopback, open to everybody")
+    ] = None
+    config: Annotated[Path | None, typer.Option(help="TOML file with settings; also WEIR_CONFIG")] = None
+    others: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="any other setting")
+    ] = None
+
+    def load(self) -> "tuple[Settings, dict[str, str]]":
+        """The settings, and the source of each. Ends the command where one is wrong."""
+        from app.settings import SettingsError, load
+
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        config, others = given.pop("config", None), given.pop("others", ())
+        try:
+            return load({**_pairs(others), **given}, config)
+        except SettingsError as error:
+            print(f"weir: {error}", file=sys.stderr)
+            raise typer.Exit(_USAGE) from None
 
 
-def serve(
-    host: Host = None,
-    port: Port = None,
-    data: Data = None,
-    fsync: Fsync = None,
-    insecure: Insecure = None,
-    config: Config = None,
-    others: Others = None,
-) -> None:
+def serve(flags: Flags) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
     Every setting is also WEIR_NAME in the environment and a key of the TOML file: see `weir config`.
     Exit codes: 0 stopped, 1 failed, 2 usage, 3 data refused, 4 data in use by another process,
     5 a second fault inside the engine.
     """
-    settings, _ = _settings(
-        {"host": host, "port": port, "data": data, "fsync": fsync, "insecure": insecure}, others, config
-    )
-    from app import lifespan, logs, server
+    settings, _ = flags.load()
+    from app import lifespan, logs, server, supervisor
     from app.settings import SettingsError, unknown_variables
+    from app.transport.systemd import Systemd
     from engine import SystemClock
 
     logs.configure(settings.log_level, settings.log_format)
@@ -56,7 +80,8 @@ def serve(
         logs.get().warning("unknown variable", name=logs.escape(name), nearest=nearest)
     lifespan.prepare()
     try:
-        server.run(settings, SystemClock(), _say)
+        run = supervisor.run if settings.fronts else server.run
+        run(settings, SystemClock(), _say, Systemd(os.environ))
     except lifespan.ServerStoppedError as stopped:
         print(f"weir: {stopped}", file=sys.stderr)
         raise typer.Exit(stopped.exit_code) from None
@@ -65,18 +90,9 @@ def serve(
         raise typer.Exit(_USAGE) from None
 
 
-def show_config(
-    host: Host = None,
-    port: Port = None,
-    data: Data = None,
-    fsync: Fsync = None,
-    insecure: Insecure = None,
-    config: Config = None,
-    others: Others = None,
-) -> None:
+def show_config(flags: Flags) -> None:
     """Print the effective settings as TOML, each with where it comes from and what it is for."""
-    flags = {"host": host, "port": port, "data": data, "fsync": fsync, "insecure": insecure}
-    settings, sources = _settings(flags, others, config)
+    settings, sources = flags.load()
     from app.settings import describe, toml_line, unknown_variables
 
     for name, nearest in unknown_variables(os.environ):
@@ -85,19 +101,6 @@ def show_config(
     for name in type(settings).model_fields:
         print(f"# {describe(name)} ({sources[name]})")
         print(toml_line(name, getattr(settings, name)))
-
-
-def _settings(
-    flags: Mapping[str, object], others: Sequence[str] | None, config: Path | None
-) -> "tuple[Settings, dict[str, str]]":
-    from app.settings import SettingsError, load
-
-    given = {name: value for name, value in flags.items() if value is not None}
-    try:
-        return load({**_pairs(others or ()), **given}, config)
-    except SettingsError as error:
-        print(f"weir: {error}", file=sys.stderr)
-        raise typer.Exit(_USAGE) from None
 
 
 def _pairs(words: Sequence[str]) -> dict[str, object]:

@@ -1,16 +1,16 @@
-"""`weir token`: make static tokens, and the lines that a gateway needs to recognise them.
+"""`weir token`: make static tokens, with a running gateway or as lines for its file; list and revoke them.
 
-Knows: how to ask for a token. Must never know: where a gateway keeps tokens.
+Knows: how to ask for a token. Must never know: how a gateway keeps tokens.
 """
 
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from weir.cli import output
+from weir.cli import options, output
 from weir.cli.options import duration_ms
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 commands: Final = typer.Typer(
     name="token",
-    help="Make tokens, and the lines that a gateway needs to recognise them.",
+    help="Make, list and revoke tokens.",
     no_args_is_help=True,
 )
 
@@ -41,11 +41,27 @@ File = Annotated[
 Label = Annotated[str, typer.Option("--label", help="what it is for", show_default=False)]
 
 
-def create(grant: Grants, expires: Expires = None, label: Label = "", file: File = None) -> None:
-    """Make a token. Its text goes to standard output, once; its table to --file, else to standard error.
+def create(
+    grant: Grants,
+    expires: Expires = None,
+    label: Label = "",
+    file: File = None,
+    url: options.Url = options.DEFAULT_URL,
+    with_token: options.TokenFile = None,
+) -> None:
+    """Make a token. Its text goes to standard output, once.
 
-    Actions: read, write, consume, manage, admin; `*:*` allows everything.
+    With --token-file a running gateway makes and keeps it; the token in that file needs `admin` or `issue`.
+    Without it the table for the gateway's tokens_file goes to --file, else to standard error.
+    Actions: read, write, consume, manage, admin, issue; `*:*` allows everything.
     """
+    if with_token is not None:
+        if file is not None:
+            raise typer.BadParameter("--file is for tokens that no gateway keeps: leave out --token-file")
+        grants = [one.model_dump(mode="json", exclude_none=True) for one in _grants(grant)]
+        body = {"grants": grants, "label": label, "expires_in_ms": expires}
+        print(_call(url, with_token, "POST", "", body)["token"])
+        return
     from pydantic import ValidationError
 
     from app.auth import token_file, tokens
@@ -86,6 +102,51 @@ def hash_token(grant: Grants, expires: Expires = None, label: Label = "") -> Non
     print(token_file.write(token), end="")
 
 
+def list_tokens(
+    *,
+    as_json: options.Json = False,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+) -> None:
+    """List the tokens of a running gateway that are good now: all, or with `issue` those that it has made."""
+    from app.auth import Grant
+
+    for token in _call(url, token_file, "GET", "", None)["tokens"]:
+        if as_json:
+            output.lines([output.json_line(token)])
+            continue
+        grants = " ".join(str(Grant.from_value(one).describe()) for one in token["grants"])
+        end = f"until {token['expires_at']}" if token["expires_at"] else "for ever"
+        output.lines([f"{token['id']}  {token['label'] or '-'}  {end}  {grants}"])
+
+
+def revoke(
+    token_id: Annotated[
+        str, typer.Argument(metavar="ID", help="as `weir token list` shows it", show_default=False)
+    ],
+    *,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Revoke a token of a running gateway. What is open with it ends within a second."""
+    from weir._http import segment
+
+    _call(url, token_file, "DELETE", "/" + segment(token_id, "token"), None)
+    output.say(f"{token_id} is revoked")
+
+
+def _call(url: str, token_file: Path | None, method: str, path: str, body: object) -> Any:  # noqa: ANN401 - JSON
+    """Call the tokens of a gateway. Making one twice makes two, so it is not repeated."""
+    from weir._http import Call
+    from weir.cli.gateway import connect
+
+    with connect(url, token_file) as client:
+        call = Call(
+            method, f"/v1/admin/tokens{path}", lambda found: found, body=body, repeatable=method != "POST"
+        )
+        return client.call(call)
+
+
 def _append(path: Path, table: str) -> None:
     try:
         with path.open("a", encoding="utf-8") as file:
@@ -110,4 +171,6 @@ def _end(expires_ms: int | None) -> datetime | None:
 
 
 commands.command("create")(create)
+commands.command("list")(list_tokens)
+commands.command("revoke")(revoke)
 commands.command("hash")(hash_token)

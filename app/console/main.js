@@ -14,6 +14,7 @@ import { loadSetting, saveSetting } from "./shared/storage.js";
 import { Tail } from "./live/tail.js";
 import { Overview } from "./overview/overview.js";
 import { Header } from "./shell/header.js";
+import { Login } from "./shell/login.js";
 import { StreamList } from "./shell/stream_list.js";
 import { StreamPage } from "./stream/stream_page.js";
 
@@ -31,6 +32,7 @@ const findElement = (id) => /** @type {HTMLElement} */ (document.getElementById(
 
 const connection = new Connection(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/ws`);
 const header = new Header(findElement("header"), connection);
+const login = new Login(findElement("header"));
 const catalogue = new Catalogue();
 const listElement = findElement("streams");
 const streamList = new StreamList(listElement, catalogue);
@@ -60,7 +62,13 @@ function setListOpen(isOpen) {
   header.list.setAttribute("aria-expanded", String(isOpen));
 }
 
+/** Ask again while the gateway cannot say who the caller is. */
+function begin() {
+  login.begin().catch(() => window.setTimeout(begin, POLL_MS));
+}
+
 function show() {
+  if (!login.isEntered) return;
   const address = parseAddress(location.hash);
   const isOverview = address.stream === "";
   overview.element.hidden = !isOverview;
@@ -75,7 +83,7 @@ function show() {
 // One round at a time, so that a slow gateway gets no more requests than it can handle.
 let isPolling = false;
 async function poll() {
-  if (isPolling || document.hidden) return;
+  if (isPolling || document.hidden || !login.isEntered) return;
   isPolling = true;
   await Promise.allSettled([catalogue.refresh(), page.name === "" ? overview.refresh() : page.refresh()]);
   isPolling = false;
@@ -133,6 +141,13 @@ header.addEventListener("theme", () => {
 connection.addEventListener("change", () => {
   if (connection.state.phase === "open") poll();
 });
+login.addEventListener("enter", () => {
+  connection.token = api.getToken();
+  connection.open();
+  show();
+  poll();
+  readClock().catch(() => undefined);
+});
 window.addEventListener("online", () => connection.retry());
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) connection.retry();
@@ -140,15 +155,12 @@ document.addEventListener("visibilitychange", () => {
 });
 
 setListWidth(loadSetting("list") ?? "");
-connection.open();
-show();
-poll();
+begin();
 setInterval(poll, POLL_MS);
 setInterval(() => connection.tick(), CONNECTION_TICK_MS);
 setInterval(() => {
   page.tick();
   overview.tick();
 }, TICK_MS);
-readClock().catch(() => undefined);
-setInterval(() => readClock().catch(() => undefined), CLOCK_MS);
+setInterval(() => login.isEntered && readClock().catch(() => undefined), CLOCK_MS);
 api.getVersion().then(({ version }) => setText(header.version, version)).catch(() => undefined);

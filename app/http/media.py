@@ -21,10 +21,6 @@ NDJSON: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
 COLUMNS: Final = "application/vnd.weir.columns+json"
 
-# JavaScript's Number.MAX_SAFE_INTEGER, as everywhere.
-INTEGER_MAX: Final = (1 << 53) - 1
-_DIGITS_MAX: Final = 20
-
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 _QUALITY: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
 # Without commas, which no tag of ours has.
@@ -48,12 +44,12 @@ def content_type(header: bytes, coding: bytes) -> MediaType:
     text = header.decode("latin-1").strip()
     if coding and coding.strip().lower() != b"identity":
         raise RefusalError(
-            "unsupported_media_type", "a Content-Encoding is not taken: send the body as it is"
+            "unsupported_media_type", "a Content-Encoding is not supported: send the body uncompressed"
         )
     name = text.partition(";")[0].strip().lower()
     if name.startswith("multipart/"):
         raise RefusalError(
-            "unsupported_media_type", "multipart bodies are not taken: send one entry or a batch"
+            "unsupported_media_type", "multipart bodies are not supported: send one entry or a batch"
         )
     charset = _CHARSET.search(text)
     if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
@@ -93,7 +89,7 @@ def accepted(header: bytes, offered: Sequence[str]) -> str:
         if meant and quality > quality_best:
             best, quality_best = meant, quality
     if not best:
-        raise RefusalError("not_acceptable", f"what can be given is {', '.join(offered)}")
+        raise RefusalError("not_acceptable", f"what is available is {', '.join(offered)}")
     return best
 
 
@@ -149,7 +145,7 @@ def preferences(header: bytes) -> Preferences:
             case "durability", "fsync":
                 synced = True
             case "durability", word:
-                raise invalid("Prefer", f"durability={word[:32]} cannot be had here: one node, `fsync` alone")
+                raise invalid("Prefer", f"durability={word[:32]} is not available: the only one is `fsync`")
             case "wait", word:
                 if not word.isascii() or not word.isdigit() or len(word) > 9:
                     raise invalid("Prefer", "wait is a number of seconds")
@@ -180,23 +176,18 @@ def entity_tags(header: bytes) -> Sequence[bytes] | Literal["*"]:
     return tags
 
 
-def idempotency_key(header: bytes | None) -> str | None:
-    """The key as it is kept, None without the header."""
-    if header is None:
-        return None
-    text = header.decode("latin-1")
-    if len(text) > IDEMPOTENCY_KEY_BYTES_MAX or not _KEY.fullmatch(text):
-        raise invalid(
-            "Idempotency-Key", f"a key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable ASCII characters"
-        )
-    return text
+def idempotency_key(header: bytes) -> str:
+    """The key as it is kept."""
+    return _printable(header, "Idempotency-Key", "a key")
 
 
 def producer(header: bytes) -> str:
     """The name of a producer of chunks, of which a key may be made."""
+    return _printable(header, "Weir-Producer", "a producer")
+
+
+def _printable(header: bytes, name: str, what: str) -> str:
     text = header.decode("latin-1")
     if len(text) > IDEMPOTENCY_KEY_BYTES_MAX or not _KEY.fullmatch(text):
-        raise invalid(
-            "Weir-Producer", f"a producer has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable ASCII characters"
-        )
+        raise invalid(name, f"{what} has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable ASCII characters")
     return text

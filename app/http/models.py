@@ -166,7 +166,7 @@ def _field_names(value: object, info: ValidationInfo) -> Sequence[str]:
     if not isinstance(value, str):
         raise wrong("it is the names of fields between commas")
     try:
-        return projection.parse(value) or ()
+        return projection.parse(value)
     except RefusalError as refusal:
         raise wrong(refusal.places[0].detail) from None
 
@@ -190,7 +190,7 @@ def _checked_name(value: object, what: str, at: str | None = None) -> str:
 class NameType(_Type):
     """The name of a stream, a group or a consumer."""
 
-    def __init__(self, what: str, example: str) -> None:
+    def __init__(self, what: str) -> None:
         super().__init__(
             self._name,
             **NAME_SCHEMA,
@@ -202,9 +202,9 @@ class NameType(_Type):
         return _checked_name(value, self.what)
 
 
-StreamName = Annotated[str, NameType("stream name", "orders")]
-GroupName = Annotated[str, NameType("group name", "billing")]
-ConsumerName = Annotated[str, NameType("consumer name", "worker-1")]
+StreamName = Annotated[str, NameType("stream name")]
+GroupName = Annotated[str, NameType("group name")]
+ConsumerName = Annotated[str, NameType("consumer name")]
 
 
 class StreamNames(_Type):
@@ -219,7 +219,7 @@ class StreamNames(_Type):
     def _names(self, value: object, info: ValidationInfo) -> list[str]:
         names = [_checked_name(one, "stream name") for one in value] if isinstance(value, list) else []
         if not 1 <= len(names) <= self.most or len({*names}) < len(names):
-            raise wrong(f"it is given once for each stream, for 1 to {self.most} of them")
+            raise wrong(f"it is given once for each stream, 1 to {self.most} times")
         return names
 
 
@@ -244,9 +244,7 @@ EntryId = Annotated[
     int,
     _Type(
         _entry_id,
-        type="string",
-        format="entry-id",
-        pattern=f"^{ID_PATTERN}$",
+        **_ID_SCHEMA,
         description="`<ms>-<seq>`, two unsigned 64-bit numbers",
         examples=["1526919030474-55"],
     ),
@@ -294,6 +292,19 @@ TimeBound = Annotated[int, _time_bound(upper=False)]
 UpperTimeBound = Annotated[int, _time_bound(upper=True)]
 """The first ID at or after a time (RFC 3339), and the last one at or before it."""
 
+
+def _moment(value: object, info: ValidationInfo) -> int:
+    if not isinstance(value, str):
+        raise wrong("it is a time, a string")
+    try:
+        return query.time_ms(value, "")
+    except RefusalError as refusal:
+        raise wrong(refusal.places[0].detail) from None
+
+
+Moment = Annotated[int, _Type(_moment, type="string", format="date-time", examples=["2026-01-31T12:00:00Z"])]
+"""A time (RFC 3339) in milliseconds since 1970, rounded up; never negative."""
+
 Start = Annotated[
     int | Cursor,
     _Type(
@@ -329,6 +340,10 @@ class Gap(ResponseModel):
     requested: IdText
     first_available: IdText
     lost: int | None
+    reason: Annotated[
+        Literal["failover"],
+        Field(description="the backend's server failed, and the one that took over lacks the last entries"),
+    ] = absent()
 
 
 def _header(read: Callable[[bytes], Any]) -> Callable[[object, ValidationInfo], Any]:
@@ -395,7 +410,7 @@ class _Ids(_Type):
             raise wrong("it is a list of at least one ID")
         most = getattr(_context(info).settings, self.most)
         if len(value) > most:
-            raise wrong(f"one request names at most {most} IDs: send several")
+            raise wrong(f"one request names at most {most} IDs: send several requests")
         return list(dict.fromkeys(_id(one, at) for at, one in enumerate(value)))
 
 

@@ -95,8 +95,13 @@ def bound(text: str, name: str, *, upper: bool) -> int:
         return parsed
     parsed += -1 if upper else 1
     if not ids.ID_MIN <= parsed <= ids.ID_MAX:
-        raise malformed_id(name, "nothing lies beyond this exclusive bound")
+        raise malformed_id(name, "there is no ID beyond this exclusive bound")
     return parsed
+
+
+def time_ms(text: str, name: str) -> int:
+    """A time in milliseconds since 1970, rounded up; 0 for one before."""
+    return ids.ms_of(time_bound(text, name, upper=False))
 
 
 def time_bound(text: str, name: str, *, upper: bool) -> int:
@@ -107,7 +112,7 @@ def time_bound(text: str, name: str, *, upper: bool) -> int:
         text.replace(" ", "+") if text[10:11] != " " else text[:10] + "T" + text[11:].replace(" ", "+")
     )
     if match is None:
-        raise invalid(name, "it is a time as RFC 3339 has it, 2026-01-31T12:00:00Z")
+        raise invalid(name, "it is a time of RFC 3339, for example 2026-01-31T12:00:00Z")
     day, clock, fraction, offset = match.groups()
     try:
         moment = datetime.fromisoformat(f"{day}T{clock}{offset or '+00:00'}")

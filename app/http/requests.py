@@ -5,6 +5,7 @@ Knows: headers, bodies and their limit, the way to the engine. Must never know: 
 
 import asyncio
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
@@ -13,16 +14,23 @@ from pydantic import BaseModel
 
 from app import auth
 from app.auth import UNAUTHENTICATED, Action, Principal, Resource
+from app.auth.audit import Facts
+from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.auth.policy import unauthenticated
+from app.auth.rate_limiter import Meter, caller_of
 from app.errors import RefusalError
 from app.gateway import ClientLeftError, Gateway, Receive
 from app.http import media
+from app.http.client_address import client_address
 from app.http.media import MediaType, Preferences
-from app.http.responses import Header, Response, Scope
-from app.live import in_flight
-from engine import EngineError, EngineProtocol
-from engine.commands import Command, XReadGroup
-from engine.replies import Reply
+from app.http.responses import GONE_EXTENSION, WAITED_STATE, Header, Response, Scope
+from app.live.sessions import AccessEnd
+from app.metrics import tracing
+from app.metrics.counters import Door, entries_in
+from app.tenants import Tenant
+from engine import CommandEngine, EngineError
+from engine.commands import Command, Publish, XAdd, XReadGroup
+from engine.replies import GroupRead, Reply
 
 T = TypeVar("T")
 
@@ -37,7 +45,18 @@ _TICKET: Final = b"ticket="
 class Request:
     """One request. `names` are the path's decoded segments by their names in the route."""
 
-    __slots__ = ("_engine", "gateway", "headers", "names", "principal", "receive", "scope")
+    __slots__ = (
+        "_actions",
+        "_tenant",
+        "door",
+        "gateway",
+        "headers",
+        "meter",
+        "names",
+        "principal",
+        "receive",
+        "scope",
+    )
 
     def __init__(self, gateway: Gateway, scope: Scope, receive: Receive, names: Mapping[str, str]) -> None:
         self.gateway = gateway
@@ -46,14 +65,52 @@ class Request:
         self.names = names
         self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
         self.principal: Principal = UNAUTHENTICATED
-        self._engine: EngineProtocol | None = None
+        # By which API its entries leave, for the metrics.
+        self.door: Door = "rest"
+        # Counts for its caller; None without a limit.
+        self.meter: Meter | None = None
+        self._tenant: Tenant | None = None
+        # For the audit log, until it is known how they end.
+        self._actions: list[Facts] = []
 
     @property
-    def engine(self) -> EngineProtocol:
-        """The engine: the same from the first use to the answer. Raises `starting`, `draining`."""
-        if self._engine is None:
-            self._engine = self.gateway.engine
-        return self._engine
+    def tenant(self) -> Tenant:
+        """What its caller has of the engine: the same from the first use to the answer.
+
+        Raises `starting`, `draining`.
+        """
+        tenant, prefix = self._tenant, self.principal.prefix
+        if tenant is None or tenant.prefix != prefix:
+            tenant = self._tenant = self.gateway.tenant(prefix)
+        return tenant
+
+    @property
+    def engine(self) -> CommandEngine:
+        """The engine, with the caller's names of streams. Raises `starting`, `draining`."""
+        return self.tenant.engine
+
+    def give_back(self, command: XReadGroup, reply: Reply | EngineError) -> None:
+        """Return new entries that the client never gets."""
+        self.gateway.give_back(self.principal.prefix, command, reply)
+
+    @property
+    def has_actions(self) -> bool:
+        """Whether some are noted for the audit log."""
+        return bool(self._actions)
+
+    def note_action(self, action: str, operation: str, **facts: object) -> None:
+        """Have the audit log say what is about to be done. Facts name things, and never hold contents."""
+        if self.gateway.audit.is_on:
+            self._actions.append({"action": action, "operation": operation, **facts})
+
+    def end_actions(self, status: int, code: str) -> None:
+        """Write what was noted: it ended with this status, and with this code where it was refused."""
+        actions, self._actions = self._actions, []
+        principal = self.principal
+        for facts in actions:
+            self.gateway.audit.note(
+                self.request_id, principal.name, facts, prefix=principal.prefix, status=status, code=code
+            )
 
     def check_ready(self) -> None:
         """Raise `starting` or `draining` before anything is read."""
@@ -87,18 +144,87 @@ class Request:
         """Whether it is an EventSource that asks, of a route with these media types."""
         return bool(offered) and media.asks_for_events(self.headers.get(b"accept", b""), offered)
 
+    @property
+    def certificate(self) -> ClientCertificate | None:
+        """The client's, if it counts. A browser shows one with each request that a page causes, so there it
+        needs an Origin, which was checked.
+        """
+        found: ClientCertificate | None = self.scope["state"].get(CERTIFICATE_STATE)
+        if found is None or b"origin" in self.headers:
+            return found
+        return None if any(name.startswith(b"sec-fetch-") for name in self.headers) else found
+
     async def authenticate(self, *, tickets: Sequence[str] = ()) -> None:
-        """Recognise the caller, by a ticket if there is one. Raises `unauthenticated`."""
-        if not tickets:
-            self.principal = await self.gateway.policy.authenticate(self.headers)
-            return
+        """Recognise the caller, by a ticket if there is one. Raises `unauthenticated`, `rate_limited`."""
+        if len(self.headers) < len(self.scope["headers"]):
+            self._check_single()
+        policy = self.gateway.policy
+        known = None if tickets else policy.recognise(self.headers, self.certificate)
+        if known is not None:
+            self.principal = known
+        elif tickets:
+            with self._counting_failures():
+                self.principal = await self._redeem(tickets[0])
+            self.check_access()
+        elif b"authorization" in self.headers:
+            with self._counting_failures():
+                self.principal = await policy.authenticate(self.headers)
+        else:
+            self.principal = await policy.authenticate(self.headers, self.certificate)
+
+    def _check_single(self) -> None:
+        """Raise `unauthenticated` for credentials that come twice: a proxy may have looked at others."""
+        if sum(name == b"authorization" for name, _ in self.scope["headers"]) > 1:
+            raise unauthenticated("a request has one header Authorization", "invalid_request")
+
+    async def identify(self, text: str) -> Principal:
+        """Whose token this is. Raises `unauthenticated`, `rate_limited`."""
+        with self._counting_failures():
+            return await self.gateway.policy.identify(text)
+
+    def _counting_failures(self) -> AbstractContextManager[None]:
+        limiter = self.gateway.rate_limiter
+        return nullcontext() if limiter is None else limiter.counting_failures(client_address(self.scope))
+
+    async def _redeem(self, ticket: str) -> Principal:
         origin = self.headers.get(b"origin", b"").decode("latin-1")
-        principal = self.gateway.tickets.redeem(tickets[0], origin)
+        principal = await self.gateway.redeem(ticket, origin)
         if principal is None:
             raise unauthenticated(
-                "the ticket is unknown, was used, has ended or is for another origin", "invalid_token"
+                "the ticket is unknown, was used, has expired or is for another origin", "invalid_token"
             )
-        self.principal = principal
+        return principal
+
+    def check_access(self) -> None:
+        """Raise `unauthenticated` if the caller's token has come to its end since it was recognised."""
+        gateway = self.gateway
+        if gateway.policy.is_revoked(self.principal):
+            raise AccessEnd.REVOKED.refusal
+        if self.principal.is_expired(gateway.sessions.wall_s()):
+            raise AccessEnd.EXPIRED.refusal
+
+    @property
+    def caller(self) -> str:
+        """Whose it is, for what counts by caller: the principal's name, or else the network address."""
+        return caller_of(self.principal, client_address(self.scope))
+
+    def begin_metering(self) -> None:
+        """Find out which rate its caller has. Without one, nothing is counted."""
+        limiter = self.gateway.rate_limiter
+        if limiter is not None:
+            self.meter = limiter.meter(self.principal, client_address(self.scope))
+
+    def take(self) -> None:
+        """Count it, and the bytes of its body, against its caller's rate. Raises `rate_limited`."""
+        self.begin_metering()
+        if self.meter is not None:
+            announced = self.headers.get(b"content-length", b"0")
+            self.meter.take(1, int(announced) if announced.isdigit() else 0)
+
+    def take_more(self, requests: int) -> None:
+        """Count it as this many requests. Raises `rate_limited`, before anything is changed."""
+        if self.meter is not None:
+            self.meter.take_more(requests)
 
     @property
     def query_tickets(self) -> Sequence[str]:
@@ -118,18 +244,24 @@ class Request:
         return self.principal.may(Action.READ, Resource(stream))
 
     async def body(self) -> bytes:
-        """The whole body. Raises `body_too_large` as early as it can be known, ClientLeftError."""
+        """The whole body. Raises `body_too_large` as early as it can be known, `unauthenticated` if the token
+        has ended meanwhile, ClientLeftError.
+        """
         limit = self.gateway.settings.body_bytes_max
         announced = self.headers.get(b"content-length", b"0")
         if not announced.isdigit() or int(announced) > limit:
             raise _too_large(limit)
         message = await self.receive()
-        if not message.get("more_body") and message["type"] == "http.request":
-            whole: bytes = message.get("body", b"")
-            if len(whole) > limit:
-                raise _too_large(limit)
-            return whole
-        return await self._rest(message, limit)
+        whole: bytes = message.get("body", b"")
+        if message.get("more_body") or message["type"] != "http.request":
+            whole = await self._rest(message, limit)
+        elif len(whole) > limit:
+            raise _too_large(limit)
+        # It may have taken a while.
+        self.check_access()
+        if self.meter is not None and b"content-length" not in self.headers:
+            self.meter.take(0, len(whole))
+        return whole
 
     async def _rest(self, message: MutableMapping[str, Any], limit: int) -> bytes:
         body = bytearray()
@@ -142,9 +274,19 @@ class Request:
             message = await self.receive()
         raise ClientLeftError
 
-    async def read(self, reader: Callable[[bytes], T], inline_bytes_max: int = _INLINE_BYTES_MAX) -> T:
-        """`reader` of the body; a large body is read in a thread, so that others are served meanwhile."""
+    async def read(
+        self,
+        reader: Callable[[bytes], T],
+        inline_bytes_max: int = _INLINE_BYTES_MAX,
+        *,
+        turn_bytes_min: int | None = None,
+    ) -> T:
+        """`reader` of the body; a large body is read in a thread, so that others are served meanwhile, one of
+        `turn_bytes_min` when it is the caller's turn.
+        """
         body = await self.body()
+        if turn_bytes_min is not None and len(body) >= turn_bytes_min:
+            await self.take_turn()
         return reader(body) if len(body) <= inline_bytes_max else await asyncio.to_thread(reader, body)
 
     @property
@@ -159,17 +301,24 @@ class Request:
             replies = [await self.execute(commands[0], synced=synced)]
         else:
             replies = await self.transaction(commands, synced=synced)
-        self.gateway.leases.settled(self.names.get("stream", ""))
+        self.tenant.leases.settled(self.names.get("stream", ""))
         return replies
 
     def respond(self, status: int, body: bytes | BaseModel = b"", headers: Sequence[Header] = ()) -> Response:
         """Make the response of a change: it says how safe the change is."""
         if isinstance(body, BaseModel):
             body = body.__pydantic_serializer__.to_json(body)
+        return self._respond_safe(self.engine.durability, status, body, headers)
+
+    def respond_delivered(self, body: bytes) -> Response:
+        """Make the response of a group's read."""
+        return self._respond_safe(self.engine.delivery_durability, 200, body, ())
+
+    def _respond_safe(self, safe: str, status: int, body: bytes, headers: Sequence[Header]) -> Response:
         synced = self.preferences.synced
-        safe = b"fsync" if synced else self.engine.durability.encode()
         applied = [(b"preference-applied", b"durability=fsync")] if synced else []
-        return Response(status, body, [(b"weir-durability", safe), *applied, *headers])
+        durability = b"fsync" if synced else safe.encode()
+        return Response(status, body, [(b"weir-durability", durability), *applied, *headers])
 
     @staticmethod
     def respond_accepted(body: BaseModel, path: str) -> Response:
@@ -178,22 +327,60 @@ class Request:
 
     async def execute(self, command: Command, *, synced: bool = False) -> Reply:
         """Run one command. A read that waits ends when the client leaves."""
+        reply = await self._execute(command, synced=synced)
+        self.note_read(command, reply)
+        return reply
+
+    async def take_turn(self) -> None:
+        """Before long work, or a piece of it: let others go first, those of other callers above all.
+
+        Raises ClientLeftError.
+        """
+        await self.gateway.turns.wait(self.caller)
+        gone = self.scope.get("extensions", {}).get(GONE_EXTENSION)
+        if gone is not None and gone():
+            raise ClientLeftError
+
+    async def in_task(self) -> None:
+        """Before a handler that awaits more than replies of the engine: be served by a task."""
+
+    async def _execute(self, command: Command, *, synced: bool) -> Reply:
         if getattr(command, "block_ms", None) is None:
-            return await self.engine.execute(command, synced=synced)
+            return await self.engine.execute(command, synced=synced, quotas=self.principal.quotas)
+        self.scope["state"][WAITED_STATE] = True
+        await self.take_turn()
         if not isinstance(command, XReadGroup):
             work = self.engine.execute(command, synced=synced)
-            return await self.gateway.wait(work, self.receive, self.principal)
+            return await self.gateway.wait(work, self.receive, self.principal, self.caller)
         until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = self.engine.execute(command, synced=synced, until=until)
         give_back = partial(self.give_back, command)
-        return await self.gateway.wait(work, self.receive, self.principal, until, give_back)
+        return await self.gateway.wait(work, self.receive, self.principal, self.caller, until, give_back)
 
-    def give_back(self, command: XReadGroup, reply: Reply) -> None:
-        """Return new entries that the client never gets: it has left."""
-        for one in in_flight.give_back(command, reply):
-            # Each by itself: a large one takes several turns, which a transaction may not.
-            self.engine.submit([one], lambda _: None)
-            self.gateway.leases.settled(one.stream)
+    async def publish(self, command: XAdd | Publish, *, synced: bool = False) -> Reply:
+        """Run a command that publishes, as a part of the trace that the request belongs to."""
+        tracer = self.gateway.tracer
+        traceparent = None if tracer is None else tracing.valid(self.headers.get(tracing.HEADER))
+        if tracer is None or traceparent is None:
+            return await self.execute(command, synced=synced)
+        with tracer.publishing(command, traceparent) as traced:
+            return await self.execute(traced, synced=synced)
+
+    def note_read(self, command: Command, reply: Reply) -> None:
+        """Count the entries that leave with a reply, and trace what a group is given."""
+        self.count_delivered(reply)
+        if (
+            self.gateway.tracer is not None
+            and isinstance(command, XReadGroup)
+            and isinstance(reply, GroupRead)
+        ):
+            self.gateway.trace_read(command.group, command.consumer, reply)
+
+    def count_delivered(self, reply: Reply) -> None:
+        """Count the entries that leave with a reply."""
+        count = entries_in(reply)
+        if count:
+            self.gateway.counters.delivered[self.door] += count
 
     async def run(self, commands: Sequence[Command]) -> list[Reply]:
         """One command, which may wait, or several as one turn."""
@@ -204,9 +391,10 @@ class Request:
     async def transaction(self, commands: Sequence[Command], *, synced: bool = False) -> list[Reply]:
         """Run commands as one turn; the first refusal among them is raised."""
         replies: list[Reply] = []
-        for reply in await self.engine.transaction(commands, synced=synced):
+        for reply in await self.engine.transaction(commands, synced=synced, quotas=self.principal.quotas):
             if isinstance(reply, EngineError):
                 raise reply
+            self.count_delivered(reply)
             replies.append(reply)
         return replies
 

@@ -23,6 +23,11 @@ HTML: Final = b"text/html; charset=utf-8"
 GONE_EXTENSION: Final = "weir.gone"
 # In a request's state: the `unsent` of its response, for code that waits before it writes the response.
 UNSENT_STATE: Final = "unsent"
+# In a request's state, for the metrics: the code of its refusal, its operation's label, and that its time is
+# not the gateway's: it waited for entries, or for its client.
+CODE_STATE: Final = "code"
+ROUTE_STATE: Final = "route"
+WAITED_STATE: Final = "waited"
 
 
 class Response(responses.Response):
@@ -30,6 +35,8 @@ class Response(responses.Response):
 
     # The entity tag, where the operation knows one; see `Options.conditional`.
     tag: bytes | None = None
+    # The code of the refusal in it, which is counted.
+    code: str = ""
     # Called if the client has left before the response could be written.
     unsent: Callable[[], None] | None = None
 
@@ -49,6 +56,8 @@ class Response(responses.Response):
         if self.unsent is not None and gone is not None and gone():
             self.unsent()
             return
+        if self.code:
+            scope["state"][CODE_STATE] = self.code
         if self.unsent is not None:
             scope["state"][UNSENT_STATE] = self.unsent
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -58,6 +67,8 @@ class Response(responses.Response):
 
 class NoResponse(Response):
     """No response: the client has left."""
+
+    code = "client_left"
 
     def __init__(self) -> None:
         super().__init__(499)
@@ -79,9 +90,16 @@ class StreamingResponse(Response):
         self.status_code = 200
         self.raw_headers.append((b"content-type", media_type))
         self._pieces = pieces
+        self._charge: Callable[[int], float] | None = None
+
+    def slow_down(self, charge: Callable[[int], float]) -> None:
+        """Have each piece counted by its bytes, and wait for the seconds that `charge` returns."""
+        self._charge = charge
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, no faster than it is read; HEAD gets the head alone."""
+        # It takes as long as its client does.
+        scope["state"][WAITED_STATE] = True
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
@@ -91,7 +109,7 @@ class StreamingResponse(Response):
                         return
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
                     # A fast reader never makes `send` wait: let other requests have a turn.
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0 if self._charge is None else self._charge(len(piece)))
             await send({"type": "http.response.body", "body": b""})
         finally:
             leaving.cancel()
@@ -100,6 +118,8 @@ class StreamingResponse(Response):
 
 def refuse(refusal: RefusalError, request_id: str) -> Response:
     """Make the response of a refusal."""
-    return Response(
+    response = Response(
         refusal.kind.status, problem(refusal, request_id), problem_headers(refusal), media_type=PROBLEM
     )
+    response.code = refusal.code
+    return response

@@ -3,9 +3,8 @@
 Knows: objects with all their members in order, numbers as their text, what makes text no JSON.
 Must never know: entries, streams, and what anybody does with a value.
 
-This is the careful reader, at some microseconds a value. The fast ones beside it (`entries`, `ndjson`) come
-first and
-leave to it what they cannot prove to be plain.
+This is the careful reader, at some microseconds a value. The fast ones (`entries.entry_bodies`) come first,
+and leave to it what they cannot prove to be plain.
 """
 
 import json
@@ -69,17 +68,18 @@ def exceeds(body: bytes, most: int, marks: bytes = b",[{") -> bool:
     """
     if sum(map(body.count, marks)) <= most:
         return False
-    plain = _without_escapes(body)
+    plain = without_escapes(body)
     # Each two quotation marks are a string.
     return plain.count(b'"') // 2 > most or _outside(plain, marks) > most
 
 
 def has_more_objects(body: bytes, most: int) -> bool:
     """Whether JSON has more objects than `most`; braces in strings, as of JSON within JSON, are none."""
-    return body.count(b"{") > most and _outside(_without_escapes(body), b"{") > most
+    return body.count(b"{") > most and _outside(without_escapes(body), b"{") > most
 
 
-def _without_escapes(body: bytes) -> bytes:
+def without_escapes(body: bytes) -> bytes:
+    """JSON without escaped backslashes and quotation marks: each that is left ends or begins a string."""
     return body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
 
 
@@ -90,7 +90,7 @@ def _outside(plain: bytes, marks: bytes) -> int:
 def members_of(body: bytes, most: int) -> dict[str, bytes]:
     """The members of a large object as text, `most` of them at most: for what is read piece by piece.
 
-    Raises `malformed_json`, 422 for what is no object and for a member that stands twice.
+    Raises `malformed_json`, 422 for what is no object and for a member that occurs twice.
     """
     found = _split(_decode_members, body, "it is a JSON object")
     if len(found) > most:
@@ -109,7 +109,7 @@ def members_of(body: bytes, most: int) -> dict[str, bytes]:
         if body.startswith(b"}", at):
             return members
         name, _ = _name_at(body, at)
-    raise invalid(f"/{step(json.loads(name))}", "the member stands twice")
+    raise invalid(f"/{step(json.loads(name))}", "the member occurs twice")
 
 
 def items_of(body: bytes, hint: str) -> Sequence[msgspec.Raw]:
@@ -167,7 +167,7 @@ def malformed(detail: str, kind: type[RefusalError] = RefusalError) -> RefusalEr
 
 
 def repeated_name(members: Object) -> str | None:
-    """The first name that stands twice, None if each stands once."""
+    """The first name that occurs twice, None if each occurs once."""
     seen = set[str]()
     for name, _ in members:
         if name in seen:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
-from engine import EngineError, EngineProtocol, errors, ids
+from engine import CommandEngine, EngineError, errors, ids
 from engine.commands import Command, Cursor, DescribeEdges, XRange, XRead
 from engine.replies import Edges, Entries, Reply, StreamsRead
 from engine.replies import Gap as EngineGap
@@ -63,15 +63,15 @@ class FeedPage:
 
 
 class FeedGap:
-    """Entries above the cursor `after` were removed before they were read; `lost` is their number or None."""
+    """Entries above the cursor `after` were removed before they were read, as `gap` says."""
 
-    __slots__ = ("after", "first_available", "lost", "stream")
+    __slots__ = ("after", "first_available", "gap", "stream")
 
     def __init__(self, stream: str, gap: EngineGap) -> None:
         self.stream = stream
         self.after = gap.requested
         self.first_available = gap.first_available
-        self.lost = gap.lost
+        self.gap = gap
 
     @property
     def last_id(self) -> int:
@@ -91,9 +91,9 @@ class _RingSlot:
 
 
 class Feeds:
-    """All feeds of one engine, on its event loop. `close` before the engine closes."""
+    """All feeds of one engine, on its event loop, of one tenant. `close` before the engine closes."""
 
-    def __init__(self, engine: EngineProtocol) -> None:
+    def __init__(self, engine: CommandEngine) -> None:
         self.engine = engine
         self._feeds: dict[str, StreamFeed] = {}
         self._due: deque[Callback] = deque()
@@ -207,6 +207,9 @@ class StreamFeed:
 
     def _give_out(self, found: Entries, gap: EngineGap | None) -> None:
         after = self.position
+        if found.first <= after:
+            # After a failover, below IDs that were lost. Kept pages may hold these: all look for themselves.
+            self._part_all()
         if gap is not None:
             missed = FeedGap(self.stream, gap)
             self._keep(after, missed)
@@ -239,10 +242,7 @@ class StreamFeed:
         """
         self._reading.cancel()
         self.position = position
-        self._ring.clear()
-        self._ring_bytes = self._joined = 0
-        for subscriber in self._subscribers:
-            subscriber.joined = False
+        self._part_all()
         self._reading = asyncio.ensure_future(self._read())
         self._changed()
 
@@ -281,6 +281,12 @@ class StreamFeed:
         self._joined -= 1
         for after in [after for after in self._ring if after >= subscriber.cursor]:
             self._taken(after)
+
+    def _part_all(self) -> None:
+        self._ring.clear()
+        self._ring_bytes = self._joined = 0
+        for subscriber in self._subscribers:
+            subscriber.joined = False
 
     def at(self, cursor: int) -> FeedPage | FeedGap | None:
         """The kept page or gap that begins at the cursor."""
@@ -333,7 +339,7 @@ class Subscriber:
     def caught_up(self) -> bool:
         """Whether there are no entries after the cursor at present."""
         feed = self._feed
-        return self.cursor >= feed.position or self._dry_edition == feed.edition
+        return self.cursor == feed.position or self._dry_edition == feed.edition
 
     def ready(self) -> bool:
         """Whether `next` would return or raise without waiting for new entries."""
@@ -430,7 +436,11 @@ class Subscriber:
         """Read entries between the cursor and the feed's position. If there are none, the cursor may move."""
         feed, cursor, position, edition = self._feed, self.cursor, self._feed.position, self._feed.edition
         between = XRange(
-            stream=feed.stream, start=cursor + 1, end=position, count=count_max, bytes_max=bytes_max
+            stream=feed.stream,
+            start=min(cursor, position) + 1,
+            end=position,
+            count=count_max,
+            bytes_max=bytes_max,
         )
         look = XRead(streams=[(feed.stream, cursor)], count=1)
         looked, found, edges = await _turn(feed.engine, [look, between, DescribeEdges(stream=feed.stream)])
@@ -450,7 +460,10 @@ class Subscriber:
     def _pass_over(self, position: int, edition: int, edges: Edges | None) -> None:
         """Handle that there are no entries between the cursor and the position."""
         feed = self._feed
-        if edition == feed.edition and (edges is None or edges.last_id < position):
+        if self.cursor > position:
+            # Entries above the position were lost in a failover, or the cursor is of the future.
+            self._dry_edition = edition
+        elif edition == feed.edition and (edges is None or edges.last_id < position):
             # The next entry may have an ID below the position, where the feed would not see it.
             feed.rewind(self.cursor)
         elif edges is not None and 0 < self.cursor < edges.removed_upto:
@@ -460,7 +473,7 @@ class Subscriber:
             self.cursor = position
 
 
-async def _turn(engine: EngineProtocol, commands: Sequence[Command]) -> list[Reply]:
+async def _turn(engine: CommandEngine, commands: Sequence[Command]) -> list[Reply]:
     replies: list[Reply] = []
     for reply in await engine.transaction(commands):
         if isinstance(reply, EngineError):

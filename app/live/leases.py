@@ -10,8 +10,10 @@ previous reader has received them.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
+from typing import Self
 
 from app.live.in_flight import ConsumerKey
 
@@ -34,6 +36,24 @@ class ConsumerLease:
         self._replaced = replaced
         self._under_way = 0
         self._left = False
+
+    def wait_for(self, ends: Sequence[asyncio.Future[None]]) -> None:
+        """Be `alone` once these are done."""
+        left = {one for one in ends if not one.done()}
+        if not left:
+            self.alone.set_result(None)
+            return
+
+        def ended(one: asyncio.Future[None]) -> None:
+            left.discard(one)
+            if not left:
+                self.alone.set_result(None)
+                self.end()
+
+        # A reader that waits for this lease also waits for the one before it.
+        self.begin()
+        for one in tuple(left):
+            one.add_done_callback(ended)
 
     def replace(self) -> None:
         """Notify the reader that another one takes over."""
@@ -66,63 +86,70 @@ class ConsumerLease:
 
 
 class ConsumerLeases:
-    """All consumer leases of a gateway."""
+    """All consumer leases of a gateway, kept under the engine's names of streams."""
 
     def __init__(self) -> None:
+        self._prefix = ""
         self._leases: dict[str, dict[ConsumerKey, ConsumerLease]] = {}
         # Ordered: the first to watch is the first to wake.
         self._watching: dict[str, dict[asyncio.Event, None]] = {}
+
+    def under(self, prefix: str) -> Self:
+        """The same leases for a tenant, whose names of streams are without this prefix."""
+        leases = copy(self)
+        leases._prefix = prefix  # noqa: SLF001 - of its own class
+        return leases
 
     def acquire(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> ConsumerLease:
         """Lease a consumer. The previous reader is notified; the lease is `alone` when it has ended.
 
         `replaced` is called when another reader takes over this lease.
         """
-        leases = self._leases.setdefault(consumer.stream, {})
-        before = leases.get(consumer)
-        lease = leases[consumer] = ConsumerLease(consumer, replaced)
+        key = consumer._replace(stream=self._prefix + consumer.stream)
+        leases = self._leases.setdefault(key.stream, {})
+        before = leases.get(key)
+        lease = leases[key] = ConsumerLease(consumer, replaced)
 
         def forget(_: asyncio.Future[None]) -> None:
-            if leases.get(consumer) is lease:
-                del leases[consumer]
-            if not leases and self._leases.get(consumer.stream) is leases:
-                del self._leases[consumer.stream]
+            if leases.get(key) is lease:
+                del leases[key]
+            if not leases and self._leases.get(key.stream) is leases:
+                del self._leases[key.stream]
 
         lease.over.add_done_callback(forget)
-        if before is None or before.over.done():
-            lease.alone.set_result(None)
-            return lease
-
-        def alone(_: asyncio.Future[None]) -> None:
-            lease.alone.set_result(None)
-            lease.end()
-
-        # A reader that waits for this lease also waits for the one before it.
-        lease.begin()
-        before.over.add_done_callback(alone)
-        before.replace()
+        elsewhere = self._elsewhere(key, before)
+        lease.wait_for(
+            [one for one in (None if before is None else before.over, elsewhere) if one is not None]
+        )
+        if before is not None:
+            before.replace()
         return lease
+
+    def _elsewhere(self, key: ConsumerKey, before: ConsumerLease | None) -> "asyncio.Future[None] | None":
+        """Done when no other gateway has a reader of the consumer; `before` is the previous one here."""
+        return None
 
     def active(self, stream: str) -> Collection[tuple[str, str]]:
         """Group and name of the stream's connected consumers, so that they are not expired as idle while
         backpressure delays their reads.
         """
-        return {(one.group, one.name) for one in self._leases.get(stream, ())}
+        return {(one.group, one.name) for one in self._leases.get(self._prefix + stream, ())}
 
     def settled(self, stream: str) -> None:
         """Wake the watchers: entries of the stream may have been acknowledged, given back or claimed."""
-        for event in self._watching.get(stream, ()):
+        for event in self._watching.get(self._prefix + stream, ()):
             event.set()
 
     def wake(self) -> None:
         """Wake all watchers: the gateway stops."""
-        for stream in self._watching:
-            self.settled(stream)
+        for events in self._watching.values():
+            for event in events:
+                event.set()
 
     @contextmanager
     def watch(self, stream: str) -> Iterator[asyncio.Event]:
         """An event that is set whenever entries of the stream may have been settled."""
-        event = asyncio.Event()
+        event, stream = asyncio.Event(), self._prefix + stream
         self._watching.setdefault(stream, {})[event] = None
         try:
             yield event

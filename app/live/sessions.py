@@ -32,10 +32,6 @@ class AccessEnd(StrEnum):
         return RefusalError("unauthenticated", f"{detail}: come back with another one", headers=challenge)
 
 
-def _no_warning(_: int) -> None:
-    pass
-
-
 class OpenSession:
     """One session, from `OpenSessions.enter` to `leave`."""
 
@@ -52,19 +48,31 @@ class OpenSession:
         self._warn = warn
         self._timer: asyncio.TimerHandle | None = None
         self._warned = False
-        self._set_timer()
+        self._begin()
 
     def renew(self, principal: Principal) -> None:
         """Go on as this caller."""
         self.principal = principal
         self._warned = False
-        self._set_timer()
+        self._begin()
 
     def leave(self) -> None:
         """The session is over."""
         self._sessions.open.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
+
+    def revoke(self) -> None:
+        """End it, unless it is over: the caller's token was revoked."""
+        if self in self._sessions.open:
+            self.leave()
+            self.end(AccessEnd.REVOKED)
+
+    def _begin(self) -> None:
+        """Go on as the caller. A revocation may have come between its authentication and now."""
+        self._set_timer()
+        if self._sessions.is_revoked(self.principal):
+            asyncio.get_running_loop().call_soon(self.revoke)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -92,8 +100,9 @@ class OpenSession:
 class OpenSessions:
     """All sessions of the gateway whose token may end."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, is_revoked: Callable[[Principal], bool]) -> None:
         self._clock = clock
+        self.is_revoked = is_revoked
         self.open: dict[OpenSession, None] = {}
 
     def wall_s(self) -> float:
@@ -104,10 +113,10 @@ class OpenSessions:
         self,
         principal: Principal,
         end: Callable[[AccessEnd], None],
-        warn: Callable[[int], None] = _no_warning,
+        warn: Callable[[int], None] = lambda _: None,
     ) -> OpenSession:
         """Have `end` called when the caller's token expires or is revoked, and `warn` (with the milliseconds
-        that are left) before it expires.
+        that are left) before it expires. `end` is never called before this returns.
         """
         session = OpenSession(self, principal, end, warn)
         self.open[session] = None
@@ -117,6 +126,5 @@ class OpenSessions:
         """End the sessions of these callers. Returns how many there were."""
         revoked = [session for session in self.open if matches(session.principal)]
         for session in revoked:
-            session.leave()
-            session.end(AccessEnd.REVOKED)
+            session.revoke()
         return len(revoked)

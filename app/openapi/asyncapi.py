@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from app.openapi.problems import Place, problem_schema
+from app.openapi.problems import InvalidValue, problem_schema
 from app.settings import Settings
 from app.version import VERSION
 from app.websocket import frames
@@ -47,7 +47,9 @@ EXAMPLES: Final[dict[str, Json]] = {
 def document(settings: Settings) -> bytes:
     """The whole description as JSON."""
     kinds = (*frames.CLIENT_FRAMES, *frames.SERVER_FRAMES)
-    _, schemas = msgspec.json.schema_components([*kinds, Place], ref_template="#/components/schemas/{name}")
+    _, schemas = msgspec.json.schema_components(
+        [*kinds, InvalidValue], ref_template="#/components/schemas/{name}"
+    )
     schemas["AckFrame"]["properties"]["ids"]["maxItems"] = settings.ids_max
     schemas["NackFrame"]["properties"]["ids"]["maxItems"] = settings.lookups_max
     names = [_name(kind) for kind in kinds]
@@ -93,7 +95,7 @@ def _summary(kind: type[frames.BaseFrame]) -> str:
 
 def _message(kind: type[frames.BaseFrame]) -> Json:
     name = _name(kind)
-    told: Json = {
+    message: Json = {
         "name": name,
         "title": name,
         "summary": _summary(kind),
@@ -101,8 +103,8 @@ def _message(kind: type[frames.BaseFrame]) -> Json:
         "payload": {"$ref": f"#/components/schemas/{kind.__name__}"},
     }
     if name in EXAMPLES:
-        told["examples"] = [{"name": name, "payload": EXAMPLES[name]}]
-    return told
+        message["examples"] = [{"name": name, "payload": EXAMPLES[name]}]
+    return message
 
 
 def _messages(names: Sequence[str]) -> list[Json]:

@@ -17,7 +17,7 @@ from pydantic.json_schema import models_json_schema
 
 from app.http.media import JSON
 from app.http.operations import refusals
-from app.openapi.problems import Place, problem_schema
+from app.openapi.problems import InvalidValue, problem_schema
 from app.settings import Settings
 
 Json = dict[str, Any]
@@ -28,6 +28,7 @@ _NAMES: Final[Mapping[str, Json]] = {
     "stream": {"description": "The stream's name", "example": "orders"},
     "group": {"description": "The group's name", "example": "billing"},
     "consumer": {"description": "The consumer's name", "example": "worker-1"},
+    "token": {"description": "The token's ID", "example": "Zb3kq0VJm2aX"},
     "id": {"description": "The entry's ID", "example": "1526919030474-0"},
 }
 # What is a schema has one of these.
@@ -47,7 +48,7 @@ wait, and by groups of consumers.
 * An **entry** has an ID, `<ms>-<seq>`, and ordered fields; values are strings.
 * **One cursor everywhere**: each read answers with `next`; go on with `after=<next>`.
 * **Nothing is lost silently**: a read whose cursor is before removed entries reports it (`gap`).
-* **Refusals** are `application/problem+json` with a stable `code`; `/errors/<code>` tells more.
+* **Refusals** are `application/problem+json` with a stable `code`; `/errors/<code>` explains it.
 * Every answer has `Weir-Request-Id`; a problem repeats it, and so does the gateway's log.
 """
 
@@ -79,17 +80,17 @@ class Document:
 def _describe(api: FastAPI, settings: Settings) -> bytes:
     described, examples = api.openapi(), _read_examples()
     for methods in described["paths"].values():
-        for told in methods.values():
-            _show(told, examples.get(told["operationId"], {}))
-    _, components = msgspec.json.schema_components([Place], ref_template=_REF)
+        for operation in methods.values():
+            _show(operation, examples.get(operation["operationId"], {}))
+    _, components = msgspec.json.schema_components([InvalidValue], ref_template=_REF)
     modelled = described.get("components", {}).get("schemas", {}) | _models(api)
     # An enumeration of the engine's, which a type describes otherwise.
     modelled.pop("Cursor", None)
     used = {
         answer["$ref"].rpartition("/")[2]
         for methods in described["paths"].values()
-        for told in methods.values()
-        for answer in told["responses"].values()
+        for operation in methods.values()
+        for answer in operation["responses"].values()
         if "$ref" in answer
     }
     described["components"] = {

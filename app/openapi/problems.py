@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 from app.errors import CODES
 
 
-class Place(Struct):
+class InvalidValue(Struct):
     """Where a value is wrong: in the body, by a JSON pointer (RFC 6901), in a parameter or in a header."""
 
     detail: str
@@ -20,7 +20,7 @@ class Place(Struct):
 
 
 def problem_schema() -> dict[str, Any]:
-    """A refusal's body; it refers to the schema `Place`."""
+    """A refusal's body; it refers to the schema `InvalidValue`."""
     text = {"type": "string"}
     return {
         "type": "object",
@@ -35,7 +35,7 @@ def problem_schema() -> dict[str, Any]:
             "retryable": {"type": "boolean", "description": "whether the same request may work later"},
             "request_id": text,
             "redis_error": {**text, "description": "what Redis would have answered"},
-            "errors": {"type": "array", "items": {"$ref": "#/components/schemas/Place"}},
+            "errors": {"type": "array", "items": {"$ref": "#/components/schemas/InvalidValue"}},
         },
         "additionalProperties": True,
     }

@@ -16,7 +16,7 @@ from app.redis.bounds import (
     probes,
     within,
 )
-from app.redis.parsers.table import COMMANDS, parse, parse_each, parse_transaction
+from app.redis.parsers.table import COMMANDS, check_transaction, parse, parse_each
 from app.redis.request import EXECABORT, Action, CommandRequest, Visible
 from app.redis.resp import Resp, arguments, load, to_json
 from app.redis.written import text_bytes
@@ -30,13 +30,13 @@ __all__ = [
     "Visible",
     "arguments",
     "check_probed",
+    "check_transaction",
     "check_written",
     "checked",
     "is_long",
     "load",
     "parse",
     "parse_each",
-    "parse_transaction",
     "probes",
     "text_bytes",
     "to_json",

@@ -3,7 +3,7 @@
 Knows: the wire form of the "Redis over REST" SDKs. Must never know: what a command means, statuses, sockets.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -15,6 +15,7 @@ from engine import EngineError, errors
 
 # Bodies slightly beyond a limit are parsed, so that the refusal can name the limit.
 _SLACK: Final = 2
+_PIECE_BYTES: Final = 1 << 20
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -27,7 +28,7 @@ class Encoding(msgspec.Struct, frozen=True):
 
 
 Words = Sequence[bytes]
-Outcome: TypeAlias = "Resp | EngineError"
+CommandReply: TypeAlias = "Resp | EngineError"
 
 
 def one(body: bytes, encoded: Encoding, words_max: int) -> Words:
@@ -89,7 +90,7 @@ def _words_or_refusal(row: object, encoded: Encoding, words_max: int) -> Words |
         return refusal
 
 
-def outcome(found: Outcome, encoded: Encoding) -> bytes:
+def outcome(found: CommandReply, encoded: Encoding) -> bytes:
     """Write the result of one command."""
     return _encode(_outcome(found, encoded))
 
@@ -104,7 +105,23 @@ def outcomes(found: Sequence[bytes]) -> bytes:
     return b"[%b]" % b",".join(found)
 
 
-def _outcome(found: Outcome, encoded: Encoding) -> dict[str, object]:
+async def outcomes_in_pieces(found: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
+    """The same in pieces of about a MiB, long results by themselves: they are not copied together."""
+    short, size = [b"["], 0
+    for at, one in enumerate(found):
+        if at:
+            short.append(b",")
+        if size + len(one) >= _PIECE_BYTES:
+            yield b"".join(short)
+            yield one
+            short, size = [], 0
+        else:
+            short.append(one)
+            size += len(one)
+    yield b"".join([*short, b"]"])
+
+
+def _outcome(found: CommandReply, encoded: Encoding) -> dict[str, object]:
     if isinstance(found, EngineError):
         return {"error": found.redis}
     return {"result": to_json(found, base64=encoded.reply)}

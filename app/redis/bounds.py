@@ -9,16 +9,17 @@ call continues (XREAD, XREADGROUP, XAUTOCLAIM), the reply is shorter and nothing
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from app.limits import CommandLimits
-from app.redis.request import CommandRequest
+from app.redis.request import CommandRequest, Visible
+from app.redis.resp import Resp
 from engine import EngineError, entries, errors, ids
 from engine.commands import (
     Command,
+    ConfigGet,
     ListStreams,
     ProducerKey,
     XAdd,
@@ -32,7 +33,7 @@ from engine.commands import (
     XRange,
     XReadGroup,
 )
-from engine.replies import Entries, GroupInfo, PendingList, Reply
+from engine.replies import ConfigValues, Entries, GroupInfo, PendingList, Reply
 
 # The minimum size of a field in a stored entry: `"":"",`.
 _FIELD_BYTES_MIN: Final = 6
@@ -71,8 +72,20 @@ def checked(request: CommandRequest, limits: CommandLimits) -> CommandRequest:
         _check_number(named, "streams", "request_streams_max", limits.request_streams_max)
         name = "lookups_max" if limits.lookups_max < limits.ids_max and command.looks_up else "ids_max"
         _check_number(command.named_ids(), "IDs", name, getattr(limits, name))
+    if isinstance(command, ConfigGet):
+        return _with_config(request, limits.config)
     cut = _cut(command, limits.rows_max)
-    return request if cut is command else replace(request, command=cut)
+    return request if cut is command else msgspec.structs.replace(request, command=cut)
+
+
+def _with_config(request: CommandRequest, config: Sequence[tuple[str, int | str]]) -> CommandRequest:
+    """CONFIG GET of the gateway's settings too."""
+
+    def shape(reply: Reply, visible: Visible) -> Resp:
+        assert isinstance(reply, ConfigValues), "ConfigGet gives the settings"
+        return request.shape(ConfigValues(sorted([*reply.values, *config])), visible)
+
+    return msgspec.structs.replace(request, shape=shape)
 
 
 def _check_entry(body: bytes, limits: CommandLimits) -> None:
@@ -140,7 +153,7 @@ def within(
         bounded = msgspec.structs.replace(command, count=limits.rows_max)
     else:
         bounded = command
-    return replace(request, command=bounded, check=_check(command, bytes_max, limits, name))
+    return msgspec.structs.replace(request, command=bounded, check=_check(command, bytes_max, limits, name))
 
 
 def _check(command: Command, bytes_max: int, limits: CommandLimits, name: str) -> Callable[[Reply], None]:
@@ -148,7 +161,14 @@ def _check(command: Command, bytes_max: int, limits: CommandLimits, name: str) -
         # If COUNT ended the list, the reply is complete.
         if isinstance(command, XRange) and isinstance(reply, Entries):
             if reply.more and (command.count is None or reply.count < command.count):
-                raise too_long(bytes_max, name, _GO_ON if command.count is None else _COUNT_LESS)
+                way_round = _GO_ON if command.count is None else _COUNT_LESS
+                if sum(map(len, reply.parts)) + limits.entry_bytes_max < bytes_max:
+                    # The largest entry had room: it was their number that ended the read.
+                    raise errors.invalid(
+                        f"ERR the answer is too long: one turn gives no more than these {reply.count} "
+                        f"entries; {way_round}"
+                    )
+                raise too_long(bytes_max, name, way_round)
         elif isinstance(command, XPendingRange) and isinstance(reply, PendingList):
             _check_rows(command, reply, limits.rows_max)
 

@@ -5,21 +5,22 @@ Must never know: JSON, HTTP statuses, any single command.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from app import redis
 from app.auth import Action
+from app.errors import CODES, RefusalError
 from app.http.requests import Request
 from app.limits import CommandLimits
-from app.redis import CommandRequest, bodies
+from app.redis import CommandRequest, bodies, transactions
 from app.redis.bodies import Encoding, Words
+from app.redis.runs import Adds, CommandRun, Parsed, each_added, runs_alone
+from app.redis.transactions import Answered
 from engine import EngineError, errors
-from engine.commands import Command
+from engine.ids import SEQUENCE_MAX
 from engine.replies import Listing, Reply
 
 _ONE: Final = "answer_bytes_max"
@@ -27,12 +28,6 @@ _TOGETHER: Final = "pipeline_bytes_max"
 # Longer replies take milliseconds to write, so a thread writes them.
 _INLINE_BYTES_MAX: Final = 256 << 10
 _INLINE_NAMES_MAX: Final = 100
-# After this many words a pipeline yields to other requests.
-_TURN_WORDS_MAX: Final = 1_000
-
-
-# A parsed command, or the reason why it is invalid.
-Parsed: TypeAlias = "CommandRequest | EngineError"
 
 
 def parse_one(words: Words, limits: CommandLimits) -> CommandRequest:
@@ -40,22 +35,26 @@ def parse_one(words: Words, limits: CommandLimits) -> CommandRequest:
     return redis.checked(redis.parse(words), limits)
 
 
-def parse_each(rows: Sequence[Words | EngineError], limits: CommandLimits) -> list[tuple[Parsed, int]]:
-    """Parse the commands of a pipeline; each comes with its number of words."""
-    return [
-        (row, 0) if isinstance(row, EngineError) else (_checked(redis.parse_each([row])[0], limits), len(row))
-        for row in rows
-    ]
+def parse_each(rows: Sequence[Words | EngineError], limits: CommandLimits) -> CommandRun:
+    """Parse the commands of a pipeline."""
+    run = CommandRun(limits)
+    for row in rows:
+        if isinstance(row, EngineError):
+            run.add(row)
+        elif not run.add_plain(row):
+            run.add(_checked(redis.parse_each([row])[0], limits))
+    return run
 
 
-def parse_together(rows: Sequence[Words | EngineError], limits: CommandLimits) -> list[Parsed]:
+def parse_together(rows: Sequence[Words | EngineError], limits: CommandLimits) -> CommandRun:
     """Parse the commands of a transaction. Raises EXECABORT if one is unknown or has invalid arguments."""
     words = list[Words]()
     for row in rows:
         if isinstance(row, EngineError):
             raise errors.invalid(redis.EXECABORT, row.detail)
         words.append(row)
-    return [_checked(parsed, limits) for parsed in redis.parse_transaction(words)]
+    redis.check_transaction(words)
+    return parse_each(words, limits)
 
 
 def _checked(parsed: Parsed, limits: CommandLimits) -> Parsed:
@@ -81,45 +80,51 @@ async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
     """
     limits, encoded = request.gateway.command_limits, Encoding()
     parsed = parse_one(bodies.one(body, encoded, limits.words_max), limits)
-    _authorise(request, parsed)
     if getattr(parsed.command, "block_ms", None) is not None:
         assert parsed.command is not None, "it has an attribute"
-        parsed = replace(parsed, command=msgspec.structs.replace(parsed.command, block_ms=None))
-    return await _run(request, parsed, min(room, request.gateway.settings.answer_bytes_max), _ONE, encoded)
-
-
-async def run_each(
-    request: Request, requests: Sequence[tuple[Parsed, int]], encoded: Encoding
-) -> list[bytes]:
-    """Run commands one after the other. The limit of their waiting time is for all together."""
-    for parsed, _ in requests:
+        parsed = msgspec.structs.replace(
+            parsed, command=msgspec.structs.replace(parsed.command, block_ms=None)
+        )
+    room = min(room, request.gateway.settings.answer_bytes_max)
+    try:
         _authorise(request, parsed)
-    pipeline, words = _Pipeline(request, encoded), 0
-    for parsed, length in requests:
-        await pipeline.add(parsed)
-        words += 1 + length
-        if words > _TURN_WORDS_MAX:
-            # The tasks begin, then other requests have a turn.
-            words = 0
-            await asyncio.sleep(0)
+        result = await _run(request, parsed, room, _ONE, encoded)
+    except (EngineError, RefusalError) as refusal:
+        request.end_actions(CODES[refusal.code].status, refusal.code)
+        raise
+    request.end_actions(200, "")
+    return result
+
+
+async def run_each(request: Request, parsed: CommandRun, encoded: Encoding) -> list[bytes]:
+    """Run commands one after the other. The limit of their waiting time is for all together."""
+    _authorise_each(request, parsed)
+    request.take_more(parsed.count)
+    if parsed.count > 1:
+        await request.take_turn()
+    pipeline = _Pipeline(request, encoded)
+    for item in parsed.items:
+        await pipeline.add(item)
     return await pipeline.end()
 
 
-async def run_together(request: Request, requests: Sequence[Parsed], encoded: Encoding) -> list[bytes]:
+async def run_together(request: Request, parsed: CommandRun, encoded: Encoding) -> list[bytes]:
     """Run commands as one turn. Raises EngineError, and runs nothing, if too many of them read."""
-    for parsed in requests:
-        _authorise(request, parsed)
-    room, name = _room_of_each(request, requests)
-    requests = [await _probed(request, parsed, room, name) for parsed in requests]
-    requests = [_within(request, parsed, room, name) for parsed in requests]
-    commands = [command for parsed in requests if (command := _command(parsed)) is not None]
-    synced = any(isinstance(parsed, CommandRequest) and parsed.synced for parsed in requests)
-    replies = iter(await request.engine.transaction(commands, synced=synced) if commands else ())
-    return [await _shaped(request, parsed, replies, room, name, encoded) for parsed in requests]
+    _authorise_each(request, parsed)
+    request.take_more(parsed.count)
+    requests = [item.as_request() if isinstance(item, Adds) else item for item in parsed.items]
+    answered = await transactions.run(request.gateway, request.engine, requests, request.principal.quotas)
+    found: list[bytes] = []
+    for item, one in zip(parsed.items, answered, strict=True):
+        if isinstance(item, Adds):
+            found += [_added(outcome, encoded) for outcome in each_added(one.reply, len(item.bodies))]
+        else:
+            found.append(await _shaped(request, one, encoded))
+    return found
 
 
 class _Pipeline:
-    """Runs commands in order; those whose replies fit into the budget together run concurrently.
+    """Runs commands in order; those whose replies fit into the budget together are one run of the engine.
 
     The maximum of a long reply is reserved before its command runs; the unused part is released afterwards.
     """
@@ -131,40 +136,77 @@ class _Pipeline:
         self._ends_s = request.gateway.clock.monotonic() + settings.wait_ms_max / 1000
         self._left = settings.pipeline_bytes_max
         self._taken = 0
-        self._under_way: list[asyncio.Task[bytes]] = []
+        self._run = CommandRun(request.gateway.command_limits)
+        # For each command of the run but plain XADDs: the most bytes of its reply, and the limit's name.
+        self._rooms: list[tuple[int, str]] = []
         self._found: list[bytes] = []
 
-    async def add(self, parsed: Parsed) -> None:
+    async def add(self, item: Adds | Parsed) -> None:
         """Run a command after those that were added before; `end` waits for it."""
+        if self._run.is_full():
+            await self._flush()
+            await self._request.take_turn()
+        if isinstance(item, Adds):
+            self._run.add_adds(item)
+            return
         most = self._request.gateway.settings.answer_bytes_max
-        wanted = most if isinstance(parsed, CommandRequest) and redis.is_long(parsed) else 0
-        alone = _is_alone(parsed)
+        wanted = most if isinstance(item, CommandRequest) and redis.is_long(item) else 0
+        alone = isinstance(item, CommandRequest) and runs_alone(item)
         if alone or (wanted and self._taken + wanted > self._left):
             await self._flush()
         name = _ONE if wanted <= self._left else _TOGETHER
         if wanted and self._left <= 0:
-            parsed = _no_room(self._request)
+            item = _no_room(self._request)
         room = min(wanted, max(1, self._left))
+        if alone and isinstance(item, CommandRequest):
+            await self._run_alone(item, room, name)
+            return
         self._taken += room
-        left_ms = 0
-        if alone:
-            left_ms = max(1, int((self._ends_s - self._request.gateway.clock.monotonic()) * 1000))
-        work = _outcome(self._request, parsed, left_ms, room, name, self._encoded)
-        self._under_way.append(asyncio.create_task(work))
-        if alone:
-            await self._flush()
+        if isinstance(item, CommandRequest):
+            self._rooms.append((room, name))
+            item = redis.within(item, room, self._request.gateway.command_limits, name)
+        self._run.add(item)
 
     async def end(self) -> list[bytes]:
         """Return all results, in order."""
         await self._flush()
         return self._found
 
+    async def _run_alone(self, parsed: CommandRequest, room: int, name: str) -> None:
+        left_ms = max(1, int((self._ends_s - self._request.gateway.clock.monotonic()) * 1000))
+        try:
+            found = await _run(self._request, parsed.bounded(left_ms), room, name, self._encoded)
+        except EngineError as refusal:
+            found = bodies.outcome(refusal, self._encoded)
+        self._left -= len(found)
+        self._found.append(found)
+
     async def _flush(self) -> None:
-        # Tasks begin in this order; each runs its command before it waits for the log, once for all.
-        under_way, self._under_way, self._taken = self._under_way, [], 0
-        found = await asyncio.gather(*under_way)
-        self._left -= sum(map(len, found))
-        self._found += found
+        run, rooms = self._run, iter(self._rooms)
+        self._run, self._rooms, self._taken = CommandRun(self._request.gateway.command_limits), [], 0
+        commands = run.commands()
+        replies: asyncio.Future[Sequence[Reply | EngineError]] = asyncio.get_running_loop().create_future()
+        if commands:
+            self._request.engine.submit_each(commands, replies.set_result, self._request.principal.quotas)
+        else:
+            replies.set_result(())
+        before = len(self._found)
+        for outcome in run.outcomes(await replies):
+            if isinstance(outcome, tuple):
+                parsed, reply = outcome
+                answered = Answered(parsed, reply, *next(rooms))
+                self._found.append(await _shaped(self._request, answered, self._encoded))
+            else:
+                self._found.append(_added(outcome, self._encoded))
+        self._left -= sum(map(len, self._found[before:]))
+
+
+def _added(entry_id: EngineError | int, encoded: Encoding) -> bytes:
+    """The reply of a plain XADD, or of a command that was refused before."""
+    if isinstance(entry_id, EngineError):
+        return bodies.outcome(entry_id, encoded)
+    text = b"%d-%d" % (entry_id >> 64, entry_id & SEQUENCE_MAX)
+    return bodies.outcome(text, encoded) if encoded.reply else b'{"result":"%b"}' % text
 
 
 def _no_room(request: Request) -> EngineError:
@@ -175,33 +217,21 @@ def _no_room(request: Request) -> EngineError:
     )
 
 
-def _room_of_each(request: Request, requests: Sequence[Parsed]) -> tuple[int, str]:
-    """The maximum size of each long reply of a transaction, in bytes, and the setting that limits it.
-
-    All replies are made in one turn, so the budget is divided in advance. Each reply has at least one entry,
-    so the number of long replies is limited by the size of the largest entry.
-    """
-    settings = request.gateway.settings
-    long = sum(1 for parsed in requests if isinstance(parsed, CommandRequest) and redis.is_long(parsed))
-    long_max = max(1, settings.pipeline_bytes_max // settings.entry_bytes_max)
-    if long > long_max:
-        raise errors.invalid(
-            f"ERR too many reads: a transaction has at most {long_max} commands that answer with entries or "
-            f"lists ({_TOGETHER} / entry_bytes_max); use several transactions, or a pipeline"
-        )
-    share = settings.pipeline_bytes_max // max(1, long)
-    if settings.answer_bytes_max <= share:
-        return settings.answer_bytes_max, _ONE
-    return share, _TOGETHER
-
-
-def _command(parsed: Parsed) -> Command | None:
-    return parsed.command if isinstance(parsed, CommandRequest) else None
+def _authorise_each(request: Request, parsed: CommandRun) -> None:
+    for item in parsed.items:
+        if isinstance(item, Adds):
+            request.require(Action.WRITE, item.stream)
+        else:
+            _authorise(request, item)
 
 
 def _authorise(request: Request, parsed: Parsed) -> None:
     if isinstance(parsed, EngineError):
         return
+    audited = parsed.audited
+    if audited is not None:
+        action, names = audited
+        request.note_action(action, parsed.name, **names)
     group = getattr(parsed.command, "group", None)
     consumer = getattr(parsed.command, "consumer", None)
     for action in parsed.actions:
@@ -209,72 +239,26 @@ def _authorise(request: Request, parsed: Parsed) -> None:
             request.require(Action(action), stream, group, consumer)
 
 
-def _is_alone(parsed: Parsed) -> bool:
-    """Whether no other command of the pipeline may run meanwhile: it blocks, or takes several turns."""
-    if isinstance(parsed, EngineError):
-        return False
-    return getattr(parsed.command, "block_ms", None) is not None or bool(redis.probes(parsed, 0))
-
-
-async def _outcome(
-    request: Request, parsed: Parsed, block_ms_max: int, room: int, name: str, encoded: Encoding
-) -> bytes:
-    if isinstance(parsed, EngineError):
-        return bodies.outcome(parsed, encoded)
-    try:
-        return await _run(request, parsed.bounded(block_ms_max), room, name, encoded)
-    except EngineError as refusal:
-        return bodies.outcome(refusal, encoded)
-
-
 async def _run(request: Request, parsed: CommandRequest, room: int, name: str, encoded: Encoding) -> bytes:
     if parsed.command is None:
         return _immediate(request, parsed, encoded)
-    await _probe(request, parsed, room, name)
+    await transactions.probe(request.engine, request.gateway.command_limits, parsed, room, name)
     parsed = redis.within(parsed, room, request.gateway.command_limits, name)
     assert parsed.command is not None, "a limit takes no command away"
     reply = await request.execute(parsed.command, synced=parsed.synced)
     return await _written(request, parsed, reply, room, name, encoded)
 
 
-async def _probe(request: Request, parsed: CommandRequest, room: int, name: str) -> None:
-    """Check the size of an unlimited reply in advance. Raises EngineError if it would be too long."""
-    probes = redis.probes(parsed, room)
-    if probes:
-        replies = await request.engine.transaction(probes)
-        redis.check_probed(parsed, replies, room, request.gateway.command_limits, name)
-
-
-async def _probed(request: Request, parsed: Parsed, room: int, name: str) -> Parsed:
-    if isinstance(parsed, EngineError):
-        return parsed
-    try:
-        await _probe(request, parsed, room, name)
-    except EngineError as refusal:
-        return refusal
-    return parsed
-
-
-def _within(request: Request, parsed: Parsed, room: int, name: str) -> Parsed:
-    if isinstance(parsed, EngineError):
-        return parsed
-    return redis.within(parsed, room, request.gateway.command_limits, name)
-
-
-async def _shaped(
-    request: Request,
-    parsed: Parsed,
-    replies: Iterator[Reply | EngineError],
-    room: int,
-    name: str,
-    encoded: Encoding,
-) -> bytes:
+async def _shaped(request: Request, answered: Answered, encoded: Encoding) -> bytes:
+    parsed = answered.parsed
     if isinstance(parsed, EngineError):
         return bodies.outcome(parsed, encoded)
     if parsed.command is None:
         return _immediate(request, parsed, encoded)
     try:
-        return await _written(request, parsed, next(replies), room, name, encoded)
+        if not isinstance(answered.reply, EngineError):
+            request.count_delivered(answered.reply)
+        return await _written(request, parsed, answered.reply, answered.room, answered.name, encoded)
     except EngineError as refusal:
         return bodies.outcome(refusal, encoded)
 
@@ -287,10 +271,13 @@ async def _written(
     name: str,
     encoded: Encoding,
 ) -> bytes:
-    write = partial(parsed.written, reply, request.may_read, base64=encoded.reply)
-    written = await asyncio.to_thread(write) if _is_laborious(reply) else write()
-    redis.check_written(parsed, len(written), room, name)
-    return bodies.result(written)
+
+    def write() -> bytes:
+        written = parsed.written(reply, request.may_read, base64=encoded.reply)
+        redis.check_written(parsed, len(written), room, name)
+        return bodies.result(written)
+
+    return await asyncio.to_thread(write) if _is_laborious(reply) else write()
 
 
 def _is_laborious(reply: Reply | EngineError) -> bool:

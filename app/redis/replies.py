@@ -7,7 +7,7 @@ Must never know: commands, JSON, base64.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from app.redis.resp import Resp
+from app.redis.resp import Named, Pairs, Resp
 from engine import entries, ids
 from engine.replies import (
     Added,
@@ -78,8 +78,12 @@ def _claimed_ids(claimed: Iterable[Delivered]) -> Resp:
 
 
 def _flat(pairs: Iterable[tuple[str, Resp]]) -> list[Resp]:
-    """A RESP2 map: names and values alternate."""
+    """Fields of an entry: names and values alternate, a list in every protocol."""
     return [part for name, value in pairs for part in (name.encode(), value)]
+
+
+def _map(pairs: Iterable[tuple[str, Resp]]) -> Resp:
+    return Pairs(_flat(pairs))
 
 
 def entry(text: bytes) -> Resp:
@@ -91,7 +95,7 @@ def _entries(run: Entries) -> list[Resp]:
     return [entry(text) for part in run.parts for text in entries.texts(part)]
 
 
-def delivered_entry(delivered: Delivered) -> Resp:
+def delivered_entry(delivered: Delivered) -> list[Resp]:
     """Shape one entry of a group read: null fields if deleted, idle time and count if claimed."""
     fields: Resp = None if delivered.text is None else _flat(entries.pairs_of(delivered.text))
     shape: list[Resp] = [_id(delivered.id), fields]
@@ -121,14 +125,17 @@ def around_claimed(reply: AutoClaimed) -> tuple[Resp, Resp]:
 
 
 def _streams_read(reply: StreamsRead) -> Resp:
-    return [[read.stream.encode(), _entries(read.entries)] for read in reply.streams] or None
+    return Named([read.stream.encode(), _entries(read.entries)] for read in reply.streams) or None
 
 
 def _group_read(reply: GroupRead) -> Resp:
-    return [
-        [read.stream.encode(), [delivered_entry(delivered) for delivered in read.entries]]
-        for read in reply.streams
-    ] or None
+    return (
+        Named(
+            [read.stream.encode(), [delivered_entry(delivered) for delivered in read.entries]]
+            for read in reply.streams
+        )
+        or None
+    )
 
 
 def _pending_summary(reply: PendingSummary) -> Resp:
@@ -147,7 +154,7 @@ def _owner(consumer: str | None) -> bytes:
 
 
 def _consumer(info: ConsumerInfo) -> Resp:
-    return _flat(
+    return _map(
         [
             ("name", info.name.encode()),
             ("pending", info.pending),
@@ -158,7 +165,7 @@ def _consumer(info: ConsumerInfo) -> Resp:
 
 
 def _group(info: GroupInfo) -> Resp:
-    return _flat(
+    return _map(
         [
             ("name", info.name.encode()),
             ("consumers", info.consumers),
@@ -194,13 +201,13 @@ def _stream(info: StreamInfo) -> Resp:
     first = None if info.first_entry is None else entry(info.first_entry)
     last = None if info.last_entry is None else entry(info.last_entry)
     tail: list[tuple[str, Resp]] = [("groups", info.groups), ("first-entry", first), ("last-entry", last)]
-    return _flat(_stream_head(info) + tail)
+    return _map(_stream_head(info) + tail)
 
 
 def _stream_detail(detail: StreamDetail) -> Resp:
     groups: Resp = [_group_detail(group) for group in detail.groups]
     tail: list[tuple[str, Resp]] = [("entries", _entries(detail.entries)), ("groups", groups)]
-    return _flat(_stream_head(detail.stream) + tail)
+    return _map(_stream_head(detail.stream) + tail)
 
 
 def _group_detail(detail: GroupDetail) -> Resp:
@@ -209,7 +216,7 @@ def _group_detail(detail: GroupDetail) -> Resp:
         [_id(entry_id), _owner(consumer), time_ms, deliveries]
         for entry_id, consumer, time_ms, deliveries in detail.pending
     ]
-    return _flat(
+    return _map(
         [
             ("name", info.name.encode()),
             ("last-delivered-id", _id(info.last_delivered_id)),
@@ -225,7 +232,7 @@ def _group_detail(detail: GroupDetail) -> Resp:
 
 def _consumer_detail(detail: ConsumerDetail) -> Resp:
     pending: Resp = [[_id(entry_id), time_ms, deliveries] for entry_id, time_ms, deliveries in detail.pending]
-    return _flat(
+    return _map(
         [
             ("name", detail.name.encode()),
             ("seen-time", detail.seen_time_ms),

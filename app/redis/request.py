@@ -5,7 +5,6 @@ Must never know: the syntax of any command, the internals of the engine, HTTP.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import msgspec
@@ -18,6 +17,7 @@ from engine.replies import Presence, Reply
 
 Action = Literal["read", "write", "consume", "manage", "admin"]
 Visible = Callable[[str], bool]
+_AUDITED: Final = ("manage", "admin")
 
 
 def _everything(_: str) -> bool:
@@ -36,8 +36,7 @@ def _not_shaped(_: Reply, __: Visible) -> Resp:
     raise AssertionError("an immediate answer comes without a reply of the engine")
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRequest:
+class CommandRequest(msgspec.Struct, frozen=True):
     """A parsed command.
 
     `command` is the engine command, None if the reply needs no engine (`immediate`). `name` is in lower
@@ -82,6 +81,19 @@ class CommandRequest:
         return written.written(self.shape(reply, visible), base64=base64) if text is None else text
 
     @property
+    def audited(self) -> tuple[str, dict[str, object]] | None:
+        """For the audit log, of commands that change streams, groups or the gateway: action and names."""
+        actions = [action for action in self.actions if action in _AUDITED]
+        if self.command is None or not self.command.changes or not actions:
+            return None
+        found: dict[str, object] = {"streams": self.streams} if self.streams else {}
+        for name in ("group", "consumer"):
+            value = getattr(self.command, name, None)
+            if value is not None:
+                found[name] = value
+        return actions[0], found
+
+    @property
     def ids_alone(self) -> bool:
         """Whether the reply of a claim has IDs only."""
         command = self.command
@@ -96,7 +108,7 @@ class CommandRequest:
             return self
         if 0 < command.block_ms <= block_ms_max:
             return self
-        return replace(self, command=msgspec.structs.replace(command, block_ms=block_ms_max))
+        return msgspec.structs.replace(self, command=msgspec.structs.replace(command, block_ms=block_ms_max))
 
 
 def for_engine(command: Command, shape: Callable[[Reply], Resp] = replies.resp) -> CommandRequest:

@@ -18,6 +18,21 @@ from engine import errors
 # `bytes` are bulk strings, `str` the simple ones (OK, PONG, the lines of HELP).
 Resp: TypeAlias = "int | bytes | str | list[Resp] | None"
 
+
+class Pairs(list["Resp"]):
+    """Names and values alternate: a map, where the protocol has maps."""
+
+
+class Named(list["Resp"]):
+    """Lists of a name and its value: a map too."""
+
+
+class Verbatim(bytes):
+    """Text for people."""
+
+    __slots__ = ()
+
+
 # JavaScript's Number.MAX_SAFE_INTEGER: above it neighbouring integers become one.
 _INTEGER_MAX: Final = (1 << 53) - 1
 

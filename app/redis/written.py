@@ -22,7 +22,7 @@ from engine import entries
 from engine.replies import AutoClaimed, Claimed, Delivered, Entries, GroupRead, Reply, StreamsRead
 
 _encode: Final = msgspec.json.Encoder().encode
-# The end of an entry without an encoding and without repeated names.
+# The end of an entry without an encoding and without repeated names; metadata may end so too.
 _PLAIN_END: Final = b'"}}'
 # Positions in a split at quotation marks, if there is no backslash: id, its text, fields, names and values.
 _ID, _FIELDS_FROM = 3, 7
@@ -53,7 +53,7 @@ def text_bytes(reply: Reply) -> int:
 
 
 def _entry(text: bytes, *, base64: bool) -> bytes:
-    if b"\\" not in text and text.endswith(_PLAIN_END):
+    if b"\\" not in text and text.endswith(_PLAIN_END) and not entries.has_meta(text):
         words = text.split(b'"')
         if base64:
             return b'["%b",["%b"]]' % (_base64(words[_ID]), b'","'.join(map(_base64, words[_FIELDS_FROM::2])))

@@ -16,6 +16,7 @@ from app.live.in_flight import CHECK_S, ConsumerKey, PendingCheck
 from app.sse import cursors as wire
 from app.sse import events
 from app.sse.tails import Put, retry_ms
+from app.tenants import Tenant
 from engine import ids
 from engine.commands import Cursor, XReadGroup
 from engine.replies import Delivered, GroupRead, PendingList, StreamDeliveries
@@ -43,21 +44,22 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumerSource:
     """Events of one consumer: its own pending entries first, then released entries, then new ones."""
 
-    def __init__(self, gateway: Gateway, options: ConsumerOptions) -> None:
+    def __init__(self, gateway: Gateway, tenant: Tenant, options: ConsumerOptions) -> None:
         self._gateway = gateway
-        self._engine = gateway.engine
+        self._engine = tenant.engine
+        self._leases = tenant.leases
         self._clock = gateway.clock
         self._options = options
-        self._lease = gateway.leases.acquire(options.key, self._replace)
+        self._lease = tenant.leases.acquire(options.key, self._replace)
         self._replaced = False
         # Sent and, as far as known, neither acknowledged nor claimed by others.
         self._in_flight: set[int] = set()
         self._silent_since = gateway.clock.monotonic()
 
     @classmethod
-    async def begin(cls, gateway: Gateway, options: ConsumerOptions) -> "ConsumerSource":
+    async def begin(cls, gateway: Gateway, tenant: Tenant, options: ConsumerOptions) -> "ConsumerSource":
         """Lease the consumer; waits until its previous reader has ended."""
-        source = cls(gateway, options)
+        source = cls(gateway, tenant, options)
         try:
             await asyncio.wait((source._lease.alone,))
         except BaseException:
@@ -82,7 +84,7 @@ class ConsumerSource:
     async def run(self, put: Put) -> None:
         """Send the history, then released and new entries, with at most `in_flight_max` in flight."""
         until = self._lease.until
-        with self._gateway.leases.watch(self._options.stream) as settled:
+        with self._leases.watch(self._options.stream) as settled:
             cursor: int | Cursor = 0
             while not until.done():
                 room = await self._room(put, settled)
@@ -116,6 +118,7 @@ class ConsumerSource:
         )
         reply = await self._engine.execute(command, until=self._lease.until)
         assert isinstance(reply, GroupRead), "XREADGROUP replies with a GroupRead"
+        self._gateway.trace_read(options.group, options.consumer, reply)
         return reply.streams[0] if reply.streams else None
 
     async def _give(self, found: StreamDeliveries, put: Put) -> None:
@@ -131,13 +134,14 @@ class ConsumerSource:
             given = [one.id for one in found.entries]
             if taken:
                 self._in_flight.update(given)
+                self._gateway.counters.delivered["sse"] += len(given)
                 self._silent_since = self._clock.monotonic()
             elif not found.history:
                 await self._give_back(given)
 
     async def _give_back(self, unsent: Sequence[int]) -> None:
         await self._engine.execute(self._options.key.give_back(unsent))
-        self._gateway.leases.settled(self._options.stream)
+        self._leases.settled(self._options.stream)
 
     # --- what is in flight ----------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 Knows: the form of a cursor, of an entry's event and of the events around it.
 Must never know: sockets, parameters, where entries come from.
 
-The cursor of several streams is one ID for each, in the order of the request, behind a mark that tells these
-streams from others: `1c2d3e4f.1526919030474-55~0-0`. For clients it is opaque.
+The cursor of several streams is one ID for each, in the order of the request, behind a hash of these
+streams: `1c2d3e4f.1526919030474-55~0-0`. For clients it is opaque.
 """
 
 import hashlib
@@ -105,7 +105,7 @@ def caught_up(cursor: bytes) -> bytes:
 def gap(missed: FeedGap, *, named: bool) -> bytes:
     """What was lost; where there are several streams, of which."""
     members: dict[str, object] = {"stream": missed.stream} if named else {}
-    members |= gap_members(EngineGap(missed.after, missed.first_available, missed.lost))
+    members |= gap_members(missed.gap)
     return events.event(b"gap", msgspec.json.encode(members))
 
 

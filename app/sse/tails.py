@@ -14,14 +14,14 @@ from app.auth import Principal
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Receive, wait_for_disconnect
 from app.http.entries.entry_pages import gap_refused
-from app.http.responses import GONE_EXTENSION, Response, Scope, Send
+from app.http.responses import GONE_EXTENSION, WAITED_STATE, Response, Scope, Send
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from app.live.sessions import AccessEnd
+from app.metrics.counters import Counters
 from app.sse import cursors as wire
 from app.sse import events
 from app.sse.cursors import TailOptions
 from engine import Clock, EngineError
-from engine.replies import Gap as EngineGap
 
 # Maximum size of one write: what a stalled client costs beyond its socket's buffer.
 _PIECE_COUNT_MAX: Final = 1_000
@@ -63,7 +63,12 @@ class EventStream(Response):
     """A response of server-sent events; without a source, only its headers. The source is always closed."""
 
     def __init__(
-        self, gateway: Gateway, source: EventSource | None, principal: Principal, request_id: str
+        self,
+        gateway: Gateway,
+        source: EventSource | None,
+        principal: Principal,
+        unfollow: Callable[[], None],
+        request_id: str,
     ) -> None:
         super().__init__(204)
         self.status_code = 200
@@ -71,10 +76,14 @@ class EventStream(Response):
         self._gateway = gateway
         self._source = source
         self._principal = principal
+        self._unfollow = unfollow
         self._request_id = request_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the source ends, or the client leaves or accepts no data."""
+        connections = self._gateway.counters.connections
+        connections["sse"] += 1
+        scope["state"][WAITED_STATE] = True
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             if self._source is None:
@@ -85,7 +94,8 @@ class EventStream(Response):
         finally:
             if self._source is not None:
                 self._source.close()
-            self._gateway.unfollow()
+            self._unfollow()
+            connections["sse"] -= 1
 
     async def _run(self, source: EventSource, receive: Receive, put: Put, send: Send) -> None:
         ended: asyncio.Future[AccessEnd] = asyncio.get_running_loop().create_future()
@@ -163,7 +173,10 @@ async def _put(send: Send, gone: Callable[[], bool], piece: bytes) -> None:
 class TailSource:
     """Events of one or several followed streams."""
 
-    def __init__(self, tails: Sequence[Subscriber], wanted: TailOptions, clock: Clock) -> None:
+    def __init__(
+        self, tails: Sequence[Subscriber], wanted: TailOptions, clock: Clock, counters: Counters
+    ) -> None:
+        self._counters = counters
         self._tails = tails
         self._wanted = wanted
         self._clock = clock
@@ -172,7 +185,7 @@ class TailSource:
         self._count_max = max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails))
 
     @classmethod
-    async def begin(cls, feeds: Feeds, wanted: TailOptions, clock: Clock) -> "TailSource":
+    async def begin(cls, feeds: Feeds, wanted: TailOptions, clock: Clock, counters: Counters) -> "TailSource":
         """Follow all streams or none. Raises EngineError."""
         tails: list[Subscriber] = []
         try:
@@ -182,7 +195,7 @@ class TailSource:
             for tail in tails:
                 tail.close()
             raise
-        return cls(tails, wanted, clock)
+        return cls(tails, wanted, clock, counters)
 
     def stop(self, pumping: asyncio.Future[None]) -> None:
         """Cancel `run`: the client has its cursor, so nothing is lost."""
@@ -224,13 +237,15 @@ class TailSource:
             if item is not None:
                 found = True
                 await put(self._events(item, place, cursors))
+                if isinstance(item, FeedPage):
+                    self._counters.delivered["sse"] += item.count
         return found
 
     def _events(self, item: FeedPage | FeedGap, place: int, cursors: Sequence[int]) -> bytes:
         if isinstance(item, FeedPage):
             return wire.page(item, self._wanted, place, cursors)
         if self._wanted.fail_on_gap:
-            raise gap_refused(EngineGap(item.after, item.first_available, item.lost))
+            raise gap_refused(item.gap)
         return wire.gap(item, named=self._wanted.several)
 
     async def _change(self, seconds_max: float) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase
 from app.http.entries import entry_bodies
-from app.http.entries.entry_bodies import Published
+from app.http.entries.entry_bodies import ParsedEntries
 from app.http.media import NDJSON, MediaType
 from app.http.middleware.request_id import as_refusal
 from app.http.responses import Response, refuse
@@ -98,7 +98,7 @@ class PublishCoalescer:
             for one in pending:
                 one.finish(refuse(as_refusal(error, one.request_id), one.request_id))
 
-    def _read(self, pending: Sequence[PendingPublish]) -> Published | None:
+    def _read(self, pending: Sequence[PendingPublish]) -> ParsedEntries | None:
         """All bodies as the lines of one; None unless each is one entry without an ID."""
         lines = b"\n".join([one.body for one in pending])
         try:
@@ -109,8 +109,8 @@ class PublishCoalescer:
 
     def _answer(self, location: bytes, pending: Sequence[PendingPublish], replies: Replies) -> None:
         (reply,) = replies
-        if isinstance(reply, EngineError) and reply.code == "internal":
-            # One of them may have caused the fault, so none is tried again.
+        if isinstance(reply, EngineError) and (reply.code == "internal" or "outcome" in reply.members):
+            # One of them may have caused the fault, or a backend may have stored them: none is tried again.
             for one in pending:
                 one.finish(refuse(to_refusal(reply), one.request_id))
         elif isinstance(reply, Added):

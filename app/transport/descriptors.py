@@ -21,6 +21,10 @@ class Descriptors:
     def __init__(self) -> None:
         self._quiet_until_s = 0.0
 
+    def are_used_up(self, now_s: float) -> bool:
+        """Whether the last one was in use within a minute."""
+        return now_s < self._quiet_until_s
+
     def taken(self, number: int, now_s: float) -> None:
         """Note the descriptor of a new connection."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,6 +1,7 @@
 """The fast path: plain requests are answered where their bytes arrive, by the endpoints of their routes.
 
-Knows: when a connection is between two requests, how an answer becomes one write.
+Knows: when a connection is between two requests, how an answer becomes one write, who calls, and that a
+request of a caller with many connections begins in its connection's turn, on either way.
 Must never know: what an operation does; it knows none by its name.
 
     bytes ─► plain, whole, in turn? ─ yes ─► a single entry ─► with those of other connections ─┐
@@ -11,21 +12,26 @@ Tests that compare both ways byte by byte (tests/app/test_fast_path.py) hold the
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any, Final
 
-from app.auth import Action, Resource
+from app.auth import UNAUTHENTICATED, Action, Principal, Resource
+from app.auth.rate_limiter import Meter, RateLimiter, address_key, caller_of
+from app.errors import RefusalError
 from app.gateway import Gateway, Phase
+from app.http.client_address import FORWARDED_FOR, Client, TrustedProxies, client_address
 from app.http.middleware import codings
-from app.http.middleware.origins import Origins
+from app.http.middleware.origins import OriginCheck
 from app.http.middleware.request_id import SAFETY, RequestIds
 from app.http.operations.table import RouteTable
-from app.http.responses import Response
+from app.http.responses import GONE_EXTENSION, WAITED_STATE, NoResponse, Response
+from app.live.fair_queue import TASK_COST, ConnectionTurn
 from app.transport.coalescing import PublishCoalescer
 from app.transport.http_connection import HttpConnection, Limits, status_line
 from app.transport.inline import InlineHandler, InlineRequest
-from app.transport.plain_requests import PlainRequest, PlainRequests
+from app.transport.plain_requests import Head, PlainRequest, PlainRequests
 
 # What one client may send ahead of its answers before reading from it is paused.
 _AHEAD_BYTES_MAX: Final = 64 << 10
@@ -34,6 +40,7 @@ _AT_ONCE_MAX: Final = 16
 # Large bodies are not copied behind their heads.
 _JOINED_BYTES_MAX: Final = 16 << 10
 _CLOSE: Final = (b"connection", b"close")
+_NO_STATE: Final[Mapping[str, Any]] = {}
 
 
 def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -41,9 +48,10 @@ def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 
 _SAFETY: Final = _lines(SAFETY)
+_SAFETY_NAMES: Final = frozenset(name for name, _ in SAFETY)
 _GOODBYE: Final = _lines([_CLOSE])
 _ENTRY_STORED: Final = (
-    b"%b%b%b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nweir-request-id: %b\r\n%b%b\r\n%b"
+    b"%b%b%b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%bweir-request-id: %b\r\n%b%b\r\n%b"
 )
 
 
@@ -51,10 +59,16 @@ class FastPath:
     """What the connections of one application share."""
 
     def __init__(
-        self, gateway: Gateway, routes: RouteTable, origins: Origins, request_ids: RequestIds
+        self,
+        gateway: Gateway,
+        routes: RouteTable,
+        origins: OriginCheck,
+        request_ids: RequestIds,
+        proxies: TrustedProxies | None,
     ) -> None:
         self.gateway = gateway
         self.request_ids = request_ids
+        self.proxies = proxies
         self.requests = PlainRequests(gateway.settings, routes, origins)
         self.coalescer = PublishCoalescer(gateway)
         # How answers begin, by status; made of the server's headers, which change with the date.
@@ -73,13 +87,17 @@ class FastPath:
 class PendingRequest:
     """A request that waits for its answer, on its connection; `data` is all of it."""
 
-    __slots__ = ("began_s", "connection", "data", "request", "request_id")
+    __slots__ = ("began_s", "connection", "data", "meter", "request", "request_id", "state")
 
     def __init__(self, connection: "FastPathConnection", request: PlainRequest, data: bytes) -> None:
         self.connection = connection
         self.request = request
         self.data = data
+        # Counts for its caller; None without a limit.
+        self.meter: Meter | None = None
         self.request_id = connection.shared.request_ids.new_id()
+        # As in the scope of a request of the ordinary way.
+        self.state: Mapping[str, Any] = _NO_STATE
         self.began_s = connection.shared.gateway.clock.monotonic()
 
     @property
@@ -87,9 +105,38 @@ class PendingRequest:
         """The request's body."""
         return self.data[self.request.body_at :]
 
+    @property
+    def client(self) -> Client | None:
+        """The client's address."""
+        return self.connection.client_of(self.request.head)
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call back in the next cycle of the loop."""
         self.connection.loop.call_soon(callback)
+
+    def take(self, limiter: RateLimiter, principal: Principal) -> bool:
+        """Count it against its caller's rate; whether that leaves room for it."""
+        self.meter = limiter.meter(principal, client_address({"client": self.client}))
+        try:
+            if self.meter is not None:
+                self.meter.take(1, len(self.body))
+        except RefusalError:
+            self.meter = None
+            return False
+        return True
+
+    def give_back(self) -> None:
+        """Give back what was counted: its route counts it again."""
+        if self.meter is not None:
+            self.meter.give_back()
+            self.meter = None
+
+    def count_answer(self, size: int) -> bytes:
+        """Count the bytes of its answer. Returns the lines of the head that show its caller's limits."""
+        if self.meter is None:
+            return b""
+        self.meter.charge(size)
+        return _lines(self.meter.headers())
 
     def begin(self) -> bool:
         """Serve it by its route's endpoint. False, with nothing done, if that has to be the ordinary way."""
@@ -97,13 +144,24 @@ class PendingRequest:
         if gateway.phase is not Phase.READY:
             return False
         target, query, head, *_ = self.request
-        scope = {"headers": head.headers, "query_string": query, "state": {"request_id": self.request_id}}
-        called = partial(InlineRequest, gateway, scope, target.names, self.body)
-        handler = target.route.respond(called, self.request_id)
-        return InlineHandler(gateway.engine, handler, self.finish).begin()
+        self.state = {**self.connection.app_state, "request_id": self.request_id}
+        scope = {
+            "headers": head.headers,
+            "query_string": query,
+            "state": self.state,
+            "client": self.client,
+            "extensions": self.connection.extensions,
+        }
+        request = InlineRequest(gateway, scope, self.connection.receive, target.names, self.body)
+        handler = target.route.respond(lambda: request, self.request_id)
+        has_begun = InlineHandler(handler, self.finish, self.connection.tasks).begin()
+        if not has_begun and request.meter is not None:
+            request.meter.give_back()
+        return has_begun
 
     def serve(self) -> None:
         """Serve it by its route, one way or the other."""
+        self.give_back()
         if not self.begin():
             self.connection.hand_to_parser(self)
 
@@ -128,11 +186,38 @@ class FastPathConnection(HttpConnection):
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._missing_bytes = 0
+        self._awaits_body = False
+        # Whether it goes on with them by itself, soon or in its turn.
         self._catching_up = False
+        # Begins what the parser has read, once it is the connection's turn.
+        self._due: Callable[[], None] | None = None
         self._answering: PendingRequest | None = None
+        # What may be published without a look at its caller, while the policy's epoch is the same and its
+        # token holds.
+        self._allowed: PlainRequest | None = None
+        self._allowed_epoch = 0
+        self._allowed_until_s = inf
         self._leaving = False
         self._idle_since = 0.0
         self._idle: asyncio.TimerHandle | None = None
+        # Whether the client has left; and done once it has, where a request waits meanwhile.
+        self._is_lost = False
+        self._gone: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.extensions = {GONE_EXTENSION: transport.is_closing}
+        address = client_address({"client": self.client})
+        self._turn = ConnectionTurn(self.shared.gateway.requests, address_key(address), self._take_turn)
+        # The head of the request before, if its caller is known.
+        self._head: Head | None = None
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """Wait until the client has left: its request is here as a whole."""
+        if not self._is_lost:
+            self._gone = self.loop.create_future()
+            await self._gone
+        return {"type": "http.disconnect"}
 
     def data_received(self, data: bytes) -> None:
         if self._held or self._answering is not None:
@@ -145,9 +230,11 @@ class FastPathConnection(HttpConnection):
             super().data_received(rest)
 
     def _serve(self, data: bytes) -> bytes:
-        """Serve plain requests; what is left for the parser, which is between two requests."""
+        """Serve plain requests. Returns what the parser is to take now."""
         at = 0
-        for _ in range(_AT_ONCE_MAX):
+        for number in range(_AT_ONCE_MAX):
+            if number and not self.shared.gateway.cycle.has_time():
+                break
             is_in_turn = at < len(data) and self.is_between_requests
             request = self.shared.requests.read(data, at) if is_in_turn else None
             if request is None:
@@ -155,6 +242,9 @@ class FastPathConnection(HttpConnection):
             end = at + request.end
             if end > len(data):
                 self._await_body(data[at:], end - len(data))
+                return b""
+            self._find_caller(request.head)
+            if not self._may_go_on(data[at:]):
                 return b""
             if not self._begin(request, data[at:end]):
                 return data[at:]
@@ -167,29 +257,112 @@ class FastPathConnection(HttpConnection):
                 self._catch_up_soon()
         return b""
 
+    def _find_caller(self, head: Head) -> None:
+        """Take turns with the connections of the request's caller. Equal heads are one object, so the
+        caller is looked up once.
+        """
+        if head is not self._head:
+            principal = self.shared.gateway.policy.recognise(head.headers, self.client_certificate)
+            self._head = head if principal else None
+            address = client_address({"client": self.client_of(head)})
+            self._turn.pass_to(caller_of(principal or UNAUTHENTICATED, address))
+
+    def _may_go_on(self, data: bytes) -> bool:
+        """Whether this may be served now. Otherwise it waits for the connection's turn."""
+        if self._turn.may_go_on():
+            return True
+        self.request_taken()
+        self._catching_up = True
+        self._hold(data)
+        return False
+
+    def begin_parsed(self, scope: Mapping[str, Any], begin: Callable[[], None]) -> None:
+        """Begin what the parser has read in the connection's turn. Its caller is its address: its token is
+        not known yet. A request that had its turn in front of the parser keeps it.
+        """
+        if not self._turn.has_turn:
+            self._head = None
+            proxies = self.shared.proxies
+            client = self.client if proxies is None else proxies.resolve(scope)
+            self._turn.pass_to(address_key(client_address({"client": client})))
+        self._begin_in_turn(begin)
+
+    def _begin_in_turn(self, begin: Callable[[], None]) -> None:
+        may_go_on = self._turn.may_go_on(TASK_COST)
+        if self.is_upgraded and may_go_on:
+            self._turn.leave()
+            self.resume_reading()
+        elif self.is_upgraded:
+            # What comes now is for the protocol that takes over.
+            self.pause_reading()
+        if may_go_on:
+            begin()
+        else:
+            self._due = begin
+
+    def _take_turn(self) -> None:
+        begin, self._due = self._due, None
+        try:
+            if begin is None:
+                self._catch_up()
+            elif not self.transport.is_closing():
+                self._begin_in_turn(begin)
+        except Exception:
+            # As the loop does where this happens in `data_received`.
+            self.transport.abort()
+            raise
+
+    def client_of(self, head: Head) -> Client | None:
+        """The address of a request's client: the peer's, or what a trusted proxy says."""
+        proxies, forwarded = self.shared.proxies, head.headers.get(FORWARDED_FOR)
+        return (
+            self.client if proxies is None or forwarded is None else proxies.find(self.client, (forwarded,))
+        )
+
     # --- one request and its answer -------------------------------------------------------------------------
 
     def _begin(self, request: PlainRequest, data: bytes) -> bool:
         pending = self._answering = PendingRequest(self, request, data)
         self.request_taken()
         stream = request.stream
-        if stream is not None and self._may_publish(request, stream):  # noqa: SIM102 - one decision, one act
+        if stream is not None and self._may_publish(pending, stream):
             if self.shared.coalescer.add(pending, stream):
                 return True
+            pending.give_back()
         if pending.begin():
             return True
         self._answering = None
+        self._turn.has_turn = True
         return False
 
-    def _may_publish(self, request: PlainRequest, stream: str) -> bool:
-        """Whether the caller is known to have the right to publish. Otherwise its route decides."""
-        principal = self.shared.gateway.policy.recognise(request.head.headers)
-        return principal is not None and principal.may(Action.WRITE, Resource(stream))
+    def _may_publish(self, pending: PendingRequest, stream: str) -> bool:
+        """Whether the caller is known to have the right to publish under this name, without quotas and within
+        its rate.
+        Otherwise its route decides.
+        """
+        gateway, request = self.shared.gateway, pending.request
+        policy, limiter = gateway.policy, gateway.rate_limiter
+        if request is self._allowed and policy.epoch == self._allowed_epoch:
+            until_s = self._allowed_until_s
+            if until_s == inf or gateway.clock.wall_ms() < until_s * 1000:
+                return True
+        principal = policy.recognise(request.head.headers, self.client_certificate)
+        if principal is None or principal.quotas or principal.prefix:
+            return False
+        if not principal.may(Action.WRITE, Resource(stream)):
+            return False
+        if limiter is None or not limiter.limits(principal):
+            # A head that came before is the same object: so are its credentials and its stream.
+            self._allowed, self._allowed_epoch = request, policy.epoch
+            self._allowed_until_s = inf if principal.expires_s is None else principal.expires_s
+            return True
+        return pending.take(limiter, principal)
 
     def hand_to_parser(self, pending: PendingRequest) -> None:
         """Serve a request that was taken, and not begun, the ordinary way."""
         self._answering = None
         if not self.transport.is_closing():
+            self._turn.has_turn = True
             super().data_received(pending.data)
             if self._leaving:
                 super().shutdown()
@@ -226,7 +399,9 @@ class FastPathConnection(HttpConnection):
             self._write(response, pending.request_id)
         elif response.unsent is not None:
             response.unsent()
-        self._ended(pending, response.status_code, len(response.body))
+        # The ordinary way refuses nothing to a client that has left.
+        code = "" if isinstance(response, NoResponse) else response.code
+        self._ended(pending, response.status_code, len(response.body), code)
 
     def finish_entry(self, pending: PendingRequest, location: bytes, entry_id: bytes) -> None:
         """Send what the route would say of a single entry that is stored."""
@@ -239,6 +414,7 @@ class FastPathConnection(HttpConnection):
                     location,
                     entry_id,
                     len(content),
+                    pending.count_answer(len(content)),
                     pending.request_id.encode(),
                     _SAFETY,
                     _GOODBYE if self._is_last else b"",
@@ -249,18 +425,25 @@ class FastPathConnection(HttpConnection):
                 self.transport.close()
         self._ended(pending, 201, len(content))
 
-    def _ended(self, pending: PendingRequest, status: int, sent_bytes: int) -> None:
+    def _ended(self, pending: PendingRequest, status: int, sent_bytes: int, code: str = "") -> None:
         self._answering = None
         self.count_answer()
-        target = pending.request.target
-        self.shared.request_ids.note(
-            pending.request_id,
-            target.method,
-            target.path,
-            status=status,
-            sent_bytes=sent_bytes,
-            began_s=pending.began_s,
-        )
+        target, request_ids = pending.request.target, self.shared.request_ids
+        waited = WAITED_STATE in pending.state
+        if not code and status < request_ids.logged_from:
+            request_ids.count(target.route.label, status, None if waited else pending.began_s)
+        else:
+            request_ids.note(
+                pending.request_id,
+                target.method,
+                target.path,
+                status=status,
+                sent_bytes=sent_bytes,
+                began_s=pending.began_s,
+                route=target.route.label,
+                code=code,
+                waited=waited,
+            )
         self._idle_since = self.loop.time()
         if self._idle is None:
             self._idle = self.loop.call_later(self.keep_alive_s, self._idle_over)
@@ -268,11 +451,12 @@ class FastPathConnection(HttpConnection):
 
     def _write(self, response: Response, request_id: str) -> None:
         closing = self._is_last or _CLOSE in response.raw_headers
+        given = _SAFETY_NAMES.intersection([name for name, _ in response.raw_headers])
         head = b"%b%bweir-request-id: %b\r\n%b%b\r\n" % (
             self.shared.start(response.status_code, self.default_headers),
             _lines(response.raw_headers),
             request_id.encode(),
-            _SAFETY,
+            _lines([header for header in SAFETY if header[0] not in given]) if given else _SAFETY,
             _GOODBYE if self._is_last and _CLOSE not in response.raw_headers else b"",
         )
         if len(response.body) <= _JOINED_BYTES_MAX:
@@ -295,12 +479,15 @@ class FastPathConnection(HttpConnection):
         data = b"".join(self._held)
         self._held.clear()
         self._held_bytes = self._missing_bytes = 0
-        self.request_arrived()
+        if self._awaits_body:
+            self._awaits_body = False
+            self.request_arrived()
         self.resume_reading()
         return data
 
     def _await_body(self, data: bytes, missing_bytes: int) -> None:
         self._missing_bytes = missing_bytes + len(data)
+        self._awaits_body = True
         self._hold(data)
         self.request_arrives()
 
@@ -326,7 +513,7 @@ class FastPathConnection(HttpConnection):
             # Closed, or uvicorn's own timer runs, since the last answer went the full way.
             return
         left_s = self._idle_since + self.keep_alive_s - self.loop.time()
-        if self._answering is not None or not self.is_between_requests:
+        if self._answering is not None or self._held or not self.is_between_requests:
             left_s = self.keep_alive_s
         if left_s > 0:
             self._idle = self.loop.call_later(left_s, self._idle_over)
@@ -351,7 +538,11 @@ class FastPathConnection(HttpConnection):
         super().handle_websocket_upgrade()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
         self._end_idle()
+        self._turn.leave()
         self._held.clear()
         super().connection_lost(exc)
 

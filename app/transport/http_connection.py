@@ -1,7 +1,7 @@
 """A guard in front of uvicorn's HTTP: what is bounded before there is a request.
 
 Knows: bytes of a request's head, the time it may take to arrive, how long a peer may take nothing of its
-answer; and tells whoever answers whether what it writes still leaves.
+answer; and reports to the code that answers whether the client is still there.
 Must never know: ASGI, routes, what a refusal looks like. It leans on private parts of the very version of
 uvicorn that is pinned; the tests of slow and oversized requests are its alarm.
 
@@ -12,11 +12,15 @@ reader that never reads stay for ever.
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from app.auth import certificates
+from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.errors import RefusalError
 from app.http.responses import GONE_EXTENSION, Response
 from app.transport.descriptors import Descriptors
@@ -28,9 +32,17 @@ _ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | 
 
 # What a head has besides its method, its path and its headers.
 _LINE_BYTES: Final = len("  HTTP/1.1\r\n\r\n")
+# At a stop a peer has this long to answer TLS's goodbye; idle clients do not look for it.
+_GOODBYE_S_MAX: Final = 1.0
 
 # Of the whole process, as they are.
-_DESCRIPTORS: Final = Descriptors()
+DESCRIPTORS: Final = Descriptors()
+
+
+# Parsing a request takes as long as answering a simple one, and many small ones fit into what is received at
+# once: so much is parsed before others have a turn, and more where it holds one request at most.
+_SLICE_BYTES_MIN: Final = 4 << 10
+_SLICE_BYTES_MAX: Final = 64 << 10
 
 
 class _HeadTooLargeError(Exception):
@@ -49,6 +61,18 @@ class Limits(NamedTuple):
     stall_s_max: int
 
 
+class _FlowControl(FlowControl):
+    """Reads no more while anything waits that was read: uvicorn would, for the body of each request."""
+
+    def __init__(self, transport: asyncio.Transport, is_behind: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self._is_behind = is_behind
+
+    def resume_reading(self) -> None:
+        if not self._is_behind():
+            super().resume_reading()
+
+
 class HttpConnection(HttpToolsProtocol):
     """One connection. Subclassed with the limits in force, see `guarded`."""
 
@@ -58,6 +82,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
         super().__init__(*arguments, **named)
+        # None without TLS, or where the client has shown none.
+        self.client_certificate: ClientCertificate | None = None
         # Nothing that comes is looked at any more; what was asked before is still answered.
         self._refused = False
         # Of a head that is not over: what came of it, and what the parser has made of it.
@@ -71,12 +97,23 @@ class HttpConnection(HttpToolsProtocol):
         self._body_came = False
         # The request that is answered now; `cycle` is the last one that came.
         self._answered: RequestResponseCycle | None = None
+        # Received and not parsed: requests before it wait for their answers, or others have a turn.
+        self._backlog = b""
+        self._slice_bytes = _SLICE_BYTES_MIN
+        self._upgraded = False
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        _DESCRIPTORS.taken(transport.get_extra_info("socket").fileno(), self.loop.time())
+        self.flow = _FlowControl(transport, lambda: bool(self._backlog))
+        tls_connection = transport.get_extra_info("ssl_object")
+        found = None if tls_connection is None else tls_connection.getpeercert()
+        if found:
+            self.client_certificate = certificates.read(found)
+            # In the state of its requests and of its WebSocket.
+            self.app_state = {**self.app_state, CERTIFICATE_STATE: self.client_certificate}
+        DESCRIPTORS.taken(transport.get_extra_info("socket").fileno(), self.loop.time())
         # A peer that says nothing at all has the time of a request.
         self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
 
@@ -90,6 +127,43 @@ class HttpConnection(HttpToolsProtocol):
             self._answered.message_event.set()
 
     def data_received(self, data: bytes) -> None:
+        if self._backlog or self.pipeline:
+            self._backlog += data
+            self.flow.pause_reading()
+        else:
+            self._parse_slices(data)
+
+    def _parse_slices(self, data: bytes) -> None:
+        """Parse until several requests have begun; the rest when they are answered, and others had a turn."""
+        has_several = False
+        while data and not has_several:
+            piece, data = data[: self._slice_bytes], data[self._slice_bytes :]
+            self._parse(piece)
+            has_several = self._begun > 1 or bool(self.pipeline)
+            self._slice_bytes = (
+                _SLICE_BYTES_MIN if has_several else min(2 * self._slice_bytes, _SLICE_BYTES_MAX)
+            )
+        if data and not self._upgraded:
+            self._backlog = data
+            self.flow.pause_reading()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._backlog and not self.pipeline:
+            self.loop.call_soon(self._parse_backlog)
+
+    def _parse_backlog(self) -> None:
+        if self._backlog and not self.pipeline and not self.transport.is_closing():
+            data, self._backlog = self._backlog, b""
+            self.flow.resume_reading()
+            self.data_received(data)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._backlog:
+            self._go_on()
+
+    def _parse(self, data: bytes) -> None:
         if self._refused:
             return
         before, was_idle = self._head_bytes, self._complete
@@ -158,11 +232,19 @@ class HttpConnection(HttpToolsProtocol):
                 cycle.disconnected = True
 
         self._answered = cycle
-        super()._start_asgi_task(cycle, response)
+        scope = cast("Mapping[str, Any]", cycle.scope)
+        self.begin_parsed(scope, partial(super()._start_asgi_task, cycle, response))
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.scheme == "https" and self.transport.is_closing():
+            self.loop.call_later(_GOODBYE_S_MAX, self.transport.abort)
 
     def handle_websocket_upgrade(self) -> None:
+        self._upgraded = True
         self._end_deadline()
-        super().handle_websocket_upgrade()
+        scope = cast("Mapping[str, Any]", self.scope)
+        self.begin_parsed(scope, super().handle_websocket_upgrade)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -187,6 +269,15 @@ class HttpConnection(HttpToolsProtocol):
 
     # --- for what answers requests in front of the parser ---------------------------------------------------
 
+    def begin_parsed(self, scope: Mapping[str, Any], begin: Callable[[], None]) -> None:
+        """Begin a request or a handshake that the parser has read."""
+        begin()
+
+    @property
+    def is_upgraded(self) -> bool:
+        """Whether what came was a handshake: what follows is no HTTP."""
+        return self._upgraded
+
     @property
     def is_between_requests(self) -> bool:
         """Whether what comes next begins a request, and its answer can be written at once."""
@@ -194,10 +285,15 @@ class HttpConnection(HttpToolsProtocol):
         return (
             self._complete
             and (cycle is None or cycle.response_complete)
-            and not self.pipeline
+            and not self.is_behind
             and not self.flow.write_paused
             and not self.transport.is_closing()
         )
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether requests wait for the answers of those before them: what comes joins them."""
+        return bool(self.pipeline or self._backlog)
 
     @property
     def default_headers(self) -> list[tuple[bytes, bytes]]:
@@ -215,7 +311,7 @@ class HttpConnection(HttpToolsProtocol):
         return self.timeout_keep_alive_task is not None
 
     def request_taken(self) -> None:
-        """A request is here as a whole, and will be answered in front of the parser."""
+        """A request is here as a whole, and waits in front of the parser for its turn or its answer."""
         self._unset_keepalive_if_required()
         self._end_deadline()
 

@@ -1,32 +1,37 @@
 """A handler without a task: it runs when its request is there, and again whenever the engine has answered.
 
-Knows: that a handler whose body is in hand awaits the engine alone.
+Knows: that a handler whose body is in hand awaits the engine, and little else.
 Must never know: what a handler does, bytes.
 
-Should a handler want to wait for anything else before it has run a command, nothing has been done: it is
-dropped, and its request is served by a task. So no command runs twice.
+A group's read that waits goes on in a task, which knows from `receive` when its client leaves. Should a
+handler want to wait for anything else before it has run a command, nothing has been done: it is dropped, and
+its request is served the ordinary way. So no command runs twice.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Mapping, MutableMapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
-from app.gateway import Gateway
+from app.gateway import Gateway, Receive
 from app.http.requests import Request
 from app.http.responses import Response, Scope
-from engine import EngineError, EngineProtocol
-from engine.commands import Command
+from engine import CommandEngine, EngineError, Quota
+from engine.commands import Command, XReadGroup
 from engine.replies import Reply
 
 Replies = Sequence[Reply | EngineError]
 
 
 class _Turn:
-    """What a handler awaits: the replies to these commands."""
+    """What a handler awaits: the replies of the engine to these commands, within its caller's quotas."""
 
-    __slots__ = ("commands",)
+    __slots__ = ("commands", "engine", "quotas")
 
-    def __init__(self, commands: Sequence[Command]) -> None:
+    def __init__(self, engine: CommandEngine, commands: Sequence[Command], quotas: Sequence[Quota]) -> None:
+        self.engine = engine
         self.commands = commands
+        self.quotas = quotas
 
     def __await__(self) -> Generator["_Turn", Replies, Replies]:
         return (yield self)
@@ -42,22 +47,45 @@ class _Elsewhere:
         raise AssertionError("a handler that waits for something else is not run on")
 
 
-async def _receive() -> MutableMapping[str, Any]:
-    await _Elsewhere()
+class _Task:
+    """What a handler awaits that goes on in a task."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator["_Task", None, None]:
+        yield self
+
+
+class _Awaited:
+    """What a handler has yielded to be awaited."""
+
+    __slots__ = ("wanted",)
+
+    def __init__(self, wanted: object) -> None:
+        self.wanted = wanted
+
+    def __await__(self) -> Generator[object, object, object]:
+        return (yield self.wanted)
 
 
 class InlineRequest(Request):
-    """A request whose body is in hand. `InlineHandler` runs its handler."""
+    """A request whose body is in hand. `InlineHandler` runs its handler.
 
-    __slots__ = ("_body",)
+    `receive` waits until its client has left.
+    """
 
-    def __init__(self, gateway: Gateway, scope: Scope, names: Mapping[str, str], body: bytes) -> None:
-        super().__init__(gateway, scope, _receive, names)
+    __slots__ = ("_body", "_has_task")
+
+    def __init__(
+        self, gateway: Gateway, scope: Scope, receive: Receive, names: Mapping[str, str], body: bytes
+    ) -> None:
+        super().__init__(gateway, scope, receive, names)
         self._body = body
+        self._has_task = False
 
     async def authenticate(self, *, tickets: Sequence[str] = ()) -> None:
         """Recognise a caller that was recognised before."""
-        principal = None if tickets else self.gateway.policy.recognise(self.headers)
+        principal = None if tickets else self.gateway.policy.recognise(self.headers, self.certificate)
         if principal is None:
             await _Elsewhere()
         self.principal = principal
@@ -66,13 +94,28 @@ class InlineRequest(Request):
         """The whole body."""
         return self._body
 
+    async def take_turn(self) -> None:
+        """Be served by a task, which can wait."""
+        await self.in_task()
+        await super().take_turn()
+
+    async def in_task(self) -> None:
+        """Be served by one."""
+        if not self._has_task:
+            await _Elsewhere()
+
     async def execute(self, command: Command, *, synced: bool = False) -> Reply:
-        """Run one command that does not wait."""
+        """Run one command that does not wait, or in a task a group's read that does."""
+        if isinstance(command, XReadGroup) and command.block_ms is not None and not synced:
+            await _Task()
+            self._has_task = True
+            return await super().execute(command)
         if synced or getattr(command, "block_ms", None) is not None:
             await _Elsewhere()
-        (reply,) = await _Turn((command,))
+        (reply,) = await _Turn(self.engine, (command,), self.principal.quotas)
         if isinstance(reply, EngineError):
             raise reply
+        self.note_read(command, reply)
         return reply
 
     async def transaction(self, commands: Sequence[Command], *, synced: bool = False) -> list[Reply]:
@@ -80,27 +123,31 @@ class InlineRequest(Request):
         if synced:
             await _Elsewhere()
         replies: list[Reply] = []
-        for reply in await _Turn(commands):
+        for reply in await _Turn(self.engine, commands, self.principal.quotas):
             if isinstance(reply, EngineError):
                 raise reply
+            self.count_delivered(reply)
             replies.append(reply)
         return replies
 
 
 class InlineHandler:
-    """A handler at work: each turn that it wants is submitted, until there is an answer for `done`."""
+    """A handler at work: each turn that it wants is submitted, until there is an answer for `done`. Should it
+    wait for anything else once it has run something, a task runs the rest: one of `tasks`, for which a server
+    that stops waits.
+    """
 
-    __slots__ = ("_done", "_engine", "_handler", "_replies", "_submitting")
+    __slots__ = ("_done", "_handler", "_replies", "_submitting", "_tasks")
 
     def __init__(
         self,
-        engine: EngineProtocol,
         handler: Coroutine[object, Any, Response],
         done: Callable[[Response], None],
+        tasks: set[asyncio.Task[None]],
     ) -> None:
-        self._engine = engine
         self._handler = handler
         self._done = done
+        self._tasks = tasks
         self._replies: Replies | None = None
         self._submitting = False
 
@@ -114,7 +161,7 @@ class InlineHandler:
             if plain:
                 self._done(ended.value)
             return plain
-        if not isinstance(wanted, _Turn):
+        if not isinstance(wanted, _Turn | _Task):
             self._handler.close()
             return False
         self._go_on(wanted)
@@ -122,24 +169,55 @@ class InlineHandler:
 
     def _go_on(self, wanted: object) -> None:
         try:
-            while (replies := self._submit(wanted)) is not None:
+            while isinstance(wanted, _Turn):
+                replies = self._submit(wanted)
+                if replies is None:
+                    return
                 wanted = self._handler.send(replies)
         except StopIteration as ended:
             self._done(ended.value)
+        else:
+            rest = asyncio.ensure_future(self._end(wanted))
+            self._tasks.add(rest)
+            rest.add_done_callback(self._tasks.discard)
 
-    def _submit(self, wanted: object) -> Replies | None:
+    async def _end(self, wanted: object) -> None:
+        """Run on from what the handler awaits."""
+        while True:
+            try:
+                if isinstance(wanted, _Turn):
+                    sent: object = await self._submitted(wanted)
+                elif isinstance(wanted, _Task):
+                    sent = None
+                else:
+                    sent = await _Awaited(wanted)
+            except BaseException as error:  # noqa: BLE001 - the handler's to answer
+                step = partial(self._handler.throw, error)
+            else:
+                step = partial(self._handler.send, sent)
+            try:
+                wanted = step()
+            except StopIteration as ended:
+                self._done(ended.value)
+                return
+
+    async def _submitted(self, turn: _Turn) -> Replies:
+        replies: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
+        turn.engine.submit(turn.commands, replies.set_result, quotas=turn.quotas)
+        return await replies
+
+    def _submit(self, turn: _Turn) -> Replies | None:
         """The replies, None if they come later. An exception goes to the handler, which answers it."""
         self._submitting, self._replies = True, None
         try:
-            assert isinstance(wanted, _Turn), "once it has run something a handler awaits the engine alone"
-            self._engine.submit(wanted.commands, self._told)
+            turn.engine.submit(turn.commands, self._take, quotas=turn.quotas)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `routing.answer`
             self._handler.throw(error)
         finally:
             self._submitting = False
         return self._replies
 
-    def _told(self, replies: Replies) -> None:
+    def _take(self, replies: Replies) -> None:
         if self._submitting:
             self._replies = replies
             return

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from app.errors import RefusalError
-from app.http.middleware.origins import Origins
+from app.http.middleware.origins import OriginCheck
 from app.http.middleware.paths import segments
 from app.http.operations.operation import Operation
 from app.http.operations.table import RouteTable
@@ -27,22 +27,25 @@ _HEAD_BYTES_MAX: Final = 2_048
 REMEMBERED_MAX: Final = 1_024
 
 _VERSION: Final = b" HTTP/1.1"
-_TARGET: Final = re.compile(rb"(GET|POST) (/v1/streams/[A-Za-z0-9._~%/-]+)")
+_TARGET: Final = re.compile(rb"(GET|POST) (/(?:v1|healthz)/[A-Za-z0-9._~%/-]+)")
 _QUERY: Final = re.compile(rb"[A-Za-z0-9._~%+=&$(),:-]*")
 _HEADER: Final = re.compile(rb"([A-Za-z-]+):[ \t]*([\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)[ \t]*")
+# What belongs to a trace differs from request to request.
+_TRACE: Final = frozenset({b"traceparent", b"tracestate", b"baggage"})
 # No layer in front of the routes looks at these, or only as `_is_plain` does.
 _HARMLESS: Final = frozenset(
     {
         *(b"host", b"connection", b"content-length", b"content-type", b"user-agent", b"prefer"),
         *(b"accept", b"accept-encoding", b"accept-language", b"idempotency-key", b"if-match"),
-        b"authorization",
+        *_TRACE,
+        *(b"authorization", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-real-ip"),
     }
 )
 _ACCEPTED: Final = frozenset({b"*/*", b"application/json", b"application/json, text/plain, */*"})
 # They differ from request to request: not worth remembering.
-_FLEETING: Final = frozenset({b"idempotency-key", b"if-match"})
+_FLEETING: Final = frozenset({b"idempotency-key", b"if-match"}) | _TRACE
 # Published together are entries that ask for nothing else.
-_ASKING: Final = _FLEETING | {b"prefer"}
+_ASKING: Final = frozenset({b"idempotency-key", b"if-match", b"prefer"})
 
 
 class Target(NamedTuple):
@@ -78,12 +81,14 @@ class PlainRequest(NamedTuple):
 class PlainRequests:
     """Reads plain requests of the routes that the fast path serves, and remembers what it has read."""
 
-    def __init__(self, settings: Settings, routes: RouteTable, origins: Origins) -> None:
+    def __init__(self, settings: Settings, routes: RouteTable, origins: OriginCheck) -> None:
         self._routes = routes
         self._origins = origins
         self._requests: dict[bytes, PlainRequest] = {}
         self._heads: dict[bytes, Head] = {}
         self._target = lru_cache(REMEMBERED_MAX)(self._read_target)
+        # An entry keeps the trace that it belongs to.
+        self._asking = _ASKING | _TRACE if settings.tracing else _ASKING
         self._length_max = min(BODY_BYTES_MAX, settings.body_bytes_max)
         self._head_max = min(_HEAD_BYTES_MAX, settings.head_bytes_max)
 
@@ -107,7 +112,7 @@ class PlainRequests:
         if head is None:
             return None
         body_at = len(whole) + 4
-        plain = target.route.coalesced and not query and _is_json_alone(head)
+        plain = target.route.coalesced and not query and self._is_json_alone(head)
         stream = target.names["stream"] if plain else None
         request = PlainRequest(target, query, head, body_at, body_at + head.length, stream)
         # Queries differ from request to request.
@@ -156,7 +161,7 @@ class PlainRequests:
             and headers.get(b"accept", b"*/*") in _ACCEPTED
         )
 
-
-def _is_json_alone(head: Head) -> bool:
-    """Whether all that the headers say of a body is that it is JSON."""
-    return head.headers.get(b"content-type") == b"application/json" and not _ASKING & head.headers.keys()
+    def _is_json_alone(self, head: Head) -> bool:
+        """Whether all that the headers say of a body is that it is JSON."""
+        headers = head.headers
+        return headers.get(b"content-type") == b"application/json" and not self._asking & headers.keys()

@@ -10,21 +10,25 @@ entries that arrive when the socket's buffer is full.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any, Concatenate, Final, ParamSpec, Protocol
+from typing import Any, Concatenate, Final, ParamSpec
 
 from msgspec import UNSET
 
-from app.auth import ANONYMOUS, UNAUTHENTICATED
+from app.auth import ANONYMOUS, UNAUTHENTICATED, Principal
 from app.auth.policy import unauthenticated
+from app.auth.rate_limiter import caller_of
 from app.errors import RefusalError
-from app.gateway import Gateway
+from app.http.client_address import client_address
 from app.http.middleware.request_id import as_refusal
 from app.http.requests import Request
-from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
-from app.live.in_flight import CHECK_S
+from app.live.fair_queue import Flow
+from app.live.feeds import FeedGap, FeedPage, Subscriber
 from app.live.leases import ConsumerLease
 from app.live.sessions import AccessEnd, OpenSession
+from app.live.shares import Share
+from app.metrics import tracing
 from app.redis import executor
+from app.tenants import Tenant
 from app.websocket import frames
 from app.websocket.effects import (
     AcquireLease,
@@ -40,71 +44,23 @@ from app.websocket.effects import (
     Subscribe,
     Unsubscribe,
 )
+from app.websocket.hub import Hub
 from app.websocket.session import Session
+from app.websocket.socket_link import SocketLink, UnsentDeliveries
 from app.websocket.subscriptions import PAGE_BYTES_MAX
-from engine import EngineError, EngineProtocol, errors
+from engine import EngineError
+from engine.commands import XAdd
 from engine.replies import GroupRead, Reply
 
-# Unanswered frames after which the socket is not read until answers are sent.
-_UNANSWERED_MAX: Final = 256
-# Time to acknowledge after `goaway`; at most half of the time for a shutdown.
-_GOAWAY_MS_MAX: Final = 2_000
+# Messages that wait before the socket is read no more: a client that sends one at a time is not paused, which
+# takes two system calls.
+_TEXTS_UNHELD_MAX: Final = 1
 # A client that shows no token within this time is disconnected.
 _AUTH_S_MAX: Final = 10.0
 # The reply to a command is held in memory until a slow client reads it.
 _COMMAND_BYTES_MAX: Final = 1 << 20
 
-
 P = ParamSpec("P")
-
-
-class SocketLink(Protocol):
-    """The socket, as `app.transport.websocket_connection` has it."""
-
-    @property
-    def paused(self) -> bool: ...
-    @property
-    def full(self) -> bool: ...
-    @property
-    def sent_bytes(self) -> int: ...
-    def write_frame(self, data: bytes) -> int: ...
-    def hold(self, *, held: bool) -> None: ...
-    def close_with(self, code: int, reason: str) -> None: ...
-
-
-class Hub:
-    """All connections of a gateway, and which of them have consumers."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
-        # Dicts keep the order: the oldest connection is notified and checked first.
-        self.open: dict[Connection, None] = {}
-        self.working: dict[Connection, None] = {}
-        self._looking: asyncio.TimerHandle | None = None
-        gateway.on_drain.append(self.drain)
-        gateway.on_restart.append(self.restart)
-
-    def drain(self) -> None:
-        """Notify every connection that the gateway stops."""
-        after_ms = min(_GOAWAY_MS_MAX, self.gateway.settings.drain_s_max * 500)
-        for push in list(self.open):
-            push.drain(after_ms)
-
-    def restart(self) -> None:
-        """End every connection: its engine is replaced."""
-        for push in list(self.open):
-            push.fail(errors.restarting())
-
-    def look_now_and_then(self) -> None:
-        """Check entries in flight at intervals while there are consumers."""
-        if self._looking is None and self.working:
-            self._looking = asyncio.get_running_loop().call_later(CHECK_S, self._look)
-
-    def _look(self) -> None:
-        self._looking = None
-        for push in list(self.working):
-            push.look()
-        self.look_now_and_then()
 
 
 def _event(
@@ -130,13 +86,16 @@ class Connection:
     `failed`: an exception has ended it. Frames may be lost, so nothing is sent after that.
     """
 
-    def __init__(self, hub: Hub, link: SocketLink, request: Request, session: Session) -> None:
+    def __init__(self, hub: Hub, link: SocketLink, request: Request, session: Session, share: Share) -> None:
         self._hub = hub
         self._link = link
         self._request = request
         self._session = session
-        self._engine: EngineProtocol = request.engine
-        self._feeds: Feeds = request.gateway.feeds
+        self._share = share
+        self._counters = request.gateway.counters
+        request.door = "websocket"
+        # Raises if there is no engine.
+        self._tenant: Tenant = request.tenant
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.failed = False
@@ -144,8 +103,8 @@ class Connection:
         self._effects: list[Effect] = []
         self._running = False
         self._tails: dict[int, Mapping[str, Subscriber]] = {}
-        # Subscriptions that wait for their feeds.
-        self._opening: set[int] = set()
+        # Subscriptions that wait for their turn or their feeds, and what withdraws each of them.
+        self._opening: dict[int, Callable[[], object]] = {}
         self._leases: dict[int, ConsumerLease] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # Effects that wait until the socket accepts data.
@@ -155,12 +114,13 @@ class Connection:
         self._writable: list[Callable[[], None]] = []
         # Of those, the number of reads that were not given entries just before: they go first.
         self._first = 0
-        # Deliveries that may be unsent: the socket's byte count at their end, and the effect.
-        self._unsure: list[tuple[int, SendFrame]] = []
-        self._unanswered = 0
+        self._unsent = UnsentDeliveries(link)
         # While a Redis command runs, further messages wait in `_texts`.
         self._asking = False
         self._texts: list[bytes] = []
+        self._flow = hub.frames.flow(request.caller)
+        # Whether the flow will call `_take_turn`.
+        self._is_waiting = False
         self._beat: asyncio.TimerHandle | None = None
         self._end: asyncio.TimerHandle | None = None
         # Until the client has shown a token.
@@ -172,6 +132,7 @@ class Connection:
     def begin(self, hello: frames.HelloFrame) -> None:
         """Send `hello`."""
         self._hub.open[self] = None
+        self._counters.connections["websocket"] += 1
         if self._request.principal is UNAUTHENTICATED:
             self._unknown = self._loop.call_later(_AUTH_S_MAX, self._not_authenticated)
         else:
@@ -181,11 +142,33 @@ class Connection:
 
     @_event
     def received(self, text: bytes) -> None:
-        """Handle a text message."""
-        if self._asking:
+        """Handle a text message, in order: one that others came before waits for them."""
+        if self._texts or self._asking or not self._flow.may_pass():
             self._texts.append(text)
+            self._wait_for_turn()
         else:
-            self._do(self._session.receive(text))
+            self._handle(text)
+
+    def _handle(self, text: bytes) -> None:
+        self._flow.note_handled()
+        self._do(self._session.receive(text))
+
+    def _wait_for_turn(self) -> None:
+        """Go on with the messages that wait when it is their turn."""
+        if self._texts and not self._asking and not self._is_waiting:
+            self._is_waiting = True
+            self._flow.wait(self._take_turn)
+        self._hold()
+
+    def _hold(self) -> None:
+        self._link.hold(held=len(self._texts) > _TEXTS_UNHELD_MAX)
+
+    @_event
+    def _take_turn(self) -> None:
+        self._is_waiting = False
+        if self._texts and not self._asking:
+            self._handle(self._texts.pop(0))
+        self._wait_for_turn()
 
     @_event
     def received_binary(self) -> None:
@@ -238,14 +221,15 @@ class Connection:
 
     def lost(self, sent_bytes: int) -> None:
         """Release everything: the socket is gone. `sent_bytes` were written to it."""
-        self._hub.open.pop(self, None)
+        if self in self._hub.open:
+            del self._hub.open[self]
+            self._counters.connections["websocket"] -= 1
         for timer in (self._beat, self._end, self._unknown):
             if timer is not None:
                 timer.cancel()
         if self._access is not None:
             self._access.leave()
-        unwritten = [(sent.key, sent.entry_ids) for end, sent in self._unsure if end > sent_bytes]
-        self._unsure.clear()
+        unwritten = self._unsent.take(sent_bytes)
         self._texts.clear()
         try:
             self._end_all(unwritten)
@@ -301,36 +285,45 @@ class Connection:
 
     def _send(self, effect: SendFrame) -> None:
         end = self._link.write_frame(effect.data)
-        if not self._link.paused:
-            self._unsure.clear()
-        elif effect.entry_ids:
-            sent_bytes = self._link.sent_bytes
-            while self._unsure and self._unsure[0][0] <= sent_bytes:
-                self._unsure.pop(0)
-            self._unsure.append((end, effect))
+        if effect.code:
+            self._counters.rejected[effect.code] += 1
+        self._unsent.note(end, effect)
 
     def _submit(self, effect: Submit) -> None:
-        self._unanswered += 1
-        if self._unanswered == _UNANSWERED_MAX:
-            self._hold()
-        self._engine.submit(effect.commands, partial(self._submitted, effect.token), synced=effect.synced)
+        commands = effect.commands
+        done: tracing.Done = partial(self._submitted, effect.token, self._flow)
+        tracer = self._hub.gateway.tracer
+        if tracer is not None and effect.traceparent is not None:
+            (command,) = commands
+            assert isinstance(command, XAdd), "what has a trace publishes"
+            traced, done = tracer.begin_publishing(command, effect.traceparent, done)
+            commands = [traced]
+        quotas = self._request.principal.quotas
+        self._flow.begin()
+        try:
+            self._tenant.engine.submit(commands, done, synced=effect.synced, quotas=quotas)
+        except BaseException:
+            # `done` will not be called.
+            self._flow.end()
+            raise
+
+    def _submitted(self, token: int, flow: Flow, replies: Any) -> None:  # noqa: ANN401 - the engine's
+        flow.end()
+        self._reply(token, replies)
 
     @_event
-    def _submitted(self, token: int, replies: Any) -> None:  # noqa: ANN401 - the engine's, passed on
-        self._unanswered -= 1
-        if self._unanswered == _UNANSWERED_MAX - 1:
-            self._hold()
+    def _reply(self, token: int, replies: Any) -> None:  # noqa: ANN401 - the engine's, passed on
         self._do(self._session.on_replies(token, replies))
-
-    def _hold(self) -> None:
-        self._link.hold(held=self._asking or self._unanswered >= _UNANSWERED_MAX)
 
     def _close(self, effect: Close) -> None:
         self._link.close_with(effect.code, effect.reason)
 
+    def _refusal(self, error: Exception) -> RefusalError:
+        return as_refusal(error, self._request.request_id)
+
     def fail(self, error: Exception) -> None:
         """Close the connection because of an exception; an unexpected one is logged."""
-        refusal = as_refusal(error, self._request.request_id)
+        refusal = self._refusal(error)
         if self.failed or refusal.code == "draining":
             # A draining connection closes by itself.
             return
@@ -349,65 +342,80 @@ class Connection:
 
     def _ask(self, effect: RunCommand) -> None:
         self._asking = True
-        self._hold()
         self._spawn(self._asked(effect))
 
     async def _asked(self, effect: RunCommand) -> None:
         found: bytes | RefusalError
+        self._flow.begin()
         try:
             found = await executor.run_unblocked(self._request, effect.command, _COMMAND_BYTES_MAX)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-            found = as_refusal(error, self._request.request_id)
+            found = self._refusal(error)
+        finally:
+            self._flow.end()
         self._go_on(self._session.on_command_result(effect.ref, found))
 
     def _authenticate(self, effect: Authenticate) -> None:
         self._asking = True
-        self._hold()
         self._spawn(self._authenticated(effect))
 
     async def _authenticated(self, effect: Authenticate) -> None:
         try:
-            principal = await self._hub.gateway.policy.identify(effect.token)
+            principal = await self._request.identify(effect.token)
+            tenant = self._find_tenant(principal)
+            self._share.pass_to(caller_of(principal, client_address(self._request.scope)))
         except RefusalError as refusal:
             self._go_on(self._session.on_principal(effect.ref, refusal))
             return
-        self._request.principal = principal
+        self._request.principal, self._tenant = principal, tenant
+        self._flow = self._hub.frames.flow(self._request.caller)
+        self._request.begin_metering()
+        self._session.meter = self._request.meter
         if self._unknown is not None:
             self._unknown.cancel()
         self._enter()
         self._go_on(self._session.on_principal(effect.ref, principal))
 
+    def _find_tenant(self, principal: Principal) -> Tenant:
+        """The tenant of who has shown a token; what is open is of the one before. Raises `forbidden`."""
+        before = self._request.principal
+        if before is not UNAUTHENTICATED and before.prefix != principal.prefix:
+            raise RefusalError("forbidden", "the token is of another tenant: open another connection")
+        return self._request.gateway.tenant(principal.prefix)
+
     def _go_on(self, effects: Effects) -> None:
         """Perform effects, and then handle the messages that waited for them."""
         self._asking = False
         self._do(effects)
-        while self._texts and not self._asking:
-            self.received(self._texts.pop(0))
-        self._hold()
+        self._wait_for_turn()
 
     # ---- followed streams
 
     def _open(self, effect: Subscribe) -> None:
-        self._opening.add(effect.key)
-        self._spawn(self._opened(effect))
+        flow = self._flow
+        self._opening[effect.key] = flow.open(lambda: self._spawn(self._opened(effect, flow)))
 
-    async def _opened(self, effect: Subscribe) -> None:
+    async def _opened(self, effect: Subscribe, flow: Flow) -> None:
+        try:
+            await self._follow(effect)
+        finally:
+            flow.end_opening()
+
+    async def _follow(self, effect: Subscribe) -> None:
         tails: dict[str, Subscriber] = {}
         try:
             for stream, after in effect.streams.items():
-                tails[stream] = await self._feeds.subscribe(stream, after, effect.last)
+                if effect.key not in self._opening:
+                    break
+                tails[stream] = await self._tenant.feeds.subscribe(stream, after, effect.last)
         except EngineError as error:
             _close_all(tails)
-            self._do(
-                self._session.tails.on_subscribe_refused(
-                    effect.key, as_refusal(error, self._request.request_id)
-                )
-            )
+            self._do(self._session.tails.on_subscribe_refused(effect.key, self._refusal(error)))
             return
         if effect.key not in self._opening:
             _close_all(tails)
             return
-        self._opening.discard(effect.key)
+        del self._opening[effect.key]
         self._tails[effect.key] = tails
         cursors = {stream: (tail.cursor, not tail.ready()) for stream, tail in tails.items()}
         self._do(self._session.tails.on_subscribed(effect.key, cursors))
@@ -438,8 +446,7 @@ class Connection:
         if page is None:
             return False
         self._link.write_frame(self._session.tails.live(key, page))
-        if self._unsure and not self._link.paused:
-            self._unsure.clear()
+        self._unsent.forget_sent()
         return True
 
     def _take(self, effect: FetchPage) -> None:
@@ -478,6 +485,8 @@ class Connection:
         self._do(later)
 
     def _took(self, effect: FetchPage, tail: Subscriber, item: FeedPage | FeedGap | None) -> None:
+        if isinstance(item, FeedPage):
+            self._counters.delivered["websocket"] += item.count
         caught_up = not tail.ready()
         self._do(self._session.tails.on_page(effect.key, item, tail.cursor, caught_up=caught_up))
         if caught_up:
@@ -486,7 +495,7 @@ class Connection:
     # ---- consumers
 
     def _claim(self, effect: AcquireLease) -> None:
-        lease = self._request.gateway.leases.acquire(effect.consumer, partial(self._replaced, effect.key))
+        lease = self._tenant.leases.acquire(effect.consumer, partial(self._replaced, effect.key))
         self._leases[effect.key] = lease
         self._hub.working[self] = None
         self._hub.look_now_and_then()
@@ -518,22 +527,23 @@ class Connection:
             self._writable.insert(at, partial(self._begin_read, effect, lease))
             self._first += not effect.going_on
         else:
-            self._engine.read(effect.command, done, lease.until, going_on=effect.going_on)
+            self._tenant.engine.read(effect.command, done, lease.until, going_on=effect.going_on)
 
     def _delivered(self, key: int, lease: ConsumerLease, replies: Sequence[Reply | EngineError]) -> None:
         (reply,) = replies
         effects: Effects | None = None
         try:
             if not self.failed:
-                found = (
-                    as_refusal(reply, self._request.request_id) if isinstance(reply, EngineError) else reply
-                )
+                found = self._refusal(reply) if isinstance(reply, EngineError) else reply
                 effects = self._session.consumers.on_delivery(key, found, room=not self._link.full)
         except Exception as error:  # noqa: BLE001 - logged, counted; closes the connection
             self.fail(error)
         if effects is None:
             self._give_back(lease, reply)
         else:
+            if isinstance(reply, GroupRead):
+                self._request.count_delivered(reply)
+                self._request.gateway.trace_read(lease.consumer.group, lease.consumer.name, reply)
             self._perform(effects)
         lease.end()
 
@@ -546,11 +556,13 @@ class Connection:
         given = reply.streams if isinstance(reply, GroupRead) else ()
         for one in given:
             unsent = [entry.id for entry in one.entries]
-            self._engine.submit([lease.consumer.give_back(unsent)], lambda _: None)
+            self._tenant.engine.submit([lease.consumer.give_back(unsent)], lambda _: None)
 
     def _leave(self, effect: Unsubscribe) -> None:
         key = effect.key
-        self._opening.discard(key)
+        withdraw = self._opening.pop(key, None)
+        if withdraw is not None:
+            withdraw()
         tails = self._tails.pop(key, None)
         lease = self._leases.pop(key, None)
         if tails is not None:
@@ -558,7 +570,7 @@ class Connection:
         elif lease is not None:
             if not self._leases:
                 self._hub.working.pop(self, None)
-            self._engine.submit([lease.consumer.leave()], lambda _: None)
+            self._tenant.engine.submit([lease.consumer.leave()], lambda _: None)
             lease.leave()
             self._wake_writers()
 

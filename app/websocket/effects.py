@@ -20,19 +20,27 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class SendFrame(Effect, frozen=True):
-    """Write these bytes; they deliver `entry_ids` to the consumer of subscription `key`."""
+    """Write these bytes; they deliver `entry_ids` to the consumer of subscription `key`.
+
+    `code` is that of the refusal that they tell.
+    """
 
     data: bytes
     key: int = 0
     entry_ids: Sequence[int] = ()
+    code: str = ""
 
 
 class Submit(Effect, frozen=True):
-    """Run commands in one turn, then call `done(token, replies)`; if `synced`, once they are on disk."""
+    """Run commands in one turn, then call `done(token, replies)`; if `synced`, once they are on disk.
+
+    With a `traceparent` there is one, which publishes as a part of that trace.
+    """
 
     token: int
     commands: Sequence[Command]
     synced: bool = False
+    traceparent: bytes | None = None
 
 
 class Authenticate(Effect, frozen=True):

@@ -94,7 +94,7 @@ def _check_members(text: bytes, frame: Sent, depth_max: int) -> None:
     for where, members in (("", value), ("/streams", inner)):
         twice = strict_json.repeated_name(members) if isinstance(members, Object) else None
         if twice is not None:
-            raise RefusedFrameError(invalid(f"{where}/{step(twice)}", "the member stands twice"), frame.ref)
+            raise RefusedFrameError(invalid(f"{where}/{step(twice)}", "the member occurs twice"), frame.ref)
 
 
 def _refuse(text: bytes, error: Exception, depth_max: int) -> NoReturn:

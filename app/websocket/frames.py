@@ -17,11 +17,12 @@ from app import errors, names
 from app.errors import RefusalError, invalid
 from app.http import media, query
 from app.http.entries import deliveries, entry_bodies
-from app.http.entries.entry_bodies import Published
+from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.publishing import AddOptions
 from app.http.operations.binder import bind_query
 from app.limits import EntryLimits
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
+from app.metrics import tracing
 from app.settings import Settings
 from engine import ids
 from engine.commands import Cursor, NackMode, Refs
@@ -59,6 +60,14 @@ Durability = Annotated[
     ),
 ]
 
+Traceparent = Annotated[
+    str,
+    Meta(
+        description="the trace that the frame belongs to, as HTTP's header of this name: with the setting "
+        "`tracing` the entries keep it; one that is malformed is ignored",
+    ),
+]
+
 _ANY: Final = {"type": "string"}
 _FIELDS_SCHEMA: Final = {
     "description": "an object of names and values, or a list of [name, value] pairs",
@@ -84,6 +93,7 @@ _PUSHED_SCHEMA: Final = {
             "fields": {"type": ["object", "null"], "additionalProperties": _ANY},
             "encoding": {"const": "base64"},
             "pairs": {"type": "array", "items": {"type": "array", "items": _ANY}},
+            "meta": {"type": "object", "additionalProperties": _ANY},
             "delivery_count": {"type": "integer", "minimum": 0},
             "idle_ms": {"type": "integer", "minimum": 0},
         },
@@ -134,6 +144,7 @@ class PublishFrame(ClientFrame, frozen=True, kw_only=True, tag="publish"):
     idempotency_key: str | UnsetType = UNSET
     if_last_id: Id | UnsetType = UNSET
     durability: Durability | UnsetType = UNSET
+    traceparent: Traceparent | UnsetType = UNSET
 
 
 class SubscribeFrame(ClientFrame, frozen=True, kw_only=True, tag="subscribe"):
@@ -284,6 +295,7 @@ class GapFrame(ServerFrame, frozen=True, kw_only=True, tag="gap"):
     requested: Id
     first_available: Id
     lost: int | None
+    reason: Annotated[str, Meta(extra_json_schema={"enum": ["failover"]})] | UnsetType = UNSET
 
 
 class PausedFrame(ServerFrame, frozen=True, kw_only=True, tag="paused"):
@@ -372,7 +384,7 @@ SERVER_FRAMES: Final = (
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def parse_publish(frame: PublishFrame, limits: EntryLimits) -> tuple[AddOptions, Published, int | None]:
+def parse_publish(frame: PublishFrame, limits: EntryLimits) -> tuple[AddOptions, ParsedEntries, int | None]:
     """The options of a publish, its entries in their stored form, and the last ID that it expects."""
     if (frame.entries is UNSET) == (frame.fields is UNSET):
         raise invalid("/entries", "give either `entries` or `fields`, not both")
@@ -422,6 +434,11 @@ def idempotency_key(frame: PublishFrame) -> str | None:
         raise invalid("/idempotency_key", "it is printable ASCII") from None
 
 
+def traceparent(frame: PublishFrame) -> bytes | None:
+    """The trace of a publish, if it can be followed."""
+    return None if frame.traceparent is UNSET else tracing.valid(frame.traceparent.encode())
+
+
 def wants_sync(frame: PublishFrame) -> bool:
     """Whether a publish is answered only once it is on disk."""
     if frame.durability is not UNSET and frame.durability != "fsync":
@@ -437,7 +454,7 @@ def name(text: str, what: str) -> str:
 def entry_ids(frame: AckFrame | NackFrame, ids_max: int) -> list[int]:
     """The IDs of a frame, each once."""
     if len(frame.ids) > ids_max:
-        raise invalid("/ids", f"one frame names at most {ids_max} IDs: send several")
+        raise invalid("/ids", f"one frame names at most {ids_max} IDs: send several frames")
     return list(dict.fromkeys(query.entry_id(text, "/ids") for text in frame.ids))
 
 

@@ -10,7 +10,6 @@ At most one ReadGroup of a subscription is in progress, for no more entries than
 
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import UNSET
 
 from app.auth import Action
@@ -129,7 +128,7 @@ class GroupReader:
     def _send_gap(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
         if found.gap is None:
             return []
-        return [SendFrame(gap_frame(work.name, work.stream, *msgspec.structs.astuple(found.gap)))]
+        return [SendFrame(gap_frame(work.name, work.stream, found.gap))]
 
     def _decline(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
         """Give entries back. An entry that was in flight before was released meanwhile."""
@@ -169,6 +168,7 @@ class GroupReader:
         where = {"stream": work.stream, "group": work.group}
         if refs is None:
             return self._settle(work, frame, wanted, XAck(**where, ids=wanted), "acknowledged")
+        self._table.require(Action.WRITE, work.stream, work.group)
         command = XAckDel(**where, ids=wanted, refs=refs)
         return self._settle(work, frame, wanted, command, "acknowledged")
 

@@ -17,6 +17,7 @@ from msgspec import UNSET
 
 from app.auth import UNAUTHENTICATED, Action, Principal
 from app.auth.policy import unauthenticated
+from app.auth.rate_limiter import Meter
 from app.errors import RefusalError, invalid, to_refusal
 from app.gateway import draining
 from app.http.entries.publishing import added
@@ -33,14 +34,26 @@ from engine.replies import Added
 BAD_TOKEN_CLOSE: Final = 4500
 TOKEN_EXPIRED_CLOSE: Final = 4002
 PROTOCOL_ERROR_CLOSE: Final = 4501
+RATE_LIMIT_CLOSE: Final = 4005
+# Frames in a row that are refused for the caller's rate, after which the connection is closed.
+RATE_REFUSALS_MAX: Final = 1_000
 
 
 class Session:
     """One session. Every method returns the effects to perform, in order."""
 
     def __init__(
-        self, limits: SessionLimits, principal: Principal, request_id: str, *, depth_max: int
+        self,
+        limits: SessionLimits,
+        principal: Principal,
+        request_id: str,
+        *,
+        depth_max: int,
+        meter: Meter | None = None,
     ) -> None:
+        # Counts frames and their bytes for the caller; None without a limit.
+        self.meter = meter
+        self._refused_in_a_row = 0
         self._request_id = request_id
         self._depth_max = depth_max
         self.table = SubscriptionTable(limits, principal, request_id)
@@ -74,11 +87,26 @@ class Session:
         except frame_reader.RefusedFrameError as error:
             return [self.table.error(error.ref, error.refusal)]
         try:
-            return self._handle(frame)
+            if self.meter is not None:
+                self.meter.take(1, len(text))
+            effects = self._handle(frame)
         except EngineError as error:
-            return [self.table.error(frame.ref, to_refusal(error))]
+            effects = [self.table.error(frame.ref, to_refusal(error))]
         except RefusalError as refusal:
-            return [self.table.error(frame.ref, refusal)]
+            if refusal.code == "rate_limited":
+                return self._refuse_rate(frame.ref, refusal)
+            effects = [self.table.error(frame.ref, refusal)]
+        self._refused_in_a_row = 0
+        return effects
+
+    def _refuse_rate(self, ref: Ref, refusal: RefusalError) -> Effects:
+        """Refuse a frame beyond the caller's rate; close where the client goes on all the same."""
+        self._refused_in_a_row += 1
+        effects: Effects = [self.table.error(ref, refusal)]
+        if self._refused_in_a_row == RATE_REFUSALS_MAX:
+            self.table.closed = True
+            effects.append(Close(RATE_LIMIT_CLOSE, refusal.code))
+        return effects
 
     def receive_binary(self) -> Effects:
         """Refuse a binary message."""
@@ -86,7 +114,7 @@ class Session:
 
     def _break(self, refusal: RefusalError) -> Effects:
         self.table.closed = True
-        error = SendFrame(frames.error(UNSET, refusal, self._request_id))
+        error = SendFrame(frames.error(UNSET, refusal, self._request_id), code=refusal.code)
         return [error, Close(PROTOCOL_ERROR_CLOSE, refusal.code)]
 
     def _handle(self, frame: frames.Sent) -> Effects:
@@ -106,12 +134,12 @@ class Session:
         return [Authenticate(frame.ref, frame.token)]
 
     def on_principal(self, ref: Ref, found: Principal | RefusalError) -> Effects:
-        """Handle Authenticate. A wrong token closes the connection; subscriptions that the new token does not
-        allow are revoked.
+        """Handle Authenticate. A token that is refused closes the connection; subscriptions that the new
+        token does not allow are revoked.
         """
         if isinstance(found, RefusalError):
             self.table.closed = True
-            return [self.table.error(ref, found), Close(BAD_TOKEN_CLOSE, found.code)]
+            return [self.table.error(ref, found), Close(found.kind.close or BAD_TOKEN_CLOSE, found.code)]
         self.table.principal = found
         answer = SendFrame(frames.ok(ref, {"expires_at": found.expires_at}))
         return [answer, *self.table.revoke_forbidden()]
@@ -132,12 +160,16 @@ class Session:
         """Handle the result of a RunCommand: `{"result": …}`, or a refusal."""
         if isinstance(found, RefusalError):
             return [self.table.error(ref, found)]
+        if self.meter is not None:
+            self.meter.charge(len(found))
         return [SendFrame(frames.ok_with(ref, found))]
 
     def _publish(self, frame: frames.PublishFrame) -> Effects:
         stream = frames.name(frame.stream, "stream name")
         self.table.require(Action.WRITE, stream)
         wanted, published, last_id = frames.parse_publish(frame, self.table.limits.entries)
+        if self.meter is not None:
+            self.meter.take_more(len(published.bodies))
         command = wanted.command(stream, published, last_id, frames.idempotency_key(frame))
 
         def done(replies: Replies) -> Effects:
@@ -150,7 +182,8 @@ class Session:
             result = added(reply, batch=True, trims=command.trim is not None, ids_wanted=True)
             return [SendFrame(frames.ok_with(frame.ref, result))]
 
-        return [self.table.submit([command], done, synced=frames.wants_sync(frame))]
+        synced, traceparent = frames.wants_sync(frame), frames.traceparent(frame)
+        return [self.table.submit([command], done, synced=synced, traceparent=traceparent)]
 
     def _unsubscribe(self, frame: frames.UnsubscribeFrame) -> Effects:
         return [*self.table.end(self.table.find(frame.sub)), SendFrame(frames.ok(frame.ref))]

@@ -139,7 +139,7 @@ class StreamReader:
         if item is None:
             return []
         if isinstance(item, FeedGap):
-            return [SendFrame(gap_frame(tail.name, stream, item.after, item.first_available, item.lost))]
+            return [SendFrame(gap_frame(tail.name, stream, item.gap))]
         tail.spend(item.count)
         return [SendFrame(self._page(tail, item))]
 

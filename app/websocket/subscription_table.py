@@ -50,15 +50,20 @@ class SubscriptionTable:
         if refusal.code == "malformed_json":
             # The frame was JSON, but has an invalid value.
             refusal = invalid("", refusal.detail)
-        return SendFrame(frames.error(ref, refusal, self._request_id))
+        return SendFrame(frames.error(ref, refusal, self._request_id), code=refusal.code)
 
     def submit(
-        self, commands: Sequence[Command], done: Callable[[Replies], Effects], *, synced: bool = False
+        self,
+        commands: Sequence[Command],
+        done: Callable[[Replies], Effects],
+        *,
+        synced: bool = False,
+        traceparent: bytes | None = None,
     ) -> Submit:
         """Run commands in one turn, and call `done` with the replies."""
         token = self.new_key()
         self._waiting[token] = done
-        return Submit(token, commands, synced)
+        return Submit(token, commands, synced, traceparent)
 
     def on_replies(self, token: int, replies: Replies) -> Effects:
         """Handle the replies to a Submit."""

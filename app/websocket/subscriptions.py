@@ -14,6 +14,7 @@ from app.websocket import frames
 from app.websocket.effects import Ref
 from engine import ids
 from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XGroupCreateConsumer, XReadGroup
+from engine.replies import Gap
 
 CONSUME_CREDIT_DEFAULT: Final = 100
 # Maximum size of a frame: the cost of a stalled reader, and the time other readers wait for one write.
@@ -135,15 +136,16 @@ class ConsumerSubscription(Subscription):
                 self.credit += 1
 
 
-def gap_frame(sub: str, stream: str, requested: int, first_available: int, lost: int | None) -> bytes:
+def gap_frame(sub: str, stream: str, gap: Gap) -> bytes:
     """The `gap` frame: entries were removed before they were read."""
     return frames.encode(
         frames.GapFrame(
             sub=sub,
             stream=stream,
-            requested=ids.format(requested),
-            first_available=ids.format(first_available),
-            lost=lost,
+            requested=ids.format(gap.requested),
+            first_available=ids.format(gap.first_available),
+            lost=gap.lost,
+            reason=gap.reason or UNSET,
         )
     )
 

@@ -1,7 +1,7 @@
 """The facts that every command class states, which the engine reads before it runs the command.
 
-Knows: the questions, and the usual answers. A command's class gives its own where they differ, so that nobody
-else asks of what type a command is.
+Knows: the questions, and the usual answers. A command's class gives its own where they differ, so that no
+other code asks of what type a command is.
 Must never know: single commands, and how they run.
 """
 
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Self
 import msgspec
 
 from engine.keyspace import Keyspace
+from engine.quotas import Quota
 
 # In the place of a stream's name: what belongs to none, as settings and idempotency keys over several.
 NO_STREAM: Final = ""
@@ -43,6 +44,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     queues: ClassVar[bool] = False
     # Whether the reply grows with what is stored.
     long_reply: ClassVar[bool] = False
+    # Whether a transaction ends behind it, with nothing changed, if it answers False.
+    guards: ClassVar[bool] = False
+    # Whether the streams that it names count as used (OBJECT IDLETIME).
+    touches: ClassVar[bool] = True
 
     def named_streams(self) -> tuple[str, ...] | None:
         """The streams that it names; None for a command on all of them."""
@@ -63,6 +68,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
         """What it needs memory for, as things stand."""
         return self.needs
+
+    def grown_streams(self, keyspace: Keyspace, quota: Quota) -> Sequence[str]:
+        """The streams of the quota that it may create, or add to."""
+        if self.memory_need(keyspace) is not MemoryNeed.ADDS:
+            return ()
+        return [name for name in self.named_streams() or () if quota.matches(name)]
 
     def has_long_reply(self) -> bool:
         """Whether the reply grows with what is stored."""

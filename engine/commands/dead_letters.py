@@ -71,6 +71,7 @@ def move_to_dead_letters(
         return []
     target = turn.keyspace.keys[stream].groups[group_name].policy.dead_letter_stream
     assert target is not None, "only a group with a dead-letter stream buries"
+    turn.expire(target)
     if not takes_letters(turn, target):
         return []
     dead = _fitting(turn, dead, len(stream.encode()) + len(group_name.encode()) + _TOLD_BYTES)
@@ -102,6 +103,12 @@ def _fitting(turn: Turn, dead: Sequence[Dead], told_bytes: int) -> Sequence[Dead
 
 def _body(stream: str, group: str, one: Dead, reason: str) -> bytes:
     owner = one.pending.consumer
-    consumer = owner.name if owner else ""
-    values = (stream, ids.format(one.id), group, consumer, str(one.pending.delivery_count), reason)
-    return entries.body([*entries.pairs_of(one.text), *zip(LETTER_FIELDS, values, strict=True)])
+    origin = (stream, ids.format(one.id), group, owner.name if owner else "")
+    return letter_of(one.text, origin, one.pending.delivery_count, reason)
+
+
+def letter_of(text: bytes, origin: tuple[str, str, str, str], deliveries: int, reason: str) -> bytes:
+    """The body of the dead letter of a stored entry; `origin` are its stream, ID, group and last consumer."""
+    values = (*origin, str(deliveries), reason)
+    body = entries.body([*entries.pairs_of(text), *zip(LETTER_FIELDS, values, strict=True)])
+    return entries.with_meta(body, entries.meta_of(text))

@@ -1,4 +1,4 @@
-"""XADD, XLEN, XRANGE, XDEL, XDELEX, XTRIM, XSETID and idempotent producer_key: the entries of a stream.
+"""XADD, XLEN, XRANGE, XDEL, XDELEX, XTRIM, XSETID and idempotent publishing: the entries of a stream.
 
 Knows: Redis's order of checks (docs/semantics.md).
 Must never know: groups beyond the references to an entry, wire formats.
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine import entries, errors, ids
-from engine.commands import types
+from engine.commands import types, weir_commands
 from engine.commands.references import find_referenced, references_of, remove_references, trim, trim_in_turns
 from engine.commands.registry import runs
 from engine.commands.retention import enforce
@@ -17,11 +17,11 @@ from engine.keyspace import Key
 from engine.records import (
     ANSWER_AGE_MS_MAX,
     Append,
-    ConfigureProductions,
-    Produce,
+    ConfigureProducerKeys,
     RememberAnswer,
+    RememberProducerKey,
     Remove,
-    RepeatProduction,
+    RepeatProducerKey,
     SetCounters,
 )
 from engine.replies import Added, Deletions, Entries, Trimmed
@@ -43,6 +43,15 @@ class PreparedEntries(NamedTuple):
 def xadd(turn: Turn, command: types.XAdd) -> Added | None:
     prepared = prepare(turn, command)
     return store(turn, prepared) if isinstance(prepared, PreparedEntries) else prepared
+
+
+@runs(weir_commands.AddEach)
+def add_each(turn: Turn, command: weir_commands.AddEach) -> Added:
+    key = turn.keyspace.find(command.stream)
+    left = ids.ID_MAX - (key.stream.last_id if key else 0)
+    prepared = prepare(turn, types.XAdd(stream=command.stream, bodies=command.bodies[: left or None]))
+    assert isinstance(prepared, PreparedEntries), "it makes the stream, and has no key to repeat"
+    return store(turn, prepared)
 
 
 def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:
@@ -95,7 +104,7 @@ def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Added | None:
     if command.producer_key is not None:
         first = key.idempotency_table.find(command.producer_key.producer, command.producer_key.key)
         if first is not None:
-            turn.emit(RepeatProduction(command.stream))
+            turn.emit(RepeatProducerKey(command.stream))
             return Added((first,), duplicate=True)
     return None
 
@@ -155,7 +164,9 @@ def _texts(new_ids: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
 def _remember(turn: Turn, command: types.XAdd, new_ids: Sequence[int]) -> None:
     if command.producer_key is not None:
         turn.emit(
-            Produce(command.stream, command.producer_key.producer, command.producer_key.key, new_ids[-1])
+            RememberProducerKey(
+                command.stream, command.producer_key.producer, command.producer_key.key, new_ids[-1]
+            )
         )
     if command.idempotency is not None:
         key = command.idempotency
@@ -175,9 +186,17 @@ def xrange(turn: Turn, command: types.XRange) -> Entries | None:
         return Entries()
     if command.count == 0:
         return None
-    return key.stream.range(
-        command.start, command.end, count=command.count, reverse=command.reverse, bytes_max=command.bytes_max
+    reverse = command.reverse
+    count = turn.most_entries(command.count, reverse=reverse)
+    found = key.stream.range(
+        command.start,
+        command.end,
+        count=count,
+        reverse=reverse,
+        bytes_max=turn.most_bytes(command.bytes_max),
     )
+    turn.count_entries(found.count, sum(map(len, found.parts)), reverse=reverse)
+    return found
 
 
 @runs(types.XDel)
@@ -262,7 +281,7 @@ def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
     duration_s = key.idempotency_table.duration_s if settings.duration_s is None else settings.duration_s
     maxsize = key.idempotency_table.maxsize if settings.maxsize is None else settings.maxsize
     if (duration_s, maxsize) != (key.idempotency_table.duration_s, key.idempotency_table.maxsize):
-        turn.emit(ConfigureProductions(command.stream, duration_s, maxsize))
+        turn.emit(ConfigureProducerKeys(command.stream, duration_s, maxsize))
     return True
 
 
@@ -277,5 +296,5 @@ def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> bool:
         return True
     if command.id not in key.stream:
         raise errors.EngineError("no_entry", "ERR No such message in stream")
-    turn.emit(Produce(command.stream, producer_key.producer, producer_key.key, command.id))
+    turn.emit(RememberProducerKey(command.stream, producer_key.producer, producer_key.key, command.id))
     return True

@@ -4,30 +4,35 @@ Knows: the order of checks that all commands share. What they differ in, their c
 Must never know: asyncio, disk, wire formats.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from engine import errors
 from engine.commands import (
+    dumping,
     entries,
+    expiring,
     grouping,
     housekeeping,
     introspection,
     keys,
     managing,
+    metadata,
     pending,
     planning,
     reading,
     redriving,
+    renaming,
     types,
 )
 from engine.commands.base import BlockingCommand, Command, MemoryNeed
 from engine.commands.registry import RUN, WAIT
-from engine.commands.turn import Blocked, DirtyTurnError, Turn, Unfinished
+from engine.commands.turn import Blocked, DirtyTurnError, Look, Turn, Unfinished
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
+from engine.quotas import Quota
 from engine.replies import Reply
 
 __all__ = [
@@ -39,8 +44,10 @@ __all__ = [
     "Unfinished",
     "block_group_read",
     "check_memory",
+    "check_quotas",
     "execute",
     "execute_all",
+    "execute_each",
     "give_up",
     "is_ready",
     "retry_at_ms",
@@ -48,16 +55,20 @@ __all__ = [
 
 # Each of them enters its functions in the registry.
 _MODULES: Final = (
+    dumping,
     entries,
+    expiring,
     grouping,
     housekeeping,
     introspection,
     keys,
     managing,
+    metadata,
     pending,
     planning,
     reading,
     redriving,
+    renaming,
 )
 
 # The streams of one read.
@@ -92,7 +103,7 @@ def execute_all(
     keyspace: Keyspace, commands: Sequence[Command], now_ms: int
 ) -> tuple[list[Reply | EngineError], Turn]:
     """Run a transaction: one turn, one reading of the clock, nothing between; a refusal does not end it,
-    nothing waits.
+    nothing waits. A guard that answers False does.
     """
     turn = Turn(keyspace, now_ms)
     replies: list[Reply | EngineError] = []
@@ -102,18 +113,56 @@ def execute_all(
             "a transaction is one turn, in which nothing waits"
         )
         replies.append(reply)
+        if command.guards and reply is False:
+            break
     return replies, turn
 
 
-def _run(turn: Turn, command: Command) -> Reply | Blocked | Unfinished | EngineError:
+def execute_each(
+    keyspace: Keyspace,
+    commands: Sequence[Command],
+    now_ms: int,
+    wakes: Callable[[Iterable[str]], bool],
+) -> tuple[list[Reply | Unfinished | EngineError], Turn]:
+    """Run the first of these commands one after the other, in one turn as long as that makes no difference.
+
+    It ends behind a command that signals streams that `wakes` readers, which come before the next command;
+    behind one that used up some of what a turn may cost; and behind one that is `Unfinished`.
+    """
+    turn = Turn(keyspace, now_ms, may_continue=True)
+    replies: list[Reply | Unfinished | EngineError] = []
+    for command in commands:
+        try:
+            reply = _run(turn, command.to_nonblocking(), len(turn.records))
+        except DirtyTurnError:
+            raise
+        except Exception:
+            if not replies:
+                raise
+            # It has changed nothing. What ran before it counts; it fails again as the first of the next turn.
+            break
+        assert not isinstance(reply, Blocked), "it does not wait"
+        replies.append(reply)
+        if type(reply) is Unfinished or (turn.signalled and wakes(turn.signalled)) or not turn.renew():
+            break
+    return replies, turn
+
+
+def _run(turn: Turn, command: Command, records_before: int = 0) -> Reply | Blocked | Unfinished | EngineError:
     try:
+        if turn.keyspace.lifetimes.is_due(turn.now_ms):
+            for stream in command.depends_on() or ():
+                turn.expire(stream)
         if type(command) in _BOUNDED:
             _check_bounds(turn, command)
-        return RUN[type(command)](turn, command)
+        reply = RUN[type(command)](turn, command)
+        if command.touches:
+            turn.touch(command.named_streams() or ())
+        return reply
     except EngineError as refusal:
         return refusal
     except Exception as error:
-        if turn.records:
+        if len(turn.records) > records_before:
             raise DirtyTurnError from error
         raise
 
@@ -130,7 +179,8 @@ def _check_bounds(turn: Turn, command: Command) -> None:
     named = len(command.named_ids())
     if command.looks_up:
         turn.ask_lookups(named)
-    turn.ask_room(named)
+    if named:
+        turn.ask_named(named)
 
 
 def check_memory(keyspace: Keyspace, commands: Sequence[Command]) -> None:
@@ -144,12 +194,26 @@ def check_memory(keyspace: Keyspace, commands: Sequence[Command]) -> None:
         raise errors.memory_full(memory.used_bytes, memory.bytes_max)
 
 
+def check_quotas(keyspace: Keyspace, commands: Sequence[Command], quotas: Sequence[Quota]) -> None:
+    """Refuse all of them, before anything is changed, if they need more than one of these quotas has left."""
+    for quota in quotas:
+        grown = {name for command in commands for name in command.grown_streams(keyspace, quota)}
+        if not grown:
+            continue
+        used = keyspace.quotas.of(quota)
+        new = sum(name not in keyspace.keys for name in grown)
+        if quota.streams_max is not None and new and used.parts + new > quota.streams_max:
+            raise errors.quota_exceeded(quota.pattern, "streams_max", used.parts, quota.streams_max)
+        if quota.bytes_max is not None and used.bytes >= quota.bytes_max:
+            raise errors.quota_exceeded(quota.pattern, "bytes_max", used.bytes, quota.bytes_max)
+
+
 # --- reads that wait ----------------------------------------------------------------------------------------
 
 
 def is_ready(keyspace: Keyspace, blocked: Blocked, now_ms: int, queue: str | None = None) -> bool:
     """Whether a blocked read may find something by now: in the queue that was signalled, None for any."""
-    return WAIT[type(blocked.command)].is_ready(Turn(keyspace, now_ms), blocked.command, queue)
+    return WAIT[type(blocked.command)].is_ready(Look(keyspace, now_ms), blocked.command, queue)
 
 
 def give_up(keyspace: Keyspace, blocked: Blocked, now_ms: int) -> Reply:
@@ -164,4 +228,4 @@ def block_group_read(command: types.XReadGroup) -> Blocked:
 
 def retry_at_ms(keyspace: Keyspace, blocked: Blocked, now_ms: int) -> int | None:
     """When (wall clock) a blocked read may find something without any write, None for never."""
-    return WAIT[type(blocked.command)].retry_at_ms(Turn(keyspace, now_ms), blocked.command)
+    return WAIT[type(blocked.command)].retry_at_ms(Look(keyspace, now_ms), blocked.command)

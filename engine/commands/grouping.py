@@ -37,6 +37,7 @@ def xgroup_setid(turn: Turn, command: types.XGroupSetId) -> bool:
     key, _ = _group(turn, command.stream, command.group)
     start = _start(key, command.start)
     turn.move_group(command.stream, command.group, start, _clamped(key, command.entries_read))
+    turn.notify("xgroup-setid", command.stream)
     return True
 
 

@@ -1,4 +1,4 @@
-"""What time brings: retention, overdue entries, silent consumers, idempotency_table and answers that expire.
+"""What time brings: retention, overdue entries, silent consumers, idempotency keys and answers that expire.
 
 Knows: which streams need looking after, and how much of it is for one turn.
 Must never know: when turns come.
@@ -15,7 +15,7 @@ from engine.commands.retention import TURN_ENTRIES_MAX, enforce
 from engine.commands.turn import Turn
 from engine.groups import Consumer, Group, PendingState
 from engine.keyspace import IdempotentPublishReply, IdempotentReply, Key, Retention
-from engine.records import ANSWER_AGE_MS_MAX, ForgetAnswers, ForgetProductions, Release, RemoveConsumer
+from engine.records import ANSWER_AGE_MS_MAX, ForgetAnswers, ForgetProducerKeys, Release, RemoveConsumer
 
 # What one turn does at most, so that others have theirs: entries released, keys and answers
 # forgotten, streams, groups and consumers looked at. A turn at its limit takes some 10 ms.
@@ -29,7 +29,7 @@ _LOOK_CONSUMERS: Final = 20
 _LOOKS_A_CHANGE: Final = 4
 
 
-class _Share:
+class _TurnBudget:
     """What one turn may still do, over all streams together."""
 
     __slots__ = ("entries_left", "keys_left", "looks_left", "releases_left")
@@ -51,20 +51,23 @@ def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
 
     A round looks at each maintained stream once, and again at those that needed more than was left of a turn.
     """
-    keyspace, share = turn.keyspace, _Share()
+    keyspace, budget = turn.keyspace, _TurnBudget()
     if not keyspace.round:
         keyspace.round.extend(keyspace.maintained)
-        _forget_answers(turn, "", keyspace.answers, share)
-    while keyspace.round and not share.spent() and share.looks_left > 0:
+        _forget_answers(turn, "", keyspace.answers, budget)
+    while keyspace.round and not budget.spent() and budget.looks_left > 0:
         name = keyspace.round.popleft()
         if name not in keyspace.maintained:
             continue
-        key = keyspace.keys[name]
-        share.looks_left -= 1
-        _maintain(turn, command, name, key, share)
+        budget.looks_left -= 1
+        turn.expire(name)
+        key = keyspace.find(name)
+        if key is None:
+            continue
+        _maintain(turn, command, name, key, budget)
         if not _needs_maintenance(key):
             del keyspace.maintained[name]
-        elif share.spent():
+        elif budget.spent():
             keyspace.round.append(name)
     return bool(keyspace.round)
 
@@ -83,84 +86,87 @@ def _has_timeout(group: Group) -> bool:
     return group.policy.ack_timeout_ms is not None or group.policy.consumer_timeout_ms is not None
 
 
-def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, share: _Share) -> None:
+def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, budget: _TurnBudget) -> None:
     # Most looks find nothing: what a stream does not have is not asked.
     if key.idempotency_table.producers:
-        for producer, count in key.idempotency_table.find_expired(turn.now_ms, share.keys_left):
-            turn.emit(ForgetProductions(name, producer, count))
-            share.keys_left -= count
+        for producer, count in key.idempotency_table.find_expired(turn.now_ms, budget.keys_left):
+            turn.emit(ForgetProducerKeys(name, producer, count))
+            budget.keys_left -= count
     if key.answers:
-        _forget_answers(turn, name, key.answers, share)
+        _forget_answers(turn, name, key.answers, budget)
     if key.retention != _NO_RETENTION:
-        share.entries_left -= enforce(turn, name, exact=True, limit=share.entries_left)
+        budget.entries_left -= enforce(turn, name, exact=True, limit=budget.entries_left)
     for group_name, group in sorted(key.groups.items()):
-        share.looks_left -= 1
+        budget.looks_left -= 1
         if group.policy.ack_timeout_ms is not None:
-            _release_overdue(turn, name, group_name, group.policy.ack_timeout_ms, share)
+            _release_overdue(turn, name, group_name, group.policy.ack_timeout_ms, budget)
         if group.policy.consumer_timeout_ms is not None:
-            _remove_silent(turn, command, name, group_name, share)
+            _remove_silent(turn, command, name, group_name, budget)
 
 
 def _forget_answers(
-    turn: Turn, name: str, answers: Mapping[str, IdempotentReply | IdempotentPublishReply], share: _Share
+    turn: Turn,
+    name: str,
+    answers: Mapping[str, IdempotentReply | IdempotentPublishReply],
+    budget: _TurnBudget,
 ) -> None:
     """Forget what no repeated request is compared with any more."""
     oldest_ms = turn.now_ms - ANSWER_AGE_MS_MAX
     old = sum(
-        1 for _ in takewhile(lambda one: one.at_ms < oldest_ms, islice(answers.values(), share.keys_left))
+        1 for _ in takewhile(lambda one: one.at_ms < oldest_ms, islice(answers.values(), budget.keys_left))
     )
     if old:
         turn.emit(ForgetAnswers(name, old))
-        share.keys_left -= old
+        budget.keys_left -= old
 
 
-def _release_overdue(turn: Turn, name: str, group_name: str, timeout_ms: int, share: _Share) -> None:
+def _release_overdue(turn: Turn, name: str, group_name: str, timeout_ms: int, budget: _TurnBudget) -> None:
     """Give back what has been idle for too long."""
     owned = turn.keyspace.keys[name].groups[group_name].owned_longest_first()
     overdue = takewhile(lambda row: row[1].idle_ms(turn.now_ms) >= timeout_ms, owned)
-    _give_back(turn, name, group_name, list(islice(overdue, share.releases_left)), share)
+    _give_back(turn, name, group_name, list(islice(overdue, budget.releases_left)), budget)
 
 
 def _remove_silent(
-    turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, share: _Share
+    turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, budget: _TurnBudget
 ) -> None:
     """Remove consumers that have not been seen for too long; what they held is given back first."""
     group = turn.keyspace.keys[name].groups[group_name]
-    for consumer in _silent(turn, command, name, group_name, share):
+    for consumer in _silent(turn, command, name, group_name, budget):
         held = [
             (entry_id, one)
-            for entry_id, _ in consumer.pending.page(0, share.releases_left)
+            for entry_id, _ in consumer.pending.page(0, budget.releases_left)
             if (one := group.pending.get(entry_id))
         ]
-        _give_back(turn, name, group_name, held, share)
+        _give_back(turn, name, group_name, held, budget)
         if not consumer.pending:
             turn.emit(RemoveConsumer(name, group_name, consumer.name))
 
 
 def _silent(
-    turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, share: _Share
+    turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, budget: _TurnBudget
 ) -> Sequence[Consumer]:
     """Consumers that were idle for too long and do not wait for entries now."""
     group = turn.keyspace.keys[name].groups[group_name]
     last_ms = turn.now_ms - (group.policy.consumer_timeout_ms or 0)
     if last_ms < command.since_ms:
         return ()
-    share.looks_left -= len(group.consumers) // _LOOK_CONSUMERS
+    budget.looks_left -= len(group.consumers) // _LOOK_CONSUMERS
     silent = [one for one in group.consumers.values() if one.seen_time_ms <= last_ms]
     waiting = command.waiting(name) if silent else ()
     return [one for one in silent if (group_name, one.name) not in waiting]
 
 
 def _give_back(
-    turn: Turn, name: str, group_name: str, rows: Sequence[tuple[int, PendingState]], share: _Share
+    turn: Turn, name: str, group_name: str, rows: Sequence[tuple[int, PendingState]], budget: _TurnBudget
 ) -> None:
     """Release entries for the next reader. Those delivered often enough become dead letters. Those whose
     entry was deleted are settled, since no reader can get them.
     """
-    share.releases_left -= len(rows)
+    budget.releases_left -= len(rows)
     if rows:
         # A stream that changes has to be held first by a rewrite that has still to read it.
-        share.looks_left -= _LOOKS_A_CHANGE
+        budget.looks_left -= _LOOKS_A_CHANGE
     key = turn.keyspace.keys[name]
     group = key.groups[group_name]
     turn.settle(name, group_name, [entry_id for entry_id, _ in rows if _is_gone(key, entry_id)])

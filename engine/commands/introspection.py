@@ -1,6 +1,6 @@
 """XINFO: streams, groups and consumers as they are.
 
-Knows: which numbers Redis shows, and Weir's own beside them (docs/semantics.md, decisions.md 20).
+Knows: which numbers Redis shows, and Weir's own beside them (docs/semantics.md).
 Must never know: in what shape they are shown. Changes nothing.
 """
 
@@ -20,8 +20,12 @@ from engine.replies import (
     Edges,
     GroupDetail,
     GroupInfo,
+    GroupMeasure,
+    Measured,
     StreamDetail,
     StreamInfo,
+    StreamMeasure,
+    StreamUse,
 )
 
 
@@ -57,6 +61,7 @@ def stream_info(key: Key) -> StreamInfo:
         keep_unacknowledged=retention.keep_unacknowledged,
         keep_unarchived=retention.keep_unarchived,
         archived_up_to=key.archived_up_to,
+        expires_at_ms=key.expires_at_ms,
         memory_bytes=stream.held_bytes(),
     )
 
@@ -67,6 +72,21 @@ def expect(key: Key, expected: StreamInfo | None) -> None:
         raise errors.stream_changed()
 
 
+@runs(weir_commands.Unchanged)
+def unchanged(turn: Turn, command: weir_commands.Unchanged) -> bool:
+    keys = ((turn.keyspace.find(stream), expected) for stream, expected in command.expected)
+    return all((None if key is None else stream_info(key)) == expected for key, expected in keys)
+
+
+@runs(types.DescribeUse)
+def describe_use(turn: Turn, command: types.DescribeUse) -> StreamUse | None:
+    key = turn.keyspace.find(command.stream)
+    if key is None:
+        return None
+    used_ms = max(key.used_ms, turn.keyspace.opened_ms)
+    return StreamUse(key.footprint.bytes, max(0, turn.now_ms - used_ms))
+
+
 @runs(weir_commands.DescribeEdges)
 def describe_edges(turn: Turn, command: weir_commands.DescribeEdges) -> Edges | None:
     key = turn.keyspace.find(command.stream)
@@ -74,6 +94,30 @@ def describe_edges(turn: Turn, command: weir_commands.DescribeEdges) -> Edges | 
         return None
     stream = key.stream
     return Edges(stream.first_id, stream.last_id, stream.removed_upto, key.generation)
+
+
+@runs(weir_commands.MeasureStreams)
+def measure_streams(turn: Turn, command: weir_commands.MeasureStreams) -> Measured:
+    found, left = [], command.groups_max
+    for name in command.streams:
+        key = turn.keyspace.find(name)
+        if key is not None:
+            groups = [_group_measure(turn, key, *row) for row in sorted(key.groups.items())[:left]]
+            left -= len(groups)
+            out = len(key.groups) - len(groups)
+            found.append(StreamMeasure(name, key.stream.length, key.stream.held_bytes(), groups, out))
+    return Measured(found)
+
+
+def _group_measure(turn: Turn, key: Key, name: str, group: Group) -> GroupMeasure:
+    # In order of delivery, so the first is the oldest however many there are.
+    _, oldest = next(group.owned_longest_first(), (0, None))
+    return GroupMeasure(
+        name,
+        lag(key.stream, group.last_delivered_id, group.entries_read),
+        len(group.pending),
+        0 if oldest is None else oldest.idle_ms(turn.now_ms),
+    )
 
 
 @runs(types.XInfoGroups)

@@ -12,7 +12,7 @@ from engine.commands import types
 from engine.commands.introspection import expect
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
-from engine.records import Configure, RemoveAll, RemoveStream
+from engine.records import Configure, RemoveAll
 from engine.replies import ConfigValues, Listing, Presence
 
 _BOUNDS: Final = {
@@ -32,8 +32,7 @@ def delete(turn: Turn, command: types.Delete) -> int:
     for name in found:
         expect(turn.keyspace.keys[name], command.expected)
     for name in found:
-        turn.emit(RemoveStream(name))
-        turn.signal(name)
+        turn.remove_stream(name, "del")
     return len(found)
 
 
@@ -70,11 +69,19 @@ def type_of(turn: Turn, command: types.Type) -> str:
 
 @runs(types.ListStreams)
 def list_streams(turn: Turn, command: types.ListStreams) -> Listing:
-    names = turn.keyspace.names(prefix=command.prefix, after=command.after)
+    names = unexpired(turn, turn.keyspace.names(prefix=command.prefix, after=command.after))
     if command.limit is None or len(names) <= command.limit:
         return Listing(names)
     page = names[: command.limit]
     return Listing(page, page[-1])
+
+
+def unexpired(turn: Turn, names: list[str]) -> list[str]:
+    """Those names that no expired stream has: one that has expired may not be removed yet."""
+    keyspace, now_ms = turn.keyspace, turn.now_ms
+    if not keyspace.lifetimes.is_due(now_ms):
+        return names
+    return [name for name in names if not keyspace.keys[name].has_expired(now_ms)]
 
 
 @runs(types.DbSize)
@@ -84,7 +91,8 @@ def db_size(turn: Turn, _: types.DbSize) -> int:
 
 @runs(types.ConfigGet)
 def config_get(turn: Turn, _: types.ConfigGet) -> ConfigValues:
-    return ConfigValues(sorted(turn.keyspace.settings.items()))
+    maxmemory = ("maxmemory", turn.keyspace.memory.bytes_max or 0)
+    return ConfigValues(sorted([*turn.keyspace.settings.items(), maxmemory]))
 
 
 @runs(types.ConfigSet)

@@ -1,6 +1,6 @@
 """Weir's own commands: retention, policies, dead letters by hand, many streams at once.
 
-Knows: what is refused (decisions.md 16), and which records follow.
+Knows: what is refused, and which records follow.
 Must never know: wire formats.
 """
 
@@ -14,8 +14,10 @@ from engine import errors, ids
 from engine.commands import types, weir_commands
 from engine.commands.dead_letters import Dead, move_to_dead_letters, takes_letters
 from engine.commands.entries import PreparedEntries, prepare, store
+from engine.commands.expiring import expiry_of
 from engine.commands.grouping import drop_consumer
 from engine.commands.introspection import expect, group_info, stream_info
+from engine.commands.keys import unexpired
 from engine.commands.registry import runs
 from engine.commands.turn import Turn, Unfinished
 from engine.groups import Group
@@ -29,6 +31,7 @@ from engine.records import (
     RememberPublish,
     RemoveConsumer,
     RemoveGroup,
+    SetLifetime,
     SetPolicy,
 )
 from engine.replies import Added, DeadLettered, GroupInfo, Published, Republished, StoredRun, StreamPage
@@ -42,9 +45,10 @@ TRANSFERRED_MAX: Final = 500
 @runs(weir_commands.EnsureStream)
 def ensure_stream(turn: Turn, command: weir_commands.EnsureStream) -> bool:
     key = turn.keyspace.find(command.stream)
-    created = key is None
+    created, lifetime = key is None, _record_of(turn, command.stream, command.lifetime)
     key = key or turn.create_stream(command.stream)
     _describe(turn, command.stream, key, command.retention, key.archived_up_to)
+    _set_lifetime(turn, key, lifetime)
     return created
 
 
@@ -52,9 +56,26 @@ def ensure_stream(turn: Turn, command: weir_commands.EnsureStream) -> bool:
 def update_stream(turn: Turn, command: weir_commands.UpdateStream) -> bool:
     key = turn.key(command.stream)
     expect(key, command.expected)
+    lifetime = _record_of(turn, command.stream, command.lifetime)
     archived_up_to = key.archived_up_to if command.archived_up_to is None else command.archived_up_to
     _describe(turn, command.stream, key, key.retention._replace(**command.retention), archived_up_to)
+    _set_lifetime(turn, key, lifetime)
     return True
+
+
+def _record_of(turn: Turn, stream: str, wanted: weir_commands.NewLifetime | None) -> SetLifetime | None:
+    """The change of the lifetime. Raises `invalid` for a time that is over, or too far away."""
+    if wanted is None or wanted.ms is None:
+        return None if wanted is None else SetLifetime(stream, None)
+    at_ms = expiry_of(turn, wanted.ms, relative=wanted.relative, command="pexpireat")
+    if at_ms <= turn.now_ms:
+        raise errors.lifetime_over()
+    return SetLifetime(stream, at_ms)
+
+
+def _set_lifetime(turn: Turn, key: Key, lifetime: SetLifetime | None) -> None:
+    if lifetime is not None and lifetime.expires_at_ms != key.expires_at_ms:
+        turn.emit(lifetime)
 
 
 def _describe(turn: Turn, stream: str, key: Key, retention: Retention, archived_up_to: int) -> None:
@@ -64,7 +85,7 @@ def _describe(turn: Turn, stream: str, key: Key, retention: Retention, archived_
 
 @runs(weir_commands.StreamInfos)
 def stream_infos(turn: Turn, command: weir_commands.StreamInfos) -> StreamPage:
-    names = turn.keyspace.names(prefix=command.prefix, after=command.after)
+    names = unexpired(turn, turn.keyspace.names(prefix=command.prefix, after=command.after))
     page = names[: min(command.limit, _INFOS_MAX)]
     found = [(name, stream_info(turn.keyspace.keys[name])) for name in page]
     return StreamPage(found, page[-1] if len(names) > len(page) else None)
@@ -99,6 +120,8 @@ def update_group(turn: Turn, command: weir_commands.UpdateGroup) -> bool:
     elif command.entries_read is not None:
         known = _read(key, command.entries_read)
         turn.move_group(command.stream, command.group, group.last_delivered_id, known)
+    if command.start is not None or command.entries_read is not None:
+        turn.notify("xgroup-setid", command.stream)
     _set_policy(turn, command.stream, command.group, command.policy)
     return True
 
@@ -194,7 +217,7 @@ def publish(turn: Turn, command: weir_commands.Publish) -> Published | Republish
     if repeated is not None:
         return repeated
     if len({part.stream for part in command.parts}) < len(command.parts):
-        raise errors.invalid("ERR a stream stands twice", "each stream stands once, with all its entries")
+        raise errors.invalid("ERR a stream occurs twice", "each stream occurs once, with all its entries")
     prepared = [_prepared(turn, part) for part in command.parts]
     turn.expect_room(sum(part.stream not in turn.keyspace.keys for part in command.parts))
     added = [(one.command.stream, store(turn, one)) for one in prepared]
@@ -205,7 +228,7 @@ def publish(turn: Turn, command: weir_commands.Publish) -> Published | Republish
         names = [name for name, _ in added]
         turn.emit(RememberPublish(key.key, key.digest, names, counts, given, turn.now_ms))
     if chunk is not None:
-        turn.emit(PublishChunk(chunk.producer, chunk.epoch, chunk.number, _told(added)))
+        turn.emit(PublishChunk(chunk.producer, chunk.epoch, chunk.number, _encode_runs(added)))
     return Published(added)
 
 
@@ -248,7 +271,7 @@ _Row = tuple[str, str, str, int]
 _ROWS_OF: Final = msgspec.json.Decoder(list[_Row]).decode
 
 
-def _told(added: Sequence[tuple[str, Added]]) -> bytes:
+def _encode_runs(added: Sequence[tuple[str, Added]]) -> bytes:
     rows = [(name, ids.format(one.ids[0]), ids.format(one.ids[-1]), len(one.ids)) for name, one in added]
     return msgspec.json.encode(rows)
 

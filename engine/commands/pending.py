@@ -6,6 +6,7 @@ Must never know: new entries, wire formats.
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from engine import errors
@@ -16,7 +17,6 @@ from engine.commands.reading import DELIVERY_COUNT_MAX, Budget, pending_of, with
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group, PendingState
-from engine.keyspace import Key
 from engine.records import Own, Release
 from engine.replies import (
     AcknowledgedIds,
@@ -63,9 +63,9 @@ def xackdel(turn: Turn, command: types.XAckDel) -> Deletions:
     key = turn.keyspace.find(command.stream)
     if key is None or command.group not in key.groups:
         return Deletions([absent] * len(command.ids))
-    pending = key.groups[command.group].pending
     wanted = command.ids
-    settled = dict.fromkeys(entry_id for entry_id in wanted if entry_id in pending)
+    held = set(key.groups[command.group].pending.held_of(sorted(set(wanted))))
+    settled = dict.fromkeys(entry_id for entry_id in wanted if entry_id in held)
     ask_references(turn, key, list(settled), command.refs)
     turn.settle(command.stream, command.group, list(settled))
     # An entry that was gone already counts as deleted.
@@ -83,10 +83,11 @@ def xnack(turn: Turn, command: types.XNack) -> int:
     counts: list[int] = []
     # An ID that is named again is released again.
     latest: dict[int, int] = {}
+    held = group.pending.items_of(sorted(set(nack.ids)))
     for entry_id in nack.ids:
         before = latest.get(entry_id)
         if before is None:
-            pending = group.pending.get(entry_id)
+            pending = held.get(entry_id)
             if pending is not None:
                 before = pending.delivery_count
             elif nack.force and entry_id in key.stream:
@@ -113,10 +114,12 @@ def give_back(turn: Turn, command: weir_commands.GiveBack) -> int | Unfinished:
     stop = start + TURN_LOOKUPS_MAX
     if not turn.may_continue:
         turn.ask_lookups(len(command.ids))
+    named = command.ids[start:stop]
+    pending = group.pending.items_of(sorted(set(named)))
     held = {
         entry_id: one.delivery_count
-        for entry_id in command.ids[start:stop]
-        if (one := group.pending.get(entry_id)) is not None
+        for entry_id in named
+        if (one := pending.get(entry_id)) is not None
         and one.consumer is not None
         and one.consumer.name == command.consumer
     }
@@ -201,10 +204,11 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     if claim.last_id is not None and claim.last_id > group.last_delivered_id:
         turn.move_group(command.stream, command.group, claim.last_id, group.entries_read)
     turn.see_consumer(command.stream, command.group, command.consumer)
-    claiming = _Claiming(turn, command, key, claim, time_ms)
+    claiming = _Claiming(turn, group, command, time_ms)
     texts = key.stream.find_each(claim.ids)
+    held = group.pending.items_of(sorted(set(claim.ids)))
     for entry_id in claim.ids:
-        claiming.take(entry_id, texts.get(entry_id))
+        claiming.take(entry_id, texts.get(entry_id), held.get(entry_id))
     turn.settle(command.stream, command.group, list(claiming.gone))
     move_to_dead_letters(turn, command.stream, command.group, list(claiming.dead.values()), TOO_MANY)
     found = claiming.found
@@ -236,7 +240,6 @@ class _Claiming:
         "_claim",
         "_claimed",
         "_group",
-        "_key",
         "_room",
         "_time_ms",
         "_turn",
@@ -246,9 +249,9 @@ class _Claiming:
         "more",
     )
 
-    def __init__(self, turn: Turn, command: types.XClaim, key: Key, claim: types.Claim, time_ms: int) -> None:
-        self._turn, self._key, self._claim, self._time_ms = turn, key, claim, time_ms
-        self._group = key.groups[command.group]
+    def __init__(self, turn: Turn, group: Group, command: types.XClaim, time_ms: int) -> None:
+        claim = command.claim
+        self._turn, self._group, self._claim, self._time_ms = turn, group, claim, time_ms
         self._room = Budget(None if claim.just_ids else command.bytes_max, len(claim.ids))
         self._claimed: dict[int, int] = {}
         self.found: list[Delivered] = []
@@ -257,11 +260,10 @@ class _Claiming:
         self.gone: dict[int, None] = {}
         self.dead: dict[int, Dead] = {}
 
-    def take(self, entry_id: int, text: bytes | None) -> None:
+    def take(self, entry_id: int, text: bytes | None, pending: PendingState | None) -> None:
         """Find out what happens to one ID; `text` is its entry, None if that is gone. One that is named again
         was claimed before by this command.
         """
-        pending = self._group.pending.get(entry_id)
         if text is None:
             if pending is not None:
                 self.gone[entry_id] = None
@@ -314,10 +316,9 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     count = min(command.count, max(1, turn.lookups_left))
     attempts = min(command.count * _ATTEMPTS_FACTOR, _ATTEMPTS_MAX)
     room = Budget(None if command.just_ids else command.bytes_max, turn.ids_left())
-    page = group.pending.page(command.start, attempts + 1)
-    next_start = page[attempts][0] if len(page) > attempts else 0
+    rows = group.pending.items(command.start)
     may_take = partial(_may_take, turn, key.stream, command.min_idle_ms)
-    for entry_id, pending, text in with_texts(key.stream, page[:attempts], count, may_take):
+    for entry_id, pending, text in with_texts(key.stream, islice(rows, attempts), count, may_take):
         if len(found) + len(deleted_ids) == count:
             next_start = entry_id
             break
@@ -337,6 +338,8 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
             break
         else:
             found.append(_autoclaimed(turn, command, entry_id, pending, text))
+    else:
+        next_start, _ = next(rows, (0, None))
     turn.lookups_left -= len(found) + len(deleted_ids) + len(dead)
     move_to_dead_letters(turn, command.stream, command.group, dead, TOO_MANY)
     turn.settle(command.stream, command.group, deleted_ids)
@@ -351,7 +354,9 @@ def _may_take(turn: Turn, stream: Stream, min_idle_ms: int, row: tuple[int, Pend
     entry_id, one = row
     if one.consumer is None or one.idle_ms(turn.now_ms) >= min_idle_ms:
         return True
-    return not stream.first_id <= entry_id <= stream.last_live_id or entry_id <= stream.max_deleted_id
+    # After XSETID has lowered the last ID, live entries may lie below what was trimmed.
+    gone_upto = max(stream.max_deleted_id, stream.removed_upto)
+    return not stream.first_id <= entry_id <= stream.last_live_id or entry_id <= gone_upto
 
 
 def _autoclaimed(

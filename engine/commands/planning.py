@@ -13,7 +13,7 @@ from engine import errors, ids, order_statistics
 from engine.apportion import apportion
 from engine.commands import weir_commands
 from engine.commands.registry import Waiting, runs, waits
-from engine.commands.turn import Blocked, Turn
+from engine.commands.turn import Blocked, Look, Turn
 from engine.keyspace import Key
 from engine.replies import Planned, StreamPlan
 
@@ -70,13 +70,13 @@ def durable_queue(stream: str) -> str:
     return _DURABLE + stream
 
 
-def is_ready(turn: Turn, command: weir_commands.Plan, queue: str | None) -> bool:
+def is_ready(look: Look, command: weir_commands.Plan, queue: str | None) -> bool:
     """Whether a blocked plan would find something, in the stream of one queue (None: in any)."""
     looked_at = None if queue is None else queue.removeprefix(_DURABLE)
     for name, after in command.streams:
         if looked_at is None or name == looked_at:
-            key = turn.keyspace.find(name)
-            if key is not None and _has_more(turn, name, key, after, command):
+            key = look.keyspace.find(name)
+            if key is not None and _has_more(look, name, key, after, command):
                 return True
     return False
 
@@ -91,25 +91,25 @@ def _nothing(turn: Turn, command: weir_commands.Plan) -> Planned:
 waits(weir_commands.Plan, Waiting(is_ready, _nothing, retry_at_ms=lambda *_: None))
 
 
-def _has_more(turn: Turn, name: str, key: Key, after: int, command: weir_commands.Plan) -> bool:
-    upto = _upto(turn, name, key, command)
+def _has_more(look: Look, name: str, key: Key, after: int, command: weir_commands.Plan) -> bool:
+    upto = _upto(look, name, key, command)
     if upto >= key.stream.last_live_id:
         return key.stream.last_live_id > after
-    return upto > after and _range(turn, name, key, after, command).live > 0
+    return upto > after and _range(look, name, key, after, command).live > 0
 
 
-def _upto(turn: Turn, name: str, key: Key, command: weir_commands.Plan) -> int:
+def _upto(look: Look, name: str, key: Key, command: weir_commands.Plan) -> int:
     """The last ID that may be read, whether there is an entry of it or not."""
     upto = command.ends.get(name, ids.ID_MAX)
     if command.durable_only:
-        assert turn.keyspace.unsynced_from is not None, "it was asked before"
-        upto = min(upto, turn.keyspace.unsynced_from(name) - 1)
+        assert look.keyspace.unsynced_from is not None, "it was asked before"
+        upto = min(upto, look.keyspace.unsynced_from(name) - 1)
     return min(upto, key.stream.last_id)
 
 
-def _range(turn: Turn, name: str, key: Key, after: int, command: weir_commands.Plan) -> _Range:
+def _range(look: Look, name: str, key: Key, after: int, command: weir_commands.Plan) -> _Range:
     stream = key.stream
-    upto = max(after, _upto(turn, name, key, command))
+    upto = max(after, _upto(look, name, key, command))
     below = order_statistics.amount_below(stream, after + 1)
     whole = order_statistics.amount_below(stream, upto + 1) if upto > after else below
     return _Range(
@@ -120,14 +120,14 @@ def _range(turn: Turn, name: str, key: Key, after: int, command: weir_commands.P
         below,
         whole.live - below.live,
         whole.size - below.size,
-        _durable(turn, name, key),
+        _durable(look, name, key),
     )
 
 
-def _durable(turn: Turn, name: str, key: Key) -> int | None:
-    if turn.keyspace.unsynced_from is None:
+def _durable(look: Look, name: str, key: Key) -> int | None:
+    if look.keyspace.unsynced_from is None:
         return None
-    unsynced_from = turn.keyspace.unsynced_from(name)
+    unsynced_from = look.keyspace.unsynced_from(name)
     return key.stream.last_id if unsynced_from > key.stream.last_id else key.stream.live_below(unsynced_from)
 
 

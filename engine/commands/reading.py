@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
-from engine import errors, ids
+from engine import errors
 from engine.commands import types
 from engine.commands.dead_letters import TOO_MANY, TURN_LETTERS_MAX, Dead, is_dead, move_to_dead_letters
 from engine.commands.registry import Waiting, runs, waits
-from engine.commands.turn import Blocked, Turn
+from engine.commands.turn import Blocked, Look, Turn
 from engine.groups import Consumer, Group, PendingState, first_there
 from engine.keyspace import Key
 from engine.lag import entries_read_after
@@ -26,7 +26,7 @@ DELIVERY_COUNT_MAX: Final = (1 << 63) - 1
 # A claiming read with nothing pending to wait for looks again no sooner: others may take and leave entries
 # without waking it.
 _CLAIM_RETRY_MS_MIN: Final = 100
-# Nobody has held an entry for so long: a read that waits for that takes over what was given back, no more.
+# No entry can be idle for that long: a read that waits for that takes over what was given back, no more.
 CLAIM_NEVER_MS: Final = (1 << 53) - 1
 # A claiming read skips up to this many pending entries that were deleted from their stream, as Redis does
 # with all of them. If there are more, it settles up to this many in each turn: otherwise each read would walk
@@ -35,6 +35,9 @@ _PASSED_OVER_MAX: Final = 1_000
 _SETTLED_MAX: Final = 2_000
 # Texts of pending entries are looked up in batches of this size: all of one node cost little more than one.
 _LOOKUPS_AT_ONCE: Final = 100
+# What one consumer holds is looked up in growing batches: most readers want few, and many cost less each.
+_HELD_AT_FIRST: Final = 16
+_HELD_AT_ONCE: Final = 512
 # Streams of one read of many that are given something, each by records of its own. Others come next time.
 _STREAMS_GIVEN_MAX: Final = 300
 # What one stream of many logs with all names where a read finds something: delivered, active, moved on.
@@ -90,8 +93,7 @@ class Budget:
 @runs(types.XRead)
 def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
     cursors = [(name, _resolve(turn, name, cursor)) for name, cursor in command.streams]
-    # What is read alone is not logged.
-    room = Budget(command.bytes_max, ids.ID_MAX)
+    room = Budget(turn.most_bytes(command.bytes_max), max(1, turn.entries_left))
     found: list[StreamEntries] = []
     unfinished: list[str] = []
     for name, cursor in cursors:
@@ -103,6 +105,7 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
             unfinished.append(name)
         else:
             found.append(one)
+    turn.count_entries(room.given, sum(len(part) for one in found for part in one.entries.parts))
     if not found and command.block_ms is not None:
         return Blocked(
             msgspec.structs.replace(command, streams=cursors),
@@ -129,7 +132,8 @@ def _entries_after(
     """The entries after the cursor, of which there are some; None if the budget has no room for any."""
     if room.spent:
         return None
-    entries = stream.range(cursor + 1, stream.last_live_id, count=command.count, bytes_max=room.bytes_left)
+    count = room.ids_left if command.count is None else min(command.count, room.ids_left)
+    entries = stream.range(cursor + 1, stream.last_live_id, count=max(1, count), bytes_max=room.bytes_left)
     if not room.takes(sum(map(len, entries.parts)), entries.count):
         return None
     gap = Gap(cursor, stream.first_id, None) if gap_after(stream, cursor) else None
@@ -150,7 +154,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
     if len(cursors) > 1:
         for name, _ in cursors:
             turn.count_names(1, name, command.group, command.consumer)
-    room = Budget(command.bytes_max, turn.ids_left())
+    room = Budget(command.bytes_max, turn.deliveries_left())
     for name, cursor in cursors:
         if len(found) >= _STREAMS_GIVEN_MAX:
             unfinished.append(name)
@@ -227,7 +231,7 @@ def _deliver(
     before, gap = group.last_delivered_id, _group_gap(key.stream, group)
     claimed: list[Delivered] = []
     more = False
-    if claim_min_idle_ms is not None:
+    if claim_min_idle_ms is not None and (claim_min_idle_ms < CLAIM_NEVER_MS or group.has_released()):
         claimed, more = _claim_idle(turn, name, key, command, claim_min_idle_ms, room)
     left = None if command.count is None else command.count - len(claimed)
     claims = claim_min_idle_ms is not None
@@ -279,6 +283,7 @@ def _deliver_new(
         turn.emit(Own(name, command.group, command.consumer, new_ids, turn.now_ms, [1] * len(new_ids)))
         turn.count_ids(len(new_ids))
         turn.mark_active(name, command.group, command.consumer)
+    turn.count_delivered(len(new_ids))
     turn.move_group(name, command.group, new_ids[-1], entries_read)
     if claims:
         return [Delivered(entry_id, text, 1, 0, 0) for entry_id, text in fresh]
@@ -352,10 +357,10 @@ def _claimable(group: Group, command: types.XReadGroup) -> Iterator[tuple[int, P
 
 def pending_of(group: Group, consumer: Consumer, start: int) -> Iterator[tuple[int, PendingState]]:
     """The pending entries of one consumer from an ID on. The group must not change meanwhile."""
-    for entry_id, _ in consumer.pending.items(start):
-        one = group.pending.get(entry_id)
-        assert one is not None, "what a consumer holds is pending in its group"
-        yield entry_id, one
+    held, size = (entry_id for entry_id, _ in consumer.pending.items(start)), _HELD_AT_FIRST
+    while some := list(islice(held, size)):
+        yield from zip(some, group.pending.of_each(some), strict=True)
+        size = min(2 * size, _HELD_AT_ONCE)
 
 
 def with_texts(
@@ -395,22 +400,22 @@ def block(command: types.XReadGroup) -> Blocked:
     return Blocked(command, streams, command.block_ms, wait_key)
 
 
-def retry_at_ms(turn: Turn, command: types.XReadGroup) -> int | None:
+def retry_at_ms(look: Look, command: types.XReadGroup) -> int | None:
     """When (wall clock) a blocked read may find something without any write, None for never."""
     wait_ms = command.claim_min_idle_ms
     if wait_ms is None:
         return None
-    keys = [turn.keyspace.find(name) for name, _ in command.streams]
+    keys = [look.keyspace.find(name) for name, _ in command.streams]
     due_ms = [
-        _claim_due_ms(turn, key, command, wait_ms) for key in keys if key and command.group in key.groups
+        _claim_due_ms(look, key, command, wait_ms) for key in keys if key and command.group in key.groups
     ]
     if wait_ms >= CLAIM_NEVER_MS and not any(due_ms):
         return None
-    look_again_ms = turn.now_ms + max(wait_ms, _CLAIM_RETRY_MS_MIN)
+    look_again_ms = look.now_ms + max(wait_ms, _CLAIM_RETRY_MS_MIN)
     return min([look_again_ms if due is None else due for due in due_ms], default=look_again_ms)
 
 
-def _claim_due_ms(turn: Turn, key: Key, command: types.XReadGroup, wait_ms: int) -> int | None:
+def _claim_due_ms(look: Look, key: Key, command: types.XReadGroup, wait_ms: int) -> int | None:
     """When the entry that is idle longest, of those that still exist, will be idle for long enough; at once
     for a released one. Where many are gone it is when a read would settle them. None where there is none.
     """
@@ -430,13 +435,13 @@ def _claim_due_ms(turn: Turn, key: Key, command: types.XReadGroup, wait_ms: int)
         pending = first_there(group.of_others(owner), is_there, _PASSED_OVER_MAX)
     if pending is None:
         return None
-    return pending.delivery_time_ms + wait_ms if pending.consumer is not None else turn.now_ms
+    return pending.delivery_time_ms + wait_ms if pending.consumer is not None else look.now_ms
 
 
-def _is_ready(turn: Turn, command: types.XRead, _: str | None) -> bool:
+def _is_ready(look: Look, command: types.XRead, _: str | None) -> bool:
     return any(
         isinstance(cursor, int)
-        and (key := turn.keyspace.find(name)) is not None
+        and (key := look.keyspace.find(name)) is not None
         and key.stream.last_live_id > cursor
         for name, cursor in command.streams
     )
@@ -446,19 +451,19 @@ def _nothing(_: Turn, command: types.XRead) -> StreamsRead:
     return StreamsRead((), [(name, cursor) for name, cursor in command.streams if isinstance(cursor, int)])
 
 
-def _is_group_ready(turn: Turn, command: types.XReadGroup, _: str | None) -> bool:
-    return any(_group_ready(turn, name, command) for name, _ in command.streams)
+def _is_group_ready(look: Look, command: types.XReadGroup, _: str | None) -> bool:
+    return any(_group_ready(look, name, command) for name, _ in command.streams)
 
 
-def _group_ready(turn: Turn, name: str, command: types.XReadGroup) -> bool:
-    key = turn.keyspace.find(name)
+def _group_ready(look: Look, name: str, command: types.XReadGroup) -> bool:
+    key = look.keyspace.find(name)
     group = key.groups.get(command.group) if key is not None else None
     if key is None or group is None or key.stream.last_live_id > group.last_delivered_id:
         return True
     if command.claim_min_idle_ms is None:
         return False
-    due_ms = _claim_due_ms(turn, key, command, command.claim_min_idle_ms)
-    return due_ms is not None and due_ms <= turn.now_ms
+    due_ms = _claim_due_ms(look, key, command, command.claim_min_idle_ms)
+    return due_ms is not None and due_ms <= look.now_ms
 
 
 waits(types.XRead, Waiting(_is_ready, _nothing, retry_at_ms=lambda *_: None))

@@ -10,7 +10,7 @@ The copy is a new entry: no group has read it, its delivery count begins at 0, a
 every group. Both changes, and the answer kept under an idempotency key, are in the same frame.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from engine import entries, errors, ids
@@ -44,6 +44,7 @@ class FoundDeadLetter(NamedTuple):
     group: bytes
     consumer: bytes
     reason: bytes
+    meta: Mapping[str, str]
 
 
 def parse(text: bytes) -> FoundDeadLetter | None:
@@ -60,7 +61,8 @@ def parse(text: bytes) -> FoundDeadLetter | None:
     if tuple(name for name, _ in noted) != LETTER_FIELDS:
         return None
     source, source_id, group, consumer, _, reason = (value for _, value in noted)
-    return FoundDeadLetter(pairs[: -len(LETTER_FIELDS)], source, source_id, group, consumer, reason)
+    own, meta = pairs[: -len(LETTER_FIELDS)], entries.meta_of(text)
+    return FoundDeadLetter(own, source, source_id, group, consumer, reason, meta)
 
 
 # Most entries that are no dead letters are recognised without being decoded.
@@ -79,14 +81,15 @@ def find_dead_letters(turn: Turn, command: weir_commands.FindDeadLetters) -> Dea
         if entry_id > command.end:
             break
         letter = parse(text)
-        if letter is not None and _is_wanted(letter, command):
+        if letter is not None and is_wanted(letter, command):
             found.append(entry_id)
             if len(found) == command.count:
                 break
     return DeadLettersFound(found, last if last < min(key.stream.last_live_id, command.end) else None)
 
 
-def _is_wanted(letter: FoundDeadLetter, wanted: weir_commands.FindDeadLetters) -> bool:
+def is_wanted(letter: FoundDeadLetter, wanted: weir_commands.FindDeadLetters) -> bool:
+    """Whether the search is for this one."""
     return (
         is_of(letter, wanted.stream, wanted.group)
         and (wanted.consumer is None or letter.consumer == wanted.consumer.encode())
@@ -131,7 +134,7 @@ def _found(turn: Turn, command: weir_commands.Redrive) -> tuple[list[tuple[int, 
         letter = parse(texts[letter_id]) if letter_id in texts else None
         if letter is None or not is_of(letter, command.stream, command.group):
             continue
-        body = _copy(letter)
+        body = copy_of(letter)
         size += len(body)
         if found and size > TURN_LETTERS_BYTES_MAX:
             return found, wanted[place - 1]
@@ -144,11 +147,12 @@ def is_of(letter: FoundDeadLetter, stream: str, group: str) -> bool:
     return (letter.source, letter.group) == (stream.encode(), group.encode())
 
 
-def _copy(letter: FoundDeadLetter) -> bytes:
+def copy_of(letter: FoundDeadLetter) -> bytes:
     """The body of the new entry in the source."""
-    if any(name == REDRIVEN_FROM for name, _ in letter.fields):
-        return entries.body(letter.fields)
-    return entries.body([*letter.fields, (REDRIVEN_FROM, letter.source_id)])
+    fields = letter.fields
+    if all(name != REDRIVEN_FROM for name, _ in fields):
+        fields = [*fields, (REDRIVEN_FROM, letter.source_id)]
+    return entries.with_meta(entries.body(fields), letter.meta)
 
 
 # --- idempotency: the answer is kept as one list of IDs: dead letters, copies, and `upto` (0 for None)

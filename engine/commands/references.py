@@ -47,7 +47,7 @@ def _pending_of(group: Group, wanted: Sequence[int]) -> list[int]:
     pending = group.pending
     between = pending.count_between(wanted[0], wanted[-1])
     if between > len(wanted):
-        return [entry_id for entry_id in wanted if entry_id in pending]
+        return pending.held_of(wanted)
     among = (entry_id for entry_id, _ in pending.page(wanted[0], between))
     return [entry_id for entry_id in among if wanted[bisect_left(wanted, entry_id)] == entry_id]
 

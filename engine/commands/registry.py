@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from engine.commands.base import BlockingCommand, Command
-from engine.commands.turn import Blocked, Turn, Unfinished
+from engine.commands.turn import Blocked, Look, Turn, Unfinished
 from engine.replies import Reply
 
 C = TypeVar("C", bound=Command)
@@ -27,9 +27,9 @@ class Waiting(NamedTuple, Generic[B]):
     clock) it may find something without any write, None for never.
     """
 
-    is_ready: Callable[[Turn, B, str | None], bool]
+    is_ready: Callable[[Look, B, str | None], bool]
     end: Callable[[Turn, B], Reply]
-    retry_at_ms: Callable[[Turn, B], int | None]
+    retry_at_ms: Callable[[Look, B], int | None]
 
 
 RUN: Final[dict[type[Command], Callable[[Turn, Any], Reply | Blocked | Unfinished]]] = {}

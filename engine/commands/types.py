@@ -6,13 +6,15 @@ Must never know: how a command was written down, and what it does.
 """
 
 from collections.abc import Sequence
-from enum import Enum
+from enum import Enum, Flag, auto
 from typing import ClassVar, Final
 
 import msgspec
 
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
+from engine.dump import StreamDump
 from engine.keyspace import Keyspace
+from engine.quotas import Quota
 from engine.replies import StreamInfo
 
 
@@ -402,10 +404,105 @@ class Delete(Command, frozen=True, kw_only=True):
         return tuple(self.streams)
 
 
+class ExpireCondition(Flag):
+    """Conditions of EXPIRE: the stream has no lifetime, it has one, the new one is longer, it is shorter. A
+    stream without a lifetime lives longer than any other.
+    """
+
+    NX = auto()
+    XX = auto()
+    GT = auto()
+    LT = auto()
+
+
+class Expire(StreamCommand, frozen=True, kw_only=True):
+    """EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT: `ms` from now if `relative`, else since 1970 by the wall clock.
+
+    A time that is over removes the stream. `named` is the command as Redis names it in a refusal. Reply:
+    whether the lifetime was changed.
+    """
+
+    ms: int
+    relative: bool
+    condition: ExpireCondition = ExpireCondition(0)
+    named: str = "pexpireat"
+
+
+class Persist(StreamCommand, frozen=True, kw_only=True):
+    """Reply: whether the stream had a lifetime."""
+
+
+class TimeToLive(StreamCommand, frozen=True, kw_only=True):
+    """TTL and EXPIRETIME. Reply: milliseconds that are left, or (`absolute`) when they are over; -1 without
+    a lifetime, -2 without a stream.
+    """
+
+    changes: ClassVar[bool] = False
+    touches: ClassVar[bool] = False
+
+    absolute: bool = False
+
+
+class Rename(StreamCommand, frozen=True, kw_only=True):
+    """RENAME and (`replace` false) RENAMENX. What has the name `target` is removed, or refuses the change.
+    Reply: whether the name was changed; the own name is none.
+    """
+
+    target: str
+    replace: bool = True
+
+    def named_streams(self) -> tuple[str, ...]:
+        return (self.stream, self.target)
+
+    def grown_streams(self, keyspace: Keyspace, quota: Quota) -> Sequence[str]:
+        # Under a name of the same quota it takes no more.
+        return () if quota.matches(self.stream) or not quota.matches(self.target) else (self.target,)
+
+
+class Copy(StreamCommand, frozen=True, kw_only=True):
+    """Make `target` a copy; one that is there stays unless `replace`. Reply: whether it was made."""
+
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
+    target: str
+    replace: bool = False
+
+    def named_streams(self) -> tuple[str, ...]:
+        return (self.stream, self.target)
+
+    def grown_streams(self, keyspace: Keyspace, quota: Quota) -> Sequence[str]:
+        return (self.target,) if quota.matches(self.target) else ()
+
+
+class Dump(StreamCommand, frozen=True, kw_only=True):
+    """Reply: `Dumped`, None where there is no stream."""
+
+    changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
+
+
+class Restore(StreamCommand, frozen=True, kw_only=True):
+    """Make a stream as it was described; one that is there refuses that unless `replace`. It expires at `ms`,
+    from now where `relative`; 0 is never. Reply: True.
+    """
+
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
+    dump: StreamDump
+    size: int
+    ms: int = 0
+    relative: bool = True
+    replace: bool = False
+
+    def entry_bytes(self) -> int:
+        return self.size
+
+
 class Exists(Command, frozen=True, kw_only=True):
     """Reply: how many of the names there are, repeated ones counted each time."""
 
     changes: ClassVar[bool] = False
+    touches: ClassVar[bool] = False
 
     streams: Sequence[str]
 
@@ -429,6 +526,14 @@ class Type(StreamCommand, frozen=True, kw_only=True):
     """Reply: `"stream"` or `"none"`."""
 
     changes: ClassVar[bool] = False
+    touches: ClassVar[bool] = False
+
+
+class DescribeUse(StreamCommand, frozen=True, kw_only=True):
+    """MEMORY USAGE and OBJECT IDLETIME. Reply: `StreamUse`, None without a stream."""
+
+    changes: ClassVar[bool] = False
+    touches: ClassVar[bool] = False
 
 
 class ListStreams(Command, frozen=True, kw_only=True):
@@ -451,7 +556,9 @@ class FlushAll(Command, frozen=True, kw_only=True):
 
 
 class ConfigGet(Command, frozen=True, kw_only=True):
-    """Reply: `ConfigValues`: all settings of the engine by name; the API filters them."""
+    """Reply: `ConfigValues`: all settings of the engine by name, and the limit of memory; the API filters
+    them.
+    """
 
     changes: ClassVar[bool] = False
 

@@ -18,10 +18,21 @@ from engine.replies import StreamInfo
 _PLANNED_PER_READ: Final = 4
 
 
+class NewLifetime(msgspec.Struct, frozen=True, kw_only=True):
+    """When a stream is to expire: `ms` from now if `relative`, else since 1970; None for never."""
+
+    ms: int | None = None
+    relative: bool = False
+
+
 class EnsureStream(StreamCommand, frozen=True, kw_only=True):
-    """Create the stream, or set the retention of the one there is. Reply: whether it was created."""
+    """Create the stream, or set the retention of the one there is. Reply: whether it was created.
+
+    `lifetime` None leaves it as it is; a time that is over is refused.
+    """
 
     retention: Retention = Retention()
+    lifetime: NewLifetime | None = None
 
     def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
         return MemoryNeed.ADDS if keyspace.find(self.stream) is None else MemoryNeed.NONE
@@ -35,7 +46,21 @@ class UpdateStream(StreamCommand, frozen=True, kw_only=True):
 
     retention: Mapping[str, Any] = {}
     archived_up_to: int | None = None
+    lifetime: NewLifetime | None = None
     expected: StreamInfo | None = None
+
+
+class AddEach(StreamCommand, frozen=True, kw_only=True):
+    """A run of plain XADDs (`*`, no options), one for each body. Reply: `Added` with the IDs of
+    those that were appended: the first ones, where the IDs of the stream do not suffice for all.
+    """
+
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
+    bodies: Sequence[bytes]
+
+    def entry_bytes(self) -> int:
+        return sum(map(len, self.bodies))
 
 
 class StreamInfos(Command, frozen=True, kw_only=True):
@@ -46,6 +71,37 @@ class StreamInfos(Command, frozen=True, kw_only=True):
     prefix: str = ""
     after: str | None = None
     limit: int = 100
+
+
+class MeasureStreams(Command, frozen=True, kw_only=True):
+    """Reply: `Measured`, of those of the streams that there are, with at most `groups_max` groups in all.
+
+    It depends on no log position: the figures are for operators, also after the log has failed.
+    """
+
+    changes: ClassVar[bool] = False
+    touches: ClassVar[bool] = False
+
+    streams: Sequence[str]
+    groups_max: int
+
+    def depends_on(self) -> tuple[str, ...]:
+        return ()
+
+
+class Unchanged(Command, frozen=True, kw_only=True):
+    """Whether each stream is exactly as described, or missing where that is None. A transaction that begins
+    with it ends there if not (WATCH).
+    """
+
+    changes: ClassVar[bool] = False
+    touches: ClassVar[bool] = False
+    guards: ClassVar[bool] = True
+
+    expected: Sequence[tuple[str, StreamInfo | None]]
+
+    def named_streams(self) -> tuple[str, ...]:
+        return tuple([stream for stream, _ in self.expected])
 
 
 class DescribeEdges(StreamCommand, frozen=True, kw_only=True):
@@ -216,6 +272,31 @@ class Plan(BlockingCommand, frozen=True, kw_only=True):
         return 1 + len(self.streams) // _PLANNED_PER_READ
 
 
+class PutMetadata(Command, frozen=True, kw_only=True):
+    """Keep a value beside the streams, or, without one, remove it. FLUSHALL leaves it. Reply: whether there
+    was one of that name.
+
+    Refused beyond `METADATA_BYTES_MAX`, names included: values are few and small.
+    """
+
+    name: str
+    value: bytes | None
+
+    def depends_on(self) -> tuple[str, ...]:
+        return (NO_STREAM,)
+
+
+class ListMetadata(Command, frozen=True, kw_only=True):
+    """Reply: `MetadataPage`, the values whose names begin with `prefix`, by name."""
+
+    changes: ClassVar[bool] = False
+
+    prefix: str = ""
+
+    def depends_on(self) -> tuple[str, ...]:
+        return (NO_STREAM,)
+
+
 class Maintain(Command, frozen=True, kw_only=True):
     """The gateway runs it once a second: retention, overdue entries, idle consumers, old idempotency keys and
     answers.
@@ -230,8 +311,14 @@ class Maintain(Command, frozen=True, kw_only=True):
     since_ms: int = 0
 
 
+class ExpireStreams(Command, frozen=True, kw_only=True):
+    """The gateway runs it when the time of a stream is over: remove those that have expired, a bounded number
+    in one turn. Reply: whether there are more.
+    """
+
+
 class EndWait(Command, frozen=True, kw_only=True):
-    """The gateway's own: a read of the group has waited in vain or gave up, or whoever read as the
+    """The gateway's own: a read of the group has waited in vain or gave up, or the client that read as the
     consumer has left. Reply: True.
 
     Where the group has a `consumer_timeout_ms` it counts from now: the consumer was there until now.

@@ -76,7 +76,7 @@ def new_life(payloads: Sequence[bytes], reserved_ms: int) -> Ending:
 def ending_of(run: FrameRun, ending: Ending) -> tuple[bytes, Seal]:
     """Return the frames of `ending` as they stand behind those of `run`, and how the file ends with them.
 
-    Nobody sees any of it before all of it is synced, so each calls safe what is before it.
+    No reader sees any of it before all of it is synced, so each calls safe what is before it.
     """
     sequence, checksum = run.sequence, run.checksum
     content = b""

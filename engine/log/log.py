@@ -6,7 +6,7 @@ Must never know: who waits for a position, how often to sync, or what a payload 
 A position is the number of bytes of all frames ever logged up to a point; it grows over segments and
 restarts. `durable_upto <= written_upto <= staged_upto`.
 
-A new segment costs nobody a wait. Its file is made beforehand and is empty; from one frame to the next the
+A new segment makes no command wait. Its file is made beforehand and is empty; from one frame to the next the
 log goes on there, and only once that is synced does the manifest name it. Recovery goes on by itself in a
 segment that continues the last one named, so there is no moment at which a crash would lose it:
 
@@ -84,7 +84,7 @@ class FrameBatch(NamedTuple):
 
 
 class Log:
-    """An open log. Use `Log.open`; `recovery` tells what was found, `replay` gives it.
+    """An open log. Use `Log.open`; `recovery` says what was found, `replay` yields it.
 
     `staged_upto`, `written_upto` and `durable_upto` are positions; `poisoned` is None, or why the log is
     read-only until restart.
@@ -215,7 +215,7 @@ class Log:
         return self.staged_upto
 
     def mark(self, *, clean: bool) -> int:
-        """Stage a frame that only tells recovery what is durable by now; `clean` as the last act."""
+        """Stage a frame that only records what is durable by now; `clean` as the last act."""
         return self.stage(MARK_PAYLOAD.pack(clean), Kind.MARK)
 
     def reserve_ids(self, upto_ms: int) -> int:
@@ -420,7 +420,7 @@ class Log:
         self._record_stop()
 
     def _record_stop(self) -> None:
-        """Whatever fails here costs no frame: the record that the disk has, if it has one, is true."""
+        """A failure here costs no frame: the record that the disk has, if it has one, is true."""
         stop = Seal(self.written_upto - self._segment.position, self._checksum)
         try:
             self._storage.replace(MANIFEST, [self._manifest.stopped(stop).encode()])

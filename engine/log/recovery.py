@@ -1,6 +1,6 @@
 """Recovery: from the files of a directory to a log that can be read and written, or a refusal.
 
-Knows: how to on_progress a torn tail, which a crash leaves, from damage to what was safe.
+Knows: how a torn tail, which a crash leaves, differs from damage to synced data.
 Must never know: what payloads mean.
 
 Everything is verified before anything is changed. A power cut tears only what was not synced, and every frame

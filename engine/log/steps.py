@@ -141,7 +141,7 @@ class GiveUp(RepairStep):
         yield self.why
         yield f"everything before position {self.cut.end if self.cut else self.segment.position} is kept"
         frames = "1 frame" if self.lost_frames == 1 else f"{self.lost_frames} frames"
-        yield f"given up are {self.lost_bytes} bytes from there on, in which {frames} can be told"
+        yield f"given up are {self.lost_bytes} bytes from there on, in which {frames} can be recognised"
         if self.aside:
             yield f"their files stay, as {_asides(self.aside)}"
         yield f"{self.segment.name} takes their place, and every stream gets a new generation"

@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar, Final, TypeVar
 
 import msgspec
 
+from engine.copying import copy_key
 from engine.groups import Consumer, Group, Policy
 from engine.idempotency import IdempotencyTable
 from engine.keyspace import (
@@ -120,6 +121,7 @@ class Append(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         stream = keyspace.keys[self.stream].stream
         keyspace.cold += stream.append(self.ids, list(self.texts), keyspace.node_limits())
+        keyspace.appended += len(self.texts)
 
 
 class Cut(Record, frozen=True):
@@ -187,6 +189,8 @@ class Describe(Record, frozen=True):
         )
         key.archived_up_to = self.archived_up_to
         keyspace.maintained[self.stream] = None
+        # It may have outlived its time because it was not archived.
+        keyspace.expire_at(self.stream, key.expires_at_ms)
 
 
 class CreateGroup(Record, frozen=True):
@@ -297,8 +301,7 @@ class Release(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         with counted(keyspace, self.stream, self.group) as group:
-            for entry_id, delivery_count in zip(self.ids, self.delivery_counts, strict=True):
-                group.release(entry_id, delivery_count)
+            group.release_run(self.ids, self.delivery_counts)
 
 
 class Settle(Record, frozen=True):
@@ -314,7 +317,7 @@ class Settle(Record, frozen=True):
             group.settle_run(self.ids)
 
 
-class Produce(Record, frozen=True):
+class RememberProducerKey(Record, frozen=True):
     """An entry stored under a producer's key."""
 
     number = 17
@@ -328,7 +331,7 @@ class Produce(Record, frozen=True):
         keyspace.maintained[self.stream] = None
 
 
-class RepeatProduction(Record, frozen=True):
+class RepeatProducerKey(Record, frozen=True):
     """A key was used again: only counted."""
 
     number = 18
@@ -338,7 +341,7 @@ class RepeatProduction(Record, frozen=True):
         keyspace.keys[self.stream].idempotency_table.duplicates += 1
 
 
-class ConfigureProductions(Record, frozen=True):
+class ConfigureProducerKeys(Record, frozen=True):
     number = 19
     stream: str
     duration_s: int
@@ -348,7 +351,7 @@ class ConfigureProductions(Record, frozen=True):
         keyspace.keys[self.stream].idempotency_table.configure(self.duration_s, self.maxsize)
 
 
-class ForgetProductions(Record, frozen=True):
+class ForgetProducerKeys(Record, frozen=True):
     """A producer's oldest keys."""
 
     number = 20
@@ -464,6 +467,48 @@ class ForgetAnswers(Record, frozen=True):
             _forget_oldest(keyspace.answers, self.count, keyspace.memory.shared)
 
 
+class SetLifetime(Record, frozen=True):
+    """When the stream is removed, by the wall clock; None for never. The removal is a record of its own."""
+
+    number = 30
+    stream: str
+    expires_at_ms: int | None
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.expire_at(self.stream, self.expires_at_ms)
+
+
+class RenameStream(Record, frozen=True):
+    """The stream has another name, which no other stream has, and is a new generation there. The archive of
+    that name has nothing of it.
+    """
+
+    number = 31
+    stream: str
+    target: str
+    generation: str
+
+    def apply(self, keyspace: Keyspace) -> None:
+        key = keyspace.rename(self.stream, self.target)
+        key.generation, key.archived_up_to = self.generation, 0
+
+
+class CopyStream(Record, frozen=True):
+    """The stream is a copy of another, as that is now, with groups and lifetime; no stream has its name."""
+
+    number = 32
+    stream: str
+    source: str
+    generation: str
+
+    def apply(self, keyspace: Keyspace) -> None:
+        key, cold = copy_key(keyspace.keys[self.source], self.generation)
+        keyspace.create(self.stream, key)
+        keyspace.cold += cold
+        if self.source in keyspace.maintained:
+            keyspace.maintained[self.stream] = None
+
+
 class Regenerate(Record, frozen=True):
     """The log was restored from a backup: no stream is the one that readers knew by its generation."""
 
@@ -474,3 +519,17 @@ class Regenerate(Record, frozen=True):
         for key in keyspace.keys.values():
             mixed = blake2b(key.generation.encode(), key=self.salt, digest_size=GENERATION_BYTES)
             key.generation = mixed.hexdigest()
+
+
+class SetMetadata(Record, frozen=True):
+    """A value that is kept beside the streams; an empty one is removed."""
+
+    number = 29
+    name: str
+    value: bytes
+
+    def apply(self, keyspace: Keyspace) -> None:
+        if self.value:
+            keyspace.metadata[self.name] = self.value
+        else:
+            del keyspace.metadata[self.name]

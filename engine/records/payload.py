@@ -66,10 +66,10 @@ class _Form:
         self.texts_at = names.index("texts") if "texts" in names else None
         self.ids_at = names.index("ids") if "ids" in names else None
 
-    def fields(self, record: Record) -> list[object]:
-        values = list(msgspec.structs.astuple(record))
+    def row(self, record: Record) -> list[object]:
+        values: list[Any] = [record.number, *msgspec.structs.astuple(record)]
         for place, pack, _ in self.special:
-            values[place] = pack(values[place])
+            values[place + 1] = pack(values[place + 1])
         return values
 
     def record(self, values: list[Any]) -> Record:
@@ -92,7 +92,7 @@ _decode: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
 def encode(records: Sequence[Record]) -> bytes:
     """The payload of a frame."""
-    return _encode([[record.number, *_KINDS[record.number].fields(record)] for record in records])
+    return _encode([_KINDS[record.number].row(record) for record in records])
 
 
 def decode(payload: bytes) -> list[Record]:

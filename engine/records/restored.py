@@ -104,7 +104,7 @@ class RestorePending(Record, frozen=True):
             group.restore(self.ids, owners, self.times_ms, self.delivery_counts)
 
 
-class RestoreProduction(Record, frozen=True):
+class RestoreProducerKey(Record, frozen=True):
     """Of a snapshot: a key without counting it."""
 
     number = 69

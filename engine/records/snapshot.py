@@ -37,6 +37,8 @@ from engine.records.changes import (
     Record,
     RememberAnswer,
     RememberPublish,
+    SetLifetime,
+    SetMetadata,
     SetPolicy,
 )
 from engine.records.restored import (
@@ -44,7 +46,7 @@ from engine.records.restored import (
     RestoreNode,
     RestoreOpenNode,
     RestorePending,
-    RestoreProduction,
+    RestoreProducerKey,
     RestoreStream,
 )
 
@@ -123,6 +125,8 @@ def _without_stream(keyspace: Keyspace) -> Iterator[Record]:
     for name, value in keyspace.settings.items():
         if value != SETTINGS_DEFAULT[name]:
             yield Configure(name, value)
+    for name, kept in keyspace.metadata.items():
+        yield SetMetadata(name, kept)
     for key, answer in keyspace.answers.items():
         yield _remembered(key, answer)
 
@@ -156,6 +160,8 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
     ]  # fmt: skip
     if key.retention != Retention() or key.archived_up_to:
         before.append(Describe(name, *key.retention, key.archived_up_to))
+    if key.expires_at_ms is not None:
+        before.append(SetLifetime(name, key.expires_at_ms))
     opened: list[Record] = [] if stream.open is None else [_restore_open(name, stream.open)]
     idempotency_table = [(producer, keys.copy()) for producer, keys in kept.producers.items()]
     groups = [_hold_group(name, group_name, group) for group_name, group in sorted(key.groups.items())]
@@ -189,7 +195,7 @@ def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Recor
     yield from held.opened
     for producer, keys in held.idempotency_table:
         for key, entry_id in keys.items():
-            yield RestoreProduction(held.name, producer, key, entry_id)
+            yield RestoreProducerKey(held.name, producer, key, entry_id)
     for answer_key, answer in held.answers.items():
         yield RememberAnswer(held.name, answer_key, answer.digest, answer.ids, answer.at_ms)
     for group in held.groups:
@@ -211,7 +217,9 @@ def _restore_node(name: str, node: SealedNode, compressor: ZstdCompressor) -> Re
 def _restore_pending(stream: str, group: _HeldGroup) -> Iterator[RestorePending]:
     in_order = group.by_delivery.values()
     while ids := list(islice(in_order, _PENDING_ROWS_MAX)):
-        rows = [group.pending[entry_id] for entry_id in ids]
+        ascending = sorted(ids)
+        states = dict(zip(ascending, group.pending.of_each(ascending), strict=True))
+        rows = [states[entry_id] for entry_id in ids]
         yield RestorePending(
             stream,
             group.name,

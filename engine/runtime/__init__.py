@@ -5,7 +5,19 @@ Must never know: what a command means, where commands come from, what a frame lo
 """
 
 from engine.runtime.engine import Engine
+from engine.runtime.resident import resident_bytes
 from engine.runtime.rewriting import Growth, RewriteFailedError, Rewriter, Rewritten
+from engine.runtime.turns import SLOW_TURN_S
 from engine.runtime.writer import Fsync, LogFigures
 
-__all__ = ["Engine", "Fsync", "Growth", "LogFigures", "RewriteFailedError", "Rewriter", "Rewritten"]
+__all__ = [
+    "SLOW_TURN_S",
+    "Engine",
+    "Fsync",
+    "Growth",
+    "LogFigures",
+    "RewriteFailedError",
+    "Rewriter",
+    "Rewritten",
+    "resident_bytes",
+]

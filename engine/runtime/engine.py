@@ -8,24 +8,27 @@ Must never know: what any command means, where commands come from, frames.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import Command, Maintain, XReadGroup
+from engine.commands import Command, ExpireStreams, XReadGroup
 from engine.commands.execution import Blocked, Unfinished, block_group_read, is_ready
 from engine.commands.planning import durable_queue
 from engine.errors import EngineError
+from engine.histogram import Histogram
 from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace
 from engine.log import Log, Recovery
 from engine.log.leftovers import remove_leftovers
 from engine.memory import Memory
+from engine.quotas import Quota
 from engine.replies import GroupRead, Reply
+from engine.runtime.expiry_timer import ExpiryTimer
+from engine.runtime.housekeeping import Housekeeping
 from engine.runtime.loading import Progress, no_progress, recover
 from engine.runtime.packing import Packer
-from engine.runtime.resident import resident_bytes
 from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter, Rewritten
 from engine.runtime.turns import TurnResult, Turns
 from engine.runtime.unsynced import UnsyncedPositions
@@ -34,9 +37,11 @@ from engine.runtime.writer import Fsync, LogFigures, Writer
 from engine.storage import Storage
 from engine.storage.file import FileStorage
 
-_HOUSEKEEPING_INTERVAL_S: Final = 1.0
+# A run of commands goes on in the next cycle of the loop after this time, at the end of a turn.
+_RUN_S_MAX: Final = 0.005
 
-Done = Callable[[Sequence[Reply | EngineError]], None]
+Replies = Sequence[Reply | EngineError]
+Done = Callable[[Replies], None]
 
 
 class Engine:
@@ -60,8 +65,9 @@ class Engine:
         # Files that only had the name of a file of the log, by the name that they have now.
         self.set_aside: Sequence[str] = ()
         self._keyspace = keyspace
+        self._appended_before = keyspace.appended
         self._clock = clock
-        self._writer = Writer(log, fsync)
+        self._writer = Writer(log, fsync, clock.monotonic)
         # Under `no` it is unknown when written bytes are on disk.
         self._unsynced = None if fsync == "no" else UnsyncedPositions()
         if self._unsynced is not None:
@@ -73,15 +79,12 @@ class Engine:
         self._turns = Turns(keyspace, self._writer, clock, self._packer, self._unsynced)
         self._turns.on_broken = self._break_down
         self._waits = Waits(keyspace, self._turns, clock)
-        # Returns the (group, consumer) pairs of a stream that are connected without a blocked read, so that
-        # they are not expired as silent.
-        self.active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
-        self._housekeeping: asyncio.TimerHandle | None = None
+        self._expiry_timer = ExpiryTimer(keyspace.lifetimes, clock, self._expire)
+        self._housekeeping = Housekeeping(keyspace, self._waits, self._rewriter, self._packer)
         # The error of a turn that had already changed something, and the callback that gets it.
         self._fault: BaseException | None = None
         self._on_fault: Callable[[BaseException], None] | None = None
         self._finishing: asyncio.Task[None] | None = None
-        self._started_ms = 0
 
     @classmethod
     def open(
@@ -93,13 +96,14 @@ class Engine:
         caps: Caps = CAPS_DEFAULT,
         growth: Growth = GROWTH_DEFAULT,
         on_progress: Progress = no_progress,
+        holder: int | None = None,
     ) -> "Engine":
         """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks. Calls
-        `on_progress` now and then, in the calling thread.
+        `on_progress` now and then, in the calling thread. `holder` as in `FileStorage`.
 
         Raises what `Log.open` raises, and `LogRefusedError` for frames that make no sense together.
         """
-        storage, log, keyspace = recover(data, caps, on_progress)
+        storage, log, keyspace = recover(data, caps, on_progress, holder)
         keyspace.floor_ms = log.recovery.floor_ms
         engine = cls(storage, log, keyspace, clock, fsync, growth)
         # Until everything was read, nothing in the directory was known to be needless.
@@ -108,9 +112,10 @@ class Engine:
 
     async def start(self) -> None:
         """Begin the work that time brings: syncs, deadlines, forgetting."""
-        self._started_ms = self._clock.wall_ms()
+        self._keyspace.opened_ms = self._clock.wall_ms()
         self._writer.start()
-        self._keep_maintaining()
+        self._expiry_timer.start()
+        self._housekeeping.start(self._keyspace.opened_ms)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -138,8 +143,8 @@ class Engine:
 
     def _cancel_timers(self) -> None:
         self._waits.cancel_timer()
-        if self._housekeeping is not None:
-            self._housekeeping.cancel()
+        self._expiry_timer.cancel()
+        self._housekeeping.cancel()
 
     def end_waits(self) -> None:
         """Answer all reads that wait, and those that would from now on, with `draining`. What was served
@@ -159,9 +164,25 @@ class Engine:
         return self._rewriter
 
     @property
+    def active_readers(self) -> Callable[[str], Collection[tuple[str, str]]]:
+        """The (group, consumer) pairs of a stream that are connected without a blocked read, so that they are
+        not expired as silent. To be set.
+        """
+        return self._housekeeping.active_readers
+
+    @active_readers.setter
+    def active_readers(self, readers: Callable[[str], Collection[tuple[str, str]]]) -> None:
+        self._housekeeping.active_readers = readers
+
+    @property
     def durability(self) -> str:
         """What an answer promises: `fsync`, or `os` (handed to the operating system)."""
         return "fsync" if self.fsync == "always" else "os"
+
+    @property
+    def delivery_durability(self) -> str:
+        """The same for the answer to a group's read."""
+        return self.durability
 
     @property
     def waiting(self) -> int:
@@ -172,6 +193,40 @@ class Engine:
     def streams(self) -> int:
         """How many streams there are."""
         return len(self._keyspace.keys)
+
+    @property
+    def expiring_streams(self) -> int:
+        """How many of them have a lifetime."""
+        return len(self._keyspace.lifetimes)
+
+    @property
+    def mean_expiry_ms(self) -> int:
+        """The mean of the times (wall clock) at which they expire, 0 if none does."""
+        return self._keyspace.lifetimes.mean_ms
+
+    @property
+    def appended(self) -> int:
+        """How many entries were appended since it was opened."""
+        return self._keyspace.appended - self._appended_before
+
+    @property
+    def sync_seconds(self) -> Histogram:
+        """How long syncs of the log have taken."""
+        return self._writer.sync_seconds
+
+    @property
+    def outage(self) -> None:
+        """It answers as long as its process lives."""
+
+    @property
+    def backend(self) -> str:
+        """It runs the commands itself."""
+        return "embedded"
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """It has all that there is."""
+        return ()
 
     def log_figures(self) -> LogFigures:
         """How the log is."""
@@ -185,6 +240,25 @@ class Engine:
     @on_dead_lettered.setter
     def on_dead_lettered(self, call: Callable[[Sequence[tuple[str, str, int, str]]], None] | None) -> None:
         self._turns.on_dead_lettered = call
+
+    @property
+    def on_slow(self) -> Callable[[Sequence[Command], float], None] | None:
+        """Called with the commands of a turn that took longer than `SLOW_TURN_S`, and its seconds."""
+        return self._turns.on_slow
+
+    @on_slow.setter
+    def on_slow(self, call: Callable[[Sequence[Command], float], None] | None) -> None:
+        self._turns.on_slow = call
+
+    @property
+    def on_events(self) -> Callable[[Sequence[tuple[str, str]]], None] | None:
+        """Called with what happened in a turn, and to which stream, once that is as safe as promised."""
+        return self._turns.on_events
+
+    @on_events.setter
+    def on_events(self, call: Callable[[Sequence[tuple[str, str]]], None] | None) -> None:
+        self._turns.on_events = call
+        self._keyspace.notifies = call is not None
 
     def when_log_fails(self, callback: Callable[[str], None]) -> None:
         """Tell once that the log has failed, and why: at once where it has. It is read-only then."""
@@ -216,7 +290,12 @@ class Engine:
     # --- commands -------------------------------------------------------------------------------------------
 
     async def execute(
-        self, command: Command, *, synced: bool = False, until: asyncio.Future[None] | None = None
+        self,
+        command: Command,
+        *,
+        synced: bool = False,
+        until: asyncio.Future[None] | None = None,
+        quotas: Sequence[Quota] = (),
     ) -> Reply:
         """Run `command` and give its reply once that may leave; with `synced` once it is on disk.
 
@@ -227,7 +306,7 @@ class Engine:
         """
         if self._waits.serving.must_wait_behind((command,)):
             await self._waits.serving.wait_behind()
-        ran = self._run((command,))
+        ran = self._run((command,), quotas=quotas)
         reply: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
         position = ran.position
         if isinstance(reply, Unfinished):
@@ -241,7 +320,7 @@ class Engine:
         return reply
 
     async def transaction(
-        self, commands: Sequence[Command], *, synced: bool = False
+        self, commands: Sequence[Command], *, synced: bool = False, quotas: Sequence[Quota] = ()
     ) -> list[Reply | EngineError]:
         """Run `commands` as one turn: nothing between them, one reading of the clock, one frame; nothing
         waits.
@@ -250,41 +329,118 @@ class Engine:
         """
         if self._waits.serving.must_wait_behind(commands):
             await self._waits.serving.wait_behind()
-        ran = self._run(commands, together=True)
+        ran = self._run(commands, together=True, quotas=quotas)
         if synced or ran.position > self._writer.safe_upto:
             await self._writer.safe(ran.position, synced=synced)
         return list(ran.replies)
 
-    def submit(self, commands: Sequence[Command], done: Done, *, synced: bool = False) -> None:
+    def submit(
+        self,
+        commands: Sequence[Command],
+        done: Done,
+        *,
+        synced: bool = False,
+        quotas: Sequence[Quota] = (),
+    ) -> None:
         """The same by callback, without a task: the turn runs now, and `done` gets the replies once they may
-        leave, at once where that is now. One command alone may take further turns, and is answered later.
+        leave, at once where that is now. One command alone may take further turns, and is answered later; a
+        group read also waits behind those that are being served.
 
-        What refuses the whole is the only reply then: `storage_failed`, `storage_full`, `draining`,
-        `restarting`, `internal`.
+        What refuses the whole is the only reply then: `storage_failed`, `storage_full`, `memory_full`,
+        `quota_exceeded`, `draining`, `restarting`, `internal`.
         """
         if self._waits.serving.must_wait_behind(commands):
-            self._waits.serving.serve_all_groups()
+            _answer_later(self._run_behind(commands, synced=synced, quotas=quotas), done)
+            return
         together = len(commands) != 1
         if not together:
             commands = (commands[0].to_nonblocking(),)
-        # Behind them: one of their turns may have failed.
         try:
-            ran = self._run(commands, together=together)
+            ran = self._run(commands, together=together, quotas=quotas)
         except EngineError as refusal:
             done([refusal])
             return
         if not together and isinstance(first := ran.replies[0], Unfinished):
-            later = asyncio.ensure_future(self._rest(commands[0], first, synced=synced))
-            later.add_done_callback(lambda ended: None if ended.cancelled() else done([ended.result()]))
+            _answer_later(self._rest(commands[0], first, synced=synced), done)
         elif self._writer.is_safe(ran.position, synced=synced):
             done(ran.replies)
         else:
             self._writer.answer(ran.position, ran.replies, done, synced=synced)
 
+    def submit_each(self, commands: Sequence[Command], done: Done, quotas: Sequence[Quota] = ()) -> None:
+        """Run commands one after the other, as if each were submitted alone, and call `done` once with their
+        replies, as soon as all may leave: at once where that is now.
+        """
+
+        def answer(found: Replies) -> None:
+            # In place of all of them there may be one refusal.
+            done(found if len(found) == len(commands) else [found[0]] * len(commands))
+
+        replies: list[Any] = []
+        position = self._run_each(commands, replies, quotas)
+        if not _all_ran(commands, replies):
+            _answer_later(self._run_each_to_end(commands, replies, position, quotas), answer)
+        elif self._writer.is_safe(position):
+            answer(replies)
+        else:
+            self._writer.answer(position, replies, answer)
+
+    def _run_each(
+        self,
+        commands: Sequence[Command],
+        replies: list[Any],
+        quotas: Sequence[Quota],
+        *,
+        let_in: bool = False,
+    ) -> int:
+        """Run the commands that have no reply yet, for some milliseconds, up to one that is `Unfinished` or
+        has to wait behind others, unless it is let in; the position on which the new replies depend.
+        """
+        position, alone = 0, not self._turns.admits(commands[len(replies) :], quotas)
+        ends_at = self._clock.monotonic() + _RUN_S_MAX
+        while len(replies) < len(commands) and self._clock.monotonic() <= ends_at:
+            left = commands[len(replies) :]
+            if not let_in and self._waits.serving.must_wait_behind(left):
+                break
+            let_in = False
+            try:
+                next_ones = left[:1] if alone else left
+                ran = self._turns.run_each(next_ones, self._waits.waits_for, quotas, admit=alone)
+            except EngineError as refusal:
+                replies.append(refusal)
+                continue
+            except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
+                replies.append(_unexpected("a command failed", error))
+                continue
+            replies += ran.replies
+            position = max(position, ran.position)
+            self._waits.serving.serve(ran.turn.signalled, ran.turn.now_ms)
+            if isinstance(replies[-1], Unfinished):
+                break
+        return position
+
+    async def _run_each_to_end(
+        self, commands: Sequence[Command], replies: list[Any], position: int, quotas: Sequence[Quota]
+    ) -> Replies:
+        """Finish or let in the one that others wait behind, run these; the replies, once they may leave."""
+        while not _all_ran(commands, replies):
+            let_in = False
+            if replies and isinstance(last := replies[-1], Unfinished):
+                replies[-1], upto = await self._further_turns(commands[len(replies) - 1], last)
+                position = max(position, upto)
+            elif self._waits.serving.must_wait_behind(commands[len(replies) :]):
+                await self._waits.serving.wait_behind()
+                let_in = True
+            else:
+                await asyncio.sleep(0)
+            position = max(position, self._run_each(commands, replies, quotas, let_in=let_in))
+        await self._writer.safe(position)
+        return replies
+
     def read(
         self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool = False
     ) -> None:
-        """The same for a read that may wait: `done` gets its one reply, later in any case. `until`, once
+        """Like `submit`, for a read that may wait: `done` gets its one reply, never at once. `until`, once
         done, ends the wait as its time would.
 
         `going_on` is for a reader that reads on when it has been given something: it was seen then, so there
@@ -324,10 +480,16 @@ class Engine:
             self._writer.answer(served.position, [served.reply], done)
 
     def _run(
-        self, commands: Sequence[Command], *, before: Unfinished | None = None, together: bool = False
+        self,
+        commands: Sequence[Command],
+        *,
+        before: Unfinished | None = None,
+        together: bool = False,
+        quotas: Sequence[Quota] = (),
     ) -> TurnResult:
         """Run a turn, and serve the reads that it wakes."""
-        ran = self._turns.run(commands, so_far=None if before is None else before.so_far, together=together)
+        so_far = None if before is None else before.so_far
+        ran = self._turns.run(commands, so_far=so_far, together=together, quotas=quotas)
         self._waits.serving.serve(ran.turn.signalled, ran.turn.now_ms)
         return ran
 
@@ -342,16 +504,19 @@ class Engine:
                 return WaitResult(further, ran.position)
             reply = further
 
-    async def _rest(self, command: Command, reply: Unfinished, *, synced: bool) -> Reply | EngineError:
-        """The same for a command by callback: its reply, once that may leave."""
-        try:
-            found, position = await self._further_turns(command, reply)
-            await self._writer.safe(position, synced=synced)
-            return found
-        except EngineError as refusal:
-            return refusal
-        except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
-            return _unexpected("a command in several turns failed", error)
+    async def _rest(self, command: Command, reply: Unfinished, *, synced: bool) -> Replies:
+        """Run the further turns of a command: its reply, once that may leave."""
+        found, position = await self._further_turns(command, reply)
+        await self._writer.safe(position, synced=synced)
+        return [found]
+
+    async def _run_behind(
+        self, commands: Sequence[Command], *, synced: bool, quotas: Sequence[Quota]
+    ) -> Replies:
+        """Run group reads behind those that are being served."""
+        if len(commands) != 1:
+            return await self.transaction(commands, synced=synced, quotas=quotas)
+        return [await self.execute(commands[0].to_nonblocking(), synced=synced, quotas=quotas)]
 
     def _synced(self, durable_upto: int) -> None:
         """Serve the reads that wait for entries on disk."""
@@ -361,29 +526,10 @@ class Engine:
 
     # --- housekeeping ---------------------------------------------------------------------------------------
 
-    def _keep_maintaining(self) -> None:
-        delay = _HOUSEKEEPING_INTERVAL_S
-        self.memory.observe(resident_bytes())
-        try:
-            if (self._keyspace.maintained or self._keyspace.answers) and self._maintain():
-                # A bounded turn each, with others' turns between.
-                delay = 0.0
-            elif self._keyspace.free_some():
-                delay = 0.0
-        finally:
-            if self._turns.shut is None:
-                self._housekeeping = asyncio.get_running_loop().call_later(delay, self._keep_maintaining)
-        self._rewriter.begin_if_due()
-        self._packer.begin()
-
-    def _maintain(self) -> bool:
-        """Do what time has brought; whether there is more of it."""
-        command = Maintain(waiting=self._readers, since_ms=self._started_ms)
-        return self._waits.run_unasked(command) is True
-
-    def _readers(self, stream: str) -> Collection[tuple[str, str]]:
-        """Which (group, consumer) wait for entries of the stream, or for room for them."""
-        return {*self._waits.readers(stream), *self.active_readers(stream)}
+    def _expire(self) -> bool | None:
+        """Remove streams whose time is over; whether there are more, None where the log has no room."""
+        more = self._waits.run_unasked(ExpireStreams())
+        return None if more is None else more is True
 
     # --- a fault --------------------------------------------------------------------------------------------
 
@@ -421,6 +567,25 @@ class Engine:
     async def free(self) -> None:
         """Then: free what is in memory, before as much is read again."""
         await asyncio.to_thread(self._keyspace.free_all)
+
+
+def _all_ran(commands: Sequence[Command], replies: Sequence[object]) -> bool:
+    return len(replies) == len(commands) and not (replies and isinstance(replies[-1], Unfinished))
+
+
+def _answer_later(work: Coroutine[object, object, Replies], done: Done) -> None:
+    """Call back when the work is done: the caller gets an answer in any case."""
+
+    async def outcome() -> Replies:
+        try:
+            return await work
+        except EngineError as refusal:
+            return [refusal]
+        except Exception as error:  # noqa: BLE001 - as said
+            return [_unexpected("a command by callback failed", error)]
+
+    later = asyncio.ensure_future(outcome())
+    later.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
 
 
 def _unexpected(message: str, error: Exception) -> EngineError:

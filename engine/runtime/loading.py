@@ -27,9 +27,11 @@ def no_progress(_step: str, _done_bytes: int, _total_bytes: int) -> None:
     """Report no progress."""
 
 
-def recover(data: Path | Storage | None, caps: Caps, on_progress: Progress) -> tuple[Storage, Log, Keyspace]:
+def recover(
+    data: Path | Storage | None, caps: Caps, on_progress: Progress, holder: int | None = None
+) -> tuple[Storage, Log, Keyspace]:
     """A directory, its log, and what that makes; where it is refused nothing stays open. Blocks."""
-    storage = _storage_of(data)
+    storage = _storage_of(data, holder)
     log = Log.open(storage, on_progress=partial(on_progress, "checking"))
     keyspace = Keyspace(caps=caps)
     try:
@@ -72,8 +74,8 @@ def pack(texts: Sequence[Text]) -> list[bytes]:
     return [text.compress(compressor) for text in texts]
 
 
-def _storage_of(data: Path | Storage | None) -> Storage:
+def _storage_of(data: Path | Storage | None, holder: int | None) -> Storage:
     """A directory's storage; None is memory."""
     if isinstance(data, Path):
-        return FileStorage(data, create=True)
+        return FileStorage(data, create=True, holder=holder)
     return MemoryStorage() if data is None else data

@@ -69,7 +69,7 @@ class Rewriter:
     def __init__(self, keyspace: Keyspace, writer: Writer, clock: Clock, growth: Growth) -> None:
         self.last: Rewritten | None = None
         self.failure: str | None = None
-        # Told why a rewrite has failed, and in how many seconds the next one is tried.
+        # Called with why a rewrite has failed, and in how many seconds the next one is tried.
         self.on_failed: Callable[[str, float], None] | None = None
         self._keyspace = keyspace
         self._writer = writer

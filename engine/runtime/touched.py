@@ -6,7 +6,7 @@ Knows: positions of frames, by stream, as long as they may not be safe. Must nev
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from engine.records import Record, RemoveAll
+from engine.records import Record, RemoveAll, RenameStream
 
 # Positions are forgotten, once safe, when there are more than this.
 _POSITIONS_MAX: Final = 1024
@@ -27,7 +27,9 @@ class Touched:
         """A frame of these records ends at `position`."""
         for record in records:
             self._by_stream[getattr(record, "stream", "")] = position
-            if type(record) is RemoveAll:
+            if type(record) is RenameStream:
+                self._by_stream[record.target] = position
+            elif type(record) is RemoveAll:
                 self._by_stream, self._else = {"": position}, position
 
     @property

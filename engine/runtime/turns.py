@@ -9,7 +9,8 @@ Must never know: callers, waiting reads, what a command means.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -21,11 +22,14 @@ from engine.commands.execution import (
     DirtyTurnError,
     Turn,
     check_memory,
+    check_quotas,
     execute,
     execute_all,
+    execute_each,
 )
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
+from engine.quotas import Quota
 from engine.records import encode
 from engine.runtime.loading import PACK_TEXTS_MIN
 from engine.runtime.packing import Packer
@@ -36,6 +40,8 @@ from engine.runtime.writer import Writer
 # A frame's bytes beyond those of its entries; commands that log more (a claim of thousands) draw on the
 # reserve.
 _FRAME_OVERHEAD_BYTES: Final = 64 << 10
+# Longer turns are reported; as Redis's slowlog-log-slower-than by default.
+SLOW_TURN_S: Final = 0.010
 
 
 class TurnResult(msgspec.Struct, frozen=True):
@@ -66,6 +72,10 @@ class Turns:
         self.on_broken: Callable[[BaseException], None] = lambda _: None
         # Called after a turn that made dead letters: stream, group, ID and reason of each.
         self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
+        # Called with the commands of a turn that took longer than `SLOW_TURN_S`, and its seconds.
+        self.on_slow: Callable[[Sequence[Command], float], None] | None = None
+        # Called with what happened in a turn, and to which stream, once its frame is safe.
+        self.on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None
         self._keyspace = keyspace
         self._writer = writer
         self._clock = clock
@@ -81,27 +91,69 @@ class Turns:
         *,
         so_far: Any = None,  # noqa: ANN401 - each command has its own
         together: bool = False,
+        quotas: Sequence[Quota] = (),
     ) -> TurnResult:
         """Run one command, which may wait or be `Unfinished`, or several together, which may not.
 
         Raises EngineError where all of it is refused: with nothing changed, or as `internal` where the turn
         failed half-way and the engine with it.
         """
-        self.admit(commands)
-        now_ms = self._clock.wall_ms()
-        start = self._writer.staged_upto
-        replies: Sequence[Any]
-        try:
+
+        def execute_now(now_ms: int) -> tuple[Sequence[Any], Turn]:
             if together:
-                replies, turn = execute_all(self._keyspace, commands, now_ms)
-            else:
-                outcome = execute(self._keyspace, commands[0], now_ms, so_far)
-                replies, turn = [outcome.reply], outcome.turn
+                return execute_all(self._keyspace, commands, now_ms)
+            outcome = execute(self._keyspace, commands[0], now_ms, so_far)
+            return [outcome.reply], outcome.turn
+
+        return self._run(commands, execute_now, quotas)
+
+    def run_each(
+        self,
+        commands: Sequence[Command],
+        wakes: Callable[[Iterable[str]], bool],
+        quotas: Sequence[Quota],
+        *,
+        admit: bool,
+    ) -> TurnResult:
+        """Run the first of these commands as `execute_each` does: one frame for all of them. Raises as `run`.
+
+        `admit` is false where they were found to have room. The last reply may be `Unfinished`.
+        """
+        return self._run(
+            commands,
+            lambda now_ms: execute_each(self._keyspace, commands, now_ms, wakes),
+            quotas,
+            admit=admit,
+        )
+
+    def admits(self, commands: Sequence[Command], quotas: Sequence[Quota]) -> bool:
+        """Whether there is room for all of these commands."""
+        try:
+            self.admit(commands, quotas)
+        except EngineError:
+            return False
+        return True
+
+    def _run(
+        self,
+        commands: Sequence[Command],
+        execute_now: Callable[[int], tuple[Sequence[Any], Turn]],
+        quotas: Sequence[Quota],
+        *,
+        admit: bool = True,
+    ) -> TurnResult:
+        self.admit(commands if admit else (), quotas)
+        start, began_s = self._writer.staged_upto, self._clock.monotonic()
+        try:
+            replies, turn = execute_now(self._clock.wall_ms())
             # A frame of its own is the last that touched its streams: the replies depend on nothing later.
-            position = self._stage(turn, start) or self.position_of(commands)
+            position = self._stage(turn, start) or self.position_of(commands[: len(replies)])
         except DirtyTurnError as error:
             self._break_down(error)
             raise errors.internal() from None
+        took_s = self._clock.monotonic() - began_s
+        if took_s > SLOW_TURN_S and self.on_slow is not None:
+            self.on_slow(commands[: len(replies)], took_s)
         return TurnResult(replies, position, turn)
 
     def _break_down(self, error: DirtyTurnError) -> None:
@@ -110,14 +162,26 @@ class Turns:
             self.shut = errors.restarting
             self.on_broken(error.__cause__ or error)
 
-    def admit(self, commands: Sequence[Command]) -> None:
-        """Refuse what has no room in memory or in the log, or comes too late, before anything changes."""
+    def admit(self, commands: Sequence[Command], quotas: Sequence[Quota] = ()) -> None:
+        """Refuse what has no room in memory, in the caller's quotas or in the log, or comes too late, before
+        anything changes.
+        """
         if self.shut is not None:
             raise self.shut()
         check_memory(self._keyspace, commands)
-        wanted = [command.entry_bytes() for command in commands if command.changes]
+        if quotas:
+            check_quotas(self._keyspace, commands, quotas)
+        wanted = [command.entry_bytes() for command in commands if command.changes or self._expires(command)]
         if wanted:
             self._writer.ensure_room(2 * sum(wanted) + _FRAME_OVERHEAD_BYTES)
+
+    def _expires(self, command: Command) -> bool:
+        """Whether the command may find a stream whose time is over, the removal of which it logs first."""
+        if self._keyspace.lifetimes.next_ms is None:
+            return False
+        now_ms = self._clock.wall_ms()
+        keys = map(self._keyspace.find, command.depends_on() or ())
+        return any(key is not None and key.has_expired(now_ms) for key in keys)
 
     def position_of(self, commands: Sequence[Command]) -> int:
         """The position of the last frame that the replies of these commands may show."""
@@ -135,6 +199,8 @@ class Turns:
             self._unsynced.note_staged(turn.records, position)
         if turn.dead_lettered and self.on_dead_lettered is not None:
             self.on_dead_lettered(turn.dead_lettered)
+        if turn.events:
+            self._writer.call_when_safe(position, partial(self._announce, position, turn.events))
         self._touched.note(turn.records, position)
         if turn.auto_ms >= 0:
             self._writer.reserve(turn.auto_ms, turn.now_ms, start)
@@ -145,6 +211,11 @@ class Turns:
             self._freeing = True
             asyncio.get_running_loop().call_soon(self._free)
         return position
+
+    def _announce(self, position: int, events: Sequence[tuple[str, str]]) -> None:
+        # A log that has failed makes nothing safe any more.
+        if self.on_events is not None and self._writer.is_safe(position):
+            self.on_events(events)
 
     def _free(self) -> None:
         """Free what was removed, a part in each turn of the loop: only then is there room for more."""

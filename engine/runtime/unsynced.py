@@ -7,14 +7,15 @@ Knows: positions of frames, and which stream each has added to. Must never know:
 
 Entries added before the same sync form one epoch, which is on disk when its last frame is. So nothing
 is kept of a frame but its stream and the lowest ID. A stream that is made anew needs no care: its entries
-come in frames behind the one that removed the other.
+come in frames behind the one that removed the other. A stream that comes to its name with entries in it, by
+a rename, as a copy or from a dump, is taken back as a whole.
 """
 
 from collections import deque
 from collections.abc import Sequence
 
 from engine import ids
-from engine.records import Append, Record, SetCounters
+from engine.records import Append, CopyStream, Record, RenameStream, RestoreStream, SetCounters
 
 
 class UnsyncedPositions:
@@ -35,6 +36,10 @@ class UnsyncedPositions:
                 self._note(record.stream, record.ids[0])
             elif isinstance(record, SetCounters):
                 self._note(record.stream, record.last_id)
+            elif isinstance(record, CopyStream | RestoreStream):
+                self._note(record.stream, ids.ID_MIN + 1)
+            elif isinstance(record, RenameStream):
+                self._note(record.target, ids.ID_MIN + 1)
 
     def _note(self, stream: str, lowest: int) -> None:
         if lowest < self._fresh.get(stream, ids.ID_MAX + 1):

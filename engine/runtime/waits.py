@@ -5,7 +5,7 @@ leave, callers.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -50,6 +50,10 @@ class Waits:
 
     def __len__(self) -> int:
         return len(self._waiters)
+
+    def waits_for(self, streams: Iterable[str]) -> bool:
+        """Whether a read waits for one of the streams."""
+        return self._waiters.waits_for(streams)
 
     # --- coming ---------------------------------------------------------------------------------------------
 
@@ -204,15 +208,14 @@ class Waits:
 
     def _set_deadline(self) -> None:
         due = self._waiters.next_due()
-        if due == self._deadline_at and due is not None:
+        if due is None or (self._deadline_at is not None and self._deadline_at <= due):
+            # A timer that comes early looks again: most reads are answered long before their deadline.
             return
         if self._deadline is not None:
             self._deadline.cancel()
-            self._deadline = None
         self._deadline_at = due
-        if due is not None:
-            delay = max(0.0, due - self._clock.monotonic())
-            self._deadline = asyncio.get_running_loop().call_later(delay, self._pass_deadlines)
+        delay = max(0.0, due - self._clock.monotonic())
+        self._deadline = asyncio.get_running_loop().call_later(delay, self._pass_deadlines)
 
     def _pass_deadlines(self) -> None:
         self._deadline = self._deadline_at = None

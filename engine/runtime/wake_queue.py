@@ -6,12 +6,13 @@ Must never know: how a read is run, what it finds, when its answer may leave.
 
     signalled streams ─► plain reads: some now, the others in later cycles
                       └► group reads: in order of arrival, some in each cycle ─► reads that came meanwhile
+
+A cycle is limited twice: by a number, since each answer costs others something later, and by time.
 """
 
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 from typing import Final, Generic, TypeVar
 
 from engine.clock import Clock
@@ -24,8 +25,35 @@ T = TypeVar("T")
 
 # Plain reads answered in one cycle. Answers to 10 000 in one cycle would block the loop for most of a second.
 ANSWERED_AT_ONCE_MAX: Final = 200
-# Group reads served in one cycle: each changes the group and writes a frame.
-_SERVED_AT_ONCE_MAX: Final = 100
+# A group read, in plain ones: it changes the group and writes a frame.
+_GROUP_READ_COST: Final = 2
+# Later group reads that are let in together.
+_LET_IN_AT_ONCE_MAX: Final = 100
+# After this time no further read runs in a cycle: the last one may take 10 ms itself, with 10,000 entries or
+# 500 claims.
+_SERVED_S_MAX: Final = 0.004
+
+
+class _Cycle:
+    """One cycle of the loop: how many reads may still run in it, and for how long. At least one does."""
+
+    __slots__ = ("_clock", "_ends_at", "_spent")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._spent = 0
+        self._ends_at = clock.monotonic() + _SERVED_S_MAX
+
+    def spend(self, cost: int) -> None:
+        """Count a read, by its cost in plain ones."""
+        self._spent += cost
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the others have to wait for a later cycle."""
+        if self._spent >= ANSWERED_AT_ONCE_MAX:
+            return True
+        return self._spent > 0 and self._clock.monotonic() >= self._ends_at
 
 
 class WakeQueue(Generic[T]):
@@ -66,13 +94,14 @@ class WakeQueue(Generic[T]):
         """Run again, in order of arrival, the blocked reads of the signalled streams that may find something;
         then those of streams that got dead letters by that.
 
-        Serves a limited number in one cycle of the loop. A group read that comes meanwhile has to wait behind
-        those that waited before it.
+        Serves some in one cycle of the loop. A group read that comes meanwhile has to wait behind those that
+        waited before it.
         """
         if signalled and self._waiters and not self._stopped:
-            self._wake(signalled, now_ms)
+            cycle = _Cycle(self._clock)
+            self._wake(signalled, now_ms, cycle)
             if self._unserved and not self._going_on:
-                self._serve_groups(now_ms)
+                self._serve_groups(now_ms, cycle)
 
     def must_wait_behind(self, commands: Sequence[Command]) -> bool:
         """Whether one of the commands reads from a group while earlier group reads are still being served."""
@@ -84,85 +113,94 @@ class WakeQueue(Generic[T]):
         self._behind.append(let_in)
         await let_in
 
-    def serve_all_groups(self) -> None:
-        """Serve all group reads at once, for a command that cannot wait behind them."""
-        while self._unserved:
-            self._serve_groups(self._clock.wall_ms())
-
     def answer_all_plain(self) -> None:
         """Run all remaining plain reads at once, at shutdown."""
-        self._serve_late(inf)
+        while self._late:
+            self._run_late()
 
-    def _wake(self, signalled: Mapping[str, None], now_ms: int) -> None:
-        room = 0 if self._late else ANSWERED_AT_ONCE_MAX
+    def _wake(self, signalled: Mapping[str, None], now_ms: int, cycle: _Cycle) -> None:
         for stream in signalled:
             for waiter in self._waiters.plain(stream):
                 if self._stopped:
                     return
-                room -= waiter.blocked.command.wake_cost()
-                if room < 0:
+                if self._late or cycle.is_over:
                     self._put_off(waiter)
-                elif is_ready(self._keyspace, waiter.blocked, now_ms, stream):
+                    continue
+                cycle.spend(waiter.blocked.command.wake_cost())
+                if is_ready(self._keyspace, waiter.blocked, now_ms, stream):
                     self._run(waiter, now_ms)
             if self._waiters.waiter_groups(stream):
                 self._unserved[stream] = None
 
-    def _serve_groups(self, now_ms: int) -> None:
-        room = _SERVED_AT_ONCE_MAX
+    def _serve_groups(self, now_ms: int, cycle: _Cycle) -> None:
+        while self._unserved and not cycle.is_over:
+            stream = next(iter(self._unserved))
+            del self._unserved[stream]
+            all_served = self._serve_groups_of(stream, now_ms, cycle)
+            if self._stopped:
+                return
+            if not all_served:
+                self._unserved[stream] = None
+        self._on_served(None)
+        if self._unserved and not self._going_on:
+            self._going_on = True
+            self._go_on_later()
+
+    def _serve_groups_of(self, stream: str, now_ms: int, cycle: _Cycle) -> bool:
+        """Serve group reads of one stream; whether all are served."""
 
         def ready(waiter: Waiter[T]) -> bool:
             return is_ready(self._keyspace, waiter.blocked, now_ms)
 
-        while self._unserved and room > 0:
-            stream = next(iter(self._unserved))
-            del self._unserved[stream]
-            for waiter in self._waiters.in_turn(stream, ready):
-                self._wake(self._run(waiter, now_ms), now_ms)
-                if self._stopped:
-                    return
-                room -= 1
-                if not room:
-                    self._unserved[stream] = None
-                    break
-            for waiter_group in self._waiters.waiter_groups(stream):
-                self._on_served(waiter_group)
-        self._on_served(None)
-        if self._unserved and not self._going_on:
-            self._going_on = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+        for waiter in self._waiters.in_turn(stream, ready):
+            self._wake(self._run(waiter, now_ms), now_ms, cycle)
+            cycle.spend(_GROUP_READ_COST)
+            if self._stopped or cycle.is_over:
+                return False
+        for waiter_group in self._waiters.waiter_groups(stream):
+            self._on_served(waiter_group)
+        return True
 
     def _go_on(self) -> None:
         """Serve some more; once all are served, let in those that came meanwhile, some in each cycle."""
         try:
             if self._unserved:
-                self._serve_groups(self._clock.wall_ms())
+                self._serve_groups(self._clock.wall_ms(), _Cycle(self._clock))
             else:
-                for _ in range(min(len(self._behind), _SERVED_AT_ONCE_MAX)):
+                for _ in range(min(len(self._behind), _LET_IN_AT_ONCE_MAX)):
                     let_in = self._behind.popleft()
                     if not let_in.done():
                         let_in.set_result(None)
         finally:
             self._going_on = bool(self._unserved or self._behind)
             if self._going_on:
-                asyncio.get_running_loop().call_soon(self._go_on)
+                self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        """Go on in the cycle after the next, which the answers to those just served have to themselves."""
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._go_on)
 
     def _put_off(self, waiter: Waiter[T]) -> None:
         if not self._late:
             asyncio.get_running_loop().call_soon(self._serve_late)
         self._late[waiter] = None
 
-    def _serve_late(self, room: float = ANSWERED_AT_ONCE_MAX) -> None:
+    def _serve_late(self) -> None:
+        self._run_late()
+        if self._late:
+            asyncio.get_running_loop().call_soon(self._serve_late)
+
+    def _run_late(self) -> None:
         """Run some of the remaining plain reads. They find all that they waited for, and later entries too,
         except what was removed meanwhile.
         """
-        now_ms = self._clock.wall_ms()
-        while self._late and room > 0:
+        now_ms, cycle = self._clock.wall_ms(), _Cycle(self._clock)
+        while self._late and not cycle.is_over:
             waiter, _ = self._late.popitem(last=False)
-            room -= waiter.blocked.command.wake_cost()
+            cycle.spend(waiter.blocked.command.wake_cost())
             if not waiter.gone and is_ready(self._keyspace, waiter.blocked, now_ms):
                 self._run(waiter, now_ms)
-        if self._late:
-            asyncio.get_running_loop().call_soon(self._serve_late)
 
     def _run(self, waiter: Waiter[T], now_ms: int) -> Mapping[str, None]:
         """Run a read again. If it fails, it goes to the end of its queues, so that the others are served."""

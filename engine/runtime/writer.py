@@ -18,10 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
+from math import inf
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from engine import errors
 from engine.errors import EngineError
+from engine.histogram import Histogram
 from engine.log import Log, LogPoisonedError, PreparedSegment, StorageFullError
 
 Fsync = Literal["always", "everysec", "no"]
@@ -35,6 +37,14 @@ RISK_S_MAX: Final = 1.9
 RESERVATION_MS: Final = 5_000
 # With less than this left the next reservation is made: the sync of the coming second makes it good.
 _RESERVATION_LOW_MS: Final = 2_500
+
+# Answers that leave in one cycle of the loop, and the time in which they begin to: what follows from each
+# takes up to 2 ms, as many may wait for one sync as there are readers.
+ANSWERS_AT_ONCE_MAX: Final = 50
+ANSWERS_S_MAX: Final = 0.005
+
+# From a disk with a cache of its own to one that hangs.
+SYNC_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 # A position that no log reaches.
 NEVER_SAFE: Final = 1 << 127
@@ -60,11 +70,14 @@ class LogFigures(NamedTuple):
 class Writer:
     """The log's only user on the event loop. Positions are those of `engine.log`."""
 
-    def __init__(self, log: Log, fsync: Fsync) -> None:
+    def __init__(self, log: Log, fsync: Fsync, monotonic: Callable[[], float]) -> None:
         self.log = log
+        self._monotonic = monotonic
         self._fsync = fsync
         self._waiting: list[_Wait] = []
         self._waiting_for_sync: list[_Wait] = []
+        # Whether some answers that may leave do so in later cycles.
+        self._releasing = False
         self._serial = 0
         self._flush_scheduled = False
         # The write that a thread is at.
@@ -83,9 +96,9 @@ class Writer:
         # When the oldest of the frames that are written and not synced was written, at the earliest.
         self._unsynced_since: float | None = None
         self._closed = False
-        # Told that a sync begins: of nothing that is staged from now on.
+        # Called when a sync begins: it covers nothing that is staged from now on.
         self.on_sync_begins: Callable[[], None] | None = None
-        # Told of a position up to which everything is on disk by now.
+        # Called with a position up to which everything is on disk by now.
         self.on_synced: Callable[[int], None] | None = None
         # Whether the engine has failed: what is not safe by then never will be.
         self._abandoned = False
@@ -94,6 +107,8 @@ class Writer:
         self.on_full: Callable[[str | None], None] | None = None
         self._is_full = False
         self._told_upto = log.durable_upto
+        # How long syncs have taken, failed ones included.
+        self.sync_seconds = Histogram(SYNC_BOUNDS_S)
         self._ticker: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, "weir-sync")
         self._write_thread = ThreadPoolExecutor(1, "weir-write")
@@ -318,6 +333,7 @@ class Writer:
             return
         finally:
             self._syncing = None
+            self.sync_seconds.observe(loop.time() - began)
         self._unsynced_since = began if self.log.written_upto > self.log.durable_upto else None
         while self._promises and self._promises[0][0] <= self.log.durable_upto:
             self._promised_ms = self._promises.popleft()[1]
@@ -327,19 +343,42 @@ class Writer:
         self._sync_if_wanted()
 
     def _release(self) -> None:
-        _wake(self._waiting, self.safe_upto)
-        _wake(self._waiting_for_sync, self.log.durable_upto)
+        if not self._releasing:
+            self._release_some()
         if self.on_synced is not None and self.log.durable_upto > self._told_upto:
             self._told_upto = self.log.durable_upto
             self.on_synced(self._told_upto)
+
+    def _release_some(self) -> None:
+        """Let some answers leave, in the order of their frames; the others in later cycles."""
+        ends_s = self._monotonic() + ANSWERS_S_MAX
+        self._wake(self._waiting, self.safe_upto, ANSWERS_AT_ONCE_MAX, ends_s)
+        self._wake(self._waiting_for_sync, self.log.durable_upto, ANSWERS_AT_ONCE_MAX, ends_s)
+        self._releasing = _may_wake(self._waiting, self.safe_upto) or _may_wake(
+            self._waiting_for_sync, self.log.durable_upto
+        )
+        if self._releasing:
+            asyncio.get_running_loop().call_soon(self._release_some)
+
+    def _wake(self, waiting: list[_Wait], upto: int, most: int, ends_s: float) -> None:
+        """Let answers leave: one at least, and no more from `ends_s` on."""
+        for number in range(most):
+            if not _may_wake(waiting, upto) or (number and self._monotonic() >= ends_s):
+                return
+            callback = heappop(waiting)[2]
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - the other answers must leave in any case
+                context = {"message": "an answer's callback failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
 
     def _fail_all(self) -> None:
         """Nothing that waits can become safe any more: let all_waiters look again."""
         if self.log.poisoned is not None and self._on_failure is not None:
             callback, self._on_failure = self._on_failure, None
             callback(self.log.poisoned)
-        _wake(self._waiting, NEVER_SAFE)
-        _wake(self._waiting_for_sync, NEVER_SAFE)
+        for waiting in (self._waiting, self._waiting_for_sync):
+            self._wake(waiting, NEVER_SAFE, len(waiting), inf)
 
     # --- the second's work ----------------------------------------------------------------------------------
 
@@ -419,14 +458,8 @@ class Writer:
         self.log.close(floor_ms=self.log.recovery.floor_ms)
 
 
-def _wake(waiting: list[_Wait], upto: int) -> None:
-    while waiting and waiting[0][0] <= upto:
-        callback = heappop(waiting)[2]
-        try:
-            callback()
-        except Exception as error:  # noqa: BLE001 - the other answers must leave in any case
-            context = {"message": "an answer's callback failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
+def _may_wake(waiting: Sequence[_Wait], upto: int) -> bool:
+    return bool(waiting) and waiting[0][0] <= upto
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -141,11 +141,13 @@ class FileStorage(Storage):
     """The directory at `path`, which must be this user's own. Files are 0600.
 
     With `create` a missing directory is made (0700), but not its parents: a mistyped path should not become
-    an empty log somewhere. Raises `StorageRefusedError`.
+    an empty log somewhere. Others that want its lock find the process `holder` named, by default this one.
+    Raises `StorageRefusedError`.
     """
 
-    def __init__(self, path: str | Path, *, create: bool = False) -> None:
+    def __init__(self, path: str | Path, *, create: bool = False, holder: int | None = None) -> None:
         self._path = Path(path)
+        self._holder = holder or os.getpid()
         self._lock: int | None = None
         try:
             if create:
@@ -210,7 +212,7 @@ class FileStorage(Storage):
         self._lock = descriptor
         os.ftruncate(descriptor, 0)
         with suppress(OSError):  # the number is for a message only: a full disk must not keep readers out
-            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+            os.pwrite(descriptor, b"%d\n" % self._holder, 0)
 
     def unlock(self) -> None:
         """Close the lock file. It stays: removing it would let two processes lock two files of one name."""

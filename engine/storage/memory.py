@@ -12,6 +12,7 @@ import errno
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 
 from engine.storage import Handle, Reader, Storage, StorageLockedError
 
@@ -58,6 +59,8 @@ class Disk:
     durable: dict[str, _DiskFile] = field(default_factory=dict)
     changes: list[dict[str, _DiskFile | None]] = field(default_factory=list)  # of names, not synced
     locked: bool = False
+    # The engine's threads change names too.
+    names_lock: Lock = field(default_factory=Lock)
 
 
 @dataclass
@@ -109,15 +112,16 @@ class MemoryStorage(Storage):
 
     def kill(self) -> "MemoryStorage":
         """Return the directory as the next process finds it after kill -9: nothing lost, nothing safer."""
-        copies = {id(file): file.copy() for file in self._all_files()}
-        disk = Disk(
-            {name: copies[id(file)] for name, file in self._disk.live.items()},
-            {name: copies[id(file)] for name, file in self._disk.durable.items()},
-            [
-                {name: file and copies[id(file)] for name, file in names.items()}
-                for names in self._disk.changes
-            ],
-        )
+        with self._disk.names_lock:
+            copies = {id(file): file.copy() for file in self._all_files()}
+            disk = Disk(
+                {name: copies[id(file)] for name, file in self._disk.live.items()},
+                {name: copies[id(file)] for name, file in self._disk.durable.items()},
+                [
+                    {name: file and copies[id(file)] for name, file in names.items()}
+                    for names in self._disk.changes
+                ],
+            )
         return MemoryStorage(space_bytes=self.space_bytes, disk=disk)
 
     def crash(self, *, name_changes: int = 0, tail: Tail = lose_tail) -> "MemoryStorage":
@@ -134,9 +138,10 @@ class MemoryStorage(Storage):
 
         The first `name_changes` of the unsynced changes of names had reached the disk.
         """
-        names = dict(self._disk.durable)
-        for change in self._disk.changes[:name_changes]:
-            _apply(names, change)
+        with self._disk.names_lock:
+            names = dict(self._disk.durable)
+            for change in self._disk.changes[:name_changes]:
+                _apply(names, change)
         return {name: (bytes(file.durable), bytes(file.live)) for name, file in names.items()}
 
     def unsynced_name_changes(self) -> int:
@@ -185,14 +190,17 @@ class MemoryStorage(Storage):
         return file
 
     def _rename_all(self, change: dict[str, _DiskFile | None]) -> None:
-        _apply(self._disk.live, change)
-        self._disk.changes.append(change)
+        with self._disk.names_lock:
+            _apply(self._disk.live, change)
+            self._disk.changes.append(change)
 
     def free_bytes(self) -> int | None:
         """Return what is left of the disk; None where it has no end."""
         if self.space_bytes is None:
             return None
-        return self.space_bytes - sum(max(len(file.live), file.room) for file in self._disk.live.values())
+        return self.space_bytes - sum(
+            max(len(file.live), file.room) for file in list(self._disk.live.values())
+        )
 
     def lock(self) -> None:
         """Keep rivals out."""
@@ -265,8 +273,9 @@ class MemoryStorage(Storage):
     def sync_directory(self) -> None:
         """Make all names durable."""
         self.change("sync_directory", "")
-        self._disk.durable = dict(self._disk.live)
-        self._disk.changes.clear()
+        with self._disk.names_lock:
+            self._disk.durable = dict(self._disk.live)
+            self._disk.changes.clear()
 
 
 class MemoryReader(Reader):

@@ -6,7 +6,7 @@ Must never know: frames, records, or what a name stands for.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -20,17 +20,19 @@ _OURS: Final = re.compile(r"lock|(?:manifest|base-\d+\.weir|segment-\d+\.weir)(?
 
 
 @contextmanager
-def new_directory(path: Path) -> Iterator[FileStorage]:
-    """Give an empty directory that is called `path` once the block is left without an error.
+def new_directory(path: Path, kept: Collection[str] = ()) -> Iterator[FileStorage]:
+    """Give an empty directory that is called `path` once the block is left without an error. Files called as
+    in `kept` may be in it, and stay.
 
     Until then it is a sibling called `.<name>.partial`; one that an interrupted attempt left is taken over.
     A mount point, or a directory in one that is not ours, has no sibling: it is filled as it is.
     Raises StorageRefusedError where something is in the way, StorageLockedError while another attempt runs.
     """
     path = Path(os.path.abspath(path))  # noqa: PTH100 - a link is to be refused, not followed
-    _check_free(path)
-    if path.is_dir() and (path.is_mount() or not os.access(path.parent, os.W_OK)):
-        with filled_in_place(path) as storage:
+    kept = {*kept, _LOST_AND_FOUND}
+    _check_free(path, kept)
+    if path.is_dir() and (path.is_mount() or not os.access(path.parent, os.W_OK) or any(path.iterdir())):
+        with filled_in_place(path, kept) as storage:
             yield storage
         return
     partial = path.with_name(f".{path.name}.partial")
@@ -47,8 +49,11 @@ def new_directory(path: Path) -> Iterator[FileStorage]:
 
 
 @contextmanager
-def filled_in_place(path: Path) -> Iterator[FileStorage]:
-    """Give an empty directory itself. What counts has to be written last: half of it stays after a crash."""
+def filled_in_place(path: Path, kept: Collection[str] = (_LOST_AND_FOUND,)) -> Iterator[FileStorage]:
+    """Give an empty directory itself, but for the names in `kept`.
+
+    What counts has to be written last: half of it stays after a crash.
+    """
     storage = FileStorage(path)
     try:
         storage.lock()
@@ -56,7 +61,7 @@ def filled_in_place(path: Path) -> Iterator[FileStorage]:
             yield storage
         except BaseException:
             with suppress(OSError, StorageRefusedError):
-                _clear(storage, path)
+                _clear(storage, path, kept)
                 storage.unlink(LOCK_NAME)
             raise
         storage.unlink(LOCK_NAME)
@@ -81,16 +86,16 @@ def _emptied(storage: FileStorage, partial: Path) -> Iterator[None]:
         raise
 
 
-def _check_free(path: Path) -> None:
+def _check_free(path: Path, kept: Collection[str]) -> None:
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise StorageRefusedError(f"{path} is there already, and is no directory")
-    if path.is_dir() and any(each.name != _LOST_AND_FOUND for each in path.iterdir()):
+    if path.is_dir() and any(each.name not in kept for each in path.iterdir()):
         raise StorageRefusedError(f"{path} is not empty: nothing in it is overwritten")
 
 
-def _clear(storage: FileStorage, partial: Path) -> None:
+def _clear(storage: FileStorage, partial: Path, kept: Collection[str] = (_LOST_AND_FOUND,)) -> None:
     for name in storage.names():
-        if name == _LOST_AND_FOUND:
+        if name in kept:
             continue
         if not _OURS.fullmatch(name):
             raise StorageRefusedError(f"{partial} holds {name}, which no copy makes: move it away")

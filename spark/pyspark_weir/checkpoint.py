@@ -5,12 +5,51 @@ Must never know: Spark itself, what is done with a batch.
 """
 
 import json
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from pyarrow import fs
 
 from pyspark_weir import offsets
-from pyspark_weir.errors import PipelineError
+from pyspark_weir.errors import OptionError, PipelineError
 from pyspark_weir.offsets import Offsets
-from pyspark_weir.place import Place
+from pyspark_weir.table.root import S3_SCHEMES, ArchiveRoot, Folder
+
+_SCHEME: Final = "://"
+
+
+class StateFolder(Folder):
+    """The root of a checkpoint. `address` is what Spark calls it: with a scheme always, else a cluster would
+    look on its default file system.
+    """
+
+    def __init__(self, files: Any, base: str, address: str) -> None:  # noqa: ANN401 - pyarrow has no types
+        self.files = files
+        self.base = base.rstrip("/")
+        self.address = address.rstrip("/")
+
+    @classmethod
+    def of(cls, root: str) -> Self:
+        """A path of this machine, or an address such as `hdfs://name/folder` or `s3a://bucket/folder`.
+
+        Raises OptionError for what pyarrow cannot reach: HDFS needs Hadoop's library on this machine.
+        """
+        if _SCHEME not in root:
+            base = str(Path(root).absolute())
+            return cls(fs.LocalFileSystem(), base, f"file://{base}")
+        if root.partition(_SCHEME)[0] in S3_SCHEMES:
+            bucket = ArchiveRoot.of(root)
+            return cls(bucket.files, bucket.base, root)
+        try:
+            files, base = fs.FileSystem.from_uri(root)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise OptionError(
+                f"{root!r} is no place that can be reached from here ({error}): give a folder, "
+                "or an address that pyarrow.fs understands"
+            ) from None
+        return cls(files, base, root)
+
 
 _METADATA: Final = "metadata"
 _OFFSETS: Final = "offsets"
@@ -19,7 +58,7 @@ _VERSION: Final = "v1"
 _NO_OFFSET: Final = "-"
 
 
-def query_id(checkpoint: Place) -> str | None:
+def query_id(checkpoint: StateFolder) -> str | None:
     """The query's ID, which stays through restarts; None where no query has begun. Raises PipelineError."""
     stored = checkpoint.read(_METADATA)
     if stored is None:
@@ -33,7 +72,7 @@ def query_id(checkpoint: Place) -> str | None:
     return found
 
 
-def last_commit(checkpoint: Place) -> int | None:
+def last_commit(checkpoint: StateFolder) -> int | None:
     """The last batch that has ended; None where none has."""
     return max((int(name) for name in checkpoint.names(_COMMITS) if name.isdigit()), default=None)
 
@@ -43,7 +82,7 @@ def files_of(batch: int) -> list[str]:
     return [_METADATA, f"{_OFFSETS}/{batch}", f"{_COMMITS}/{batch}"]
 
 
-def secure_plan(checkpoint: Place, batch: int) -> None:
+def secure_plan(checkpoint: StateFolder, batch: int) -> None:
     """Have the disk hold which range a batch has, and whose it is; Spark does not see to that. What is done
     with the batch from now on may outlast a power cut: it must not be forgotten what it was done with, or
     Spark would give that number to another range. Raises PipelineError.
@@ -52,10 +91,10 @@ def secure_plan(checkpoint: Place, batch: int) -> None:
     for name in names:
         if checkpoint.size(name) is None:
             raise _strange(checkpoint, name, "it is missing")
-    checkpoint.secure(names)
+    checkpoint.sync(names)
 
 
-def ends(checkpoint: Place, batch: int) -> Offsets:
+def ends(checkpoint: StateFolder, batch: int) -> Offsets:
     """How far each stream is read when a batch has ended. Raises PipelineError."""
     name = f"{_OFFSETS}/{batch}"
     stored = checkpoint.read(name)
@@ -68,7 +107,7 @@ def ends(checkpoint: Place, batch: int) -> Offsets:
     return offsets.decode(json.loads(lines[1]))
 
 
-def _strange(checkpoint: Place, name: str, why: str) -> PipelineError:
+def _strange(checkpoint: StateFolder, name: str, why: str) -> PipelineError:
     return PipelineError(
         "WEIR_CHECKPOINT",
         f"{checkpoint.address}/{name} is not as Spark writes it ({why}): restore the checkpoint from a copy",

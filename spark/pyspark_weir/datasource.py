@@ -35,12 +35,12 @@ class WeirDataSource(DataSource):
         return reader_of(self._source_options(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        from pyspark_weir.source.stream import StreamReader  # noqa: PLC0415 - the same
+        from pyspark_weir.source.stream import StreamingReader  # noqa: PLC0415 - the same
 
-        return StreamReader(self._source_options(), schema)
+        return StreamingReader(self._source_options(), schema)
 
     def _source_options(self) -> SourceOptions:
-        from pyspark_weir.sink.options import SINK  # noqa: PLC0415 - names for what is told, no more
+        from pyspark_weir.sink.options import SINK  # noqa: PLC0415 - names for an error, no more
 
         return source_options(self.options, also=SINK)
 

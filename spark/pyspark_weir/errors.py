@@ -4,14 +4,13 @@ Knows: that a Python error reaches the user as text inside a JVM exception; so t
 Must never know: HTTP, Spark, what was tried.
 """
 
-from collections.abc import Callable, Mapping
+import copyreg
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 DATA_LOSS: Final = "WEIR_DATA_LOSS"
 OPTION: Final = "WEIR_OPTION"
-REFUSED: Final = "WEIR_REFUSED"
-UNAVAILABLE: Final = "WEIR_UNAVAILABLE"
 
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
@@ -24,55 +23,90 @@ class PipelineError(Exception):
         self.code = code
         self.sentence = sentence
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are pickled as a call of their class with `args`, which here is the text alone.
-        return _restored, (type(self), self.args, dict(self.__dict__))
+        make = copyreg.__newobj__  # type: ignore[attr-defined] # typeshed leaves it out
+        return make, (type(self), *self.args), self.__dict__
 
 
-class OptionError(PipelineError):
+class CodedError(PipelineError):
+    """An error whose class has a code of its own."""
+
+    CODE: ClassVar[str]
+
+    def __init__(self, sentence: str, /) -> None:
+        super().__init__(self.CODE, sentence)
+
+
+class OptionError(CodedError):
     """An option of the data source or of a job that cannot be followed: which, and what to write instead."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(OPTION, sentence)
+    CODE = OPTION
 
 
-class DataLoss(PipelineError):  # noqa: N818 - it names what happened
+class DataLoss(CodedError):  # noqa: N818 - it names what happened
     """Entries that were to be read are gone: trimmed away, or their stream is another one by now."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(DATA_LOSS, sentence)
+    CODE = DATA_LOSS
 
 
-class Refused(PipelineError):  # noqa: N818 - it names what happened
+class Refused(CodedError):  # noqa: N818 - it names what happened
     """The gateway answered that it will not. `status` is HTTP's, `problem` the stable code of the gateway's
     problem document ("" where something else answered), `members` what else the document holds.
     """
 
+    CODE = "WEIR_REFUSED"
+
     def __init__(
         self, sentence: str, *, status: int, problem: str = "", members: Mapping[str, object] = _NOTHING
     ) -> None:
-        super().__init__(REFUSED, f"{sentence} ({problem})" if problem else sentence)
+        super().__init__(f"{sentence} ({problem})" if problem else sentence)
         self.status = status
         self.problem = problem
         self.members = dict(members)
 
+    def about(self, what: str) -> "Refused":
+        found = Refused(f"{what}: {self.sentence}", status=self.status, members=self.members)
+        found.problem = self.problem
+        return found
 
-class Unavailable(PipelineError):  # noqa: N818 - it names what happened
-    """Nobody answered, or only that it cannot at the moment, for as long as was to be tried. Whether the last
-    attempt was followed is not known.
+
+class Unavailable(CodedError):  # noqa: N818 - it names what happened
+    """The gateway did not answer, or not for as long as was to be tried. Whether it followed the last attempt
+    is not known.
     """
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(UNAVAILABLE, sentence)
+    CODE = "WEIR_UNAVAILABLE"
 
 
-def remedy(extra: str) -> str:
-    """How to install what an optional part needs: Weir is not on a package index."""
-    return f"make spark, or pip install ./sdk/python './spark[{extra}]', in a checkout of Weir"
+class ArchiveError(CodedError):
+    """The archive cannot be used as asked; nothing was changed."""
+
+    CODE = "WEIR_ARCHIVE"
 
 
-def _restored(kind: type[PipelineError], args: tuple[Any, ...], members: dict[str, Any]) -> PipelineError:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(members)
-    return error
+class ArchiveDamagedError(ArchiveError):
+    """A file of the archive is missing, cut short or changed."""
+
+
+class ArchiveLockedError(CodedError):
+    """Another process works on the archive, or took over because this one was too slow."""
+
+    CODE = "WEIR_LOCKED"
+
+
+class RangeConflictError(ArchiveError):
+    """A batch does not continue the table's ranges: another checkpoint, or an old copy of one."""
+
+
+class StaleFilesError(ArchiveError):
+    """A batch's files are so old that a vacuum may delete them: write them again."""
+
+
+class CommitConflictError(ArchiveError):
+    """Other writers committed first, each time: try again later."""
+
+
+def remedy() -> str:
+    """How to install Spark: Weir is not on a package index."""
+    return "make spark, or pip install ./sdk/python './spark[spark]', in a checkout of Weir"

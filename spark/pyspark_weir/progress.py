@@ -1,11 +1,15 @@
-"""Progress of finished batches, from Spark's listener to the code that follows a query.
+"""Progress of finished batches, from Spark's listener to the code that follows a query; how much is left.
 
-Knows: Spark's progress events. Must never know: gateways, terminals, what is done with it.
+Knows: Spark's progress events, the gateway's calls for what is left, and for a group that is moved along.
+Must never know: terminals, what is done with it.
+
+Both calls only inform: a gateway that does not answer fails no run.
 """
 
 import contextlib
 import json
 import queue
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -19,15 +23,16 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from pyspark_weir import offsets
+from pyspark_weir import clock, offsets
 from pyspark_weir.errors import PipelineError
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
 from pyspark_weir.offsets import Offsets
 
 _look_s: Final = 0.25
 
 
 @dataclass(frozen=True)
-class Progress:
+class BatchProgress:
     """A batch that is done: `rows` entries of `streams` streams in `duration_ms`. `ends` is how far each
     stream is read, by `gateway/stream`; `left` how many entries come after, None where that is not known.
     """
@@ -45,12 +50,7 @@ class Progress:
     def rows_per_second(self) -> float:
         return self.rows * 1_000 / max(1, self.duration_ms)
 
-    def with_left(self, left: int | None) -> "Progress":
-        """The same, with what is left."""
-        return replace(self, left=left)
-
     def members(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "batch": self.batch,
             "rows": self.rows,
@@ -72,18 +72,17 @@ class QueryEvents:
     def __init__(self) -> None:
         self.stopped = False
         # The one queue whose `put` a signal handler may call while `get` waits.
-        self._events: queue.SimpleQueue[tuple[str, Progress | None]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[str, BatchProgress | None]] = queue.SimpleQueue()
 
     def stop(self) -> None:
-        """Ask for an end."""
         self.stopped = True
         self._events.put(("", None))
 
-    def put(self, run: str, event: Progress | None) -> None:
+    def put(self, run: str, event: BatchProgress | None) -> None:
         """A batch of a run of a query; None where it has ended."""
         self._events.put((run, event))
 
-    def of(self, run: str) -> Iterator[Progress | None]:
+    def of(self, run: str) -> Iterator[BatchProgress | None]:
         """A run's events until it ends; None now and then, when there is nothing."""
         while True:
             try:
@@ -101,7 +100,7 @@ class QueryEvents:
 def listen(spark: SparkSession) -> Iterator[QueryEvents]:
     """Events of the session's queries, while it lasts."""
     events = QueryEvents()
-    listener = _Listener(events)
+    listener = _QueryListener(events)
     spark.streams.addListener(listener)
     try:
         yield events
@@ -109,7 +108,7 @@ def listen(spark: SparkSession) -> Iterator[QueryEvents]:
         spark.streams.removeListener(listener)
 
 
-class _Listener(StreamingQueryListener):
+class _QueryListener(StreamingQueryListener):
     """Spark calls it in its one thread for listeners, so that nothing here may wait."""
 
     def __init__(self, events: QueryEvents) -> None:
@@ -128,14 +127,14 @@ class _Listener(StreamingQueryListener):
         self._events.put(str(event.runId), None)
 
 
-def parse_progress(found: Mapping[str, Any]) -> Progress:
+def parse_progress(found: Mapping[str, Any]) -> BatchProgress:
     """Spark's progress, as it stands in its JSON."""
     starts: Offsets = {}
     ends: Offsets = {}
     for source in found.get("sources", ()):
         starts |= _positions(source.get("startOffset"))
         ends |= _positions(source.get("endOffset"))
-    return Progress(
+    return BatchProgress(
         query=found.get("name") or found["id"],
         batch=found["batchId"],
         rows=found["numInputRows"],
@@ -159,3 +158,76 @@ def _positions(offset: object) -> Offsets:
         return offsets.decode(offset)
     except PipelineError:
         return {}
+
+
+_request_ms_max: Final = 5_000
+# How often gateways are asked while nothing comes.
+_idle_s: Final = 5.0
+
+
+class LagReporter(contextlib.ExitStack):
+    """Asks the gateways of a run after a batch how much is left, and moves the mirror group along."""
+
+    def __init__(self, gateways: tuple[GatewayAccess, ...], mirror_group: str | None = None) -> None:
+        super().__init__()
+        quick = (
+            replace(access, retry_timeout_ms=0, request_timeout_ms=_request_ms_max) for access in gateways
+        )
+        self._gateways = {access.name: self.enter_context(GatewayClient(access)) for access in quick}
+        self._mirror_group = mirror_group
+        self._asked_s = 0.0
+        self._mirrored: dict[str, str] = {}
+
+    def report(self, progress: BatchProgress) -> BatchProgress:
+        """The progress with the number of entries left; the mirror group has been moved to its end."""
+        now_s = clock.monotonic_s()
+        if not progress.ends or (not progress.rows and now_s < self._asked_s + _idle_s):
+            return progress
+        self._asked_s = now_s
+        by_gateway: dict[str, dict[str, str]] = defaultdict(dict)
+        for name, place in progress.ends.items():
+            gateway, stream = offsets.parts(name)
+            by_gateway[gateway][stream] = place.id
+        if self._mirror_group is not None:
+            for gateway, ends in by_gateway.items():
+                self._move_group(gateway, ends, self._mirror_group)
+        return replace(progress, left=self._count(by_gateway))
+
+    def _count(self, by_gateway: dict[str, dict[str, str]]) -> int | None:
+        left = 0
+        for name, ends in by_gateway.items():
+            gateway = self._gateways.get(name)
+            if gateway is None:
+                return None
+            try:
+                planned = gateway.plan_of_each(PlanQuery(streams=ends, max_entries=1))
+            except PipelineError:
+                return None
+            left += sum(stream.lag for stream in planned.streams.values())
+        return left
+
+    def _move_group(self, name: str, ends: dict[str, str], group: str) -> None:
+        gateway = self._gateways.get(name)
+        if gateway is None:
+            return
+        for stream, last in ends.items():
+            if self._mirrored.get(f"{name}/{stream}") == last:
+                continue
+            # A group that could not be moved is moved after the next batch.
+            with contextlib.suppress(PipelineError):
+                if _move(gateway, stream, group, last):
+                    self._mirrored[f"{name}/{stream}"] = last
+
+
+def _move(gateway: GatewayClient, stream: str, group: str, last: str) -> bool:
+    seen = gateway.stream(stream)
+    if seen is None:
+        return False
+    # Up to the last ID that belongs to `entries_added`: entries that come meanwhile are in neither.
+    query = PlanQuery(streams={stream: last}, end={stream: seen["last_id"]})
+    left = gateway.plan(query).streams.get(stream)
+    if left is None or left.generation != seen["generation"]:
+        # Deleted in between; what is made anew has another beginning.
+        return False
+    gateway.move_group(stream, group, last, entries_read=max(0, seen["entries_added"] - left.count))
+    return True

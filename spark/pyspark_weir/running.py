@@ -1,6 +1,6 @@
 """How a streaming query is run: alone on its checkpoint, once or until a signal.
 
-Knows: the lock of a checkpoint, triggers, signals, what a finished batch tells.
+Knows: the lock of a checkpoint, triggers, signals, the progress of a finished batch.
 Must never know: what a query does, how anything is shown, when a failed run is started again: supervisors
 (systemd, Kubernetes) know that.
 """
@@ -20,13 +20,13 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_weir import clock
 from pyspark_weir.errors import OptionError, PipelineError
-from pyspark_weir.gateway import Access
-from pyspark_weir.lag_report import LagReporter
-from pyspark_weir.progress import Progress, QueryEvents, listen
+from pyspark_weir.gateway import GatewayAccess
+from pyspark_weir.progress import BatchProgress, LagReporter, QueryEvents, listen
 from pyspark_weir.session import CHECKPOINT_FILES, CHECKPOINT_FILES_LOCAL, SessionOptions, open_session
 
 LOCKED: Final = "WEIR_LOCKED"
@@ -37,31 +37,24 @@ _WEIR: Final = re.compile(r"(WEIR_[A-Z_]+): ([^\n]*)")
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How often there is a batch: `every_ms` None is once, all that is there now, in as many batches as it
-    takes; 0 as soon as there is something; else at most so often.
-    """
-
-    every_ms: int | None = None
-
-    def trigger(self, writer: DataStreamWriter) -> DataStreamWriter:
-        """The writer, with this pace."""
-        if self.every_ms is None:
-            return writer.trigger(availableNow=True)
-        return writer.trigger(processingTime=f"{self.every_ms} milliseconds")
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of a job. `checkpoint` is a folder of this machine or an address. `gateways` are asked how much
-    is left; on them `mirror_group` is moved along with what is done.
+class QueryRun:
+    """One run of a job's query. `checkpoint` is a folder of this machine or an address. `every_ms` is the
+    time between batches: 0 starts one as soon as there is something; None takes all that exists now, in as
+    many batches as needed, and ends. `gateways` are asked how much is left; `mirror_group` is moved there.
     """
 
     checkpoint: str
-    pace: Pace = Pace()
+    every_ms: int | None = None
     session: SessionOptions = field(default_factory=SessionOptions)
-    gateways: tuple[Access, ...] = ()
+    gateways: tuple[GatewayAccess, ...] = ()
     mirror_group: str | None = None
+
+    def start(self, writer: DataStreamWriter) -> StreamingQuery:
+        if self.every_ms is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{self.every_ms} milliseconds")
+        return writer.option("checkpointLocation", _address(self.checkpoint)).start()
 
 
 @dataclass
@@ -74,22 +67,15 @@ class Summary:
     stopped: bool = False
 
     def members(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "done": True,
-            "batches": self.batches,
-            "rows": self.rows,
-            "duration_ms": self.duration_ms,
-            "stopped": self.stopped,
-        }
+        return {"done": True, **vars(self)}
 
 
 # Makes the query, with all but trigger and checkpoint.
 Build = Callable[[SparkSession], DataStreamWriter]
-Tell = Callable[[Progress], None]
+Tell = Callable[[BatchProgress], None]
 
 
-def run(what: Run, build: Build, tell: Tell) -> Summary:
+def run(what: QueryRun, build: Build, tell: Tell) -> Summary:
     """Run a job's query until it ends, fails, or a signal comes. `tell` is called after each batch.
 
     Raises PipelineError: WEIR_LOCKED where another run has the checkpoint; the data source's own codes;
@@ -101,8 +87,7 @@ def run(what: Run, build: Build, tell: Tell) -> Summary:
         with LagReporter(what.gateways, what.mirror_group) as lag, listen(spark) as events, _signals(events):
             begun_s = clock.monotonic_s()
             try:
-                writer = what.pace.trigger(build(spark))
-                query = writer.option("checkpointLocation", _address(what.checkpoint)).start()
+                query = what.start(build(spark))
             except StreamingQueryException as error:
                 raise query_error(str(error)) from None
             summary = follow(query, events, lambda progress: tell(lag.report(progress)))
@@ -132,7 +117,7 @@ def follow(
     over_s: float | None = None
     try:
         for event in events.of(str(query.runId)):
-            if isinstance(event, Progress):
+            if isinstance(event, BatchProgress):
                 summary.batches += event.rows > 0
                 summary.rows += event.rows
                 tell(event)

@@ -9,143 +9,46 @@ from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
+from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, StructField, StructType
 
 from pyspark_weir.errors import OptionError
 from pyspark_weir.options import SourceOptions
 
-_TEXT: Final = StringType()
-_LONG: Final = LongType()
-_TIME: Final = TimestampType()
-
+_TEXT: Final = types.StringType()
+_LONG: Final = types.LongType()
+_PAIR: Final = StructType([StructField("name", _TEXT), StructField("value", types.BinaryType())])
 _FIELDS: Final = MappingProxyType(
-    {
-        "map": MapType(_TEXT, _TEXT),
-        "entries": ArrayType(
-            StructType([StructField("name", _TEXT), StructField("value", BinaryType())]), containsNull=True
-        ),
-        "json": _TEXT,
-    }
+    {"map": types.MapType(_TEXT, _TEXT), "entries": types.ArrayType(_PAIR), "json": _TEXT}
 )
 # Always there, in this order.
 _ENTRY: Final = ("stream", "id", "ms", "seq", "ts", "fields")
 _META: Final = ("shard", "bytes")
 # Sorts as the IDs do, where their halves do not fit a bigint; only when it is asked for.
 _EXTRA: Final = ("id_key",)
-_TYPES: Final = MappingProxyType(
-    {
-        "stream": _TEXT,
-        "id": _TEXT,
-        "ms": _LONG,
-        "seq": _LONG,
-        "ts": _TIME,
-        "shard": _TEXT,
-        "bytes": _LONG,
-        "id_key": _TEXT,
-    }
+_NUMBERS: Final = (
+    "ms seq bytes length entries_added groups memory_bytes consumers pending entries_read lag max_deliveries "
+    "idle_ms inactive_ms delivery_count deliveries"
 )
 # What a user's own columns may be named to mean the entry rather than one of its fields.
-RESERVED: Final = MappingProxyType({f"_{name}": name for name in _TYPES})
-
+RESERVED: Final = MappingProxyType({f"_{name}": name for name in (*_ENTRY[:-1], *_META, *_EXTRA)})
 _RELATIONS: Final = MappingProxyType(
     {
-        "streams": (
-            ("shard", _TEXT),
-            ("stream", _TEXT),
-            ("length", _LONG),
-            ("first_id", _TEXT),
-            ("last_id", _TEXT),
-            ("max_deleted_id", _TEXT),
-            ("removed_upto", _TEXT),
-            ("entries_added", _LONG),
-            ("groups", _LONG),
-            ("generation", _TEXT),
-            ("archived_up_to", _TEXT),
-            ("memory_bytes", _LONG),
-        ),
-        "groups": (
-            ("shard", _TEXT),
-            ("stream", _TEXT),
-            ("group", _TEXT),
-            ("consumers", _LONG),
-            ("pending", _LONG),
-            ("last_delivered_id", _TEXT),
-            ("entries_read", _LONG),
-            ("lag", _LONG),
-            ("dead_letter_stream", _TEXT),
-            ("max_deliveries", _LONG),
-        ),
-        "consumers": (
-            ("shard", _TEXT),
-            ("stream", _TEXT),
-            ("group", _TEXT),
-            ("consumer", _TEXT),
-            ("pending", _LONG),
-            ("idle_ms", _LONG),
-            ("inactive_ms", _LONG),
-        ),
-        "pending": (
-            ("shard", _TEXT),
-            ("stream", _TEXT),
-            ("group", _TEXT),
-            ("id", _TEXT),
-            ("ms", _LONG),
-            ("seq", _LONG),
-            ("ts", _TIME),
-            ("consumer", _TEXT),
-            ("idle_ms", _LONG),
-            ("delivery_count", _LONG),
-        ),
-        "deadletter": (
-            ("shard", _TEXT),
-            ("stream", _TEXT),
-            ("id", _TEXT),
-            ("ms", _LONG),
-            ("seq", _LONG),
-            ("ts", _TIME),
-            ("source", _TEXT),
-            ("source_id", _TEXT),
-            ("group", _TEXT),
-            ("consumer", _TEXT),
-            ("deliveries", _LONG),
-            ("reason", _TEXT),
-            ("fields", _FIELDS["map"]),
-        ),
+        "streams": "shard stream length first_id last_id max_deleted_id removed_upto entries_added groups "
+        "generation archived_up_to memory_bytes",
+        "groups": "shard stream group consumers pending last_delivered_id entries_read lag "
+        "dead_letter_stream max_deliveries",
+        "consumers": "shard stream group consumer pending idle_ms inactive_ms",
+        "pending": "shard stream group id ms seq ts consumer idle_ms delivery_count",
+        "deadletter": "shard stream id ms seq ts source source_id group consumer deliveries reason fields",
     }
 )
 # What a field's text can be read as.
 _READABLE: Final = (
-    StringType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    ShortType,
-    IntegerType,
-    LongType,
-    FloatType,
-    DoubleType,
-    DecimalType,
-    DateType,
-    TimestampType,
+    *(types.StringType, types.BinaryType, types.BooleanType, types.DateType, types.TimestampType),
+    *(types.ByteType, types.ShortType, types.IntegerType, types.LongType),
+    *(types.FloatType, types.DoubleType, types.DecimalType),
 )
 
 
@@ -154,21 +57,21 @@ def schema_of(options: SourceOptions) -> StructType:
     if options.relation != "entries":
         if options.columns:
             raise OptionError(f"columns goes with relation=entries only, not with {options.relation}")
-        return _struct(_RELATIONS[options.relation])
+        return _struct(_RELATIONS[options.relation].split(), "map")
     if options.fields_format == "columns":
         raise OptionError(
             'fieldsFormat=columns needs a schema: call .schema("sensor string, temp double") with the fields '
             f"to read; {', '.join(RESERVED)} mean the entry itself"
         )
-    known = {name: _TYPES.get(name, _FIELDS[options.fields_format]) for name in (*_ENTRY, *_META, *_EXTRA)}
+    known = (*_ENTRY, *_META, *_EXTRA)
     names = options.columns or (_ENTRY + _META if options.include_meta else _ENTRY)
     for name in names:
         if name not in known:
             raise OptionError(f"columns: {name} is none of {', '.join(known)}")
-    return _struct([(name, known[name]) for name in names])
+    return _struct(names, options.fields_format)
 
 
-def checked(options: SourceOptions, schema: StructType) -> tuple[StructType, str]:
+def resolve(options: SourceOptions, schema: StructType) -> tuple[StructType, str]:
     """The schema to fill and in which format: the options' own, or the user's, whose columns are fields.
 
     Raises OptionError for a user's schema that cannot be filled.
@@ -189,9 +92,9 @@ def checked(options: SourceOptions, schema: StructType) -> tuple[StructType, str
                 f"column {column.name}: {column.dataType.simpleString()} cannot be read from a field's text; "
                 "read it as string, and take it apart with Spark's functions"
             )
-        if meant is not None and column.dataType != _TYPES[meant]:
+        if meant is not None and column.dataType != _type_of(meant):
             raise OptionError(
-                f"column {column.name} is the entry's {meant}: its type is {_TYPES[meant].simpleString()}"
+                f"column {column.name} is the entry's {meant}: its type is {_type_of(meant).simpleString()}"
             )
     return schema, "columns"
 
@@ -207,5 +110,13 @@ def _same(own: StructType, given: StructType) -> bool:
     ]
 
 
-def _struct(columns: Sequence[tuple[str, DataType]]) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns])
+def _struct(names: Sequence[str], fields_format: str) -> StructType:
+    return StructType(
+        [StructField(name, _FIELDS[fields_format] if name == "fields" else _type_of(name)) for name in names]
+    )
+
+
+def _type_of(name: str) -> DataType:
+    if name == "ts":
+        return types.TimestampType()
+    return _LONG if name in _NUMBERS.split() else _TEXT

@@ -44,7 +44,8 @@ _EVERYWHERE: Final = {
     "spark.sql.streaming.pollingDelay": "100ms",
     "spark.sql.streaming.stopTimeout": "30s",
     # How long Spark and its Python wait for each other's first byte. With Spark's 15 s a query fails on a
-    # machine that is busy with other things.
+    # machine that is busy with other things. A streaming source's process has 10 s to start, which Spark 4.3
+    # has no setting for: a supervisor starts a job again that failed so.
     "spark.python.authenticate.socketTimeout": "180s",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -64,7 +65,7 @@ _LOCAL_ONLY: Final = {
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """What a session may be given. `master` None: the default, or under spark-submit what that was told.
+    """What a session may be given. `master` None: the default, or under spark-submit what that was given.
     `conf` wins over every default. Raises OptionError for a name that is none of Spark's.
     """
 

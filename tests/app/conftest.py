@@ -1,19 +1,36 @@
-"""The doors on a real engine in memory, called without a network.
+"""The application on a real engine in memory, called without a network.
 
 Knows: how an application is put together for a test. Must never know: what is tested.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
 import pytest
 
 from app.main import App, create_app
 from app.settings import Settings
-from engine import Engine, SystemClock
+from engine import Engine, EngineProtocol, SystemClock
+from engine.cluster import BackendDurability, ClusterEngine
+from tests.cluster.clusters import opened_backend
+from tests.cluster.differences import differences
+from tests.cluster.servers import Backend
 
 BASE = "http://127.0.0.1:8080"
 Connect = Callable[[App], httpx.AsyncClient]
+
+
+def calling(app: App, address: str = "127.0.0.1", base_url: str = BASE) -> httpx.AsyncClient:
+    """A client of the application, at this network address, without a network."""
+    transport = httpx.ASGITransport(app, client=(address, 4_711))
+    return httpx.AsyncClient(transport=transport, base_url=base_url)
+
+
+async def store(http: httpx.AsyncClient, stream: str, count: int, **fields: str) -> None:
+    """Publish 1-0 to `count`-0, each with its number as the field `n`, and with these fields."""
+    rows = [{"id": f"{n}-0", "fields": {"n": str(n), **fields}} for n in range(1, count + 1)]
+    answer = await http.post(f"/v1/streams/{stream}/entries", json={"entries": rows})
+    assert answer.status_code == 201, answer.text
 
 
 @pytest.fixture
@@ -41,8 +58,41 @@ def closed_app(request: pytest.FixtureRequest, settings: Settings) -> App:
     return create_app(settings, SystemClock(), fast_path=getattr(request, "param", True))
 
 
+@pytest.fixture(scope="session")
+def backend(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Backend | None]:
+    """What has the streams, None where the engine is embedded."""
+    kind = request.config.getoption("--backend")
+    if kind is None:
+        yield None
+        return
+    with opened_backend(tmp_path_factory.mktemp("backend"), kind) as opened:
+        yield opened
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Over a backend, what docs/scale.md says to be otherwise there must fail, and all else hold."""
+    kind = config.getoption("--backend")
+    if kind is None:
+        return
+    reasons = differences(kind)
+    for item in items:
+        name = item.nodeid.rpartition("/")[2].partition("[")[0]
+        reason = reasons.get(name)
+        if reason is not None:
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
 @pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
+async def engine(backend: Backend | None) -> AsyncIterator[EngineProtocol]:
+    if backend is not None:
+        backend.call("FLUSHALL")
+        cluster = ClusterEngine(backend.topology(5.0, BackendDurability()), SystemClock())
+        await cluster.start()
+        yield cluster
+        await cluster.close()
+        return
     engine = Engine.open(None, clock=SystemClock())
     await engine.start()
     yield engine
@@ -51,12 +101,12 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 @pytest.fixture
-def app(closed_app: App, engine: Engine) -> App:
+def app(closed_app: App, engine: EngineProtocol) -> App:
     closed_app.gateway.open(engine)
     return closed_app
 
 
 @pytest.fixture
 async def http(app: App) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as client:
+    async with calling(app) as client:
         yield client

@@ -1,4 +1,4 @@
-"""A server whose sockets say again what they are told, below the very guard that the gateway's sockets have.
+"""A server whose sockets send back what they receive, below the very guard that the gateway's sockets have.
 
 Knows: the guard, frames of RFC 6455. Must never know: conversations, and what is tested with it.
 
@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import uvicorn
@@ -24,6 +25,9 @@ from app.transport.websocket_connection import SocketLimits, WebSocketConnection
 from app.websocket.frames import on_wire
 from engine import SystemClock
 
+# After this text nothing is read for a while.
+HOLD: Final = b"hold"
+HELD_S: Final = 0.4
 _PATIENCE_S: Final = 20.0
 _TEXT: Final = 0x80 | Opcode.TEXT
 _BINARY: Final = 0x80 | Opcode.BINARY
@@ -37,18 +41,22 @@ class _Saying(WebSocketConnection):
             super().send_receive_event_to_app()
             return
         data, self.frames = b"".join(self.frames), []
+        self._parsed_messages += 1
         if not self.close_sent:
             self.write_frame(bytes([_BINARY]) + on_wire(data)[1:])
 
 
 class _Voice:
-    """Says texts again."""
+    """Says texts again, and holds the socket where one asks for it."""
 
     def __init__(self, link: WebSocketConnection) -> None:
         self._link = link
         self.gone = asyncio.get_running_loop().create_future()
 
     def received(self, text: bytes) -> None:
+        if text == HOLD:
+            self._link.hold(held=True)
+            asyncio.get_running_loop().call_later(HELD_S, partial(self._link.hold, held=False))
         self._link.write_frame(bytes([_TEXT]) + on_wire(text)[1:])
 
     def received_binary(self) -> None:
@@ -79,11 +87,12 @@ class _EchoServer(uvicorn.Server):
 
 
 @contextmanager
-def echoing() -> Iterator[int]:
+def echoing(message_s_max: float = _PATIENCE_S) -> Iterator[int]:
     """The port of a server in a thread of its own."""
     settings = Settings()
     served = config(settings, _Echo(Gateway(settings, SystemClock()), fast_path=False))
-    served.ws = type("Saying", (_Saying, guarded_socket(SocketLimits(_PATIENCE_S))), {})
+    limits = SocketLimits(_PATIENCE_S, message_s_max)
+    served.ws = type("Saying", (_Saying, guarded_socket(limits)), {})
     server = _EchoServer(served)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))

@@ -6,11 +6,12 @@ Knows: which streams, groups and pending entries there are. Must never know: whi
 from pathlib import Path
 
 import httpx
+from pydantic import SecretStr
 
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine
-from engine.commands import DbSize
+from engine.commands import DbSize, PutMetadata
 
 NOW_MS = 1526919040000
 ORDERS = [
@@ -18,6 +19,15 @@ ORDERS = [
     {"id": "1526919030474-1", "fields": {"item": "pear", "quantity": "1"}},
     {"id": "1526919035120-0", "fields": {"item": "plum", "quantity": "12"}},
 ]
+ROOT_TOKEN = "the root token of the examples"
+# As `app.live.token_store` keeps them.
+KEPT = {
+    "token:Zb3kq0VJm2aX": b'{"id":"Zb3kq0VJm2aX","hash":"sha256:%b","label":"billing",' % (b"0" * 64)
+    + b'"grants":[{"actions":["consume"],"streams":"orders","groups":"billing*"},"read:orders*"],'
+    + b'"created_at":"2018-05-15T08:00:00Z","created_by":"token:root00000000"}',
+    "revoked:jti:6f2d": b'{"kind":"jti","value":"6f2d","revoked_at":"2018-05-21T16:10:35Z",'
+    b'"expires_at":"2018-05-21T16:25:35Z"}',
+}
 
 
 class SteppedClock:
@@ -39,8 +49,14 @@ async def open_gateway() -> tuple[App, Engine]:
     engine = Engine.open(None, clock=clock)
     await engine.start()
     # A backup can be begun; there is no directory to copy, so that it fails at once.
-    settings = Settings(log_requests="none", data=Path("/nowhere/data"), backup_dir="/nowhere/backups")
+    settings = Settings(
+        log_requests="none",
+        data=Path("/nowhere/data"),
+        backup_dir="/nowhere/backups",
+        root_token=SecretStr(ROOT_TOKEN),
+    )
     app = create_app(settings, clock)
+    await engine.transaction([PutMetadata(name=name, value=value) for name, value in KEPT.items()])
     app.gateway.open(engine)
     clock.now_ms = NOW_MS - 5_000
     async with client_of(app) as http:
@@ -53,7 +69,11 @@ async def open_gateway() -> tuple[App, Engine]:
 
 def client_of(app: App) -> httpx.AsyncClient:
     """A client of that gateway."""
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080")
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app),
+        base_url="http://127.0.0.1:8080",
+        headers={"authorization": f"Bearer {ROOT_TOKEN}"},
+    )
 
 
 async def _fill(http: httpx.AsyncClient) -> None:

@@ -1,4 +1,4 @@
-"""Two gateways side by side, one with the fast_path ways and one without, told the same at the same time.
+"""Two gateways side by side, one with the fast path and one without, with the same requests at the same time.
 
 Knows: sockets, how an answer ends, what of an answer is never the same twice.
 Must never know: what the answers should be.
@@ -35,6 +35,13 @@ class OneMoment(SystemClock):
         return 1_000
 
 
+class Standstill(OneMoment):
+    """No time passes at all: what is limited by time has what it had."""
+
+    def monotonic(self) -> float:
+        return 1.0
+
+
 class Counted(App):
     """The application; it knows how many requests reached it the full way."""
 
@@ -54,8 +61,10 @@ class _Server(uvicorn.Server):
 class Served:
     """A gateway in a thread with an event loop of its own, at a moment that does not pass."""
 
-    def __init__(self, settings: Settings, *, fast_path: bool, always: bool, storage: Storage) -> None:
-        self.app = Counted(Gateway(settings, OneMoment()), fast_path=fast_path)
+    def __init__(
+        self, settings: Settings, clock: SystemClock, *, fast_path: bool, always: bool, storage: Storage
+    ) -> None:
+        self.app = Counted(Gateway(settings, clock), fast_path=fast_path)
         self.storage = storage
         self._always = always
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -124,7 +133,7 @@ class PairConnection:
 
     def send(self, *pieces: bytes) -> None:
         for piece in pieces:
-            # Whoever is told enough may close before all is sent.
+            # A gateway may answer and close before all is sent.
             with suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.sendall(piece)
 
@@ -170,10 +179,18 @@ class PairConnection:
 class Pair:
     """The two of them. `both` sends the same bytes to each on a connection, and gives what came back."""
 
-    def __init__(self, settings: Settings, *, always: bool = False, storages: Sequence[Storage] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: SystemClock | None = None,
+        *,
+        always: bool = False,
+        storages: Sequence[Storage] = (),
+    ) -> None:
+        clock = clock or OneMoment()
         storages = storages or (MemoryStorage(), MemoryStorage())
-        self.fast = Served(settings, fast_path=True, always=always, storage=storages[0])
-        self.full = Served(settings, fast_path=False, always=always, storage=storages[1])
+        self.fast = Served(settings, clock, fast_path=True, always=always, storage=storages[0])
+        self.full = Served(settings, clock, fast_path=False, always=always, storage=storages[1])
         self._lines: tuple[PairConnection, PairConnection] | None = None
 
     def __enter__(self) -> Self:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from app.auth import Grant, Principal
+from app.auth.certificates import ClientCertificate
 
 
 def principal_with(*grants: str) -> Principal:
@@ -17,14 +18,23 @@ def principal_with(*grants: str) -> Principal:
 class FixedPolicy:
     """A policy under which every caller is this principal."""
 
+    epoch = 0
+
     def __init__(self, principal: Principal) -> None:
         self.principal: Final = principal
 
-    def recognise(self, headers: Mapping[bytes, bytes]) -> Principal | None:
+    def recognise(
+        self, headers: Mapping[bytes, bytes], certificate: ClientCertificate | None = None
+    ) -> Principal | None:
         return self.principal
 
-    async def authenticate(self, headers: Mapping[bytes, bytes]) -> Principal:
+    async def authenticate(
+        self, headers: Mapping[bytes, bytes], certificate: ClientCertificate | None = None
+    ) -> Principal:
         return self.principal
 
     async def identify(self, text: str) -> Principal:
         return self.principal
+
+    def is_revoked(self, principal: Principal) -> bool:
+        return False

@@ -17,9 +17,10 @@ from app.http.requests import Request
 from app.main import App, create_app
 from app.settings import Settings
 from app.transport.websocket_connection import NEVER_SENT
-from app.websocket.connection import Connection, Hub
+from app.websocket.connection import Connection
 from app.websocket.effects import SessionLimits
 from app.websocket.frames import HelloFrame, HelloLimits
+from app.websocket.hub import Hub
 from app.websocket.session import Session
 from engine import Engine, Fsync, entries, ids
 from engine.commands import Command, Trim, XAdd, XTrim
@@ -30,7 +31,7 @@ from tests.engine.clocks import HandClock, let_threads_run, settle
 T = TypeVar("T")
 Json = dict[str, Any]
 
-_PATIENCE_S: Final = 20.0
+_PATIENCE_S: Final = 60.0
 # Little, so that a test fills it: what a wire holds before nothing should join it.
 _FULL_BYTES: Final = 400
 _SEQUENCE_MAX: Final = (1 << ids.SEQUENCE_BITS) - 1
@@ -83,7 +84,7 @@ class Wire:
         return self._written_bytes
 
     def take(self, frames: int) -> None:
-        """The peer takes so many of the frames that wait."""
+        """The peer takes this number of waiting frames."""
         taken, self._waiting = self._waiting[:frames], self._waiting[frames:]
         self.frames += map(payload, taken)
 
@@ -98,8 +99,13 @@ class Wire:
 class PushPeer:
     """A conversation over a wire."""
 
-    def __init__(self, house: "PushWorld", kind: type[Session] = Session) -> None:
-        scope = {"headers": [], "state": {"request_id": "r-1"}, "extensions": {}}
+    def __init__(self, house: "PushWorld", kind: type[Session], address: str) -> None:
+        scope = {
+            "headers": [],
+            "state": {"request_id": "r-1"},
+            "extensions": {},
+            "client": (address, 4_711),
+        }
         request = Request(house.app.gateway, scope, asyncio.Event().wait, {})  # type: ignore[arg-type]
         request.principal = ANONYMOUS
         settings = house.app.gateway.settings
@@ -113,7 +119,8 @@ class PushPeer:
         )
         self.session = kind(limits, ANONYMOUS, "r-1", depth_max=16)
         self.wire = Wire()
-        self.push = Connection(house.hub, self.wire, request, self.session)
+        share = house.app.gateway.open_connections.enter(request.caller)
+        self.push = Connection(house.hub, self.wire, request, self.session, share)
         self.push.begin(HELLO)
 
     @property
@@ -135,7 +142,7 @@ class PushPeer:
         self.push.resumed()
 
     def lose(self, frames: int = 0) -> None:
-        """The connection breaks, after so many of the frames that wait."""
+        """The connection breaks after this number of waiting frames."""
         self.wire.take(frames)
         sent_bytes = self.wire.sent_bytes
         self.wire.close_with(1006, "lost")
@@ -150,7 +157,7 @@ class PushWorld:
         self.clock = HandClock()
         self.clock.drive(self.loop)
         self.errors: list[Json] = []
-        self.loop.set_exception_handler(lambda _, told: self.errors.append(told))
+        self.loop.set_exception_handler(lambda _, result: self.errors.append(result))
         self.peers: list[PushPeer] = []
         self.run(self._begin(settings, fsync))
 
@@ -184,11 +191,11 @@ class PushWorld:
             self.run(let_threads_run())
             self.settle()
 
-    def connect(self, kind: type[Session] = Session) -> PushPeer:
-        """A new conversation, by a session of this kind."""
+    def connect(self, kind: type[Session] = Session, address: str = "192.0.2.1") -> PushPeer:
+        """A new conversation, by a session of this kind, of the caller at this address."""
 
         async def connected() -> PushPeer:
-            return PushPeer(self, kind)
+            return PushPeer(self, kind, address)
 
         self.peers.append(self.run(connected()))
         return self.peers[-1]
@@ -213,9 +220,9 @@ class PushWorld:
             if not peer.push.closed.done():
                 peer.lose()
         await settle()
-        waiting, following = self.engine.waiting, len(self.app.gateway.feeds)
+        waiting, following = self.engine.waiting, len(self.app.gateway.tenant("").feeds)
         self.engine.check()
-        self.app.gateway.feeds.close()
+        self.app.gateway.tenant("").feeds.close()
         await self.engine.close()
         await settle()
         assert (waiting, following) == (0, 0), "nothing stays behind"

@@ -52,7 +52,7 @@ class SocketClient:
         return answer
 
     def entries(self, count: int) -> list[Json]:
-        """So many entries, as they are pushed."""
+        """This number of entries, as they are pushed."""
         found: list[Json] = []
         while len(found) < count:
             found += self.until("entries")[-1]["entries"]
@@ -122,7 +122,7 @@ class Raw:
         return head[0] & 0xF, self._file.read(length)
 
     def close_code(self) -> int:
-        """The code of the close frame, whatever comes before it; -1 where the connection ends without."""
+        """The code of the close frame, after any other frames; -1 where the connection ends without."""
         while True:
             try:
                 opcode, data = self.read()

@@ -1,4 +1,4 @@
-"""More streams, groups or consumers than the settings allow: 422 that names the setting, at every door.
+"""More streams, groups or consumers than the settings allow: 422 that names the setting, at every API.
 
 Knows: how a refusal for want of room looks to a client. Must never know: where the engine counts.
 """
@@ -38,7 +38,7 @@ async def test_what_has_no_room_is_refused_by_the_name_of_the_setting(http: http
         assert limit in problem["detail"]
         assert not problem["retryable"]
         assert "retry-after" not in answer.headers
-    door = await http.post("/v1/commands", json=["XADD", "t", "*", "a", "1"])
-    assert door.status_code == 400
-    assert door.json()["error"].startswith("ERR no room for another stream")
+    command = await http.post("/v1/commands", json=["XADD", "t", "*", "a", "1"])
+    assert command.status_code == 400
+    assert command.json()["error"].startswith("ERR no room for another stream")
     assert (await http.post("/v1/streams/s/entries", json=entry)).status_code == 201

@@ -65,7 +65,7 @@ def pending(house: PushWorld) -> list[tuple[str, str | None, int]]:
 
 
 def pass_s(house: PushWorld, seconds: int) -> None:
-    """In steps, so that whoever looks every second does."""
+    """In steps, so that what runs every second does."""
     for _ in range(2 * seconds):
         house.clock.pass_ms(500)
         house.settle()
@@ -87,7 +87,7 @@ def test_what_is_worked_on_for_long_stays_with_its_worker(house: PushWorld, kind
 
 @pytest.mark.parametrize(("first", "second"), [("ws", "sse"), ("sse", "ws"), ("ws", "ws")])
 def test_what_a_hung_worker_holds_goes_to_another(house: PushWorld, first: str, second: str) -> None:
-    """Though the hung one is connected and has room; whoever holds it last is the one that failed."""
+    """Though the hung one is connected and has room; the last holder is the one that failed."""
     stored = Stored(house, "s")
     stored.add([5 << 64, 1])
     hung = ClaimingWorker(house, first, "a")

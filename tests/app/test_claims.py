@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from app.main import App
+from tests.app.conftest import store
 
 G = "/v1/streams/s/groups/g"
 CLAIM = G + "/claim"
@@ -14,8 +15,7 @@ TAKE = {"consumer": "b", "min_idle_ms": 0}
 @pytest.fixture
 async def held(http: httpx.AsyncClient) -> httpx.AsyncClient:
     """Of 1-0 to 4-0 the consumer a holds 1-0 to 3-0."""
-    rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, 5)]
-    await http.post("/v1/streams/s/entries", json={"entries": rows})
+    await store(http, "s", 4)
     await http.put(G, json={"start": "0"})
     await http.post(f"{G}/consumers/a/read", json={"count": 3})
     return http
@@ -37,7 +37,7 @@ async def test_entries_are_taken_over(held: httpx.AsyncClient) -> None:
 
 
 async def test_what_is_not_idle_stays_where_it_is(held: httpx.AsyncClient) -> None:
-    """Unless nobody owns it."""
+    """Unless it has no owner."""
     await held.post(G + "/nack", json={"ids": ["3-0"], "mode": "fail"})
     body = {**TAKE, "min_idle_ms": 600_000, "ids": ["1-0", "3-0"]}
     assert [one["id"] for one in (await held.post(CLAIM, json=body)).json()["entries"]] == ["3-0"]
@@ -102,7 +102,7 @@ async def test_claims_that_make_no_sense(
     assert set((await _pending(held)).values()) == {("a", 1)}
 
 
-# ---- whatever is idle
+# ---- all that is idle
 
 
 async def test_idle_entries_are_taken_some_at_a_time(held: httpx.AsyncClient) -> None:
@@ -153,7 +153,7 @@ async def test_autoclaims_that_make_no_sense(
 
 
 async def test_an_answer_has_so_many_bytes(app: App, held: httpx.AsyncClient) -> None:
-    """What has no room stays with whom it was, and the answer tells so; one entry always has room."""
+    """What has no room stays with whom it was, and the answer says so; one entry always has room."""
     limits = app.gateway.read_limits
     app.gateway.read_limits = type(limits)(limits.count_default, limits.count_max, 60, limits.wait_ms_max)
     claimed = (await held.post(CLAIM, json={**TAKE, "ids": ["1-0", "2-0", "3-0"]})).json()

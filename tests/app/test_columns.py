@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.api.entries import columns
-from app.api.entries.columns import ColumnsBuilder, ColumnsPage, ColumnsRange
+from app.api.entries.columns import ColumnsBuilder, ColumnsRange, ColumnsReading, split_uniform
 from app.http.operations.binder import bind_query
 from app.settings import Settings
 from engine import Engine, EngineError, entries, ids
@@ -88,8 +88,10 @@ async def test_the_headers_tell_where_to_go_on(five: httpx.AsyncClient) -> None:
     await five.post("/v1/streams/s/trim", json={"maxlen": 4})
     page, headers = await page_of(five, "after=2-0&end=4-0&count=1")
     assert [entry_id for entry_id, _ in page] == ["3-0"]
-    told = {name: headers[f"weir-{name}"] for name in ("next-id", "more", "first-available", "removed-upto")}
-    assert told == {"next-id": "3-0", "more": "true", "first-available": "2-0", "removed-upto": "1-0"}
+    result = {
+        name: headers[f"weir-{name}"] for name in ("next-id", "more", "first-available", "removed-upto")
+    }
+    assert result == {"next-id": "3-0", "more": "true", "first-available": "2-0", "removed-upto": "1-0"}
     assert headers["weir-generation"] == generation
     page, headers = await page_of(five, "after=3-0&end=4-0")
     assert ([entry_id for entry_id, _ in page], headers["weir-more"]) == (["4-0"], "false")
@@ -138,7 +140,7 @@ async def test_an_end_ahead_of_the_stream_is_its_end(five: httpx.AsyncClient) ->
 
 
 async def test_deleted_entries_are_passed_over(five: httpx.AsyncClient) -> None:
-    """Page by page nothing comes twice, and nothing is missed, whatever is gone between."""
+    """Page by page nothing comes twice, and nothing is missed, even if entries are removed meanwhile."""
     for gone in ("2-0", "4-0"):
         await five.delete(f"{ENTRIES}/{gone}")
     for query in ("count=1", "count=2", "max_bytes=1", "end=5-0&count=1", "end=4-0&max_bytes=60"):
@@ -194,10 +196,10 @@ async def test_head_tells_the_same(five: httpx.AsyncClient) -> None:
     head = await five.head(f"{ENTRIES}?after=0", headers=ACCEPT)
     assert (head.status_code, head.content) == (200, b"")
     fleeting = ("weir-request-id", "date")
-    told = [
+    result = [
         {name: value for name, value in one.headers.items() if name not in fleeting} for one in (got, head)
     ]
-    assert told[0] == told[1]
+    assert result[0] == result[1]
 
 
 @pytest.mark.parametrize(
@@ -227,11 +229,11 @@ async def test_wrong_questions_are_refused(
 async def test_a_page_ends_before_what_a_trim_took(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, change: Command
 ) -> None:
-    """Slices of one page have others' turns between them: the read that goes on is told of the gap."""
+    """Slices of one page have others' turns between them: the next read reports the gap."""
     monkeypatch.setattr(columns, "SLICE_BYTES_MAX", 1)
     bodies = [entries.body([("n", str(n))]) for n in range(10)]
     await engine.execute(XAdd(stream="s", bodies=bodies, ids=[ids.make(n, 0) for n in range(1, 11)]))
-    page = ColumnsPage.of("s", bind_query(ColumnsRange, {"after": "0"}, Settings()), Settings())
+    page = ColumnsReading.of("s", bind_query(ColumnsRange, {"after": "0"}, Settings()), Settings())
 
     async def replies() -> list[Reply]:
         answered = await engine.transaction(page.commands())
@@ -258,7 +260,7 @@ VALUES = st.text(max_size=8) | st.binary(max_size=8)
 def test_columns_stand_for_the_same_entries(
     given_entries: Sequence[Sequence[Pair]], slice_length: int, fields: Sequence[str] | None
 ) -> None:
-    """Whatever fields they have, in however many slices, all of them or some."""
+    """With any fields, in any number of slices, all of them or some."""
     texts = [entries.encode(ids.make(n, n), entries.body(pairs)) for n, pairs in enumerate(given_entries)]
 
     def made(*, binary: bool) -> ColumnsBuilder:
@@ -279,6 +281,66 @@ def test_columns_stand_for_the_same_entries(
     ]
     assert [(one, [(name, _raw(value)) for name, value in pairs]) for one, pairs in found] == wanted
     assert spoilt == any(not _is_text(value) for _, pairs in wanted for _, value in pairs)
+
+
+def stored(*rows: Sequence[Pair]) -> bytes:
+    """A slice of entries, 1-1 the first."""
+    return b",".join(entries.encode(ids.make(n, n), entries.body(pairs)) for n, pairs in enumerate(rows, 1))
+
+
+def test_a_slice_of_entries_with_the_same_names_is_not_decoded() -> None:
+    """Their values are made of any signs of JSON, none of them escaped."""
+    text = stored([("id", ""), ("fields", ",")], [("id", "},{"), ("fields", ":{é}")])
+    assert split_uniform(text) == (
+        ("id", "fields"),
+        [b"1-1", b"2-2"],
+        [b"", b",", b"},{", ":{é}".encode()],
+    )
+    most = [(f"n{n}", "1") for n in range(4)]
+    assert split_uniform(stored(most)) == (tuple(name for name, _ in most), [b"1-1"], [b"1"] * 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        stored([("a", "1"), ("b", "2"), ("c", "3")], [("a", "1"), ("c", "2"), ("b", "3")]),
+        stored([("a", "1"), ("b", "2")], [("a", "1")]),
+        stored([("a", "1")], [("a", "1"), ("b", "2")]),
+        stored([("a", "1"), ("a", "2")]),
+        stored([("a", "1")], [("a", "1"), ("a", "2")]),
+        stored([("a", "1")], [("a", '"')]),
+        stored([("a", "1")], [("a", "\\")]),
+        stored([("a", "1")], [("a", "\x1f")]),
+        stored([("a", "1")], [("a", b"\xff")]),
+        stored([("encoding", b"\xff")]),
+        stored([(",", ":")]),
+        stored([("é", "1")]),
+        stored([(f"n{n}", "1") for n in range(5)]),
+        entries.encode(ids.make(1, 1), entries.with_meta(entries.body([("a", "1")]), {"a": "2"})),
+    ],
+)
+def test_other_slices_are_decoded(text: bytes) -> None:
+    """Other names, another order, repeats, escapes, base64, a name of signs, too many, what is beside."""
+    assert split_uniform(text) is None
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from(("id", "fields", "a", "encoding", "7")), min_size=1, max_size=4),
+    st.data(),
+)
+def test_similar_entries_are_told_apart(given_names: Sequence[str], data: st.DataObject) -> None:
+    """Those of the same names beside those of nearly the same, with values like pieces of JSON."""
+    values = st.text(alphabet='{}[]:,"\\ia\x01\x1fé', max_size=8)
+    shapes = st.just(given_names) | st.permutations(given_names)
+    rows_given = [
+        [(name, data.draw(values)) for name in data.draw(shapes)] for _ in range(data.draw(st.integers(1, 4)))
+    ]
+    page = ColumnsBuilder(None)
+    page.add(stored(*rows_given))
+    assert rows(msgspec.json.decode(page.body())) == [
+        (f"{n}-{n}", pairs) for n, pairs in enumerate(rows_given, 1)
+    ]
 
 
 def _raw(value: str | bytes) -> bytes:

@@ -61,7 +61,7 @@ async def test_a_missing_stream_is_never_held(http: httpx.AsyncClient) -> None:
     """404 before any condition."""
     for name in ("if-none-match", "if-match"):
         assert (await http.get(STREAM, headers={name: "*"})).status_code == 404
-    for method in ("PATCH", "DELETE"):
+    for method in ("PUT", "PATCH", "DELETE"):
         for held in ("*", '"x"'):
             answer = await http.request(method, STREAM, headers={"if-match": held})
             assert (answer.status_code, answer.json()["code"]) == (404, "no_stream")
@@ -80,7 +80,7 @@ async def test_a_patch_of_what_was_seen_is_done(made: httpx.AsyncClient) -> None
     assert (await made.patch(STREAM, json=body, headers={"if-match": "*"})).status_code == 200
 
 
-@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
 async def test_a_change_of_something_else_is_refused(made: httpx.AsyncClient, method: str) -> None:
     """412, and nothing has changed; neither a weak tag nor that of the full view is the stream's."""
     before = await tag(made)
@@ -94,7 +94,7 @@ async def test_a_change_of_something_else_is_refused(made: httpx.AsyncClient, me
     answer = await made.request(method, STREAM, headers={"if-match": before})
     assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed")
     answer = await made.request(method, STREAM, headers={"if-match": await tag(made)})
-    assert answer.status_code == (200 if method == "PATCH" else 204)
+    assert answer.status_code == (204 if method == "DELETE" else 200)
 
 
 @pytest.mark.parametrize("held", ["x", '"x', '""x"', '"a" "b"', "", '*, "x"', 'w/"x"'])
@@ -170,7 +170,7 @@ async def test_conditions_are_described(http: httpx.AsyncClient) -> None:
         assert "If-None-Match" in {one["name"] for one in described["parameters"]}
         assert "content" not in described["responses"]["304"]
         assert "ETag" in described["responses"]["200"]["headers"]
-    for method in ("patch", "delete"):
+    for method in ("put", "patch", "delete"):
         described = paths["/v1/streams/{stream}"][method]
         assert "If-Match" in {one["name"] for one in described["parameters"]}
         assert "412" in described["responses"]

@@ -86,7 +86,7 @@ class Consuming(RuleBasedStateMachine):
     # ---- the engine's account
 
     def owners(self) -> dict[int, str | None]:
-        """Whose each pending entry is, None for nobody's; no event passes meanwhile."""
+        """The owner of each pending entry, or None; no event passes meanwhile."""
         look = Pending(**WHERE, start=0, end=ids.ID_MAX, count=10_000)
         found = execution.execute(self.house.engine._keyspace, look, 1).reply  # noqa: SLF001
         assert isinstance(found, PendingList)
@@ -95,7 +95,7 @@ class Consuming(RuleBasedStateMachine):
         return owners
 
     def unread(self) -> list[int]:
-        """What was delivered to nobody yet."""
+        """What was not delivered yet."""
         found = execution.execute(self.house.engine._keyspace, DescribeGroup(**WHERE), 1).reply  # noqa: SLF001
         assert isinstance(found, GroupInfo)
         return [one for one in self.stored.live if one > found.last_delivered_id]
@@ -157,7 +157,7 @@ class Consuming(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), frames=st.integers(0, 2))
     def lose(self, data: st.DataObject, frames: int) -> None:
-        """The connection breaks; what never left is nobody's again."""
+        """The connection breaks; what never left has no owner again."""
         self._lose(self._any(data), frames)
 
     @precondition(lambda self: self.workers)
@@ -229,7 +229,7 @@ class Consuming(RuleBasedStateMachine):
     @precondition(lambda self: self.owners())
     @rule(data=st.data(), act=st.sampled_from(["claim", "claim", "ack", "nack"]))
     def another_meddles(self, data: st.DataObject, act: str) -> None:
-        """Somebody without a connection claims entries, or settles them, which no connection is told."""
+        """A client without a connection claims or settles entries; no connection gets a notice."""
         there = sorted(self.owners())
         chosen = data.draw(st.lists(st.sampled_from(there), min_size=1, max_size=2, unique=True))
         if act == "claim":
@@ -263,7 +263,7 @@ class Consuming(RuleBasedStateMachine):
 
     @rule()
     def all_is_quiet(self) -> None:
-        """Then whoever has credit left has everything that there is."""
+        """Then the consumers with credit left have everything."""
         for peer in self.peers:
             self.house.do(peer.release)
         for _ in range(3):
@@ -327,7 +327,7 @@ class Consuming(RuleBasedStateMachine):
             self.house.close()
 
     def _end_well(self) -> None:
-        """A last consumer with credit for everything is sent what nobody has."""
+        """A last consumer with credit for everything is sent what no other has."""
         self.all_is_quiet()
         for name in NAMES:
             self.consume(name, 100, 3)

@@ -12,6 +12,7 @@ from app import logs
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine
+from tests.app.conftest import store
 from tests.engine.clocks import HandClock, settle
 
 G = "/v1/streams/s/groups/g"
@@ -45,8 +46,7 @@ def closed_app(settings: Settings, clock: HandClock) -> App:
 @pytest.fixture
 async def held(http: httpx.AsyncClient) -> httpx.AsyncClient:
     """Of 1-0 to 3-0, which two deliveries suffice for a dead letter, a holds 1-0 and 2-0."""
-    rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, 4)]
-    await http.post("/v1/streams/s/entries", json={"entries": rows})
+    await store(http, "s", 3)
     await http.put(G, json={"start": "0", "dead_letter": {"stream": "dead", "max_deliveries": 2}})
     await http.post(READ.format("a"), json={"count": 2})
     return http
@@ -86,7 +86,7 @@ async def test_the_delivery_beyond_the_last_is_a_dead_letter(held: httpx.AsyncCl
 
 @pytest.mark.parametrize("way", ["history", "claiming read", "autoclaim"])
 async def test_every_way_of_delivery_counts(held: httpx.AsyncClient, way: str) -> None:
-    """Whoever delivers once too often buries instead."""
+    """The delivery beyond the limit moves the entry to the dead letters instead."""
     for _ in range(2):
         if way == "history":
             await held.post(READ.format("a"), json={"after": "0"})
@@ -106,7 +106,7 @@ async def test_a_poison_entry_does_not_stop_the_others(held: httpx.AsyncClient) 
 
 
 async def test_entries_are_dead_lettered_on_request(held: httpx.AsyncClient) -> None:
-    """Pending ones, whoever holds them, with the reason given; the others are left alone."""
+    """Pending ones of any consumer, with the reason given; the others are left alone."""
     answer = await held.post(BURY, json={"ids": ["2-0", "3-0", "2-0"], "reason": "not for us"})
     assert (answer.status_code, answer.headers["weir-durability"]) == (200, "os")
     assert answer.json() == {"stream": "dead", "ids": ["2-0"]}
@@ -158,10 +158,10 @@ async def test_dead_letters_are_logged_and_counted(
     await held.post(BURY, json={"ids": ["1-0", "2-0"], "reason": "two\nlines"})
     assert app.gateway.dead_letters.total == 2
     (line,) = log.getvalue().splitlines()
-    told = json.loads(line)
-    assert (told["level"], told["event"]) == ("warning", "dead letters")
-    assert (told["stream"], told["group"], told["reason"]) == ("s", "g", "two\\nlines")
-    assert (told["count"], told["ids"]) == (2, ["1-0", "2-0"])
+    result = json.loads(line)
+    assert (result["level"], result["event"]) == ("warning", "dead letters")
+    assert (result["stream"], result["group"], result["reason"]) == ("s", "g", "two\\nlines")
+    assert (result["count"], result["ids"]) == (2, ["1-0", "2-0"])
 
 
 async def test_what_is_held_too_long_is_given_back(held: httpx.AsyncClient, clock: HandClock) -> None:

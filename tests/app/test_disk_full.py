@@ -13,7 +13,7 @@ from app.main import create_app
 from app.settings import Settings
 from engine import Engine
 from engine.storage.memory import MemoryStorage
-from tests.app.conftest import BASE
+from tests.app.conftest import calling
 from tests.engine.clocks import HandClock
 
 ENTRIES = "/v1/streams/s/entries"
@@ -50,7 +50,7 @@ async def full() -> AsyncIterator[Full]:
     await engine.start()
     app = create_app(Settings(log_requests="none", body_bytes_max=2 << 20, entry_bytes_max=2 << 20), clock)
     app.gateway.open(engine)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as http:
+    async with calling(app) as http:
         yield Full(storage, clock, http)
     storage.space_bytes = PLENTY_BYTES
     await engine.close()
@@ -66,8 +66,8 @@ async def test_the_log_says_that_the_disk_is_full_and_that_it_has_room_again(ful
         assert (await full.http.get(f"{ENTRIES}?count=1")).status_code == 200
         full.storage.space_bytes = PLENTY_BYTES
         assert [await full.publish() for _ in range(3)] == [201, 201, 201]
-    told = [(line["log_level"], line["event"].partition(":")[0]) for line in lines]
-    assert told == [("critical", "the disk is full"), ("warning", "there is room on the disk again")]
+    result = [(line["log_level"], line["event"].partition(":")[0]) for line in lines]
+    assert result == [("critical", "the disk is full"), ("warning", "there is room on the disk again")]
     assert "No space left on device" in lines[0]["reason"]
     assert "make room" in lines[0]["remedy"]
 

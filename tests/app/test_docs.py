@@ -30,7 +30,7 @@ async def test_the_page_holds_no_script_of_its_own(http: httpx.AsyncClient) -> N
 
 
 async def test_each_refusal_has_its_page(http: httpx.AsyncClient) -> None:
-    """The `type` of a problem is a page that tells what the code means."""
+    """The `type` of a problem is a page that says what the code means."""
     problem = (await http.get("/v1/streams/s/entries?start=x")).json()
     page = await http.get(problem["type"])
     assert page.status_code == 200

@@ -1,9 +1,11 @@
-"""Reading entries in further ways: the newest ones, some of their fields, and what the head tells."""
+"""Reading entries in further ways: the newest ones, some of their fields, and what HEAD answers."""
 
 from typing import Any
 
 import httpx
 import pytest
+
+from tests.app.conftest import store
 
 ENTRIES = "/v1/streams/s/entries"
 
@@ -11,8 +13,7 @@ ENTRIES = "/v1/streams/s/entries"
 @pytest.fixture
 async def five(http: httpx.AsyncClient) -> httpx.AsyncClient:
     """A stream of 1-0 to 5-0."""
-    rows = [{"id": f"{n}-0", "fields": {"n": str(n), "m": "x"}} for n in range(1, 6)]
-    await http.post(ENTRIES, json={"entries": rows})
+    await store(http, "s", 5, m="x")
     return http
 
 
@@ -66,7 +67,7 @@ async def test_fields_can_be_chosen(
 
 
 async def test_pairs_and_base64_survive_a_projection(http: httpx.AsyncClient) -> None:
-    """`pairs` where a chosen name still stands twice, `encoding` as it was."""
+    """`pairs` where a chosen name still occurs twice, `encoding` as it was."""
     rows = [
         {"id": "1-0", "fields": [["a", "1"], ["b", "2"], ["a", "3"]]},
         {"id": "2-0", "fields": {"a": "/w==", "b": "AA=="}, "encoding": "base64"},

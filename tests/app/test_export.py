@@ -13,6 +13,7 @@ import pytest
 from app.api.entries import export
 from app.main import App
 from engine import Engine
+from tests.app.conftest import store
 from tests.server import Server
 
 ENTRIES = "/v1/streams/s/entries"
@@ -23,8 +24,7 @@ Message = MutableMapping[str, Any]
 @pytest.fixture
 async def five(http: httpx.AsyncClient) -> httpx.AsyncClient:
     """A stream of 1-0 to 5-0."""
-    rows = [{"id": f"{n}-0", "fields": {"n": str(n), "m": "x"}} for n in range(1, 6)]
-    await http.post(ENTRIES, json={"entries": rows})
+    await store(http, "s", 5, m="x")
     return http
 
 
@@ -148,7 +148,7 @@ async def test_what_no_export_can_do_is_refused(
 
 @pytest.mark.parametrize("query", ["", "after=2-0&count=2", "reverse=true&fields=n", "start=2&end=4"])
 async def test_its_own_path_gives_the_same(five: httpx.AsyncClient, query: str) -> None:
-    """Whatever is accepted there, and nothing is refused that an Accept names."""
+    """Every media type that an Accept names and the export has is served."""
     accepted = await five.get(f"{ENTRIES}?{query}", headers=LINES)
     for headers in ({}, {"accept": "*/*"}, LINES):
         found = await five.get(f"/v1/streams/s/export?{query}", headers=headers)

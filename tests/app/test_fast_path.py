@@ -1,8 +1,6 @@
 """The fast path answers as the ordinary way does, byte by byte, in order, and each request is served once."""
 
-import errno
 import json
-import threading
 import time
 from collections.abc import Iterator
 
@@ -12,29 +10,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from app.gateway import Phase
-from app.settings import Settings
-from engine.commands import TURN_LOOKUPS_MAX
-from engine.storage.memory import Fault, MemoryStorage
-from tests.app.pair import HOST, Pair
+from tests.app.fast_requests import ENTRIES, ENTRY, GROUP, JSON, LIMITS, NDJSON, PLAIN, UNUSUAL, post, request
+from tests.app.pair import Pair
 
-LIMITS = Settings(
-    port=0,
-    log_requests="none",
-    body_bytes_max=64 << 10,
-    entry_bytes_max=8 << 10,
-    entry_fields_max=16,
-    batch_entries_max=100,
-    # Longer than any test on a slow machine takes for what it sends on lines that it has opened.
-    request_s_max=30,
-    keep_alive_s=30,
-)
-IMPATIENT = LIMITS.model_copy(update={"request_s_max": 1, "keep_alive_s": 1})
-JSON = "Content-Type: application/json"
-NDJSON = "Content-Type: application/x-ndjson"
-ENTRIES = "/v1/streams/s/entries"
-GROUP = "/v1/streams/s/groups/g"
-READ = f"{GROUP}/consumers/c/read"
-ENTRY = b'{"fields":{"a":"1"}}'
+IMPATIENT = LIMITS.model_copy(update={"request_s_max": 1})
 
 
 @pytest.fixture(scope="module")
@@ -49,122 +28,19 @@ def impatient() -> Iterator[Pair]:
         yield pair
 
 
-def request(line: str, body: bytes | None = None, *headers: str) -> bytes:
-    length = () if body is None else (f"Content-Length: {len(body)}",)
-    head = "".join(f"{header}\r\n" for header in (*headers, *length))
-    return line.encode() + b" HTTP/1.1\r\n" + HOST + head.encode() + b"\r\n" + (body or b"")
-
-
-def post(path: str, body: bytes, *headers: str) -> bytes:
-    return request(f"POST {path}", body, *(headers or (JSON,)))
-
-
-def deletion(count: int) -> bytes:
-    """An acknowledgement of so many IDs that deletes."""
-    return json.dumps({"ids": [f"7-{number}" for number in range(count)], "delete": "keep"}).encode()
-
-
-PLAIN = {
-    "entry": post(ENTRIES, ENTRY),
-    "entry with blanks": post(ENTRIES, b'{ "fields" : {"a":"1"} }'),
-    "entry over lines": post(ENTRIES, b'{"fields":{\n"a":"1"}}'),
-    "entry of numbers": post(ENTRIES, b'{"fields":{"a":1.50,"b":true}}'),
-    "entry of another script": post("/v1/streams/%E6%B5%81/entries", '{"fields":{"ключ":"值"}}'.encode()),
-    "batch": post(ENTRIES, b'{"entries":[{"fields":{"a":"1"}},{"fields":{"b":"2"}}]}'),
-    "rows": post(ENTRIES, b'{"a":"1"}\n{"b":2}\n', NDJSON),
-    "minimal": post(ENTRIES, b'{"a":"1"}\n{"b":2}\n', NDJSON, "Prefer: return=minimal"),
-    "trimming": post(f"{ENTRIES}?maxlen=50&approx=false", ENTRY),
-    "charset": post(ENTRIES, ENTRY, "content-type: Application/JSON; charset=utf-8"),
-    "browser": post(ENTRIES, ENTRY, JSON, "Accept: */*", "Accept-Language: *", "Connection: keep-alive"),
-    "form": post(ENTRIES, b"a=1&b=2", "Content-Type: application/x-www-form-urlencoded"),
-    "key": post(ENTRIES, ENTRY, JSON, "Idempotency-Key: k-1"),
-    "tail from the beginning": request(f"GET {ENTRIES}?after=0&count=3"),
-    "tail": request(f"GET {ENTRIES}?after=1000-2&count=2", None, "Accept: application/json"),
-    "tail of now": request(f"GET {ENTRIES}?after=$&wait=0"),
-    "range": request(f"GET {ENTRIES}?count=2"),
-    "nothing": request("GET /v1/streams/none/entries?after=0"),
-    "group read": post(READ, b'{"count":2}'),
-    "group read without a body": request(f"POST {READ}", b""),
-    "history": post(READ, b'{"after":"0"}'),
-    "ack": post(f"{GROUP}/ack", b'{"ids":["1000-0","1000-1","1-1"]}'),
-    "ack and delete": post(f"{GROUP}/ack", b'{"ids":["1000-2"],"delete":"acked"}'),
-    "ack and delete of as many as one turn takes": post(f"{GROUP}/ack", deletion(TURN_LOOKUPS_MAX)),
-    "ack and delete of one more": post(f"{GROUP}/ack", deletion(TURN_LOOKUPS_MAX + 1)),
-    "ack of nothing": post(f"{GROUP}/ack", b'{"ids":["5-5"]}'),
-    "not JSON": post(ENTRIES, b"{"),
-    "no entry": post(ENTRIES, b'{"a":"1"}'),
-    "no fields": post(ENTRIES, b'{"fields":{}}'),
-    "a name twice": post(ENTRIES, b'{"fields":{"a":"1","a":"2"}}'),
-    "a member too many": post(ENTRIES, b'{"fields":{"a":"1"},"b":1}'),
-    "its own ID, too small": post(ENTRIES, b'{"fields":{"a":"1"},"id":"1-1"}'),
-    "many fields": post(ENTRIES, json.dumps({"fields": {str(i): "" for i in range(17)}}).encode()),
-    "large entry": post(ENTRIES, b'{"fields":{"a":"%b"}}' % (b"x" * 9_000)),
-    "large batch": post(ENTRIES, b'{"a":"1"}\n' * 101, NDJSON),
-    "bad row": post(ENTRIES, b'{"a":"1"}\n{"a":\n', NDJSON),
-    "unknown parameter": post(f"{ENTRIES}?a=1", ENTRY),
-    "another charset": post(ENTRIES, ENTRY, f"{JSON}; charset=latin-1"),
-    "count of nothing": request(f"GET {ENTRIES}?count=0"),
-    "bad ID": request(f"GET {ENTRIES}?after=1_0"),
-    "no group": post("/v1/streams/s/groups/none/consumers/c/read", b"{}"),
-    "no stream": post("/v1/streams/none/groups/g/consumers/c/read", b"{}"),
-    "ack without a group": post("/v1/streams/s/groups/none/ack", b'{"ids":["5-5"]}'),
-    "ack without IDs": post(f"{GROUP}/ack", b"{}"),
-    "bad member": post(READ, b'{"count":"2"}'),
-}
-UNUSUAL = {
-    "HEAD": request(f"HEAD {ENTRIES}?count=2"),
-    "another method": request(f"PUT {ENTRIES}", b""),
-    "waiting read": request(f"GET {ENTRIES}?after=$&wait=1"),
-    "waiting group read": post(READ, b'{"wait":1}'),
-    "synced": post(ENTRIES, ENTRY, JSON, "Prefer: durability=fsync"),
-    "own request ID": post(ENTRIES, ENTRY, JSON, "Weir-Request-Id: mine"),
-    "origin": post(ENTRIES, ENTRY, JSON, "Origin: http://evil.example"),
-    "own origin": post(ENTRIES, ENTRY, JSON, "Origin: http://localhost"),
-    "another header": post(ENTRIES, ENTRY, JSON, "X-Forwarded-For: 10.0.0.1"),
-    "a type twice": post(ENTRIES, ENTRY, JSON, NDJSON),
-    "an accept of much": request(f"GET {ENTRIES}?count=1", None, "Accept: text/html, application/json;q=0.5"),
-    "what nobody has": request(f"GET {ENTRIES}?count=1", None, "Accept: text/html"),
-    "an export": request(f"GET {ENTRIES}?count=2", None, "Accept: application/x-ndjson"),
-    "coded body": post(ENTRIES, ENTRY, JSON, "Content-Encoding: gzip"),
-    "fragment": request(f"GET {ENTRIES}#a"),
-    "absolute": request(f"GET http://localhost{ENTRIES}?count=1"),
-    "slash at the end": request(f"GET {ENTRIES}/"),
-    "empty name": request("GET /v1/streams//entries"),
-    "dots": request("GET /v1/streams/../entries"),
-    "slash in the name": request("GET /v1/streams/a%2Fb/entries"),
-    "no UTF-8": request("GET /v1/streams/%ff/entries"),
-    "half an escape": request("GET /v1/streams/%f/entries"),
-    "another version": b"GET /v1/streams/s/entries HTTP/1.0\r\n" + HOST + b"\r\n",
-    "no version": b"GET /v1/streams/s/entries\r\n" + HOST + b"\r\n",
-    "no Host": b"GET /v1/streams/s/entries HTTP/1.1\r\n\r\n",
-    "two Hosts": b"GET /v1/streams/s/entries HTTP/1.1\r\n" + HOST + HOST + b"\r\n",
-    "another Host": b"GET /v1/streams/s/entries HTTP/1.1\r\nHost: evil.example\r\n\r\n",
-    "blank before a colon": b"GET /v1/streams/s/entries HTTP/1.1\r\nHost : localhost\r\n\r\n",
-    "folded": b"GET /v1/streams/s/entries HTTP/1.1\r\n" + HOST + b" folded\r\n\r\n",
-    "bare line ends": b"GET /v1/streams/s/entries HTTP/1.1\nHost: localhost\n\n",
-    "signed length": request(f"POST {ENTRIES}", None, JSON, "Content-Length: +3") + b"abc",
-    "two lengths": request(f"POST {ENTRIES}", None, JSON, "Content-Length: 3", "Content-Length: 3") + b"abc",
-    "length and chunks": request(
-        f"POST {ENTRIES}", None, JSON, "Content-Length: 3", "Transfer-Encoding: chunked"
-    ),
-    "too large": request(f"POST {ENTRIES}", None, JSON, "Content-Length: 70000"),
-    "expecting": post(ENTRIES, ENTRY, JSON, "Expect: 100-continue"),
-    "closing": post(ENTRIES, ENTRY, JSON, "Connection: close"),
-    "upgrade": request(f"GET {ENTRIES}", None, "Connection: upgrade", "Upgrade: h2c"),
-}
-
-
 @pytest.fixture(scope="module", autouse=True)
 def group(pair: Pair) -> None:
-    """A group that starts at the beginning."""
-    for line in (post(ENTRIES, ENTRY), post("/v1/streams/s/groups", b'{"name":"g","start":"0"}')):
+    """A group that starts at the beginning; and a stream that takes a thread to write."""
+    big = b'{"fields":{"a":"%b"}}' % (b"x" * 8_000)
+    lines = (post(ENTRIES, ENTRY), post("/v1/streams/s/groups", b'{"name":"g","start":"0"}'))
+    for line in (*lines, *[post("/v1/streams/big/entries", big)] * 40):
         fast, full = pair.both(line)
         assert (fast, full.startswith(b"HTTP/1.1 201 ")) == (full, True)
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_plain_request_is_answered_thin_as_it_would_be_otherwise(pair: Pair, name: str) -> None:
-    """Answers and refusals of the four hot routes, none of which reaches the application."""
+    """Answers and refusals of the fast routes, none of which reaches the application."""
     before = pair.fast.app.full
     fast, full = pair.both(PLAIN[name])
     assert fast == full
@@ -206,7 +82,7 @@ def test_answers_begin_with_the_date_of_their_time(pair: Pair) -> None:
 
 
 def test_both_have_stored_the_same(pair: Pair) -> None:
-    """Whatever was sent before: nothing twice, nothing lost."""
+    """After any requests before it: nothing twice, nothing lost."""
     for path in (f"{ENTRIES}?count=100", "/v1/streams/s", f"{GROUP}/pending"):
         fast, full = pair.both(request(f"GET {path}"))
         assert fast == full
@@ -376,78 +252,6 @@ def test_a_body_that_does_not_come_is_408(impatient: Pair) -> None:
     assert fast.startswith(b"HTTP/1.1 408 ")
 
 
-def test_an_idle_connection_is_closed_after_its_time(impatient: Pair) -> None:
-    """Counted from the last answer, also where that was fast."""
-    line = impatient.fast.connect()
-    for _ in range(3):
-        line.send(PLAIN["entry"])
-        assert line.answer().startswith(b"HTTP/1.1 201 ")
-        time.sleep(0.5)
-    began = time.monotonic()
-    assert line.rest() == b""
-    assert 0.3 < time.monotonic() - began < 5
-    line.close()
-
-
-def test_a_draining_gateway_refuses_on_both_ways() -> None:
-    """With 503, and the connection closed."""
-    with Pair(LIMITS) as pair:
-        pair.fast.drain()
-        pair.full.drain()
-        time.sleep(0.05)
-        for line in (PLAIN["entry"], PLAIN["tail"]):
-            fast, full = pair.both(line)
-            assert fast == full
-            assert b'"code":"draining"' in fast
-
-
-@pytest.mark.parametrize(("operation", "code"), [("sync", errno.EIO), ("append", errno.ENOSPC)])
-def test_a_failed_log_is_told_on_both_ways(operation: str, code: int) -> None:
-    """To who was waiting for it, alone or together with others, and to who comes later, readers too."""
-    storages = (MemoryStorage(), MemoryStorage())
-    with Pair(LIMITS, always=True, storages=storages) as pair:
-        for storage in storages:
-            storage.fail(operation, code)
-        for name in ("entry", "rows", "entry", "range", "tail", "tail from the beginning", "waiting read"):
-            fast, full = pair.both({**PLAIN, **UNUSUAL}[name])
-            assert fast == full, name
-            assert b'"code":"storage_failed"' in fast, name
-        fast, full = pair.both(PLAIN["nothing"])
-        assert fast == full
-        assert b'{"entries":[]' in fast, "what is safe is read"
-
-
-class _Slow(MemoryStorage):
-    """A disk whose syncs wait until they are let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def step(self, operation: str, name: str) -> Fault | None:
-        if operation == "sync":
-            assert self.gate.wait(20), "somebody lets it go"
-        return super().step(operation, name)
-
-
-def test_an_answer_that_waits_for_the_disk_leaves_before_the_server_does() -> None:
-    """Though the stop begins meanwhile; it is the connection's last."""
-    storage = _Slow()
-    with Pair(LIMITS, always=True, storages=(storage, MemoryStorage())) as pair:
-        line = pair.fast.connect()
-        storage.gate.clear()
-        line.send(PLAIN["entry"])
-        time.sleep(0.1)
-        pair.fast.leave()
-        time.sleep(0.2)
-        storage.gate.set()
-        answer = line.rest()
-        assert answer.startswith(b"HTTP/1.1 201 ")
-        assert b"\r\nconnection: close\r\n" in answer
-        line.close()
-
-
 def test_a_stop_reaches_who_goes_the_full_way_after_all(pair: Pair) -> None:
     """An entry that was to be stored with others, a fault meanwhile, and a stop: the connection ends behind
     its answer, though the server and the gateway go on.
@@ -468,59 +272,3 @@ def test_a_stop_reaches_who_goes_the_full_way_after_all(pair: Pair) -> None:
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b'"code":"restarting"' in answer
     line.close()
-
-
-@pytest.mark.parametrize("name", ["entry", "rows", "group read"])
-def test_answers_of_a_gateway_that_drains_are_the_last_of_their_connections(name: str) -> None:
-    """Those that were waited for when it began, and those of later requests: each says so, and closes."""
-    storages = (_Slow(), _Slow())
-    with Pair(LIMITS, always=True, storages=storages) as pair:
-        pair.both(post("/v1/streams/s/groups", b'{"name":"g","start":"0","mkstream":true}'))
-        pair.both(PLAIN["entry"])
-        waiting, later = [[one.connect() for one in (pair.fast, pair.full)] for _ in range(2)]
-        for storage in storages:
-            storage.gate.clear()
-        for line in waiting:
-            line.send(PLAIN[name])
-        time.sleep(0.1)
-        for one in (pair.fast, pair.full):
-            one.drain()
-        time.sleep(0.1)
-        for storage in storages:
-            storage.gate.set()
-        for line in later:
-            line.send(PLAIN["nothing"])
-        for line in [*waiting, *later]:
-            assert b"\r\nconnection: close\r\n" in line.rest()
-            line.close()
-
-
-def test_who_sends_ahead_of_a_slow_disk_is_not_listened_to_for_ever() -> None:
-    """What was heard is served when the disk is back, in order."""
-    storage = _Slow()
-    with Pair(LIMITS, always=True, storages=(storage, MemoryStorage())) as pair:
-        line = pair.fast.connect()
-        storage.gate.clear()
-        entry = post(ENTRIES, b'{"fields":{"a":"%b"}}' % (b"x" * 5_000))
-        line.send(*[entry] * 40)
-        time.sleep(0.2)
-        storage.gate.set()
-        assert [line.answer()[:13] for _ in range(40)] == [b"HTTP/1.1 201 "] * 40
-        line.close()
-
-
-def test_the_log_has_the_same_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whichever way a request went; but for times and IDs."""
-    with Pair(LIMITS.model_copy(update={"log_requests": "all"})) as pair:
-        for name in ("entry", "not JSON", "tail", "group read", "entry of another script"):
-            pair.both(PLAIN[name])
-        pair.hang_up()
-    told: dict[str, list[dict[str, object]]] = {}
-    for text in capsys.readouterr().err.splitlines():
-        line = json.loads(text)
-        if line.get("event") == "request":
-            told.setdefault(str(line.pop("request_id")).partition("-")[0], []).append(line)
-            line.pop("ms")
-    fast, full = told.values()
-    assert fast == full
-    assert len(fast) == 6

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.errors import RefusalError
 from app.http import strict_json
 from app.http.entries import entry_bodies, values
-from app.http.entries.entry_bodies import Published
+from app.http.entries.entry_bodies import ParsedEntries
 from app.http.media import MediaType
 from app.limits import EntryLimits
 from engine import EngineError
@@ -42,7 +42,7 @@ strict_lines = entry_bodies._strict_lines  # noqa: SLF001 - the strict way is th
 def outcome(read: Any, body: bytes) -> tuple[object, ...]:
     """What a reader makes of a body: entries and IDs, or the code and the place."""
     try:
-        found: Published = read(body, LIMITS)
+        found: ParsedEntries = read(body, LIMITS)
     except (RefusalError, EngineError) as refusal:
         return "refused", refusal.code, refusal.members.get("index")
     return list(found.bodies), list(found.ids), found.batch
@@ -56,7 +56,7 @@ endings = st.sampled_from(["\n", "\r\n", "\n\n"])
 def test_lines_mean_the_same_to_both_readers(
     found: list[object], separators: tuple[str, str], ending: str
 ) -> None:
-    """Whatever is in them, however it is written."""
+    """With any content, in any notation."""
     in_ascii = separators == (",", ":")
     lines = [json.dumps(value, separators=separators, ensure_ascii=in_ascii) for value in found]
     body = ending.join(lines).encode(errors="surrogatepass")
@@ -80,7 +80,7 @@ def test_json_means_the_same_to_both_readers(value: object, separators: tuple[st
 def test_members_are_found_as_they_stand(
     pieces: list[tuple[str, object]], separators: tuple[str, str]
 ) -> None:
-    """The text of each, in order, and none that stands twice; escapes in names and nested ones included."""
+    """The text of each, in order, and none that occurs twice; escapes in names and nested ones included."""
     comma, colon = separators
     texts = [(json.dumps(name), json.dumps(value, separators=separators)) for name, value in pieces]
     body = "{ %s }" % comma.join(f"{name}{colon}{value}" for name, value in texts)  # noqa: UP031 - braces
@@ -97,7 +97,7 @@ def test_members_are_found_as_they_stand(
 def test_a_member_stands_twice_whatever_it_holds(first: bytes, last: bytes) -> None:
     """Also where the text of the last one begins that of the first one, as that of a number may."""
     for between in (b"", b'"y":2,'):
-        with pytest.raises(RefusalError, match="/x: the member stands twice"):
+        with pytest.raises(RefusalError, match="/x: the member occurs twice"):
             strict_json.members_of(b'{"x":%b,%b"x":%b}' % (first, between, last), 9)
 
 
@@ -106,7 +106,7 @@ def test_a_member_stands_twice_whatever_it_holds(first: bytes, last: bytes) -> N
     st.recursive(st.none() | scalars, lambda inner: st.lists(inner) | st.dictionaries(names, inner)), written
 )
 def test_counting_agrees_with_reading(value: object, separators: tuple[str, str]) -> None:
-    """Commas and brackets outside of strings, whatever the strings hold."""
+    """Commas and brackets outside of strings, with any strings."""
     body = json.dumps([value, '\\",[{', "\\"], separators=separators).encode()
 
     def count(one: object) -> tuple[int, int, int]:

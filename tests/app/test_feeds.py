@@ -36,8 +36,8 @@ def ids_in(page: FeedPage) -> list[str]:
     return [ids.format(entries.id_of(text)) for text in entries.texts(page.entries)]
 
 
-def told(item: FeedPage | FeedGap) -> list[str]:
-    """The IDs of a page; a gap as the one word that tells where to go on."""
+def shown(item: FeedPage | FeedGap) -> list[str]:
+    """The IDs of a page; a gap as one word that says where to go on."""
     return ids_in(item) if isinstance(item, FeedPage) else [f"gap before {ids.format(item.first_available)}"]
 
 
@@ -51,7 +51,7 @@ async def drained(tail: Subscriber, count_max: int = MANY, bytes_max: int = LARG
             reading.cancel()
             await asyncio.wait([reading])
             return found
-        found += told(reading.result())
+        found += shown(reading.result())
 
 
 async def test_a_tail_of_what_is_new_gets_that_alone(talk: Conversation, feeds: Feeds) -> None:
@@ -127,7 +127,7 @@ async def test_old_and_new_join_without_gap_or_duplicate(talk: Conversation, fee
 
 
 async def test_nothing_is_handed_out_before_it_is_safe() -> None:
-    """Under `always` an entry whose sync has not ended is nobody's, old or new."""
+    """Under `always` an entry whose sync has not ended is shown to no reader, old or new."""
     disk = SlowDisk()
     async with Conversation(disk, "always") as talk:
         await talk.add("s", "1-0")
@@ -141,12 +141,12 @@ async def test_nothing_is_handed_out_before_it_is_safe() -> None:
         assert [adding.done(), *(one.done() for one in reading)] == [False] * 3
         disk.let_go()
         await adding
-        found = [told(await asyncio.wait_for(asyncio.shield(one), 5)) for one in [reading[1]]]
+        found = [shown(await asyncio.wait_for(asyncio.shield(one), 5)) for one in [reading[1]]]
         assert found[0][0] == "1-0"
         while not reading[0].done():
             await talk.call("TIME")
             await settle()
-        assert told(reading[0].result()) == ["2-0"]
+        assert shown(reading[0].result()) == ["2-0"]
         feeds.close()
         await settle()
 
@@ -171,7 +171,7 @@ async def test_the_beginning_is_never_a_gap(talk: Conversation, feeds: Feeds) ->
 async def test_what_was_trimmed_to_nothing_is_told_with_the_next_entry(
     talk: Conversation, feeds: Feeds
 ) -> None:
-    """Only then is it known where to go on; until then the tail waits, and asks nobody."""
+    """Only then is it known where to go on; until then the tail waits, without a request."""
     await talk.add("s", "1-0", "2-0")
     tail = await feeds.subscribe("s", 1 << 64)
     await talk.call("XTRIM", "s", "MAXLEN", "0")
@@ -251,7 +251,7 @@ async def test_a_tail_that_lags_costs_a_bounded_ring(talk: Conversation, feeds: 
     slow, fast = await feeds.subscribe("s", NEW), await feeds.subscribe("s", NEW)
     assert await drained(slow) + await drained(fast) == []
     expected = []
-    feed = fast._feed  # noqa: SLF001 - what it keeps is nobody's to see
+    feed = fast._feed  # noqa: SLF001 - private, and what the test is about
     for sequence in range(1, 101):
         await talk.call("XADD", "s", f"1-{sequence}", "a", "x" * 20_000)
         assert await drained(fast) == [f"1-{sequence}"]
@@ -263,7 +263,7 @@ async def test_a_tail_that_lags_costs_a_bounded_ring(talk: Conversation, feeds: 
 
 
 async def test_a_shutdown_is_told_after_what_was_read_before(talk: Conversation, feeds: Feeds) -> None:
-    """The last page first, then `draining`; a tail that waits is told at once."""
+    """The last page first, then `draining`; a tail that waits returns at once."""
     tail, waiting = await feeds.subscribe("s", NEW), await feeds.subscribe("t", NEW)
     assert await drained(tail) == []
     blocked = asyncio.ensure_future(waiting.next(MANY, LARGE))
@@ -271,7 +271,7 @@ async def test_a_shutdown_is_told_after_what_was_read_before(talk: Conversation,
     await settle()
     talk.engine.end_waits()
     await settle()
-    assert told(await tail.next(MANY, LARGE)) == ["1-0"]
+    assert shown(await tail.next(MANY, LARGE)) == ["1-0"]
     for ended in (tail.next(MANY, LARGE), blocked):
         with pytest.raises(EngineError) as refusal:
             await ended
@@ -279,7 +279,7 @@ async def test_a_shutdown_is_told_after_what_was_read_before(talk: Conversation,
 
 
 async def test_ten_thousand_tails_wake_a_few_a_turn(talk: Conversation, feeds: Feeds) -> None:
-    """Between any two hundred of them the loop has its turn, so nobody else waits for all."""
+    """Between any two hundred of them the loop has its turn, so no other request waits for all."""
     woken = 0
 
     def wake() -> None:
@@ -304,14 +304,14 @@ async def test_who_has_no_task_takes_when_called(talk: Conversation, feeds: Feed
     await talk.add("s", "1-0")
     await talk.add("s", "2-0")
     await settle()
-    assert [told(item) for item in found if item is not None] == [["1-0"]]
+    assert [shown(item) for item in found if item is not None] == [["1-0"]]
     assert tail.ready()
 
 
 async def test_a_follower_that_fails_holds_up_nobody(talk: Conversation, feeds: Feeds) -> None:
     """The others are woken, also those whose turn comes later, and the next time too."""
     failures: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, told: failures.append(told["exception"]))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
 
     def fail() -> None:
         raise RuntimeError

@@ -88,7 +88,7 @@ def peer(house: PushWorld) -> PushPeer:
 def test_every_refusal_has_its_ref(
     house: PushWorld, peer: PushPeer, data: st.DataObject, op: str, ref_at: str
 ) -> None:
-    """Whatever stands in any member: 4xx under the frame's `ref`, or it is done; never the end."""
+    """Any value in any member: 4xx under the frame's `ref`, or success; never the end."""
     members = dict(FRAMES[op])
     names = [*members, *MORE.get(op, ()), "unknown", "op"]
     members[data.draw(st.sampled_from(names))] = data.draw(VALUES)

@@ -81,7 +81,7 @@ def test_a_message_arrives_however_its_bytes_are_cut(raw: Raw, piece_bytes: int)
 
 
 def test_bytes_are_unmasked(raw: Raw) -> None:
-    """With the key of the frame, whatever that is."""
+    """With the key of the frame, for any key."""
     key, data = b"\x12\x34\xab\xff", b"hello \xf0\x9f\x8c\x8a"
     hidden = bytes(byte ^ key[at % 4] for at, byte in enumerate(data))
     raw.socket.sendall(bytes([0x80 | TEXT, 0x80 | len(data)]) + key + hidden)
@@ -90,7 +90,7 @@ def test_bytes_are_unmasked(raw: Raw) -> None:
 
 @pytest.mark.parametrize("sizes", [[], [0], [0, 0], [3], [1, 1, 1, 1], [11], [0, 11, 0]])
 def test_a_message_in_frames_is_one_message(raw: Raw, sizes: list[int]) -> None:
-    """Empty ones too, with pings in between, which are answered first, and pongs that nobody asked for."""
+    """Empty ones too, with pings in between, which are answered first, and unrequested pongs."""
     for at, frame in enumerate(parts(b"hello world", sizes)):
         if at:
             raw.write(PING, b"%d" % at)
@@ -255,7 +255,7 @@ def test_a_close_that_is_none_is_an_error(raw: Raw, sent: bytes, code: int) -> N
 
 CASES: Final = ["1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "10.*"]
 # As the library's notes on conformance have it: one frame of a text is looked at when it is there, and who
-# closes within a message is told that this is an error.
+# closes within a message gets the code for an error.
 INTENDED: Final = {"6.4.3": "NON-STRICT", "6.4.4": "NON-STRICT", "7.1.5": "FAILED"}
 
 

@@ -1,5 +1,8 @@
 """The pattern matcher agrees with Redis's own definition, and no pattern makes it slow."""
 
+import time
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +83,46 @@ def test_examples_of_the_documentation(pattern: bytes, word: bytes, *, expected:
 def test_a_pattern_of_many_stars_is_cheap() -> None:
     """What takes a recursive matcher for ever takes this one the product of the lengths."""
     assert not Glob(b"*a" * 200 + b"b").matches(b"a" * 512)
+
+
+_SMALL = st.text(st.sampled_from("ab*?[]^-\\"), max_size=5).map(str.encode)
+_WORDS = [bytes(word) for length in range(6) for word in product(b"ab-", repeat=length)]
+
+
+@given(_SMALL, _SMALL)
+def test_no_word_refutes_that_a_pattern_covers_another(pattern: bytes, other: bytes) -> None:
+    one, two = Glob(pattern), Glob(other)
+    assert one.covers(one)
+    if one.covers(two):
+        assert not [word for word in _WORDS if two.matches(word) and not one.matches(word)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "other", "covers"),
+    [
+        (b"orders.*", b"orders.eu.*", True),
+        (b"orders.*", b"orders.", True),
+        (b"orders.*", b"orders*", False),
+        (b"orders.*", b"orders?*", False),
+        (b"a*b*c", b"a*c*b*c", True),
+        (b"[a-c]", b"[ab]", True),
+        (b"[ab]", b"[a-c]", False),
+        (b"[^x]*", b"[^xy]?*", True),
+        (b"\\*", b"*", False),
+        (b"\\*", b"\\*", True),
+        (b"*", "\u00e9".encode(), True),
+        # One character, two bytes.
+        (b"?", "\u00e9".encode(), False),
+        (b"????", "\u00e9".encode() * 2, True),
+    ],
+)
+def test_one_pattern_covers_another(pattern: bytes, other: bytes, *, covers: bool) -> None:
+    assert Glob(pattern).covers(Glob(other)) is covers
+
+
+def test_patterns_that_take_too_long_to_compare_are_not_covered() -> None:
+    """Exponentially many ways: at the end it is refused, soon."""
+    hard = b"*" + b"[ab]" + b"?" * 60
+    began = time.process_time()
+    assert not Glob(hard).covers(Glob(b"*[ab]*" + b"?" * 61))
+    assert time.process_time() - began < 1

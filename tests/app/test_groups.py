@@ -6,6 +6,7 @@ import pytest
 from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
+from tests.app.conftest import calling, store
 from tests.app.policies import FixedPolicy, principal_with
 
 GROUPS = "/v1/streams/s/groups"
@@ -16,8 +17,7 @@ READ = G + "/consumers/c/read"
 @pytest.fixture
 async def group(http: httpx.AsyncClient) -> httpx.AsyncClient:
     """A stream of 1-0 to 3-0 with the group g at its start, of which the consumer c holds 1-0."""
-    rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, 4)]
-    await http.post("/v1/streams/s/entries", json={"entries": rows})
+    await store(http, "s", 3)
     await http.post(GROUPS, json={"name": "g", "start": "0"})
     await http.post(READ, json={"count": 1})
     return http
@@ -100,9 +100,13 @@ async def test_a_policy_is_changed_part_by_part(group: httpx.AsyncClient) -> Non
     dead = {"stream": "dead", "max_deliveries": 3}
     await group.patch(G, json={"dead_letter": dead, "ack_timeout_ms": 30_000})
     answer = await group.patch(G, json={"consumer_timeout_ms": 60_000, "ack_timeout_ms": None})
-    told = answer.json()
-    assert (told["dead_letter"], told["ack_timeout_ms"], told["consumer_timeout_ms"]) == (dead, None, 60_000)
-    assert told["last_delivered_id"] == "1-0"
+    result = answer.json()
+    assert (result["dead_letter"], result["ack_timeout_ms"], result["consumer_timeout_ms"]) == (
+        dead,
+        None,
+        60_000,
+    )
+    assert result["last_delivered_id"] == "1-0"
     by_hand = await group.patch(G, json={"dead_letter": {"stream": "dead"}})
     assert by_hand.json()["dead_letter"] == {"stream": "dead", "max_deliveries": None}
     assert (await group.patch(G, json={"dead_letter": None})).json()["dead_letter"] is None
@@ -129,7 +133,7 @@ async def test_a_policy_is_changed_part_by_part(group: httpx.AsyncClient) -> Non
 async def test_changes_that_cannot_be(
     group: httpx.AsyncClient, body: object, status: int, pointer: str
 ) -> None:
-    """Told with the place where it is wrong; nothing is changed."""
+    """The error names the place; nothing is changed."""
     before = (await group.get(G)).json()
     answer = await group.patch(G, json=body)
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (status, pointer)
@@ -146,8 +150,7 @@ async def test_dead_letters_go_nowhere_that_is_forbidden(engine: Engine) -> None
     """Who makes a group write into another stream has to be allowed to write there; nothing is made."""
     app = create_app(Settings(log_requests="none"), SystemClock(), policy=FixedPolicy(principal_with("*:s")))
     app.gateway.open(engine)
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
+    async with calling(app) as http:
         policy = {"dead_letter": {"stream": "dead"}}
         assert (await http.put(G, json=policy)).json()["code"] == "forbidden"
         assert (await http.get(G)).json()["code"] == "no_stream"
@@ -182,12 +185,12 @@ async def test_numbers_are_safe_for_everybody(group: httpx.AsyncClient) -> None:
 async def test_consumers_are_listed_by_name(group: httpx.AsyncClient) -> None:
     """What each holds; `inactive_ms` is null where it never got anything."""
     await group.put(G + "/consumers/b")
-    told = (await group.get(G + "/consumers")).json()
-    first, second = told["consumers"]
+    result = (await group.get(G + "/consumers")).json()
+    first, second = result["consumers"]
     assert (first["name"], first["pending"], first["inactive_ms"]) == ("b", 0, None)
     assert (second["name"], second["pending"], second["inactive_ms"] >= 0) == ("c", 1, True)
     assert first["idle_ms"] >= 0
-    assert told["next"] is None
+    assert result["next"] is None
     page = (await group.get(G + "/consumers?limit=1")).json()
     assert ([one["name"] for one in page["consumers"]], page["next"]) == (["b"], "b")
 
@@ -205,7 +208,7 @@ async def test_a_consumer_is_made_once(group: httpx.AsyncClient) -> None:
 
 
 async def test_a_consumer_that_holds_entries_is_not_removed_by_mistake(group: httpx.AsyncClient) -> None:
-    """409 tells how many, `drop` takes them off the pending list and says how many they were."""
+    """409 says how many, `drop` takes them off the pending list and says how many they were."""
     place = G + "/consumers/c"
     refused = await group.delete(place)
     assert (refused.status_code, refused.json()["code"]) == (409, "consumer_has_pending")

@@ -15,7 +15,7 @@ from tests.server import Server
 
 GROUP = "/v1/streams/s/groups/g"
 _TRIES = 30
-# Long enough for a read to be blocked, which nothing tells a client.
+# Long enough for a read to be blocked, which no client can see.
 _BLOCKED_S = 0.01
 
 

@@ -46,6 +46,15 @@ async def test_they_are_read(both: httpx.AsyncClient) -> None:
     assert planned.status_code == 200, planned.text
 
 
+async def test_a_transaction_gets_the_ids_that_are_left(http: httpx.AsyncClient) -> None:
+    """Its commands are single ones: those without an ID are refused, and undo none of the others."""
+    last = {"id": "18446744073709551615-18446744073709551613", "fields": {"a": "1"}}
+    assert (await http.post(ENTRIES, json={"entries": [last]})).status_code == 201
+    done: Any = (await http.post("/v1/commands/multi-exec", json=[["XADD", "s", "*", "a", "1"]] * 3)).json()
+    assert [one.get("result") for one in done] == [BELOW, MAX, None]
+    assert done[2]["error"].startswith("ERR The stream has exhausted")
+
+
 async def test_they_are_worked_off(both: httpx.AsyncClient) -> None:
     """Delivered, given back, claimed, acknowledged; a group that begins behind them has nothing to do."""
     group = f"{STREAM}/groups/g"

@@ -1,4 +1,4 @@
-"""Hostile JSON at every door that takes it: a clear 4xx, never a 5xx, nothing stored."""
+"""Hostile JSON at every operation that takes it: a clear 4xx, never a 5xx, nothing stored."""
 
 import json
 
@@ -90,18 +90,18 @@ RAW = [
 
 @pytest.mark.parametrize("body", [body for _, body in RAW], ids=[name for name, _ in RAW])
 async def test_bytes_that_are_no_json_are_400(http: httpx.AsyncClient, body: bytes) -> None:
-    """At publishing, at groups, at the command door, as JSON and as NDJSON."""
-    doors = [
+    """At publishing, at groups, at the command API, as JSON and as NDJSON."""
+    paths = [
         ENTRIES,
         "/v1/streams/s/groups",
         "/v1/commands",
         "/v1/commands/pipeline",
         "/v1/commands/multi-exec",
     ]
-    for door in doors:
-        answer = await http.post(door, content=body, headers={"content-type": "application/json"})
-        assert answer.status_code in (400, 413, 422), (door, answer.text)
-        if "commands" in door:
+    for path in paths:
+        answer = await http.post(path, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code in (400, 413, 422), (path, answer.text)
+        if "commands" in path:
             assert answer.json()["error"].startswith("ERR")
     answer = await http.post(ENTRIES, content=body, headers={"content-type": "application/x-ndjson"})
     assert answer.status_code in (400, 413, 422), answer.text

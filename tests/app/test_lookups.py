@@ -1,6 +1,6 @@
 """How many IDs a request names: `ids_max` to acknowledge, `lookups_max` where each entry is looked up.
 
-Knows: the contract's number and the refusals at each door. Must never know: what a lookup costs.
+Knows: the contract's number and the refusals at each API. Must never know: what a lookup costs.
 """
 
 from typing import Any
@@ -58,7 +58,7 @@ async def state(http: httpx.AsyncClient, stream: str) -> list[Any]:
 
 @pytest.mark.both_ways
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_a_request_names_as_many_as_are_told(http: httpx.AsyncClient, name: str) -> None:
+async def test_a_request_names_as_many_as_the_setting_allows(http: httpx.AsyncClient, name: str) -> None:
     """One less and as many are done whole; one more is refused by its pointer, and nothing is changed."""
     path, body = REQUESTS[name]
     most = IDS_MAX if name == "ack" else TURN_LOOKUPS_MAX
@@ -75,14 +75,14 @@ async def test_a_request_names_as_many_as_are_told(http: httpx.AsyncClient, name
     answer = await http.post(path.format("s"), json={**body, "ids": ids})
     assert answer.status_code == 422
     assert answer.json()["errors"] == [
-        {"pointer": "/ids", "detail": f"one request names at most {most} IDs: send several"}
+        {"pointer": "/ids", "detail": f"one request names at most {most} IDs: send several requests"}
     ]
     assert await state(http, "s") == before
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-async def test_a_command_names_as_many_as_are_told(http: httpx.AsyncClient, name: str) -> None:
-    """The same at the command door, where the refusal names the limit."""
+async def test_a_command_names_as_many_as_the_setting_allows(http: httpx.AsyncClient, name: str) -> None:
+    """The same at the command API, where the refusal names the limit."""
     most, limit = (IDS_MAX, "ids_max") if name == "XACK" else (TURN_LOOKUPS_MAX, "lookups_max")
     for count in (most - 1, most, most + 1):
         ids, stream = await held(http, f"s{count}", count), f"s{count}"
@@ -129,16 +129,18 @@ def test_a_frame_names_as_many_as_hello_says(op: str, members: dict[str, str], m
     world.say("consume", sub="w", stream="s", group="g", consumer="c", create="0", credit=3 * most)
     left = world.pushed("w")
     for count in (most - 1, most):
-        (told,) = [one for one in world.say(op, sub="w", ids=left[:count], ref=1, **members) if "ref" in one]
-        assert told["op"] == "ok", told
+        (result,) = [
+            one for one in world.say(op, sub="w", ids=left[:count], ref=1, **members) if "ref" in one
+        ]
+        assert result["op"] == "ok", result
         left = left[count:]
-    (told,) = world.say(op, sub="w", ids=left, ref=2, **members)
-    assert told["problem"]["errors"] == [
-        {"pointer": "/ids", "detail": f"one frame names at most {most} IDs: send several"}
+    (result,) = world.say(op, sub="w", ids=left, ref=2, **members)
+    assert result["problem"]["errors"] == [
+        {"pointer": "/ids", "detail": f"one frame names at most {most} IDs: send several frames"}
     ]
     assert len(left) == most + 1
-    (told,) = [one for one in world.say("ack", sub="w", ids=left[:1], ref=3) if "ref" in one]
-    assert told["acknowledged"] == 1
+    (result,) = [one for one in world.say("ack", sub="w", ids=left[:1], ref=3) if "ref" in one]
+    assert result["acknowledged"] == 1
 
 
 @pytest.mark.parametrize("ids_max", [TURN_LOOKUPS_MAX - 1, TURN_LOOKUPS_MAX, TURN_LOOKUPS_MAX + 1])

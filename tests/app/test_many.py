@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from app.main import App
+from tests.app.conftest import store
 
 READ = "/v1/read"
 PUBLISH = "/v1/publish"
@@ -16,8 +17,7 @@ PUBLISH = "/v1/publish"
 async def two(http: httpx.AsyncClient) -> httpx.AsyncClient:
     """Streams `a` with 1-0 to 3-0 and `b` with 1-0."""
     for name, count in (("a", 3), ("b", 1)):
-        rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, count + 1)]
-        await http.post(f"/v1/streams/{name}/entries", json={"entries": rows})
+        await store(http, name, count)
     return http
 
 
@@ -52,7 +52,7 @@ async def test_each_stream_is_read_behind_its_cursor(two: httpx.AsyncClient) -> 
 
 
 async def test_count_is_for_each_stream(two: httpx.AsyncClient) -> None:
-    """`more` tells which of them have more."""
+    """`more` says which of them have more."""
     answer = await two.post(READ, json={"streams": {"a": "0", "b": "0"}, "count": 1})
     assert ids(answer) == {"a": ["1-0"], "b": ["1-0"]}
     assert [one["more"] for one in answer.json()["streams"].values()] == [True, False]
@@ -64,8 +64,8 @@ async def test_streams_share_the_bytes_of_an_answer(app: App, two: httpx.AsyncCl
     app.gateway.read_limits = type(limits)(limits.count_default, limits.count_max, 60, limits.wait_ms_max)
     answer = await two.post(READ, json={"streams": {"a": "0", "b": "0"}})
     assert ids(answer) == {"a": ["1-0"], "b": []}
-    told = answer.json()["streams"]
-    assert [(one["next"], one["more"]) for one in told.values()] == [("1-0", True), ("0-0", True)]
+    result = answer.json()["streams"]
+    assert [(one["next"], one["more"]) for one in result.values()] == [("1-0", True), ("0-0", True)]
     answer = await two.post(READ, json={"streams": {"a": "3-0", "b": "0"}})
     assert ids(answer) == {"a": [], "b": ["1-0"]}
 
@@ -111,7 +111,7 @@ async def test_a_wait_that_runs_out_is_an_empty_200(
     assert [one["next"] for one in answer.json()["streams"].values()] == ["3-0", "1-0"]
 
 
-async def test_a_gap_is_told_where_it_is_or_fails(two: httpx.AsyncClient) -> None:
+async def test_a_gap_is_reported_where_it_is_or_fails(two: httpx.AsyncClient) -> None:
     """For the stream that has it; on_gap=fail refuses the whole."""
     await two.post("/v1/streams/a/trim", json={"maxlen": 1})
     answer = await two.post(READ, json={"streams": {"a": "1-0", "b": "0"}})
@@ -126,7 +126,7 @@ async def test_a_gap_is_told_where_it_is_or_fails(two: httpx.AsyncClient) -> Non
 
 
 async def test_with_a_group_it_is_a_group_read(two: httpx.AsyncClient) -> None:
-    """`>` is what is new, an ID what the consumer holds; a stream with nothing tells where the group is."""
+    """`>` is what is new, an ID what the consumer holds; a stream with nothing says where the group is."""
     for name in ("a", "b"):
         await two.post(f"/v1/streams/{name}/groups", json={"name": "g", "start": "0"})
     who = {"group": "g", "consumer": "c"}
@@ -203,7 +203,7 @@ async def test_a_stream_stands_once(http: httpx.AsyncClient) -> None:
 
 
 async def test_many_streams_are_published_into(http: httpx.AsyncClient) -> None:
-    """Each stream tells what it got; what was read is what was sent."""
+    """Each stream says what it got; what was read is what was sent."""
     body = {
         "streams": {
             "a": [{"id": "5-0", "fields": {"x": "1"}}, {"id": "5-*", "fields": {"x": "2"}}],
@@ -214,10 +214,10 @@ async def test_many_streams_are_published_into(http: httpx.AsyncClient) -> None:
     assert answer.status_code == 201
     assert answer.headers["weir-durability"] == "os"
     assert answer.json()["duplicate"] is False
-    told = answer.json()["streams"]
-    assert told["a"] == {"first_id": "5-0", "last_id": "5-1", "count": 2}
-    assert told["b"]["count"] == 1
-    assert told["b"]["first_id"] == told["b"]["last_id"]
+    result = answer.json()["streams"]
+    assert result["a"] == {"first_id": "5-0", "last_id": "5-1", "count": 2}
+    assert result["b"]["count"] == 1
+    assert result["b"]["first_id"] == result["b"]["last_id"]
     read = (await http.post(READ, json={"streams": {"a": "0", "b": "0"}})).json()["streams"]
     assert [entry["fields"] for entry in read["a"]["entries"]] == [{"x": "1"}, {"x": "2"}]
     assert [entry["fields"] for entry in read["b"]["entries"]] == [{"y": "é"}]

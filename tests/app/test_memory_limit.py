@@ -1,12 +1,15 @@
-"""The memory limit at every door of a real gateway, its default, and what the log says of it.
+"""The memory limit at every API of a real gateway, its default, and what the log says of it.
 
-Knows: HTTP, WebSocket, the command door, files of control groups.
+Knows: HTTP, WebSocket, the command API, files of control groups.
 Must never know: how the engine counts.
 """
 
+import asyncio
 import json
 import os
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,15 +17,21 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from app.memory_limit import MemoryLog, default_bytes
-from engine import Memory
+from app.main import create_app
+from app.metrics.memory_limit import MemoryLog, default_bytes
+from app.settings import Settings
+from engine import Caps, Engine, Memory
+from tests.app.conftest import calling
 from tests.app.sockets import talking
+from tests.engine.clocks import HandClock, let_threads_run
 from tests.server import Server
 
 OOM: Final = "OOM command not allowed when used memory > 'maxmemory'."
 MACHINE: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 ENTRY: Final = {"fields": {"a": "1"}}
 GB: Final = 1 << 30
+# How often a test looks for what a thread does: some seconds.
+_LOOKS_MAX: Final = 10_000
 
 # --- the default --------------------------------------------------------------------------------------------
 
@@ -111,7 +120,7 @@ def test_a_start_with_too_much_is_logged_at_once() -> None:
     assert [line["log_level"] for line in lines] == ["critical"]
 
 
-# --- the doors ----------------------------------------------------------------------------------------------
+# --- the APIs -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -132,7 +141,7 @@ def lines_of(data: Path) -> list[dict[str, Any]]:
 
 
 def check_refused(http: httpx.Client) -> None:
-    """At each door that adds something, nothing is changed."""
+    """At each API that adds something, nothing is changed."""
     group = "/v1/streams/s/groups"
     answers = [
         http.post("/v1/streams/s/entries", json=ENTRY),
@@ -160,7 +169,7 @@ def check_refused(http: httpx.Client) -> None:
 
 
 def test_a_start_with_too_much_serves_and_refuses_what_adds(data: Path) -> None:
-    """Over REST, the command door and WebSocket; reading, acknowledging, trimming and deleting go on."""
+    """Over REST, the command API and WebSocket; reading, acknowledging, trimming and deleting go on."""
     with (
         Server(data, "--set", "memory_bytes_max=1") as server,
         httpx.Client(base_url=server.url) as http,
@@ -179,6 +188,83 @@ def test_a_start_with_too_much_serves_and_refuses_what_adds(data: Path) -> None:
         assert "memory_full" in line["event"]
 
 
+@asynccontextmanager
+async def limited(bytes_max: int | None) -> AsyncIterator[tuple[httpx.AsyncClient, Engine]]:
+    """A gateway at which only the estimate counts: it looks at its process once, and its time stands still.
+    It has a group with one of two entries pending.
+    """
+    clock, loop = HandClock(), asyncio.get_running_loop()
+    clock.drive(loop)
+    async with Engine.open(None, clock=clock, fsync="no", caps=Caps(memory_bytes_max=bytes_max)) as engine:
+        engine.memory.observe(0)
+        app = create_app(Settings(log_requests="none"), clock)
+        app.gateway.open(engine)
+        async with calling(app) as http:
+            for entry_id in ("5-0", "5-1"):
+                await http.post("/v1/streams/s/entries", json={"id": entry_id, **ENTRY})
+            await http.put("/v1/streams/s/groups/g", json={"start": "0"})
+            answer = await http.post("/v1/streams/s/groups/g/consumers/c/read", json={"count": 1})
+            assert answer.status_code == 200
+            yield http, engine
+        engine.check()
+    clock.let_be(loop)
+
+
+# As long as a node may be: it is one of its own.
+LARGE: Final = {"fields": {"a": "x" * (64 << 10)}}
+
+
+async def add(http: httpx.AsyncClient, entry: object = LARGE) -> int:
+    return (await http.post("/v1/streams/s/entries", json=entry)).status_code
+
+
+async def shown(http: httpx.AsyncClient) -> object:
+    """All that a refused write could have changed."""
+    paths = ("/v1/streams/s", "/v1/streams/s/entries?count=100", "/v1/streams/s/groups/g/pending")
+    return [(await http.get(path)).json() for path in paths]
+
+
+@pytest.mark.parametrize(("beside_bytes", "taken"), [(-1, 20), (0, 20), (1, 21)])
+async def test_the_last_entry_that_fits_is_taken_and_the_next_refused(beside_bytes: int, taken: int) -> None:
+    """The limit is what twenty entries take, a byte less, a byte more: an entry that finds a byte free is
+    taken. What is refused changes nothing; reading, acknowledging, trimming and deleting go on.
+    """
+    async with limited(None) as (http, engine):
+        assert [await add(http) for _ in range(20)] == [201] * 20
+        twenty_bytes = engine.memory.used_bytes
+    async with limited(twenty_bytes + beside_bytes) as (http, engine):
+        assert [await add(http) for _ in range(taken + 2)] == [201] * taken + [507] * 2
+        before = await shown(http), engine.memory.used_bytes, engine.log_figures()
+        refused = await http.post("/v1/streams/s/entries", json=LARGE)
+        assert (refused.status_code, refused.json()["code"]) == (507, "memory_full")
+        assert (await shown(http), engine.memory.used_bytes, engine.log_figures()) == before
+        read = await http.post("/v1/streams/s/groups/g/consumers/c/read", json={"count": 1})
+        assert [entry["id"] for entry in read.json()["entries"]] == ["5-1"]
+        acked = await http.post("/v1/streams/s/groups/g/ack", json={"ids": ["5-0"]})
+        assert acked.json()["acknowledged"] == 1
+        assert (await http.delete("/v1/streams/s/entries/5-1")).status_code in (200, 204)
+        assert await add(http) == 507, "it was one of an open node, which goes as a whole"
+        trimmed = await http.post("/v1/streams/s/trim", json={"maxlen": 1})
+        assert trimmed.json()["deleted"] == taken
+        assert await add(http) == 201
+
+
+async def test_compressing_makes_room_without_a_trim() -> None:
+    """So a write may be taken after others were refused: a thread exchanges what has gone cold for its
+    compressed form, and what is in use sinks at that moment.
+    """
+    async with limited(16 * (64 << 10)) as (http, engine):
+        assert await add(http, {"entries": [LARGE] * 16}) == 201
+        assert await add(http) == 507
+        # What the next second would bring; the loop's time stands still.
+        engine._packer.begin()  # noqa: SLF001
+        for _ in range(_LOOKS_MAX):
+            if not engine.memory.is_full:
+                break
+            await let_threads_run()
+        assert await add(http) == 201
+
+
 def test_writes_go_on_when_there_is_room(tmp_path: Path) -> None:
     """A limit that is reached while the gateway runs; what is deleted makes room, though the process keeps
     the memory.
@@ -191,7 +277,7 @@ def test_writes_go_on_when_there_is_room(tmp_path: Path) -> None:
         published = [publish(http) for _ in range(200)]
         assert published[0] == 201
         assert 507 in published, "200 MB are more than the limit"
-        # All that went in, also behind the first refusal.
+        # All that went in, also behind the first refusal: compressing halves what is held, and buffers go.
         held = published.count(201)
         assert held < 60, f"{held} MB went in where there is room for 24 MB"
         assert http.delete("/v1/streams/s").status_code in (200, 204)

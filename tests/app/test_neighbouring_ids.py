@@ -90,7 +90,7 @@ async def test_cursors(side_by_side: httpx.AsyncClient) -> None:
 
 
 async def test_a_trim_and_the_gap_behind_it(side_by_side: httpx.AsyncClient) -> None:
-    """What is below goes; a reader of the last that went misses nothing, one that is behind it is told."""
+    """What is below goes; a reader of the last that went misses nothing, one that is behind it gets a gap."""
     for min_id in ASKED[1:6]:
         await answered(side_by_side.post(f"{STREAM}/trim", json={"minid": min_id}))
         kept = [each for each in ALL if number(each) >= number(min_id)]

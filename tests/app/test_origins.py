@@ -167,21 +167,21 @@ LINK = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 @pytest.mark.parametrize("site", SITES)
 async def test_what_a_page_elsewhere_embeds_is_refused(site: str) -> None:
     """No Origin comes with an image, a script, a frame or a link: the browser says where they come from."""
-    told = {"sec-fetch-site": site}
-    image = {**told, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
-    frame = {**told, "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}
+    result = {"sec-fetch-site": site}
+    image = {**result, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+    frame = {**result, "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}
     async with client(allowed_origins=("http://good.example",)) as http:
-        for headers in (told, image, frame):
+        for headers in (result, image, frame):
             for path in ("/v1", "/console", "/v1/streams/s/groups/g/consumers/c/stream", "/healthz/live"):
                 assert (await http.get(path, headers=headers)).json()["code"] == "origin_refused"
-        link = {**told, **LINK}
+        link = {**result, **LINK}
         for path in ("/v1/streams/s/entries", "/v1", "/consoles", "/openapi.json", "/healthz/ready"):
             assert (await http.get(path, headers=link)).json()["code"] == "origin_refused"
         for path in ("/", "/console", "/docs", "/errors/gap"):
             assert (await http.get(path, headers=link)).status_code == 200
             assert (await http.head(path, headers=link)).status_code == 200
             assert (await http.post(path, headers=link)).json()["code"] == "origin_refused"
-        allowed = {**told, "origin": "http://good.example"}
+        allowed = {**result, "origin": "http://good.example"}
         assert (await http.get("/v1", headers=allowed)).status_code == 200
         twice = [("sec-fetch-site", "same-origin"), ("sec-fetch-site", site)]
         assert (await http.get("/v1", headers=twice)).json()["code"] == "origin_refused"
@@ -196,7 +196,7 @@ async def test_own_pages_and_what_people_type_are_served(site: str) -> None:
 
 
 async def test_two_hosts_or_origins_are_refused() -> None:
-    """Which of them a proxy looked at, nobody knows."""
+    """It is unknown which of them a proxy looked at."""
     async with client() as http:
         twice = [("host", "localhost"), ("host", "localhost")]
         assert (await http.get("/healthz/live", headers=twice)).status_code == 400

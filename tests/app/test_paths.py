@@ -40,7 +40,7 @@ async def test_a_name_is_what_its_bytes_say(http: httpx.AsyncClient, name: str) 
      "%C3", "%ED%A0%80", "%C0%AF", "%", "%1", "%zz", "%%41", "x" * 513, "%C3%A9" * 257],
 )  # fmt: skip
 async def test_what_is_no_name_is_400(http: httpx.AsyncClient, raw: str) -> None:
-    """Wherever it stands, whatever the method, before any route is looked for."""
+    """At any place, with any method, before routing."""
     for path in (f"/v1/streams/{raw}/entries", f"/v1/streams/s/groups/{raw}/ack", f"/{raw}/nowhere"):
         for method in ("GET", "POST", "DELETE"):
             assert await status(http, path, method) == (400, "invalid_name")

@@ -3,6 +3,8 @@
 import httpx
 import pytest
 
+from tests.app.conftest import store
+
 G = "/v1/streams/s/groups/g"
 PENDING = G + "/pending"
 NACK = G + "/nack"
@@ -12,8 +14,7 @@ CLAIM = G + "/claim"
 @pytest.fixture
 async def held(http: httpx.AsyncClient) -> httpx.AsyncClient:
     """Of 1-0 to 5-0 the consumer a holds 1-0 and 2-0, b holds 3-0 and 4-0."""
-    rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, 6)]
-    await http.post("/v1/streams/s/entries", json={"entries": rows})
+    await store(http, "s", 5)
     await http.put(G, json={"start": "0"})
     for consumer in "ab":
         await http.post(f"{G}/consumers/{consumer}/read", json={"count": 2})
@@ -104,7 +105,7 @@ async def test_lists_that_make_no_sense(held: httpx.AsyncClient, query: str, sta
 
 
 async def test_entries_are_given_back(held: httpx.AsyncClient) -> None:
-    """They stay pending, are nobody's, and each ID has its result."""
+    """They stay pending without an owner, and each ID has its result."""
     answer = await held.post(NACK, json={"ids": ["2-0", "5-0", "2-0"], "mode": "fail"})
     assert (answer.status_code, answer.headers["weir-durability"]) == (200, "os")
     assert answer.json() == {"released": 1, "results": {"2-0": "released", "5-0": "absent"}}

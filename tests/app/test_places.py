@@ -18,7 +18,7 @@ LINES = {"content-type": "application/x-ndjson"}
 
 @pytest.fixture
 def closed_app(settings: Settings) -> App:
-    """One way in is enough: what finds the places is the same for both."""
+    """One way in is enough: both use one function to find the places."""
     return create_app(settings, SystemClock())
 
 
@@ -98,7 +98,7 @@ QUERIES = (
 
 @pytest.mark.parametrize("query", QUERIES)
 async def test_a_query_that_is_not_percent_encoded_is_refused(http: httpx.AsyncClient, query: str) -> None:
-    """400, wherever it stands, and in a name too: nobody may read `%zz` as the text that it is."""
+    """400, wherever it stands, and in a name too: `%zz` is never read as plain text."""
     await http.put(GROUP, json={"mkstream": True})
     # Of events the head alone, which ends, should they be sent after all.
     events = "tail" in query or "/stream?" in query

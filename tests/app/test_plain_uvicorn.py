@@ -11,14 +11,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from websockets.sync.client import connect
 
 from tests.server import NOT_INHERITED, Server, stop_s_max
+from tests.turns import assert_within
 
 # uvicorn sends itself the signal again once it has stopped.
 TERMINATED = (0, -15)
-# A second on a machine of its own; twice that where others use its caches.
-MADE_CPU_S_MAX = 2.0
+# On the machine of the limits in tests/turns.py, where it takes 0.7.
+MADE_CPU_S_MAX = 1.0
 
 
 class Uvicorn(Server):
@@ -123,13 +125,21 @@ def test_data_in_use_ends_the_start(tmp_path: Path) -> None:
         assert ask(server, "GET", "/healthz/ready")[0] == 200
 
 
+@pytest.mark.alone
 def test_the_application_is_made_in_a_second() -> None:
     """Import and `create_app`, in processor time; the document, half a second, is made when asked for."""
     program = (
         "import time; from app.main import create_app; from app.settings import Settings; "
         "app = create_app(Settings()); print(time.process_time())"
     )
-    made = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert float(made.stdout) < MADE_CPU_S_MAX
+
+    def measure() -> float:
+        made = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True, text=True, check=True, timeout=60, env=compiled,
+        )  # fmt: skip
+        return float(made.stdout)
+
+    # The first time may compile the modules; the next ones read what it wrote.
+    compiled = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    assert_within(MADE_CPU_S_MAX, measure)

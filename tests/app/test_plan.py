@@ -13,7 +13,9 @@ from app.glob import Glob
 from app.main import App
 from engine.commands import Command, Plan
 from engine.replies import Planned
+from tests.app.conftest import store
 from tests.app.test_waits import WaitingClient
+from tests.turns import longest_turn_s
 
 PLAN = "/v1/plan"
 
@@ -22,8 +24,7 @@ PLAN = "/v1/plan"
 async def two(http: httpx.AsyncClient) -> httpx.AsyncClient:
     """Streams `a:1` with 1-0 to 5-0 and `a:2` with 1-0."""
     for name, count in (("a:1", 5), ("a:2", 1)):
-        rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, count + 1)]
-        await http.post(f"/v1/streams/{name}/entries", json={"entries": rows})
+        await store(http, name, count)
     return http
 
 
@@ -36,8 +37,8 @@ async def plan(http: httpx.AsyncClient, body: Any) -> Any:
 async def test_a_plan_tells_what_there_is(two: httpx.AsyncClient) -> None:
     """Each stream with its range, its edges, its generation; IDs as everywhere."""
     stream = (await two.get("/v1/streams/a:1")).json()
-    told = await plan(two, {"streams": {"a:1": "2-0", "none": "0"}, "max_entries": 2, "parts": 2})
-    one = told["streams"]["a:1"]
+    result = await plan(two, {"streams": {"a:1": "2-0", "none": "0"}, "max_entries": 2, "parts": 2})
+    one = result["streams"]["a:1"]
     assert one.pop("durable") in ("0-0", "5-0")
     assert one == {
         "after": "2-0",
@@ -52,7 +53,7 @@ async def test_a_plan_tells_what_there_is(two: httpx.AsyncClient) -> None:
         "lag": 3,
         "cuts": ["3-0"],
     }
-    assert told["missing"] == ["none"]
+    assert result["missing"] == ["none"]
 
 
 async def test_a_planned_range_is_the_page_that_is_read(two: httpx.AsyncClient) -> None:
@@ -73,8 +74,8 @@ async def test_an_empty_stream_has_no_first_entry(two: httpx.AsyncClient) -> Non
 async def test_a_pattern_adds_streams_from_the_beginning(two: httpx.AsyncClient) -> None:
     """Those that are not named; ends may bound them, and may name streams that are not there."""
     await two.put("/v1/streams/b")
-    told = await plan(two, {"streams": {"a:1": "3-0"}, "pattern": "a:?", "end": {"a:2": "0-5", "x": "1"}})
-    assert {name: (one["after"], one["count"]) for name, one in told["streams"].items()} == {
+    result = await plan(two, {"streams": {"a:1": "3-0"}, "pattern": "a:?", "end": {"a:2": "0-5", "x": "1"}})
+    assert {name: (one["after"], one["count"]) for name, one in result["streams"].items()} == {
         "a:1": ("3-0", 2),
         "a:2": ("0-0", 0),
     }
@@ -97,19 +98,19 @@ async def test_a_plan_waits_for_what_comes(app: App, two: httpx.AsyncClient) -> 
     while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0)
     await two.post("/v1/streams/c/entries", json={"fields": {"n": "1"}})
-    told = await waiting
-    assert {name: one["count"] for name, one in told["streams"].items()} == {"a:1": 0, "c": 1}
+    result = await waiting
+    assert {name: one["count"] for name, one in result["streams"].items()} == {"a:1": 0, "c": 1}
     assert app.gateway.engine.waiting == 0
 
 
 async def test_a_wait_in_vain_tells_where_the_streams_stand(two: httpx.AsyncClient) -> None:
     """As without waiting."""
-    told = await plan(two, {"streams": {"a:1": "5-0"}, "wait": 1})
-    assert (told["streams"]["a:1"]["count"], told["streams"]["a:1"]["last"]) == (0, "5-0")
+    result = await plan(two, {"streams": {"a:1": "5-0"}, "wait": 1})
+    assert (result["streams"]["a:1"]["count"], result["streams"]["a:1"]["last"]) == (0, "5-0")
 
 
 async def test_a_plan_that_waits_is_one_of_the_waiters(app: App, two: httpx.AsyncClient) -> None:
-    """Beyond so many the next one is 429; a client that leaves makes room; a drain ends them."""
+    """Beyond the limit the next one is 429; a client that leaves makes room; a drain ends them."""
     entry = {"id": "6-0", "fields": {"n": "6"}}
     await two.post("/v1/streams/a:1/entries", json=entry, headers={"prefer": "durability=fsync"})
     body = b'{"streams":{"a:1":"6-0"},"wait":5000,"durable_only":true}'
@@ -183,8 +184,7 @@ async def test_a_plan_of_many_streams_is_one_plan(
     """However few of them are planned at a time: one budget, all streams, those that are missing too."""
     counts = {f"s{number}": number for number in range(1, 8)}
     for name, count in counts.items():
-        rows = [{"id": f"{n}-0", "fields": {"n": "1"}} for n in range(1, count + 1)]
-        await http.post(f"/v1/streams/{name}/entries", json={"entries": rows})
+        await store(http, name, count)
     body = {"streams": {"none": "0", **dict.fromkeys(counts, "0")}, **asked}
     whole = await plan(http, body)
     monkeypatch.setattr(planning, "STREAMS_PER_TURN", 3)
@@ -192,10 +192,10 @@ async def test_a_plan_of_many_streams_is_one_plan(
     assert list(pieces["streams"]) == list(whole["streams"])
     assert pieces["missing"] == whole["missing"] == ["none"]
     for member in ("count", "bytes"):
-        told = [{name: one[member] for name, one in each["streams"].items()} for each in (whole, pieces)]
-        assert sum(told[0].values()) == sum(told[1].values()) or "max_bytes" in asked
+        result = [{name: one[member] for name, one in each["streams"].items()} for each in (whole, pieces)]
+        assert sum(result[0].values()) == sum(result[1].values()) or "max_bytes" in asked
         assert all(
-            abs(told[0][name] - told[1][name]) <= 1 * len(counts) or member == "bytes" for name in counts
+            abs(result[0][name] - result[1][name]) <= 1 * len(counts) or member == "bytes" for name in counts
         )
     if "max_bytes" in asked:
         assert sum(one["bytes"] for one in pieces["streams"].values()) <= asked["max_bytes"]
@@ -221,17 +221,13 @@ async def test_a_pattern_that_is_hard_to_match_holds_nobody_up(http: httpx.Async
     names = ["a" * 500 + f"{number:02}" for number in range(40)]
     await http.post("/v1/publish", json={"streams": dict.fromkeys(names, rows)})
     hard = "*" + "a" * 255 + "b"
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not any(Glob(hard.encode()).matches(name.encode()) for name in names)
-    whole_s = time.perf_counter() - began
+    whole_s = time.thread_time() - began
     asked = asyncio.ensure_future(plan(http, {"pattern": hard}))
-    pauses = []
-    while not asked.done():
-        before = time.perf_counter()
-        await asyncio.sleep(0)
-        pauses.append(time.perf_counter() - before)
+    longest = await longest_turn_s(asked)
     assert await asked == {"streams": {}, "missing": []}
-    assert max(pauses) < whole_s / 2
+    assert longest < whole_s / 2
 
 
 @pytest.mark.parametrize("pattern", ["new*", "*"])
@@ -268,8 +264,8 @@ async def test_a_plan_that_waited_is_made_a_few_streams_at_a_time(
     monkeypatch.setattr(app.gateway.engine, "execute", noted)
     rows = [{"fields": {"n": "1"}}] * 4
     await http.post("/v1/publish", json={"streams": dict.fromkeys(names, rows)})
-    told = (await waiting)["streams"]
-    assert {name: (one["count"], len(one["cuts"])) for name, one in told.items()} == dict.fromkeys(
+    result = (await waiting)["streams"]
+    assert {name: (one["count"], len(one["cuts"])) for name, one in result.items()} == dict.fromkeys(
         names, (2, 1)
     )
     assert ran
@@ -280,7 +276,7 @@ async def test_a_plan_that_waited_is_made_a_few_streams_at_a_time(
 async def test_a_large_plan_is_written_in_a_thread(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, count: int, *, inline: bool
 ) -> None:
-    """Others are served meanwhile; what it tells is the same."""
+    """Others are served meanwhile; its answer is the same."""
     threads: list[int] = []
     write = planning.write
 
@@ -293,6 +289,6 @@ async def test_a_large_plan_is_written_in_a_thread(
     names = [f"s{number}" for number in range(count)]
     for at in range(0, count, 100):
         await http.post("/v1/publish", json={"streams": dict.fromkeys(names[at : at + 100], rows)})
-    told = await plan(http, {"pattern": "s*", "parts": 256})
-    assert {name: one["count"] for name, one in told["streams"].items()} == dict.fromkeys(names, 1)
+    result = await plan(http, {"pattern": "s*", "parts": 256})
+    assert {name: one["count"] for name, one in result["streams"].items()} == dict.fromkeys(names, 1)
     assert [thread == threading.get_ident() for thread in threads] == [inline]

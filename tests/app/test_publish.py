@@ -50,11 +50,11 @@ async def test_an_entry_that_is_trimmed_at_once_has_no_place(http: httpx.AsyncCl
 async def test_a_json_batch_gets_consecutive_ids(http: httpx.AsyncClient) -> None:
     """All entries in order, one answer with first, last, count and all IDs."""
     answer = await http.post(ENTRIES, json={"entries": [{"fields": {"n": str(n)}} for n in range(3)]})
-    told = answer.json()
+    result = answer.json()
     assert answer.status_code == 201
-    assert told["count"] == 3
-    assert told["ids"] == [entry["id"] for entry in await stored(http)]
-    assert (told["first_id"], told["last_id"]) == (told["ids"][0], told["ids"][-1])
+    assert result["count"] == 3
+    assert result["ids"] == [entry["id"] for entry in await stored(http)]
+    assert (result["first_id"], result["last_id"]) == (result["ids"][0], result["ids"][-1])
     assert "location" not in answer.headers
 
 
@@ -187,7 +187,7 @@ async def test_nomkstream_refuses_a_missing_stream(http: httpx.AsyncClient) -> N
 
 
 async def test_trimming_tells_what_it_removed(http: httpx.AsyncClient) -> None:
-    """`maxlen` is approximate unless told otherwise; `minid` works the same way."""
+    """`maxlen` is approximate by default; `minid` works the same way."""
     for n in range(1, 6):
         await http.post(ENTRIES, json={"id": f"{n}-0", "fields": {"a": "1"}})
     kept = await http.post(ENTRIES + "?maxlen=2", json={"id": "6-0", "fields": {"a": "1"}})
@@ -347,7 +347,7 @@ async def test_limits_have_their_codes(http: httpx.AsyncClient, body: object, st
 async def test_limits_hold_line_by_line(
     http: httpx.AsyncClient, lines: list[str], status: int, index: int | None
 ) -> None:
-    """The index tells which line; blank lines do not count."""
+    """The index says which line; blank lines do not count."""
     answer = await http.post(ENTRIES, content="\n".join(lines), headers=NDJSON)
     assert (answer.status_code, answer.json().get("index")) == (status, index)
     assert await stored(http) == []

@@ -1,9 +1,8 @@
-"""A conversation in which something fails that nobody expected: it ends there, and takes nothing along."""
+"""A conversation in which something fails unexpectedly: it alone ends, without a loss."""
 
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from structlog.testing import capture_logs
 
@@ -12,6 +11,7 @@ from app.websocket.session import Session
 from engine import ids
 from engine.commands import XPendingRange
 from engine.replies import PendingList
+from tests.app.conftest import calling
 from tests.app.pushing import PushWorld, Stored
 
 SETTINGS = Settings(log_requests="none", count_max=100)
@@ -54,13 +54,12 @@ def held_by_consumers(house: PushWorld) -> list[str]:
 
 async def failed(house: PushWorld) -> object:
     """How many conversations have failed, as the status has it."""
-    transport = httpx.ASGITransport(house.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
+    async with calling(house.app) as http:
         return (await http.get("/v1/status")).json()["connections"]["failed"]
 
 
 def test_conversations_that_an_engine_takes_along_have_not_failed(house: PushWorld) -> None:
-    """Their engine is restarted, which is told elsewhere: the figure is for faults of theirs."""
+    """Their engine is restarted, which another metric counts: the figure is for faults of theirs."""
     peer = house.connect()
     house.do(house.hub.restart)
     assert peer.wire.closed == (4000, "restarting")

@@ -39,7 +39,7 @@ class ModelFollower:
         return [one for one in news if one.get("sub", self.name) == self.name]
 
     def check(self, streams: dict[str, Stored]) -> None:
-        """Follow what came as a client does: each entry is the next one, but for gaps that are told."""
+        """Follow what came as a client does: each entry is the next one, but for reported gaps."""
         for frame in self.news():
             if frame["op"] == "ok" and frame.get("ref") == self.name:
                 self.cursors = {name: _id(text) for name, text in frame["next"].items()}
@@ -216,7 +216,7 @@ class Following(RuleBasedStateMachine):
             self.house.close()
 
     def _end_well(self) -> None:
-        """Whoever had no credit gets some, and then one more entry comes: nothing is missing before it."""
+        """A follower without credit gets some, and then one more entry: nothing is missing before it."""
         self.all_is_quiet()
         for follower in self.followers:
             if follower.granted is not None:

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from app.main import App
+from tests.app.conftest import store
 
 pytestmark = pytest.mark.both_ways
 
@@ -15,8 +16,7 @@ ENTRIES = "/v1/streams/s/entries"
 @pytest.fixture
 async def five(http: httpx.AsyncClient) -> httpx.AsyncClient:
     """A stream of 1-0 to 5-0."""
-    rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, 6)]
-    await http.post(ENTRIES, json={"entries": rows})
+    await store(http, "s", 5)
     return http
 
 
@@ -178,7 +178,7 @@ async def test_one_entry_can_be_read(five: httpx.AsyncClient) -> None:
     assert (await five.get(ENTRIES + "/x")).json()["code"] == "malformed_id"
 
 
-async def test_a_gap_is_told_or_fails(five: httpx.AsyncClient) -> None:
+async def test_a_gap_is_reported_or_fails(five: httpx.AsyncClient) -> None:
     """A cursor before what was trimmed away gets `gap`, 410 where it asked for that; `after=0` never."""
     await five.post("/v1/commands", json=["XTRIM", "s", "MAXLEN", "2"])
     for query in ("after=1-0", "after=1-0&end=9"):
@@ -217,7 +217,7 @@ async def test_a_wait_that_runs_out_is_an_empty_200(five: httpx.AsyncClient, que
 
 
 async def test_the_parameter_wins_over_the_preference(five: httpx.AsyncClient) -> None:
-    """wait=0 does not wait, whatever Prefer says; a preference beyond the limit is 422."""
+    """wait=0 does not wait, with any Prefer; a preference beyond the limit is 422."""
     answer = await five.get(ENTRIES + "?after=$&wait=0", headers={"prefer": "wait=5"})
     assert answer.status_code == 200
     answer = await five.get(ENTRIES + "?after=$", headers={"prefer": "wait=6"})

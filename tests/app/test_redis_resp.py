@@ -1,4 +1,4 @@
-"""What JSON can't carry gets through the command door in the form that the SDKs expect."""
+"""What JSON can't carry gets through the command API in the form that the SDKs expect."""
 
 import base64
 

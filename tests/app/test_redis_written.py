@@ -64,9 +64,12 @@ def test_whatever_is_stored(found: list[bytes], base64: bool) -> None:  # noqa: 
         ("XREAD STREAMS s 0", StreamsRead([StreamEntries("s\u00e9", run(found), 0)], [])),
         ("XREADGROUP GROUP g c STREAMS s 0", group_read(claimed + past)),
         ("XCLAIM s g c 0 1", Claimed(claimed)),
-        ("XCLAIM s g c 0 1 JUSTID", Claimed([one._replace(text=None) for one in claimed])),
+        ("XCLAIM s g c 0 1 JUSTID", Claimed([msgspec.structs.replace(one, text=None) for one in claimed])),
         ("XAUTOCLAIM s g c 0 1", AutoClaimed(9, claimed, [1, 2])),
-        ("XAUTOCLAIM s g c 0 1 JUSTID", AutoClaimed(0, [one._replace(text=None) for one in claimed], [])),
+        (
+            "XAUTOCLAIM s g c 0 1 JUSTID",
+            AutoClaimed(0, [msgspec.structs.replace(one, text=None) for one in claimed], []),
+        ),
     ):
         written, shaped = both(line, reply, base64=base64)
         assert written == shaped

@@ -102,7 +102,7 @@ async def test_bounds_are_ids_of_dead_letters(dead: httpx.AsyncClient) -> None:
 async def test_a_search_ends_after_so_many_turns(
     dead: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a stream full of others' letters the caller is told where to go on, though nothing was found."""
+    """In a stream full of others' letters the answer says where to go on, though nothing was found."""
     monkeypatch.setattr(dead_letters, "_SEARCHES_MAX", 1)
     monkeypatch.setattr("engine.commands.redriving.TURN_LOOKS_MAX", 1)
     body: dict[str, object] = {"filter": {"reason": "bad ü"}}
@@ -181,8 +181,8 @@ async def test_a_dry_run_has_no_key(dead: httpx.AsyncClient) -> None:
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
 
 
-async def test_what_is_missing_is_told(dead: httpx.AsyncClient) -> None:
-    """The stream, the group, the group's dead-letter stream; a dead-letter stream nobody wrote is empty."""
+async def test_what_is_missing_is_reported(dead: httpx.AsyncClient) -> None:
+    """The stream, the group, the group's dead-letter stream; one that was never written is empty."""
     for path, code in (("t/groups/g", "no_stream"), ("s/groups/h", "no_group")):
         answer = await dead.post(f"/v1/streams/{path}/dead-letters/redrive", json={})
         assert (answer.status_code, answer.json()["code"]) == (404, code)

@@ -1,6 +1,6 @@
-"""A fault inside the engine, in a real gateway: it is restarted from its log, and everybody is told.
+"""A fault inside the engine, in a real gateway: it is restarted from its log, and every client learns it.
 
-The second one within ten minutes ends the process, for whoever supervises it.
+The second one within ten minutes ends the process, for its supervisor.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import json
 import re
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,11 +20,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from app.settings import Settings
-from tests.app.hanging import SLOW
+from tests.app.hanging import SLOW, STUCK, UNREAD
 from tests.app.pair import Pair
 from tests.app.poisoned import POISON
 from tests.engine.faulty import fault_at
-from tests.server import Server
+from tests.server import FRONTS, Server
 
 JSON: Final = {"content-type": "application/json"}
 GROUP: Final = "/v1/streams/s/groups/g"
@@ -77,10 +78,10 @@ def until_ready(server: Server) -> list[str]:
     said: list[str] = []
     deadline = time.monotonic() + BACK_S_MAX
     while time.monotonic() < deadline:
-        status, told = call(server, "GET", "/healthz/ready")
+        status, report = call(server, "GET", "/healthz/ready")
         if status == 200:
             return said
-        said.append(told["status"])
+        said.append(report["status"])
         time.sleep(0.005)
     raise AssertionError(f"it does not come back: {said[-3:]}")
 
@@ -161,7 +162,7 @@ def test_a_disk_that_does_not_come_back_ends_the_process(tmp_path: Path) -> None
             time.sleep(0.01)
         pool.submit(add, server, POISON)
         assert server.exit_code() == 5
-        assert isinstance(waiting.exception(), (ConnectionError, http.client.HTTPException))
+        assert is_unknown(waiting)
         events = [line["event"] for line in server.log_lines() if line["level"] == "critical"]
         assert events == ["a fault inside the engine", "a disk does not come back"]
         server.program = "weir"
@@ -192,6 +193,59 @@ def test_a_stop_does_not_wait_for_a_disk_for_ever(fsync: str, tmp_path: Path) ->
         status, page = call(server, "GET", "/v1/streams/s/entries")
         assert [one["id"] for one in page["entries"]] == [shown["id"]]
         assert server.stop() == 0
+
+
+def ends_as_if_killed(server: Server) -> None:
+    """SIGTERM: one line says why it ends, and what was answered is there at the next start."""
+    server.signal(signal.SIGTERM)
+    assert server.exit_code() == 1
+    (line,) = [line for line in server.log_lines() if line["level"] == "critical"]
+    assert line["event"] == "a disk does not come back"
+    server.program = "weir"
+    server.start()
+    assert len(call(server, "GET", "/v1/streams/s/entries")[1]["entries"]) == 1
+    assert server.stop() == 0
+
+
+def is_unknown(waiting: Future[Any]) -> bool:
+    """Whether there is no answer; a front, which outlives the engine, says that it may or may not be done."""
+    if FRONTS and waiting.exception() is None:
+        status, problem = waiting.result()
+        return (status, problem["code"]) == (503, "restarting")
+    return isinstance(waiting.exception(), (ConnectionError, http.client.HTTPException))
+
+
+def answers(server: Server, path: str) -> bool:
+    """Whether an event loop does anything: with fronts, `/v1/status` asks that of the engine's process."""
+    try:
+        with urllib.request.urlopen(f"{server.url}{path}", timeout=0.5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_a_stop_does_not_wait_for_a_write_for_ever(tmp_path: Path) -> None:
+    """The event loop hangs in it: no answer leaves any more, and no handler of a signal runs."""
+    options = ("--set", "drain_s_max=0")
+    with Hanging(tmp_path / "data", *options) as server, ThreadPoolExecutor(1) as pool:
+        assert add(server, "s")[0] == 201
+        waiting = pool.submit(add, server, STUCK)
+        while answers(server, "/v1/status"):
+            time.sleep(0.01)
+        ends_as_if_killed(server)
+        assert is_unknown(waiting)
+
+
+def test_a_stop_does_not_wait_for_a_start_for_ever(tmp_path: Path) -> None:
+    """A disk hangs while the log is read."""
+    with Server(tmp_path / "data", "--set", "drain_s_max=0") as server:
+        assert add(server, "s")[0] == add(server, UNREAD)[0] == 201
+        assert server.stop() == 0
+        server.program = "tests.app.hanging"
+        server.launch()
+        while not answers(server, "/healthz/live"):
+            time.sleep(0.01)
+        ends_as_if_killed(server)
 
 
 def test_those_who_come_during_a_restart_are_told_when_to_come_again(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_what_was_published_is_there_after_a_stop_and_a_kill(mortal: Signalled) -> None:
     """Entries and groups; both ends leave everything in place."""
-    status, told = request(mortal, "POST", "/v1/streams/s/entries", b'{"fields":{"a":"1"}}')
+    status, result = request(mortal, "POST", "/v1/streams/s/entries", b'{"fields":{"a":"1"}}')
     assert status == 201
     assert mortal.stop() == 0
     mortal.start()
@@ -73,9 +73,9 @@ def test_what_was_published_is_there_after_a_stop_and_a_kill(mortal: Signalled) 
     mortal.kill()
     mortal.start()
     _, page = request(mortal, "GET", "/v1/streams/s/entries")
-    assert [entry["id"] for entry in page["entries"]] == [told["id"]]
+    assert [entry["id"] for entry in page["entries"]] == [result["id"]]
     _, again = request(mortal, "POST", "/v1/streams/s/groups/g/consumers/c/read", b'{"after":"0"}')
-    assert [entry["id"] for entry in again["entries"]] == [told["id"]]
+    assert [entry["id"] for entry in again["entries"]] == [result["id"]]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -123,6 +123,59 @@ def test_a_port_in_use_is_a_clear_message(server: Server, tmp_path: Path) -> Non
     assert second.returncode == 1
     assert "cannot listen" in second.stderr
     assert "Traceback" not in second.stderr
+
+
+def test_a_taken_port_for_redis_clients_is_named(server: Server, tmp_path: Path) -> None:
+    """And a path where no socket can be: which place, and why."""
+    data = ("--port", "0", "--data", str(tmp_path / "other"))
+    taken = run(*data, "--resp-port", str(server.port))
+    assert (taken.returncode, "Errno" in taken.stderr) == (1, False)
+    assert f"weir: cannot listen on redis://127.0.0.1:{server.port}: " in taken.stderr
+    nowhere = tmp_path / "none" / "socket"
+    refused = run(*data, "--resp-socket", str(nowhere))
+    assert refused.returncode == 1
+    assert f"weir: cannot listen on redis+unix://{nowhere}: No such file or directory" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("at", "reason"), [("file", "Not a directory"), ("none/data", "No such file or directory")]
+)
+def test_data_that_can_be_no_directory_are_named(tmp_path: Path, at: str, reason: str) -> None:
+    """Exit code 3, with a remedy for that: there is no log to check."""
+    (tmp_path / "file").touch()
+    refused = run("--port", "0", "--data", str(tmp_path / at))
+    assert refused.returncode == 3
+    assert f"weir: data directory {tmp_path / at}: {reason}\n" in refused.stderr
+    assert "name a directory that belongs to this user" in refused.stderr
+
+
+def test_a_disk_without_room_for_a_log_is_the_disk_s_fault(tmp_path: Path) -> None:
+    """The remedy is not about a damaged log."""
+    place = ("--port", "0", "--data", str(tmp_path / "data"))
+    command = ["prlimit", "--fsize=0:0", sys.executable, "-m", "weir", "serve", *place]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (refused.returncode, "File too large" in refused.stderr) == (3, True)
+    assert "check the disk" in refused.stderr
+    assert "weir log check" not in refused.stderr
+
+
+def test_an_audit_file_that_cannot_be_opened_is_reported_at_the_start(tmp_path: Path) -> None:
+    """Before an action goes unrecorded."""
+    with Server(tmp_path / "data", "--set", f"audit_file={tmp_path / 'none' / 'audit'}") as server:
+        assert server.stop() == 0
+    said = [line for line in server.log_lines() if line["event"] == "the audit log cannot be written"]
+    assert [line["level"] for line in said] == ["critical"]
+
+
+@pytest.mark.parametrize("name", ["root_token_file", "tokens_file", "backend_password_file", "backend_ca"])
+def test_a_file_of_the_settings_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
+    """With its setting, in words. Exit code 2."""
+    backend = ("--backend", "rediss://127.0.0.1:1") if name.startswith("backend") else ()
+    place = ("--port", "0", "--data", str(tmp_path / "data"))
+    refused = run(*place, *backend, "--set", f"{name}={tmp_path / 'none'}")
+    assert refused.returncode == 2
+    reason = "No such file or directory"
+    assert f"weir: {name}: {tmp_path / 'none'}: {reason}\n" in refused.stderr
 
 
 def test_beyond_loopback_it_needs_a_word(tmp_path: Path) -> None:
@@ -354,6 +407,7 @@ def test_running_out_of_file_descriptors_is_logged_once_a_minute(tmp_path: Path)
             clients.close()
             while not _answers(starved):
                 assert time.monotonic() < deadline, "it does not recover"
+            assert request(starved, "GET", "/healthz/ready")[1]["failing"] == ["descriptors_used_up"]
         log = (tmp_path / "data.log").read_text()
         lines = [json.loads(line) for line in log.splitlines() if "file descriptors" in line]
         assert [(line["level"], line["limit"]) for line in lines] == [("error", 48)]

@@ -1,6 +1,6 @@
 """The bounds of the settings: of their own values, and of what a gateway that is set so takes, at both sides.
 
-Knows: one request for each setting, as long as it is told. Must never know: where a bound is looked at.
+Knows: one request for each setting, with and without it. Must never know: where a bound is looked at.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
-from tests.app.conftest import BASE
+from tests.app.conftest import calling
 from tests.server import Server
 
 ENTRIES = "/v1/streams/s/entries"
@@ -32,7 +32,7 @@ async def gateway(**limits: Any) -> AsyncIterator[httpx.AsyncClient]:
     await engine.start()
     app = create_app(Settings(log_requests="none", **limits), SystemClock())
     app.gateway.open(engine)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as http:
+    async with calling(app) as http:
         yield http
     await engine.close()
 
@@ -75,7 +75,7 @@ def posted(path: str, body: object) -> tuple[str, str, bytes]:
 
 
 def entry_of_bytes(size: int) -> tuple[str, str, bytes]:
-    """A publication with a body of so many bytes."""
+    """A publication with a body of this number of bytes."""
     empty = len(b'{"fields":{"a":""}}')
     return "POST", ENTRIES, b'{"fields":{"a":"%b"}}' % (b"x" * (size - empty))
 
@@ -175,13 +175,13 @@ async def test_an_answer_without_a_count_has_as_many_entries_as_are_set() -> Non
 async def test_json_is_nested_as_deep_as_is_set() -> None:
     """What is within the limit is refused for what it is, what is deeper for its depth."""
     async with gateway(json_depth_max=6) as http:
-        told = []
+        result = []
         for levels in (5, 6, 7):
             ids = "[" * (levels - 1) + "]" * (levels - 1)
             answer = await http.post(f"{ENTRIES}/delete", content=f'{{"ids":{ids}}}', headers=JSON)
-            told.append(answer.json()["detail"])
-        assert told[0] == told[1] != told[2]
-        assert "6" in told[2]
+            result.append(answer.json()["detail"])
+        assert result[0] == result[1] != result[2]
+        assert "6" in result[2]
 
 
 # ---- how long an answer may be

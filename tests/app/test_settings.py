@@ -53,7 +53,9 @@ def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("prot = 1", "prot"),
+        ("prot = 1", "weir.toml: unknown setting prot: do you mean port?"),
+        ("nonsense = 1", "unknown setting nonsense"),
+        ('backend = "nowhere"', "backend (file): say embedded, or redis://"),
         ("port = 70000", "port (file)"),
         ('port = "x"', "port (file)"),
         ('fsync = "sometimes"', "fsync (file)"),
@@ -90,9 +92,11 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_flag_is_refused() -> None:
-    """`--set nonsense=1`."""
-    with pytest.raises(SettingsError, match="nonsense"):
+    """`--set nonsense=1`; a misspelt one with the name that is meant."""
+    with pytest.raises(SettingsError, match=r"^unknown setting nonsense$"):
         load({"nonsense": "1"})
+    with pytest.raises(SettingsError, match=r"^unknown setting fsnyc: do you mean fsync\?$"):
+        load({"fsnyc": "no"})
 
 
 def test_what_is_printed_can_be_read_again(tmp_path: Path) -> None:
@@ -119,7 +123,7 @@ def test_a_setting_of_a_few_words_lists_them() -> None:
     assert describe("log_requests").endswith(": all | failed | none")
     assert describe("fsync").endswith(": always | everysec | no")
     assert describe("log_level").endswith(": debug | info | warning | error")
-    assert describe("log_format").endswith(": json | console")
+    assert describe("log_format").endswith(": auto | json | console")
     for name, field in Settings.model_fields.items():
         if field.annotation not in (str, int, bool, Path, SecretStr) and "tuple" not in str(field.annotation):
             assert " | " in describe(name), name
@@ -146,10 +150,19 @@ def test_an_unknown_variable_has_a_nearest_name(variable: str, nearest: str | No
 def test_variables_that_mean_something_are_not_unknown() -> None:
     """Settings in any case, what other commands use, what Kubernetes adds, what is not ours."""
     settings = [f"WEIR_{name.upper()}" for name in Settings.model_fields]
-    others = ["WEIR_CONFIG", "WEIR_URL", "WEIR_JAVA", "weir_fsync", "WEIRD", "MY_WEIR_FSYNK", "PATH"]
+    others = [
+        "WEIR_CONFIG",
+        "WEIR_URL",
+        "WEIR_CA",
+        "WEIR_JAVA",
+        "weir_fsync",
+        "WEIRD",
+        "MY_WEIR_FSYNK",
+        "PATH",
+    ]
     service = ["WEIR_SERVICE_HOST", "WEIR_SERVICE_PORT_HTTP", "WEIR_PORT_8080_TCP", "WEIR_PORT_8080_TCP_ADDR"]
     assert unknown_variables([*settings, *others, *service]) == []
-    assert unknown_variables(["WEIR_B", "WEIR_A"]) == [("WEIR_A", None), ("WEIR_B", None)]
+    assert unknown_variables(["WEIR_Z", "WEIR_Q"]) == [("WEIR_Q", None), ("WEIR_Z", None)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Credit over a real socket: whatever the order of grants, entries and trims, nothing is lost in silence."""
+"""Credit over a real socket: with grants, entries and trims in any order, nothing is lost in silence."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -41,7 +41,7 @@ def client(server: Server) -> Iterator[SocketClient]:
 
 
 class Account:
-    """A stream of entries 5-1, 5-2, 5-3 … by number, and what a follower of it is told."""
+    """A stream of entries 5-1, 5-2, 5-3 … by number, and what a follower of it receives."""
 
     def __init__(self, http: httpx.Client, client: SocketClient) -> None:
         self._http = http

@@ -11,6 +11,7 @@ import pytest
 from app.http.responses import GONE_EXTENSION
 from app.live.feeds import Feeds
 from app.main import App, create_app
+from app.metrics.counters import Counters
 from app.settings import Settings
 from app.sse.cursors import TailOptions
 from app.sse.tails import STALL_S_MAX, TailSource
@@ -151,7 +152,8 @@ async def world(settings: Settings) -> AsyncIterator[SseWorld]:
             await reader.leave()
         assert reader.request.exception() is None
     await settle()
-    assert (engine.waiting, len(app.gateway._feeds or ())) == (0, 0)  # noqa: SLF001 - nothing stays behind
+    tenants = app.gateway._tenants  # noqa: SLF001 - nothing stays behind
+    assert (engine.waiting, 0 if tenants is None else len(tenants.plain.feeds)) == (0, 0)
     engine.check()
     await engine.close()
     clock.let_be(asyncio.get_running_loop())
@@ -223,7 +225,7 @@ async def test_only_the_fields_that_are_asked_for(world: SseWorld) -> None:
 
 
 async def test_a_gap_is_told_without_an_id(world: SseWorld) -> None:
-    """A client that comes back right behind it is told again rather than not at all."""
+    """A client that comes back right behind it gets it again rather than not at all."""
     await world.add("1-0", "2-0", "3-0")
     await world.run(("XTRIM", "s", "MAXLEN", "1"))
     reader = world.read(query="after=1-0")
@@ -277,7 +279,7 @@ async def test_silence_is_broken_once_though_something_stirs(world: SseWorld) ->
     await settle()
     await world.pass_s(15.1)
     await world.pass_s(1)
-    world.app.gateway.feeds._feeds["s"].rewind(0)  # noqa: SLF001 - what a stream that is made again does
+    world.app.gateway.tenant("").feeds._feeds["s"].rewind(0)  # noqa: SLF001 - what a stream that is made again does
     await settle()
     assert reader.parser.comments == 1
 
@@ -313,7 +315,7 @@ async def test_a_shutdown_is_an_end_with_a_time_to_come_back(world: SseWorld) ->
 async def test_an_eventsource_is_never_answered_what_would_be_its_end(
     world: SseWorld, path: str, query: str
 ) -> None:
-    """Over limits and while the gateway stops it is told to come back, under 200 and without an ID: at any
+    """Over limits and while the gateway stops it is asked to come back, under 200 and without an ID: at any
     other status browsers give up for good. What it may not do, and what is not there, stays a refusal.
     """
     await world.run(("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM"))
@@ -366,7 +368,7 @@ async def test_a_client_that_leaves_is_noticed_at_once(world: SseWorld) -> None:
 
 
 async def test_a_client_that_takes_nothing_is_cut(world: SseWorld) -> None:
-    """After ten seconds, and nobody else notices."""
+    """After ten seconds, and no other client notices."""
     slow, fast = world.read(), world.read()
     await settle()
     slow.stall()
@@ -427,7 +429,7 @@ async def test_head_is_the_head_alone(world: SseWorld) -> None:
 
 
 async def test_several_streams_have_one_cursor(world: SseWorld) -> None:
-    """Each entry tells its stream, and an ID from which all of them go on; it is only good for these."""
+    """Each entry names its stream, and an ID from which all of them go on; it is only good for these."""
     await world.add("1-0", "5-0", stream="a")
     await world.add("3-0", stream="b")
     query = "stream=a&stream=b&after=0"
@@ -463,15 +465,15 @@ async def test_where_one_stream_is_refused_none_is_followed() -> None:
     with pytest.raises(EngineError):
         await engine.execute(added)
     feeds = Feeds(engine)
-    (await TailSource.begin(feeds, TailOptions(["a"], [0]), HandClock())).close()
+    (await TailSource.begin(feeds, TailOptions(["a"], [0]), HandClock(), Counters())).close()
     with pytest.raises(EngineError, match="storage_failed"):
-        await TailSource.begin(feeds, TailOptions(["a", "b"], [0, 0], mark="m"), HandClock())
+        await TailSource.begin(feeds, TailOptions(["a", "b"], [0, 0], mark="m"), HandClock(), Counters())
     assert len(feeds) == 0
     await engine.close()
 
 
 async def test_several_streams_are_live_together(world: SseWorld) -> None:
-    """Whichever gets an entry, and however many get one at once; a gap tells of which it is."""
+    """Whichever gets an entry, and however many get one at once; a gap names its stream."""
     reader = world.read("/v1/tail", "stream=a&stream=b")
     await settle()
     await world.add("1-0", stream="b")

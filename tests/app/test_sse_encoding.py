@@ -1,4 +1,4 @@
-"""Server-sent events as bytes: whatever is stored, a parser of the standard reads back what was meant."""
+"""Server-sent events as bytes: for any stored text, a parser of the standard reads back what was meant."""
 
 import re
 

@@ -49,7 +49,7 @@ async def test_entries_go_to_one_consumer_each(world: SseWorld) -> None:
 
 
 async def test_no_more_is_in_flight_than_asked_for(world: SseWorld) -> None:
-    """An acknowledgement by POST makes room, at once; one by another door is found within a second."""
+    """An acknowledgement by POST makes room, at once; one over another API is found within a second."""
     await begin(world)
     await world.add(*[f"{number}-0" for number in range(1, 8)])
     reader = consume(world, query="max_in_flight=2")
@@ -77,7 +77,7 @@ async def test_what_others_take_over_is_no_longer_in_flight(world: SseWorld) -> 
 
 
 async def test_a_consumer_that_comes_back_first_gets_what_it_holds(world: SseWorld) -> None:
-    """Whatever `Last-Event-ID` says: what came last may not have been worked on. Then what is new."""
+    """`Last-Event-ID` is ignored: what came last may not have been worked on. Then what is new."""
     await begin(world)
     await world.add("1-0", "2-0")
     first = consume(world)
@@ -92,7 +92,7 @@ async def test_a_consumer_that_comes_back_first_gets_what_it_holds(world: SseWor
 
 
 async def test_what_was_given_back_comes_before_what_is_new(world: SseWorld) -> None:
-    """A released entry is whoever's asks next."""
+    """A released entry goes to the next reader."""
     await begin(world)
     await world.add("1-0", "2-0")
     await world.http.post(f"{GROUP}/consumers/x/read", json={"count": 1})
@@ -128,7 +128,7 @@ async def test_what_is_worked_on_for_long_does_not_come_again(world: SseWorld) -
 
 @pytest.mark.parametrize("query", ["", "claim_min_idle_ms=1000"])
 async def test_what_a_consumer_releases_it_may_be_given_again(world: SseWorld, query: str) -> None:
-    """Whoever releases it: itself, or another that had taken it over meanwhile."""
+    """Released by itself, or by another that had taken it over meanwhile."""
     await begin(world)
     await world.add("1-0")
     reader = consume(world, query=query)
@@ -175,7 +175,7 @@ async def test_a_consumer_that_leaves_while_it_waits_was_given_nothing(world: Ss
 
 
 async def test_a_second_connection_of_a_consumer_ends_the_first(world: SseWorld) -> None:
-    """It gets what the first had; the first is told why."""
+    """It gets what the first had; the first learns why."""
     await begin(world)
     await world.add("1-0")
     first = consume(world)
@@ -284,7 +284,7 @@ async def test_what_cannot_be_consumed_is_refused(
     assert (reader.status, json.loads(reader.body)["code"]) == (status, code)
 
 
-async def test_deleted_entries_that_a_consumer_holds_are_told(world: SseWorld) -> None:
+async def test_deleted_entries_that_a_consumer_holds_are_reported(world: SseWorld) -> None:
     """Their fields are null: there is only the acknowledging left to do."""
     await begin(world)
     await world.add("1-0")

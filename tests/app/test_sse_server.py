@@ -60,7 +60,7 @@ def until(holds: Callable[[], Any], what: str, s_max: float = FOUND_S_MAX) -> No
 
 
 class Follower(threading.Thread):
-    """A browser: it comes back until it is told to stop, and notes the IDs of entries in their order."""
+    """A browser: it comes back until `stop`, and notes the IDs of entries in their order."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -203,7 +203,7 @@ def _pending(http: httpx.Client) -> list[Any]:
 
 @pytest.mark.parametrize("order", ["entry first", "end first"])
 def test_what_comes_with_the_clients_end_is_sent_or_given_back(server: Server, order: str) -> None:
-    """An entry and the end of the client's half, at once: whoever did not get the entry does not
+    """An entry and the end of the client's half, at once: a client that did not get the entry does not
     hold it, and it counts as never delivered.
     """
     body = b'{"fields":{"a":"1"}}'
@@ -227,7 +227,7 @@ def test_what_comes_with_the_clients_end_is_sent_or_given_back(server: Server, o
             read = {"count": 10, "claim_min_idle_ms": (1 << 53) - 1}
             http.post(f"{GROUP}/consumers/last/read", json=read).raise_for_status()
             ids = [one["id"] for one in _pending(http)]
-            assert len(ids) == 1, "it is there once, whoever has it"
+            assert len(ids) == 1, "it is there once, with either consumer"
             http.post(f"{GROUP}/ack", json={"ids": ids}).raise_for_status()
 
 

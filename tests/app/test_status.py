@@ -1,8 +1,9 @@
-"""What the gateway says of itself, and that a log that has failed is told to whoever runs it."""
+"""What the gateway says of itself, and that the operator learns of a failed log."""
 
 import errno
 import json
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import httpx
 import pytest
@@ -13,6 +14,8 @@ from app.settings import Settings
 from engine import Engine, Fsync, RewriteFailedError, SystemClock, entries
 from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage
+from tests.app.conftest import calling
+from tests.app.test_waits import WaitingClient
 
 Lines = list[dict[str, object]]
 
@@ -22,10 +25,6 @@ def lines() -> Iterator[Lines]:
     """What is logged."""
     with structlog.testing.capture_logs() as lines:
         yield lines  # type: ignore[misc]
-
-
-def _client(app: App) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080")
 
 
 async def test_the_status_says_how_the_gateway_is(http: httpx.AsyncClient, engine: Engine) -> None:
@@ -44,6 +43,23 @@ async def test_the_status_says_how_the_gateway_is(http: httpx.AsyncClient, engin
     assert (await http.get("/v1/status?a=1")).status_code == 400
 
 
+async def test_the_status_names_all_that_an_operator_looks_for(http: httpx.AsyncClient, app: App) -> None:
+    """Its version and limits, who is there and waits, how the last rewrite and backup went."""
+    waiting = WaitingClient(app, "GET", "/v1/streams/s/entries", b"after=$&wait=5000")
+    await waiting.waits(app)
+    status = (await http.get("/v1/status")).json()
+    assert set(status) == {
+        *("status", "version", "backend", "missing", "uptime_ms", "durability", "log", "memory"),
+        *("streams", "connections", "rewrite", "backup"),
+    }
+    assert status["version"] == version("weir-gateway")
+    assert status["log"]["unsynced_bytes"] <= status["log"]["bytes"]
+    assert status["memory"]["full"] is False
+    assert status["connections"] == {"open": 0, "following": 1, "waiting_reads": 1, "failed": 0}
+    assert (status["rewrite"]["state"], status["backup"]["state"]) == ("none", "none")
+    await waiting.leave()
+
+
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
 async def test_a_failed_disk_is_told_once_and_makes_it_not_ready(fsync: Fsync, lines: Lines) -> None:
     """One critical line with the reason and the remedy; 503 for probes; the status stays readable."""
@@ -52,14 +68,17 @@ async def test_a_failed_disk_is_told_once_and_makes_it_not_ready(fsync: Fsync, l
     await engine.start()
     app = create_app(Settings(log_requests="none"), SystemClock())
     app.gateway.open(engine)
-    async with _client(app) as http:
+    async with calling(app) as http:
         assert (await http.get("/healthz/ready")).status_code == 200
         storage.fail("append", errno.EIO)
         for _ in range(3):
             refused = await http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})
             assert (refused.status_code, refused.json()["code"]) == (503, "storage_failed")
         ready = await http.get("/healthz/ready")
-        assert (ready.status_code, ready.json()) == (503, {"status": "storage_failed"})
+        assert (ready.status_code, ready.json()) == (
+            503,
+            {"status": "storage_failed", "failing": ["log_failed"]},
+        )
         assert (await http.get("/healthz/live")).status_code == 200
         status = (await http.get("/v1/status")).json()
         assert (status["status"], status["log"]["answers_waiting"]) == ("storage_failed", 0)
@@ -70,7 +89,7 @@ async def test_a_failed_disk_is_told_once_and_makes_it_not_ready(fsync: Fsync, l
 
 
 async def test_a_log_that_fails_while_it_is_read_is_told_when_the_gateway_opens(lines: Lines) -> None:
-    """The first write may fail before anybody can be told."""
+    """The first write may fail before any client can learn it."""
     storage = MemoryStorage()
     engine = Engine.open(storage, clock=SystemClock(), fsync="always")
     await engine.start()
@@ -82,7 +101,7 @@ async def test_a_log_that_fails_while_it_is_read_is_told_when_the_gateway_opens(
     await engine.close()
 
 
-async def test_a_rewrite_that_fails_is_told(engine: Engine, app: App, lines: Lines) -> None:
+async def test_a_rewrite_that_fails_is_reported(engine: Engine, app: App, lines: Lines) -> None:
     """At error: the log goes on as it was."""
     storage = MemoryStorage()
     other = Engine.open(storage, clock=SystemClock(), fsync="always")

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from app.main import App
+from tests.app.conftest import store
 
 STREAM = "/v1/streams/s"
 NO_LIMITS = {
@@ -20,8 +21,7 @@ NO_LIMITS = {
 @pytest.fixture
 async def five(http: httpx.AsyncClient) -> httpx.AsyncClient:
     """A stream of 1-0 to 5-0."""
-    rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, 6)]
-    assert (await http.post(STREAM + "/entries", json={"entries": rows})).status_code == 201
+    await store(http, "s", 5)
     return http
 
 
@@ -59,6 +59,7 @@ async def test_a_stream_is_made_by_put(http: httpx.AsyncClient) -> None:
         "groups": 0,
         "retention": NO_LIMITS | {"max_len": 3},
         "archived_up_to": "0-0",
+        "expires_at": None,
         "memory_bytes": 0,
     }
     again = await http.put(STREAM, json={"retention": {"max_age_ms": 1000}})
@@ -277,7 +278,7 @@ async def test_a_page_has_a_sane_size(http: httpx.AsyncClient, query: str) -> No
 async def test_a_trim_removes_the_oldest(
     five: httpx.AsyncClient, body: dict[str, Any], deleted: int, left: str
 ) -> None:
-    """Exactly, unless told that about will do."""
+    """Exactly, unless `approx` is given."""
     answer = await five.post(STREAM + "/trim", json=body)
     assert answer.status_code == 200
     first = f"{left[0]}-0" if left else "0-0"
@@ -289,11 +290,11 @@ async def test_a_dry_run_only_tells(five: httpx.AsyncClient) -> None:
     """What would go, and what of it is pending."""
     await five.post(STREAM + "/groups", json={"name": "g", "start": "0"})
     await five.post(STREAM + "/groups/g/consumers/c/read", json={"count": 2})
-    told = await five.post(STREAM + "/trim", json={"maxlen": 2, "dry_run": True})
-    assert told.json() == {"deleted": 3, "first_id": "4-0", "pending_affected": 2}
+    result = await five.post(STREAM + "/trim", json={"maxlen": 2, "dry_run": True})
+    assert result.json() == {"deleted": 3, "first_id": "4-0", "pending_affected": 2}
     assert len(await entry_ids(five)) == 5
     done = await five.post(STREAM + "/trim", json={"maxlen": 2})
-    assert done.json() == told.json()
+    assert done.json() == result.json()
     assert len(await entry_ids(five)) == 2
 
 

@@ -9,7 +9,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import pytest
@@ -19,9 +19,10 @@ from uvicorn.server import ServerState
 from app.main import create_app
 from app.server import SOCKET_STALL_S_MAX, config
 from app.settings import Settings
-from engine import Engine, entries
+from engine import Engine, Fsync, Storage, entries
 from engine.commands import Cursor, EnsureGroup, XAdd
 from tests.engine.clocks import HandClock, let_threads_run, settle
+from tests.engine.conversation import SlowDisk
 
 # Each another number, so that no bound is taken for another.
 SETTINGS: Final = Settings(
@@ -104,9 +105,9 @@ class TimedWorld:
     def __init__(self, clock: HandClock, engine: Engine, *, fast_path: bool) -> None:
         self.clock = clock
         self.engine = engine
-        self._app = create_app(SETTINGS, clock, fast_path=fast_path)
-        self._app.gateway.open(engine)
-        self.config = config(SETTINGS, self._app)
+        self.app = create_app(SETTINGS, clock, fast_path=fast_path)
+        self.app.gateway.open(engine)
+        self.config = config(SETTINGS, self.app)
         self.config.load()
         self.state = ServerState()
         self.sockets: list[socket.socket] = []
@@ -134,18 +135,26 @@ class TimedWorld:
         await settle()
 
     async def fill(self, size: int) -> None:
-        """So many bytes of entries."""
+        """This number of bytes of entries."""
         body = entries.body([("a", "x" * (1 << 19))])
         await self.engine.execute(XAdd(stream="s", bodies=[body] * (size >> 19)))
 
 
 @pytest.fixture(params=[True, False], ids=["fast path", "full way"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[TimedWorld]:
+    async with timed_world(fast_path=request.param) as world:
+        yield world
+
+
+@asynccontextmanager
+async def timed_world(
+    storage: Storage | None = None, fsync: Fsync = "no", *, fast_path: bool
+) -> AsyncIterator[TimedWorld]:
     clock, loop = HandClock(), asyncio.get_running_loop()
     clock.drive(loop)
-    engine = Engine.open(None, clock=clock, fsync="no")
+    engine = Engine.open(storage, clock=clock, fsync=fsync)
     await engine.start()
-    world = TimedWorld(clock, engine, fast_path=request.param)
+    world = TimedWorld(clock, engine, fast_path=fast_path)
     yield world
     for client in world.sockets:
         client.close()
@@ -198,9 +207,10 @@ async def test_a_request_that_arrives_in_the_last_millisecond_is_answered(world:
 
 
 async def test_an_idle_connection_is_closed_at_its_time(world: TimedWorld) -> None:
-    """Each answer begins it anew."""
+    """Each answer begins it anew, also where the timer of an earlier one runs."""
     line = await world.connect()
-    for number in (1, 2):
+    # The parser takes a connection's first request, and has a timer of its own.
+    for number in (1, 2, 3, 4):
         await line.send(ENTRIES + b"\r\n")
         await line.until(lambda number=number: line.received.count(b"HTTP/1.1 ") == number)  # type: ignore[misc]
         await world.pass_ms(4_999)
@@ -220,8 +230,9 @@ async def test_an_idle_connection_is_closed_at_its_time(world: TimedWorld) -> No
 async def test_a_connection_whose_reader_waits_is_not_idle(world: TimedWorld, read: bytes) -> None:
     """However long ago its last answer was."""
     line = await world.connect()
-    await line.send(PUBLISH + b'{"fields":{"a":"1"}}')
-    await line.until(lambda: line.received.startswith(b"HTTP/1.1 201 "))
+    for number in (1, 2):
+        await line.send(PUBLISH + b'{"fields":{"a":"1"}}')
+        await line.until(lambda number=number: line.received.count(b"HTTP/1.1 201 ") == number)  # type: ignore[misc]
     await world.engine.execute(EnsureGroup(stream="s", group="g", start=Cursor.LATEST))
     await world.pass_ms(4_000)
     await line.send(read)
@@ -230,6 +241,40 @@ async def test_a_connection_whose_reader_waits_is_not_idle(world: TimedWorld, re
         assert await line.stays()
     await world.fill(1 << 19)
     await line.until(lambda: b"HTTP/1.1 200 " in line.received)
+
+
+async def test_a_connection_whose_answer_waits_for_the_disk_is_not_idle() -> None:
+    """However long that takes: its entry is stored, and its client learns that."""
+    disk = SlowDisk()
+    async with timed_world(disk, "always", fast_path=True) as world:
+        line = await world.connect()
+        for number in (1, 2):
+            await line.send(PUBLISH + b'{"fields":{"a":"1"}}')
+            await line.until(lambda number=number: line.received.count(b"HTTP/1.1 201 ") == number)  # type: ignore[misc]
+        disk.hold()
+        try:
+            await line.send(PUBLISH + b'{"fields":{"a":"1"}}')
+            for _ in range(3):
+                await world.pass_ms(5_000)
+                assert await line.stays()
+        finally:
+            disk.let_go()
+        await line.until(lambda: line.received.count(b"HTTP/1.1 201 ") == 3)
+
+
+async def test_the_time_of_an_idle_connection_begins_anew_whichever_way_a_request_goes(
+    world: TimedWorld,
+) -> None:
+    """Each way has a timer of its own, and takes the other's into account."""
+    line = await world.connect()
+    ways = (ENTRIES + b"\r\n", ENTRIES + b"X-Other: 1\r\n\r\n")
+    for number in range(1, 7):
+        await line.send(ways[number % 2])
+        await line.until(lambda number=number: line.received.count(b"HTTP/1.1 ") == number)  # type: ignore[misc]
+        await world.pass_ms(4_999)
+        assert await line.stays()
+    await world.pass_ms(1)
+    await line.ends()
 
 
 # ---- readers that take nothing
@@ -317,7 +362,7 @@ def frame(members: dict[str, Any]) -> bytes:
 
 
 def head_of(size: int, method: bytes, body: bytes) -> bytes:
-    """A request whose line and headers, with the blank line behind them, have so many bytes."""
+    """A request whose line and headers, with the blank line behind them, have this number of bytes."""
     line = (
         method + b" /v1/streams/s/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     )

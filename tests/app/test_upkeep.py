@@ -119,7 +119,7 @@ async def test_without_a_directory_there_are_none() -> None:
 
 
 class _HeldInThreads(SystemClock):
-    """It tells another thread than the loop's what time it is when it is let go."""
+    """It gives a thread other than the loop's the time at which it is released."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()

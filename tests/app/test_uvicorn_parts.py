@@ -19,7 +19,7 @@ HTTP_METHODS = (
 )
 HTTP_STATE = (
     *("cycle", "pipeline", "flow", "server_state", "timeout_keep_alive", "timeout_keep_alive_task"),
-    *("parser", "transport", "loop", "headers"),
+    *("parser", "transport", "loop", "headers", "tasks"),
 )
 SOCKET_METHODS = (
     *("connection_made", "connection_lost", "data_received", "handle_connect", "handle_cont", "handle_text"),
@@ -42,6 +42,12 @@ def _config() -> Config:
     config = uvicorn.Config(_App(), log_config=None)
     config.load()
     return config
+
+
+@pytest.mark.parametrize("name", ["pause_reading", "resume_reading"])
+def test_the_flow_control_of_uvicorn_has_the_method(name: str) -> None:
+    """It is replaced by one that stays paused while anything waits."""
+    assert inspect.isfunction(getattr(FlowControl, name))
 
 
 @pytest.mark.parametrize("name", HTTP_METHODS)

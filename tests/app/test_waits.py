@@ -9,6 +9,7 @@ import pytest
 
 from app.gateway import RecoveryProgress
 from app.main import App
+from tests.app.conftest import calling
 
 pytestmark = pytest.mark.both_ways
 
@@ -67,7 +68,7 @@ async def test_a_client_that_leaves_receives_nothing(app: App, http: httpx.Async
 
 
 async def test_a_command_that_blocks_ends_with_its_connection(app: App) -> None:
-    """BLOCK at the command door is a long-poll like any other."""
+    """BLOCK at the command API is a long-poll like any other."""
     client = WaitingClient(app, "POST", "/v1/commands", body=b'["XREAD","BLOCK","0","STREAMS","s","$"]')
     await client.waits(app)
     await client.leave()
@@ -75,15 +76,15 @@ async def test_a_command_that_blocks_ends_with_its_connection(app: App) -> None:
 
 
 async def test_too_many_waiting_reads_are_429(app: App, http: httpx.AsyncClient) -> None:
-    """The limit is told with Retry-After, and goes when a reader goes."""
+    """The refusal has Retry-After; a reader that leaves makes room."""
     path, query = "/v1/streams/s/entries", b"after=$&wait=5000"
     clients = [WaitingClient(app, "GET", path, query) for _ in range(3)]
     await clients[0].waits(app, 3)
     answer = await http.get(f"{path}?{query.decode()}")
     assert (answer.status_code, answer.json()["code"]) == (429, "too_many_waiters")
     assert answer.headers["retry-after"] == "1"
-    door = await http.post("/v1/commands", json=["XREAD", "BLOCK", "10", "STREAMS", "s", "$"])
-    assert (door.status_code, door.json()["error"][:3]) == (429, "ERR")
+    command = await http.post("/v1/commands", json=["XREAD", "BLOCK", "10", "STREAMS", "s", "$"])
+    assert (command.status_code, command.json()["error"][:3]) == (429, "ERR")
     for client in clients:
         await client.leave()
     assert (await http.get(f"{path}?after=$&wait=1")).status_code == 200
@@ -129,13 +130,12 @@ async def test_a_command_that_waits_is_refused_as_all_work_is_when_draining(app:
 
 async def test_before_recovery_there_is_only_health(closed_app: App) -> None:
     """Live at once, not ready; work is 503 `starting` before its body is read."""
-    transport = httpx.ASGITransport(closed_app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
+    async with calling(closed_app) as http:
         assert (await http.get("/healthz/live")).status_code == 200
         assert (await http.get("/healthz/ready")).json() == {"status": "starting"}
         closed_app.gateway.progress = RecoveryProgress("loading", 10, 100)
-        told = {"step": "loading", "done_bytes": 10, "total_bytes": 100}
-        assert (await http.get("/healthz/ready")).json() == {"status": "starting", "progress": told}
+        result = {"step": "loading", "done_bytes": 10, "total_bytes": 100}
+        assert (await http.get("/healthz/ready")).json() == {"status": "starting", "progress": result}
         for path in ("/v1/streams/s/entries", "/v1/commands", "/v1/streams/s/groups"):
             answer = await http.post(path, content=b"not even JSON")
             assert (answer.status_code, answer.json()["code"]) == (503, "starting")

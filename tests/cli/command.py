@@ -88,7 +88,7 @@ def on_a_terminal(url: str, *words: str) -> tuple[bytes, bytes]:
 
 
 def redis(url: str, *command: object) -> Any:
-    """A Redis command through the command door; its result."""
+    """A Redis command over the command API; its result."""
     return call(url, "/v1/commands", [str(word) for word in command])["result"]
 
 
@@ -112,7 +112,7 @@ def pairs(flat: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def fill(url: str, stream: str, count: int) -> None:
-    """So many entries, `1-0` with the field n = 1 and so on."""
+    """Return `count` entries, `1-0` with the field n = 1 and so on."""
     for number in range(1, count + 1):
         redis(url, "XADD", stream, f"{number}-0", "n", number)
 

@@ -1,6 +1,6 @@
-"""One gateway for all tests of the command line; each test takes streams of its own.
+"""One gateway for all tests of the command line, and a Redis; each test takes streams of its own.
 
-Knows: when it starts and stops. Must never know: what a test does with it.
+Knows: when they start and stop. Must never know: what a test does with them.
 """
 
 import re
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.redis_server import RedisServer
 from tests.server import Server
 
 
@@ -16,6 +17,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A running gateway; who kills one takes one of his own."""
     # Tests compare streams of 20 000 entries whole, in one answer.
     with Server(tmp_path_factory.mktemp("cli") / "data", "--set", "count_max=20000") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as running:
         yield running
 
 

@@ -1,6 +1,6 @@
-"""A link to a gateway that goes wrong as it is told to.
+"""A link to a gateway that fails on request.
 
-Knows: HTTP/1.1 enough to pass one request on, and two ways to fail.
+Knows: HTTP/1.1 enough to pass one request on, and three ways to fail.
 Must never know: what is tested with it.
 """
 
@@ -13,6 +13,7 @@ from typing import Final
 
 PASS: Final = "pass"
 LOSE: Final = "lose the answer"
+DROP: Final = "drop the request"
 BUSY: Final = 429
 STARTING: Final = 503
 BAD_GATEWAY: Final = 502
@@ -20,7 +21,7 @@ _HOP: Final = ("content-length", "transfer-encoding", "connection", "host")
 
 
 class FlakyLink(ThreadingHTTPServer):
-    """`plan` is what becomes of requests in turn; what is beyond it passes. `seen` has their keys."""
+    """`plan` says what happens to each request in turn; what is beyond it passes. `seen` has their keys."""
 
     daemon_threads = True
 
@@ -45,6 +46,9 @@ class _LinkHandler(BaseHTTPRequestHandler):
         step = self.server.plan.pop(0) if self.server.plan else PASS
         if isinstance(step, int):
             self._answer(step, b"<html>not for you</html>", {"retry-after": "0"})
+            return
+        if step == DROP:
+            self.close_connection = True
             return
         connection = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=30)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}

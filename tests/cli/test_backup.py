@@ -17,7 +17,7 @@ def run(command: str, place: Path, data: Path, *words: str) -> Ended:
     return weir(NOWHERE, command, str(place), "--data", str(data), *words)
 
 
-def told(url: str, path: str) -> object:
+def stored(url: str, path: str) -> object:
     with urllib.request.urlopen(f"{url}{path}", timeout=30) as answer:
         return json.loads(answer.read())
 
@@ -32,7 +32,7 @@ def seen(url: str) -> list[object]:
 
 
 def generation(url: str) -> str:
-    stream = told(url, "/v1/streams/orders")
+    stream = stored(url, "/v1/streams/orders")
     assert isinstance(stream, dict)
     return str(stream["generation"])
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,34 +21,61 @@ def weir(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_version_is_printed() -> None:
     """Name and version, exit code 0."""
-    told = weir("--version")
-    assert (told.returncode, told.stdout.split()[0]) == (0, "weir")
+    result = weir("--version")
+    assert (result.returncode, result.stdout.split()[0]) == (0, "weir")
 
 
 def test_config_prints_what_is_in_force(tmp_path: Path) -> None:
     """Each setting with its source and what it is for, as lines that the file could have."""
     file = tmp_path / "weir.toml"
     file.write_text("count_max = 9\n")
-    told = weir("config", "--port", "99", "--set", "count_default=5", WEIR_FSYNC="no", WEIR_CONFIG=str(file))
-    lines = told.stdout.splitlines()
-    assert told.returncode == 0
+    result = weir(
+        "config", "--port", "99", "--set", "count_default=5", WEIR_FSYNC="no", WEIR_CONFIG=str(file)
+    )
+    lines = result.stdout.splitlines()
+    assert result.returncode == 0
     for line, source in [("port = 99", "flag"), ("count_default = 5", "flag"), ("count_max = 9", "file")]:
         assert f"({source})" in lines[lines.index(line) - 1]
     assert "(environment)" in lines[lines.index('fsync = "no"') - 1]
 
 
+def test_config_takes_every_flag_of_serve(tmp_path: Path) -> None:
+    """What a server would be started with can be looked at before."""
+    flags = {
+        "admin-host": "::1",
+        "admin-port": "9090",
+        "backend": "embedded",
+        "data": str(tmp_path),
+        "fronts": "2",
+        "fsync": "always",
+        "host": "127.0.0.2",
+        "port": "99",
+        "resp-host": "127.0.0.3",
+        "resp-port": "6379",
+        "resp-socket": "redis.sock",
+    }
+    listed = set(re.findall(r"--([a-z-]+)", weir("serve", "--help").stdout))
+    assert listed - {"insecure", "config", "set", "help"} == set(flags)
+    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    result = weir("config", *words, "--insecure")
+    assert result.returncode == 0, result.stderr
+    shown = tomllib.loads(result.stdout)
+    assert {name: str(shown[name.replace("-", "_")]) for name in flags} == flags
+    assert shown["insecure"] is True
+
+
 def test_a_variable_that_is_no_setting_is_named(tmp_path: Path) -> None:
     """With what is meant, by `weir config` and in the log of a server, before its data is opened."""
-    told = weir("config", WEIR_FSYNK="no", WEIR_COLOUR="red", WEIR_FSYNC="no")
-    assert told.returncode == 0
-    assert told.stderr.splitlines() == [
+    result = weir("config", WEIR_FSYNK="no", WEIR_COLOUR="red", WEIR_FSYNC="no")
+    assert result.returncode == 0
+    assert result.stderr.splitlines() == [
         "weir: WARNING: WEIR_COLOUR is no setting",
         "weir: WARNING: WEIR_FSYNK is no setting: do you mean WEIR_FSYNC?",
     ]
     (tmp_path / "data").write_text("no directory: the server ends at once")
-    told = weir("serve", "--port", "0", "--data", str(tmp_path / "data"), WEIR_FSYNK="no")
-    assert told.returncode != 0
-    warning = json.loads(told.stderr.splitlines()[0])
+    result = weir("serve", "--port", "0", "--data", str(tmp_path / "data"), WEIR_FSYNK="no")
+    assert result.returncode != 0
+    warning = json.loads(result.stderr.splitlines()[0])
     assert (warning["level"], warning["event"]) == ("warning", "unknown variable")
     assert (warning["name"], warning["nearest"]) == ("WEIR_FSYNK", "WEIR_FSYNC")
 
@@ -67,7 +96,7 @@ def test_a_variable_that_is_no_setting_is_named(tmp_path: Path) -> None:
 )
 def test_wrong_usage_ends_with_2(words: tuple[str, ...]) -> None:
     """A sentence on standard error, no trace."""
-    told = weir(*words)
-    assert told.returncode == 2
-    assert told.stderr
-    assert "Traceback" not in told.stderr
+    result = weir(*words)
+    assert result.returncode == 2
+    assert result.stderr
+    assert "Traceback" not in result.stderr

@@ -4,6 +4,7 @@ Knows: the command line as a whole. Must never know: what single commands do.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,31 @@ def test_help_names_every_command_and_waits_for_no_library() -> None:
     assert done.stdout.split() == []
     shown = weir(NOWHERE, "--help").out
     assert all(f" {command} " in shown for command in (*COMMANDS, *LOCAL))
+
+
+_INTERRUPTED: Final = """
+import importlib.abc, os, signal, sys
+
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+signal.signal(signal.SIGINT, signal.{handler})
+sys.argv = ["weir", "--version"]
+from weir.cli.entry import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("handler", "exit_code"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)])
+def test_ctrl_c_during_an_import_ends_without_a_trace(handler: str, exit_code: int) -> None:
+    """As it ends any program; where a script has it ignored, it is."""
+    program = _INTERRUPTED.replace("{handler}", handler)
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (exit_code, "")
 
 
 @pytest.mark.alone

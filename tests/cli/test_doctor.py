@@ -56,6 +56,13 @@ def test_a_gateway_that_is_away() -> None:
     assert (found["check"], found["state"]) == ("gateway", "wrong")
 
 
+def test_a_log_that_a_server_has() -> None:
+    found = _examined(backend="Valkey 9.1.2", log=None, durability={"fsync": None, "answers": "memory"})[
+        "log"
+    ]
+    assert (found.state, found.detail) == ("ok", "kept by Valkey 9.1.2, memory")
+
+
 @pytest.mark.parametrize(
     ("used", "full", "state"), [(90, False, "ok"), (91, False, "warning"), (100, True, "wrong")]
 )

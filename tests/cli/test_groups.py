@@ -1,6 +1,6 @@
 """`weir groups`, `weir pending`, `weir claim`.
 
-Knows: who was given what, and what must be told about it. Must never know: routes.
+Knows: who was given what, and what must be printed about it. Must never know: routes.
 """
 
 import pytest

@@ -1,14 +1,17 @@
 """`weir lag`: what it prints, draws and refuses, and that it says what the gateway says of its groups."""
 
+import json
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.cli.command import environment, weir
+from tests.cli.command import begun, environment, weir
 from weir import Client
 from weir.cli.group_lag import FALLING_BEHIND, GroupLag, GroupSelection, LagHistory, sample_groups
 
@@ -58,7 +61,7 @@ def test_one_sample_is_a_table(url: str, orders: str) -> None:
 
 
 def test_two_samples_have_rates(url: str, orders: str) -> None:
-    """As JSON, with every member, whatever was found."""
+    """As JSON, with every member in every case."""
     done = weir(url, "lag", orders, "--group", "audit", "--over", "50ms", "--json")
     (row,) = done.objects
     assert (row["stream"], row["group"], row["behind"]) == (orders, "audit", 100)
@@ -96,6 +99,13 @@ def test_a_gateway_that_is_away_ends_one_report() -> None:
     assert "Traceback" not in done.err
 
 
+def test_an_empty_report_says_so(url: str) -> None:
+    """A misspelt stream is not taken for one without lag. Programs find no line."""
+    done = weir(url, "lag", "missing", "--over", "0")
+    assert (done.code, done.err) == (0, "weir: no group was found\n")
+    assert weir(url, "lag", "missing", "--over", "0", "--json").out == ""
+
+
 def test_nothing_heavy_is_loaded_for_it(url: str) -> None:
     """Neither Spark nor what draws."""
     program = (
@@ -109,6 +119,22 @@ def test_nothing_heavy_is_loaded_for_it(url: str) -> None:
         [sys.executable, "-c", program], env=environment(url), capture_output=True, text=True, check=True
     )
     assert ran.stdout.strip() == "[]"
+
+
+def test_it_reports_again_until_it_is_interrupted(url: str, orders: str) -> None:
+    process = begun(url, "lag", orders, "--group", "audit", "--every", "200ms", "--json")
+    late = threading.Timer(30, process.kill)
+    late.start()
+    try:
+        assert process.stdout is not None
+        assert [json.loads(process.stdout.readline())["behind"] for _ in range(3)] == [100] * 3
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+        assert (process.returncode, err) == (0, "")
+    finally:
+        late.cancel()
+        process.kill()
+        process.communicate()
 
 
 def test_the_oldest_pending_entry_is_shown(url: str, orders: str) -> None:

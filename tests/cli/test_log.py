@@ -1,4 +1,4 @@
-"""`weir log`: what is in the files is told, beside a server too, and mended only where somebody agrees."""
+"""`weir log`: it shows what is in the files, also beside a running server, and repairs only after a yes."""
 
 import base64
 import json
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli.directory import opened
 from tests.cli.command import Ended, fill, redis, weir, work
 from tests.server import Server
 
@@ -61,11 +62,11 @@ def starts(data: Path) -> list[str]:
 def test_a_sound_log_is_called_sound(data: Path) -> None:
     """File by file, for people and as one object for programs; nothing is touched."""
     before = contents(data)
-    told = log(data, "check")
-    assert (told.code, told.err) == (0, "")
-    assert told.lines[0].split() == ["file", "position", "frames", "bytes", "state"]
-    assert told.lines[1].split()[0] == SEGMENT
-    assert told.lines[-1].startswith("sound: ")
+    result = log(data, "check")
+    assert (result.code, result.err) == (0, "")
+    assert result.lines[0].split() == ["file", "position", "frames", "bytes", "state"]
+    assert result.lines[1].split()[0] == SEGMENT
+    assert result.lines[-1].startswith("sound: ")
     (verdict,) = log(data, "check", "--json").objects
     assert (verdict["state"], verdict["torn_bytes"], verdict["clean_stop"]) == ("sound", 0, True)
     assert verdict["files"][0]["bytes"] == (data / SEGMENT).stat().st_size
@@ -76,16 +77,16 @@ def test_the_directory_may_come_from_the_environment(data: Path, tmp_path: Path)
     """As `weir serve` has it: from a file of settings, too."""
     file = tmp_path / "weir.toml"
     file.write_text(f'data = "{data}"\n')
-    told = weir(NOWHERE, "log", "check", also={"WEIR_CONFIG": str(file)})
-    assert told.lines[-1].startswith("sound: ")
+    result = weir(NOWHERE, "log", "check", also={"WEIR_CONFIG": str(file)})
+    assert result.lines[-1].startswith("sound: ")
 
 
 def test_a_server_may_run_meanwhile(tmp_path: Path) -> None:
     """Looking takes no lock, and what is written meanwhile is no damage."""
     with Server(tmp_path / "data") as server:
         fill(server.url, "orders", 20)
-        told = log(tmp_path / "data", "check")
-        assert (told.code, told.err) == (0, "")
+        result = log(tmp_path / "data", "check")
+        assert (result.code, result.err) == (0, "")
         dumped = log(tmp_path / "data", "dump")
         assert dumped.code == 0
         assert len(dumped.lines) > 20
@@ -98,9 +99,9 @@ def test_a_torn_tail_is_no_damage(data: Path) -> None:
     size = (data / SEGMENT).stat().st_size
     with (data / SEGMENT).open("ab") as file:
         file.write(bytes(512))
-    told = log(data, "check")
-    assert told.code == 0
-    assert f"in {SEGMENT}.torn-{size}" in told.out
+    result = log(data, "check")
+    assert result.code == 0
+    assert f"in {SEGMENT}.torn-{size}" in result.out
     (verdict,) = log(data, "check", "--json").objects
     assert (verdict["state"], verdict["torn_bytes"]) == ("torn", 512)
     assert (data / SEGMENT).stat().st_size == size + 512
@@ -110,27 +111,35 @@ def test_damage_is_refused_with_its_place_and_what_to_do(data: Path) -> None:
     """File, offset, reason, remedy; exit code 3, of the dump too, which shows what it can."""
     whole = len(log(data, "dump").lines)
     spoil(data / SEGMENT, 300)
-    told = log(data, "check")
-    assert told.code == 3
-    assert told.err.startswith(f"weir: {SEGMENT}, offset ")
-    assert "run `weir log repair`" in told.err
+    result = log(data, "check")
+    assert result.code == 3
+    assert result.err.startswith(f"weir: {SEGMENT}, offset ")
+    assert "run `weir log repair`" in result.err
     (verdict,) = log(data, "check", "--json").objects
     assert verdict["state"] == "refused"
     assert verdict["refusal"]["file"] == SEGMENT
+    assert verdict["files"][0]["fault"]["offset"] == verdict["refusal"]["offset"]
     dumped = log(data, "dump")
     assert dumped.code == 3
     assert len(dumped.lines) < whole
     assert dumped.objects[-1]["damage"] == verdict["refusal"]["reason"].removesuffix(", in what was synced")
 
 
+def test_a_directory_is_free_after_each_command(data: Path) -> None:
+    """Within one process, too."""
+    for _ in range(2):
+        with opened(data) as storage:
+            storage.lock()
+
+
 @pytest.mark.parametrize("command", ["check", "dump", "repair"])
 def test_what_is_no_log_is_refused(tmp_path: Path, command: str) -> None:
     """A mistyped path, an empty directory: exit code 3, and nothing is made there."""
     for path in (tmp_path / "nowhere", tmp_path):
-        told = log(path, command)
-        assert told.code == 3
-        assert told.err.startswith("weir: data directory")
-        assert "Traceback" not in told.err
+        result = log(path, command)
+        assert result.code == 3
+        assert result.err.startswith("weir: data directory")
+        assert "Traceback" not in result.err
     assert not [file for file in tmp_path.iterdir() if file.name != "lock"]
 
 
@@ -166,13 +175,13 @@ def test_bytes_in_a_dump_are_base64(tmp_path: Path) -> None:
 
 
 def test_a_repair_asks_first(data: Path) -> None:
-    """It tells to the byte what would be lost; without a yes nothing changes."""
+    """It names to the byte what would be lost; without a yes nothing changes."""
     spoil(data / SEGMENT, 300)
     before = contents(data)
-    told = log(data, "repair", given=b"n\n")
-    assert told.code == 1
-    assert "given up are" in told.out
-    assert "nothing more was changed" in told.err
+    result = log(data, "repair", given=b"n\n")
+    assert result.code == 1
+    assert "given up are" in result.out
+    assert "nothing more was changed" in result.err
     assert contents(data) == {**before, "lock": contents(data)["lock"]}
 
 
@@ -182,8 +191,8 @@ def test_a_repaired_log_starts(data: Path) -> None:
     at = spoiled.index(b'{"id":"4-0"')
     spoil(data / SEGMENT, at + 20)
     broken = (data / SEGMENT).read_bytes()
-    told = log(data, "repair", "--yes")
-    assert (told.code, told.err) == (0, "")
+    result = log(data, "repair", "--yes")
+    assert (result.code, result.err) == (0, "")
     assert (data / f"{SEGMENT}.set-aside").read_bytes() == broken
     assert log(data, "check").code == 0
     assert "nothing to repair" in log(data, "repair").out
@@ -212,19 +221,26 @@ def test_what_cannot_be_saved_is_told(data: Path) -> None:
     """Exit code 3, and nothing is changed."""
     spoil(data / SEGMENT, 0)
     before = contents(data)
-    told = log(data, "repair", "--yes")
-    assert told.code == 3
-    assert "restore a backup" in told.err
+    result = log(data, "repair", "--yes")
+    assert result.code == 3
+    assert "restore a backup" in result.err
     assert contents(data) == {**before, "lock": contents(data)["lock"]}
 
 
 def test_a_rewrite_leaves_what_is_in_it(data: Path) -> None:
     """Offline it opens the log; a server that has it is asked instead. A restart finds the same."""
-    told = log(data, "rewrite")
-    assert (told.code, told.err) == (0, "")
-    assert told.out.startswith("rewritten in ")
-    names = [file["file"] for file in log(data, "check", "--json").objects[0]["files"]]
-    assert [name.partition("-")[0] for name in names] == ["base", "segment"]
+    result = log(data, "rewrite")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("rewritten in ")
+    base, segment = log(data, "check", "--json").objects[0]["files"]
+    assert [file["file"].partition("-")[0] for file in (base, segment)] == ["base", "segment"]
+    frames = log(data, "dump").objects
+    assert {frame["position"] for frame in frames if frame["file"] == base["file"]} == {base["position"]}
+    assert all(
+        frame["position"] == segment["position"] + frame["offset"]
+        for frame in frames
+        if frame["file"] == segment["file"]
+    )
     with Server(data) as server:
         pending = redis(server.url, "XPENDING", "orders", "g")
         asked = weir(server.url, "log", "rewrite", "--data", str(data), "--json")

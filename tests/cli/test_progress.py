@@ -1,4 +1,4 @@
-"""Progress: how often it is told, and that it leaves nothing behind on a terminal."""
+"""Progress: how often it is shown, and that it leaves nothing behind on a terminal."""
 
 import io
 

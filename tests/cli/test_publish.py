@@ -14,7 +14,8 @@ import pytest
 
 from tests.cli.command import WEIR, begun, environment, on_a_terminal, redis, values, weir
 from tests.cli.link import BAD_GATEWAY, BUSY, LOSE, PASS, STARTING, link
-from tests.server import Server
+from tests.server import Server, free_port
+from weir.cli import publish
 
 ENTRIES: Final = 20_000
 WAIT_S_MAX: Final = 30.0
@@ -27,7 +28,7 @@ def numbered(path: Path, count: int = ENTRIES) -> Path:
 
 
 def length_beyond(url: str, stream: str, least: int) -> int:
-    """Wait until a stream has more than so many entries; its length then."""
+    """Wait until a stream has more than `count` entries; returns its length."""
     deadline = time.monotonic() + WAIT_S_MAX
     while time.monotonic() < deadline:
         if (length := int(redis(url, "XLEN", stream))) > least:
@@ -142,6 +143,41 @@ def test_a_file_is_stored_once_however_often_it_is_published(url: str, stream: s
     assert redis(url, "XLEN", stream) == 5_000
 
 
+def test_what_another_program_has_read_of_standard_input_is_left_out(
+    url: str, stream: str, tmp_path: Path
+) -> None:
+    """As in `{ read -r title; weir publish s; } < FILE`. The rest is stored once, as a file is."""
+    file = tmp_path / "rows"
+    file.write_bytes(b"title\none\ntwo\n")
+    for _ in range(2):
+        with file.open("rb", buffering=0) as content:
+            content.seek(len(b"title\n"))
+            subprocess.run(
+                [*WEIR, "publish", stream],
+                stdin=content,
+                stdout=subprocess.DEVNULL,
+                env=environment(url),
+                check=True,
+            )
+    assert values(url, stream, "data") == ["one", "two"]
+
+
+@pytest.mark.parametrize(("count", "said"), [(3, False), (4, True)])
+def test_more_batches_than_the_gateway_remembers_are_said(
+    url: str,
+    stream: str,
+    count: int,
+    said: bool,  # noqa: FBT001 - a parameter
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The same again would store some twice; as many as it remembers are stored once."""
+    monkeypatch.setattr(publish, "REMEMBERED_KEYS_MAX", 3)
+    publish.publish(stream, [str(numbered(tmp_path / "rows.ndjson", count))], batch=1, url=url)
+    assert ("would store some twice" in capsys.readouterr().err) == said
+
+
 def test_the_same_words_through_a_pipe_are_new_each_time(url: str, stream: str) -> None:
     """Two equal heartbeats are two entries, unless a --resume-key says that they are one run."""
     for _ in range(2):
@@ -193,7 +229,7 @@ def test_ctrl_c_says_what_is_stored_and_how_to_go_on(url: str, stream: str, tmp_
     _, err = process.communicate(timeout=WAIT_S_MAX)
     assert process.returncode == 1
     assert err.count("\n") == 1, err
-    assert "to go on: the same again" in err
+    assert "run it again to go on" in err
     assert weir(url, *words).code == 0
     assert redis(url, "XLEN", stream) == ENTRIES
 
@@ -223,11 +259,15 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_key(server: Server, str
 
 
 def test_patience_ends(server: Server, stream: str) -> None:
-    """With --retry-for 0 the first trouble is the last, and is told in one line."""
+    """With --retry-for 0 the first failure is the last, and is printed in one line; one second ends too."""
     with link(server.port, STARTING) as flaky:
         done = weir(flaky.url, "publish", stream, "--retry-for", "0", given=b"1\n")
     assert done.code == 1
     assert done.err == "weir: the gateway answered 503 Service Unavailable\n"
+    away = f"http://127.0.0.1:{free_port()}"
+    done = weir(away, "publish", stream, "--retry-for", "1s", given=b"1\n")
+    assert done.code == 1
+    assert "connection refused; trying again" in done.err
 
 
 def test_a_proxy_without_a_gateway_behind_it_is_asked_again(server: Server, stream: str) -> None:
@@ -246,7 +286,7 @@ def test_a_refusal_names_the_line_of_the_input(url: str, stream: str) -> None:
     assert done.code == 1
     stored, refused = done.err.splitlines()
     assert stored == (
-        "weir: stored 2 entries; to go on: the same again, with --resume-key k if the input is mended"
+        "weir: stored 2 entries; run it again to go on, with --resume-key k if the input is mended"
     )
     assert refused.startswith("weir: line 5: a: values are strings, numbers or booleans")
     assert refused.endswith(" (invalid)")

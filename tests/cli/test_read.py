@@ -13,7 +13,7 @@ BEYOND_A_PAGE: Final = 2_345
 
 
 def test_a_range_is_read_across_pages(url: str, stream: str) -> None:
-    """--all and a large --count give everything in order, whatever one answer holds; --count is exact."""
+    """--all and a large --count give everything in order, over any number of answers; --count is exact."""
     entries = [{"id": f"{number}-0", "fields": {"n": str(number)}} for number in range(1, BEYOND_A_PAGE + 1)]
     redis(url, "XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
     call(
@@ -22,6 +22,10 @@ def test_a_range_is_read_across_pages(url: str, stream: str) -> None:
     assert weir(url, "read", stream, "--all", "--json").objects == entries
     assert weir(url, "read", stream, "--all", "--reverse", "--json").objects == entries[::-1]
     assert weir(url, "read", stream, "--count", "2000", "--json").objects == entries[:2000]
+    moment = "1970-01-01T00:00:01.200Z"
+    assert weir(url, "read", stream, "--all", "--since", moment, "--json").objects == entries[1_199:]
+    until = weir(url, "read", stream, "--all", "--reverse", "--until", moment, "--json")
+    assert until.objects == entries[1_199::-1]
     assert weir(url, "read", stream, "--json").objects == entries[:100]
 
 
@@ -53,7 +57,7 @@ def test_a_stream_that_is_not_there_is_named(url: str, stream: str) -> None:
 
 
 def test_a_refusal_is_one_line_with_its_code(url: str, stream: str) -> None:
-    """What the gateway refuses is told in its words."""
+    """A refusal is printed in the gateway's words."""
     done = weir(url, "read", stream, "--start", "\x1b[31m")
     assert done.code == 1
     assert done.err.count("\n") == 1

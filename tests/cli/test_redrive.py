@@ -14,7 +14,7 @@ from weir.cli.redrive import RedriveCalls
 
 
 def dead_letter(url: str, stream: str, count: int, reason: str = "bad") -> list[str]:
-    """So many entries that died, 5-0 and so on; the IDs of their dead letters."""
+    """Make `count` entries that died, 5-0 and so on; the IDs of their dead letters."""
     commands = [["XADD", stream, f"5-{number}", "n", number] for number in range(count)]
     commands.append(["XGROUP", "CREATE", stream, "g", "0"])
     commands.append(["XREADGROUP", "GROUP", "g", "c", "COUNT", count, "STREAMS", stream, ">"])

@@ -39,9 +39,27 @@ def test_a_batch_has_as_many_entries_as_the_limit(tmp_path: Path) -> None:
     assert [one.numbers for one in found] == [[1, 2], [3, 4], [5]]
 
 
+def test_a_last_line_without_an_end_is_a_line(tmp_path: Path) -> None:
+    (found,) = read(tmp_path / "rows", b'{"n":1}\n{"n":2}', Format.NDJSON)
+    assert (found.numbers, found.body) == ([1, 2], b'{"n":1}\n{"n":2}')
+
+
 def test_a_byte_order_mark_is_one_at_the_beginning_alone(tmp_path: Path) -> None:
     (found,) = read(tmp_path / "rows", "\ufeffa\n\ufeff1\n".encode(), Format.CSV)
     assert found.body == '{"a": "\ufeff1"}'.encode()
+
+
+def test_a_live_source_is_silent_after_the_last_of_its_lines() -> None:
+    """Several come at once as a rule: a batch ends after all of them, and not before."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"one\ntwo\n")
+        lines = Lines(reading, live=True)
+        found = [(line, lines.is_silent) for _, line in zip(range(2), lines, strict=False)]
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert found == [(b"one", False), (b"two", True)]
 
 
 def test_batches_that_are_full_by_their_bytes_are_numbered(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """`weir streams`, `weir info`, `weir trim`.
 
-Knows: what is in the streams, and what must be told about it. Must never know: routes.
+Knows: what is in the streams, and what must be printed about it. Must never know: routes.
 """
 
 import pytest
@@ -32,10 +32,10 @@ def test_more_streams_than_a_page_are_all_listed(url: str, stream: str) -> None:
 
 
 def test_a_stream_is_described(url: str, stream: str) -> None:
-    """Everything that the gateway tells of it, one member a line."""
+    """Everything that the gateway says of it, one member a line."""
     work(url, stream)
-    told = weir(url, "info", stream, "--json").objects[0]
-    assert (told["name"], told["length"], told["groups"], told["last_id"]) == (stream, 5, 1, "5-0")
+    result = weir(url, "info", stream, "--json").objects[0]
+    assert (result["name"], result["length"], result["groups"], result["last_id"]) == (stream, 5, 1, "5-0")
     lines = weir(url, "info", stream).lines
     assert f"name {stream}" in [" ".join(line.split()) for line in lines]
     assert ["last", "id", "5-0"] in [cells(line) for line in lines]
@@ -53,7 +53,7 @@ def test_what_is_not_there_is_told_with_its_code(url: str, stream: str, command:
 
 
 def test_a_trim_can_be_tried_first(url: str, stream: str) -> None:
-    """--dry-run tells what would go and removes nothing; without it, it goes."""
+    """--dry-run says what would go and removes nothing; without it, it goes."""
     fill(url, stream, 5)
     assert weir(url, "trim", stream, "--maxlen", "2", "--dry-run").out.startswith("would remove 3 entries")
     assert redis(url, "XLEN", stream) == 5
@@ -63,8 +63,13 @@ def test_a_trim_can_be_tried_first(url: str, stream: str) -> None:
     assert redis(url, "XLEN", stream) == 0
 
 
+@pytest.mark.parametrize("words", [[], ["--maxlen", "1", "--minid", "5-0"]])
+def test_a_trim_has_one_bound(url: str, stream: str, words: list[str]) -> None:
+    assert weir(url, "trim", stream, *words).code == 2
+
+
 def test_a_guarded_trim_stops_at_what_a_group_has_not_finished(url: str, stream: str) -> None:
-    """It removes nothing then, and says why; pending entries that go are told."""
+    """It removes nothing then, and says why; pending entries that go are counted."""
     work(url, stream)
     done = weir(url, "trim", stream, "--maxlen", "1", "--guard")
     assert done.code == 1

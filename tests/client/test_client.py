@@ -24,6 +24,26 @@ def test_what_is_published_is_read_as_it_was(url: str, stream: str) -> None:
     assert (entry.id, entry.stream, entry.deleted) == (published.id, stream, False)
 
 
+def test_a_program_that_starts_before_its_gateway_waits_for_it(tmp_path: Path) -> None:
+    later = Server(tmp_path / "data")
+
+    async def wait() -> None:
+        async with AsyncClient(later.url) as client:
+            await client.wait_until_ready()
+
+    with pytest.raises(weir.NoAnswerError), Client(later.url, retry_s=0.1) as client:
+        client.wait_until_ready()
+    starting = threading.Timer(0.3, later.start)
+    starting.start()
+    try:
+        with Client(later.url) as client:
+            client.wait_until_ready()
+        asyncio.run(wait())
+    finally:
+        starting.join()
+        later.stop()
+
+
 def test_bytes_and_repeated_names_survive(url: str, stream: str) -> None:
     with Client(url) as client:
         client.publish(stream, [("a", b"\xff\x00"), ("a", "ü"), ("n", 1)])
@@ -87,6 +107,23 @@ def test_a_read_waits_for_the_first_entry(url: str, stream: str) -> None:
     assert [entry.fields for entry in page.entries] == [{"n": "1"}]
 
 
+def test_a_consumer_waits_for_the_first_entry(url: str, stream: str) -> None:
+    with Client(url) as client, Client(url) as publisher:
+        group = client.group(stream, "g")
+        group.ensure(start="0")
+        later = threading.Timer(0.3, publisher.publish, (stream, {"n": 1}))
+        later.start()
+        page = group.read("c", wait_ms=20_000)
+        later.join()
+    assert [entry.fields for entry in page.entries] == [{"n": "1"}]
+
+
+def test_a_call_waits_longer_for_its_answer_by_what_it_asks_for(url: str, stream: str) -> None:
+    """With a timeout of two seconds a wait of three still ends with the gateway's answer."""
+    with Client(url, timeout_s=2, retry_s=0) as client:
+        assert client.read_after(stream, "0", wait_ms=3_000).entries == ()
+
+
 def test_a_publish_whose_answer_is_lost_is_stored_once(server: Server, stream: str) -> None:
     with link(server.port, LOSE, BUSY, PASS) as lossy, Client(lossy.url) as client:
         published = client.publish(stream, {"n": 1})
@@ -104,10 +141,30 @@ def test_a_change_that_may_have_happened_is_not_repeated(server: Server, stream:
 
 
 def test_a_gateway_that_is_not_there_is_no_unknown_outcome(stream: str) -> None:
-    with Client(f"http://127.0.0.1:{free_port()}", retry_s=0) as client:
+    with Client(f"http://127.0.0.1:{free_port()}", retry_s=0.1) as client:
         with pytest.raises(weir.NoAnswerError) as refused:
             client.publish(stream, {"n": 1})
         assert not refused.value.outcome_unknown
+
+
+def test_without_time_for_retries_a_call_is_sent_once() -> None:
+    """The gateway takes the third connection: a call that is repeated for ever gets there."""
+    came: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        came.append(request)
+        if len(came) < 3:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(200, json={"result": "PONG"})
+
+    transport = httpx.MockTransport(answer)
+    with Client("http://gateway", retry_s=0, transport=transport) as client:
+        with pytest.raises(weir.NoAnswerError):
+            client.command("PING")
+        assert len(came) == 1
+    with Client("http://gateway", retry_s=None, transport=transport) as client:
+        assert client.command("PING") == "PONG"
+        assert len(came) == 3
 
 
 def test_calls_outlast_a_restart(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_samples_are_dropped_at_last() -> None:
 
 @pytest.mark.parametrize(("count", "said"), [(2, "unread"), (3, "11-15 00")])
 def test_a_chart_has_bars_and_then_lines(count: int, said: str, tmp_path: Path) -> None:
-    """Two samples are no line over time. A name is text, whatever it would mean to matplotlib."""
+    """Two samples are no line over time. A name is plain text, even if matplotlib would read markup in it."""
     from weir.cli import lag_chart  # noqa: PLC0415 - matplotlib is slow to import
 
     history = LagHistory(0)

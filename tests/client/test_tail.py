@@ -1,4 +1,4 @@
-"""Live tails of the Python client: from history to live, across lost connections, gaps told."""
+"""Live tails of the Python client: from history to live, across lost connections, with gaps reported."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import weir
 from tests.server import Server
 from weir import AsyncClient, Client
-from weir._sse import Event, EventParser
+from weir._sse import Event, EventParser, Tail
 
 
 def test_a_tail_begins_in_history_and_goes_on_live(url: str, stream: str) -> None:
@@ -78,6 +78,18 @@ def test_a_gap_raises_or_is_reported(url: str, stream: str) -> None:
         assert next(client.tail(stream, after="5-1")).id == "5-2", "nothing after 5-1 is missing"
 
 
+def test_a_gap_says_that_a_failover_has_lost_entries() -> None:
+    gap = Event(
+        "gap", '{"requested":"5-1","first_available":"5-2","lost":null,"reason":"failover"}', None, None
+    )
+    with pytest.raises(weir.GapError, match="lost in a fail-over") as lost:
+        Tail(("s",), "5-1", None, None).accept(gap)
+    assert lost.value.reason == "failover"
+    gaps: list[weir.Gap] = []
+    Tail(("s",), "5-1", None, gaps.append).accept(gap)
+    assert gaps == [weir.Gap("5-1", "5-2", None, "failover")]
+
+
 def test_a_refused_tail_raises_what_was_refused(url: str, stream: str) -> None:
     with Client(url) as client, pytest.raises(weir.InvalidRequestError):
         next(client.tail(stream, after="no ID"))
@@ -85,6 +97,17 @@ def test_a_refused_tail_raises_what_was_refused(url: str, stream: str) -> None:
 
 LINES = b"id: 1-0\nevent: entry\ndata: a\xe2\x80\xa8b\n\n: comment\n\nretry: 50\r\ndata:x\rdata: y\r\n\r\n"
 EVENTS = [Event("entry", "a\u2028b", "1-0", None), Event("message", "x\ny", None, 50)]
+
+
+def test_a_tail_comes_back_after_the_last_id_of_any_event_when_the_gateway_says() -> None:
+    gaps: list[weir.Gap] = []
+    tail = Tail(("s",), "5-0", None, gaps.append)
+    gap = '{"requested":"5-0","first_available":"5-2","lost":null}'
+    assert tail.accept(Event("gap", gap, "5-1", None)) is None
+    assert tail.accept(Event("end", "{}", None, 50)) is None
+    assert (gaps, tail.ended, tail.retry_ms) == ([weir.Gap("5-0", "5-2", None)], True, 50)
+    _, _, headers = tail.request()
+    assert headers["last-event-id"] == "5-1"
 
 
 @given(st.lists(st.integers(0, len(LINES)), max_size=8))

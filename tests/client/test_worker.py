@@ -12,8 +12,12 @@ from typing import Literal
 import pytest
 
 import weir
+from tests.cli.link import DROP, LOSE, link
 from tests.server import Server
 from weir import AsyncClient, Delivery, Worker
+from weir._links import give_back
+from weir._settling import Settlement
+from weir.entries import Entry
 
 Via = Literal["websocket", "long-poll"]
 vias = pytest.mark.parametrize("via", ["websocket", "long-poll"])
@@ -140,6 +144,61 @@ async def test_entries_of_an_earlier_life_come_first(url: str, stream: str) -> N
                     break
         assert seen == ["1", "2"], "what was deleted meanwhile is acknowledged and not shown"
         assert await settled(client, stream)
+
+
+async def test_an_earlier_life_of_more_than_a_page_comes_whole(url: str, stream: str) -> None:
+    """A page of the history has a thousand entries."""
+    async with AsyncClient(url) as client:
+        ids = (await client.publish_batch(stream, [{"n": number} for number in range(1_001)])).ids
+        group = client.group(stream, "g")
+        await group.ensure(start="0")
+        for count in (1_000, 1):
+            await group.read("c", count=count)
+        seen: list[str] = []
+        worker = Worker(url, stream, group="g", consumer="c", via="long-poll")
+        async with asyncio.timeout(40), worker:
+            async for delivery in worker:
+                seen.append(delivery.entry.id)
+                delivery.ack()
+                if len(seen) == len(ids):
+                    break
+        assert tuple(seen) == ids
+        assert await settled(client, stream)
+
+
+@pytest.mark.parametrize("fault", [LOSE, DROP])
+async def test_what_is_given_back_over_a_bad_connection_goes_back_once(
+    server: Server, stream: str, fault: str
+) -> None:
+    """Whether the request arrived or not; what another consumer has got meanwhile stays with it."""
+    async with AsyncClient(server.url) as client:
+        ids = (await client.publish_batch(stream, [{"n": 0}, {"n": 1}])).ids
+        group = client.group(stream, "g")
+        await group.ensure(start="0")
+        await group.read("c")
+        with link(server.port, fault) as lossy:
+            async with AsyncClient(lossy.url, retry_s=None) as worker:
+                await give_back(worker.group(stream, "g"), "c", list(ids), "silent")
+            assert len(lossy.seen) == (2 if fault == LOSE else 3), "a request, a look, and a repetition"
+        pending = [(one["consumer"], one["delivery_count"]) async for one in group.pending()]
+        assert pending == [(None, 0)] * 2
+
+
+@pytest.mark.parametrize("kind", ["ack", "nack"])
+@pytest.mark.parametrize("history", [False, True])
+async def test_what_comes_again_before_it_is_confirmed(
+    kind: Literal["ack", "nack"], *, history: bool
+) -> None:
+    """It is delivered again only if it was given back, and is new since: the history shows what was held."""
+    worker = Worker("http://127.0.0.1:1", "s", group="g", consumer="c")
+    entry = Entry.parse({"id": "5-1", "fields": {"n": "1"}}, "s")
+    worker.receive(entry, history=False)
+    settled = Settlement("5-1", kind, None)
+    worker.settle(settled)
+    worker.receive(entry, history=history)
+    is_new = kind == "nack" and not history
+    assert worker.unconfirmed == ([] if is_new else [settled])
+    await worker.close()
 
 
 async def test_an_exception_in_the_block_gives_the_entry_back(url: str, stream: str) -> None:

@@ -23,6 +23,8 @@ _SWITCHES = (
     *(
         "--disable-component-update",
         "--disable-sync",
+        # A turn of the wheel has had its whole effect when its first scroll event comes.
+        "--disable-smooth-scrolling",
         "--enable-precise-memory-info",
         "--js-flags=--expose-gc",
     ),

@@ -328,7 +328,8 @@ async def test_the_keyboard_is_enough(page: Page, gateway: ConsoleGateway) -> No
     while not await link.evaluate("element => element === document.activeElement"):
         await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
-    await expect(page.locator(".state")).to_have_text("Live")
+    # Rows are drawn in the frame after the state.
+    await expect(rows(page, "row 19")).to_be_visible()
     await page.keyboard.press("e")
     grid = page.get_by_role("grid", name="Entries")
     await expect(grid).to_be_focused()

@@ -33,6 +33,13 @@ OUT_OF_REACH = """() => [...document.querySelectorAll("*")].filter((one) => {
 }).map((one) => one.className)"""
 WIDTH = "element => element.getBoundingClientRect().width"
 
+# All texts that an element has from now on.
+RECORD = """element => {
+  window.recorded = [];
+  new MutationObserver(() => window.recorded.push(element.textContent))
+    .observe(element, { childList: true, characterData: true, subtree: true });
+}"""
+
 _FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
@@ -258,22 +265,56 @@ async def test_a_late_response_is_ignored(page: Page, gateway: ConsoleGateway) -
     """Figures of the previous stream never show on the next."""
     await gateway.publish("late", *({"n": str(n)} for n in range(7)))
     await gateway.publish("prompt", {"n": "1"})
-
-    async def wait(route: Route) -> None:
-        await asyncio.sleep(1.5)
-        await route.continue_()
-
-    await page.route(re.compile("/v1/streams/late$"), wait)
+    late = re.compile("/v1/streams/late$")
+    _, release = await _hold(page, late)
     await page.goto(f"{gateway.server.url}/console#/late/live")
     await expect(page.get_by_role("heading", level=1, name="late")).to_be_visible()
     await page.evaluate("() => { location.hash = '#/prompt/live' }")
-    await expect(page.locator(".figures")).to_contain_text("1 entry ")
-    async with page.expect_response(re.compile("/v1/streams/late$")):
+    figures = page.locator(".figures")
+    await expect(figures).to_contain_text("1 entry ")
+    await figures.evaluate(RECORD)
+    async with page.expect_response(late):
+        release.set()
+    # The next refresh would correct a wrong figure, which is recorded by then.
+    async with page.expect_response(re.compile("/v1/streams/prompt$")):
         pass
-    # Checked often, because the next refresh would correct a wrong figure.
-    for _ in range(10):
-        assert "1 entry " in await page.locator(".figures").inner_text()
-        await asyncio.sleep(0.05)
+    assert [text for text in await page.evaluate("recorded") if "1 entry " not in text] == []
+
+
+async def test_a_response_from_before_an_action_is_ignored(page: Page, gateway: ConsoleGateway) -> None:
+    """What a group's policy was is not shown again once it is changed."""
+    await gateway.publish("overtaken", {"n": "1"})
+    await gateway.call("POST", "overtaken/groups", {"name": "team"})
+    await opened(page, gateway, "overtaken", "groups/team")
+    detail = page.get_by_role("region", name="Group", exact=True)
+    await expect(detail).to_contain_text("No dead-letter stream.")
+    groups = re.compile("/v1/streams/overtaken/groups$")
+    answered, release = await _hold(page, groups)
+    await answered.wait()
+    await page.get_by_role("button", name="Policy…").click()
+    await page.get_by_label("Dead-letter stream").fill("overtaken-dead")
+    await page.get_by_role("button", name="Set policy").click()
+    await expect(detail).to_contain_text("Dead letters are moved to overtaken-dead")
+    await detail.evaluate(RECORD)
+    async with page.expect_response(groups):
+        release.set()
+    async with page.expect_response(groups):
+        pass
+    assert [text for text in await page.evaluate("recorded") if "No dead-letter stream." in text] == []
+
+
+async def _hold(page: Page, url: re.Pattern[str]) -> tuple[asyncio.Event, asyncio.Event]:
+    """Keep back the response to the next such request: when the gateway has answered, and to let it go."""
+    answered, release = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        response = await route.fetch()
+        answered.set()
+        await release.wait()
+        await route.fulfill(response=response)
+
+    await page.route(url, hold, times=1)
+    return answered, release
 
 
 async def _downloaded(page: Page, form: str, to: Path) -> str:

@@ -48,6 +48,11 @@ _MEANT = (
     " was stored with other streams or another number of entries",
     "the stream's last ID is ",  # If-Match
     "the stream has changed",  # If-Match
+    "it is a time that has not come yet",
+    "a stream has one of expires_at and expires_in_ms",
+    "it names exactly one of token, jti and subject",
+    "a prefix has ",
+    "all grants of a token have the same prefix, or none has one",
     "there is a backup of this name already",
     "a plan needs streams, with their cursors, or a pattern",
     "the stream is not one of the plan's",
@@ -62,8 +67,8 @@ def meant_refusals_alone(
     assert case.meta is not None, "schemathesis made the case"
     if not case.meta.generation.mode.is_positive or response.status_code not in (400, 412, 422):
         return
-    told = response.json()
-    if "error" in told and "code" not in told:
+    result = response.json()
+    if "error" in result and "code" not in result:
         return  # a command's, by Redis's rules
-    detail = told["detail"]
+    detail = result["detail"]
     assert any(words in detail for words in _MEANT), f"valid data was refused: {detail}"

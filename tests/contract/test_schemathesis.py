@@ -1,4 +1,4 @@
-"""Whatever schemathesis makes of the description, the gateway keeps to it.
+"""The gateway keeps to its description for all requests that schemathesis makes.
 
 Knows: how schemathesis is called. Must never know: what the description says.
 """
@@ -23,7 +23,7 @@ SEED = os.environ.get("SCHEMATHESIS_SEED", "1")
 EXAMPLES = "10"
 # Their answers have no end, so schemathesis.toml leaves them out.
 ENDLESS = ("tailStream", "tailStreams", "consumeGroup")
-# The document tells how long a read may wait, and schemathesis waits that long.
+# The document says how long a read may wait, and schemathesis waits that long.
 SETTINGS = ("--set", "wait_ms_max=200", "--set", "log_requests=none")
 
 
@@ -62,6 +62,6 @@ def test_schemathesis_finds_nothing(server: Server, tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, f"SCHEMATHESIS_SEED={SEED}\n{ran.stdout}"
     document = httpx.get(f"{server.url}/openapi.json").json()
-    operations = [told for methods in document["paths"].values() for told in methods.values()]
-    ending = sum(told["operationId"] not in ENDLESS for told in operations)
+    operations = [result for methods in document["paths"].values() for result in methods.values()]
+    ending = sum(result["operationId"] not in ENDLESS for result in operations)
     assert re.search(rf"Tested: {ending}\n", ran.stdout), ran.stdout

@@ -60,10 +60,10 @@ class ChunkProducer:
             with contextlib.closing(connection):
                 connection.request("POST", "/v1/publish", body, headers)
                 answer = connection.getresponse()
-                told = json.loads(answer.read())
+                result = json.loads(answer.read())
             if answer.status == 201:
-                return told
-            assert answer.status == 503, told
+                return result
+            assert answer.status == 503, result
         return None
 
 

@@ -28,10 +28,10 @@ def call(port: int, method: str, path: str, body: object = None, **headers: str)
             given = None if body is None else json.dumps(body)
             connection.request(method, path, given, {"content-type": "application/json", **headers})
             answer = connection.getresponse()
-            told = json.loads(answer.read())
+            result = json.loads(answer.read())
         if answer.status != 503:
-            assert answer.status < 300, told
-            return told
+            assert answer.status < 300, result
+            return result
     return None
 
 

@@ -21,7 +21,8 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark_weir.datasource import WeirDataSource
 from pyspark_weir.jobs.archived import entries
-from pyspark_weir.table import ArchiveRoot, ArchiveTable
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable
 
 url, root = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
@@ -51,6 +52,8 @@ def test_the_wheels_work_as_files_of_a_program(
         done = run(
             *(f"{home}/bin/spark-submit", "--master", "local[2]"),
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+            # As sessions of the pipeline have it.
+            *("--conf", "spark.python.authenticate.socketTimeout=180s"),
             *("--py-files", ",".join(map(str, files))),
             *("program.py", server.url, str(tmp_path / "archive")),
             cwd=tmp_path,

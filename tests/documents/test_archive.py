@@ -1,15 +1,17 @@
 """docs/archive.md: its programs and commands, on an archive that is made without Spark."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pyspark_weir import gateway as calls
-from pyspark_weir.gateway import Access, Gateway
-from pyspark_weir.table import SCHEMA
+from pyspark_weir.gateway import GatewayAccess, GatewayClient
+from pyspark_weir.ids import EntryId
+from pyspark_weir.table.deletions import record
+from pyspark_weir.table.schema import SCHEMA
 from tests.documents.programs import programs
 from tests.documents.shell import ShellSession, agrees, steps
 from tests.server import Server
@@ -17,6 +19,28 @@ from tests.spark.table.making import Maker, key_of
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "archive.md").read_text()
+# Each file of deltalake's own file system takes a while to be freed by the thread that read it.
+_SLOW = """
+import runpy, sys, threading, time
+import pyarrow
+from deltalake.fs import DeltaStorageHandler
+
+class Slow:
+    def __init__(self, file):
+        self._file = file
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def __del__(self):
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.5)
+
+DeltaStorageHandler.open_input_file = lambda self, path: pyarrow.PythonFile(
+    Slow(self._handler.open_input_file(path)), mode="r"
+)
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
 _BATCHES = 6
 _BATCH_ROWS = 500
 
@@ -27,19 +51,34 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
+def test_programs_end_as_they_should_while_threads_free_files(tmp_path: Path) -> None:
+    """Arrow's threads may free files after the result is there, when Python is ending."""
+    maker = Maker(tmp_path / "archive")
+    maker.batch({key_of("visits"): ["5-0", "5-1", "5-2"]}, fields=[("status", "500")] * 3)
+    record(maker.table.root, {key_of("visits"): EntryId(5, 1)}, {})
+    ended: dict[str, tuple[int, str, str]] = {}
+    for name, program in programs(DOCUMENT).items():
+        (tmp_path / name).write_text(program)
+        command = [sys.executable, "-c", _SLOW, name]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        ended[name] = done.returncode, done.stdout, done.stderr
+    said = dict.fromkeys(ended, (0, "3 3\n", "")) | {"with_deletions.py": (0, "visits 5-1\n", "")}
+    assert ended == said
+
+
 def _archived(server: Server, root: Path) -> None:
     """Three thousand visits, of which one in fifty failed, in six batches."""
     maker, names = Maker(root), [("status", "500" if number % 50 == 0 else "200") for number in range(3_000)]
-    with Gateway(Access("g0", server.url)) as gateway:
+    with GatewayClient(GatewayAccess("g0", server.url)) as gateway:
         for batch in range(_BATCHES):
             some = names[batch * _BATCH_ROWS : (batch + 1) * _BATCH_ROWS]
-            stored = calls.publish(gateway, {"visits": [{"fields": [pair]} for pair in some]})
-            seen = calls.stream(gateway, "visits")
+            stored = gateway.publish_many({"visits": [[pair] for pair in some]})
+            seen = gateway.stream("visits")
             assert seen is not None
-            page = calls.page(gateway, "visits", after=maker.upto("visits"), end=stored.last["visits"])
+            page = gateway.page("visits", after=maker.upto("visits"), end=stored["visits"].last_id)
             entries = [f"{ms}-{seq}" for ms, seq in zip(page.ms, page.seq, strict=True)]
             maker.batch({key_of("visits", seen["generation"]): entries}, fields=some)
-        calls.archived_up_to(gateway, "visits", maker.upto("visits"))
+        gateway.update_stream("visits", archived_up_to=maker.upto("visits"))
 
 
 def test_programs_and_commands_print_what_the_document_says(server: Server, tmp_path: Path) -> None:

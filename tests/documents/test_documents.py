@@ -17,7 +17,7 @@ from tests.server import Server, free_port
 ROOT = Path(__file__).parents[2]
 # As programs import what a clone has installed.
 PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "sdk" / "python")])
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "deploy" / "README.md"]
 # They start Spark, which wants the cores for itself.
 ON_SPARK = ("pipeline.md",)
 # What runs for a second is not worth the better compiler.
@@ -32,8 +32,14 @@ WITH_COMMANDS = [
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path / "weir-data") as server:
+def resp_port() -> int:
+    """The gateway's port for Redis clients, which documents have at 6380."""
+    return free_port()
+
+
+@pytest.fixture
+def server(tmp_path: Path, resp_port: int) -> Iterator[Server]:
+    with Server(tmp_path / "weir-data", "--resp-port", str(resp_port)) as server:
         yield server
 
 
@@ -46,12 +52,12 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.mark.parametrize("document", WITH_COMMANDS)
 def test_commands_print_what_the_document_says(
-    document: Path, server: Server, redis: RedisServer, tmp_path: Path
+    document: Path, server: Server, resp_port: int, redis: RedisServer, tmp_path: Path
 ) -> None:
     """Each command of a document, typed in its order, prints what stands below it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
     environment |= {"PYTHONPATH": PYTHONPATH, "WEIR_URL": server.url, **_QUICK_JAVA}
-    text = _placed(document.read_text(), server.port, redis.port)
+    text = _placed(document.read_text(), server.port, redis.port).replace("6380", str(resp_port))
     for name, program in programs(text).items():
         (tmp_path / name).write_text(program)
     if 'weir-client"' in text:

@@ -10,7 +10,8 @@ import pytest
 from typer.main import get_command
 
 from pyspark_weir.cli.main import jobs
-from pyspark_weir.options import COMMON, SOURCE, Option
+from pyspark_weir.options import COMMON, SOURCE
+from pyspark_weir.raw_options import Option
 from pyspark_weir.sink.options import SINK, SinkOptions
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def test_the_table_of_reading_is_the_source_s() -> None:
 
 
 def test_the_table_of_writing_is_the_sink_s() -> None:
-    """The same; what both have is told once."""
+    """Both, with what they share listed once."""
     assert _named(_section("Writing")) == _names(SINK)
     assert _names(COMMON) <= _names(SINK)
 
@@ -63,7 +64,7 @@ def test_all_jobs_are_told() -> None:
 
 @pytest.mark.parametrize("job", sorted({job for job, _ in _COMMAND.findall(DOCUMENT)}))
 def test_commands_that_are_not_run_use_options_that_exist(job: str) -> None:
-    """No cluster is at hand, and nobody waits a day; but a misspelt option is found."""
+    """No cluster is at hand, and no test waits a day; but a misspelt option is found."""
     help_page = subprocess.run(
         [sys.executable, "-m", "pyspark_weir", job, "--help"],
         cwd=ROOT,

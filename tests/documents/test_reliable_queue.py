@@ -25,7 +25,7 @@ STREAM = "/v1/streams/tasks"
 G = STREAM + "/groups/workers"
 OVER_S_MAX = 35.0
 
-# A task is done when it is noted. One kills whoever touches it, one cannot be done.
+# A task is done when it is noted. One kills each worker that takes it, one cannot be done.
 TASKS = f"""
 import os
 import signal
@@ -36,7 +36,7 @@ def work(task):
     if task == "{POISON}":
         os.kill(os.getpid(), signal.SIGKILL)
     if task == "{HOPELESS}":
-        raise ValueError("nobody can do this")
+        raise ValueError("this cannot be done")
     time.sleep(0.005)
     with open("done", "a") as done:
         done.write(task + "\\n")
@@ -96,9 +96,9 @@ def test_no_task_is_lost(server: Server, tmp_path: Path) -> None:
             again = start(tmp_path, "producer.py", server.url, "tasks", "100", PRODUCERS[0])
             assert again.wait(OVER_S_MAX) == 0
             _until_over(http, crew)
-            told = http.get(STREAM).json()
-            assert told["entries_added"] == len(everything)
-            assert told["length"] <= 2 * 100, "whole nodes of a hundred entries are trimmed"
+            result = http.get(STREAM).json()
+            assert result["entries_added"] == len(everything)
+            assert result["length"] <= 2 * 100, "whole nodes of a hundred entries are trimmed"
     finally:
         crew.end()
         for producer in producers:
@@ -130,7 +130,7 @@ def _tasks(number: int) -> list[str]:
 
 
 def _policy() -> dict[str, object]:
-    """The document's, but nobody waits a minute here."""
+    """The document's, but no test waits a minute."""
     found = re.search(r"-X PUT \S+ --json '(.*)'", DOCUMENT)
     assert found is not None, "the document makes the group"
     policy: dict[str, object] = json.loads(found[1])
@@ -153,8 +153,8 @@ def _until_over(http: httpx.Client, crew: Crew) -> None:
     deadline = time.monotonic() + OVER_S_MAX
     while True:
         crew.tend()
-        told = http.get(G).json()
-        if told["lag"] == 0 and told["pending"] == 0:
+        result = http.get(G).json()
+        if result["lag"] == 0 and result["pending"] == 0:
             return
-        assert time.monotonic() < deadline, told
+        assert time.monotonic() < deadline, result
         time.sleep(0.1)

@@ -57,7 +57,7 @@ def settled(frame: str) -> Any:
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=range(len(CONVERSATIONS)))
 def test_a_conversation_goes_as_it_is_told(server: Server, conversation: str) -> None:
-    """Frame by frame; `hello` and heartbeats are told once."""
+    """Frame by frame; `hello` and heartbeats are checked once."""
     url = f"ws://127.0.0.1:{server.port}/v1/ws"
     with connect(url, subprotocols=["weir.v1"], compression=None) as socket:  # type: ignore[list-item]
         lines = conversation.splitlines()
@@ -72,7 +72,7 @@ def test_a_conversation_goes_as_it_is_told(server: Server, conversation: str) ->
 
 
 def test_all_frames_are_told() -> None:
-    """Whoever reads this page has seen each kind of frame once, but for three that are sent when it ends."""
+    """The page shows each kind of frame once, but for three that are sent when it ends."""
     ops = set(re.findall(r'"op": ?"(\w+)"', "".join(CONVERSATIONS)))
     assert ops >= {"publish", "subscribe", "consume", "ack", "nack", "credit", "unsubscribe", "command"}
     assert ops >= {"hello", "ok", "error", "entries", "caught_up", "gap", "paused"}

@@ -33,7 +33,7 @@ class HandClock:
         return self._monotonic
 
     def pass_ms(self, wall: int, monotonic: int | None = None) -> None:
-        """Let time pass, on both clocks alike unless told; the wall clock may go back."""
+        """Let time pass, on both clocks alike by default; the wall clock may go back."""
         self._wall_ms += wall
         self._monotonic += (wall if monotonic is None else monotonic) / 1000 + _ROUNDING_S
 

@@ -27,7 +27,7 @@ class PlantedError(Exception):
 
 
 class InjectedFault:
-    """`applied` counts the changes since it was planted; `happened` tells whether the fault came."""
+    """`applied` counts the changes since it was planted; `happened` says whether the fault came."""
 
     def __init__(self, nth: int, how: How) -> None:
         self._nth, self._how = nth, how

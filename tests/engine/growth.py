@@ -25,11 +25,15 @@ def bodies(count: int) -> list[bytes]:
     return [entries.body([("v", secrets.token_hex(16))]) for _ in range(count)]
 
 
+async def fill(engine: Engine, stream: str, batches: int) -> None:
+    for _ in range(batches):
+        await engine.execute(XAdd(stream=stream, bodies=bodies(BATCH)))
+        await asyncio.sleep(0)
+
+
 async def many_entries(engine: Engine) -> None:
     """A million tiny entries in one stream."""
-    for _ in range(100):
-        await engine.execute(XAdd(stream="s", bodies=bodies(BATCH)))
-        await asyncio.sleep(0)
+    await fill(engine, "s", 100)
 
 
 async def many_streams(engine: Engine) -> None:
@@ -41,8 +45,7 @@ async def many_streams(engine: Engine) -> None:
 
 async def much_pending(engine: Engine) -> None:
     """200,000 entries pending in two groups, of 2,000 consumers."""
-    for _ in range(20):
-        await engine.execute(XAdd(stream="s", bodies=bodies(BATCH)))
+    await fill(engine, "s", 20)
     for group in ("a", "b"):
         await engine.execute(XGroupCreate(stream="s", group=group, start=0))
         for number in range(2_000):
@@ -63,7 +66,8 @@ async def grow(shape: str, directory: Path) -> tuple[int, int]:
     """By how many bytes the data grows: as estimated, and as the process does."""
     engine = Engine.open(directory, clock=SystemClock(), fsync="no")
     await engine.start()
-    await engine.execute(XAdd(stream="warm", bodies=bodies(2 * BATCH)))
+    # What the first entries cost once: libraries, threads, buffers as long as a batch.
+    await fill(engine, "warm", 10)
     await engine.execute(XRead(streams=[("warm", 0)]))
     await engine.execute(XGroupCreate(stream="warm", group="g", start=0))
     await engine.execute(XReadGroup(group="g", consumer="c", streams=[("warm", Cursor.NEW)]))

@@ -15,6 +15,7 @@ from engine.nodes import OpenNode, SealedNode
 DERIVED: Final = frozenset(
     {
         "_due",
+        "appended",
         "_dues",
         "_gone",
         "_hot",
@@ -38,9 +39,14 @@ DERIVED: Final = frozenset(
         "maintained",
         "before_change",
         "held",
+        "lifetimes",
+        "notifies",
+        "quotas",
         "text_bytes",
         "node_cache",
         "unsynced_from",
+        "used_ms",
+        "opened_ms",
     }
 )
 # Dicts whose order is what goes first.
@@ -71,7 +77,7 @@ def _image(value: object, name: str) -> object:
 def _attributes(value: object) -> dict[str, object]:
     names = {name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())}
     names |= set(getattr(value, "__dict__", ()))
-    # A group's pending entries name their consumers, who name their pending entries: told by the group alone.
+    # Pending entries name their consumers, and these their entries: the group alone shows them.
     own = names - DERIVED - ({"by_delivery", "pending"} if isinstance(value, Group) else set())
     return {name: _image(getattr(value, name), name) for name in own}
 

@@ -5,6 +5,7 @@ Must never know: the engine's code. Arguments are what words mean; malformed wor
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Final
 
 from tests.engine.model_state import (
@@ -118,6 +119,50 @@ class Model(ModelTurns):
             del self.streams[key]
             self.signal(key)
         return len(found)
+
+    def pexpire(self, key: str, ms: int, condition: str = "", *, at: bool = False) -> Reply:
+        stream = self.streams.get(key)
+        time = ms if at else self.now + ms
+        if stream is None or not _allows(condition, stream.expires, time):
+            return 0
+        stream.expires = time
+        self.end_lifetimes()
+        return 1
+
+    def persist(self, key: str) -> Reply:
+        had = key in self.streams and self.streams[key].expires is not None
+        if had:
+            self.streams[key].expires = None
+        return int(had)
+
+    def pttl(self, key: str, *, absolute: bool = False) -> Reply:
+        stream = self.streams.get(key)
+        if stream is None:
+            return -2
+        return -1 if stream.expires is None else stream.expires - (0 if absolute else self.now)
+
+    def rename(self, key: str, target: str, *, nx: bool = False) -> Reply:
+        if key not in self.streams:
+            raise Refusal("ERR no such key")
+        if key == target or (nx and target in self.streams):
+            return 0 if nx else "OK"
+        self.streams[target] = self.streams.pop(key)
+        self.signal(key)
+        self.signal(target)
+        return 1 if nx else "OK"
+
+    def copy(self, key: str, target: str, *, replace: bool) -> Reply:
+        if key == target:
+            raise Refusal("ERR source and destination objects are the same")
+        if key not in self.streams or (target in self.streams and not replace):
+            return 0
+        self.streams[target] = deepcopy(self.streams[key])
+        self.signal(target)
+        return 1
+
+    def end_lifetimes(self) -> None:
+        times = {key: one.expires for key, one in self.streams.items()}
+        self.delete(*(key for key, at in times.items() if at is not None and at <= self.now))
 
     def xlen(self, key: str) -> Reply:
         return self.streams[key].length if key in self.streams else 0
@@ -513,6 +558,17 @@ class Model(ModelTurns):
         if group not in self.streams[key].groups:
             raise Refusal(f"NOGROUP No such consumer group '{group}' for key name '{key}'")
         return self.streams[key], self.streams[key].groups[group]
+
+
+def _allows(condition: str, before: int | None, wanted: int) -> bool:
+    """Whether EXPIRE's condition holds."""
+    if condition == "NX":
+        return before is None
+    if condition == "LT":
+        return before is None or wanted < before
+    if condition == "GT":
+        return before is not None and wanted > before
+    return condition == "" or before is not None
 
 
 def _entry(entry: ModelEntry) -> list[object]:

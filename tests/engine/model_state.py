@@ -1,6 +1,6 @@
 """A stream as plain lists and dicts: what the naive model keeps, and the rules of docs/semantics.md.
 
-Knows: entries in nodes of so many, trimming, references, counters and lag, word for word.
+Knows: entries in nodes of a fixed size, trimming, references, counters and lag, word for word.
 Must never know: the engine's code. Slow on purpose: everything is a walk over a list.
 """
 
@@ -119,6 +119,8 @@ class ModelStream:
     duplicates: int = 0
     idmp_duration: int = 100
     idmp_maxsize: int = 100
+    # When it goes, by the wall clock.
+    expires: int | None = None
 
     def entries(self) -> list[ModelEntry]:
         return [entry for node in self.nodes for entry in node if entry.live]

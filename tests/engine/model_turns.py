@@ -30,7 +30,7 @@ class WouldBlock(Exception):  # noqa: N818 - not an error
     ) -> None:
         super().__init__()
         self.key, self.again, self.ready = key, again, ready
-        # Reads of one wait_key come due together: `due` tells when (wall clock), None for never.
+        # Reads with one wait key come due together: `due` says when (wall clock), None for never.
         self.wait_key, self.due = wait_key, due
 
 
@@ -52,7 +52,7 @@ class ModelTurns:
         self.waiters: list[ModelWaiter] = []
         self.served: dict[str, Reply] = {}
         self._signals: list[str] = []
-        # When (monotonic clock) reads of a wait_key come due.
+        # When (monotonic clock) reads with a wait key come due.
         self._retries: dict[object, int] = {}
 
     # --- turns and waiting ----------------------------------------------------------------------------------
@@ -83,6 +83,7 @@ class ModelTurns:
         """Let time pass; whose time is over is answered null, whose claim is due tries again."""
         self.now += wall
         self.monotonic += monotonic
+        self.end_lifetimes()
         for waiter in [each for each in self.waiters if each.deadline <= self.monotonic]:
             self.cancel(waiter.name)
             self.served[waiter.name] = None
@@ -93,6 +94,10 @@ class ModelTurns:
                 :1
             ]
         self._serve()
+
+    def end_lifetimes(self) -> None:
+        """Remove what has expired by now."""
+        raise NotImplementedError
 
     def _play(self, play: Play) -> Reply:
         try:

@@ -1,11 +1,12 @@
 """A real Redis server beside the engine: started here, on a socket of its own, ended here.
 
-Knows: how to start and end it, raw RESP2 replies, readers that wait on connections of their own.
+Knows: how to start and end it, raw replies, readers that wait on connections of their own.
 Must never know: engines, and what a reply should be.
 """
 
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,25 +22,21 @@ BLOCK_S_MAX: Final = 5.0
 POLL_S: Final = 0.002
 
 
-class RealRedis:
-    """One server process and the connections to it."""
+class RedisPeer:
+    """What listens on a Unix socket, and the connections to it."""
 
-    def __init__(self, directory: Path) -> None:
-        self._path = str(directory / "redis.sock")
-        self._process = subprocess.Popen(
-            [
-                *("redis-server", "--port", "0", "--unixsocket", self._path, "--dir", str(directory)),
-                *("--save", "", "--appendonly", "no", "--daemonize", "no"),
-            ],
-            stdout=subprocess.DEVNULL,
-        )
+    def __init__(self, path: Path, protocol: int = 2) -> None:
+        self._path = str(path)
+        self._protocol = protocol
         self._main = self._connect()
         self._readers: dict[str, Any] = {}
+        # The connections of readers that have had their replies.
+        self._idle: list[Any] = []
 
     def _connect(self) -> Any:
         deadline = time.monotonic() + START_S_MAX
         while True:
-            connection = SocketConnection(path=self._path, protocol=2, decode_responses=True)
+            connection = SocketConnection(path=self._path, protocol=self._protocol, decode_responses=True)
             try:
                 connection.connect()
             except NotConnected:
@@ -54,6 +51,11 @@ class RealRedis:
         self._main.send_command(*words)
         return _answer(self._main)
 
+    def pipeline(self, commands: Sequence[tuple[str, ...]]) -> list[object]:
+        """The replies of commands that are sent together."""
+        self._main.send_packed_command(self._main.pack_commands(commands))
+        return [_answer(self._main) for _ in commands]
+
     def transaction(self, *commands: tuple[str, ...]) -> list[object]:
         """The replies of MULTI … EXEC."""
         for words in (("MULTI",), *commands, ("EXEC",)):
@@ -66,7 +68,7 @@ class RealRedis:
 
     def block(self, name: str, *words: str) -> bool:
         """Send a read that may wait; whether it does."""
-        connection = self._connect()
+        connection = self._idle.pop() if self._idle else self._connect()
         before = self._blocked()
         connection.send_command(*words)
         self._readers[name] = connection
@@ -87,8 +89,7 @@ class RealRedis:
         self.call("PING")
         ready = {name: reader for name, reader in self._readers.items() if reader.can_read(timeout=0)}
         replies = {name: _answer(reader) for name, reader in ready.items()}
-        for name in replies:
-            self.cancel(name)
+        self._idle += [self._readers.pop(name) for name in replies]
         return replies
 
     def cancel(self, name: str) -> None:
@@ -111,9 +112,28 @@ class RealRedis:
         self.call("CONFIG", "SET", "stream-node-max-entries", "100")
 
     def end(self) -> None:
-        """End the server that was started here."""
-        for connection in (self._main, *self._readers.values()):
+        """End the connections."""
+        for connection in (self._main, *self._idle, *self._readers.values()):
             connection.disconnect()
+
+
+class RealRedis(RedisPeer):
+    """One server process and the connections to it."""
+
+    def __init__(self, directory: Path, program: str = "redis-server", protocol: int = 2) -> None:
+        path = directory / "redis.sock"
+        self._process = subprocess.Popen(
+            [
+                *(program, "--port", "0", "--unixsocket", str(path), "--dir", str(directory)),
+                *("--save", "", "--appendonly", "no", "--daemonize", "no"),
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+        super().__init__(path, protocol)
+
+    def end(self) -> None:
+        """End the server that was started here."""
+        super().end()
         self._process.terminate()
         self._process.wait(timeout=START_S_MAX)
 

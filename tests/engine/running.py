@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 from app.redis import CommandRequest, parse, parse_each
-from engine import Engine, EngineError
+from engine import CommandEngine, Engine, EngineError
 from engine.commands import Command, DbSize
 from engine.commands.execution import Blocked, Unfinished, execute
 from engine.keyspace import Keyspace
@@ -33,7 +33,7 @@ def answered(request: CommandRequest, reply: Reply | EngineError) -> object:
 
 
 def same(expected: object, answer: object) -> bool:
-    """Equal, but for what is nobody's business."""
+    """Equal, but for what no client can see."""
     if isinstance(expected, list):
         return isinstance(answer, list) and len(expected) == len(answer) and all(map(same, expected, answer))
     return expected == "<any>" or (type(expected) is type(answer) and expected == answer)
@@ -49,6 +49,11 @@ class Running:
         self.readers: dict[str, asyncio.Task[object]] = {}
         self.storage = MemoryStorage()
         self.engine = self._open()
+
+    @property
+    def command_engine(self) -> CommandEngine:
+        """What runs the commands."""
+        return self.engine
 
     def _open(self) -> Engine:
         engine = Engine.open(self.storage, clock=self.clock, fsync="always")
@@ -78,8 +83,8 @@ class Running:
     async def _run(self, commands: Sequence[Command]) -> Sequence[Reply | EngineError]:
         try:
             if len(commands) == 1:
-                return [await self.engine.execute(commands[0])]
-            return await self.engine.transaction(commands) if commands else []
+                return [await self.command_engine.execute(commands[0])]
+            return await self.command_engine.transaction(commands) if commands else []
         except EngineError as refusal:
             return [refusal]
 
@@ -91,7 +96,7 @@ class Running:
     async def _read(self, request: CommandRequest) -> object:
         assert request.command is not None, "reads are the engine's"
         try:
-            return answered(request, await self.engine.execute(request.command))
+            return answered(request, await self.command_engine.execute(request.command))
         except EngineError as refusal:
             return answered(request, refusal)
 
@@ -105,8 +110,17 @@ class Running:
     async def _synced(self) -> None:
         """What was served leaves after its own sync."""
         await settle()
-        await self.engine.execute(DbSize(), synced=True)
+        await self.command_engine.execute(DbSize(), synced=True)
         await settle()
+
+    @property
+    def readers_waiting(self) -> int:
+        """The number of readers that wait in the engine."""
+        return self.engine.waiting
+
+    def check(self) -> None:
+        """Check the integrity of what is in memory."""
+        self.engine.check()
 
     def pass_ms(self, wall: int, monotonic: int) -> None:
         self.clock.pass_ms(wall, monotonic)

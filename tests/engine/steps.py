@@ -1,4 +1,4 @@
-"""Commands of a small world: their words, and the same for the naive model.
+"""Commands of a small world: their words, and their calls of the naive model.
 
 Knows: two streams, two groups, three consumers, IDs 1 to 12; every command of the family, and what came after
 Redis 7.0 (`newest`). The first of each kind comes most often, so that histories meet.
@@ -21,6 +21,9 @@ KEYS: Final = ("s", "t")
 GROUPS: Final = ("g", "h")
 CONSUMERS: Final = ("a", "b", "c")
 BLOCK: Final = ("BLOCK", "60000")
+# Beside a server whose clock is its own: a time that is over, and some that come long after the test.
+PAST_MS: Final = 1
+FAR_MS: Final = (4_102_444_800_000, 4_102_444_800_001, 4_102_444_800_002)
 EDGES: Final = {"-": (0, 0), "+": ID_MAX}
 
 
@@ -167,6 +170,33 @@ def deleting(draw: st.DrawFn, *, newest: bool) -> ModelStep:
     more = [ref] if newest else []
     play = _model("xtrim", key, trim, *more)
     return _step("XTRIM", key, *trim.words(), *more, play=play)
+
+
+@st.composite
+def expiring(draw: st.DrawFn, *, newest: bool) -> ModelStep:
+    """PEXPIRE while the clock passes, PEXPIREAT beside a server with its own clock; PERSIST; the times."""
+    key, kind = draw(keys), draw(st.sampled_from(["PEXPIRE", "PEXPIRE", "PERSIST", "PTTL"]))
+    condition = draw(st.sampled_from(["", "", "NX", "XX", "GT", "LT"]))
+    if kind == "PERSIST":
+        return _step("PERSIST", key, play=_model("persist", key))
+    if kind == "PTTL":
+        name = "PTTL" if newest else "PEXPIRETIME"
+        return _step(name, key, play=_model("pttl", key, absolute=not newest))
+    ms = draw(st.integers(-1, 12) if newest else st.sampled_from([PAST_MS, *FAR_MS]))
+    play = _model("pexpire", key, ms, condition, at=not newest)
+    return _step("PEXPIRE" if newest else "PEXPIREAT", key, ms, *condition.split(), play=play)
+
+
+@st.composite
+def renaming(draw: st.DrawFn) -> ModelStep:
+    """RENAME, RENAMENX, COPY."""
+    key, target, replace = draw(keys), draw(keys), draw(st.booleans())
+    kind = draw(st.sampled_from(["RENAME", "RENAMENX", "COPY"]))
+    if kind == "COPY":
+        return _step(
+            "COPY", key, target, *_flags(replace=replace), play=_model("copy", key, target, replace=replace)
+        )
+    return _step(kind, key, target, play=_model("rename", key, target, nx=kind == "RENAMENX"))
 
 
 @st.composite
@@ -385,6 +415,8 @@ def commands(*, newest: bool) -> st.SearchStrategy[ModelStep | Adding]:
         "claiming": (3, xclaim(newest=newest) | xautoclaim(newest=newest)),
         "grouping": (1, xgroup(newest=newest) | consuming()),
         "looking": (2, xrange() | xpending(newest=newest) | xinfo()),
+        "renaming": (1, renaming()),
+        "expiring": (1, expiring(newest=newest)),
         "rare": (1, xsetid() | configuring(newest=newest)),
     }
     names = [name for name, (times, _) in often.items() for _ in range(times)]

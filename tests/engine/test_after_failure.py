@@ -82,7 +82,7 @@ async def test_under_everysec_a_failed_sync_takes_nothing_from_readers() -> None
 
 
 async def test_that_all_is_gone_is_shown_once_it_is_safe() -> None:
-    """FLUSHALL touches every stream, those too that nobody has written to for long."""
+    """FLUSHALL touches every stream, also those without a write for a long time."""
     disk = SlowDisk()
     async with Conversation(disk, "always") as talk:
         await two_streams(talk)

@@ -1,7 +1,7 @@
 """How many streams, groups and consumers there may be: what is beyond is refused, and nothing is changed.
 
 Knows: every way in which one of them comes into being.
-Must never know: doors.
+Must never know: APIs.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ CAPS = Caps(streams_max=3, groups_max=2, consumers_max=2)
 def house() -> Iterator[House]:
     """Two streams, and room for one; `s` has two groups, `g` of which has two consumers: no room for more.
 
-    At the end a restart gives the same state, whatever the caps are then.
+    At the end a restart gives the same state, with any caps then.
     """
     house = House()
     house.keyspace = Keyspace(caps=CAPS)
@@ -84,7 +84,7 @@ def full(house: House) -> None:
     ids=lambda command: type(command).__name__,
 )
 def test_no_stream_comes_into_being_beyond_the_cap(house: House, command: Command) -> None:
-    """The refusal names the setting and what to do; those that are there go on."""
+    """The refusal names the setting and what to do; existing ones go on."""
     full(house)
     refusal = house.refused(command)
     assert (refusal.code, refusal.members) == ("invalid", {"limit": "streams_max"})
@@ -155,7 +155,7 @@ def test_entries_are_not_handed_over_to_a_consumer_beyond_the_cap(house: House) 
     assert house.run(DeleteConsumer(stream="s", group="g", consumer="a", transfer_to="b")) == 1
 
 
-# --- what nobody asked for --------------------------------------------------------------------------------
+# --- what no client asked for -----------------------------------------------------------------------------
 
 
 def test_an_entry_whose_dead_letter_stream_has_no_room_stays_pending(house: House) -> None:

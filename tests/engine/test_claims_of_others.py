@@ -57,7 +57,7 @@ def house() -> House:
 
 
 def test_its_own_entries_are_passed_over(house: House) -> None:
-    """Redis would claim them: a read at the command door does."""
+    """Redis would claim them: a read at the command API does."""
     holding(house, "a", "5-0", "5-1")
     house.now_ms += IDLE_MS
     assert given(house.run(reading("a"))) == []

@@ -83,7 +83,7 @@ def test_what_goes_in_comes_out(payloads: list[bytes], position: int, sequence: 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=6), st.data())
 def test_a_changed_byte_ends_the_run_at_its_frame(payloads: list[bytes], data: st.DataObject) -> None:
-    """Whatever byte is changed to whatever: the frames before it stand, its own and all behind do not."""
+    """With any byte changed to any other, the frames before it stand, its own and all behind do not."""
     content = bytearray(a_file(*payloads))
     frames = frames_of(bytes(content))
     place = data.draw(st.integers(0, len(content) - 1))
@@ -141,7 +141,7 @@ def test_a_frame_that_jumps_in_its_numbers_is_no_follower() -> None:
 
 
 def with_head(version: int, kind: int, flags: int, length: int) -> bytes:
-    """A frame whose header verifies, with whatever in it."""
+    """A frame whose header verifies, with any content."""
     before = a_file()
     checksum = frames_of(before)[-1].checksum
     head = HEAD.pack(MAGIC, version, kind, flags, length, 1, 0, checksum)
@@ -208,7 +208,7 @@ def test_bytes_that_only_look_like_a_frame_testify_nothing() -> None:
 
 
 def test_the_first_frame_is_found_whatever_its_place_in_the_log() -> None:
-    """A file tells its sequence itself, so that files without a manifest can be put in order."""
+    """A file holds its own sequence, so that files without a manifest can be put in order."""
     content = a_file(position=1000, sequence=77, previous=5)
     first = first_frame(reader(content), len(content))
     assert isinstance(first, Frame)

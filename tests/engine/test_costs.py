@@ -11,7 +11,7 @@ from typing import Self
 
 import pytest
 
-from engine import entries
+from engine import entries, ids
 from engine.commands import (
     Cursor,
     Refs,
@@ -63,7 +63,7 @@ def id_at(number: int) -> int:
 
 
 def filled(count: int, groups: Sequence[str] = ()) -> House:
-    """A stream of so many entries, all pending in each of the groups."""
+    """A stream of this number of entries, all pending in each of the groups."""
     house = House()
     house.run(XAdd(stream="s", bodies=[BODY] * count, ids=[id_at(number) for number in range(1, count + 1)]))
     for group in groups:
@@ -88,7 +88,7 @@ def appending(number: int, trim: Trim | None = None) -> XAdd:
 def test_trimming_on_append_costs_the_same_however_much_is_pending(
     *, hole: bool, count_pending: bool
 ) -> None:
-    """Also above a deleted entry, and where the answer tells how many of the pending are concerned."""
+    """Also above a deleted entry, and where the answer says how many of the pending are concerned."""
     costs = []
     for count in (1_000, 100_000):
         house = filled(count, ["g"])
@@ -156,6 +156,30 @@ def test_keeping_an_exact_length_looks_for_one_place_in_the_first_node() -> None
     assert exact - plain < 200, (plain, exact)
 
 
+@pytest.mark.parametrize("hole", [False, True])
+@pytest.mark.parametrize(
+    ("command", "calls_max"),
+    [
+        (XRange(stream="s", start=0, end=ids.ID_MAX, count=2), 150),
+        (XRange(stream="s", start=id_at(30), end=ids.ID_MAX, count=2), 150),
+        (XRange(stream="s", start=0, end=id_at(230), count=2, reverse=True), 200),
+        (XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=2), 300),
+    ],
+    ids=["from its start", "from within a node", "backwards", "of a group"],
+)
+def test_a_few_entries_of_a_sealed_node_take_no_look_at_the_others(
+    command: Command, calls_max: int, *, hole: bool
+) -> None:
+    """To read the IDs of all its hundred takes 200 calls."""
+    house = filled(1_000)
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    if hole:
+        house.run(XDel(stream="s", ids=[id_at(20), id_at(220)]))
+    # The node is taken apart, and its texts are kept.
+    house.run(command)
+    assert cost(house, command) < calls_max
+
+
 def test_describing_a_stream_does_not_walk_its_nodes() -> None:
     """How much memory it takes included, packed nodes as they are, from 10 nodes to 1 000."""
     costs = []
@@ -189,8 +213,8 @@ def test_a_walk_entry_by_entry_over_cold_nodes_unpacks_each_once() -> None:
     for packed in (False, True):
         house = House()
         for number in range(10):
-            ids = [id_at(one) for one in range(1, 1_001)]
-            house.run(XAdd(stream=f"s{number}", bodies=[BODY] * 1_000, ids=ids))
+            new_ids = [id_at(one) for one in range(1, 1_001)]
+            house.run(XAdd(stream=f"s{number}", bodies=[BODY] * 1_000, ids=new_ids))
         if packed:
             pack(house)
         with Calls() as calls:

@@ -1,7 +1,7 @@
 """Entries delivered too often end in a stream of their own, once, with all that they held.
 
 Knows: each way to deliver an entry again, what a dead letter holds, and what is left behind.
-Must never know: doors.
+Must never know: APIs.
 """
 
 import asyncio
@@ -172,7 +172,7 @@ def test_a_released_entry_has_no_consumer(house: House) -> None:
 
 
 def test_by_hand(house: House) -> None:
-    """Whatever the count: pending entries go, with the reason; others are left alone; each once."""
+    """With any count: pending entries go, with the reason; others are left alone; each once."""
     house.fill("s", 5)
     house.run(EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "dead"}))
     house.run(reading(count=3))
@@ -300,8 +300,8 @@ class RunningHouse:
         self.storage = storage
         self.clock = clock
         self.engine = Engine.open(storage, clock=_as_clock(clock), fsync="everysec")
-        self.told: list[tuple[str, str, int, str]] = []
-        self.engine.on_dead_lettered = self.told.extend
+        self.answer: list[tuple[str, str, int, str]] = []
+        self.engine.on_dead_lettered = self.answer.extend
 
     async def run(self, command: Command) -> Any:
         return await self.engine.execute(command)
@@ -338,7 +338,7 @@ async def test_who_waits_for_letters_is_woken_by_whoever_buries() -> None:
     await settle()
     assert watcher.done()
     assert given(watcher.result()) != []
-    assert running.told == [("s", "g", ONE, "max_deliveries")]
+    assert running.answer == [("s", "g", ONE, "max_deliveries")]
     claimer.cancel()
     await settle()
     running.engine.check()

@@ -35,7 +35,7 @@ def test_a_clock_that_goes_back_keeps_the_last_milliseconds(world: World) -> Non
 
 
 def test_an_explicit_id_in_the_future_is_counted_on_from(world: World) -> None:
-    """Edge 3: after 9999999999999-5 comes 9999999999999-6, whatever the clock says."""
+    """Edge 3: after 9999999999999-5 comes 9999999999999-6, with any clock."""
     world.add("s", "9999999999999-5")
     assert world.call("XADD", "s", "*", "a", "1") == "9999999999999-6"
 
@@ -64,7 +64,7 @@ def test_the_last_possible_entry_can_be_read(world: World) -> None:
 
 @pytest.mark.parametrize("words", ["0-0", "0"])
 def test_zero_is_refused_before_the_stream_is_made(world: World, words: str) -> None:
-    """Edge 6: whatever else the command says."""
+    """Edge 6: with any other options."""
     assert world.call("XADD", "s", "NOMKSTREAM", words, "a", "1") == IS_ZERO
     assert world.call("XADD", "s", words, "a", "1") == IS_ZERO
     assert world.call("EXISTS", "s") == 0

@@ -41,6 +41,18 @@ def test_claiming_by_itself_lists_what_it_forgets(held: World) -> None:
     assert held.call("XAUTOCLAIM", "s", "g", "b", 0, "0", "JUSTID") == ["0-0", ["2-0", "4-0"], []]
 
 
+def test_what_was_trimmed_is_forgotten_though_live_entries_are_below_it(world: World) -> None:
+    """XSETID has lowered the last ID after the trim: where it was, newer entries have come."""
+    world.add("s", "1-0", "5-0")
+    world.call("XGROUP", "CREATE", "s", "g", "0")
+    world.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">")
+    world.call("XTRIM", "s", "MAXLEN", 0)
+    world.call("XSETID", "s", "4-0")
+    world.add("s", "4-1", "6-0")
+    claimed = world.call("XAUTOCLAIM", "s", "g", "b", 50_000, "0-0")
+    assert claimed == ["0-0", [], ["1-0", "5-0"]]
+
+
 def test_justid_resets_the_time_and_not_the_count(held: World) -> None:
     """Edge 62: a claim without it counts."""
     held.call("XCLAIM", "s", "g", "b", 0, "1-0", "JUSTID")

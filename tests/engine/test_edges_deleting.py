@@ -44,7 +44,7 @@ def test_the_highest_deleted_id_never_falls(read_world: World, delete: tuple[str
 
 @pytest.mark.parametrize("refs", ["KEEPREF", "DELREF", "ACKED"])
 def test_trimming_is_no_deletion(read_world: World, refs: str) -> None:
-    """Edge 22: no tombstone, whatever becomes of the references."""
+    """Edge 22: no tombstone, with any option for the references."""
     read_world.call("XACK", "s", "g", "1-0", "2-0")
     assert read_world.call("XTRIM", "s", "MINID", "3-0", refs) == 2
     assert read_world.info("s", "max-deleted-entry-id", "entries-added") == ["0-0", 5]
@@ -108,7 +108,7 @@ def test_a_consumer_goes_with_its_pending_entries(read_world: World) -> None:
 
 
 def test_counts_never_go_below_zero(read_world: World) -> None:
-    """Edge 27: on repeated and foreign IDs, of whatever command."""
+    """Edge 27: on repeated and foreign IDs, in each command."""
     read_world.call("XACK", "s", "g", "1-0", "1-0", "1-0", "9-0")
     read_world.call("XDEL", "s", "2-0", "2-0", "9-0")
     read_world.call("XCLAIM", "s", "g", "b", 0, "2-0", "2-0", "9-0")
@@ -203,5 +203,5 @@ def test_each_command_has_its_answer_to_a_missing_stream(world: World, words: st
     ],
 )
 def test_each_command_has_its_answer_to_a_missing_group(read_world: World, words: str, reply: object) -> None:
-    """Edge 30: the same for groups."""
+    """Edge 30, for groups."""
     assert read_world.call(*words.split()) == reply

@@ -1,7 +1,7 @@
 """What implementers get wrong about idempotent production, and what must survive: edge cases 76 to 90.
 
 Edges 82 to 86 are what every test's world checks at its end: that log and snapshot give the same state. 87 to
-90 concern the command door as well; here it is what the words of the engine can carry.
+90 concern the command API as well; here it is what the words of the engine can carry.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from tests.engine.world import NOW_MS, World
 
 
 def test_a_repeat_is_answered_with_the_first_id(world: World) -> None:
-    """Edge 76: even if that entry is gone; it trims nothing, wakes nobody, advances nothing."""
+    """Edge 76: even if that entry is gone; it trims nothing, wakes no reader, advances nothing."""
     first = world.call("XADD", "s", "IDMP", "p", "i", "*", "a", "1")
     world.call("XADD", "s", "*", "b", "2")
     world.call("XDEL", "s", str(first))
@@ -158,7 +158,7 @@ def test_values_are_any_bytes(world: World) -> None:
     assert world.group("s", "группа")["pending"] == 0
 
 
-def test_large_numbers_leave_the_door_as_text(world: World) -> None:
+def test_large_numbers_leave_as_text(world: World) -> None:
     """Edge 88: a delivery count after FATAL is beyond what JavaScript can hold."""
     world.add("s", "1-0")
     world.call("XGROUP", "CREATE", "s", "g", "0")

@@ -49,7 +49,7 @@ def test_count_is_for_each_stream(three: World) -> None:
 
 
 def test_plus_is_the_last_live_entry(three: World) -> None:
-    """Edge 34: whatever COUNT says; after the top was deleted the one below; nothing where nothing is."""
+    """Edge 34: with any COUNT; after the top was deleted the one below; nothing where nothing is."""
     assert three.call("XREAD", "COUNT", 5, "STREAMS", "s", "+") == [["s", [entry("3-0")]]]
     three.call("XDEL", "s", "3-0")
     assert three.call("XREAD", "STREAMS", "s", "+") == [["s", [entry("2-0")]]]
@@ -220,7 +220,7 @@ def test_a_read_without_acknowledgement_leaves_nothing_pending(three: World) -> 
 
 
 def test_delivering_again_begins_the_count_again(three: World) -> None:
-    """Edge 51: after SETID back a pending entry goes to whoever reads it, with count 1."""
+    """Edge 51: after SETID back a pending entry goes to the one that reads it, with count 1."""
     three.read("g", "a", "s")
     three.read("g", "a", "s", "0")
     three.call("XGROUP", "SETID", "s", "g", "1-0")

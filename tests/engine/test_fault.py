@@ -61,7 +61,7 @@ class FaultyConversation(Conversation):
     async def restart(self) -> None:
         """What the gateway does after a fault."""
         assert self.faults, "there was one"
-        assert self.engine.waiting == 0, "nobody waits for an engine that is gone"
+        assert self.engine.waiting == 0, "nothing waits for an engine that is gone"
         await self.engine.finish_turns()
         storage = await self.engine.abandon()
         await self.engine.free()
@@ -127,7 +127,7 @@ async def test_the_transaction_makes_so_many_changes() -> None:
 
 
 async def test_answers_of_whole_turns_leave_and_what_cannot_be_proved_is_refused() -> None:
-    """Under always they wait for their sync; where that fails nobody is told that something is safe."""
+    """Under always they wait for their sync; where that fails no answer says that something is safe."""
     for code, expected in ((0, "1-0"), (errno.EIO, "-MISCONF")):
         disk = SlowDisk()
         async with FaultyConversation(disk, "always") as talk:
@@ -146,7 +146,7 @@ async def test_answers_of_whole_turns_leave_and_what_cannot_be_proved_is_refused
 
 @pytest.mark.parametrize("how", HOWS)
 async def test_a_fault_in_a_read_that_waited_is_its_own(how: How) -> None:
-    """The entry that woke it was published, the reader behind it is told to come again."""
+    """The entry that woke it was published, the reader behind it is asked to come again."""
     async with FaultyConversation(MemoryStorage(), "always") as talk:
         await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
         words = ("BLOCK", 60_000, "STREAMS", "s", ">")
@@ -169,19 +169,19 @@ async def test_a_fault_by_callback_is_told_by_callback() -> None:
     for nth in (1, 2):
         async with FaultyConversation(MemoryStorage(), "everysec") as talk:
             await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
-            told: list[object] = []
+            result: list[object] = []
             with fault_at(1, "after"):
                 if nth == 1:
                     add = XAdd(stream="s", bodies=[entries.body([("a", "1")])])
-                    talk.engine.submit([add], told.extend)
+                    talk.engine.submit([add], result.extend)
                 else:
                     read = XReadGroup(group="g", consumer="a", streams=[("s", Cursor.NEW)], block_ms=9)
                     until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    talk.engine.read(read, told.extend, until)
+                    talk.engine.read(read, result.extend, until)
                 await settle()
-            assert [getattr(one, "code", one) for one in told] == ["internal"]
-            talk.engine.submit([XLen(stream="s")], told.extend)
-            assert [getattr(one, "code", one) for one in told] == ["internal", "restarting"]
+            assert [getattr(one, "code", one) for one in result] == ["internal"]
+            talk.engine.submit([XLen(stream="s")], result.extend)
+            assert [getattr(one, "code", one) for one in result] == ["internal", "restarting"]
             await talk.restart()
             assert await talk.call("XLEN", "s") == 0
 
@@ -194,16 +194,16 @@ async def test_a_fault_in_reads_that_are_served_first_refuses_who_waits_for_them
         await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
         words = ("COUNT", 1, "BLOCK", 60_000, "STREAMS", "s", ">")
         waiting = [await talk.begin("XREADGROUP", "GROUP", "g", f"c{at}", *words) for at in range(readers)]
-        told: list[object] = []
+        result: list[object] = []
         bodies = [entries.body([("a", "1")])] * (readers + 1)
         talk.engine.submit([XAdd(stream="s", bodies=bodies)], lambda _: None)
         # One of the readers is not served yet.
         with fault_at(1, "after") as fault:
             read = XReadGroup(group="g", consumer="late", streams=[("s", Cursor.NEW)], count=1)
-            talk.engine.submit([read], told.extend)
+            talk.engine.submit([read], result.extend)
             await settle()
             assert fault.happened
-        assert [getattr(one, "code", one) for one in told] == ["restarting"]
+        assert [getattr(one, "code", one) for one in result] == ["restarting"]
         assert [await one for one in waiting][-1] == INTERNAL
         await talk.restart()
         left = await talk.call("XREADGROUP", "GROUP", "g", "again", "STREAMS", "s", ">")
@@ -213,7 +213,7 @@ async def test_a_fault_in_reads_that_are_served_first_refuses_who_waits_for_them
 async def test_an_exception_in_a_command_of_several_turns_is_told_by_callback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It runs in a task of which nobody hears but by that callback."""
+    """It runs in a task that only that callback reports."""
 
     def planted(turn: Turn, command: XGroupDelConsumer) -> object:
         if turn.so_far is not None:
@@ -227,20 +227,20 @@ async def test_an_exception_in_a_command_of_several_turns_is_told_by_callback(
             await talk.engine.execute(XAdd(stream="s", bodies=bodies))
         while isinstance(await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">"), list):
             pass
-        told: list[object] = []
+        result: list[object] = []
         monkeypatch.setitem(vars(registry)["RUN"], XGroupDelConsumer, planted)
         remove = XGroupDelConsumer(stream="s", group="g", consumer="a")
-        talk.engine.submit([remove], told.extend)
+        talk.engine.submit([remove], result.extend)
         await settle()
-        assert [getattr(one, "code", one) for one in told] == ["internal"]
+        assert [getattr(one, "code", one) for one in result] == ["internal"]
         monkeypatch.undo()
-        talk.engine.submit([remove], told.extend)
+        talk.engine.submit([remove], result.extend)
         await settle()
-        assert told[1:] == [DROPPED_MAX], "the first turn has dropped the others"
+        assert result[1:] == [DROPPED_MAX], "the first turn has dropped the others"
 
 
 async def test_a_fault_in_housekeeping_is_noticed() -> None:
-    """Nobody asked for that turn, and nobody is answered."""
+    """No client asked for that turn, and none is answered."""
     async with FaultyConversation(MemoryStorage(), "everysec") as talk:
         await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
         await talk.call("XADD", "s", "IDMP", "p", "i", "*", "a", "1")
@@ -263,9 +263,9 @@ async def test_a_fault_before_anybody_listens_is_told_to_who_listens_then() -> N
         again = Engine.open(storage.kill(), clock=talk.clock)
         with fault_at(1, "before"):
             await again.start()
-        told: list[BaseException] = []
-        again.when_faulty(told.append)
-        assert len(told) == 1
+        result: list[BaseException] = []
+        again.when_faulty(result.append)
+        assert len(result) == 1
         await again.close()
 
 
@@ -312,7 +312,7 @@ async def test_a_sync_under_way_is_waited_for() -> None:
 
 
 async def test_an_engine_that_is_closed_after_a_fault_leaves_no_clean_end() -> None:
-    """Whoever does not open another one, as a stop meanwhile."""
+    """An owner that does not open another one, as a stop meanwhile."""
     storage = MemoryStorage()
     async with FaultyConversation(storage, "everysec") as talk:
         await talk.add("s", "1-0")

@@ -1,7 +1,7 @@
 """What time brings: overdue entries are given back, silent consumers go, and nothing is looked at in vain.
 
 Knows: the timeouts of a group's policy, whom they concern, which streams are maintained.
-Must never know: doors.
+Must never know: APIs.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ def test_what_was_delivered_often_enough_becomes_a_dead_letter_and_the_rest_rele
                  XTrim(stream="s", trim=Trim(maxlen=0))]
 )  # fmt: skip
 def test_overdue_entries_that_are_gone_are_forgotten(house: House, removing: Command) -> None:
-    """Nobody would ever get them: they would stand in the way of retention for good."""
+    """They would never be read, and would block retention for good."""
     grouped(house, ack_timeout_ms=1_000)
     house.fill("s", 2)
     house.run(reading())
@@ -193,7 +193,7 @@ def test_who_waits_is_not_silent(house: House) -> None:
 
 
 def test_silence_counts_from_the_end_of_a_wait(house: House) -> None:
-    """Nothing is written where silence is not counted, or nobody is there."""
+    """Nothing is written where silence is not counted, or without consumers."""
     grouped(house, consumer_timeout_ms=1_000)
     house.run(reading("a"))
     house.pass_ms(5_000)
@@ -252,7 +252,7 @@ def test_streams_that_time_does_not_change_cost_nothing(house: House) -> None:
 
 @pytest.mark.parametrize("again", [House.restart, House.rewrite])
 def test_a_restart_tends_what_needs_it(house: House, again: Any) -> None:
-    """Retention, timeouts and idempotency_table; nothing else, after the first round."""
+    """Retention, timeouts and idempotency keys; nothing else, after the first round."""
     house.run(EnsureStream(stream="kept", retention=Retention(max_age_ms=5)))
     grouped(house, "acked", ack_timeout_ms=5)
     grouped(house, "seen", consumer_timeout_ms=5)
@@ -350,7 +350,7 @@ def test_a_second_costs_what_has_expired_and_not_what_producers_there_are(house:
 
 
 def test_idempotency_keys_that_expire_all_at_once_go_in_several_turns(house: House) -> None:
-    """One turn forgets so many keys at most; the round is over when all are forgotten."""
+    """One turn forgets a limited number of keys; the round is over when all are forgotten."""
     house.call("XADD", "s", "1-0", "a", "1")
     house.call("XCFGSET", "s", "IDMP-MAXSIZE", 10_000)
     idempotency_table = house.key("s").idempotency_table
@@ -426,7 +426,7 @@ def test_what_has_expired_is_what_a_walk_over_all_finds(steps: list[tuple[str, s
             continue
         found = idempotency_table.find_expired(ms)
         assert dict(found) == walked.expired(ms)
-        assert len(found) == len(dict(found)), "each producer is told once"
+        assert len(found) == len(dict(found)), "each producer is listed once"
         for producer, count in found if step == "forget" else ():
             idempotency_table.forget(producer, count)
             walked.forget(producer, count)

@@ -1,7 +1,7 @@
 """A key with a publication makes it happen once; an expected last ID makes it happen in its place.
 
 Knows: keys per stream, for how long and how many; preconditions; how the two meet.
-Must never know: doors.
+Must never know: APIs.
 """
 
 from collections.abc import Iterator
@@ -126,7 +126,7 @@ def test_it_is_the_last_id_ever_given(house: House) -> None:
 
 
 def test_zero_is_an_empty_or_a_missing_stream(house: House) -> None:
-    """Whatever it once held."""
+    """With any former content."""
     house.added(adding(None, expected_last_id=0))
     assert house.refused(adding(None, expected_last_id=0)).code == "last_id_mismatch"
     house.run(XTrim(stream="s", trim=Trim(maxlen=0)))
@@ -143,7 +143,7 @@ def test_a_missing_stream_has_no_other(house: House) -> None:
 
 
 def test_a_repeated_request_is_answered_although_the_last_id_has_moved(house: House) -> None:
-    """It was this very request that moved it: the client whose answer got lost is told what it did."""
+    """It was this very request that moved it: the client whose answer got lost learns what it did."""
     asked = adding(expected_last_id=0)
     first = house.added(asked)
     second = house.added(asked)

@@ -69,7 +69,7 @@ async def test_what_was_served_before_is_answered(engine: Engine) -> None:
 
 
 async def test_what_never_arrived_goes_back_as_it_was(engine: Engine) -> None:
-    """Nobody's, with a delivery less; what others have claimed meanwhile, or is done, stays as it is."""
+    """Without an owner, with a delivery less; what was claimed meanwhile, or is done, stays as it is."""
     await engine.execute(XAdd(stream="s", bodies=[ENTRY] * 3))
     first, second, third = await _read(engine)
     claim = Claim(ids=[second], min_idle_ms=0)
@@ -98,5 +98,5 @@ async def test_who_claims_gets_it_at_once(engine: Engine) -> None:
 
 @pytest.mark.parametrize(("stream", "group"), [("none", "g"), ("s", "none")])
 async def test_giving_back_to_what_is_gone_does_nothing(engine: Engine, stream: str, group: str) -> None:
-    """It is nobody's business any more."""
+    """It has no effect any more."""
     assert await engine.execute(GiveBack(stream=stream, group=group, consumer="c", ids=[1])) == 0

@@ -140,7 +140,7 @@ def test_two_files_of_one_name_are_both_kept() -> None:
 
 
 def test_a_file_with_nothing_in_it_goes() -> None:
-    """It was made, and never written: a crash leaves it, and nobody misses it."""
+    """It was made, and never written: a crash leaves it, and nothing is missing."""
     storage = MemoryStorage({**files(based()), "base-0.weir": b"", "segment-0.weir": bytes(52)})
     assert started(storage) == []
     assert unnamed(storage) == set()

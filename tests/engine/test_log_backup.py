@@ -82,7 +82,7 @@ def test_a_torn_tail_is_left_out() -> None:
 
 
 def test_what_a_start_refuses_is_not_backed_up() -> None:
-    """A damage is told where it is, and there is no manifest that would make the copy a log."""
+    """A damage is reported with its place, and there is no manifest that would make the copy a log."""
     for storage in (sealed(), closed()):
         for name, content in files(storage).items():
             for at in range(0, len(content), 7):
@@ -137,7 +137,7 @@ def test_errors_of_either_disk_are_told() -> None:
 
 
 def test_a_restored_log_goes_on_anew() -> None:
-    """It has what the backup had, what tells readers that it is another life, and gives no ID again."""
+    """It has what the backup had, what shows readers that it is another life, and gives no ID again."""
     target = MemoryStorage()
     restore(backup_of(closed()), target, [b"a new life"], NOW_MS)
     after = target.crash()
@@ -151,7 +151,7 @@ def test_a_restored_log_goes_on_anew() -> None:
 
 
 def test_a_restored_log_keeps_its_new_life() -> None:
-    """What tells readers that it is another log was synced, and says so: damage there is no torn tail."""
+    """What shows readers that it is another log was synced, and says so: damage there is no torn tail."""
     target = MemoryStorage()
     restore(backup_of(closed()), target, [b"another life"], NOW_MS)
     content = target.content(SEGMENT)

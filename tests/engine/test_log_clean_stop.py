@@ -81,7 +81,7 @@ def chain(storage: MemoryStorage) -> dict[str, int]:
 
 
 def test_the_refusal_says_how_much_there_was() -> None:
-    """Of a cut between two frames nothing else can be told."""
+    """Of a cut between two frames nothing else can be known."""
     storage = closed()
     content = storage.content(SEGMENT)
     at = frames_of(content)[-2].offset
@@ -183,7 +183,7 @@ def log_checksum(storage: MemoryStorage) -> int:
 
 
 def test_a_kill_at_any_step_of_a_stop_a_start_and_the_first_frame_loses_nothing() -> None:
-    """Nor does a power cut: whatever the disk has by then opens, with all that was synced."""
+    """Nor does a power cut: any state of the disk by then opens, with all that was synced."""
     steps = 0
     for steps in range(100):
         storage = closed()
@@ -212,7 +212,7 @@ def test_a_kill_at_any_step_of_a_stop_a_start_and_the_first_frame_loses_nothing(
 @pytest.mark.parametrize("operation", ["create", "append", "sync", "rename", "sync_directory"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_a_record_that_cannot_be_written_costs_no_frame(operation: str, code: int) -> None:
-    """A full disk leaves the log as a version without the record would; any other failure is told."""
+    """A full disk leaves the log as a version without the record would; any other failure is logged."""
     storage = MemoryStorage()
     log = open_log(storage)
     append(log, b"one", synced=True)
@@ -245,7 +245,7 @@ def test_a_part_of_a_backup_is_refused() -> None:
 
 
 def test_a_log_that_lacks_its_end_is_not_backed_up() -> None:
-    """On the day it is needed, nobody would know that something is missing."""
+    """On the day it is needed, it would be unknown that something is missing."""
     storage = closed()
     content = storage.content(SEGMENT)
     short = changed(storage, SEGMENT, content[: frames_of(content)[-2].offset])
@@ -256,7 +256,7 @@ def test_a_log_that_lacks_its_end_is_not_backed_up() -> None:
 
 
 def test_a_repair_keeps_what_is_left() -> None:
-    """After it the log starts without its end, and its readers are told that it is another one."""
+    """After it the log starts without its end, and its readers learn that it is another one."""
     storage = closed()
     content = storage.content(SEGMENT)
     for frame in frames_of(content)[1:]:

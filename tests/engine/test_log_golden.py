@@ -37,7 +37,7 @@ def golden(*folders: Path) -> dict[str, bytes]:
 
 
 def test_todays_bytes_are_the_golden_ones() -> None:
-    """Whoever changes the format by accident learns it here; by intent, adds files of a new version."""
+    """A change of the format by accident fails here; by intent, adds files of a new version."""
     assert write_golden() == golden(GOLDEN, STOPPED)
 
 

@@ -282,7 +282,7 @@ def test_a_manifest_older_than_the_log_forgets_nothing() -> None:
 
 
 def test_a_manifest_that_names_nothing_beside_a_log_is_refused() -> None:
-    """Nothing tells where such a log began."""
+    """Nothing says where such a log began."""
     storage, _ = followed()
     with pytest.raises(LogRefusedError, match=r"names no file, but segment-1.weir has frames"):
         recovered(changed(storage, "manifest", Manifest().encode()))

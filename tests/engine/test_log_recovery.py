@@ -1,4 +1,4 @@
-"""Whatever happened to the files: what was safe is served whole, or the log says no."""
+"""After any damage to the files, what was safe is served whole, or the log is refused."""
 
 import errno
 import os
@@ -150,7 +150,7 @@ class TestACutLog:
 
 class TestAFlippedBit:
     def test_below_what_was_synced_is_refused_and_named(self) -> None:
-        """Every bit of the synced part: file and offset are told, nothing is served, nothing is touched."""
+        """Every bit of the synced part: file and offset are named, nothing is served, nothing is touched."""
         storage = closed()
         content = storage.content(SEGMENT)
         frames = frames_of(content)
@@ -331,7 +331,7 @@ class TestRecoveryItself:
         "operation", ["create", "append", "sync", "rename", "sync_directory", "truncate"]
     )
     def test_refuses_when_the_disk_fails_and_succeeds_later(self, operation: str) -> None:
-        """An error of the disk is told as a refusal with the system's words, and costs nothing."""
+        """An error of the disk is a refusal with the system's words, and costs nothing."""
         image = self.torn()
         expected = recovered(image.kill())
         image.fail(operation, errno.EIO)

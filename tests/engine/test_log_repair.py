@@ -1,4 +1,4 @@
-"""A repair keeps what the files prove, tells what it gives up before it does, and deletes nothing."""
+"""A repair keeps what the files prove, says what it gives up before it does, and deletes nothing."""
 
 from collections.abc import Callable, Sequence
 from zlib import crc32
@@ -32,7 +32,7 @@ ALL = [payload(number) for number in range(9)]
 
 
 def mend(storage: MemoryStorage) -> list[RepairStep]:
-    """All steps that are planned; each tells something."""
+    """All planned steps; each says something."""
     steps: list[RepairStep] = []
     while (step := plan(storage)) is not None:
         assert all(step.sentences())
@@ -161,7 +161,7 @@ def gaps() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "said"), gaps())
 def test_without_a_manifest_a_gap_is_named(name: str, said: str) -> None:
-    """What is missing is told, and nothing is touched."""
+    """What is missing is named, and nothing is touched."""
     content = files(sealed())
     del content[MANIFEST], content[name]
     storage = MemoryStorage(content)

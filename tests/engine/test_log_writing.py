@@ -149,7 +149,7 @@ class TestAFailingDisk:
     @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EFBIG])
     @pytest.mark.parametrize("after_bytes", [0, 1, 45])
     def test_a_failed_write_is_cut_back_and_poisons(self, code: int, after_bytes: int) -> None:
-        """Whatever part of it was written is taken back; nothing of the batch was promised."""
+        """Any part of it that was written is taken back; nothing of the batch was promised."""
         storage = MemoryStorage()
         log = open_log(storage)
         append(log, b"safe", synced=True)
@@ -286,7 +286,7 @@ class TestTheReserve:
 
 class TestANewSegment:
     def test_continues_positions_sequence_and_chain(self) -> None:
-        """Nobody who reads notices where one file ends and the next begins."""
+        """Readers cannot see where one file ends and the next begins."""
         storage = MemoryStorage()
         log = open_log(storage)
         append(log, b"one", b"two", synced=False)
@@ -472,7 +472,7 @@ class TestABase:
         assert again.total_bytes == again.base_bytes + storage.size("segment-2.weir")
 
     def test_given_up_leaves_nothing_behind(self) -> None:
-        """A base that nobody names is no part of the log, and goes."""
+        """A base without a name in the manifest is no part of the log, and goes."""
         storage = MemoryStorage()
         log = open_log(storage)
         append(log, b"old", synced=True)
@@ -565,7 +565,7 @@ def test_a_power_cut_at_any_step_loses_nothing_that_was_synced(tail: str) -> Non
 
 @pytest.mark.parametrize("operation", ["create", "append", "sync", "rename", "sync_directory", "truncate"])
 def test_an_error_at_any_step_loses_nothing_that_was_synced(operation: str) -> None:
-    """Each operation of each kind fails once: whatever the log then says, what it said before holds."""
+    """Each operation of each kind fails once: with any outcome, what the log said before holds."""
     for nth in range(1, 100):
         storage = MemoryStorage()
         staged: list[bytes] = []

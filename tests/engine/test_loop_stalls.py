@@ -10,36 +10,34 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
-from engine import Engine, Fsync, SystemClock, entries
-from engine.commands import XAdd
-from tests.turns import longest_turn_s, turn_s_max_here
+from engine import Clock, Engine, Fsync, SystemClock, entries
+from engine.commands import Cursor, XAdd, XGroupCreate, XReadGroup
+from engine.replies import GroupRead
+from engine.runtime.writer import ANSWERS_AT_ONCE_MAX, ANSWERS_S_MAX
+from tests.engine.clocks import HandClock
+from tests.turns import TURN_S_MAX, assert_within_async, longest_turn_s
 
 pytestmark = pytest.mark.alone
 
 ENTRY_BYTES: Final = 8 << 20
-ROUNDS: Final = 3
-
-
-@pytest.fixture(scope="module")
-def turn_s_max() -> float:
-    """The limit on this machine, never below the one that is promised."""
-    return turn_s_max_here()
+ANSWERS_MS_MAX: Final = round(ANSWERS_S_MAX * 1000)
 
 
 @asynccontextmanager
-async def opened(data: Path, fsync: Fsync) -> AsyncIterator[Engine]:
-    opening = partial(Engine.open, data, clock=SystemClock(), fsync=fsync)
+async def opened(data: Path, fsync: Fsync, clock: Clock | None = None) -> AsyncIterator[Engine]:
+    opening = partial(Engine.open, data, clock=clock or SystemClock(), fsync=fsync)
     async with await asyncio.to_thread(opening) as engine:
         yield engine
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
-async def test_a_frame_of_eight_megabytes(fsync: Fsync, tmp_path: Path, turn_s_max: float) -> None:
+async def test_a_frame_of_eight_megabytes(fsync: Fsync, tmp_path: Path) -> None:
     """Alone, and several while the first is being written."""
     body = entries.body([("a", "1" * ENTRY_BYTES)])
     async with opened(tmp_path / "data", fsync) as engine:
@@ -53,5 +51,76 @@ async def test_a_frame_of_eight_megabytes(fsync: Fsync, tmp_path: Path, turn_s_m
                     await asyncio.sleep(0)
                 await asyncio.gather(*adding)
 
-            longest = [await longest_turn_s(publish()) for _ in range(ROUNDS)]
-            assert min(longest) <= turn_s_max, (together, longest)
+            await assert_within_async(TURN_S_MAX, lambda publish=publish: longest_turn_s(publish()))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec"])
+@pytest.mark.parametrize(("groups", "published"), [(1_000, 1), (1_000, 200), (20, 10_000)])
+async def test_a_publish_for_which_as_many_groups_wait_as_a_stream_may_have(
+    groups: int, published: int, fsync: Fsync, tmp_path: Path
+) -> None:
+    """Each reads all of it. The publisher waits for a few of them at most."""
+    command = XAdd(stream="s", bodies=[entries.body([("a", "1")])] * published)
+    async with opened(tmp_path / "data", fsync) as engine:
+        for number in range(groups):
+            await engine.execute(XGroupCreate(stream="s", group=f"g{number}", start=0, mkstream=True))
+        served_before = []
+
+        async def measured() -> float:
+            reading = [
+                asyncio.ensure_future(
+                    engine.execute(
+                        XReadGroup(
+                            group=f"g{number}",
+                            consumer="c",
+                            streams=[("s", Cursor.NEW)],
+                            count=published,
+                            block_ms=60_000,
+                        )
+                    )
+                )
+                for number in range(groups)
+            ]
+            await asyncio.sleep(0)
+            assert engine.waiting == groups
+
+            async def publish() -> None:
+                await engine.execute(command)
+                served_before.append(sum(one.done() for one in reading))
+                await asyncio.gather(*reading)
+
+            longest = await longest_turn_s(publish())
+            for one in reading:
+                (found,) = cast("GroupRead", one.result()).streams
+                assert len(found.entries) == published
+            return longest
+
+        await assert_within_async(TURN_S_MAX, measured)
+        if fsync == "everysec":
+            assert min(served_before) <= groups // 5, served_before
+
+
+@pytest.mark.parametrize(
+    ("answer_ms", "a_cycle"), [(0, ANSWERS_AT_ONCE_MAX), (1, 5), (ANSWERS_MS_MAX, 1), (ANSWERS_MS_MAX - 1, 2)]
+)
+async def test_answers_that_wait_for_one_sync_leave_in_several_cycles(
+    tmp_path: Path, answer_ms: int, a_cycle: int
+) -> None:
+    """In the order of their frames, for a while at most; none is forgotten."""
+    body, clock = entries.body([("a", "1")]), HandClock()
+    async with opened(tmp_path / "data", "always", clock) as engine:
+        left: list[int] = []
+
+        def leave(number: int, _: object) -> None:
+            left.append(number)
+            clock.pass_ms(0, answer_ms)
+
+        for number in range(4 * ANSWERS_AT_ONCE_MAX + 1):
+            engine.submit([XAdd(stream="s", bodies=[body])], partial(leave, number))
+        assert not left
+        each_cycle = [0]
+        while len(left) <= 4 * ANSWERS_AT_ONCE_MAX:
+            await asyncio.sleep(0)
+            each_cycle.append(len(left))
+        assert max(after - before for before, after in pairwise(each_cycle)) == a_cycle
+        assert left == list(range(4 * ANSWERS_AT_ONCE_MAX + 1))

@@ -1,7 +1,7 @@
 """Streams and groups as resources: ensured, changed, described, removed.
 
 Knows: what is refused while something is pending, what a transfer keeps, pages of streams.
-Must never know: doors.
+Must never know: APIs.
 """
 
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def test_a_stream_is_created_once(house: House) -> None:
 
 
 def test_streams_are_listed_in_pages(house: House) -> None:
-    """In order of names, each once, whatever the limit; `next` is None at the end."""
+    """In order of names, each once, with any limit; `next` is None at the end."""
     names = sorted(f"{prefix}{number}" for prefix in "abü" for number in range(5))
     for name in names:
         house.run(EnsureStream(stream=name))
@@ -160,7 +160,7 @@ def test_a_change_of_a_group_names_only_what_changes(house: House) -> None:
 
 
 def test_a_group_with_pending_entries_is_not_removed(house: House) -> None:
-    """Unless they are to be dropped; its waiting readers are told."""
+    """Unless they are to be dropped; its waiting readers get an error."""
     house.fill("s", 2)
     house.run(ensuring())
     house.run(reading())
@@ -170,9 +170,9 @@ def test_a_group_with_pending_entries_is_not_removed(house: House) -> None:
     assert isinstance(waiting, Blocked)
     assert house.run(DeleteGroup(stream="s", group="g", drop=True)) is True
     assert list(house.turn.signalled) == ["s"]
-    told = execute(house.keyspace, waiting.command, house.now_ms).reply
-    assert isinstance(told, EngineError)
-    assert told.code == "no_group"
+    result = execute(house.keyspace, waiting.command, house.now_ms).reply
+    assert isinstance(result, EngineError)
+    assert result.code == "no_group"
     assert house.refused(DeleteGroup(stream="s", group="g")).code == "no_group"
 
 
@@ -264,7 +264,7 @@ def test_a_consumer_that_is_its_own_heir_stays(shared: House) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"drop": True}, {"transfer_to": "heir"}])
 def test_a_consumer_with_nothing_pending_is_removed(house: House, options: dict[str, Any]) -> None:
-    """And nobody is made to inherit nothing."""
+    """And no consumer is created to inherit nothing."""
     house.run(ensuring(mkstream=True))
     house.run(reading())
     assert house.run(removing(**options)) == 0

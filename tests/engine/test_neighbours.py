@@ -369,7 +369,7 @@ def test_a_guarded_trim_stops_at_what_a_group_needs(house: House) -> None:
 
 @pytest.mark.parametrize("node_max", [1, 2, 100])
 def test_a_plan_has_what_is_behind_its_cursor_up_to_its_end(house: House, node_max: int) -> None:
-    """Exclusive and inclusive, whatever the budget; its pieces are the range, each entry once."""
+    """Exclusive and inclusive, with any budget; its pieces are the range, each entry once."""
     house.call("CONFIG", "SET", "stream-node-max-entries", node_max)
     house.run(adding("s", *ALL))
     for start, end in product(ASKED, repeat=2):

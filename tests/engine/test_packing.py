@@ -1,6 +1,7 @@
 """Compressing that fails costs nothing: the texts stay as they were, and it is tried again."""
 
 import asyncio
+from typing import ClassVar
 
 import zstandard
 
@@ -13,8 +14,7 @@ from tests.engine.clocks import HandClock
 class NeedsMemory(Text):
     """A text that cannot be compressed while memory is short."""
 
-    __slots__ = ()
-    short = True
+    short: ClassVar[bool] = True
 
     def compress(self, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
         if self.short:
@@ -24,12 +24,12 @@ class NeedsMemory(Text):
 
 async def test_compressing_is_tried_again_when_memory_was_short() -> None:
     """Not at once; and each failure is reported, none is lost."""
-    told: list[object] = []
+    result: list[object] = []
     loop = asyncio.get_running_loop()
     failed = asyncio.Event()
 
     def tell(_: object, context: dict[str, object]) -> None:
-        told.append(context["exception"])
+        result.append(context["exception"])
         failed.set()
 
     loop.set_exception_handler(tell)
@@ -41,8 +41,8 @@ async def test_compressing_is_tried_again_when_memory_was_short() -> None:
     later = Text(b"four" * 99)
     await failed.wait()
     keyspace.cold.append(later)
-    assert len(told) == 1
-    assert isinstance(told[0], MemoryError)
+    assert len(result) == 1
+    assert isinstance(result[0], MemoryError)
     assert keyspace.cold == [*texts, later], "none is forgotten"
     clock.pass_ms(int(RETRY_S * 1000) - 1)
     packer.begin()
@@ -53,17 +53,17 @@ async def test_compressing_is_tried_again_when_memory_was_short() -> None:
     await packer.close()
     assert all(text.is_packed for text in [*texts, later])
     assert texts[1].plain() == b"two" * 99
-    assert (keyspace.cold, len(told)) == ([], 1)
+    assert (keyspace.cold, len(result)) == ([], 1)
 
 
 async def test_a_stop_waits_for_what_is_under_way_and_survives_its_failure() -> None:
-    """The log has to be closed whatever becomes of this."""
-    told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    """The log has to be closed in any case."""
+    result: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: result.append(context))
     NeedsMemory.short = True
     keyspace = Keyspace()
     keyspace.cold.append(NeedsMemory(b"text"))
     packer = Packer(keyspace, HandClock())
     packer.begin()
     await packer.close()
-    assert len(told) == 1
+    assert len(result) == 1

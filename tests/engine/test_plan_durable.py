@@ -55,7 +55,7 @@ async def step(talk: Conversation, disk: SlowDisk, dice: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_what_was_answered_as_synced_is_durable_at_once(seed: int) -> None:
-    """Whatever others publish while it is synced."""
+    """Even if others publish while it is synced."""
     dice = random.Random(seed)
     disk = SlowDisk()
     async with Conversation(disk) as talk:
@@ -84,7 +84,7 @@ async def test_a_power_cut_takes_back_nothing_that_was_called_durable(seed: int,
     """At any moment, also of a stream that was removed and made anew meanwhile."""
     dice = random.Random(seed)
     disk = SlowDisk()
-    told = 0
+    result = 0
     async with Conversation(disk, fsync) as talk:
         for _ in range(STEPS):
             await step(talk, disk, dice)
@@ -101,7 +101,7 @@ async def test_a_power_cut_takes_back_nothing_that_was_called_durable(seed: int,
                         kept_generation, kept = live(after, one.stream)
                         assert kept_generation == generation
                         assert set(safe) <= set(kept)
-                        told += 1
+                        result += 1
             finally:
                 await after.close()
-    assert told, "something was durable"
+    assert result, "something was durable"

@@ -65,7 +65,7 @@ def test_an_end_bounds_its_stream(house: House) -> None:
 
 
 def test_a_missing_stream_is_told(house: House) -> None:
-    """Among those that are there."""
+    """Among the present ones."""
     reply = house.of(Planned, Plan(streams=[("none", 0), ("b", 0)]))
     assert ([one.stream for one in reply.streams], reply.missing) == (["b"], ["none"])
 
@@ -97,7 +97,7 @@ def test_ranges_are_cut_into_equal_pieces(house: House) -> None:
 
 
 def test_what_a_crash_may_take_back_is_not_planned(house: House) -> None:
-    """With `durable_only`; `durable` tells it in any case."""
+    """With `durable_only`; `durable` says it in any case."""
     house.keyspace.unsynced_from = lambda name: id_of("5-0") if name == "a" else ids.ID_MAX + 1
     assert [ids.format(one) for one in (of_a(house, "0-0").end, of_a(house, "0-0").durable or 0)] == [
         "9-0",
@@ -144,8 +144,8 @@ def test_a_plan_is_of_so_many_streams(house: House) -> None:
 
 @given(st.lists(st.integers(0, 10_000), max_size=30), st.integers(1, 30_000))
 def test_shares_are_fair(wanted: Sequence[int], budget: int) -> None:
-    """Nobody gets more than it wants, nor nothing; the budget is used up, and kept but for single ones; who
-    wants more does not get less.
+    """No stream gets more than it wants, nor nothing; the budget is used up, and kept but for single ones.
+    A stream that wants more does not get less.
     """
     given_shares = apportion(wanted, budget)
     hungry = sum(one > 0 for one in wanted)
@@ -160,7 +160,7 @@ def test_shares_are_fair(wanted: Sequence[int], budget: int) -> None:
 
 @given(st.lists(st.integers(1, 60), min_size=1, unique=True), st.data())
 def test_a_plan_read_page_by_page_misses_nothing(numbers: Sequence[int], data: st.DataObject) -> None:
-    """Whatever the budget, the pieces, and the holes: each entry is in one piece of one plan."""
+    """With any budget, pieces and holes: each entry is in one piece of one plan."""
     house = House()
     house.keyspace.settings["stream-node-max-entries"] = data.draw(st.integers(1, 8))
     for number in sorted(numbers):
@@ -252,7 +252,7 @@ def test_frames_between_two_syncs_become_durable_together() -> None:
 
 
 def test_of_a_stream_made_anew_nothing_is_durable_yet() -> None:
-    """Whatever IDs the one before had; the lowest of both counts."""
+    """With any IDs of the one before; the lowest of both counts."""
     volatile = UnsyncedPositions()
     volatile.note_staged([Append("a", [b""], [50])], 100)
     assert volatile.note_synced(90) == []

@@ -16,7 +16,8 @@ def test_popping_many_is_popping_each(keys: set[int], data: st.DataObject, size:
     asked = sorted({*gone, *data.draw(st.sets(st.integers(0, 60), max_size=3))})
     expected = [(key, single.pop(key)) for key in asked if key in keys]
     assert whole.held_of(asked) == [key for key, _ in expected]
-    assert whole.pop_each(asked) == expected
+    assert list(whole.items_of(asked).items()) == expected
+    assert list(whole.pop_each(asked).items()) == expected
     assert list(whole.items()) == list(single.items())
     whole.check()
     if snapshot is not None:

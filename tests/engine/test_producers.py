@@ -1,6 +1,6 @@
 """Publishing in chunks: each is stored once, in the epochs of its producer; an older epoch is stale.
 
-Knows: what is remembered, for how long, through restarts and rewrites. Must never know: doors.
+Knows: what is remembered, for how long, through restarts and rewrites. Must never know: APIs.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def chunk(epoch: int, number: int, producer: str = "p", *, streams: tuple[str, .
     return Publish(parts=parts, chunk=Chunk(producer, epoch, number))
 
 
-def told(house: House, command: Publish) -> tuple[bool, list[tuple[str, int, int, int]]]:
+def publish(house: House, command: Publish) -> tuple[bool, list[tuple[str, int, int, int]]]:
     """Whether it was stored before, and what each stream got."""
     reply = house.run(command)
     if isinstance(reply, Republished):
@@ -45,22 +45,22 @@ def told(house: House, command: Publish) -> tuple[bool, list[tuple[str, int, int
 
 def test_a_chunk_is_stored_once_and_answered_twice(house: House) -> None:
     """With the same IDs, over all its streams, in one frame; also when the streams have gone on."""
-    first = told(house, chunk(0, 0, streams=("a", "b")))
+    first = publish(house, chunk(0, 0, streams=("a", "b")))
     assert (len(house.payloads), first[0]) == (1, False)
-    told(house, chunk(0, 1, streams=("a",)))
-    assert told(house, chunk(0, 0, streams=("a", "b"))) == (True, first[1])
+    publish(house, chunk(0, 1, streams=("a",)))
+    assert publish(house, chunk(0, 0, streams=("a", "b"))) == (True, first[1])
     assert len(house.payloads) == 2
     house.call("DEL", "a", "b")
-    assert told(house, chunk(0, 0, streams=("a", "b"))) == (True, first[1])
+    assert publish(house, chunk(0, 0, streams=("a", "b"))) == (True, first[1])
     assert house.keyspace.keys == {}
 
 
 @pytest.mark.parametrize("gone_before", [False, True])
 def test_who_removes_everything_removes_the_memory_of_it(house: House, *, gone_before: bool) -> None:
-    """A chunk that comes again is stored again, in whatever epoch, also after a restart; one that is held by
+    """A chunk that comes again is stored again, in any epoch, also after a restart; one that is held by
     a snapshot stays in it.
     """
-    told(house, chunk(7, 0))
+    publish(house, chunk(7, 0))
     before = image(house.keyspace)
     capture = Capture(house.keyspace)
     if gone_before:
@@ -69,16 +69,16 @@ def test_who_removes_everything_removes_the_memory_of_it(house: House, *, gone_b
     assert image(replayed([encode([record]) for record in capture.records()])) == before
     assert (house.keyspace.producers.chunk_count, house.keyspace.producers.answer_bytes) == (0, 0)
     house.restart()
-    assert told(house, chunk(3, 0))[0] is False
-    assert told(house, chunk(7, 0))[0] is False
+    assert publish(house, chunk(3, 0))[0] is False
+    assert publish(house, chunk(7, 0))[0] is False
 
 
 def test_a_repeated_chunk_with_other_entries_is_refused(house: House) -> None:
-    """By their numbers and streams, whatever the order: its entries would be lost without a word. After a
+    """By their numbers and streams, in any order: its entries would be lost without a word. After a
     restart and in the epoch before too.
     """
-    first = told(house, chunk(1, 0, streams=("a", "b")))[1]
-    told(house, chunk(2, 0))
+    first = publish(house, chunk(1, 0, streams=("a", "b")))[1]
+    publish(house, chunk(2, 0))
     body = entries.body([("n", "new")])
     others = [{"a": 2}, {"a": 2, "b": 3}, {"a": 2, "b": 2, "c": 1}, {"a": 2, "c": 2}, {}]
     for _ in range(2):
@@ -89,29 +89,29 @@ def test_a_repeated_chunk_with_other_entries_is_refused(house: House) -> None:
                 "idempotency_mismatch",
                 True,
             )
-        assert told(house, chunk(1, 0, streams=("b", "a"))) == (True, first)
+        assert publish(house, chunk(1, 0, streams=("b", "a"))) == (True, first)
         house.restart()
 
 
 def test_the_epoch_before_is_remembered_too(house: House) -> None:
     """Numbers of epochs may have holes; of the one before that nothing is known."""
-    first = told(house, chunk(3, 0))[1]
-    second = told(house, chunk(7, 0))[1]
-    assert told(house, chunk(3, 0)) == (True, first)
-    assert told(house, chunk(7, 0)) == (True, second)
-    told(house, chunk(8, 5))
-    assert told(house, chunk(7, 0)) == (True, second)
+    first = publish(house, chunk(3, 0))[1]
+    second = publish(house, chunk(7, 0))[1]
+    assert publish(house, chunk(3, 0)) == (True, first)
+    assert publish(house, chunk(7, 0)) == (True, second)
+    publish(house, chunk(8, 5))
+    assert publish(house, chunk(7, 0)) == (True, second)
     refused = house.refused(chunk(3, 0))
     assert (refused.code, refused.members["epoch"]) == ("stale_epoch", 8)
 
 
 def test_an_older_epoch_stores_nothing_new(house: House) -> None:
-    """Whoever publishes in it was replaced; another producer is not concerned."""
-    told(house, chunk(1, 0))
-    told(house, chunk(2, 0))
+    """A producer that publishes in it was replaced; another producer is not concerned."""
+    publish(house, chunk(1, 0))
+    publish(house, chunk(2, 0))
     for epoch in (0, 1):
         assert house.refused(chunk(epoch, 1)).code == "stale_epoch"
-    assert told(house, chunk(1, 1, "q"))[0] is False
+    assert publish(house, chunk(1, 1, "q"))[0] is False
 
 
 def test_a_refused_chunk_may_come_again(house: House) -> None:
@@ -122,16 +122,16 @@ def test_a_refused_chunk_may_come_again(house: House) -> None:
         chunk=Chunk("p", 9, 0),
     )
     assert house.refused(wrong).code == "id_not_increasing"
-    assert told(house, chunk(1, 0))[0] is False
+    assert publish(house, chunk(1, 0))[0] is False
 
 
 def test_chunks_survive_a_restart_and_a_rewrite(house: House) -> None:
     """The answers of both epochs, and who published longest ago."""
-    answers = [told(house, chunk(epoch, number, "p"))[1] for epoch in (1, 2) for number in (0, 1)]
-    told(house, chunk(5, 0, "q"))
+    answers = [publish(house, chunk(epoch, number, "p"))[1] for epoch in (1, 2) for number in (0, 1)]
+    publish(house, chunk(5, 0, "q"))
     for survive in (house.restart, house.rewrite):
         survive()
-        again = [told(house, chunk(epoch, number)) for epoch in (1, 2) for number in (0, 1)]
+        again = [publish(house, chunk(epoch, number)) for epoch in (1, 2) for number in (0, 1)]
         assert again == [(True, one) for one in answers]
         assert list(house.keyspace.producers.producers) == ["p", "q"]
         assert house.refused(chunk(4, 0, "q")).code == "stale_epoch"
@@ -140,27 +140,27 @@ def test_chunks_survive_a_restart_and_a_rewrite(house: House) -> None:
 def test_a_snapshot_is_of_one_moment(house: House) -> None:
     """Chunks that come while it is read are not in it; the log behind it has them."""
     for number in range(3):
-        told(house, chunk(1, number))
-    told(house, chunk(1, 0, "q"))
+        publish(house, chunk(1, number))
+    publish(house, chunk(1, 0, "q"))
     before = image(house.keyspace)
     capture = Capture(house.keyspace)
     frames = len(house.payloads)
-    told(house, chunk(1, 3))
-    told(house, chunk(2, 0))
-    told(house, chunk(3, 0))
-    told(house, chunk(1, 0, "new"))
+    publish(house, chunk(1, 3))
+    publish(house, chunk(2, 0))
+    publish(house, chunk(3, 0))
+    publish(house, chunk(1, 0, "new"))
     base = [encode([record]) for record in capture.records()]
     assert image(replayed(base)) == before
     assert image(replayed([*base, *house.payloads[frames:]])) == image(house.keyspace)
 
 
 def test_who_published_longest_ago_is_forgotten_first(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond so many producers; then its chunks are stored as new ones."""
+    """Beyond the limit of producers; then its chunks are stored as new ones."""
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
     for name in ("p", "q", "p", "r"):
-        told(house, chunk(1, len(house.payloads), name))
+        publish(house, chunk(1, len(house.payloads), name))
     assert list(house.keyspace.producers.producers) == ["p", "r"]
-    assert told(house, chunk(1, 1, "q"))[0] is False
+    assert publish(house, chunk(1, 1, "q"))[0] is False
     assert list(house.keyspace.producers.producers) == ["r", "q"]
 
 
@@ -168,52 +168,52 @@ def test_all_chunks_together_are_bounded(house: House, monkeypatch: pytest.Monke
     """By whole producers; who publishes now stays."""
     monkeypatch.setattr(producers, "CHUNKS_MAX", 3)
     for name, number in (("p", 0), ("p", 1), ("q", 0), ("q", 1)):
-        told(house, chunk(1, number, name))
+        publish(house, chunk(1, number, name))
     assert (list(house.keyspace.producers.producers), house.keyspace.producers.chunk_count) == (["q"], 2)
 
 
 def test_all_answers_together_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bytes, for a chunk may be of a thousand streams with long names; a restart counts the same."""
-    told(house, chunk(1, 0))
+    publish(house, chunk(1, 0))
     kept = 2 * house.keyspace.producers.answer_bytes
     monkeypatch.setattr(producers, "ANSWER_BYTES_MAX", kept)
-    told(house, chunk(2, 0))
+    publish(house, chunk(2, 0))
     assert list(house.keyspace.producers.producers) == ["p"]
-    told(house, chunk(1, 0, "q", streams=("s" * 300,)))
-    assert list(house.keyspace.producers.producers) == ["q"], "who publishes now stays, whatever it takes"
-    told(house, chunk(1, 0))
+    publish(house, chunk(1, 0, "q", streams=("s" * 300,)))
+    assert list(house.keyspace.producers.producers) == ["q"], "a producer that publishes now stays"
+    publish(house, chunk(1, 0))
     assert list(house.keyspace.producers.producers) == ["p"]
     house.restart()
     assert list(house.keyspace.producers.producers) == ["p"]
-    told(house, chunk(2, 0))
+    publish(house, chunk(2, 0))
     assert house.keyspace.producers.answer_bytes == kept
-    told(house, chunk(3, 0))
+    publish(house, chunk(3, 0))
     assert house.keyspace.producers.answer_bytes == kept, "what an epoch took is given back"
 
 
 def test_an_epoch_has_so_many_bytes_of_answers(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """More are refused, those that are stored are still answered, and the next epoch has room again."""
-    first = told(house, chunk(1, 0))[1]
+    first = publish(house, chunk(1, 0))[1]
     monkeypatch.setattr(producers, "EPOCH_BYTES_MAX", house.keyspace.producers.answer_bytes + 1)
-    told(house, chunk(1, 1))
+    publish(house, chunk(1, 1))
     assert "bytes of their answers" in str(house.refused(chunk(1, 2)))
-    assert told(house, chunk(1, 0)) == (True, first)
-    assert told(house, chunk(2, 0))[0] is False
+    assert publish(house, chunk(1, 0)) == (True, first)
+    assert publish(house, chunk(2, 0))[0] is False
 
 
 def test_an_epoch_has_so_many_chunks(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """More are refused, with what to do; those that are stored are still answered."""
     monkeypatch.setattr(producers, "EPOCH_CHUNKS_MAX", 2)
-    first = told(house, chunk(1, 0))[1]
-    told(house, chunk(1, 1))
+    first = publish(house, chunk(1, 0))[1]
+    publish(house, chunk(1, 1))
     assert house.refused(chunk(1, 2)).code == "invalid"
-    assert told(house, chunk(1, 0)) == (True, first)
-    assert told(house, chunk(2, 0))[0] is False
+    assert publish(house, chunk(1, 0)) == (True, first)
+    assert publish(house, chunk(2, 0))[0] is False
 
 
 @dataclass
 class ProducerModel:
-    """What a producer is answered, told simply."""
+    """What a producer is answered, in a simple form."""
 
     epochs: list[int] = field(default_factory=list)
     stored: dict[tuple[int, int], object] = field(default_factory=dict)
@@ -234,7 +234,7 @@ def test_any_order_of_chunks_is_answered_as_by_the_model(
         if model.epochs and epoch < model.epochs[-1] and (epoch, number) not in model.stored:
             assert house.refused(chunk(epoch, number, name)).code == "stale_epoch"
             continue
-        duplicate, answer = told(house, chunk(epoch, number, name))
+        duplicate, answer = publish(house, chunk(epoch, number, name))
         assert duplicate == ((epoch, number) in model.stored)
         if duplicate:
             assert answer == model.stored[epoch, number]

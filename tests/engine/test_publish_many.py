@@ -1,7 +1,7 @@
 """Publishing into many streams at once: all of it or nothing, and once under a key.
 
 Knows: what is refused, what a repeated key answers, for how long, and for how many.
-Must never know: doors.
+Must never know: APIs.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ BAD = {
     "another last ID than expected": (part("z", expected_last_id=id_of("4-0")), "last_id_mismatch"),
     "no IDs left": (part("full"), "stream_exhausted"),
     "a second of two IDs that does not ascend": (part("z", 2, ids=[id_of("9-0")] * 2), "id_not_increasing"),
-    "a stream that stands twice": (part("first"), "invalid"),
+    "a stream that occurs twice": (part("first"), "invalid"),
 }
 
 
@@ -94,7 +94,7 @@ def test_each_part_trims_and_keeps_as_it_would_alone(house: House) -> None:
 
 @pytest.mark.parametrize("again", [None, House.restart, House.rewrite])
 def test_a_repeated_key_answers_as_the_first_time(house: House, again: Any) -> None:
-    """Nothing is stored again, over a restart too; `duplicate` tells it."""
+    """Nothing is stored again, over a restart too; `duplicate` says so."""
     asked = Publish(parts=[part("a", 2), part("b", ids=[id_of("7-3")])], idempotency=key())
     first = house.published(asked)
     if again is not None:
@@ -108,7 +108,7 @@ def test_a_repeated_key_answers_as_the_first_time(house: House, again: Any) -> N
 
 
 def test_a_repeated_key_is_answered_when_a_stream_is_gone(house: House) -> None:
-    """The answer is the first one's, whatever became of the streams."""
+    """The answer is the first one's, even if the streams are gone."""
     asked = Publish(parts=[part("a"), part("b", mkstream=False)], idempotency=key())
     house.fill("b", 1)
     first = house.published(asked)
@@ -139,7 +139,7 @@ def test_a_key_with_another_body_is_refused(house: House) -> None:
 
 
 def test_a_key_is_forgotten_after_a_day(house: House) -> None:
-    """A millisecond beyond it the same request is a new one, whatever its body, and the key begins anew."""
+    """A millisecond beyond it the same request is a new one, with any body, and the key begins anew."""
     house.published(Publish(parts=[part("a")], idempotency=key()))
     house.pass_ms(ANSWER_AGE_MS_MAX + 1)
     assert not house.published(Publish(parts=[part("a")], idempotency=key(body=b"2"))).duplicate
@@ -169,13 +169,13 @@ def test_keys_of_many_streams_and_of_one_are_apart(house: House) -> None:
 async def test_a_refusal_waits_for_what_it_tells() -> None:
     """That the key was used must not be said before that is on disk, though it was for other streams."""
     engine = Engine.open(None, clock=HandClock(), fsync="always")
-    told: list[str] = []
+    result: list[str] = []
 
     async def publish(name: str, body: bytes) -> None:
         with suppress(EngineError):
             await engine.execute(Publish(parts=[part(name)], idempotency=key(body=body)))
-        told.append(name)
+        result.append(name)
 
     await asyncio.gather(publish("a", b"1"), publish("b", b"2"))
-    assert told == ["a", "b"]
+    assert result == ["a", "b"]
     await engine.close()

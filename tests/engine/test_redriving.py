@@ -1,6 +1,6 @@
 """Dead letters go back to their source: once, whole, in one frame, and those of this group alone.
 
-Knows: what a copy holds, what is passed over, what one turn takes. Must never know: doors.
+Knows: what a copy holds, what is passed over, what one turn takes. Must never know: APIs.
 """
 
 import time
@@ -33,6 +33,7 @@ from engine.entries import Pairs
 from engine.records import Append, RememberAnswer, Remove, encode
 from engine.replies import DeadLettersFound, Redriven
 from tests.engine.house import House, adding, id_of, replayed, state
+from tests.turns import TURN_S_MAX, slowness
 
 KEY = IdempotencyKey("k", b"digest")
 
@@ -191,7 +192,7 @@ def test_that_there_was_nothing_is_remembered_too(house: House) -> None:
 
 @pytest.mark.parametrize("beside", [-1, 0, 1])
 def test_one_turn_looks_at_so_many(house: House, beside: int) -> None:
-    """The others are left for the next call, which is told where to go on."""
+    """The others are left for the next call, with the place to go on."""
     most = redriving.TURN_REDRIVEN_MAX
     names = [f"5-{number}" for number in range(1, most + beside + 1)]
     with_letters(house, names)
@@ -229,7 +230,7 @@ def test_ids_at_the_end_of_their_range(house: House) -> None:
 
 
 def test_the_source_was_deleted_or_made_again(house: House) -> None:
-    """Its group went with it; a letter knows its source by name, and goes to whatever has that name."""
+    """Its group went with it; a letter knows its source by name, and goes to the stream of that name."""
     with_letters(house, ["5-0"])
     house.run(Delete(streams=["s"]))
     assert house.refused(redrive("5-0")).code == "no_group"
@@ -253,7 +254,7 @@ def test_a_stream_may_hold_its_own_letters(house: House) -> None:
 
 
 def test_every_prefix_of_the_log_has_each_entry_once(house: House) -> None:
-    """Whatever a crash leaves of the log, an entry is a dead letter or back in the source, never both."""
+    """After a crash at any point an entry is a dead letter or back in the source, never both."""
     names = ["5-0", "5-1", "5-2"]
     with_letters(house, names)
     outcome: Execution = execute(house.keyspace, redrive("5-0", "5-1"), house.now_ms)
@@ -310,7 +311,7 @@ def test_a_search_goes_up_to_its_bounds(
 
 
 def test_a_search_passes_over_others_and_stops(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One turn looks at so many entries, whosever they are; the next one goes on behind the last."""
+    """One turn looks at a limited number of entries, of all groups; the next one goes on behind the last."""
     monkeypatch.setattr(redriving, "TURN_LOOKS_MAX", 2)
     with_letters(house, ["5-0"])
     others = [letter_body("1-0", group="h"), letter_body("1-0", source="t"), entries.body([("a", "1")])]
@@ -331,7 +332,7 @@ def test_a_search_passes_over_others_and_stops(house: House, monkeypatch: pytest
 
 
 def packed_letters(house: House, count: int) -> list[str]:
-    """So many dead letters, whose nodes have gone cold; their IDs."""
+    """This number of dead letters, whose nodes have gone cold; their IDs."""
     policy = {"dead_letter_stream": "dead", "max_deliveries": 1}
     house.run(EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
     names = [f"5-{number}" for number in range(1, count + 1)]
@@ -343,13 +344,13 @@ def packed_letters(house: House, count: int) -> list[str]:
     return names
 
 
-def best_ms(house: House, commands: Sequence[Redrive | FindDeadLetters]) -> float:
-    """The time of the fastest of these turns."""
+def best_s(house: House, commands: Sequence[Redrive | FindDeadLetters]) -> float:
+    """The processor time of the fastest of these turns, in seconds of the machine of the limits."""
     times = []
     for command in commands:
-        began = time.perf_counter()
+        began = time.thread_time()
         execute(house.keyspace, command, house.now_ms)
-        times.append((time.perf_counter() - began) * 1_000)
+        times.append((time.thread_time() - began) / slowness())
     return min(times)
 
 
@@ -362,8 +363,8 @@ def test_no_turn_takes_long() -> None:
     scattered = [redrive(*names[place :: len(names) // most][:most]) for place in range(3)]
     together = [redrive(*names[place * 1_000 :][:most]) for place in (2, 3, 4)]
     looks = [find(names[place * 3_000], reason="another") for place in (3, 4, 5)]
-    assert best_ms(house, looks) < 20
-    assert best_ms(house, together) < 20
-    assert best_ms(house, scattered) < 20
+    assert best_s(house, looks) < TURN_S_MAX
+    assert best_s(house, together) < TURN_S_MAX
+    assert best_s(house, scattered) < TURN_S_MAX
     assert len(house.live("s")) > 5 * most
     assert len(house.live("s")) + len(house.live("dead")) == len(names)

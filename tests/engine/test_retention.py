@@ -1,7 +1,7 @@
 """How much of a stream is kept, and what a trim removes.
 
 Knows: retention by length, age and bytes, what stops it, guarded and dry trims, gaps.
-Must never know: doors.
+Must never know: APIs.
 """
 
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def test_age_is_kept_to_the_millisecond(house: House) -> None:
 def test_a_stream_that_is_old_all_at_once_goes_in_turns(
     house: House, node_entries: int, node_bytes: int
 ) -> None:
-    """At most 10 000 entries a turn, whatever the nodes; True exactly while there is more."""
+    """At most 10 000 entries a turn, with nodes of any size; True exactly while there is more."""
     house.call("CONFIG", "SET", "stream-node-max-entries", node_entries)
     house.call("CONFIG", "SET", "stream-node-max-bytes", node_bytes)
     kept(house, "s", max_age_ms=1)
@@ -234,7 +234,7 @@ def test_a_trim_inside_a_node_whose_last_entry_is_deleted(house: House) -> None:
 
 
 def test_a_guarded_trim_that_would_pass_a_group_removes_nothing(house: House) -> None:
-    """It refuses at the oldest pending or unread entry, whatever the strategy, and trims up to there."""
+    """It refuses at the oldest pending or unread entry, with any strategy, and trims up to there."""
     house.fill("s", 6)
     house.run(XGroupCreate(stream="s", group="g", start=0))
     house.run(reading("s", 4))
@@ -324,12 +324,12 @@ def _trim_both_ways(house: House, trim: Trim, *, guard: bool) -> None:
     try:
         dry = house.of(Trimmed, XTrim(stream="s", trim=trim, dry_run=True, guard=guard))
     except EngineError as refusal:
-        told = refusal.members
+        result = refusal.members
     else:
         assert not house.turn.records, "a dry run changes nothing"
         _trim_as_told(house, trim, dry, guard=guard)
         return
-    assert house.refused(XTrim(stream="s", trim=trim, guard=guard)).members == told
+    assert house.refused(XTrim(stream="s", trim=trim, guard=guard)).members == result
 
 
 def _trim_as_told(house: House, trim: Trim, dry: Trimmed, *, guard: bool) -> None:
@@ -361,7 +361,7 @@ def _pending_alive(house: House) -> int:
 
 
 def gap_of(house: House, after: str) -> Gap | None:
-    """What a reader that stopped there is told."""
+    """What a reader that stopped there gets."""
     found = house.of(StreamsRead, XRead(streams=[("s", id_of(after))])).streams
     return found[0].gap if found else None
 
@@ -380,7 +380,7 @@ def test_a_reader_is_told_of_what_went_from_the_front(house: House) -> None:
 
 
 def test_a_deletion_in_the_middle_is_no_gap(house: House) -> None:
-    """Not by itself, nor when the front reaches it later: nobody was promised that entry."""
+    """Not by itself, nor when the front reaches it later: that entry was never promised."""
     house.fill("s", 5)
     house.run(XDel(stream="s", ids=[id_of("3-0")]))
     assert house.key("s").stream.removed_upto == 0
@@ -402,7 +402,7 @@ def test_removed_upto_never_falls_and_survives(house: House) -> None:
 
 @pytest.mark.parametrize(("deleting", "lost"), [(False, 3), (True, None)])
 def test_a_group_is_told_how_many_it_lost(house: House, *, deleting: bool, lost: int | None) -> None:
-    """The number where both counts are known, else null; told once, with the entries that follow."""
+    """The number where both counts are known, else null; reported once, with the entries that follow."""
     house.fill("s", 8)
     house.run(XGroupCreate(stream="s", group="g", start=0))
     house.run(reading("s", 2))

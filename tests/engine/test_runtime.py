@@ -164,7 +164,7 @@ class TestCrashes:
 
     @pytest.mark.parametrize("fsync", POLICIES)
     async def test_every_answer_survives_a_kill(self, fsync: Fsync) -> None:
-        """The system has what was answered, whatever the policy."""
+        """The system has what was answered, under each policy."""
         storage = MemoryStorage()
         async with Conversation(storage, fsync) as talk:
             await talk.add("s", "1-0", "2-0")
@@ -442,7 +442,7 @@ async def _held_bytes(talk: Conversation) -> int:
 
 
 async def test_a_refusal_has_a_code_of_its_own() -> None:
-    """Doors go by the code, not by Redis's sentence."""
+    """APIs go by the code, not by Redis's sentence."""
     storage = MemoryStorage()
     async with Conversation(storage, "always") as talk:
         storage.fail("sync", errno.EIO)
@@ -463,11 +463,11 @@ def test_opening_tells_how_far_it_is() -> None:
     for number in range(1, 9_001):
         log.stage(encode([Configure("stream-node-max-entries", number)]))
     log.close()
-    told: list[tuple[str, int, int]] = []
-    Engine.open(storage.kill(), clock=HandClock(), on_progress=lambda *one: told.append(one))
-    assert list(dict.fromkeys(step for step, _, _ in told)) == ["checking", "loading"]
+    result: list[tuple[str, int, int]] = []
+    Engine.open(storage.kill(), clock=HandClock(), on_progress=lambda *one: result.append(one))
+    assert list(dict.fromkeys(step for step, _, _ in result)) == ["checking", "loading"]
     for step in ("checking", "loading"):
-        done = [(behind, total) for each, behind, total in told if each == step]
+        done = [(behind, total) for each, behind, total in result if each == step]
         assert len(done) >= 2
         assert done == sorted(done)
         assert all(0 < behind <= total <= log.written_upto for behind, total in done)

@@ -28,7 +28,7 @@ class Reads:
         self.failures: list[Any] = []
         self.serving = WakeQueue(self.keyspace, self.waiters, HandClock(), self._run_again, lambda _: None)
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, told: self.failures.append(told["exception"]))
+        loop.set_exception_handler(lambda _, result: self.failures.append(result["exception"]))
         execute(self.keyspace, XGroupCreate(stream="s", group="g", start=0, mkstream=True), 1)
         blocked = execute(self.keyspace, command, 1).reply
         assert isinstance(blocked, Blocked)
@@ -54,7 +54,7 @@ class Reads:
     ids=["plain", "of a group"],
 )
 async def test_a_read_that_fails_holds_up_nobody(command: Command) -> None:
-    """Those behind it are served in their order, and who comes then at once; it is told, and waits on."""
+    """Those behind it are served in their order, and later ones at once; it gets the error, and waits on."""
     reads = Reads(command)
     reads.serving.serve({"s": None}, 2)
     await settle()

@@ -33,9 +33,11 @@ READERS_MAX: Final = 4
 class BesideTheModel(RuleBasedStateMachine):
     """The engine and the naive model, command by command."""
 
+    running_class = Running
+
     def __init__(self) -> None:
         super().__init__()
-        self.running = Running()
+        self.running = self.running_class()
         self.model = Model(now=1)
         self.serial = 0
 

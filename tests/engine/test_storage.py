@@ -85,7 +85,7 @@ class TestBothVersions:
         assert all(one == names for one in found)
 
     def test_a_file_that_is_held_stays(self, storage: Storage) -> None:
-        """Its bytes, those appended later too, whatever is done to its name."""
+        """Its bytes, those appended later too, even if its name is removed or reused."""
         storage.replace("a", [b"one "])
         with pytest.raises(FileNotFoundError):
             storage.reader("b")
@@ -183,7 +183,7 @@ class TestBothVersions:
 
 class TestFiles:
     def test_only_the_owner_can_read(self, tmp_path: Path) -> None:
-        """Directory 0700, files 0600, whatever the umask would allow."""
+        """Directory 0700, files 0600, with any umask."""
         before = os.umask(0)
         try:
             storage = FileStorage(tmp_path / "log", create=True)
@@ -281,7 +281,7 @@ class TestFiles:
         storage.close()
 
     def test_an_unreadable_holder_is_still_a_holder(self, tmp_path: Path) -> None:
-        """Who holds the lock is told when it is known; that it is held does not depend on it."""
+        """The holder of the lock is named when it is known; that it is held does not depend on it."""
         ours, theirs = FileStorage(tmp_path), FileStorage(tmp_path)
         ours.lock()
         with pytest.raises(StorageLockedError, match=f"process {os.getpid()}") as locked:
@@ -306,7 +306,7 @@ class TestFiles:
         assert disk == bytes(range(256)) * 3
 
     def test_a_limit_in_the_middle_of_a_write_is_an_error(self, tmp_path: Path) -> None:
-        """The kernel writes what fits and says so; only the next attempt fails, and that must be told."""
+        """The kernel writes what fits and says so; only the next attempt fails, and that must be reported."""
         storage = FileStorage(tmp_path)
         handle = storage.create("a")
         with file_size_limit(1000), pytest.raises(OSError, match="File too large"):

@@ -16,7 +16,7 @@ from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk
 
 
-class Told(asyncio.Queue[Sequence[Reply | EngineError]]):
+class Replies(asyncio.Queue[Sequence[Reply | EngineError]]):
     """What was answered and not looked at yet."""
 
 
@@ -31,38 +31,38 @@ def publish(stream: str, value: bytes) -> XAdd:
 
 
 async def test_an_answer_waits_for_the_log_and_a_read_for_what_it_shows() -> None:
-    """Neither is told before the sync, both after it, in order; where nothing is unsafe it is at once."""
-    engine, told = await opened(MemoryStorage()), Told()
-    engine.submit([publish("s", b"1")], told.put_nowait)
-    engine.submit([XRead(streams=[("s", 0)])], told.put_nowait)
-    assert told.empty()
-    assert isinstance((await told.get())[0], Added)
-    read = await told.get()
-    engine.submit([XRead(streams=[("s", 0)], block_ms=1_000)], told.put_nowait)
-    assert told.get_nowait() == read
-    engine.submit([publish("s", b"2"), publish("t", b"3")], told.put_nowait)
-    assert len(await told.get()) == 2
+    """Neither is answered before the sync, both after it, in order; where nothing is unsafe it is at once."""
+    engine, result = await opened(MemoryStorage()), Replies()
+    engine.submit([publish("s", b"1")], result.put_nowait)
+    engine.submit([XRead(streams=[("s", 0)])], result.put_nowait)
+    assert result.empty()
+    assert isinstance((await result.get())[0], Added)
+    read = await result.get()
+    engine.submit([XRead(streams=[("s", 0)], block_ms=1_000)], result.put_nowait)
+    assert result.get_nowait() == read
+    engine.submit([publish("s", b"2"), publish("t", b"3")], result.put_nowait)
+    assert len(await result.get()) == 2
     engine.check()
     await engine.close()
 
 
 async def test_nothing_waits_for_entries() -> None:
     """A read that would wait finds nothing, at once."""
-    engine, told = await opened(MemoryStorage()), Told()
-    engine.submit([XRead(streams=[("s", 0)], block_ms=1_000)], told.put_nowait)
-    assert not told.empty()
+    engine, result = await opened(MemoryStorage()), Replies()
+    engine.submit([XRead(streams=[("s", 0)], block_ms=1_000)], result.put_nowait)
+    assert not result.empty()
     assert engine.waiting == 0
     await engine.close()
 
 
 async def test_when_the_log_fails_everybody_is_told() -> None:
     """Those who wait, and those who come later."""
-    storage, told = MemoryStorage(), Told()
+    storage, result = MemoryStorage(), Replies()
     engine = await opened(storage)
     storage.fail("sync", errno.EIO)
     for value in (b"1", b"2"):
-        engine.submit([publish("s", value)], told.put_nowait)
-        (reply,) = await told.get()
+        engine.submit([publish("s", value)], result.put_nowait)
+        (reply,) = await result.get()
         assert isinstance(reply, EngineError)
         assert reply.code == "storage_failed"
     await engine.close()
@@ -72,28 +72,28 @@ async def test_when_the_log_fails_everybody_is_told() -> None:
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
 async def test_once_the_log_has_failed_all_ways_refuse_alike(operation: str, code: int, fsync: Fsync) -> None:
     """What shows the frame that was lost is refused, however it is asked for; what does not is answered."""
-    storage, told = MemoryStorage(), Told()
+    storage, result = MemoryStorage(), Replies()
     engine = Engine.open(storage, clock=HandClock(1_000), fsync=fsync)
     await engine.start()
     await engine.transaction([XGroupCreate(stream="other", group="g", start=0, mkstream=True)], synced=True)
     storage.fail(operation, code)
-    engine.submit([publish("s", b"1")], told.put_nowait, synced=True)
-    assert [getattr(each, "code", each) for each in await told.get()] == ["storage_failed"]
+    engine.submit([publish("s", b"1")], result.put_nowait, synced=True)
+    assert [getattr(each, "code", each) for each in await result.get()] == ["storage_failed"]
     for command in (XRead(streams=[("s", 0)]), XLen(stream="s"), publish("s", b"2"), reading("a")):
         codes: list[object] = []
         for way in (engine.execute(command), engine.transaction([command])):
             with pytest.raises(EngineError) as refused:
                 await way
             codes.append(refused.value.code)
-        engine.submit([command], told.put_nowait)
+        engine.submit([command], result.put_nowait)
         if isinstance(command, XReadGroup):
-            engine.read(command, told.put_nowait, asyncio.get_running_loop().create_future())
-            codes += [getattr(each, "code", each) for each in await told.get()]
-        codes += [getattr(each, "code", each) for each in await told.get()]
+            engine.read(command, result.put_nowait, asyncio.get_running_loop().create_future())
+            codes += [getattr(each, "code", each) for each in await result.get()]
+        codes += [getattr(each, "code", each) for each in await result.get()]
         assert set(codes) == {"storage_failed"}, command
     safe = XLen(stream="other")
-    engine.submit([safe], told.put_nowait)
-    assert [await engine.execute(safe), *await engine.transaction([safe]), *await told.get()] == [0, 0, 0]
+    engine.submit([safe], result.put_nowait)
+    assert [await engine.execute(safe), *await engine.transaction([safe]), *await result.get()] == [0, 0, 0]
     await engine.close()
 
 
@@ -102,16 +102,16 @@ async def test_an_answer_may_wait_for_the_disk_whatever_the_policy() -> None:
     disk = SlowDisk()
     async with Conversation(disk, "everysec") as talk:
         disk.hold()
-        told: list[str] = []
+        result: list[str] = []
         first, second = (
             XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}'], ids=[number]) for number in (1, 2)
         )
-        talk.engine.submit([first], lambda _: told.append("synced"), synced=True)
-        talk.engine.submit([second], lambda _: told.append("written"))
+        talk.engine.submit([first], lambda _: result.append("synced"), synced=True)
+        talk.engine.submit([second], lambda _: result.append("written"))
         await settle()
-        assert told == ["written"]
+        assert result == ["written"]
         disk.let_go()
-        while len(told) < 2:
+        while len(result) < 2:
             await let_threads_run()
 
 
@@ -137,18 +137,18 @@ async def with_group(fsync: Fsync) -> Engine:
 
 async def test_a_read_that_waits_calls_back_when_the_log_is_safe() -> None:
     """Later in any case: what is there already comes behind the turn that asked."""
-    engine, told = await with_group("always"), Told()
+    engine, result = await with_group("always"), Replies()
     until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    engine.read(reading("a"), told.put_nowait, until)
+    engine.read(reading("a"), result.put_nowait, until)
     await settle()
-    assert (told.empty(), engine.waiting) == (True, 1)
+    assert (result.empty(), engine.waiting) == (True, 1)
     engine.submit([publish("s", b"1")], lambda _: None)
-    assert (told.empty(), engine.waiting) == (True, 0)
-    (first,) = given(await told.get())
+    assert (result.empty(), engine.waiting) == (True, 0)
+    (first,) = given(await result.get())
     await engine.execute(publish("s", b"2"))
-    engine.read(reading("a"), told.put_nowait, until)
-    assert told.empty()
-    (second,) = given(await told.get())
+    engine.read(reading("a"), result.put_nowait, until)
+    assert result.empty()
+    (second,) = given(await result.get())
     assert second > first
     engine.check()
     await engine.close()
@@ -156,42 +156,42 @@ async def test_a_read_that_waits_calls_back_when_the_log_is_safe() -> None:
 
 async def test_who_reads_on_was_seen_when_given_something() -> None:
     """So waiting again changes nothing and logs nothing, until there is something more."""
-    storage, told, clock = MemoryStorage(), Told(), HandClock(1_000)
+    storage, result, clock = MemoryStorage(), Replies(), HandClock(1_000)
     engine = Engine.open(storage, clock=clock, fsync="everysec")
     await engine.start()
     await engine.transaction([XGroupCreate(stream="s", group="g", start=0, mkstream=True)])
     until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    engine.read(reading("a"), told.put_nowait, until)
+    engine.read(reading("a"), result.put_nowait, until)
     await engine.execute(publish("s", b"1"))
-    assert given(await told.get())
+    assert given(await result.get())
     clock.pass_ms(5)
-    engine.read(reading("a"), told.put_nowait, until, going_on=True)
+    engine.read(reading("a"), result.put_nowait, until, going_on=True)
     (info,) = await engine.transaction([XInfoConsumers(stream="s", group="g")])
     assert isinstance(info, list)
     assert [one.idle_ms for one in info if isinstance(one, ConsumerInfo)] == [5]
     assert engine.waiting == 1
     await engine.execute(publish("s", b"2"))
-    assert given(await told.get())
+    assert given(await result.get())
     await engine.execute(publish("s", b"3"))
-    engine.read(reading("a"), told.put_nowait, until, going_on=True)
-    assert given(await told.get()), "what is there already is given at once"
+    engine.read(reading("a"), result.put_nowait, until, going_on=True)
+    assert given(await result.get()), "what is there already is given at once"
     await engine.close()
 
 
 async def test_a_waiting_read_is_ended_by_its_owner_and_with_the_engine() -> None:
     """As its time would, with nothing given; and with `draining`."""
-    engine, told = await with_group("everysec"), Told()
+    engine, result = await with_group("everysec"), Replies()
     until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    engine.read(reading("a"), told.put_nowait, until)
+    engine.read(reading("a"), result.put_nowait, until)
     until.set_result(None)
-    assert given(await told.get()) == []
-    engine.read(reading("b"), told.put_nowait, asyncio.get_running_loop().create_future())
+    assert given(await result.get()) == []
+    engine.read(reading("b"), result.put_nowait, asyncio.get_running_loop().create_future())
     engine.end_waits()
-    (ended,) = await told.get()
+    (ended,) = await result.get()
     assert isinstance(ended, EngineError)
     assert ended.code == "draining"
-    engine.read(reading("c"), told.put_nowait, asyncio.get_running_loop().create_future())
-    (ended,) = await told.get()
+    engine.read(reading("c"), result.put_nowait, asyncio.get_running_loop().create_future())
+    (ended,) = await result.get()
     assert isinstance(ended, EngineError)
     await engine.close()
 

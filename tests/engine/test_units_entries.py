@@ -41,7 +41,7 @@ gaps = st.sampled_from([1, 1, 1, 2, ids.SEQUENCE_MAX, ids.SEQUENCE_MAX + 1, 12 <
 def test_joined_entries_come_apart_again(
     first: int, run: list[tuple[int, list[tuple[str, str | bytes]]]]
 ) -> None:
-    """Whatever stands in them: no text of a field can look like the seam."""
+    """With any content: no text of a field can look like the seam."""
     given_ids = list(accumulate((gap for gap, _ in run[1:]), initial=first))
     texts = [
         entries.encode(each, entries.body(pairs)) for each, (_, pairs) in zip(given_ids, run, strict=True)

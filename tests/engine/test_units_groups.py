@@ -1,21 +1,26 @@
-"""Groups, idempotency_table and waiters: each against the plainest thing that does the same."""
+"""Groups, idempotency tables and waiters: each against the plainest thing that does the same."""
 
 import weakref
 from dataclasses import dataclass
+from typing import Any, Final
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.blocks import SortedMap
 from engine.commands.execution import Blocked
 from engine.commands.types import Cursor, XRead, XReadGroup
 from engine.groups import Consumer, Group
 from engine.idempotency import IdempotencyTable
 from engine.waiters import Waiter, Waiters
 
-entry_ids = st.integers(1, 15)
+# Neighbours by sequence number, by millisecond, and far ones.
+IDS: Final = (*range(1, 12), 255, 256, 1 << 32, 1 << 64, (1 << 64) + 1, (5 << 64) + 300, (1 << 128) - 1)
+entry_ids = st.sampled_from(IDS)
 id_runs = st.lists(entry_ids, min_size=1, max_size=5, unique=True).map(sorted)
-times = st.integers(0, 9)
+times = st.sampled_from([*range(9), 1 << 40])
+counts = st.sampled_from([1, 2, 3, 255, 256, (1 << 63) - 1])
 names = st.sampled_from("ab")
 
 
@@ -29,23 +34,34 @@ class Held:
     serial: int
 
 
+def small_blocks(held: SortedMap[Any], block_items_max: int) -> None:
+    held.block_items_max, held.lists_max = block_items_max, 1
+
+
 class BesideALedger(RuleBasedStateMachine):
     """A group against a dict of who holds what since when."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(block_items_max=st.sampled_from([1, 2, 3, 512]))
+    def begin(self, block_items_max: int) -> None:
+        """With small blocks most of them are packed."""
         self.group = Group(0, None)
+        self.block_items_max = block_items_max
+        small_blocks(self.group.pending, block_items_max)
+        small_blocks(self.group.by_delivery, block_items_max)
         self.held: dict[int, Held] = {}
         self.serial = 0
 
     def _consumer(self, name: str) -> Consumer:
-        return self.group.consumers.setdefault(name, Consumer(name, 0))
+        if name not in self.group.consumers:
+            consumer = self.group.consumers[name] = Consumer(name, 0)
+            small_blocks(consumer.pending, self.block_items_max)
+        return self.group.consumers[name]
 
     def _note(self, entry_id: int, owner: str | None, time: int, count: int) -> None:
         self.serial += 1
         self.held[entry_id] = Held(owner, time, count, self.serial)
 
-    @rule(run=id_runs, name=names, time=times, count=st.integers(1, 3))
+    @rule(run=id_runs, name=names, time=times, count=counts)
     def own(self, run: list[int], name: str, time: int, count: int) -> None:
         """New ones, or those that anybody holds."""
         self.group.own_run(run, self._consumer(name), time, [count] * len(run))
@@ -54,14 +70,14 @@ class BesideALedger(RuleBasedStateMachine):
 
     @rule(run=id_runs)
     def settle_run(self, run: list[int]) -> None:
-        """Whoever holds them, whether or not they are held."""
+        """With any owner, and without."""
         self.group.settle_run(run)
         for entry_id in run:
             self.held.pop(entry_id, None)
 
     @rule(entry_id=entry_ids, count=st.integers(0, 3))
     def release(self, entry_id: int, count: int) -> None:
-        self.group.release(entry_id, count)
+        self.group.release_run([entry_id], [count])
         self._note(entry_id, None, 0, count)
 
     @rule(entry_id=entry_ids)
@@ -122,18 +138,18 @@ def test_what_a_consumer_holds_itself_is_walked_over_once() -> None:
     group, mine, other = Group(0, None), Consumer("a", 0), Consumer("b", 0)
     group.consumers |= {"a": mine, "b": other}
     group.own_run(range(1, 10_001), mine, 5, [1] * 10_000)
-    group.own(10_001, other, 5, 1)
+    group.own_run([10_001], other, 5, [1])
     looks = [[entry_id for entry_id, _ in group.of_others(mine)] for _ in range(4)]
     assert looks == [[], [], [10_001], [10_001]]
     assert next(group.of_others(other))[0] == 1
-    group.own(10_002, other, 4, 1)
+    group.own_run([10_002], other, 4, [1])
     assert next(group.of_others(mine), None) is not None
 
 
 def test_idle_time_is_never_negative() -> None:
     """The clock may have been set back since."""
     group = Group(0, None)
-    group.own(1, Consumer("a", 0), 100, 1)
+    group.own_run([1], Consumer("a", 0), 100, [1])
     pending = group.pending.get(1)
     assert pending is not None
     assert (pending.idle_ms(150), pending.idle_ms(50)) == (50, 0)
@@ -241,7 +257,7 @@ class TestWaiters:
         assert len(waiters) == 3
 
     def test_one_that_is_gone_is_nowhere(self) -> None:
-        """Neither in a queue nor among those that come due; its waiter_group goes with it."""
+        """Neither in a queue nor among those that come due; its group of waiters goes with it."""
         waiters: Waiters[str] = Waiters()
         for one in (blocked("x", "y"), blocked_in("g", "x", "y")):
             waiter = Waiter(one, "only", 10.0)
@@ -254,7 +270,7 @@ class TestWaiters:
         assert waiters.all_waiters() == []
 
     def test_deadlines_and_retries_come_due_in_order(self) -> None:
-        """So many waiters at a time; a waiter_group once, at the earliest time that was asked for."""
+        """A limited number of waiters at a time; a group of them once, at its earliest time."""
         waiters: Waiters[str] = Waiters()
         for name, deadline in (("late", 30.0), ("soon", 10.0), ("next", 11.0)):
             waiters.add(Waiter(blocked("x"), name, deadline))

@@ -1,7 +1,7 @@
 """The entry ID: what spells one, how it is shown, and that one integer keeps the order of two numbers."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine import ids
@@ -17,6 +17,26 @@ def test_text_and_number_are_the_same(ms: int, sequence: int) -> None:
     assert ids.format(entry_id) == f"{ms}-{sequence}"
     assert ids.parse(ids.format(entry_id)) == entry_id
     assert ids.parse_canonical(ids.format(entry_id).encode()) == entry_id
+
+
+WORDS = st.one_of(
+    st.builds(lambda ms, sequence: b"%d-%d" % (ms, sequence), halves, halves),
+    st.text("019-, +_", max_size=4).map(str.encode),
+    st.sampled_from([b"1-0", b"01-02", b"9" * 19 + b"-1", b"9" * 20 + b"-", b"1-" + b"9" * 20, b"1-\xb2"]),
+)
+
+
+@given(st.lists(WORDS, max_size=5))
+@example([b"1-0", b"9" * 19 + b"-9", b"9-" + b"9" * 19])
+@example([b"1-0", b"9" * 19 + b"-19"])
+@example([b"1-0", b"2"])
+@example([b"1-2-,-3-4", b"5-6"])
+@example([b"1", b",-2-3"])
+def test_many_at_once_are_what_each_is(words: list[bytes]) -> None:
+    """Whole and short ones; of others nothing is said."""
+    each = [ids.parse(word.decode("latin-1")) for word in words]
+    plain = all(b"-" in word and len(word) <= 21 for word in words)
+    assert ids.parse_each(words) == (each if words and plain and None not in each else None)
 
 
 @given(halves, halves, halves, halves)

@@ -1,4 +1,4 @@
-"""The keyspace's names: in order, whatever came and went, and cheap to take out by the thousand.
+"""The keyspace's names: in order after any changes, and cheap to take out by the thousand.
 
 Knows: names and their order. Must never know: what a stream holds.
 """

@@ -1,4 +1,4 @@
-"""Counting and finding by number say what a walk over all entries says, whatever was deleted or packed."""
+"""Counting and finding by number say what a walk over all entries says, after any deletions and packing."""
 
 from collections.abc import Sequence
 from itertools import accumulate

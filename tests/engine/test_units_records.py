@@ -36,11 +36,15 @@ SAMPLES: Final[list[Record]] = [
     records.RemoveStream("orders"),
     records.RemoveAll(),
     records.Regenerate(b"sixteen bytes of"),
+    records.SetMetadata("token:a", b'{"id":"a"}'),
     Append("orders", TEXTS, [FIRST, SECOND]),
     Cut("orders", SECOND),
     Remove("orders", [FIRST, SECOND], tombstone=True),
     records.SetCounters("orders", SECOND, 7, FIRST),
     records.Describe("orders", 10, None, 1 << 40, True, False, FIRST),  # noqa: FBT003 - a record's fields
+    records.SetLifetime("orders", 1_700_000_000_000),
+    records.RenameStream("orders", "bills", "0123456789abcdef"),
+    records.CopyStream("bills", "orders", "0123456789abcdef"),
     records.CreateGroup("orders", "größe", FIRST, None),
     records.MoveGroup("orders", "g", SECOND, 2),
     records.RemoveGroup("orders", "g"),
@@ -50,10 +54,10 @@ SAMPLES: Final[list[Record]] = [
     records.Own("orders", "g", "a", [FIRST, SECOND], 1_700_000_000_000, [1, (1 << 63) - 1]),
     records.Release("orders", "g", [FIRST], [0]),
     records.Settle("orders", "g", [FIRST, SECOND]),
-    records.Produce("orders", b"\x00\xff", b"key", FIRST),
-    records.RepeatProduction("orders"),
-    records.ConfigureProductions("orders", 86_400, 10_000),
-    records.ForgetProductions("orders", b"\x00\xff", 3),
+    records.RememberProducerKey("orders", b"\x00\xff", b"key", FIRST),
+    records.RepeatProducerKey("orders"),
+    records.ConfigureProducerKeys("orders", 86_400, 10_000),
+    records.ForgetProducerKeys("orders", b"\x00\xff", 3),
     records.ForgetAnswers("orders", 3),
     records.RememberAnswer("orders", "key", b"digest", [FIRST, SECOND], 1_700_000_000_000),
     records.PublishChunk("job", 2, 3, b'{"answer":1}'),
@@ -67,12 +71,12 @@ SAMPLES: Final[list[Record]] = [
     RestoreOpenNode("orders", TEXTS, [FIRST, SECOND], b""),
     records.RestoreConsumer("orders", "g", "a", 1_700_000_000_000, 1_700_000_000_001),
     records.RestorePending("orders", "g", [SECOND, FIRST], [None, "a"], [0, 1_700_000_000_000], [0, 1]),
-    records.RestoreProduction("orders", b"p", b"\xff", SECOND),
+    records.RestoreProducerKey("orders", b"p", b"\xff", SECOND),
 ]
 
 
 def kinds() -> set[type[Record]]:
-    """Every record that the package tells of."""
+    """Every record that the package exports."""
     named = (getattr(records, name) for name in records.__all__)
     return {kind for kind in named if isinstance(kind, type) and issubclass(kind, Record)} - {Record}
 
@@ -85,7 +89,7 @@ def test_every_kind_of_record_has_its_sample() -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
 def test_a_record_is_read_from_its_golden_bytes(sample: Record) -> None:
-    """And written as they are: whoever changes the format by accident learns it here."""
+    """And written as they are: a change of the format by accident fails here."""
     golden = bytes.fromhex(json.loads(GOLDEN.read_text(encoding="utf-8"))[type(sample).__name__])
     assert encode([sample]) == golden
     assert [comparable(record) for record in decode(golden)] == [comparable(sample)]
@@ -98,7 +102,7 @@ def test_a_packed_node_is_read_from_its_golden_bytes() -> None:
 
 
 def comparable(record: Record) -> list[object]:
-    """Fields as lists, whatever kind of sequence they were."""
+    """Fields as lists, from any kind of sequence."""
     values = [type(record).__name__, *msgspec.structs.astuple(record)]
     return [list(value) if isinstance(value, range | tuple) else value for value in values]
 

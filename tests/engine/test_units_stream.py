@@ -145,7 +145,7 @@ TestBesideAList = BesideAList.TestCase
 
 
 def filled(count: int, limits: NodeLimits, size: int = 10) -> tuple[Stream, list[Text]]:
-    """A stream with so many entries, one after the other; and what has gone cold by that."""
+    """A stream with this number of entries, one after the other; and what has gone cold by that."""
     stream, cold = Stream(), list[Text]()
     for number in range(1, count + 1):
         text = entries.encode(number, entries.body([("n", "x" * size)]))
@@ -179,7 +179,7 @@ def test_a_batch_makes_the_nodes_that_its_entries_would_one_by_one() -> None:
 
 
 def test_the_newest_nodes_stay_warm() -> None:
-    """Texts are given out for compression once so many newer nodes are sealed, each once."""
+    """Texts are given out for compression once enough newer nodes are sealed, each once."""
     stream, cold = filled(100, NodeLimits(5, 0))
     sealed = [node.text for node in stream.nodes.values()]
     assert cold == sealed[: len(sealed) - UNPACKED_NODES]
@@ -210,7 +210,7 @@ def test_a_node_half_dead_is_packed_anew() -> None:
 
 
 def test_a_packed_node_is_to_be_packed_again_when_it_shrinks() -> None:
-    """It is cold: the plain form would be held for nobody."""
+    """It is cold: the plain form would be held for no reader."""
     stream, _ = filled(11, NodeLimits(10, 0), size=200)
     text = next(iter(stream.nodes.values())).text
     text.keep_packed(text.compress())
@@ -237,7 +237,7 @@ def test_packing_in_two_threads_is_safe() -> None:
             try:
                 if ZstdDecompressor().decompress(Text(content).compress()) != content:
                     failures.append(number)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is what must not be
+            except Exception as error:  # noqa: BLE001 - any error at all is the failure
                 failures.append(error)
 
     threads = [threading.Thread(target=pack) for _ in range(3)]

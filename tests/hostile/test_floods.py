@@ -37,7 +37,7 @@ def pushed(port: int, head: bytes, piece: bytes, most_bytes: int = FLOOD_BYTES) 
 
 @pytest.fixture
 def bounded(server: Server) -> Iterator[Server]:
-    """A server whose memory may not grow by more than what threats.md allows, and that serves on."""
+    """A server whose memory may not grow by more than this bound, and that goes on serving."""
     assert ask(server.port, "GET", b"/healthz/ready").status == 200
     before = resident_bytes(server.pid)
     yield server
@@ -56,12 +56,12 @@ ENDLESS = {
     "trailers": (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n", b"X: a\r\n" * 100_000),
     "chunks": (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"100000\r\n" + PIECE + b"\r\n"),
     "small chunks": (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n" * 50_000),
-    "chunks that nobody reads": (
+    "chunks that are never read": (
         b"GET / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n",
         b"100000\r\n" + PIECE + b"\r\n",
     ),
     "length": (POST + b"Content-Length: 100000000000\r\n\r\n", PIECE),
-    "length that nobody reads": (
+    "length that is never read": (
         b"GET / HTTP/1.1\r\n" + HOST + b"Content-Length: 100000000000\r\n\r\n",
         PIECE,
     ),
@@ -184,8 +184,8 @@ def test_an_innocent_client_under_attack(big: Server) -> None:
     the machine's other work is no attack of theirs.
     """
     best = min((_under_attack(big) for _ in range(FLOODS)), key=_p99)
-    told = f"p50 {statistics.median(best):.3f} s, p99 {_p99(best):.3f} s, most {max(best):.3f} s"
-    assert _p99(best) <= P99_S_MAX, told
+    result = f"p50 {statistics.median(best):.3f} s, p99 {_p99(best):.3f} s, most {max(best):.3f} s"
+    assert _p99(best) <= P99_S_MAX, result
 
 
 def _p99(took: list[float]) -> float:

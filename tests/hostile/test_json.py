@@ -10,7 +10,7 @@ from app.main import ROUTES
 from tests.hostile.peers import Answer, ask, ask_json
 from tests.server import Server
 
-DOORS = ("runCommand", "runPipeline", "runTransaction")
+COMMAND_OPERATIONS = ("runCommand", "runPipeline", "runTransaction")
 TAKING = {
     route.operation_id: (route.method, re.sub(r"{\w+}", "s", route.template.replace("{id}", "1-0")))
     for route in ROUTES
@@ -94,7 +94,7 @@ def refused(answer: Answer, operation: str, *statuses: int) -> None:
     assert answer.head.lower().count(b"application/problem+json") == (
         0 if "error" in said and "code" not in said else 1
     )
-    if operation in DOORS:
+    if operation in COMMAND_OPERATIONS:
         assert re.match(r"[A-Z]+ ", said["error"])
     else:
         assert said["detail"]
@@ -102,7 +102,7 @@ def refused(answer: Answer, operation: str, *statuses: int) -> None:
 
 
 def test_every_route_with_a_body_is_attacked() -> None:
-    """A route that writes and that nobody thought of here stands in the list all the same."""
+    """A new route that writes is in the list without being named here."""
     writing = {
         route.operation_id
         for route in ROUTES
@@ -119,7 +119,7 @@ def test_hostile_json(untouched: Server, operation: str) -> None:
     for what, text in TEXTS.items():
         for body in (b'{"a":%b}' % text, b"[%b]" % text, text):
             answer = ask_json(untouched.port, method, path, body)
-            # 33 levels without anything around are within a list's bound at some doors.
+            # 33 levels without anything around are within a list's bound at some operations.
             unusual = (422,) if "3" in what or operation == "addEntries" else ()
             # More values than any body of the operation may have: refused before they are looked at.
             many = (413, 422) if max(body.count(b"["), body.count(b"{")) >= 20_000 else ()
@@ -138,7 +138,7 @@ def test_meaningless_json(untouched: Server, operation: str) -> None:
 
 @pytest.mark.parametrize("operation", TAKING)
 def test_bodies_of_another_kind(untouched: Server, operation: str) -> None:
-    """T4, T21, T28. Compressed, multipart or in another charset: 415, whatever the route."""
+    """T4, T21, T28. Compressed, multipart or in another charset: 415, on each route."""
     method, path = TAKING[operation]
     kinds = [
         b"Content-Type: application/json\r\nContent-Encoding: gzip\r\n",
@@ -257,7 +257,7 @@ def test_unbounded_counts_and_waits(server: Server, name: str) -> None:
         assert (answer.status, answer.json()["code"]) == (422, "invalid"), (value, answer)
 
 
-def test_unbounded_blocks_at_the_command_door(server: Server) -> None:
+def test_unbounded_blocks_at_the_command_api(server: Server) -> None:
     """T41. COUNT beyond all bounds gives what fits; a BLOCK that is no number gets Redis's words."""
     port = server.port
     for value in ("-1", "nan", "1.5", "9" * 30):

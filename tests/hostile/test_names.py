@@ -89,7 +89,7 @@ WORDS = ["", "\0", "a\0b", "a/b", "..", ".", "a\r\nb", "\x1b[2J", "\x7f", "\x85"
 
 @pytest.mark.parametrize("where", IN_BODIES)
 def test_hostile_names_in_bodies(untouched: Server, where: str) -> None:
-    """T14, T16. The same names in a body are refused as well: 400, at the command door with its own words."""
+    """T14, T16. The same names in a body are refused as well: 400, at the command API with its own words."""
     path, body = IN_BODIES[where]
     for word in WORDS:
         answer = ask_json(untouched.port, "POST", path, body(word))
@@ -127,7 +127,7 @@ def test_names_that_look_alike_stay_two(server: Server) -> None:
 
 
 def test_no_name_is_a_path_of_the_disk(untouched: Server) -> None:
-    """T15. Whatever streams are called, the directory holds the log's own files alone."""
+    """T15. With any names of streams, the directory holds the log's own files alone."""
     before = {found.name for found in untouched.data.parent.rglob("*")}
     for name in (
         b"%5c..%5cetc",
@@ -154,7 +154,7 @@ TERMINALS = ["\u2028", "\u202e", "\ufeff", "{}[]\\\"'", "%0d%0aSet-Cookie: a=b",
 
 
 def test_log_injection(server: Server) -> None:
-    """T17. One line for each request, JSON, without a raw control character, whatever stands in it."""
+    """T17. One line for each request, JSON, never with a raw control character."""
     log = log_of(server)
     before = len(log.read_bytes().splitlines())
     heads = [

@@ -77,7 +77,7 @@ LINES = {
 }
 REQUESTS = {
     "HTTP/0.9": b"GET /v1/streams\r\n\r\n",
-    "HTTP/0.9, told": get(b"/v1/streams", version=b"HTTP/0.9"),
+    "HTTP/0.9, named": get(b"/v1/streams", version=b"HTTP/0.9"),
     "HTTP/1.9": get(b"/v1/streams", version=b"HTTP/1.9"),
     "HTTP/2.0": get(b"/v1/streams", version=b"HTTP/2.0"),
     "HTTP/2's preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -188,7 +188,7 @@ def test_a_body_that_nobody_reads_is_no_request(untouched: Server, line: bytes) 
 
 
 def test_an_upgrade_that_is_not_taken_hides_nothing(untouched: Server) -> None:
-    """T18. h2c is answered as HTTP/1.1, and what follows is read by nobody."""
+    """T18. h2c is answered as HTTP/1.1, and what follows is not read."""
     upgrade = HOST + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
     received, _ = exchange(untouched.port, get(b"/v1/streams", upgrade) + HIDDEN, 2)
     assert received.count(b"HTTP/1.1 ") == 1

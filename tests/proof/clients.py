@@ -1,4 +1,4 @@
-"""Clients of a real gateway that write down what they tried, what they were told, and what they saw.
+"""Clients of a real gateway that write down what they tried, what they were answered, and what they saw.
 
 Knows: the public HTTP API of one stream and one group; when each answer came.
 Must never know: how the gateway ends, and what it does with its files.
@@ -42,7 +42,7 @@ REFUSED: Final = 503
 
 
 class Journal:
-    """What clients tried, and what they were told; kept by them, beyond the reach of a crash."""
+    """What clients tried, and what they were answered; kept by them, beyond the reach of a crash."""
 
     def __init__(self) -> None:
         self.attempted: set[str] = set()
@@ -163,11 +163,11 @@ def open_journal(port: int) -> Journal:
 
 
 def check(port: int, journal: Journal, *, lost_since: float | None = None) -> int:
-    """All that was promised holds; what was told after `lost_since` may be lost. How many answers are."""
+    """All that was promised holds; what was answered after `lost_since` may be lost. How many answers are."""
     found = everything(port)
     values = list(found.values())
     assert len(values) == len(set(values)), "no entry twice"
-    assert set(values) <= journal.attempted, "nothing that nobody sent"
+    assert set(values) <= journal.attempted, "only what was sent"
     wrong = {value: entry_id for value, entry_id in journal.stored.items() if found.get(entry_id) != value}
     early = {value for value in wrong if lost_since is None or journal.stored_at[value] < lost_since}
     assert not early, f"acknowledged and lost: {sorted(early)[:9]} of {len(wrong)}"

@@ -22,9 +22,9 @@ from tests.proof.disks import Files, legal_disks
 from tests.proof.histories import LETTERS, STREAMS
 from tests.proof.lives import Living, log_end, recovered_upto
 
-# The wall clock of whoever starts after the crash: as wrong as it can be.
+# The wall clock of the process that starts after the crash: as wrong as it can be.
 HOSTILE_WALL_MS: Final = 1
-# Disks that differ only in what nobody was promised recover to the same again and again.
+# Disks that differ only in what was not promised recover to the same state.
 _REMEMBERED_MAX: Final = 20_000
 
 
@@ -100,7 +100,7 @@ def recover(life: Living, files: Files) -> Recovered:
     storage = MemoryStorage(files)
     try:
         engine = Engine.open(storage, clock=HandClock(HOSTILE_WALL_MS), fsync=life.fsync)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the log should have opened
+    except Exception as error:  # noqa: BLE001 - any error: the log should have opened
         return Recovered(0, {}, f"it does not open: {error!r}")
     end = log_end(engine)
     keyspace = keyspace_of(engine)

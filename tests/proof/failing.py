@@ -18,7 +18,7 @@ from tests.proof.lives import Living
 # How an operation fails: the error, and how much of an append has been written by then.
 FAULTS: Final = ((errno.EIO, 0), (errno.ENOSPC, 0), (errno.EIO, 7), (errno.ENOSPC, 41))
 STEPS_PER_LIFE = 25
-# After the fault the disks of so many operations are looked at.
+# After the fault the disks of this number of operations are examined.
 _LOOKS_MAX: Final = 6
 
 
@@ -55,7 +55,7 @@ def fail_at(seed: int, fsync: Fsync, number: int, code: int, after_bytes: int) -
 
 
 def check_conduct(life: Living) -> None:
-    """What must follow from a failed operation, whatever it was."""
+    """What must follow from any failed operation."""
     if not life.storage.failed:
         return
     failed = life.storage.failed[0]
@@ -68,7 +68,7 @@ def check_conduct(life: Living) -> None:
         life.report(f"{failed.operation} failed and the log was used again: {after}")
     used = len(life.storage.operations) > failed.number + 2
     if frames_lost and used and not life.refused_for_good and failed.number > _opening(life):
-        life.report(f"{failed.operation} of {failed.name} failed and nobody was told")
+        life.report(f"{failed.operation} of {failed.name} failed and no command was refused")
 
 
 def _opening(life: Living) -> int:
@@ -108,7 +108,7 @@ def full_disk(seed: int, fsync: Fsync) -> int:
         while write() != "storage_full":
             life.settle()
             written += 1
-            assert written < 30, "a full disk is told before it is written to"
+            assert written < 30, "a full disk is known before the write"
         refused = 1
         before = life.loop.run_until_complete(life.engine.execute(XLen(stream="s")))
         refused += sum(write() == "storage_full" for _ in range(5))

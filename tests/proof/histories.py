@@ -1,6 +1,6 @@
 """What clients of a small world do, drawn by chance: commands in Redis's words and Weir's own.
 
-Knows: three streams, two groups, two consumers, and the IDs that were told.
+Knows: three streams, two groups, two consumers, and the IDs that were answered.
 Must never know: what is answered, or what may go wrong.
 """
 
@@ -26,7 +26,7 @@ STREAMS: Final = ("s", "t", "u")
 GROUPS: Final = ("g", "h")
 CONSUMERS: Final = ("a", "b")
 LETTERS: Final = "dead"
-# Of what was told, as much is remembered to be acknowledged, deleted or claimed.
+# Of the IDs that were answered, this number is kept to be acknowledged, deleted or claimed.
 _KNOWN_MAX: Final = 40
 
 

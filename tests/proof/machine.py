@@ -1,4 +1,4 @@
-"""What this machine lets a test do: each with the reason where it does not, told as such and never as passed.
+"""What this machine lets a test do: each with the reason where not, which is never a pass.
 
 Knows: root, loop devices, tmpfs, strace; how to mark a test that needs them (it is listed as not run).
 Must never know: what is proved with them.

@@ -170,7 +170,7 @@ def main(name: str) -> int:
         return NOT_PLANTED
     try:
         run_test(finder, arguments)
-    except BaseException as error:  # noqa: BLE001 - whatever the test says
+    except BaseException as error:  # noqa: BLE001 - any outcome of the test
         traceback.print_exc()
         kinds = {kind.__name__ for kind in type(error).__mro__}
         sys.stderr.write(f"\n{type(error).__name__}: {' '.join(str(error).split())[:200]}\n")

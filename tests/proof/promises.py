@@ -1,4 +1,4 @@
-"""What was promised up to a moment, told from outside: frames on their way to the disk, answers that have
+"""What was promised up to a moment, seen from outside: frames on their way to the disk, answers that have
 left, IDs that were shown.
 
 Knows: which state each whole frame leads to; by when an answer must survive which kind of crash.
@@ -17,7 +17,7 @@ from engine.records.changes import RemoveAll, SetCounters
 from engine.runtime import Fsync
 from tests.engine.images import image
 
-# durability.md: what everysec may lose.
+# docs/durability.md: what everysec may lose.
 LOST_S_MAX: Final = 2.0
 # What a clock that adds up in floating point may be off.
 _ROUNDING_S: Final = 0.001
@@ -128,7 +128,7 @@ class Promises:
 
     def show(self, stream: str, ids: Iterable[int], turn_upto: int, to: tuple[str, str] | None = None) -> int:
         """Entries have been shown by a command whose turn ended at a position, or later if it has waited;
-        delivered to a consumer of a group, if `to` tells one. Return the log position on which that stands.
+        delivered to a consumer of a group, if `to` names one. Return the log position on which that stands.
         """
         upto = 0
         for entry_id in ids:

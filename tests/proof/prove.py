@@ -25,7 +25,7 @@ _WORDS: Final = {
 
 
 class Trial(NamedTuple):
-    """What became of a bug: `code` of the child, seconds, and its last words."""
+    """The outcome of a bug: `code` of the child, seconds, and its last words."""
 
     name: str
     code: int
@@ -34,7 +34,7 @@ class Trial(NamedTuple):
 
 
 def trial(name: str, s_max: float = CHILD_S_MAX) -> Trial:
-    """Run one child, for so many seconds at most."""
+    """Run one child, for `seconds` at most."""
     begun = time.monotonic()
     command = [sys.executable, "-m", "tests.proof.planting", name]
     try:

@@ -1,4 +1,4 @@
-"""New segments and bases made by hand on a directory that nobody has open.
+"""New segments and bases made by hand on a directory that no process has open.
 
 Knows: the log's own steps for both. Must never know: when a running engine takes them.
 """

@@ -1,5 +1,5 @@
-"""`python -m tests.proof.storm DIRECTORY COUNT`: publish under a storm of signals; tells how many entries are
-there, and how many signals came.
+"""`python -m tests.proof.storm DIRECTORY COUNT`: publish under a storm of signals; prints how many
+entries and signals there were.
 
 Knows: that a signal with a handler interrupts system calls.
 Must never know: which of them.
@@ -19,7 +19,7 @@ SIGNAL_EVERY_S = 0.001
 
 
 async def publish(engine: Engine, count: int) -> object:
-    """Publish so many entries, each answered; how many there are."""
+    """Publish `count` entries, each answered; return how many there are."""
     await engine.start()
     try:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""Whatever happened to a directory's files: it gives what it held, a whole prefix of it, or it is refused."""
+"""A directory with any damage gives what it held, a whole prefix of it, or is refused."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_the_directory_has_everything_to_spoil(whole: Directory) -> None:
 
 
 def test_a_file_cut_at_any_byte(whole: Directory) -> None:
-    """F5: the open segment gives every whole frame; whatever was sealed is refused, shorter by a byte, and so
+    """F5: the open segment gives every whole frame; a sealed one is refused, shorter by a byte, and so
     is what was there at the last clean stop.
     """
     for name, files in cuts(whole):
@@ -127,7 +127,7 @@ def test_zeros_in_the_place_of_a_part(whole: Directory, size: int) -> None:
 
 @pytest.mark.parametrize("zeros", [1, 511, 512, 4096])
 def test_zeros_behind_a_file(whole: Directory, zeros: int) -> None:
-    """F6: behind the open segment a torn tail, behind whatever is finished a refusal."""
+    """F6: behind the open segment a torn tail, behind a finished file a refusal."""
     for name, content in whole.files.items():
         expected = "same" if name == whole.last else "refused"
         assert verdict(whole, whole.with_file(name, content + bytes(zeros))) == expected
@@ -176,7 +176,7 @@ def test_a_segment_of_another_time_is_not_adopted(whole: Directory) -> None:
 
 @pytest.mark.parametrize("length", [2**31, 2**32 - 1])
 def test_an_absurd_length(whole: Directory, length: int) -> None:
-    """F30: refused in what was synced, a torn tail behind it; nobody allocates what a header says."""
+    """F30: refused in what was synced, a torn tail behind it; nothing allocates what a header says."""
     content = whole.files[whole.last]
     frame = frames_of(whole, whole.last)[1]
     lying = bytearray(content)

@@ -23,7 +23,7 @@ EVERY = 5
 def test_no_failed_operation_breaks_a_promise(fsync: Fsync) -> None:
     """F13, F14, F18, F20: EIO, ENOSPC, a part written and then an error, at one operation after the other.
 
-    What was answered survives a kill and a power cut, a failed write or sync is told to everyone who waits
+    What was answered survives a kill and a power cut, a failed write or sync reaches everyone who waits
     for it, and the log is not touched again.
     """
     failures, disks = failing_disk(SHORT, fsync, every=EVERY)
@@ -38,7 +38,7 @@ def test_a_full_disk_is_survived(fsync: Fsync) -> None:
 
 
 async def test_of_a_hundred_that_share_a_failed_sync_none_is_answered() -> None:
-    """F39: one sync for all that wait, and its failure is that of all; nobody sees any of them."""
+    """F39: one sync for all that wait, and its failure is that of all; no reader sees any of them."""
     storage = MemoryStorage()
     engine = Engine.open(storage, clock=HandClock(), fsync="always")
     await engine.start()

@@ -1,8 +1,9 @@
-"""Whatever a power cut or a kill leaves, at whatever moment: it opens, and every promise holds."""
+"""What a power cut or a kill leaves at any moment opens, and every promise holds."""
 
 import pytest
 
 from engine import Fsync
+from engine.runtime import writer
 from engine.storage.memory import MemoryStorage
 from tests.proof.campaigns import power_cuts
 from tests.proof.disks import common_bytes, legal_contents, legal_disks
@@ -12,6 +13,7 @@ pytestmark = pytest.mark.no_cover
 
 # Seeds of histories; `make soak` goes on from there.
 short = range(1, 8)
+by_threads = range(1, 3)
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
@@ -22,6 +24,17 @@ def test_every_legal_disk_keeps_what_was_promised(fsync: Fsync) -> None:
     explored = power_cuts(fsync, short)
     assert explored.disks > 2_000, "disks were explored"
     assert explored.recovered > 1_000, "they differed"
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
+def test_the_promises_hold_where_a_thread_does_all_writes(
+    fsync: Fsync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does the long ones: what is staged meanwhile, synced or asked for waits for it."""
+    monkeypatch.setattr(writer, "INLINE_WRITE_BYTES_MAX", 0)
+    explored = power_cuts(fsync, by_threads)
+    assert explored.disks > 300, "disks were explored"
+    assert explored.recovered > 150, "they differed"
 
 
 def test_a_file_holds_between_nothing_and_all_of_what_was_not_synced() -> None:

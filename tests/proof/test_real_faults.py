@@ -75,16 +75,16 @@ def test_a_failing_sync_is_told_and_not_tried_again(fsync: str, tmp_path: Path) 
 
 
 def _check_told(server: Server, call: Call) -> None:
-    """Whoever runs it learns of it: not ready, why, and one line that says what helps."""
+    """The operator learns of it: not ready, why, and one line that says what helps."""
     status, health = call("GET", "/healthz/ready")
     assert (status, health["status"]) == (503, "storage_failed")
-    status, told = call("GET", "/v1/status")
-    assert (status, told["status"]) == (200, "storage_failed")
-    assert "Input/output error" in told["log"]["failure"]
+    status, result = call("GET", "/v1/status")
+    assert (status, result["status"]) == (200, "storage_failed")
+    assert "Input/output error" in result["log"]["failure"]
     log = server.data.with_name(f"{server.data.name}.log").read_text()
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     (line,) = [line for line in lines if line["level"] == "critical"]
-    assert line["reason"] == told["log"]["failure"]
+    assert line["reason"] == result["log"]["failure"]
     assert "restart" in line["remedy"]
 
 
@@ -107,7 +107,7 @@ def _ids(server: Server) -> set[str]:
 @needs(no_strace)
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
 def test_a_failing_write_is_told(error: str, tmp_path: Path) -> None:
-    """F18: whoever waits for it gets 503; nothing but what was acknowledged is there later."""
+    """F18: each command that waits for it gets 503; nothing but what was acknowledged is there later."""
     data = tmp_path / "data"
     with Server(data, "--fsync", "always") as server:
         open_journal(server.port)
@@ -138,7 +138,7 @@ def test_a_slow_disk_delays_answers_and_nothing_else(tmp_path: Path) -> None:
             assert time.monotonic() - begun > delay_s / 2, "an answer waits for its sync"
         assert statistics.median(health) < ANSWER_S_MAX
         assert statistics.median(reads) < ANSWER_S_MAX
-        assert max(*health, *reads) < delay_s / 2, "nobody waited for the disk"
+        assert max(*health, *reads) < delay_s / 2, "no request waited for the disk"
 
 
 def _seconds(work: Callable[[], object]) -> float:

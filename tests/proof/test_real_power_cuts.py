@@ -28,7 +28,7 @@ class Losses(NamedTuple):
 
 
 def cut_under_load(folder: Path, fsync: str, times: int, *options: str, idle_s: float = 0.0) -> Losses:
-    """Cut the power under load, or when nobody has published for a while, and start again; check everything
+    """Cut the power under load, or after a while without a publish, and start again; check everything
     that was promised.
     """
     stored = lost = worst = 0
@@ -94,5 +94,5 @@ def test_everysec_loses_two_seconds_at_most(tmp_path: Path, idle_s: float) -> No
 
 @needs(no_loop_disk)
 def test_no_promises_ids_alone(tmp_path: Path) -> None:
-    """Whatever was lost: it starts, with whole commands, and no ID comes again."""
+    """After any loss it starts, with whole commands, and no ID comes again."""
     assert cut_under_load(tmp_path, "no", 1).stored > 30

@@ -18,7 +18,7 @@ from tests.engine.images import image
 from tests.proof.damage import SECTOR, Directory, cuts, directory, flips, holes, moved_frames, whole_files
 from tests.proof.explorer import HOSTILE_WALL_MS
 
-# `make soak` spoils by each bit; a repair is the same for all bits of a frame.
+# `make soak` spoils by each bit; a repair does not depend on which bit of a frame.
 FLIPS_EVERY = 211
 CUTS_EVERY = 7
 STEPS_MAX = 6
@@ -49,7 +49,7 @@ def mended(whole: Directory, files: Mapping[str, bytes]) -> str:
     end = log.staged_upto
     log.close(clean=False)
     if given_up is not None:
-        payloads.pop()  # what tells readers
+        payloads.pop()  # which warns readers
         end = given_up.cut.end if given_up.cut else given_up.segment.position
     keyspace = Keyspace()
     for payload in payloads:
@@ -86,11 +86,11 @@ def spoiled(whole: Directory) -> Iterator[tuple[str, str, dict[str, bytes]]]:
 
 def test_every_damage_is_mended_or_explained(whole: Directory) -> None:
     """F5 to F12 and F30 to F33: only a base cannot be mended in part, and nothing else is left refused."""
-    told: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for how, name, files in spoiled(whole):
         verdict = mended(whole, files)
-        told[verdict] += 1
+        result[verdict] += 1
         if verdict == "irreparable":
             assert refused(files), (how, name)
             assert name.startswith("base-") or how.startswith("for "), (how, name)
-    assert min(told["mended"], told["given up"], told["irreparable"]) > 20, told
+    assert min(result["mended"], result["given up"], result["irreparable"]) > 20, result

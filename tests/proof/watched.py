@@ -2,7 +2,7 @@
 chance.
 
 Knows: which operation of the disk comes next; that what the engine gives to a thread may take as long as it
-likes, but is the same for each seed.
+likes, but one seed always gives the same.
 Must never know: what the engine promises.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from engine.storage.memory import Disk, Fault, MemoryHandle, MemoryStorage, _DiskFile
 from tests.engine.clocks import HandClock
 
-# Of the loop: so many turns a thread's work takes at most, when it is quick.
+# The number of turns of the loop that a thread's work takes at most, when it is quick.
 TURNS_MAX: Final = 4
 
 Look = Callable[[str, str], None]  # operation, name of the file
@@ -35,7 +35,7 @@ class Failed(NamedTuple):
 
 
 def _ignore(*_: object) -> None:
-    """Nobody looks."""
+    """Watch nothing."""
 
 
 class WatchedStorage(MemoryStorage):
@@ -72,7 +72,7 @@ class WatchedStorage(MemoryStorage):
 
 
 class WatchedHandle(MemoryHandle):
-    """A handle that tells what it is given."""
+    """A handle that reports what it gets."""
 
     def __init__(self, storage: WatchedStorage, name: str, file: _DiskFile) -> None:
         super().__init__(storage, name, file)
@@ -129,7 +129,7 @@ class ChanceLoop(asyncio.SelectorEventLoop):
             await asyncio.sleep(0)
         try:
             result = func(*args)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the thread gets it
+        except Exception as error:  # noqa: BLE001 - the one that waits for the thread gets it
             if not future.cancelled():
                 future.set_exception(error)
         else:

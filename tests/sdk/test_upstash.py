@@ -1,4 +1,4 @@
-"""Clients that speak "Redis over REST" work when pointed at the command door: Python's and npm's."""
+"""Clients that speak "Redis over REST" work when pointed at the command API: Python's and npm's."""
 
 import subprocess
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def test_the_python_client_publishes_and_reads(client: Any) -> None:
 
 
 def test_the_python_client_works_off_a_group(client: Any) -> None:
-    """upstash-redis reads as a group, looks at what is pending, claims, acknowledges and tells errors."""
+    """upstash-redis reads as a group, looks at what is pending, claims, acknowledges and shows errors."""
     ids = [client.xadd("fruit", f"{number}-0", {"n": number}) for number in range(1, 5)]
     assert client.xgroup_create("fruit", "g", "0") == "OK"
     delivered = client.xreadgroup("g", "alice", {"fruit": ">"}, count=3)

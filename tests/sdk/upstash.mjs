@@ -1,4 +1,4 @@
-// What a user of @upstash/redis does with streams, against the command door whose URL is the argument.
+// What a user of @upstash/redis does with streams, against the command API whose URL is the argument.
 import assert from "node:assert/strict";
 import { Redis } from "@upstash/redis";
 

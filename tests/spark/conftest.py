@@ -37,3 +37,17 @@ def own_weir(tmp_path: Path) -> Iterator[Weir]:
         found = Weir(server, "own")
         yield found
         found.close()
+
+
+@pytest.fixture(scope="module")
+def other_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("other") / "data", *DURABLE) as server:
+        yield server
+
+
+@pytest.fixture
+def other_weir(other_server: Server) -> Iterator[Weir]:
+    """A second gateway; its streams of one name are those of all tests."""
+    found = Weir(other_server, "other")
+    yield found
+    found.close()

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyspark_weir.jobs.adopt import adopt
-from pyspark_weir.table import ArchiveRoot
+from pyspark_weir.table.root import ArchiveRoot
 
 ARCHIVE: Final = "9b2c7a52-7a0e-4f62-9d28-111111111111"
 GENERATION: Final = "00000000000000aa"

@@ -17,12 +17,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pyspark_weir.errors import DATA_LOSS, PipelineError, Unavailable
-from pyspark_weir.gateway import Access
+from pyspark_weir.gateway import GatewayAccess
 from pyspark_weir.jobs import mirror
 from pyspark_weir.jobs.archive import Archiver, Archiving
 from pyspark_weir.jobs.replay_plan import Targets
-from pyspark_weir.progress import Progress
-from pyspark_weir.running import Pace, Run, run
+from pyspark_weir.progress import BatchProgress
+from pyspark_weir.running import QueryRun, run
 from pyspark_weir.session import SessionOptions, open_session
 
 ARCHIVED = "web:.*"
@@ -40,17 +40,17 @@ def _archive(asked: dict[str, Any], session: SessionOptions) -> None:
     checkpoint = str(folder / "archive-checkpoint")
     archiver = Archiver(Archiving(str(folder / "archive"), checkpoint, source))
 
-    def tell(_progress: Progress) -> None:
+    def tell(_progress: BatchProgress) -> None:
         with suppress(Unavailable):
             archiver.settle()
 
-    run(Run(checkpoint, Pace(asked["every_ms"]), session), archiver.query, tell)
+    run(QueryRun(checkpoint, asked["every_ms"], session), archiver.query, tell)
     archiver.settle()
 
 
 def _mirror(asked: dict[str, Any], session: SessionOptions) -> None:
     checkpoint = str(Path(asked["folder"]) / "mirror-checkpoint")
-    target = Access("g0", asked["url"])
+    target = GatewayAccess("g0", asked["url"])
     wanted = mirror.Mirror(
         checkpoint,
         {**_source(asked, MIRRORED), "startingOffsets": "earliest"},
@@ -58,7 +58,7 @@ def _mirror(asked: dict[str, Any], session: SessionOptions) -> None:
         Targets.parse([COPY]),
         orig_field=ORIG,
     )
-    what = Run(checkpoint, Pace(asked["every_ms"]), session, (target,), GROUP)
+    what = QueryRun(checkpoint, asked["every_ms"], session, (target,), GROUP)
     run(what, lambda spark: mirror.query(spark, wanted), lambda _progress: None)
 
 

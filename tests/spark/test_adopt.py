@@ -15,25 +15,14 @@ from typing import Any
 import pytest
 
 from pyspark_weir import ids
-from pyspark_weir.errors import OptionError
-from pyspark_weir.jobs.adopt import adopt, check, delete_old, lines_of
-from pyspark_weir.jobs.manifests import read
-from pyspark_weir.table import (
-    ArchiveDamagedError,
-    ArchiveError,
-    ArchiveRoot,
-    ArchiveTable,
-    Batch,
-    BatchRanges,
-    Range,
-    RangeConflictError,
-    StreamKey,
-    gaps,
-    read_rows,
-    write_files,
-)
+from pyspark_weir.errors import ArchiveDamagedError, ArchiveError, OptionError, RangeConflictError
+from pyspark_weir.jobs.adopt import adopt, check, delete_old, lines_of, read_manifests
+from pyspark_weir.table.files import write_files
+from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey, gaps
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable, Batch
 from tests.spark.old_archives import ARCHIVE, GENERATION, SHARD, OldMaker, unpack
-from tests.spark.table.making import entries_in, rows_of
+from tests.spark.table.making import entries_in, read_rows, rows_of
 
 A = StreamKey(SHARD, "a", GENERATION)
 SMALL = 1 << 10
@@ -216,7 +205,7 @@ def test_the_old_one_stays_where_the_table_lacks_a_range(maker: OldMaker, tmp_pa
         delete_old(ArchiveRoot.of(maker.root), table)
     assert list(maker.root.glob("data/**/*.parquet"))
     adopted(maker.root, tmp_path / "new")
-    check(ArchiveRoot.of(maker.root), lines_of(read(ArchiveRoot.of(maker.root))), table)
+    check(ArchiveRoot.of(maker.root), lines_of(read_manifests(ArchiveRoot.of(maker.root))), table)
 
 
 def test_a_conversion_beside_the_archive_job(maker: OldMaker, tmp_path: Path) -> None:

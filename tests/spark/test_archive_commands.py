@@ -5,17 +5,17 @@ Knows: the commands as they are typed. Must never know: how an archive is read.
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
-from pyspark_weir import gateway as calls
 from pyspark_weir.cli.main import jobs
-from pyspark_weir.gateway import Access, Gateway
-from pyspark_weir.table import ArchiveTable
+from pyspark_weir.gateway import GatewayAccess, GatewayClient
+from pyspark_weir.table.table import ArchiveTable
 from tests.server import Server
 from tests.spark.old_archives import unpack
 from tests.spark.table.making import Maker, key_of
@@ -34,9 +34,9 @@ def table(tmp_path: Path, server: Server) -> ArchiveTable:
     entries: list[dict[str, object]] = [
         {"id": f"{number}-0", "fields": [["n", f"{number}-0"], ["n", "1"]]} for number in range(1, 6)
     ]
-    with Gateway(Access("g0", server.url)) as gateway:
-        calls.publish(gateway, {stream: entries})
-        seen = calls.archived_up_to(gateway, stream, "4-0")
+    with GatewayClient(GatewayAccess("g0", server.url)) as gateway:
+        gateway.post("/v1/publish", {"streams": {stream: entries}})
+        seen = gateway.update_stream(stream, archived_up_to="4-0")
     maker = Maker(tmp_path / "archive")
     for first in (1, 3):
         maker.batch({key_of(stream, seen["generation"]): [f"{first}-0", f"{first + 1}-0"]})
@@ -45,6 +45,25 @@ def table(tmp_path: Path, server: Server) -> ArchiveTable:
 
 def weir(*arguments: str) -> Result:
     return CliRunner().invoke(jobs, arguments)
+
+
+# Here a session may be left of other tests.
+_WITHOUT_SPARK = """
+from pyspark.sql import SparkSession
+from pyspark_weir.cli.main import main
+try:
+    main()
+finally:
+    print(SparkSession.getActiveSession())
+"""
+
+
+def refused_before_spark(*arguments: str) -> str:
+    """What the command says, on one line."""
+    program = [sys.executable, "-c", _WITHOUT_SPARK, *arguments]
+    ran = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "None\n"), ran.stderr
+    return " ".join(ran.stderr.split())
 
 
 class TestTrim:
@@ -59,6 +78,12 @@ class TestTrim:
         assert (row["entries"], row["removed"], row["upto"], row["refused"]) == (4, 0, "4-0", None)
         assert "removed 4" in weir(*words, "--yes").stdout
         assert "nothing to remove" in weir(*words).stdout
+
+    def test_what_is_young_is_kept(self, server: Server, table: ArchiveTable) -> None:
+        """The entries are of 1970; 30,000 days ago was before that."""
+        words = ("trim", table.root.url, "--gateway", server.url, "--keep")
+        assert "nothing to remove" in weir(*words, "30000d").stdout
+        assert "would remove 4" in weir(*words, "20000d").stdout
 
     def test_what_is_refused_fails(self, server: Server, table: ArchiveTable) -> None:
         """With the reason beside the stream, and exit code 1."""
@@ -154,10 +179,7 @@ class TestArchive:
             (tmp_path / "c" / name).mkdir(parents=True)
         (tmp_path / "c/commits/0").write_text("v1\n{}")
         words = ("--checkpoint", str(tmp_path / "c"), "--gateway", server.url, "--streams", "a")
-        found = weir("archive", str(tmp_path / "new"), *words)
-        assert found.exit_code == 1
-        assert "has archived before" in found.stderr
-        assert SparkSession.getActiveSession() is None
+        assert "has archived before" in refused_before_spark("archive", str(tmp_path / "new"), *words)
 
     @pytest.mark.parametrize(
         ("folder", "why"), [("one", "convert it with weir-spark adopt"), ("", "give an archive a new folder")]
@@ -167,10 +189,7 @@ class TestArchive:
     ) -> None:
         unpack(tmp_path / "old")
         words = ("--checkpoint", str(tmp_path / "c"), "--gateway", server.url, "--streams", "a")
-        found = weir("archive", str(tmp_path / "old" / folder), *words)
-        assert found.exit_code == 1
-        assert why in " ".join(found.stderr.split())
-        assert SparkSession.getActiveSession() is None
+        assert why in refused_before_spark("archive", str(tmp_path / "old" / folder), *words)
 
     @pytest.mark.parametrize("root", ["hdfs://name/archive", "gs://bucket/a", "s3:/bucket"])
     def test_a_place_that_an_archive_cannot_have_is_refused(self, tmp_path: Path, root: str) -> None:

@@ -1,4 +1,4 @@
-"""What a gateway is told of an archive, and when: only of the stream that was archived.
+"""What is reported to a gateway of an archive, and when: only of the stream that was archived.
 
 Knows: a real gateway, a checkpoint as Spark writes it, and archives made without Spark.
 Must never know: how entries are archived.
@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_weir import gateway as calls
 from pyspark_weir import offsets
-from pyspark_weir.gateway import Access, Gateway
-from pyspark_weir.gateway.client import of_stream
+from pyspark_weir.errors import ArchiveError
+from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from pyspark_weir.jobs import trim
 from pyspark_weir.jobs.archive import Archiver, Archiving
 from pyspark_weir.offsets import Position
-from pyspark_weir.table.errors import ArchiveError
 from tests.server import Server
 from tests.spark.archive_tables import QUERY, Maker
 
@@ -31,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 class Room:
     """A stream of nine entries, `1-0` to `9-0`, all of which one batch has archived; Spark knows its end."""
 
-    def __init__(self, folder: Path, gateway: Gateway, url: str, upto: str = "9-0") -> None:
+    def __init__(self, folder: Path, gateway: GatewayClient, url: str, upto: str = "9-0") -> None:
         self.stream = folder.name
         self.gateway = gateway
         self.publish(9)
@@ -50,7 +48,7 @@ class Room:
 
     def commit(self, batch: int, numbers: range, generation: str, upto: str) -> None:
         """A batch that Spark has planned and the table holds."""
-        end = offsets.text({f"g0/{self.stream}": Position(upto, generation)})
+        end = json.dumps(offsets.encode({f"g0/{self.stream}": Position(upto, generation)}))
         (self.checkpoint / f"offsets/{batch}").write_text(f"v1\n{{}}\n{end}")
         entry_ids = [f"{number}-0" for number in numbers]
         self.maker.batch({self.stream: entry_ids}, generation=generation, upto=upto)
@@ -63,34 +61,34 @@ class Room:
         """Trim what may go."""
         self.maker.table.refresh()
         gateways = {"g0": self.gateway}
-        planned = trim.plan(self.maker.table, gateways, trim.Rules(), now_ms=0)
+        planned = trim.plan(self.maker.table, gateways, trim.TrimRules(), now_ms=0)
         assert all(one.refused is None for one in trim.run(self.maker.table, gateways, planned))
 
     def left(self) -> list[int]:
         """Which entries the gateway still has."""
-        return list(calls.page(self.gateway, self.stream, after="0-0").ms)
+        return list(self.gateway.page(self.stream, after="0-0").ms)
 
     def publish(self, last: int, first: int = 1) -> None:
         """Entries from `1-0`, or `first`, on."""
         entries: list[dict[str, object]] = [
             {"id": f"{number}-0", "fields": [["n", "1"]]} for number in range(first, last + 1)
         ]
-        calls.publish(self.gateway, {self.stream: entries})
+        self.gateway.post("/v1/publish", {"streams": {self.stream: entries}})
 
     def delete(self) -> None:
         """The stream with all that it has."""
-        self.gateway.send("DELETE", of_stream(self.stream))
+        self.gateway.delete_stream(self.stream)
 
     def seen(self, member: str) -> str:
         """What the gateway shows of the stream."""
-        shown = calls.stream(self.gateway, self.stream)
+        shown = self.gateway.stream(self.stream)
         assert shown is not None
         return str(shown[member])
 
 
 @pytest.fixture
 def room(tmp_path: Path, server: Server) -> Iterator[Room]:
-    with Gateway(Access("g0", server.url)) as gateway:
+    with GatewayClient(GatewayAccess("g0", server.url)) as gateway:
         yield Room(tmp_path, gateway, server.url)
 
 
@@ -114,6 +112,15 @@ def test_what_a_restart_reads_again_is_not_trimmed(room: Room) -> None:
     assert room.left() == [12]
 
 
+def test_the_last_batch_of_a_run_is_settled_by_the_next_run(room: Room) -> None:
+    """A batch is settled when the next one begins, so the last batch of a run is not settled yet."""
+    room.publish(12, first=10)
+    room.commit(1, range(10, 12), room.seen("generation"), "11-0")
+    room.end(1)
+    room.archiver.settle()
+    assert room.seen("archived_up_to") == "11-0"
+
+
 @pytest.mark.parametrize("last", [4, 12])
 def test_a_stream_made_anew_is_not_told_to_be_archived(room: Room, last: int) -> None:
     """Nobody has read its entries, which have the IDs of the old ones: retention has to keep them."""
@@ -125,7 +132,7 @@ def test_a_stream_made_anew_is_not_told_to_be_archived(room: Room, last: int) ->
 
 def test_a_stream_that_was_put_back_is_not_told_what_it_has_no_more(tmp_path: Path, server: Server) -> None:
     """From a copy of the gateway's folder: what it gets now may have IDs that were archived already."""
-    with Gateway(Access("g0", server.url)) as gateway:
+    with GatewayClient(GatewayAccess("g0", server.url)) as gateway:
         room = Room(tmp_path, gateway, server.url, upto="20-0")
         room.archiver.settle()
         assert room.seen("archived_up_to") == "0-0"
@@ -133,7 +140,7 @@ def test_a_stream_that_was_put_back_is_not_told_what_it_has_no_more(tmp_path: Pa
 
 def test_a_stream_that_was_put_back_below_its_archive_stops_the_job(room: Room, tmp_path: Path) -> None:
     """Its entries from there on may be others, under the IDs that are archived."""
-    end = offsets.text({f"g0/{room.stream}": Position("5-0", room.seen("generation"), "2-0")})
+    end = json.dumps(offsets.encode({f"g0/{room.stream}": Position("5-0", room.seen("generation"), "2-0")}))
     (tmp_path / "checkpoint/offsets/1").write_text(f"v1\n{{}}\n{end}")
     with pytest.raises(ArchiveError, match="was put back to 5-0, and is archived up to 9-0"):
         room.archiver.moved(1)
@@ -141,7 +148,7 @@ def test_a_stream_that_was_put_back_below_its_archive_stops_the_job(room: Room, 
 
 def test_a_checkpoint_goes_with_a_table_that_holds_what_it_archived(room: Room, tmp_path: Path) -> None:
     room.archiver.check()
-    end = offsets.text({f"g0/{room.stream}": Position("10-0", room.seen("generation"))})
+    end = json.dumps(offsets.encode({f"g0/{room.stream}": Position("10-0", room.seen("generation"))}))
     (tmp_path / "checkpoint/offsets/0").write_text(f"v1\n{{}}\n{end}")
     with pytest.raises(ArchiveError, match=r"up to 10-0, and .* does not hold that"):
         room.archiver.check()
@@ -150,4 +157,4 @@ def test_a_checkpoint_goes_with_a_table_that_holds_what_it_archived(room: Room, 
 def test_a_stream_that_is_gone_stops_nothing(room: Room) -> None:
     room.delete()
     room.archiver.settle()
-    assert calls.stream(room.gateway, room.stream) is None
+    assert room.gateway.stream(room.stream) is None

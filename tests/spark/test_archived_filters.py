@@ -20,7 +20,8 @@ from pyspark.sql.datasource import (
 
 from pyspark_weir import ids
 from pyspark_weir.jobs.archived import ArchiveReader, FilesPartition, FilteringReader
-from pyspark_weir.table import StreamKey, deletions
+from pyspark_weir.table import deletions
+from pyspark_weir.table.ranges import StreamKey
 from tests.spark.archive_tables import FIELDS, GATEWAY, GENERATION, Maker
 
 DAY_MS = 86_400_000

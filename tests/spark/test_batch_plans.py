@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame
 
+from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import PipelineError
-from pyspark_weir.jobs.batches import reported
-from pyspark_weir.place import Place
+from pyspark_weir.jobs.batches import report_failures
 
 NO_FRAME = cast(DataFrame, None)
 
 
-class Watched(Place):
+class Watched(StateFolder):
     """A place that notes what was synced."""
 
     def __init__(self, *given: Any) -> None:
@@ -43,7 +43,7 @@ def test_a_plan_is_on_disk_before_anything_is_done(place: Watched) -> None:
     def look(_batch: DataFrame, _number: int) -> None:
         seen.extend(place.synced)
 
-    reported(look, place)(NO_FRAME, 7)
+    report_failures(look, place)(NO_FRAME, 7)
     assert {place.path(name) for name in ("metadata", "offsets/7", "offsets", "")} <= set(seen)
 
 
@@ -53,5 +53,5 @@ def test_a_batch_without_a_plan_is_not_begun(place: Watched, missing: str) -> No
     Path(place.path(missing)).unlink()
     begun: list[int] = []
     with pytest.raises(PipelineError, match=f"{missing} is not as Spark writes it"):
-        reported(lambda _batch, number: begun.append(number), place)(NO_FRAME, 7)
+        report_failures(lambda _batch, number: begun.append(number), place)(NO_FRAME, 7)
     assert begun == []

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from pyspark_weir.cli import output
 from pyspark_weir.cli.arguments import QueryArguments, StreamArguments
 from pyspark_weir.errors import OptionError
-from pyspark_weir.progress import Progress
+from pyspark_weir.progress import BatchProgress
 from pyspark_weir.running import Summary
 
 ROOT = Path(__file__).parents[2]
@@ -112,18 +113,20 @@ def test_streams_have_to_be_named() -> None:
 
 def test_the_group_to_be_moved_along_may_be_an_option_of_the_source() -> None:
     """By either of its names; the job's own option wins."""
-    assert QueryArguments(checkpoint="c").group() is None
-    assert QueryArguments(checkpoint="c", source_options=["groupIdPrefix=spark"]).group() == "spark"
-    both = QueryArguments(checkpoint="c", mirror_group="mine", source_options=["mirrorGroup=spark"])
-    assert both.group() == "mine"
+    query = partial(QueryArguments, checkpoint="c", streams="a")
+    assert query().query("archive").mirror_group is None
+    assert query(source_options=["groupIdPrefix=spark"]).query("archive").mirror_group == "spark"
+    both = query(mirror_group="mine", source_options=["mirrorGroup=spark"])
+    assert both.query("archive").mirror_group == "mine"
 
 
 def test_once_and_every_exclude_each_other() -> None:
-    """Once is what is meant where neither is given."""
-    assert QueryArguments(checkpoint="c").pace().every_ms is None
-    assert QueryArguments(checkpoint="c", every_ms=0).pace().every_ms == 0
+    """Once is what is meant where neither is given; 0 is as fast as can be, not once."""
+    query = partial(QueryArguments, checkpoint="c", streams="a")
+    assert query().query("archive").every_ms is None
+    assert query(every_ms=0).query("archive").every_ms == 0
     with pytest.raises(OptionError, match="exclude each other"):
-        QueryArguments(checkpoint="c", once=True, every_ms=1_000).pace()
+        query(once=True, every_ms=1_000).query("archive")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_once_and_every_exclude_each_other() -> None:
 )
 def test_a_batch_is_one_line(rows: int, left: int | None, line: str) -> None:
     """How much, how fast, how much is left, and when it will have been done."""
-    progress = Progress(query="q", batch=3, rows=rows, duration_ms=2_000, time="", left=left)
+    progress = BatchProgress(query="q", batch=3, rows=rows, duration_ms=2_000, time="", left=left)
     assert output.progress_line(progress) == line
 
 
@@ -146,7 +149,7 @@ def test_a_batch_is_one_line(rows: int, left: int | None, line: str) -> None:
 )
 def test_a_line_counts_streams(streams: int, said: str) -> None:
     """Those that had something new."""
-    progress = Progress(query="q", batch=3, rows=7, duration_ms=5, time="", streams=streams)
+    progress = BatchProgress(query="q", batch=3, rows=7, duration_ms=5, time="", streams=streams)
     assert said in output.progress_line(progress)
 
 
@@ -180,7 +183,7 @@ def test_the_last_line_counts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_terminal_obeys_nothing_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Names of streams are whatever somebody published to."""
+    """Names of streams are chosen by publishers."""
     output.rows(
         [{"stream": "a\x1b[2Jb", "left": None, "share": 0.5}], ("stream", "left", "share"), as_json=False
     )

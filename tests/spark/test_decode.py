@@ -33,7 +33,7 @@ from pyspark_weir.errors import PipelineError
 from pyspark_weir.gateway import ColumnsPage
 from pyspark_weir.options import source_options
 from pyspark_weir.source.batch import form_of
-from pyspark_weir.source.decode import Form, ts_ms_max
+from pyspark_weir.source.decode import Form
 
 Pair = tuple[bytes, bytes]
 Entry = tuple[int, int, Sequence[Pair]]
@@ -153,12 +153,19 @@ def test_an_id_beyond_a_bigint_is_null_in_numbers_and_exact_as_text(found: list[
         assert row["id"] == f"{ms}-{seq}"
         assert row["ms"] == (ms if ms <= ids.BIGINT_MAX else None)
         assert row["seq"] == (seq if seq <= ids.BIGINT_MAX else None)
-        assert (row["ts"] is None) == (ms > ts_ms_max)
-        assert row["id_key"] == ids.key(ids.EntryId(ms, seq))
+        assert (row["ts"] is None) == (ms > ids.TS_MS_MAX)
+        assert row["id_key"] == f"{ms:020d}-{seq:020d}"
+
+
+def test_the_last_number_of_a_bigint_is_one_and_the_next_is_none() -> None:
+    """Of both halves of an ID."""
+    last = ids.BIGINT_MAX
+    read = rows(a_form(columns="ms,seq"), *((half, half, []) for half in (last - 1, last, last + 1)))
+    assert [(row["ms"], row["seq"]) for row in read] == [(last - 1, last - 1), (last, last), (None, None)]
 
 
 def test_the_last_moment_of_the_calendar_is_a_time_and_the_next_is_none() -> None:
-    read = rows(a_form(columns="ts"), (ts_ms_max, 0, []), (ts_ms_max + 1, 0, []))
+    read = rows(a_form(columns="ts"), (ids.TS_MS_MAX, 0, []), (ids.TS_MS_MAX + 1, 0, []))
     assert read[0]["ts"].year == 9999
     assert read[1]["ts"] is None
 
@@ -286,7 +293,7 @@ class TestSchema:
         assert rows(a_form(columns="seq,stream"), (1, 2, [(b"a", b"b")])) == [{"seq": 2, "stream": "s"}]
 
     @pytest.mark.parametrize(
-        ("own", "more", "told"),
+        ("own", "more", "sentence"),
         [
             (StructType([StructField("a", LongType())]), {"fieldsFormat": "map"}, "fieldsFormat=columns"),
             (StructType([StructField("_ms", StringType())]), {}, "its type is bigint"),
@@ -295,9 +302,9 @@ class TestSchema:
         ],
     )
     def test_a_schema_that_cannot_be_filled_is_refused(
-        self, own: StructType, more: dict[str, str], told: str
+        self, own: StructType, more: dict[str, str], sentence: str
     ) -> None:
-        with pytest.raises(PipelineError, match=told):
+        with pytest.raises(PipelineError, match=sentence):
             a_form(own, **more)
 
     def test_columns_need_a_schema(self) -> None:

@@ -1,4 +1,4 @@
-"""The pipeline's connection to a gateway, over a link that answers as told."""
+"""The pipeline's connection to a gateway, over a link with chosen answers."""
 
 import pickle
 from collections.abc import Callable
@@ -8,10 +8,9 @@ import httpx
 import orjson
 import pytest
 
-from pyspark_weir import gateway as calls
 from pyspark_weir.clock import monotonic_s
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError, Refused, Unavailable
-from pyspark_weir.gateway import Access, Gateway, PlanQuery
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
 
 URL = "http://127.0.0.1:8080"
 SECRET = "s3cret-token"
@@ -40,9 +39,9 @@ class Link:
 
 def opened(
     link: Answerer, *, retry_timeout_ms: int = 5_000, token_file: str | None = None, url: str = URL
-) -> Gateway:
-    access = Access("g0", url, token_file=token_file, retry_timeout_ms=retry_timeout_ms)
-    return Gateway(access, transport=httpx.MockTransport(link))
+) -> GatewayClient:
+    access = GatewayAccess("g0", url, token_file=token_file, retry_timeout_ms=retry_timeout_ms)
+    return GatewayClient(access, transport=httpx.MockTransport(link))
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ class TestTryingAgain:
             assert gateway.get("/v1") == {"a": 1}
         link = Link(problem(500, "internal"))
         with opened(link) as gateway, pytest.raises(Refused, match="internal"):
-            calls.publish(gateway, {"s": [{"fields": {"a": "b"}}]})
+            gateway.post("/v1/publish", {"streams": {"s": [{"fields": {"a": "b"}}]}})
         assert len(link.requests) == 1
 
     def test_retry_after_is_kept(self) -> None:
@@ -95,13 +94,13 @@ class TestTryingAgain:
         link = Link(httpx.ConnectError("[Errno 111] Connection refused"))
         with (
             opened(link, retry_timeout_ms=300) as gateway,
-            pytest.raises(Unavailable, match=r"stream s at g0.*connection refused.*retryTimeoutMs"),
+            pytest.raises(Unavailable, match=r"GET /v1/x at g0.*connection refused.*retryTimeoutMs"),
         ):
-            gateway.get("/v1", about="stream s")
+            gateway.get("/v1/x")
         assert len(link.requests) > 1
 
     def test_no_patience_is_one_attempt(self) -> None:
-        link = Link(httpx.ConnectError("refused"))
+        link = Link(httpx.ConnectError("refused"), httpx.Response(200, json={}))
         with opened(link, retry_timeout_ms=0) as gateway, pytest.raises(Unavailable):
             gateway.get("/v1")
         assert len(link.requests) == 1
@@ -111,32 +110,31 @@ class TestTryingAgain:
     )
     def test_what_cannot_change_by_itself_is_told_at_once(self, status: int, code: str) -> None:
         link = Link(problem(status, code))
-        with opened(link) as gateway, pytest.raises(Refused, match=f"WEIR_REFUSED.*about {code}") as told:
-            gateway.get("/v1", about="stream s")
+        with opened(link) as gateway, pytest.raises(Refused, match=f"WEIR_REFUSED.*about {code}") as raised:
+            gateway.get("/v1/x")
         assert len(link.requests) == 1
-        assert (told.value.status, told.value.problem) == (status, code)
-        assert "stream s at g0" in str(told.value)
+        assert (raised.value.status, raised.value.problem) == (status, code)
+        assert "GET /v1/x at g0" in str(raised.value)
 
     def test_what_may_have_been_done_is_not_done_twice(self) -> None:
         link = Link(httpx.ReadTimeout("slow"))
         with opened(link) as gateway, pytest.raises(Unavailable):
-            calls.publish(gateway, {"s": [{"fields": {"a": "b"}}]})
+            gateway.post("/v1/publish", {"streams": {"s": [{"fields": {"a": "b"}}]}})
         assert len(link.requests) == 1
 
     def test_what_never_arrived_is_sent_again(self) -> None:
         stored = {"streams": {"s": {"first_id": "1-0", "last_id": "1-0", "count": 1}}, "duplicate": False}
         link = Link(httpx.ConnectError("refused"), httpx.Response(201, json=stored))
         with opened(link) as gateway:
-            assert calls.publish(gateway, {"s": [{"fields": {"a": "b"}}]}).last == {"s": "1-0"}
+            assert gateway.post("/v1/publish", {"streams": {"s": [{"fields": {"a": "b"}}]}}) == stored
 
     def test_a_keyed_publish_is_sent_again_with_the_same_headers_and_body(self) -> None:
         stored = {"streams": {"s": {"first_id": "1-0", "last_id": "1-0", "count": 1}}, "duplicate": True}
         link = Link(httpx.ReadTimeout("slow"), httpx.Response(201, json=stored))
         with opened(link) as gateway:
-            done = calls.publish(
-                gateway, {"s": [{"fields": {"a": "b"}}]}, producer="spark/q/0", epoch=3, chunk=1
-            )
-        assert done.duplicate
+            headers = {"weir-producer": "spark/q/0", "weir-epoch": "3", "weir-chunk": "1"}
+            body = {"streams": {"s": [{"fields": {"a": "b"}}]}}
+            assert gateway.post("/v1/publish", body, headers=headers, repeatable=True) == stored
         first, second = link.requests
         assert first.content == second.content
         for request in (first, second):
@@ -148,10 +146,12 @@ class TestSecrets:
     def test_the_token_of_a_file_is_sent_and_shown_nowhere(self, token_file: str) -> None:
         link = Link(problem(403, "forbidden"))
         gateway = opened(link, token_file=token_file)
-        with gateway, pytest.raises(Refused) as told:
+        with gateway, pytest.raises(Refused) as raised:
             gateway.get("/v1")
         assert link.requests[0].headers["authorization"] == f"Bearer {SECRET}"
-        shown = f"{gateway!r} {gateway.access!r} {told.value!r} {told.value} {pickle.dumps(gateway.access)!r}"
+        shown = (
+            f"{gateway!r} {gateway.access!r} {raised.value!r} {raised.value} {pickle.dumps(gateway.access)!r}"
+        )
         assert SECRET not in shown
 
     def test_a_token_that_was_changed_meanwhile_is_read_again(self, token_file: str) -> None:
@@ -179,7 +179,7 @@ class TestSecrets:
             pickle.dumps(gateway)
 
     def test_the_token_of_the_environment_is_looked_up_where_it_is_used(self) -> None:
-        access = Access("g0", URL, token_env="WEIR_TOKEN_OF_TEST")
+        access = GatewayAccess("g0", URL, token_env="WEIR_TOKEN_OF_TEST")
         assert access.token({"WEIR_TOKEN_OF_TEST": SECRET}) == SECRET
         with pytest.raises(OptionError, match=r"tokenEnv WEIR_TOKEN_OF_TEST.*not set"):
             access.token({})
@@ -190,18 +190,18 @@ class TestSecrets:
     ) -> None:
         path = tmp_path / "token"
         path.write_text(content)
-        with pytest.raises(OptionError, match="one token") as told:
-            Access("g0", URL, token_file=str(path)).token()
-        assert not content or content not in str(told.value).replace(str(path), "")
+        with pytest.raises(OptionError, match="one token") as raised:
+            GatewayAccess("g0", URL, token_file=str(path)).token()
+        assert not content or content not in str(raised.value).replace(str(path), "")
 
     def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=r"tokenFile .*absent.*No such file"):
-            Access("g0", URL, token_file=str(tmp_path / "absent")).token()
+            GatewayAccess("g0", URL, token_file=str(tmp_path / "absent")).token()
 
     def test_a_url_with_a_password_is_refused_without_showing_it(self) -> None:
-        with pytest.raises(OptionError, match="tokenFile") as told:
-            Access("g0", f"http://me:{SECRET}@127.0.0.1:1")
-        assert SECRET not in str(told.value)
+        with pytest.raises(OptionError, match="tokenFile") as raised:
+            GatewayAccess("g0", f"http://me:{SECRET}@127.0.0.1:1")
+        assert SECRET not in str(raised.value)
 
     def test_a_refusal_for_want_of_a_token_says_how_to_give_one(self) -> None:
         link = Link(problem(401, "unauthenticated"))
@@ -214,7 +214,7 @@ class TestSecrets:
 )
 def test_what_is_no_url_of_a_gateway_is_refused(url: str) -> None:
     with pytest.raises(OptionError, match=r"gateway\.urls"):
-        Access("g0", url)
+        GatewayAccess("g0", url)
 
 
 @pytest.mark.parametrize(
@@ -246,18 +246,18 @@ class TestCalls:
             {"s": "1-0", "t": "0-0"}, end={"s": "9-0"}, max_entries=8, durable_only=True, wait_ms=50
         )
         with opened(link) as gateway:
-            planned = calls.plan(gateway, query)
+            planned = gateway.plan(query)
         assert orjson.loads(link.requests[0].content) == {
             "streams": {"s": "1-0", "t": "0-0"}, "end": {"s": "9-0"}, "max_entries": 8, "durable_only": True,
             "wait": 50,
         }  # fmt: skip
-        assert planned.missing == ("t",)
+        assert planned.missing == {"t"}
         assert (planned.streams["s"].cuts, planned.streams["s"].lag) == (("5-0",), 9)
 
     def test_planning_nothing_asks_nothing(self) -> None:
         link = Link(problem(422, "invalid"))
         with opened(link) as gateway:
-            assert calls.plan(gateway, PlanQuery()).streams == {}
+            assert gateway.plan(PlanQuery({})).streams == {}
         assert link.requests == []
 
     def test_a_page_takes_its_position_from_the_headers(self) -> None:
@@ -270,7 +270,7 @@ class TestCalls:
         }
         link = Link(httpx.Response(200, json=columns, headers=headers))
         with opened(link) as gateway:
-            page = calls.page(gateway, "a b", after="0-0", end="9-9", fields=["a"], fail_on_gap=True)
+            page = gateway.page("a b", after="0-0", end="9-9", fields=["a"], fail_on_gap=True)
         request = link.requests[0]
         assert request.url.raw_path == b"/v1/streams/a%20b/entries?after=0-0&end=9-9&fields=a&on_gap=fail"
         assert request.headers["accept"].startswith("application/vnd.weir.columns+json")
@@ -283,7 +283,7 @@ class TestCalls:
             httpx.Response(200, json={"streams": [{"name": "b"}], "next": None}),
         )
         with opened(link) as gateway:
-            assert [one["name"] for one in calls.streams(gateway)] == ["a", "b"]
+            assert [one["name"] for one in gateway.list_streams()] == ["a", "b"]
         assert "after=a" in str(link.requests[1].url)
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a/b"])
@@ -292,14 +292,14 @@ class TestCalls:
             opened(Link(httpx.Response(200))) as gateway,
             pytest.raises(OptionError, match="is not a stream name"),
         ):
-            calls.stream(gateway, name)
+            gateway.stream(name)
 
     def test_a_missing_stream_has_no_groups(self) -> None:
         with opened(Link(problem(404, "no_stream"))) as gateway:
-            assert calls.stream(gateway, "s") is None
-            assert calls.groups(gateway, "s") == []
-            assert calls.consumers(gateway, "s", "g") == []
-            assert calls.pending(gateway, "s", "g")["pending"] == []
+            assert gateway.stream("s") is None
+            assert list(gateway.groups("s")) == []
+            assert list(gateway.consumers("s", "g")) == []
+            assert list(gateway.pending("s", "g", 9)) == []
 
     def test_what_answers_without_json_is_no_gateway(self) -> None:
         with (

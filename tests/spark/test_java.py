@@ -87,7 +87,7 @@ def test_another_java_is_another_wrapper(tmp_path: Path) -> None:
 
 
 def test_what_was_looked_at_is_said_with_the_remedy(tmp_path: Path) -> None:
-    """All of it at once: whoever reads it installs one thing, and it works."""
+    """All of it at once: one installation, and it works."""
     _java(tmp_path / "home", "11.0.27")
     _java(tmp_path / "path", "")
     carried = _java(tmp_path / "carried", "8.0.1")
@@ -108,7 +108,7 @@ def test_a_java_home_without_java_is_said(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_is_no_folder_is_said(tmp_path: Path) -> None:
-    """A container with a read-only home has to be told where else."""
+    """A container with a read-only home needs another place."""
     (tmp_path / "cache").write_text("")
     with pytest.raises(PipelineError, match="set XDG_CACHE_HOME"):
         wrapper(tmp_path / "java", tmp_path / "cache")

@@ -7,10 +7,9 @@ from threading import Thread
 import httpx
 import pytest
 
-from pyspark_weir.gateway import Access
-from pyspark_weir.lag_report import LagReporter
+from pyspark_weir.gateway import GatewayAccess
 from pyspark_weir.offsets import Position
-from pyspark_weir.progress import Progress
+from pyspark_weir.progress import BatchProgress, LagReporter
 from tests.server import Server
 
 
@@ -23,9 +22,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def _batch(rows: int = 3, **ends: str) -> Progress:
+def _batch(rows: int = 3, **ends: str) -> BatchProgress:
     places = {f"g0/{stream}": Position(last, "gen") for stream, last in ends.items()}
-    return Progress(query="q", batch=0, rows=rows, duration_ms=1, time="", ends=places)
+    return BatchProgress(query="q", batch=0, rows=rows, duration_ms=1, time="", ends=places)
 
 
 def _group(server: Server, stream: str, group: str) -> httpx.Response:
@@ -34,14 +33,14 @@ def _group(server: Server, stream: str, group: str) -> httpx.Response:
 
 def test_what_is_left_is_counted_over_all_streams(server: Server) -> None:
     """A stream that does not exist yet holds nothing."""
-    with LagReporter((Access("g0", server.url),)) as lag:
+    with LagReporter((GatewayAccess("g0", server.url),)) as lag:
         assert lag.report(_batch(a="3-0", b="10-0")).left == 7
         assert lag.report(_batch(a="0-0", b="0-0", later="0-0")).left == 20
 
 
 def test_a_mirror_group_shows_how_far_a_run_has_come(server: Server) -> None:
     """Made where it is missing, with the lag that the run has."""
-    with LagReporter((Access("g0", server.url),), "spark") as lag:
+    with LagReporter((GatewayAccess("g0", server.url),), "spark") as lag:
         lag.report(_batch(a="4-0", later="0-0"))
         group = _group(server, "a", "spark").json()
         assert (group["last_delivered_id"], group["lag"]) == ("4-0", 6)
@@ -55,7 +54,7 @@ def test_a_mirror_group_shows_how_far_a_run_has_come(server: Server) -> None:
 def test_more_streams_than_a_call_may_name_are_counted(server: Server) -> None:
     """In as many calls as it takes."""
     many = {f"none{number}": "0-0" for number in range(1_500)}
-    with LagReporter((Access("g0", server.url),)) as lag:
+    with LagReporter((GatewayAccess("g0", server.url),)) as lag:
         assert lag.report(_batch(3, a="3-0", b="10-0", **many)).left == 7
 
 
@@ -100,7 +99,7 @@ def test_a_stream_that_goes_while_its_group_is_moved_is_passed_over(server: Serv
     """Between the two calls that it takes."""
     entry = [{"id": "1-0", "fields": {"n": "1"}}]
     httpx.post(f"{server.url}/v1/publish", json={"streams": {"gone": entry}}).raise_for_status()
-    with _Deleting(server.url) as before, LagReporter((Access("g0", before.url),), "spark") as lag:
+    with _Deleting(server.url) as before, LagReporter((GatewayAccess("g0", before.url),), "spark") as lag:
         Thread(target=before.serve_forever, daemon=True).start()
         assert lag.report(_batch(gone="0-0")).left == 0
         before.shutdown()
@@ -108,16 +107,16 @@ def test_a_stream_that_goes_while_its_group_is_moved_is_passed_over(server: Serv
 
 
 def test_a_gateway_that_is_away_costs_a_figure_and_nothing_else(server: Server) -> None:
-    """The batch is done, whoever knows of it."""
-    with LagReporter((Access("g0", "http://127.0.0.1:1"),), "spark") as lag:
+    """The batch is done, even if the gateway does not know it."""
+    with LagReporter((GatewayAccess("g0", "http://127.0.0.1:1"),), "spark") as lag:
         assert lag.report(_batch(a="3-0")).left is None
     with LagReporter(()) as lag:
         assert lag.report(_batch(a="3-0")).left is None
 
 
 def test_nobody_is_asked_while_nothing_comes(server: Server) -> None:
-    """Spark tells every ten seconds that nothing has come; some sources every time they look."""
-    with LagReporter((Access("g0", server.url),)) as lag:
+    """Spark reports every ten seconds that nothing has come; some sources every time they look."""
+    with LagReporter((GatewayAccess("g0", server.url),)) as lag:
         assert lag.report(_batch(rows=0, a="3-0")).left == 7
         assert lag.report(_batch(rows=0, a="3-0")).left is None
         assert lag.report(_batch(rows=1, a="4-0")).left == 6

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from pyspark_weir import options
 from pyspark_weir.errors import OptionError
 from pyspark_weir.options import SourceOptions, source_options
+from pyspark_weir.raw_options import Option
 
 MUST = {"gateway.urls": "http://127.0.0.1:8080", "subscribe": "orders"}
 
@@ -60,7 +60,7 @@ def test_an_option_given_under_two_of_its_names_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "hint"),
     [
         ("failOnDatLoss", "did you mean failOnDataLoss?"),
         ("startingOffset", "did you mean startingOffsets?"),
@@ -71,10 +71,10 @@ def test_an_option_given_under_two_of_its_names_is_refused() -> None:
         ("keyMode", "an option for writing only"),
     ],
 )
-def test_an_unknown_option_is_refused_with_what_may_be_meant(name: str, told: str) -> None:
+def test_an_unknown_option_is_refused_with_what_may_be_meant(name: str, hint: str) -> None:
     with pytest.raises(OptionError, match="WEIR_OPTION") as refused:
-        source_options({**MUST, name: "x"}, also=[options.Option("keyMode")])
-    assert told in str(refused.value)
+        source_options({**MUST, name: "x"}, also=[Option("keyMode")])
+    assert hint in str(refused.value)
 
 
 @pytest.mark.parametrize(

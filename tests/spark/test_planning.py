@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_weir import ids, planning
-from pyspark_weir.planning import Range, Sizes
+from pyspark_weir.planning import Sizes, TaskRange
 
 names = st.tuples(st.sampled_from(["g0", "g1"]), st.text("abc", min_size=1, max_size=3))
 
 
-def a_range(name: tuple[str, str], count: int, volume: int = 0) -> Range:
+def a_range(name: tuple[str, str], count: int, volume: int = 0) -> TaskRange:
     # IDs 1-0 to count-0, read from the beginning.
-    return Range(*name, after="0-0", end=f"{count}-0", count=count, bytes=volume, generation="ab")
+    return TaskRange(*name, after="0-0", end=f"{count}-0", count=count, bytes=volume, generation="ab")
 
 
 ranges_of_names = st.dictionaries(names, st.integers(0, 900_000), max_size=30).map(
@@ -28,12 +28,12 @@ sizes = st.builds(
 )
 
 
-def even_cuts(one: Range, pieces: int) -> list[str]:
-    """What the gateway answers for so many parts."""
+def even_cuts(one: TaskRange, pieces: int) -> list[str]:
+    """What the gateway answers for this number of parts."""
     return [f"{one.count * place // pieces}-0" for place in range(1, pieces)]
 
 
-def planned(ranges: list[Range], wanted: Sizes) -> list[tuple[Range, ...]]:
+def planned(ranges: list[TaskRange], wanted: Sizes) -> list[tuple[TaskRange, ...]]:
     counts = planning.piece_counts(ranges, wanted)
     by_name = {one.name: one for one in ranges}
     cuts = {name: even_cuts(by_name[name], pieces) for name, pieces in counts.items()}
@@ -41,7 +41,7 @@ def planned(ranges: list[Range], wanted: Sizes) -> list[tuple[Range, ...]]:
 
 
 @given(ranges_of_names, sizes)
-def test_every_entry_is_in_exactly_one_task(ranges: list[Range], wanted: Sizes) -> None:
+def test_every_entry_is_in_exactly_one_task(ranges: list[TaskRange], wanted: Sizes) -> None:
     tasks = planned(ranges, wanted)
     for one in ranges:
         pieces = sorted(
@@ -57,14 +57,14 @@ def test_every_entry_is_in_exactly_one_task(ranges: list[Range], wanted: Sizes) 
 
 
 @given(ranges_of_names, sizes)
-def test_no_task_is_empty(ranges: list[Range], wanted: Sizes) -> None:
+def test_no_task_is_empty(ranges: list[TaskRange], wanted: Sizes) -> None:
     tasks = planned(ranges, wanted)
     assert all(piece.count for task in tasks for piece in task)
     assert bool(tasks) == any(one.count for one in ranges)
 
 
 @given(ranges_of_names, sizes)
-def test_an_ordered_stream_stays_in_one_task(ranges: list[Range], wanted: Sizes) -> None:
+def test_an_ordered_stream_stays_in_one_task(ranges: list[TaskRange], wanted: Sizes) -> None:
     places: dict[tuple[str, str], int] = {}
     for task in planned(ranges, wanted):
         assert list(task) == sorted(task, key=lambda one: (one.name, ids.parse(one.after)))
@@ -75,7 +75,7 @@ def test_an_ordered_stream_stays_in_one_task(ranges: list[Range], wanted: Sizes)
 
 
 @given(ranges_of_names, sizes)
-def test_the_largest_task_is_at_most_twice_what_is_even(ranges: list[Range], wanted: Sizes) -> None:
+def test_the_largest_task_is_at_most_twice_what_is_even(ranges: list[TaskRange], wanted: Sizes) -> None:
     tasks = planned(ranges, wanted)
     if tasks:
         loads = [sum(piece.count for piece in task) for task in tasks]
@@ -119,9 +119,6 @@ def test_a_hundred_small_streams_share_two_tasks() -> None:
 
 
 def test_cuts_outside_of_the_range_are_left_out() -> None:
-    one = Range("g0", "s", after="5-0", end="9-0", count=4, floor="4-0")
+    one = TaskRange("g0", "s", after="5-0", end="9-0", count=4)
     pieces = planning.cut(one, ["5-0", "7-0", "9-0", "3-0", "7-0"])
-    assert [(piece.after, piece.end, piece.floor) for piece in pieces] == [
-        ("5-0", "7-0", "4-0"),
-        ("7-0", "9-0", "4-0"),
-    ]
+    assert [(piece.after, piece.end) for piece in pieces] == [("5-0", "7-0"), ("7-0", "9-0")]

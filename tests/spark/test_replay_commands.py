@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.cli.main import jobs
-from pyspark_weir.gateway import Access
+from pyspark_weir.gateway import GatewayAccess
 from pyspark_weir.jobs import replay_plan
-from pyspark_weir.jobs.replay import Asked, begun
-from pyspark_weir.jobs.replay_plan import Done, Form, Targets, Wanted
-from pyspark_weir.jobs.replay_read import FromArchive
-from pyspark_weir.place import Place
+from pyspark_weir.jobs.replay import FromArchive, begin
+from pyspark_weir.jobs.replay_plan import Done, Replay
 from pyspark_weir.running import locked
 from pyspark_weir.table.root import ArchiveRoot
 from tests.spark.archive_tables import Maker
@@ -89,7 +88,7 @@ def test_what_cannot_be_replayed_is_refused(root: str, words: list[str], sentenc
 
 
 def test_two_runs_of_one_replay_exclude_each_other(root: str) -> None:
-    """The second one is told who has it; exit code 4."""
+    """The second one is refused, with the process that has it; exit code 4."""
     with locked(f"{root}/_replay/j"):
         refused = weir("replay", "--from", root, "--job-id", "j")
     assert refused.exit_code == 4
@@ -97,12 +96,9 @@ def test_two_runs_of_one_replay_exclude_each_other(root: str) -> None:
 
 def test_a_replay_that_was_begun_goes_nowhere_else(root: str) -> None:
     """The same name with another gateway, range or target is refused, though nothing is left to send."""
-    source, asked = (
-        FromArchive(ArchiveRoot.of(root)),
-        Asked(Access("g0", "http://127.0.0.1:1"), Wanted(), Targets()),
-    )
-    state = Place.of(f"{root}/_replay/j")
-    plan = begun(state, source, asked, Form(job="j", source=source.address))
+    source, target = FromArchive(ArchiveRoot.of(root)), GatewayAccess("g0", "http://127.0.0.1:1")
+    state = StateFolder.of(f"{root}/_replay/j")
+    plan = begin(state, source, target, Replay(job="j", source=source.address, gateway=target.url))
     replay_plan.save_done(state, Done(len(plan.slices), plan.rows))
     command = ("replay", "--from", root, "--job-id", "j")
     here = ("--gateway", "http://127.0.0.1:1")

@@ -1,30 +1,28 @@
 """A replay from a gateway sends what was planned, or says that it is gone."""
 
 import pytest
-from pyspark.sql.datasource import InputPartition
 
 from pyspark_weir.errors import DataLoss
-from pyspark_weir.gateway.client import of_stream
+from pyspark_weir.gateway import of_stream
 from pyspark_weir.jobs import replay
-from pyspark_weir.jobs.replay_plan import Span, Targets, Wanted
-from pyspark_weir.jobs.replay_read import Entries, FromGateway, Piece, Work, encoded
+from pyspark_weir.jobs.replay import FromGateway, Piece, entries_of
+from pyspark_weir.jobs.replay_plan import EntrySelection, Replay, ReplayRange
 from tests.spark.weir import Weir
 
 
-def planned(weir: Weir, stream: str, slice_rows: int = 10) -> list[Span]:
-    wanted = Wanted(streams=(stream,))
-    return list(replay.gateway_spans(weir.gateway.access, wanted, Targets(), slice_rows))
+def planned(weir: Weir, stream: str, slice_rows: int = 10) -> list[ReplayRange]:
+    return spans_of(weir, (stream,), slice_rows)
 
 
-def sent(weir: Weir, span: Span) -> list[str]:
+def spans_of(weir: Weir, streams: tuple[str, ...], slice_rows: int) -> list[ReplayRange]:
+    asked = Replay(job="j", source="s", wanted=EntrySelection(streams=streams), slice_rows=slice_rows)
+    return list(replay.gateway_spans(weir.gateway.access, asked))
+
+
+def sent(weir: Weir, span: ReplayRange) -> list[str]:
     """The IDs that the task of a range would send."""
-    work = Work(FromGateway(weir.gateway.access), ((Piece(span),),))
-    source = Entries(encoded(work))
-    reader = source.reader(source.schema())
-    found: list[str] = []
-    for batch in reader.read(InputPartition(0)):
-        found.extend(batch.column("id").to_pylist())  # type: ignore[union-attr]
-    return found
+    batches = entries_of(FromGateway(weir.gateway.access), [Piece(span)])
+    return [one for batch in batches for one in batch["id"].to_pylist()]
 
 
 def test_what_was_planned_is_sent_and_what_was_sent_may_go(weir: Weir) -> None:
@@ -48,8 +46,7 @@ def test_more_streams_than_a_call_may_name_are_planned(weir: Weir) -> None:
     for part in (names[:600], names[600:]):
         entries = [{"fields": {"n": str(number)}} for number in range(3)]
         weir.gateway.post("/v1/publish", {"streams": dict.fromkeys(part, entries)})
-    wanted = Wanted(streams=tuple(names))
-    spans = list(replay.gateway_spans(weir.gateway.access, wanted, Targets(), 100))
+    spans = spans_of(weir, tuple(names), 100)
     assert {span.stream for span in spans} == set(names)
     assert sum(span.rows for span in spans) == 3_600
 
@@ -60,7 +57,7 @@ def test_a_stream_that_was_deleted_is_not_told_as_sent(weir: Weir) -> None:
     spans = planned(weir, weir.name())
     assert len(sent(weir, spans[0])) == spans[0].rows
     weir.delete()
-    with pytest.raises(DataLoss, match="was deleted after the replay was planned"):
+    with pytest.raises(DataLoss, match="was deleted before it was read"):
         sent(weir, spans[1])
     weir.publish(range(1, 32))
     with pytest.raises(DataLoss, match="deleted and made anew"):
@@ -79,5 +76,5 @@ def test_entries_that_went_before_they_were_sent_are_missed(weir: Weir) -> None:
     with pytest.raises(DataLoss, match="up to 2-0 were trimmed"):
         sent(weir, first)
     weir.trim(14)
-    with pytest.raises(DataLoss, match="were trimmed before they were sent"):
+    with pytest.raises(DataLoss, match="were trimmed before they were read"):
         sent(weir, second)

@@ -1,24 +1,26 @@
 """What a replay sends is settled before it begins, and is the same when it begins again."""
 
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from pyspark_weir import ids
+from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import OptionError, PipelineError
 from pyspark_weir.jobs import replay_plan
-from pyspark_weir.jobs.replay_plan import Done, Form, Plan, Span, Targets, Wanted
-from pyspark_weir.jobs.replay_read import FromArchive, Work, decoded, encoded
-from pyspark_weir.place import Place
-from pyspark_weir.table.files import read_rows, write_files
+from pyspark_weir.jobs.replay import FromArchive
+from pyspark_weir.jobs.replay_plan import Done, EntrySelection, Replay, ReplayPlan, ReplayRange, Targets
+from pyspark_weir.table.files import write_files
 from pyspark_weir.table.root import ArchiveRoot
 from tests.spark.archive_tables import GATEWAY, GENERATION, Maker
+from tests.spark.table.making import read_rows
 
 DAY_MS = 86_400_000
-FORM = Form(job="j", source="somewhere", tasks=2, slice_rows=4)
-EVERYTHING = Wanted()
-ALL = (EVERYTHING, Targets())
+REPLAY = Replay(job="j", source="somewhere", gateway="there", tasks=2, slice_rows=4)
 
 
 @pytest.fixture
@@ -30,12 +32,12 @@ def entry_ids(start: int, count: int) -> list[str]:
     return [f"{start + number}-0" for number in range(count)]
 
 
-def plan_of(maker: Maker, form: Form = FORM, wanted: Wanted = EVERYTHING, to: str = "{stream}") -> Plan:
-    spans = replay_plan.archive_spans(maker.table, wanted, Targets(otherwise=to), form.slice_rows)
-    return replay_plan.make(spans, form)
+def plan_of(maker: Maker, replay: Replay = REPLAY, **changes: Any) -> ReplayPlan:
+    replay = replace(replay, **changes)
+    return replay_plan.make(replay_plan.archive_spans(maker.table, replay), replay)
 
 
-def read(maker: Maker, plan: Plan) -> dict[str, list[str]]:
+def read(maker: Maker, plan: ReplayPlan) -> dict[str, list[str]]:
     """The IDs that the tasks of a plan would send, by target, in order."""
     source = FromArchive(maker.root)
     found: dict[str, list[str]] = {}
@@ -61,7 +63,7 @@ def test_each_entry_is_sent_once_and_each_stream_in_order(maker: Maker) -> None:
 def test_a_range_is_cut_by_id_within_files(maker: Maker) -> None:
     """After is exclusive, the end is not; rows are counted, not guessed."""
     maker.batch({"a": entry_ids(10, 10), "b": entry_ids(100, 2)})
-    plan = plan_of(maker, wanted=Wanted(after="12-0", end="15-0"))
+    plan = plan_of(maker, wanted=EntrySelection(after="12-0", end="15-0"))
     assert read(maker, plan) == {"a": ["13-0", "14-0", "15-0"]}
     assert plan.rows == 3
 
@@ -69,10 +71,10 @@ def test_a_range_is_cut_by_id_within_files(maker: Maker) -> None:
 def test_streams_are_chosen_by_name_or_pattern(maker: Maker) -> None:
     """A name that the archive has not is an error: a typing error would replay nothing."""
     maker.batch({"a.1": entry_ids(1, 1), "a.2": entry_ids(1, 1), "b": entry_ids(1, 1)})
-    assert read(maker, plan_of(maker, wanted=Wanted(pattern=r"a\..*"))).keys() == {"a.1", "a.2"}
-    assert read(maker, plan_of(maker, wanted=Wanted(streams=("b",)))).keys() == {"b"}
+    assert read(maker, plan_of(maker, wanted=EntrySelection(pattern=r"a\..*"))).keys() == {"a.1", "a.2"}
+    assert read(maker, plan_of(maker, wanted=EntrySelection(streams=("b",)))).keys() == {"b"}
     with pytest.raises(OptionError, match="no stream c"):
-        plan_of(maker, wanted=Wanted(streams=("c",)))
+        plan_of(maker, wanted=EntrySelection(streams=("c",)))
 
 
 def test_a_compaction_between_two_starts_changes_nothing(maker: Maker) -> None:
@@ -92,15 +94,15 @@ def test_a_compaction_between_two_starts_changes_nothing(maker: Maker) -> None:
     assert [sum(span.rows for span in part) for part in again.slices] == [4, 3, 2]
 
 
-def test_what_tasks_read_travels_as_options(maker: Maker) -> None:
+def test_what_tasks_read_can_be_pickled(maker: Maker) -> None:
     """With files of a day and of none, and credentials."""
     last = f"{ids.HALF_MAX}-{ids.HALF_MAX}"
     maker.batch({"a": ["1-0", last]})
     root = ArchiveRoot.of("s3://bucket/archive", {"AWS_REGION": "eu-1"})
     pieces = FromArchive(maker.root).pieces(plan_of(maker).slices[0])
-    work = Work(FromArchive(root), (tuple(pieces), ()))
+    work = FromArchive(root), pieces
     assert sum(len(piece.files) for piece in pieces) == 2
-    assert decoded(encoded(work)) == work
+    assert pickle.loads(pickle.dumps(work)) == work
 
 
 def test_entries_that_were_archived_later_are_not_sent(maker: Maker) -> None:
@@ -116,15 +118,15 @@ def test_a_target_has_one_task(maker: Maker) -> None:
     streams = {name: entry_ids(1, rows) for name, rows in (("a", 5), ("b", 3), ("c", 2), ("d", 1))}
     maker.batch(streams)
     assert plan_of(maker).task_of == {"a": 0, "b": 1, "c": 1, "d": 0}
-    assert plan_of(maker, to="all").task_of == {"all": 0}
+    assert plan_of(maker, to=Targets(otherwise="all")).task_of == {"all": 0}
 
 
 def test_two_streams_cannot_keep_their_ids_in_one(maker: Maker) -> None:
     """They would not ascend."""
     maker.batch({"a": entry_ids(1, 2), "b": entry_ids(1, 2)})
-    keeping = Form(job="j", source="somewhere", keep_ids=True)
+    keeping = Replay(job="j", source="somewhere", keep_ids=True)
     with pytest.raises(OptionError, match="both go to all"):
-        plan_of(maker, keeping, to="all")
+        plan_of(maker, keeping, to=Targets(otherwise="all"))
     assert plan_of(maker, keeping).first_ids() == {
         "a": "0-18446744073709551615",
         "b": "0-18446744073709551615",
@@ -134,56 +136,57 @@ def test_two_streams_cannot_keep_their_ids_in_one(maker: Maker) -> None:
 def test_ids_that_began_again_cannot_be_kept() -> None:
     """A stream was deleted and created anew in between."""
     spans = [
-        Span(GATEWAY, "a", GENERATION, "4-0", "9-0", 5, "a"),
-        Span(GATEWAY, "a", "00000000000000bb", "0-0", "3-0", 3, "a"),
+        ReplayRange(GATEWAY, "a", GENERATION, "4-0", "9-0", 5, "a"),
+        ReplayRange(GATEWAY, "a", "00000000000000bb", "0-0", "3-0", 3, "a"),
     ]
     with pytest.raises(OptionError, match="created anew"):
-        replay_plan.make(spans, Form(job="j", source="s", keep_ids=True))
-    assert replay_plan.make(spans, FORM).rows == 8
+        replay_plan.make(spans, Replay(job="j", source="s", keep_ids=True))
+    assert replay_plan.make(spans, REPLAY).rows == 8
 
 
 def test_a_plan_survives_and_belongs_to_one_replay(maker: Maker, tmp_path: Path) -> None:
     """Written once, read at each start; another source or form is refused."""
-    place = Place.of(str(tmp_path / "state"))
+    place = StateFolder.of(str(tmp_path / "state"))
     maker.batch({"a": entry_ids(1, 3)})
-    plan = plan_of(maker).made_for("there", *ALL)
+    plan = plan_of(maker)
     assert (replay_plan.load(place), replay_plan.load_done(place)) == (None, Done())
     replay_plan.save(place, plan)
     replay_plan.save_done(place, Done(1, 3))
     assert (replay_plan.load(place), replay_plan.load_done(place)) == (plan, Done(1, 3))
-    replay_plan.expect_same(plan, FORM, "there", *ALL)
+    replay_plan.expect_same(plan, REPLAY)
     with pytest.raises(OptionError, match="another keeping of IDs"):
-        replay_plan.expect_same(plan, Form(job="j", source="somewhere", keep_ids=True), "there", *ALL)
-    place.write(replay_plan.PLAN, b"{}")
-    with pytest.raises(PipelineError, match="WEIR_STATE"):
-        replay_plan.load(place)
+        replay_plan.expect_same(plan, replace(REPLAY, keep_ids=True))
+    for stored, said in ((b"{}", "cannot be read"), (b'{"v":2,"job":"j"}', "of version 2, not 3")):
+        place.replace(replay_plan.PLAN, stored)
+        with pytest.raises(PipelineError, match=f"WEIR_STATE: .* {said}"):
+            replay_plan.load(place)
 
 
 @pytest.mark.parametrize(
-    ("gateway", "wanted", "to", "other"),
+    ("changes", "other"),
     [
-        ("elsewhere", Wanted(streams=("a", "b")), Targets(), "gateway to send to"),
-        ("there", Wanted(streams=("a",)), Targets(), "choice of streams"),
-        ("there", Wanted(pattern="a|b"), Targets(), "choice of streams"),
-        ("there", Wanted(streams=("a", "b"), after="1-0"), Targets(), "beginning"),
-        ("there", Wanted(streams=("a", "b"), end="9-0"), Targets(), "end"),
-        ("there", Wanted(streams=("a", "b")), Targets.parse(["a=x"]), "place for streams"),
-        ("there", Wanted(streams=("a", "b")), Targets.parse(["x.{stream}"]), "place for streams"),
+        ({"gateway": "elsewhere"}, "gateway to send to"),
+        ({"wanted": EntrySelection(streams=("a",))}, "choice of streams"),
+        ({"wanted": EntrySelection(pattern="a|b")}, "choice of streams"),
+        ({"wanted": EntrySelection(streams=("a", "b"), after="1-0")}, "beginning"),
+        ({"wanted": EntrySelection(streams=("a", "b"), end="9-0")}, "end"),
+        ({"to": Targets.parse(["a=x"])}, "place for streams"),
+        ({"to": Targets.parse(["x.{stream}"])}, "place for streams"),
     ],
 )
 def test_a_name_of_before_does_not_pass_for_another_replay(
-    maker: Maker, tmp_path: Path, gateway: str, wanted: Wanted, to: Targets, other: str
+    maker: Maker, tmp_path: Path, changes: dict[str, Any], other: str
 ) -> None:
-    """With nothing left of the one of before, the other would be told as done."""
-    place = Place.of(str(tmp_path / "state"))
+    """With nothing left of the one of before, the other would be reported as done."""
+    place = StateFolder.of(str(tmp_path / "state"))
     maker.batch({"a": entry_ids(1, 3), "b": entry_ids(1, 3)})
-    asked = Wanted(streams=("a", "b"))
-    replay_plan.save(place, plan_of(maker, wanted=asked).made_for("there", asked, Targets()))
+    asked = replace(REPLAY, wanted=EntrySelection(streams=("a", "b")))
+    replay_plan.save(place, plan_of(maker, asked))
     plan = replay_plan.load(place)
     assert plan is not None
-    replay_plan.expect_same(plan, FORM, "there", Wanted(streams=("b", "a")), Targets())
+    replay_plan.expect_same(plan, replace(asked, wanted=EntrySelection(streams=("b", "a"))))
     with pytest.raises(OptionError, match=f"begun with another {other}: "):
-        replay_plan.expect_same(plan, FORM, gateway, wanted, to)
+        replay_plan.expect_same(plan, replace(asked, **changes))
 
 
 def test_targets_are_names_pairs_and_patterns() -> None:
@@ -199,4 +202,4 @@ def test_targets_are_names_pairs_and_patterns() -> None:
 def test_a_range_that_ends_before_it_begins_is_refused() -> None:
     """It would replay nothing."""
     with pytest.raises(OptionError, match="before it begins"):
-        Wanted(after="5-0", end="4-0")
+        EntrySelection(after="5-0", end="4-0")

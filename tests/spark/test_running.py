@@ -1,16 +1,17 @@
-"""A query is alone on its checkpoint, and ends when it is told to."""
+"""A query is alone on its checkpoint, and ends on request."""
 
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pyspark_weir.errors import OptionError, PipelineError
-from pyspark_weir.progress import Progress, QueryEvents, parse_progress
-from pyspark_weir.running import Pace, follow, local_path, locked, query_error
+from pyspark_weir.progress import BatchProgress, QueryEvents, parse_progress
+from pyspark_weir.running import follow, local_path, locked, query_error
 
 ROOT = Path(__file__).parents[2]
 AWAY = "x\npipeline.errors.Unavailable: WEIR_UNAVAILABLE: nobody answers\n\n\tat org.apache.spark"
@@ -18,7 +19,7 @@ LOST = "[STREAM_FAILED] Query …\nWEIR_DATA_LOSS: stream a, (1-0, 5-0]: removed
 
 
 class Life:
-    """One life of a query: tells its batches at once, then ends as it should."""
+    """One life of a query: reports its batches at once, then ends as it should."""
 
     def __init__(
         self, events: QueryEvents, name: str, batches: int, failure: str | None, *, lasts: bool = False
@@ -29,7 +30,7 @@ class Life:
         self._events = events
         self._failure = failure
         for number in range(batches):
-            events.put(name, Progress(query="q", batch=number, rows=10, duration_ms=5, time=""))
+            events.put(name, BatchProgress(query="q", batch=number, rows=10, duration_ms=5, time=""))
         if not lasts:
             self._end()
 
@@ -47,7 +48,7 @@ class Life:
 
 
 def test_a_run_tells_each_batch_and_ends() -> None:
-    """What the last batch told may come after the query has ended."""
+    """The last batch may be reported after the query has ended."""
     events, batches = QueryEvents(), []
     life = Life(events, "run-0", 3, None)
     summary = follow(life, events, lambda one: batches.append(one.batch))
@@ -58,7 +59,7 @@ def test_a_run_tells_each_batch_and_ends() -> None:
 def test_batches_of_another_query_of_the_session_are_not_its_own() -> None:
     """An archive and a mirror in one session: else the archive's batches would move the mirror's group."""
     events, batches = QueryEvents(), []
-    events.put("other", Progress(query="o", batch=7, rows=10, duration_ms=5, time=""))
+    events.put("other", BatchProgress(query="o", batch=7, rows=10, duration_ms=5, time=""))
     summary = follow(Life(events, "run-0", 2, None), events, lambda one: batches.append(one.batch))
     assert (summary.batches, summary.rows) == (2, 20)
     assert batches == [0, 1]
@@ -68,7 +69,7 @@ def test_batches_of_another_query_of_the_session_are_not_its_own() -> None:
     ("failure", "code"), [(AWAY, "WEIR_UNAVAILABLE"), (LOST, "WEIR_DATA_LOSS"), ("a task", "WEIR_FAILED")]
 )
 def test_a_failed_query_fails_the_run(failure: str, code: str) -> None:
-    """After its batches were told; a supervisor decides by the exit code whether to start it again."""
+    """After its batches were reported; a supervisor decides by the exit code whether to start it again."""
     events, batches = QueryEvents(), []
     with pytest.raises(PipelineError) as error:
         follow(Life(events, "run-0", 1, failure), events, lambda one: batches.append(one.batch))
@@ -93,7 +94,7 @@ def test_the_innermost_error_is_the_one_that_is_told() -> None:
 
 
 def test_a_second_run_on_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    """And told which process has it; the end of that one, however it ends, sets the checkpoint free."""
+    """The refusal names the process that has it; once that has ended in any way, the checkpoint is free."""
     checkpoint = tmp_path / "deep" / "checkpoint"
     program = f"""
 import sys, time
@@ -143,14 +144,8 @@ def test_a_checkpoint_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_only_this_machine_s_folders_can_be_locked(address: str, path: Path | None) -> None:
-    """Elsewhere two runs are told apart when they commit."""
+    """Elsewhere the second of two runs fails when it commits."""
     assert local_path(address) == path
-
-
-def test_a_pace_of_nothing_is_once() -> None:
-    """And 0 is as fast as can be, not once."""
-    assert Pace().every_ms is None
-    assert Pace(0).every_ms == 0
 
 
 def test_a_progress_says_how_far_each_stream_is_read() -> None:
@@ -183,6 +178,6 @@ def test_a_progress_says_how_far_each_stream_is_read() -> None:
     }
     assert found.streams == 2, "one of them has nothing new"
     assert found.rows_per_second == 2_000
-    members = found.with_left(12).members()
+    members = replace(found, left=12).members()
     assert members["left"] == 12
     assert members["ends"]["g0/a"] == "5-1"

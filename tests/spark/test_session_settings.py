@@ -73,7 +73,7 @@ def test_workers_are_this_python_and_find_the_pipeline() -> None:
 
 
 def test_executors_may_have_another_python() -> None:
-    """On a cluster this one's path is nobody else's."""
+    """On a cluster no other machine has this one's path."""
     environment = {"PYSPARK_PYTHON": "/opt/python"}
     prepare(environment, {})
     assert environment["PYSPARK_PYTHON"] == "/opt/python"

@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_weir.errors import OptionError, PipelineError
-from pyspark_weir.sink.chunks import chunk_bytes_max, chunk_streams_max, cut
-from pyspark_weir.sink.keys import Place, Request, keys
-from pyspark_weir.sink.pace import Pace
-from pyspark_weir.sink.rows import Entry, RowOptions, Rows
+from pyspark_weir.sink.keys import SinkRequest, TaskId, keys
+from pyspark_weir.sink.rows import RowOptions, Rows, SinkEntry, chunk_bytes_max, chunk_streams_max, cut
+from pyspark_weir.sink.sending import Pace
 
-PLACE = Place("spark/q", 3, 1)
+PLACE = TaskId("spark/q", 3, 1)
 entry_lists = st.lists(
     st.builds(
-        Entry,
+        SinkEntry,
         st.sampled_from(["a", "b", "c"]),
         st.none(),
         st.lists(
@@ -32,17 +31,17 @@ entry_lists = st.lists(
 )
 
 
-def requests(entries: Sequence[Entry], mode: str, rows_max: int = 7) -> list[Request]:
+def requests(entries: Sequence[SinkEntry], mode: str, rows_max: int = 7) -> list[SinkRequest]:
     known = keys(mode, PLACE)  # type: ignore[arg-type] # parametrised
     return [known.request(chunk) for chunk in cut(entries, known.write, rows_max)]
 
 
-def plain(stream: str, value: str = "1", *, entry_id: str | None = None, key: str | None = None) -> Entry:
-    return Entry(stream, entry_id, [("n", value)], key)
+def plain(stream: str, value: str = "1", *, entry_id: str | None = None, key: str | None = None) -> SinkEntry:
+    return SinkEntry(stream, entry_id, [("n", value)], key)
 
 
 @given(entry_lists, st.sampled_from(["position", "content", "none"]))
-def test_the_same_entries_are_the_same_requests(entries: list[Entry], mode: str) -> None:
+def test_the_same_entries_are_the_same_requests(entries: list[SinkEntry], mode: str) -> None:
     """To the byte, headers included."""
     assert requests(entries, mode) == requests(list(entries), mode)
 
@@ -55,7 +54,7 @@ def test_how_arrow_batches_are_cut_does_not_matter(sizes: list[int], data: st.Da
     bounds = [0, *at, len(sizes)]
     rows = Rows(table.schema, RowOptions(stream="s"))
 
-    def arriving(edges: Sequence[int]) -> Iterator[Entry]:
+    def arriving(edges: Sequence[int]) -> Iterator[SinkEntry]:
         for start, stop in itertools.pairwise(edges):
             for batch in table.slice(start, stop - start).to_batches():
                 yield from rows.entries(batch)
@@ -66,7 +65,7 @@ def test_how_arrow_batches_are_cut_does_not_matter(sizes: list[int], data: st.Da
 
 
 @given(entry_lists, st.integers(1, 9))
-def test_chunks_hold_all_entries_in_order(entries: list[Entry], rows_max: int) -> None:
+def test_chunks_hold_all_entries_in_order(entries: list[SinkEntry], rows_max: int) -> None:
     """None lost, none twice, each stream's order kept, numbered from 0, none too long."""
     chunks = list(cut(entries, lambda entry: (entry, 1), rows_max))
     assert [chunk.number for chunk in chunks] == list(range(len(chunks)))
@@ -102,7 +101,7 @@ def test_a_position_is_producer_epoch_and_chunk() -> None:
 
 
 def test_what_has_no_key_is_not_sent_again_by_itself() -> None:
-    """A lost answer is an error then: nobody knows whether the entries are there."""
+    """A lost answer is an error then: the entries may be there or not."""
     (request,) = requests([plain("a")], "none")
     assert not request.repeatable
     assert request.headers == {}
@@ -111,10 +110,10 @@ def test_what_has_no_key_is_not_sent_again_by_itself() -> None:
 def test_entries_are_written_as_the_gateway_takes_them() -> None:
     """Repeated names as pairs, bytes in base64 only where they are no text, an ID where there is one."""
     entries = [
-        Entry("s", "1-1", [("a", b"text"), ("b", "é")], None),
-        Entry("s", None, [("a", "1"), ("a", "2")], None),
-        Entry("s", None, [("a", b"\xff"), ("b", "x")], None),
-        Entry("s", None, [("a", b"\xff"), ("a", b"")], None),
+        SinkEntry("s", "1-1", [("a", b"text"), ("b", "é")], None),
+        SinkEntry("s", None, [("a", "1"), ("a", "2")], None),
+        SinkEntry("s", None, [("a", b"\xff"), ("b", "x")], None),
+        SinkEntry("s", None, [("a", b"\xff"), ("a", b"")], None),
     ]
     (request,) = requests(entries, "position")
     assert orjson.loads(request.content)["streams"]["s"] == [
@@ -125,7 +124,7 @@ def test_entries_are_written_as_the_gateway_takes_them() -> None:
     ]
 
 
-def words_of(entries: Sequence[Entry], place: Place = PLACE) -> list[list[str]]:
+def words_of(entries: Sequence[SinkEntry], place: TaskId = PLACE) -> list[list[str]]:
     known = keys("content", place)
     (chunk,) = cut(entries, known.write, 100)
     request = known.request(chunk)
@@ -136,17 +135,20 @@ def words_of(entries: Sequence[Entry], place: Place = PLACE) -> list[list[str]]:
 
 def test_a_content_key_goes_where_its_row_goes() -> None:
     """Another partition, another order of fields: the same key, under the same producer."""
-    one = words_of([Entry("s", None, [("a", "1"), ("b", "2")], None)])[0]
-    other = words_of([Entry("s", None, [("b", "2"), ("a", b"1")], None)], Place("spark/q", 3, 7))[0]
+    one = words_of([SinkEntry("s", None, [("a", "1"), ("b", "2")], None)])[0]
+    other = words_of([SinkEntry("s", None, [("b", "2"), ("a", b"1")], None)], TaskId("spark/q", 3, 7))[0]
     assert one[:6] == other[:6]
     assert one[0:3] == ["XADD", "s", "IDMP"]
 
 
 def test_equal_rows_of_two_batches_are_two_entries() -> None:
     """A digest counts within its batch; a column's key counts for the whole query."""
-    (now,), (then,) = words_of([plain("s")]), words_of([plain("s")], Place("spark/q", 4, 1))
+    (now,), (then,) = words_of([plain("s")]), words_of([plain("s")], TaskId("spark/q", 4, 1))
     assert now[4] != then[4]
-    (now,), (then,) = words_of([plain("s", key="k")]), words_of([plain("s", key="k")], Place("spark/q", 4, 1))
+    (now,), (then,) = (
+        words_of([plain("s", key="k")]),
+        words_of([plain("s", key="k")], TaskId("spark/q", 4, 1)),
+    )
     assert now == then
     assert now[4] == "k"
 
@@ -154,14 +156,14 @@ def test_equal_rows_of_two_batches_are_two_entries() -> None:
 def test_field_boundaries_are_part_of_a_digest() -> None:
     """("ab", "c") is not ("a", "bc"), and once is not twice."""
     rows = [[("ab", "c")], [("a", "bc")], [("a", "1")], [("a", "1"), ("a", "1")]]
-    found = words_of([Entry("s", None, row, None) for row in rows])
+    found = words_of([SinkEntry("s", None, row, None) for row in rows])
     assert len({words[4] for words in found}) == len(rows)
 
 
 def test_bytes_turn_the_whole_transaction_into_base64() -> None:
-    """The command door takes one encoding for all of a request's words."""
+    """The command API takes one encoding for all of a request's words."""
     known = keys("content", PLACE)
-    entries = [plain("s"), Entry("s", None, [("a", b"\xff")], b"\xfe")]
+    entries = [plain("s"), SinkEntry("s", None, [("a", b"\xff")], b"\xfe")]
     (chunk,) = cut(entries, known.write, 10)
     request = known.request(chunk)
     assert request.headers == {"weir-encoding": "base64"}
@@ -198,7 +200,7 @@ def test_a_repeated_chunk_of_other_rows_is_an_error() -> None:
 def test_a_job_id_that_is_no_header_is_refused(origin: str) -> None:
     """Before anything is sent."""
     with pytest.raises(OptionError, match="jobId"):
-        keys("position", Place(origin, 0, 0))
+        keys("position", TaskId(origin, 0, 0))
 
 
 def test_a_pace_spreads_entries_and_saves_nothing_up() -> None:

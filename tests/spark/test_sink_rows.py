@@ -8,13 +8,12 @@ import pyarrow as pa
 import pytest
 
 from pyspark_weir.errors import OptionError, PipelineError
-from pyspark_weir.sink.rows import Entry, RowOptions, Rows
-from pyspark_weir.sink.texts import values_of
+from pyspark_weir.sink.rows import RowOptions, Rows, SinkEntry, values_of
 
 PAIRS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 
 
-def entries(columns: dict[str, pa.Array], **options: Any) -> list[Entry]:
+def entries(columns: dict[str, pa.Array], **options: Any) -> list[SinkEntry]:
     batch = pa.RecordBatch.from_pydict(columns)
     return list(Rows(batch.schema, RowOptions(**options)).entries(batch))
 
@@ -27,15 +26,15 @@ def test_every_other_column_becomes_a_field() -> None:
     """Without a column `fields`, what is neither stream nor ID nor key is stored under its column's name."""
     found = entries({"stream": strings("a", "b"), "n": pa.array([1, 2]), "text": strings("x", "y")})
     assert found == [
-        Entry("a", None, [("n", "1"), ("text", "x")], None),
-        Entry("b", None, [("n", "2"), ("text", "y")], None),
+        SinkEntry("a", None, [("n", "1"), ("text", "x")], None),
+        SinkEntry("b", None, [("n", "2"), ("text", "y")], None),
     ]
 
 
 def test_the_option_wins_over_the_column() -> None:
     """Kafka's rule for topics; the column is no field then either."""
     (found,) = entries({"stream": strings("column"), "n": pa.array([1])}, stream="option")
-    assert found == Entry("option", None, [("n", "1")], None)
+    assert found == SinkEntry("option", None, [("n", "1")], None)
 
 
 def test_a_map_is_the_fields() -> None:
@@ -70,12 +69,12 @@ def test_what_our_own_source_gives_goes_back_as_it_was() -> None:
         "ts": pa.array([None], pa.timestamp("us", "UTC")),
         "fields": pa.array([[{"name": "a", "value": b"1"}]], PAIRS),
     }
-    assert entries(columns) == [Entry("s", "5-1", [("a", "1")], None)]
+    assert entries(columns) == [SinkEntry("s", "5-1", [("a", "1")], None)]
     assert entries(columns, explicit_ids=False)[0].id is None
 
 
 def test_a_column_beside_fields_is_not_dropped_silently() -> None:
-    """It would be lost: the user is told."""
+    """It would be lost: the user gets an error."""
     fields = pa.array([[("a", "1")]], pa.map_(pa.string(), pa.string()))
     with pytest.raises(OptionError, match="level would not be stored"):
         entries({"fields": fields, "level": strings("x")}, stream="s")
@@ -113,9 +112,15 @@ def test_a_row_without_a_field_is_refused(columns: dict[str, pa.Array]) -> None:
         entries(columns, stream="s")
 
 
+def test_the_longest_name_that_the_gateway_takes_is_taken() -> None:
+    """512 bytes of UTF-8."""
+    for name in ("x" * 512, "ü" * 256):
+        assert entries({"stream": strings(name), "n": strings("1")})[0].stream == name
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..", "new\nline", "x" * 513])
 def test_names_that_the_gateway_refuses_are_refused_here(name: str) -> None:
-    """Where the row can still be told."""
+    """Where the row is still known."""
     with pytest.raises(PipelineError, match="is no name of a stream"):
         entries({"stream": strings(name), "n": pa.array([1])})
 
@@ -146,9 +151,9 @@ def test_a_column_id_that_holds_no_ids_is_refused_and_may_be_a_field() -> None:
 def test_a_key_is_no_field() -> None:
     """The column `idempotency_id`, or another that is named."""
     (found,) = entries({"idempotency_id": strings("k"), "n": pa.array([1])}, stream="s")
-    assert found == Entry("s", None, [("n", "1")], "k")
+    assert found == SinkEntry("s", None, [("n", "1")], "k")
     (found,) = entries({"k": pa.array([7]), "n": pa.array([1])}, stream="s", key_column="k")
-    assert found == Entry("s", None, [("n", "1")], "7")
+    assert found == SinkEntry("s", None, [("n", "1")], "7")
     with pytest.raises(OptionError, match="no such column"):
         entries({"n": pa.array([1])}, stream="s", key_column="k")
 
@@ -184,7 +189,7 @@ def test_without_a_stream_nothing_can_be_written() -> None:
 def test_each_type_has_one_exact_text(
     values: list[object], kind: pa.DataType, texts: list[object] | None
 ) -> None:
-    """The table in pyspark_weir.sink.texts."""
+    """The table in pyspark_weir.sink.rows."""
     known = {
         pa.float64(): ["0.1", "1.0", "1e+300", "NaN", "-Infinity", "-0.0"],
         pa.timestamp("us", "UTC"): ["2026-01-31T01:02:03.000004Z"],

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, Less
 
 from pyspark_weir.clock import monotonic_s
 from pyspark_weir.errors import DataLoss, PipelineError
-from pyspark_weir.gateway.client import of_group, of_stream
+from pyspark_weir.gateway import of_group, of_stream
 from pyspark_weir.source.batch import PushdownReader
 from tests.server import Server
 from tests.spark.weir import Weir, read_all, rows_of, steps
@@ -204,18 +204,25 @@ class TestRelations:
 
     def test_pending(self, grouped: Weir) -> None:
         rows = read_all(grouped.batch_reader(relation="pending"))
-        told = ("group", "id", "ms", "consumer", "delivery_count")
-        assert [tuple(row[name] for name in told) for row in rows] == [
+        shown = ("group", "id", "ms", "consumer", "delivery_count")
+        assert [tuple(row[name] for name in shown) for row in rows] == [
             ("g", "1-0", 1, "c", 1), ("g", "2-0", 2, "c", 1), ("g", "3-0", 3, "c", 1),
         ]  # fmt: skip
         assert rows[0]["ts"] == dt.datetime(1970, 1, 1, 0, 0, 0, 1_000, tzinfo=dt.UTC)
 
+    def test_pages_of_pending_entries_follow_each_other(self, weir: Weir) -> None:
+        weir.publish(["5-0", "5-1", "5-2"])
+        weir.gateway.post(f"{of_stream(weir.name())}/groups", {"name": "g", "start": "0"})
+        weir.gateway.post(f"{of_group(weir.name(), 'g')}/consumers/c/read", {"count": 3})
+        found = weir.gateway.pending(weir.name(), "g", 2)
+        assert [one["id"] for one in found] == ["5-0", "5-1", "5-2"]
+
     def test_deadletter(self, grouped: Weir) -> None:
         (row,) = read_all(grouped.batch_reader(relation="deadletter", subscribe=grouped.name("dead")))
-        told = {
+        shown = {
             name: row[name] for name in ("source", "source_id", "group", "consumer", "deliveries", "reason")
         }
-        assert told == {
+        assert shown == {
             "source": grouped.name(), "source_id": "1-0", "group": "h", "consumer": "d", "deliveries": 1,
             "reason": "spoilt",
         }  # fmt: skip

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from pyspark_weir.gateway import StreamPlan
+from pyspark_weir.gateway import PlannedRange
 from pyspark_weir.offsets import Position
-from pyspark_weir.source.losses import Loss, loss_of, sentence
+from pyspark_weir.source.batch import Loss, loss_of, loss_sentence
 
 # Entries 5-0 to 9-0 are there, everything up to 4-0 was trimmed.
-PLAN = StreamPlan(
+PLAN = PlannedRange(
     after="4-0", end="9-0", count=5, bytes=50, first="5-0", last="9-0", removed_upto="4-0", generation="new",
     durable="9-0", lag=5,
 )  # fmt: skip
@@ -54,5 +54,5 @@ def test_a_stream_that_is_gone_is_a_loss_only_if_it_was_there() -> None:
     ],
 )
 def test_a_loss_names_stream_gateway_place_and_remedy(loss: Loss, remedy: str) -> None:
-    told = sentence("g0/orders", Position("3-0", "old"), None if loss is Loss.GONE else PLAN, loss)
-    assert all(word in told for word in ("stream orders of g0 after 3-0", remedy))
+    text = loss_sentence("g0/orders", Position("3-0", "old"), None if loss is Loss.GONE else PLAN, loss)
+    assert all(word in text for word in ("stream orders of g0 after 3-0", remedy))

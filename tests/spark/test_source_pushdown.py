@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_weir import ids
-from pyspark_weir.source.pushdown import Narrowed
+from pyspark_weir.source.batch import Narrowed
 
 COMPARISONS: list[tuple[type[Any], Callable[[Any, Any], bool]]] = [
     (EqualTo, operator.eq),
@@ -51,6 +51,13 @@ def test_no_entry_that_a_bound_on_ms_lets_through_is_left_out(
     ms = max(bound + off, 0)
     if holds(ms, bound):
         assert reads(Narrowed.by([kind(("ms",), bound)]), ids.EntryId(ms, seq))
+
+
+@given(st.lists(times_ms, min_size=1, max_size=4), st.integers(0, ids.HALF_MAX))
+def test_no_entry_of_listed_times_is_left_out(listed_ms: list[int], seq: int) -> None:
+    """In the order of the query, which need not be that of time."""
+    narrowed = Narrowed.by([In(("ms",), tuple(listed_ms))])
+    assert all(reads(narrowed, ids.EntryId(ms, seq)) for ms in listed_ms)
 
 
 @given(st.sampled_from(COMPARISONS), times_ms, st.integers(-1_500, 1_500), st.integers(-3, 3))

@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_weir import gateway as calls
 from pyspark_weir import ids
-from pyspark_weir.gateway import Access, Gateway
-from pyspark_weir.gateway.client import of_group, of_stream
+from pyspark_weir.errors import ArchiveDamagedError
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_group, of_stream
 from pyspark_weir.ids import EntryId
 from pyspark_weir.jobs.trim import (
     Bound,
-    Planned,
-    Rules,
-    Trimmed,
+    TrimProposal,
+    TrimResult,
+    TrimRules,
     age_bound,
     count_bound,
     group_bound,
@@ -28,8 +27,9 @@ from pyspark_weir.jobs.trim import (
     plan,
     run,
 )
-from pyspark_weir.table import ArchiveDamagedError, ArchiveTable, Range
 from pyspark_weir.table.deletions import known_upto, read
+from pyspark_weir.table.ranges import Range
+from pyspark_weir.table.table import ArchiveTable
 from tests.server import Server
 from tests.spark.table.making import Maker, commit_unchecked, key_of, rows_of
 
@@ -38,7 +38,7 @@ entry_ids = st.builds(EntryId, st.integers(0, ids.HALF_MAX), st.integers(0, ids.
 
 class TestBounds:
     def test_a_group_keeps_what_it_has_not_acknowledged(self) -> None:
-        """The oldest pending entry stays, the one before it may go, whatever was delivered later."""
+        """The oldest pending entry stays, the one before it may go, also after later deliveries."""
         assert group_bound("g", "9-0", "5-0").upto == EntryId(4, ids.HALF_MAX)
 
     def test_a_group_without_pending_entries_keeps_what_it_has_not_read(self) -> None:
@@ -65,7 +65,7 @@ class TestBounds:
         bound = lowest(Bound(one, str(one)) for one in allowed)
         assert bound.upto == min(allowed)
         if bound.upto < ids.LAST:
-            minid = Planned(key_of("a"), str(bound.upto), bound.why).minid
+            minid = TrimProposal(key_of("a"), str(bound.upto), bound.why).minid
             assert ids.parse(minid) > bound.upto
             assert ids.previous_id(ids.parse(minid)) == bound.upto
 
@@ -77,15 +77,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def gateway(server: Server) -> Iterator[Gateway]:
-    with Gateway(Access("g0", server.url)) as opened:
+def gateway(server: Server) -> Iterator[GatewayClient]:
+    with GatewayClient(GatewayAccess("g0", server.url)) as opened:
         yield opened
 
 
 class Room:
     """A stream of ten entries, `1-0` to `10-0`, of which an archive holds some."""
 
-    def __init__(self, root: Path, gateway: Gateway, stream: str) -> None:
+    def __init__(self, root: Path, gateway: GatewayClient, stream: str) -> None:
         self.gateway = gateway
         self.stream = stream
         self.maker = Maker(root)
@@ -93,12 +93,12 @@ class Room:
         entries: list[dict[str, object]] = [
             {"id": f"{number}-0", "fields": {"n": "1"}} for number in range(1, 11)
         ]
-        calls.publish(gateway, {stream: entries})
+        gateway.post("/v1/publish", {"streams": {stream: entries}})
         self.key = key_of(stream, self.generation)
 
     @property
     def generation(self) -> str:
-        seen = calls.stream(self.gateway, self.stream)
+        seen = self.gateway.stream(self.stream)
         assert seen is not None
         return str(seen["generation"])
 
@@ -110,11 +110,11 @@ class Room:
         return self
 
     def settled(self, upto: str) -> None:
-        """What the archive job tells the gateway in the end."""
-        calls.archived_up_to(self.gateway, self.stream, upto)
+        """What the archive job reports to the gateway in the end."""
+        self.gateway.update_stream(self.stream, archived_up_to=upto)
 
     def group(self, name: str, *, read: int, acknowledged: Sequence[int] = ()) -> None:
-        """A group that has read so many entries, and acknowledged some."""
+        """A group that has read this number of entries, and acknowledged some."""
         path = f"{of_stream(self.stream)}/groups"
         self.gateway.post(path, {"name": name, "start": "0"})
         if read:
@@ -124,23 +124,23 @@ class Room:
             acked = [f"{number}-0" for number in acknowledged]
             self.gateway.post(f"{of_group(self.stream, name)}/ack", {"ids": acked})
 
-    def planned(self, rules: Rules = Rules(), now_ms: int = 1_000) -> Planned:  # noqa: B008 - it is frozen
+    def planned(self, rules: TrimRules = TrimRules(), now_ms: int = 1_000) -> TrimProposal:  # noqa: B008 - it is frozen
         """What a trim would do."""
         self.table.refresh()
         found = plan(self.table, {"g0": self.gateway}, rules, now_ms)
         return next(one for one in found if one.key.stream == self.stream)
 
-    def trimmed(self, planned: Planned) -> list[Trimmed]:
+    def trimmed(self, planned: TrimProposal) -> list[TrimResult]:
         """Do it."""
         return list(run(self.table, {"g0": self.gateway}, [planned]))
 
     def left(self) -> list[int]:
         """Which entries the gateway still has."""
-        return list(calls.page(self.gateway, self.stream, after="0-0").ms)
+        return list(self.gateway.page(self.stream, after="0-0").ms)
 
 
 @pytest.fixture
-def room(tmp_path: Path, gateway: Gateway) -> Room:
+def room(tmp_path: Path, gateway: GatewayClient) -> Room:
     return Room(tmp_path / "archive", gateway, tmp_path.name)
 
 
@@ -149,7 +149,7 @@ class TestPlanning:
         """Up to the last batch, and what came since stays."""
         found = room.archived([1, 2, 3], [4, 5, 6]).planned()
         assert (found.upto, found.minid, found.entries, found.archived) == ("6-0", "6-1", 6, 6)
-        assert room.trimmed(found) == [Trimmed(found, deleted=6)]
+        assert room.trimmed(found) == [TrimResult(found, deleted=6)]
         assert room.left() == [7, 8, 9, 10]
 
     def test_what_the_job_has_not_settled_stays(self, room: Room) -> None:
@@ -172,7 +172,7 @@ class TestPlanning:
         """A plan is that of one version."""
         table = ArchiveTable.open(room.archived([1, 2, 3]).table.root)
         room.archived([4, 5])
-        (found,) = plan(table, {"g0": room.gateway}, Rules(), 1_000)
+        (found,) = plan(table, {"g0": room.gateway}, TrimRules(), 1_000)
         assert found.upto == "3-0"
 
     def test_other_streams_in_a_file_are_not_counted(self, room: Room) -> None:
@@ -206,7 +206,7 @@ class TestPlanning:
     def test_an_ignored_group_is_still_guarded_by_the_gateway(self, room: Room) -> None:
         """The plan passes it over; the trim is refused, and removes nothing."""
         room.archived(range(1, 11)).group("mirror", read=2)
-        found = room.planned(Rules(ignored_groups=frozenset({"mirror"})))
+        found = room.planned(TrimRules(ignored_groups=frozenset({"mirror"})))
         assert found.entries == 10
         (outcome,) = room.trimmed(found)
         assert outcome.refused is not None
@@ -214,13 +214,13 @@ class TestPlanning:
         assert len(room.left()) == 10
 
     def test_young_entries_stay(self, room: Room) -> None:
-        found = room.archived(range(1, 11)).planned(Rules(keep_ms=6), now_ms=12)
+        found = room.archived(range(1, 11)).planned(TrimRules(keep_ms=6), now_ms=12)
         assert (found.entries, found.why) == (5, "what comes after is younger than --keep")
 
     @pytest.mark.parametrize(("keep", "gone"), [(1, 9), (3, 7), (10, 0), (11, 0)])
     def test_the_last_entries_stay(self, room: Room, keep: int, gone: int) -> None:
         """Counted as they are when the trim is planned, deleted ones not at all."""
-        found = room.archived(range(1, 11)).planned(Rules(keep_last=keep))
+        found = room.archived(range(1, 11)).planned(TrimRules(keep_last=keep))
         assert found.entries == gone
         room.trimmed(found)
         assert len(room.left()) == 10 - gone
@@ -255,7 +255,7 @@ class TestPlanning:
 
     def test_what_was_trimmed_elsewhere_is_not_recorded_as_deleted(self, room: Room) -> None:
         room.archived(range(1, 11))
-        calls.trim(room.gateway, room.stream, minid="4-0")
+        room.gateway.trim(room.stream, minid="4-0")
         room.trimmed(room.planned())
         assert read(room.table.root).num_rows == 0
         assert known_upto(room.table.root) == {room.key: EntryId(10, 0)}
@@ -263,7 +263,9 @@ class TestPlanning:
     def test_the_highest_id_of_all_stays(self, room: Room) -> None:
         """A trim names the lowest ID that stays, and there is none after it."""
         last = EntryId(ids.HALF_MAX, ids.HALF_MAX)
-        calls.publish(room.gateway, {room.stream: [{"id": str(last), "fields": {"n": "1"}}]})
+        room.gateway.post(
+            "/v1/publish", {"streams": {room.stream: [{"id": str(last), "fields": {"n": "1"}}]}}
+        )
         room.archived(range(1, 11))
         room.maker.batch({room.key: [str(last)]})
         room.settled(str(last))
@@ -273,12 +275,12 @@ class TestPlanning:
         assert room.left() == [ids.HALF_MAX]
 
 
-def test_thousands_of_streams_are_planned_in_several_calls(tmp_path: Path, gateway: Gateway) -> None:
-    """The gateway takes so many at once and no more."""
+def test_thousands_of_streams_are_planned_in_several_calls(tmp_path: Path, gateway: GatewayClient) -> None:
+    """The gateway takes a limited number at once."""
     maker = Maker(tmp_path / "archive")
     keys = [key_of(f"nowhere-{number}") for number in range(1_001)]
     maker.batch({key: [] for key in keys}, upto=dict.fromkeys(keys, "5-0"))
-    found = plan(maker.table, {"g0": gateway}, Rules(), 0)
+    found = plan(maker.table, {"g0": gateway}, TrimRules(), 0)
     assert len(found) == 1_001
     assert {one.why for one in found} == {"the gateway has no such stream"}
 
@@ -307,16 +309,16 @@ class TestRefusals:
 
     def test_a_file_that_is_damaged_stops_its_streams_alone(self, room: Room) -> None:
         other = room.key._replace(stream=f"{room.stream}-sound")
-        calls.publish(room.gateway, {other.stream: [{"id": "1-0", "fields": {"n": "1"}}]})
-        seen = calls.stream(room.gateway, other.stream)
+        room.gateway.post("/v1/publish", {"streams": {other.stream: [{"id": "1-0", "fields": {"n": "1"}}]}})
+        seen = room.gateway.stream(other.stream)
         assert seen is not None
         other = other._replace(generation=seen["generation"])
         room.maker.batch({other: ["1-0"]})
-        calls.archived_up_to(room.gateway, other.stream, "1-0")
+        room.gateway.update_stream(other.stream, archived_up_to="1-0")
         room.archived([1, 2, 3])
         (path,) = [file.path for file in room.table.files() if file.high.stream == room.stream]
         room.table.root.delete(path)
-        found = plan(room.table, {"g0": room.gateway}, Rules(), 1_000)
+        found = plan(room.table, {"g0": room.gateway}, TrimRules(), 1_000)
         assert {one.key: one.refused is None for one in found} == {room.key: False, other: True}
 
     def test_ranges_with_a_gap(self, room: Room) -> None:
@@ -330,13 +332,13 @@ class TestRefusals:
     def test_a_stream_that_was_made_anew(self, room: Room) -> None:
         """The archive's entries are those of another stream of that name."""
         room.archived([1, 2, 3])
-        room.gateway.send("DELETE", of_stream(room.stream))
+        room.gateway.delete_stream(room.stream)
         assert room.planned().why == "the gateway has no such stream"
-        calls.publish(room.gateway, {room.stream: [{"id": "1-0", "fields": {"n": "2"}}]})
+        room.gateway.post("/v1/publish", {"streams": {room.stream: [{"id": "1-0", "fields": {"n": "2"}}]}})
         assert "made anew" in (room.planned().refused or "")
         assert room.left() == [1]
 
     def test_a_gateway_that_was_not_named(self, room: Room) -> None:
         room.archived([1])
-        (found,) = plan(room.table, {}, Rules(), 0)
+        (found,) = plan(room.table, {}, TrimRules(), 0)
         assert "a gateway g0, and none was named so" in (found.refused or "")

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_weir import gateway as calls
-from pyspark_weir.gateway import Access, Gateway
-from pyspark_weir.gateway.client import of_stream
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
 from pyspark_weir.ids import EntryId
-from pyspark_weir.jobs.verify import Report, verify
-from pyspark_weir.table import Range, complete, write_file
-from pyspark_weir.table.compaction import Rules, compact
+from pyspark_weir.jobs.verify import VerifyReport, verify
+from pyspark_weir.table.compaction import CompactionRules, compact
+from pyspark_weir.table.files import write_file
+from pyspark_weir.table.ranges import Range
+from pyspark_weir.table.schema import complete
 from tests.server import Server
 from tests.spark.table.making import Maker, commit_files_unchecked, commit_unchecked, key_of, rows_of
 
@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 class Room:
     """A stream of twelve entries, `1-0` to `12-0`, and an archive of the first nine in three batches."""
 
-    def __init__(self, root: Path, gateway: Gateway, stream: str) -> None:
+    def __init__(self, root: Path, gateway: GatewayClient, stream: str) -> None:
         self.gateway = gateway
         self.stream = stream
         self.maker = Maker(root)
@@ -37,8 +37,8 @@ class Room:
         entries: list[dict[str, object]] = [
             {"id": f"{number}-0", "fields": [["n", f"{number}-0"], ["n", "1"]]} for number in range(1, 13)
         ]
-        calls.publish(gateway, {stream: entries})
-        seen = calls.stream(gateway, stream)
+        gateway.post("/v1/publish", {"streams": {stream: entries}})
+        seen = gateway.stream(stream)
         assert seen is not None
         self.key = key_of(stream, seen["generation"])
         for first in (1, 4, 7):
@@ -52,7 +52,7 @@ class Room:
         """Entries that no range counts."""
         commit_unchecked(self.table, rows_of(self.key, [f"{one}-0" for one in numbers]), [])
 
-    def report(self, *, deep: bool = True) -> Report:
+    def report(self, *, deep: bool = True) -> VerifyReport:
         """What is found."""
         self.table.refresh()
         return verify(self.table, {"g0": self.gateway}, deep=deep)
@@ -64,24 +64,24 @@ class Room:
 
 @pytest.fixture
 def room(tmp_path: Path, server: Server) -> Iterator[Room]:
-    # Not the test's own name: that of its parameters in it would be found in whatever names the stream.
-    with Gateway(Access("g0", server.url)) as gateway:
+    # Not the test's own name: that of its parameters in it would be found in all that names the stream.
+    with GatewayClient(GatewayAccess("g0", server.url)) as gateway:
         yield Room(tmp_path / "archive", gateway, tmp_path.name)
 
 
 class TestGood:
     def test_nothing_is_found_in_a_good_archive(self, room: Room) -> None:
         """Every entry that both have was compared, byte by byte."""
-        assert room.report() == Report(version=3, files=3, rows=9, findings=(), compared=9)
+        assert room.report() == VerifyReport(version=3, files=3, rows=9, findings=(), compared=9)
 
     def test_without_reading_all_only_counts_are_compared(self, room: Room) -> None:
-        assert room.report(deep=False) == Report(version=3, files=3, rows=9, findings=())
+        assert room.report(deep=False) == VerifyReport(version=3, files=3, rows=9, findings=())
 
     def test_nothing_is_found_after_a_trim_and_a_compaction(self, room: Room) -> None:
         """What only the archive has cannot be compared, and is no fault."""
-        calls.trim(room.gateway, room.stream, minid="5-0")
-        list(compact(room.table, Rules()))
-        assert room.report() == Report(version=4, files=1, rows=9, findings=(), compared=5)
+        room.gateway.trim(room.stream, minid="5-0")
+        list(compact(room.table, CompactionRules()))
+        assert room.report() == VerifyReport(version=4, files=1, rows=9, findings=(), compared=5)
 
     def test_entries_deleted_since_are_counted(self, room: Room) -> None:
         room.gateway.post(f"{of_stream(room.stream)}/entries/delete", {"ids": ["4-0", "9-0"]})
@@ -95,8 +95,8 @@ class TestGood:
         room.maker.batch({older: entries, key_of("nowhere"): entries})
         room.batch([10])
         room.maker.batch({key_of("nowhere"): ["10-0"]})
-        list(compact(room.table, Rules()))
-        assert room.report() == Report(version=7, files=1, rows=29, findings=(), compared=10)
+        list(compact(room.table, CompactionRules()))
+        assert room.report() == VerifyReport(version=7, files=1, rows=29, findings=(), compared=10)
 
     def test_files_within_each_other(self, room: Room) -> None:
         """One task had the first and the last part of a batch."""
@@ -107,7 +107,7 @@ class TestGood:
         assert (found.findings, found.compared) == ((), 12)
 
     def test_a_stream_that_is_gone_leaves_its_archive(self, room: Room) -> None:
-        room.gateway.send("DELETE", of_stream(room.stream))
+        room.gateway.delete_stream(room.stream)
         assert room.report().findings == ()
 
 
@@ -188,8 +188,8 @@ class TestDamage:
         assert any("the stream only to 12-0" in one for one in room.found())
 
     def test_a_stream_that_was_made_anew(self, room: Room) -> None:
-        room.gateway.send("DELETE", of_stream(room.stream))
-        calls.publish(room.gateway, {room.stream: [{"id": "1-0", "fields": {"n": "1"}}]})
+        room.gateway.delete_stream(room.stream)
+        room.gateway.post("/v1/publish", {"streams": {room.stream: [{"id": "1-0", "fields": {"n": "1"}}]}})
         (found,) = room.found()
         assert "made anew" in found
 

@@ -1,4 +1,4 @@
-"""A web log of a busy host, the same for the same seed: its sites are streams, requests are entries.
+"""A web log of a busy host, which a seed fixes: its sites are streams, requests are entries.
 
 Knows: how visitors behave, and what is hard for archives: names that repeat, bytes beside UTF-8, midnight.
 Must never know: Spark, archives, what is compared with it.
@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pyspark_weir import gateway as calls
-from pyspark_weir.gateway import Access, Gateway
+from pyspark_weir.gateway import GatewayAccess, GatewayClient
 
 # 2026-03-14T20:00:00Z: a busy evening, so that the log goes over midnight.
 START_MS: Final = 1_773_518_400_000
@@ -134,10 +133,12 @@ def as_published(entry: Entry) -> dict[str, object]:
     return {"id": entry.id, "fields": fields}
 
 
-def publish(gateway: Gateway, chunk: Mapping[str, list[Entry]], number: int) -> None:
+def publish(gateway: GatewayClient, chunk: Mapping[str, list[Entry]], number: int) -> None:
     """Store a chunk, once however often it is sent."""
     stored = {stream: list(map(as_published, entries)) for stream, entries in chunk.items()}
-    calls.publish(gateway, stored, key=f"weblog-{number}")
+    gateway.post(
+        "/v1/publish", {"streams": stored}, headers={"idempotency-key": f"weblog-{number}"}, repeatable=True
+    )
 
 
 def main() -> None:
@@ -149,7 +150,7 @@ def main() -> None:
     given.add_argument("--seed", type=int, default=Weblog.seed)
     asked = given.parse_args()
     count = 0
-    with Gateway(Access("g0", asked.url)) as gateway:
+    with GatewayClient(GatewayAccess("g0", asked.url)) as gateway:
         for number, chunk in enumerate(Weblog(asked.entries, asked.sites, asked.seed).chunks()):
             publish(gateway, chunk, number)
             count += sum(map(len, chunk.values()))

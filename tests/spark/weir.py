@@ -12,16 +12,20 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from pyspark_weir import gateway as calls
-from pyspark_weir.gateway import Access, Gateway
-from pyspark_weir.gateway.client import of_stream
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
 from pyspark_weir.options import source_options
 from pyspark_weir.schema import schema_of
 from pyspark_weir.source.batch import BatchReader, reader_of
-from pyspark_weir.source.stream import StreamReader
+from pyspark_weir.source.stream import StreamingReader
 from tests.server import Server
 
 Offset = dict[str, Any]
+EVERYTHING = {"startingOffsets": "earliest"}
+
+
+def ids(*numbers: int) -> list[str]:
+    """The IDs `7-0` of these numbers."""
+    return [f"{number}-0" for number in numbers]
 
 
 class Weir:
@@ -30,15 +34,15 @@ class Weir:
     def __init__(self, server: Server, prefix: str) -> None:
         self.server = server
         self.prefix = prefix
-        self.gateway = Gateway(Access("test", server.url))
-        self._readers: list[StreamReader] = []
+        self.gateway = GatewayClient(GatewayAccess("test", server.url))
+        self._readers: list[StreamingReader] = []
 
     def name(self, short: str = "s") -> str:
         """A stream of this test."""
         return f"{self.prefix}-{short}"
 
     def publish(self, entries: Iterable[int | str], stream: str = "s") -> list[str]:
-        """One entry for each ID, `7` being `7-0`; its only field tells the ID."""
+        """One entry for each ID, `7` being `7-0`; its only field is the ID."""
         ids = [one if isinstance(one, str) else f"{one}-0" for one in entries]
         body = {"entries": [{"id": one, "fields": {"n": one}} for one in ids]}
         self.gateway.post(f"{of_stream(self.name(stream))}/entries", body)
@@ -46,11 +50,11 @@ class Weir:
 
     def trim(self, minid: int | str, stream: str = "s") -> None:
         """Everything before an ID."""
-        calls.trim(self.gateway, self.name(stream), minid=str(minid), guard=False)
+        self.gateway.trim(self.name(stream), minid=str(minid), guard=False)
 
     def delete(self, stream: str = "s") -> None:
         """The stream itself."""
-        self.gateway.send("DELETE", of_stream(self.name(stream)))
+        self.gateway.delete_stream(self.name(stream))
 
     def options(self, **more: str) -> dict[str, str]:
         """Options for reading stream `s`, unless something else is said."""
@@ -58,11 +62,11 @@ class Weir:
         chosen = {} if ways else {"subscribe": self.name()}
         return {"gateway.urls": self.server.url, **chosen, "pollTimeoutMs": "0", **more}
 
-    def stream_reader(self, **more: Any) -> StreamReader:
+    def stream_reader(self, **more: Any) -> StreamingReader:
         """A reader as Spark makes it; `clock` and `sleep` go to the reader, the rest are options."""
         machine = {name: more.pop(name) for name in ("clock", "sleep") if name in more}
         options = source_options(self.options(**more))
-        reader = StreamReader(options, schema_of(options), **machine)
+        reader = StreamingReader(options, schema_of(options), **machine)
         self._readers.append(reader)
         return reader
 
@@ -88,19 +92,19 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def ids_between(reader: StreamReader, start: Offset, end: Offset) -> list[str]:
+def ids_between(reader: StreamingReader, start: Offset, end: Offset) -> list[str]:
     """What a batch reads, by partition and in order."""
     parts = reader.partitions(through_json(start), through_json(end))
     return [row["id"] for part in parts for row in rows_of(reader.read(part))]
 
 
-def step(reader: StreamReader, start: Offset, limit: ReadLimit | None = None) -> tuple[Offset, list[str]]:
+def step(reader: StreamingReader, start: Offset, limit: ReadLimit | None = None) -> tuple[Offset, list[str]]:
     """One batch, as Spark makes it: where it ends, and what is in it."""
     end = reader.latestOffset(through_json(start), limit or reader.getDefaultReadLimit())
     return end, ids_between(reader, start, end)
 
 
-def steps(reader: StreamReader, start: Offset) -> tuple[Offset, list[list[str]]]:
+def steps(reader: StreamingReader, start: Offset) -> tuple[Offset, list[list[str]]]:
     """Batches until there is nothing new."""
     found: list[list[str]] = []
     while True:

@@ -1,5 +1,6 @@
 // The TypeScript client in Node, beside a real gateway. WEIR_URL is the gateway, WEIR_CLIENT the compiled module.
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
 import { test } from "node:test";
 
 const { ApiError, Client, ConsumerReplacedError, GapError, NoAnswerError, Worker, bytes } = await import(
@@ -40,7 +41,7 @@ test("what is published is read as it was", async () => {
   assert.deepEqual(pairs.pairs, [["a", "1"], ["a", "2"]]);
 });
 
-test("neighbouring IDs are told apart", async () => {
+test("neighbouring IDs are distinct", async () => {
   const stream = fresh();
   for (const id of ["5-0", "5-1", "5-2"]) await client.publish(stream, { n: id }, { id });
   assert.deepEqual((await client.read(stream, { start: "(5-0", end: "5-1" })).entries.map(({ id }) => id), ["5-1"]);
@@ -87,7 +88,7 @@ test("streams and groups are managed", async () => {
   await client.deleteStream(stream);
 });
 
-test("a tail joins history to what is new, and tells gaps", async () => {
+test("a tail joins history to what is new, and reports gaps", async () => {
   const stream = fresh();
   for (const id of ["5-0", "5-1", "5-2"]) await client.publish(stream, { n: id }, { id });
   const seen = [];
@@ -174,4 +175,32 @@ test("a second worker of the same name ends the first", async () => {
   await assert.rejects(first, ConsumerReplacedError);
   second.stop();
   await running;
+});
+
+test("a request that is refused with 429 is sent again after Retry-After", async () => {
+  for (const [after, leastMs, mostMs] of [["0", 0, 900], ["1", 990, 5_000]]) {
+    const came = [];
+    const server = createServer((request, response) => {
+      came.push(performance.now());
+      request.resume();
+      if (came.length === 1) {
+        response.writeHead(429, { "content-type": "application/problem+json", "retry-after": after });
+        response.end(JSON.stringify({ code: "rate_limited", status: 429, retryable: true }));
+      } else {
+        response.writeHead(201, { "content-type": "application/json" });
+        response.end(JSON.stringify({ id: "5-1", duplicate: false }));
+      }
+    });
+    await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+    try {
+      const limited = new Client({ url: `http://127.0.0.1:${server.address().port}` });
+      assert.deepEqual((await limited.publish("s", { a: "1" })).ids, ["5-1"]);
+      assert.equal(came.length, 2);
+      const tookMs = came[1] - came[0];
+      assert.ok(tookMs >= leastMs && tookMs < mostMs, `${after}: ${tookMs} ms`);
+    } finally {
+      server.closeAllConnections();
+      server.close();
+    }
+  }
 });

@@ -6,10 +6,11 @@ Must never know: sockets, who reads.
     {"ms": […], "seq": […], "n": [fields an entry], "kd": [names], "k": [each field's place in kd], "v": […]}
 
 The end is fixed before the first slice. A page that is overtaken by a trim ends before what went lost, so
-that the read that goes on behind it is the one that is told.
+that the next read, which starts behind it, reports the error.
 """
 
 import asyncio
+import re
 from base64 import b64decode
 from collections.abc import Sequence
 from typing import Annotated, Final, Self
@@ -26,7 +27,7 @@ from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response
 from app.settings import Settings
-from engine import ids
+from engine import entries, ids
 from engine.commands import Command, DescribeEdges, XRange
 from engine.replies import Edges, Entries, Gap, Reply
 
@@ -64,7 +65,7 @@ class AcceptedColumns(ColumnsRange):
     @model_validator(mode="after")
     def _check_forwards(self) -> Self:
         for name in ("reverse", "last", "wait"):
-            if name in self.asked():
+            if name in self.effective():
                 raise wrong("it does not go with columns, which are read forwards and do not wait", at=name)
         return self
 
@@ -102,7 +103,7 @@ async def read_columns(
 
     docs/bulk.md describes it. Go on with `after` and the `Weir-Next-Id` of the page before.
     """
-    page = ColumnsPage.of(stream, asked, request.gateway.settings)
+    page = ColumnsReading.of(stream, asked, request.gateway.settings)
     page.begin(await request.transaction(page.commands()))
     while not page.done:
         # Others come between two slices.
@@ -125,7 +126,7 @@ async def read_accepted_columns(
     return await read_columns(request, stream, asked)
 
 
-async def _build(page: "ColumnsPage", made: "ColumnsBuilder") -> "ColumnsBuilder":
+async def _build(page: "ColumnsReading", made: "ColumnsBuilder") -> "ColumnsBuilder":
     for text in page.texts:
         made.add(text)
         if made.spoilt:
@@ -134,7 +135,7 @@ async def _build(page: "ColumnsPage", made: "ColumnsBuilder") -> "ColumnsBuilder
     return made
 
 
-class ColumnsPage(msgspec.Struct):
+class ColumnsReading(msgspec.Struct):
     """A page while it is read, slice by slice: above `cursor` up to `end`."""
 
     stream: str
@@ -151,7 +152,7 @@ class ColumnsPage(msgspec.Struct):
     done: bool = False
 
     @classmethod
-    def of(cls, stream: str, asked: ColumnsRange, settings: Settings) -> "ColumnsPage":
+    def of(cls, stream: str, asked: ColumnsRange, settings: Settings) -> "ColumnsReading":
         """The page before its first slice."""
         return cls(
             stream=stream,
@@ -221,7 +222,7 @@ class ColumnsPage(msgspec.Struct):
         self.done = self.done or self.left <= 0 or self.bytes_left <= 0
 
 
-class _Stored(msgspec.Struct, gc=False):
+class _ColumnEntry(msgspec.Struct, gc=False):
     id: str
     fields: dict[str, str]
     encoding: str | None = None
@@ -230,7 +231,7 @@ class _Stored(msgspec.Struct, gc=False):
 
 # For 1,000 entries orjson takes 6 times as long as msgspec (CPU time, `python -m bench.decoding`):
 # docs/decisions/msgspec-for-entries-and-frames.md.
-_decode: Final = msgspec.json.Decoder(list[_Stored]).decode
+_decode: Final = msgspec.json.Decoder(list[_ColumnEntry]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -245,17 +246,31 @@ class ColumnsBuilder:
         self._wanted = None if fields is None else frozenset(fields)
         self._binary = binary
         self.spoilt = False
+        # Until a slice is found that is not.
+        self._uniform = fields is None and not binary
         self._places: dict[str, int] = {}
         # The places of an entry's names, for each row of names that entries have.
         self._shapes: dict[tuple[str, ...], list[int]] = {}
-        self._ms: list[str] = []
-        self._sequences: list[str] = []
+        self._ms: list[bytes] = []
+        self._sequences: list[bytes] = []
         self._counts: list[bytes] = []
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
 
     def add(self, text: bytes) -> None:
         """Entries joined by commas."""
+        uniform = split_uniform(text) if self._uniform else None
+        self._uniform = uniform is not None
+        if uniform is None:
+            self._add_each(text)
+            return
+        names, entry_ids, values = uniform
+        self._add_ids(b"-".join(entry_ids))
+        self._counts.append(_inside([len(names)] * len(entry_ids)))
+        self._keys.append(_inside((self._shapes.get(names) or self._shape(names)) * len(entry_ids)))
+        self._values.append(b'"%b"' % b'","'.join(values))
+
+    def _add_each(self, text: bytes) -> None:
         found = _decode(b"[%b]" % text)
         counts: list[int] = []
         keys: list[int] = []
@@ -270,17 +285,20 @@ class ColumnsBuilder:
             values += texts
         if self.spoilt:
             return
-        # The halves of all IDs in turn: no number is parsed, however large.
-        halves = "-".join([entry.id for entry in found]).split("-")
-        self._ms += halves[::2]
-        self._sequences += halves[1::2]
+        self._add_ids("-".join([entry.id for entry in found]).encode())
         self._counts.append(_inside(counts))
         if keys:
             self._keys.append(_inside(keys))
             # msgspec writes bytes as base64.
             self._values.append(_inside(values))
 
-    def _fields(self, entry: _Stored) -> tuple[tuple[str, ...], Sequence[str | bytes]]:
+    def _add_ids(self, joined: bytes) -> None:
+        """IDs joined by `-`: their halves take turns. No number is parsed, however large."""
+        halves = joined.split(b"-")
+        self._ms.append(b",".join(halves[::2]))
+        self._sequences.append(b",".join(halves[1::2]))
+
+    def _fields(self, entry: _ColumnEntry) -> tuple[tuple[str, ...], Sequence[str | bytes]]:
         """Names and values of one entry, in order."""
         if self._wanted is None and entry.pairs is None and entry.encoding is None and not self._binary:
             # Nearly all of them.
@@ -311,8 +329,8 @@ class ColumnsBuilder:
         if self._binary:
             names = [name.encode() for name in self._places]
         return b'{"ms":[%b],"seq":[%b],"n":[%b],"kd":%b,"k":[%b],"v":[%b]%b}' % (
-            ",".join(self._ms).encode(),
-            ",".join(self._sequences).encode(),
+            b",".join(self._ms),
+            b",".join(self._sequences),
             b",".join(self._counts),
             _encode(names),
             b",".join(self._keys),
@@ -323,3 +341,47 @@ class ColumnsBuilder:
 
 def _inside(values: Sequence[object]) -> bytes:
     return _encode(values)[1:-1]
+
+
+# ---- slices whose entries all have the same names
+
+# Names without quotes and escapes: JSON writes them as they are.
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+# Each name costs a search of the slice. With more than these, decoding takes no longer.
+_NAMES_MAX: Final = 4
+_END: Final = b"\x1f"
+# What no string of JSON holds as it is: here they are marks. A quote or an escape that is left is one too.
+_MARKS: Final = bytes([*range(32), *b'"\\'])
+_UNMARKED: Final = bytes(byte for byte in range(256) if byte not in _MARKS)
+_TO_END: Final = bytes(_END[0] if byte in _MARKS else byte for byte in range(256))
+
+
+def split_uniform(text: bytes) -> tuple[tuple[str, ...], list[bytes], list[bytes]] | None:
+    """The names of each entry, the IDs, and the values as they stand between quotes; None unless all entries
+    have the same names in the same order, and nothing is escaped.
+
+    With one field it takes half of the time that decoding takes, with four of up to 8 characters 0.8 of it.
+
+    What stands between two values is replaced by a mark, a different one before each field; the marks in
+    their order then say whether the slice is of this form. What is replaced begins with a quote. A quote
+    within a value has a backslash, and a backslash stays as a mark that fits no such order: no value is cut.
+    """
+    names = tuple(_decode(b"[%b]" % text.partition(entries.SEPARATOR)[0])[0].fields)
+    if not 0 < len(names) <= _NAMES_MAX or not all(map(_NAME.fullmatch, names)):
+        return None
+    if not text.startswith(b'{"id":"') or not text.endswith(b'"}}'):
+        return None
+    marked = text[len(b'{"id":"') : -len(b'"}}')].replace(b'"}},{"id":"', _END) + _END
+    order = bytes(range(1, len(names) + 1)) + _END
+    before = '","fields":{"'
+    for place, name in enumerate(names):
+        marked = marked.replace(f'{before}{name}":"'.encode(), order[place : place + 1])
+        before = '","'
+    if marked.translate(None, _UNMARKED) != order * marked.count(_END):
+        return None
+    values = marked.translate(_TO_END).split(_END)
+    # After the last mark.
+    values.pop()
+    entry_ids = values[:: len(order)]
+    del values[:: len(order)]
+    return names, entry_ids, values

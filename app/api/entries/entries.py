@@ -25,12 +25,11 @@ from app.http.entries.entry_pages import (
     preferred_wait_ms,
     where,
 )
-from app.http.entries.publishing import Added, AddOptions, EntryBody, References, added
+from app.http.entries.publishing import Added, AddOptions, EntryBody, KeyHeader, References, added
 from app.http.media import Preferences
 from app.http.models import (
     Count,
     EntryId,
-    IdempotencyKey,
     IfMatch,
     LookedUpIds,
     RequestModel,
@@ -60,6 +59,8 @@ _ENTRY: Final = _ENTRIES + "/{id}"
 _PRODUCER_HEADERS: Final = (b"weir-producer", b"weir-epoch", b"weir-chunk")
 # Projecting means decoding and encoding: this takes about ten milliseconds; `more` says that there is more.
 _PROJECTED_BYTES_MAX: Final = 1 << 20
+# Larger pages take a millisecond and more: their caller has one of them in a cycle of the loop.
+_WITHOUT_TURN_MAX: Final = 1_000
 _RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
 
 
@@ -93,19 +94,14 @@ async def add_entries(
             "`*` for any stream that exists",
         ),
     ] = None,
-    idempotency_key: Annotated[
-        IdempotencyKey | None,
-        Header(
-            alias="Idempotency-Key",
-            description="a repeated request with the same key and body answers as the first time",
-        ),
-    ] = None,
+    idempotency_key: KeyHeader = None,
 ) -> Response:
     """Append one entry, or a batch that is stored whole or not at all (XADD)."""
     preferences = _preferences(request)
     published = await body.read(digest=idempotency_key is not None)
+    request.take_more(len(published.bodies))
     command = options.command(stream, published, if_match, idempotency_key)
-    reply = await request.execute(command, synced=preferences.synced)
+    reply = await request.publish(command, synced=preferences.synced)
     if not isinstance(reply, replies.Added):
         raise _not_created(stream, if_match)
     trims, shows_ids = command.trim is not None, not preferences.minimal
@@ -198,6 +194,8 @@ async def read_entries(
     follow one `tailStream`.
     """
     commands, following = _commands(request, stream, asked)
+    if max(asked.count or 0, asked.last or 0) > _WITHOUT_TURN_MAX:
+        await request.take_turn()
     found, gap, edges = Entries(), None, None
     for reply in await request.run(commands):
         if isinstance(reply, StreamsRead):
@@ -280,6 +278,7 @@ def _forwards(found: Entries) -> Entries:
     model=Entry,
     refusals=("malformed_id", "no_entry", "not_acceptable"),
     conditional=True,
+    fast=True,
 )
 async def get_entry(request: RequestParameter, stream: StreamName, id: EntryId) -> Response:  # noqa: A002 - as in the path
     """Read one entry. Its entity tag is its ID."""

@@ -1,6 +1,7 @@
 """Live tails: server-sent events of one stream, of several, and of a consumer of a group."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Annotated, Final, Literal
 
 from fastapi import Header, Query
@@ -159,19 +160,20 @@ async def _follow(request: Request, wanted: TailOptions) -> Response:
         for one in found.streams:
             if one.gap is not None:
                 raise gap_refused(one.gap)
-    return await _stream(request, lambda: TailSource.begin(gateway.feeds, wanted, gateway.clock))
+    begin = partial(TailSource.begin, request.tenant.feeds, wanted, gateway.clock, gateway.counters)
+    return await _stream(request, begin)
 
 
 async def _stream(request: Request, begin: Callable[[], Awaitable[EventSource]]) -> Response:
     """Count the follower and begin the events; HEAD gets only the headers."""
     gateway = request.gateway
-    gateway.follow()
+    unfollow = gateway.follow(gateway.open_connections, request.caller)
     try:
         source = None if request.scope["method"] == "HEAD" else await begin()
     except BaseException:
-        gateway.unfollow()
+        unfollow()
         raise
-    return EventStream(gateway, source, request.principal, request.request_id)
+    return EventStream(gateway, source, request.principal, unfollow, request.request_id)
 
 
 @_GROUPS.get(
@@ -218,7 +220,7 @@ async def consume_group(
         in_flight_max=max_in_flight or min(IN_FLIGHT_DEFAULT, request.gateway.settings.count_max),
         claim_min_idle_ms=RELEASED_ONLY_MS if claim_min_idle_ms is None else claim_min_idle_ms,
     )
-    return await _stream(request, lambda: ConsumerSource.begin(request.gateway, asked))
+    return await _stream(request, lambda: ConsumerSource.begin(request.gateway, request.tenant, asked))
 
 
 operations: Final[list[Operation]] = [*_ENTRIES.operations, *_MANY.operations, *_GROUPS.operations]

@@ -59,7 +59,7 @@ class Claim(RequestModel):
 
 class ClaimedEntries(ResponseModel):
     """What was taken over: `entries`, or `ids` where only these were asked for. `idle_ms` is from before.
-    `more` tells that the answer was full before the last ID: claim the others again.
+    `more` says that the answer was full before the last ID: claim the others again.
     """
 
     more: bool

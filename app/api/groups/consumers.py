@@ -84,7 +84,7 @@ class ConsumerPage(ResponseModel):
     next: NameText | None
 
 
-@router.get(_CONSUMERS, Action.READ, model=ConsumerPage, refusals=_NO_GROUP)
+@router.get(_CONSUMERS, Action.READ, model=ConsumerPage, refusals=_NO_GROUP, fast=True)
 async def list_consumers(
     request: RequestParameter, stream: StreamName, group: GroupName, after: After = None, limit: Limit = None
 ) -> ConsumerPage:
@@ -238,7 +238,7 @@ class GroupReading(RequestModel):
 
 
 class Deliveries(ResponseModel):
-    """New entries come with `last_delivered_id`, those of a history read with `next`. `more` tells that a
+    """New entries come with `last_delivered_id`, those of a history read with `next`. `more` says that a
     limit ended the read: what it left is not delivered yet.
     """
 
@@ -278,8 +278,8 @@ async def read_group(
     (reply,) = await request.write(command)
     assert isinstance(reply, GroupRead), "XREADGROUP answers deliveries"
     if reply.streams:
-        response = request.respond(200, deliveries(reply.streams[0]))
+        response = request.respond_delivered(deliveries(reply.streams[0]))
         response.unsent = partial(request.give_back, command, reply)
         return response
     info = await request.execute(DescribeGroup(stream=stream, group=group))
-    return request.respond(200, nothing_delivered(info, more=bool(reply.unfinished)))
+    return request.respond_delivered(nothing_delivered(info, more=bool(reply.unfinished)))

@@ -1,11 +1,10 @@
-"""Dead letters of a group: back to the stream that they came from."""
+"""Redrive: dead letters of a group go back to the stream that they came from."""
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
-from fastapi import Header
 from pydantic import AfterValidator, Field
 
 from app import names
@@ -13,8 +12,8 @@ from app.api.groups import group_calls
 from app.api.groups.pending import REASON_CHARS_MAX
 from app.auth import Action
 from app.errors import invalid
-from app.http import media
 from app.http.entries.entry_bodies import digest_of
+from app.http.entries.publishing import KeyHeader
 from app.http.models import (
     NAME_CHARACTERS,
     NOT_DOTS,
@@ -44,11 +43,6 @@ router: Final = Router("groups")
 # Maximum turns in which one request searches a dead-letter stream that groups share; `next` continues there.
 _SEARCHES_MAX: Final = 200
 _COUNT_DEFAULT: Final = 100
-_KEY_SCHEMA: Final[dict[str, Any]] = {
-    "minLength": 1,
-    "maxLength": media.IDEMPOTENCY_KEY_BYTES_MAX,
-    "pattern": "^[!-~]([ -~]*[!-~])?$",
-}
 
 
 def _check_owner(value: str) -> str:
@@ -97,15 +91,15 @@ class RedriveWanted(RequestModel):
     ] = None
     dry_run: Annotated[bool | None, Field(description="change nothing, and answer what would be done")] = None
 
-    def selection(self) -> "Selection":
+    def selection(self) -> "DeadLetterSelection":
         """What is meant. Raises the refusal of members that do not go together."""
         if self.ids is not None:
             for name in ("filter", "count"):
                 if getattr(self, name) is not None:
                     raise invalid(f"/{name}", "it does not go with ids")
-            return Selection(self.ids, dry_run=bool(self.dry_run))
+            return DeadLetterSelection(self.ids, dry_run=bool(self.dry_run))
         wanted = self.filter or DeadLetterFilter()
-        return Selection(
+        return DeadLetterSelection(
             start=ids.ID_MIN if wanted.start is None else wanted.start,
             end=ids.ID_MAX if wanted.end is None else wanted.end,
             consumer=wanted.consumer,
@@ -115,7 +109,7 @@ class RedriveWanted(RequestModel):
         )
 
 
-class Selection(msgspec.Struct, frozen=True):
+class DeadLetterSelection(msgspec.Struct, frozen=True):
     """Which dead letters of a group are meant: those named, or (None) those that pass the filter."""
 
     named: Sequence[int] | None = None
@@ -127,8 +121,8 @@ class Selection(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
     def digest(self, group: str) -> bytes:
-        """What tells this request from others under the same idempotency key. Logs hold it: it does not
-        change.
+        """What distinguishes this request from others under the same idempotency key. Logs hold it: its form
+        does not change.
         """
         return digest_of(repr(("redrive", group, self)).encode())
 
@@ -167,14 +161,7 @@ async def redrive_dead_letters(
     stream: StreamName,
     group: GroupName,
     given: RedriveWanted = _ALL,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            alias="Idempotency-Key",
-            description="a repeated request with the same key and body answers as the first time",
-            json_schema_extra=_KEY_SCHEMA,
-        ),
-    ] = None,
+    idempotency_key: KeyHeader = None,
 ) -> Response:
     """Put dead letters of a group back into its stream, as new entries, and delete the dead letters.
 
@@ -184,8 +171,7 @@ async def redrive_dead_letters(
     and 4 MiB: where `next` is not null, call again with `filter.start` `(<next>`. Dead letters of other
     groups and streams are passed over.
     """
-    key = None if idempotency_key is None else media.idempotency_key(idempotency_key.encode("latin-1"))
-    if given.dry_run and key is not None:
+    if given.dry_run and idempotency_key is not None:
         raise invalid("Idempotency-Key", "it does not go with dry_run, which changes nothing")
     selection = given.selection()
     letters = _dead_letter_stream(await group_calls.look(request, DescribeGroup(stream=stream, group=group)))
@@ -198,7 +184,9 @@ async def redrive_dead_letters(
         ids=found,
         upto=upto,
         dry_run=selection.dry_run,
-        idempotency=None if key is None else IdempotencyKey(key, selection.digest(group)),
+        idempotency=(
+            None if idempotency_key is None else IdempotencyKey(idempotency_key, selection.digest(group))
+        ),
     )
     (reply,) = await group_calls.write(request, command)
     return request.respond(200, _redriven(reply, letters))
@@ -213,7 +201,7 @@ def _dead_letter_stream(info: Reply) -> str:
 
 
 async def _find(
-    request: Request, stream: str, group: str, letters: str, selection: Selection
+    request: Request, stream: str, group: str, letters: str, selection: DeadLetterSelection
 ) -> tuple[Sequence[int], int | None]:
     """The dead letters that are meant, as many as one turn takes, and the last one that was looked at where
     there are others.

@@ -160,7 +160,7 @@ class GroupPage(ResponseModel):
     next: NameText | None
 
 
-@router.get(_GROUPS, Action.READ, model=GroupPage, refusals=("no_stream",), conditional=True)
+@router.get(_GROUPS, Action.READ, model=GroupPage, refusals=("no_stream",), conditional=True, fast=True)
 async def list_groups(
     request: RequestParameter, stream: StreamName, after: After = None, limit: Limit = None
 ) -> GroupPage:
@@ -230,7 +230,7 @@ def _check_target(request: RequestParameter, command: EnsureGroup | UpdateGroup)
         request.require(Action.WRITE, target)
 
 
-@router.get(_GROUP, Action.READ, model=Group, refusals=_NO_GROUP)
+@router.get(_GROUP, Action.READ, model=Group, refusals=_NO_GROUP, fast=True)
 async def get_group(request: RequestParameter, stream: StreamName, group: GroupName) -> Group:
     """Show one group: its position, its lag, what is pending, its policy."""
     return Group.of(await group_calls.look(request, DescribeGroup(stream=stream, group=group)))

@@ -1,4 +1,4 @@
-"""What was delivered and is not done: looking at it, acknowledging, giving back, dead-lettering."""
+"""Pending entries of a group: listing, acknowledging, releasing and dead-lettering them."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
@@ -95,7 +95,7 @@ class PendingRow(ResponseModel):
     delivery_count: Count
 
 
-@router.get(_GROUP + "/pending", Action.READ, model=PendingView, refusals=_REFUSALS)
+@router.get(_GROUP + "/pending", Action.READ, model=PendingView, refusals=_REFUSALS, fast=True)
 async def list_pending(
     request: RequestParameter,
     stream: StreamName,
@@ -184,7 +184,9 @@ class Acknowledged(ResponseModel):
 async def ack_entries(
     request: RequestParameter, stream: StreamName, group: GroupName, given: Acknowledgement
 ) -> Response:
-    """Acknowledge entries, and delete them on request (XACK, XACKDEL)."""
+    """Acknowledge entries, and delete them on request (XACK, XACKDEL), which needs the action `write` too."""
+    if given.delete:
+        request.require(Action.WRITE, stream, group)
     results = await (_delete if given.delete else _acknowledge)(request, stream, group, given)
     count = sum(word != "absent" for word in results.values())
     if not count:
@@ -207,7 +209,7 @@ async def _delete(
 ) -> dict[str, str]:
     most = request.gateway.settings.lookups_max
     if len(given.ids) > most:
-        raise invalid("/ids", f"one request names at most {most} IDs: send several")
+        raise invalid("/ids", f"one request names at most {most} IDs: send several requests")
     refs = Refs(given.delete)
     (reply,) = await request.write(XAckDel(stream=stream, group=group, ids=given.ids, refs=refs))
     assert isinstance(reply, Deletions), "XACKDEL answers a result for each ID"
@@ -235,7 +237,7 @@ class Released(ResponseModel):
     results: dict[str, Literal["released", "absent"]]
 
 
-@router.post(_GROUP + "/nack", Action.CONSUME, model=Released, refusals=_REFUSALS, writes=True)
+@router.post(_GROUP + "/nack", Action.CONSUME, model=Released, refusals=_REFUSALS, writes=True, fast=True)
 async def nack_entries(
     request: RequestParameter, stream: StreamName, group: GroupName, given: Negation
 ) -> Response:
@@ -258,26 +260,30 @@ def _nacks(stream: str, group: str, given: Negation) -> Sequence[XNack]:
 # ---- dead letters
 
 
-class Burial(RequestModel):
+class DeadLettering(RequestModel):
     """Pending entries to move to the group's dead-letter stream."""
 
     ids: Ids
     reason: Annotated[str, Field(max_length=REASON_CHARS_MAX)] = "by hand"
 
 
-class BuriedEntries(ResponseModel):
+class DeadLetteredEntries(ResponseModel):
     """What was moved, and where. As much as one turn takes: what is still pending goes with the next call."""
 
     stream: NameText
     ids: list[IdText]
 
 
-@router.post(_GROUP + "/dead-letter", Action.CONSUME, model=BuriedEntries, refusals=_REFUSALS, writes=True)
-async def bury_entries(
-    request: RequestParameter, stream: StreamName, group: GroupName, given: Burial
+@router.post(
+    _GROUP + "/dead-letter", Action.CONSUME, model=DeadLetteredEntries, refusals=_REFUSALS, writes=True
+)
+async def dead_letter_entries(
+    request: RequestParameter, stream: StreamName, group: GroupName, given: DeadLettering
 ) -> Response:
     """Move pending entries to the group's dead-letter stream, as many as one turn takes."""
     command = DeadLetterEntries(stream=stream, group=group, ids=given.ids, reason=given.reason)
     (reply,) = await group_calls.write(request, command)
     assert isinstance(reply, DeadLettered), "dead-lettering answers what was moved"
-    return request.respond(200, BuriedEntries(stream=reply.stream, ids=list(map(ids.format, reply.ids))))
+    return request.respond(
+        200, DeadLetteredEntries(stream=reply.stream, ids=list(map(ids.format, reply.ids)))
+    )

@@ -4,8 +4,8 @@ Knows: how to keep an ID where that is still possible, and the order in any case
 Must never know: groups, pending entries, where the entries came from.
 
 An entry keeps its ID if it is greater than the stream's last one. Whether it is can change at any moment, so
-entries with IDs are published on the condition that nobody was faster; of several, none or all. What is too
-late gets a new ID, in one turn with the note of how far that is.
+entries with IDs are published only if no other client has published meanwhile; of several entries, none or
+all. What is too late gets a new ID, in one turn with the note of how far that is.
 """
 
 import base64
@@ -14,13 +14,13 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from app.cli.migration import reading
-from app.cli.migration.peers import TURN_BYTES_MAX, Away, Command, Door, Refused, TooLarge
-from app.cli.migration.reading import Entry
+from app.cli.migration.peers import TURN_BYTES_MAX, Away, Command, CommandApi, RefusedReply, TooLarge
+from app.cli.migration.reading import SourceEntry
 from engine import ids
 from weir.cli.failure import Failure
 
 TOO_SMALL: Final = "ERR The ID specified in XADD is equal or smaller"
-# Tells why an entry was not taken.
+# Says why an entry was not taken.
 Refuse = Callable[[int, str], None]
 
 
@@ -35,11 +35,13 @@ class Appended(NamedTuple):
         return Appended(self.entries + entries, self.renumbered + renumbered)
 
 
-def append(target: Door, stream: bytes, mark: bytes, entries: Sequence[Entry], refuse: Refuse) -> Appended:
+def append(
+    target: CommandApi, stream: bytes, mark: bytes, entries: Sequence[SourceEntry], refuse: Refuse
+) -> Appended:
     """Add those of the entries, in ascending order, that Weir does not have under their own ID.
 
     Whenever some have got new IDs, the last-delivered ID of the group `mark` becomes the last one's old ID.
-    Raises Away: then the same again, from the mark on, adds the rest.
+    Raises Away: then another call, from the mark on, adds the rest.
     """
     added, left = Appended(), _missing(target, stream, entries)
     while left:
@@ -59,7 +61,7 @@ def append(target: Door, stream: bytes, mark: bytes, entries: Sequence[Entry], r
     return added
 
 
-def _missing(target: Door, stream: bytes, entries: Sequence[Entry]) -> list[Entry]:
+def _missing(target: CommandApi, stream: bytes, entries: Sequence[SourceEntry]) -> list[SourceEntry]:
     if not entries:
         return []
     copies = reading.entries(target, stream, entries[0].id, entries[-1].id)
@@ -67,7 +69,7 @@ def _missing(target: Door, stream: bytes, entries: Sequence[Entry]) -> list[Entr
     return [entry for _, entry, copy in pairs if entry is not None and entry != copy]
 
 
-def _fitting(entries: list[Entry]) -> list[Entry]:
+def _fitting(entries: list[SourceEntry]) -> list[SourceEntry]:
     """As many of them as go into one request, one at least."""
     size = 0
     for place, entry in enumerate(entries):
@@ -84,25 +86,27 @@ class _Kept(NamedTuple):
     entries: int
 
 
-def _keep(target: Door, stream: bytes, last_id: int, entries: list[Entry], refuse: Refuse) -> _Kept | None:
-    """Add entries with their own IDs; None if somebody was faster."""
+def _keep(
+    target: CommandApi, stream: bytes, last_id: int, entries: list[SourceEntry], refuse: Refuse
+) -> _Kept | None:
+    """Add entries with their own IDs; None if another client published first."""
     try:
         rows = [_row(entry) for entry in entries]
         is_done = target.publish_after(stream.decode(), ids.format(last_id), rows)
     except Away:
         raise
     except Failure:
-        # One of them is not what REST takes; the command door takes more, one by one.
+        # One of them is not what REST takes; the command API takes more, one by one.
         return _keep_one(target, stream, entries[0], refuse)
     return _Kept(len(entries), len(entries)) if is_done else None
 
 
-def _keep_one(target: Door, stream: bytes, entry: Entry, refuse: Refuse) -> _Kept | None:
+def _keep_one(target: CommandApi, stream: bytes, entry: SourceEntry, refuse: Refuse) -> _Kept | None:
     try:
         reply = target.together([("XADD", stream, ids.format(entry.id), *entry.flat)])[0]
     except TooLarge as error:
-        reply = Refused(str(error))
-    if not isinstance(reply, Refused):
+        reply = RefusedReply(str(error))
+    if not isinstance(reply, RefusedReply):
         return _Kept(1, 1)
     if reply.text.startswith(TOO_SMALL):
         return None
@@ -110,7 +114,9 @@ def _keep_one(target: Door, stream: bytes, entry: Entry, refuse: Refuse) -> _Kep
     return _Kept(1, 0)
 
 
-def _renumber(target: Door, stream: bytes, mark: bytes, entries: list[Entry], refuse: Refuse) -> int:
+def _renumber(
+    target: CommandApi, stream: bytes, mark: bytes, entries: list[SourceEntry], refuse: Refuse
+) -> int:
     """Add entries with new IDs; how many were."""
     commands: list[Command] = [("XADD", stream, "*", *entry.flat) for entry in entries]
     place = ("XGROUP", "SETID", stream, mark, ids.format(entries[-1].id))
@@ -123,12 +129,12 @@ def _renumber(target: Door, stream: bytes, mark: bytes, entries: list[Entry], re
         half = len(entries) // 2
         return sum(_renumber(target, stream, mark, some, refuse) for some in (entries[:half], entries[half:]))
     for entry, reply in zip(entries, replies, strict=True):
-        if isinstance(reply, Refused):
+        if isinstance(reply, RefusedReply):
             refuse(entry.id, reply.text)
-    return sum(not isinstance(reply, Refused) for reply in replies)
+    return sum(not isinstance(reply, RefusedReply) for reply in replies)
 
 
-def _row(entry: Entry) -> dict[str, object]:
+def _row(entry: SourceEntry) -> dict[str, object]:
     """An entry as REST takes it: in base64 where a value is no text."""
     names, values = entry.flat[::2], entry.flat[1::2]
     try:

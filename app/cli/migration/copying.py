@@ -8,7 +8,7 @@ Entries come first, in turns of up to 1 000, each with its own ID: the last ID o
 Then comes what may change behind them: groups, pending entries, deletions, counters. A pending entry whose
 entry was deleted gets one for a moment, within one turn: claiming by force needs it.
 
-While a copy is not finished, its stream in Weir has a group MARK. It tells that everything in this stream is
+While a copy is not finished, its stream in Weir has a group MARK. It says that everything in this stream is
 Redis's, so that what Redis deleted may be deleted here. Once others publish to Weir (`in_use`), entries are
 added and nothing else is touched; then the mark's last-delivered ID is how far Redis's have been copied.
 """
@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 from app import names
 from app.cli.migration import reading
 from app.cli.migration.appending import TOO_SMALL, append
-from app.cli.migration.peers import TURN_BYTES_MAX, Command, Door, Peer, Refused, Reply, TooLarge
-from app.cli.migration.reading import Entry, Group, Pending, View
+from app.cli.migration.peers import TURN_BYTES_MAX, Command, CommandApi, Peer, RefusedReply, Reply, TooLarge
+from app.cli.migration.reading import Pending, SourceEntry, SourceGroup, View
 from engine import EngineError, ids
 from engine.commands import TURN_COMMANDS_MAX
 from weir.cli.failure import Failure
@@ -39,13 +39,13 @@ _SHOWN_IDS_MAX: Final = 10
 
 
 @dataclass
-class Outcome:
+class CopyReport:
     """What was done for a stream. `pending` counts what is pending in Weir; `problems` are sentences, each
-    told when it comes up. `show` gets how far the copy is.
+    printed at once. `show` gets how far the copy is.
     """
 
     stream: str
-    tell: Callable[[str], None]
+    say: Callable[[str], None]
     show: Callable[[str], None]
     entries: int = 0
     renumbered: int = 0
@@ -58,18 +58,18 @@ class Outcome:
         """Remember what could not be done, once."""
         if sentence not in self.problems:
             self.problems.append(sentence)
-            self.tell(f"{self.stream}: {sentence}")
+            self.say(f"{self.stream}: {sentence}")
 
     def advanced(self, length: int) -> None:
-        """Tell how far the copy of a stream of this length is."""
+        """Show how far the copy of a stream of this length is."""
         self.show(f"{self.stream}: {self.entries:,} entries copied, Redis has {length:,}")
 
     def row(self) -> dict[str, object]:
         """Its members by name."""
-        return {name: value for name, value in vars(self).items() if name not in ("tell", "show")}
+        return {name: value for name, value in vars(self).items() if name not in ("say", "show")}
 
 
-class Claim(NamedTuple):
+class PendingClaim(NamedTuple):
     """A pending entry of a group."""
 
     group: bytes
@@ -83,19 +83,21 @@ class Item(NamedTuple):
     """
 
     id: int
-    entry: Entry | None
-    claims: list[Claim]
+    entry: SourceEntry | None
+    claims: list[PendingClaim]
     is_trimmed: bool
 
 
-class Copy:
+class StreamCopy:
     """A stream being copied: `begin`, then `advance` as often as there is more, `settle`, `finish`.
 
     `position` is the last ID of Redis that has been dealt with. Any of the methods raises Away with the copy
     in a state that a new `begin` goes on from, and Failure where this stream cannot be copied.
     """
 
-    def __init__(self, origin: Peer, target: Door, stream: bytes, outcome: Outcome, *, in_use: bool) -> None:
+    def __init__(
+        self, origin: Peer, target: CommandApi, stream: bytes, outcome: CopyReport, *, in_use: bool
+    ) -> None:
         self._origin = origin
         self._target = target
         self._stream = stream
@@ -120,11 +122,11 @@ class Copy:
         if self._in_use:
             if not is_marked:
                 raise Failure(
-                    "no import of it is under way: --in-use goes on with one that was begun without"
+                    "no import of it is under way: --in-use continues an import that began without it"
                 )
             self.position = groups[MARK].last_delivered_id if MARK in groups else 0
         elif _IN_USE in users:
-            raise Failure("it was gone on with as being in use: only --in-use adds to it")
+            raise Failure("it was continued with --in-use before: only --in-use adds to it")
         elif found is not None:
             self._recognise(source, found, is_marked=is_marked)
             self.position = found.last_id
@@ -178,8 +180,14 @@ class Copy:
         self._copy_counters(view, groups)
 
     def finish(self) -> None:
-        """Take the mark away: from now on the stream is Weir's."""
-        self._run([("XGROUP", "DESTROY", self._stream, MARK)])
+        """Take the mark away: from now on the stream is Weir's, and expires as it would have in Redis. Until
+        then it does not: what prolongs a lifetime in Redis may not have come here yet.
+        """
+        commands: list[Command] = [("XGROUP", "DESTROY", self._stream, MARK)]
+        at_ms = None if self._in_use else reading.expires_at_ms(self._origin, self._stream)
+        if at_ms is not None:
+            commands.append(("PEXPIREAT", self._stream, at_ms))
+        self._run(commands)
 
     # Where to begin
 
@@ -213,7 +221,7 @@ class Copy:
         if found.length and not in_common and not is_marked:
             raise Failure(f"{_FOREIGN}: they have no entry in common")
 
-    def _compare_window(self, window: list[Entry], *, is_marked: bool) -> int:
+    def _compare_window(self, window: list[SourceEntry], *, is_marked: bool) -> int:
         """How many of these entries Redis has; Failure where it has others."""
         mine = reading.entries(self._origin, self._stream, window[0].id, window[-1].id)
         in_common = 0
@@ -247,7 +255,7 @@ class Copy:
             self._run([("XGROUP", "CREATE", self._stream, group.name, start)])
             self._groups.add(group.name)
 
-    def _copy_consumers(self, group: Group) -> None:
+    def _copy_consumers(self, group: SourceGroup) -> None:
         commands: list[Command] = []
         for consumer in reading.consumers(self._origin, self._stream, group.name):
             wrong = unfit(consumer, "consumer")
@@ -259,7 +267,7 @@ class Copy:
         for some in _chunks(commands):
             self._run(some)
 
-    def _remove_consumers(self, group: Group) -> None:
+    def _remove_consumers(self, group: SourceGroup) -> None:
         """Remove those that Redis has removed; what was pending there has been seen to."""
         if not self._is_ours:
             return
@@ -270,7 +278,7 @@ class Copy:
         ):
             self._run(some)
 
-    def _copy_pending(self, group: Group, upto: int) -> int:
+    def _copy_pending(self, group: SourceGroup, upto: int) -> int:
         """Make the pending entries the same; how many there are."""
         mine = self._pending(group, 0, upto)
         theirs = reading.pending(self._target, self._stream, group.name, 0, upto)
@@ -283,7 +291,7 @@ class Copy:
                 if pending is None:
                     yield "XACK", self._stream, group.name, ids.format(entry_id)
                 elif copy is None or not _same(pending, copy):
-                    yield claiming(self._stream, Claim(group.name, pending))
+                    yield claiming(self._stream, PendingClaim(group.name, pending))
 
         lost = 0
         for some in _chunks(commands()):
@@ -297,7 +305,7 @@ class Copy:
             )
         return count - lost
 
-    def _pending(self, group: Group, first: int, last: int) -> Iterator[Pending]:
+    def _pending(self, group: SourceGroup, first: int, last: int) -> Iterator[Pending]:
         """A consumer that Weir does not take cannot own anything."""
         if not group.pending:
             return
@@ -311,23 +319,25 @@ class Copy:
     def _items(self, view: View, upto: int) -> Iterator[Item]:
         """What the page has, and what is pending there and deleted, in order of the IDs."""
         first_id = view.first_id or ids.ID_MAX
-        things: list[Iterator[tuple[int, Entry | Claim]]] = [iter([(entry.id, entry) for entry in view.page])]
+        things: list[Iterator[tuple[int, SourceEntry | PendingClaim]]] = [
+            iter([(entry.id, entry) for entry in view.page])
+        ]
         things += [
             self._claims(group, upto) for group in view.groups if group.pending and self._takes(group.name)
         ]
         for entry_id, found in reading.merged(*things):
-            entry = next((one for one in found if isinstance(one, Entry)), None)
+            entry = next((one for one in found if isinstance(one, SourceEntry)), None)
             if entry is None:
-                claims = [one for one in found if isinstance(one, Claim)]
+                claims = [one for one in found if isinstance(one, PendingClaim)]
                 yield Item(entry_id, None, claims, is_trimmed=entry_id < first_id)
             elif self._is_fit(entry):
                 yield Item(entry_id, entry, [], is_trimmed=False)
 
-    def _claims(self, group: Group, upto: int) -> Iterator[tuple[int, Claim]]:
+    def _claims(self, group: SourceGroup, upto: int) -> Iterator[tuple[int, PendingClaim]]:
         for pending in self._pending(group, self.position + 1, upto):
-            yield pending.id, Claim(group.name, pending)
+            yield pending.id, PendingClaim(group.name, pending)
 
-    def _is_fit(self, entry: Entry) -> bool:
+    def _is_fit(self, entry: SourceEntry) -> bool:
         try:
             for name in entry.flat[::2]:
                 name.decode()
@@ -360,7 +370,7 @@ class Copy:
         stored = self._count(entries, answers)
         assert isinstance(length, int), "XLEN counts"
         if length > self._length + stored:
-            raise Failure("others publish to it in Weir: --in-use goes on beside them")
+            raise Failure("others publish to it in Weir: --in-use continues beside them")
         self._length = length
 
     def _commands(self, item: Item) -> list[Command]:
@@ -374,14 +384,14 @@ class Copy:
         claims = [claiming(self._stream, claim) for claim in item.claims]
         return [("XADD", self._stream, entry_id, *_PLACEHOLDER), *claims, removal]
 
-    def _count(self, entries: Sequence[Entry], replies: Sequence[Reply]) -> int:
-        """How many were stored; the others are told."""
+    def _count(self, entries: Sequence[SourceEntry], replies: Sequence[Reply]) -> int:
+        """Returns how many were stored; the others are reported."""
         stored = 0
         for entry, reply in zip(entries, replies, strict=True):
-            if not isinstance(reply, Refused):
+            if not isinstance(reply, RefusedReply):
                 stored += 1
             elif reply.text.startswith(TOO_SMALL):
-                raise Failure("others publish to it in Weir: --in-use goes on beside them")
+                raise Failure("others publish to it in Weir: --in-use continues beside them")
             else:
                 self._refuse(entry.id, reply.text)
         self.outcome.entries += stored
@@ -396,7 +406,7 @@ class Copy:
 
     # Entries of a stream that others write to as well
 
-    def _append(self, page: list[Entry], upto: int) -> None:
+    def _append(self, page: list[SourceEntry], upto: int) -> None:
         """Add what is not there yet."""
         entries = [entry for entry in page if self._is_fit(entry)]
         added = append(self._target, self._stream, MARK, entries, self._refuse)
@@ -448,13 +458,13 @@ class Copy:
                 f"{missing} entries are not in Weir: trimmed or deleted there, or skipped before"
             )
 
-    def _copy_counters(self, view: View, groups: Sequence[Group]) -> None:
+    def _copy_counters(self, view: View, groups: Sequence[SourceGroup]) -> None:
         """IDs and counters last: they stand for everything that has been done before."""
         added = view.length if view.entries_added is None else view.entries_added
         counters: list[Command] = [("XSETID", self._stream, ids.format(view.last_id), "ENTRIESADDED", added)]
         if view.max_deleted_id:
             counters = [(*counters[0], "MAXDELETEDID", ids.format(view.max_deleted_id))]
-        if view.idmp is not None:
+        if view.idmp is not None and self._knows_idmp():
             duration_s, entries = view.idmp
             counters.append(("XCFGSET", self._stream, "IDMP-DURATION", duration_s, "IDMP-MAXSIZE", entries))
         for group in groups:
@@ -465,11 +475,16 @@ class Copy:
         for some in _chunks(counters):
             self._run(some)
 
+    def _knows_idmp(self) -> bool:
+        """Whether the target has such a setting: over a backend it may not."""
+        theirs = reading.view(self._target, self._stream, ids.ID_MAX, 1)
+        return theirs is not None and theirs.idmp is not None
+
     def _run(self, commands: Sequence[Command]) -> list[Reply]:
         """Commands that must not fail. Raises Failure."""
         replies = self._target.together(commands) if commands else []
         for reply in replies:
-            if isinstance(reply, Refused):
+            if isinstance(reply, RefusedReply):
                 raise Failure(reply.text)
         return replies
 
@@ -480,7 +495,7 @@ _FOREIGN: Final = (
 _PLACEHOLDER: Final = ("deleted", "")
 
 
-def claiming(stream: bytes, claim: Claim) -> Command:
+def claiming(stream: bytes, claim: PendingClaim) -> Command:
     """The command that makes an entry pending just so."""
     group, (entry_id, consumer, time_ms, deliveries) = claim
     if consumer is None:
@@ -504,7 +519,7 @@ def _same(one: Pending, other: Pending) -> bool:
     return is_same and abs(one.time_ms - other.time_ms) <= _CLOCK_MS_MAX
 
 
-def _first(peer: Peer, stream: bytes) -> Iterator[Entry]:
+def _first(peer: Peer, stream: bytes) -> Iterator[SourceEntry]:
     entries = reading.entries(peer, stream, 0, ids.ID_MAX)
     return (entry for _, entry in zip(range(_WINDOW_ENTRIES), entries, strict=False))
 

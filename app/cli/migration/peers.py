@@ -1,6 +1,6 @@
 """The two servers of an import, seen alike: commands go in as one turn, RESP2 replies come out.
 
-Knows: how a Redis is spoken to, how the command door is, and which trouble passes.
+Knows: how a Redis is spoken to, how the command API is called, and which failures pass.
 Must never know: what the commands are about.
 """
 
@@ -15,6 +15,7 @@ from weir import ApiError, Client, NoAnswerError
 from weir._calls import publish
 from weir._http import Call
 from weir.cli.failure import Failure
+from weir.errors import AuthenticationError
 
 _ANSWER_S_MAX: Final = 60.0
 _CONNECT_S_MAX: Final = 5.0
@@ -26,29 +27,29 @@ Word: TypeAlias = bytes | str | int
 Command: TypeAlias = Sequence[Word]
 
 
-class Refused(NamedTuple):
+class RefusedReply(NamedTuple):
     """An error in place of one command's reply, with Redis's text."""
 
     text: str
 
 
-Reply: TypeAlias = "int | bytes | Refused | list[Reply] | None"
+Reply: TypeAlias = "int | bytes | RefusedReply | list[Reply] | None"
 
 
 class Away(Failure):
-    """A server cannot be reached, or is busy, at the moment. What became of the commands is not known."""
+    """A server cannot be reached, or is busy, at the moment. Whether the commands have run is not known."""
 
 
 class TooLarge(Failure):
     """The commands are too many bytes together; none was run."""
 
 
-class _Faster(Failure):
+class _Overtaken(Failure):
     """Another entry was published first."""
 
 
 _FAILURES: Final[Mapping[int, type[Failure]]] = {
-    412: _Faster,
+    412: _Overtaken,
     413: TooLarge,
     **dict.fromkeys((429, 502, 503, 504), Away),
 }
@@ -74,10 +75,10 @@ class _Connection(Protocol):
     def read_response(self) -> object: ...
 
 
-class Origin:
-    """A connection to a Redis; it begins with the first command."""
+class SourceRedis:
+    """A connection to a Redis; it begins with the first command. `check` comes before each, and may raise."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, check: Callable[[], None]) -> None:
         try:
             from redis.connection import ConnectionPool
         except ImportError:
@@ -90,7 +91,9 @@ class Origin:
             )
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--redis") from None
+        # After an error it is hung up, and begins anew with the next command.
         self._connection = cast(_Connection, pool.make_connection())
+        self._check = check
 
     def close(self) -> None:
         """Hang up."""
@@ -107,6 +110,7 @@ class Origin:
     def _talk(self, commands: Sequence[Command], read: Callable[[], list[Reply]]) -> list[Reply]:
         from redis import exceptions
 
+        self._check()
         try:
             self._connection.connect()
             self._connection.send_packed_command(self._connection.pack_commands(commands))
@@ -114,16 +118,14 @@ class Origin:
         except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
             raise Failure(f"Redis: {error}") from None
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
-            self.close()
             raise Away(f"Redis does not answer: {error}") from None
         except exceptions.RedisError as error:
-            self.close()
             raise Failure(f"Redis: {error}") from None
 
     def _executed(self, count: int) -> list[Reply]:
         queued = [self._reply() for _ in range(count + 1)]
         executed = self._reply()
-        refused = [reply for reply in queued if isinstance(reply, Refused)]
+        refused = [reply for reply in queued if isinstance(reply, RefusedReply)]
         if refused or not isinstance(executed, list):
             raise Failure(f"Redis: {refused[0].text if refused else 'the transaction was given up'}")
         return executed
@@ -134,7 +136,7 @@ class Origin:
         try:
             return _plain(self._connection.read_response())
         except exceptions.ResponseError as error:
-            return Refused(str(error))
+            return RefusedReply(str(error))
 
 
 def _plain(reply: object) -> Reply:
@@ -142,16 +144,19 @@ def _plain(reply: object) -> Reply:
     if isinstance(reply, list):
         return [_plain(one) for one in reply]
     if isinstance(reply, Exception):
-        return Refused(str(reply))
+        return RefusedReply(str(reply))
     assert reply is None or isinstance(reply, int | bytes), "RESP2 has nothing else"
     return reply
 
 
-class Door:
-    """The command API of a gateway. It repeats nothing: the copy knows what is safe to repeat."""
+class CommandApi:
+    """The command API of a gateway. It repeats nothing: the copy knows what is safe to repeat. `check` comes
+    before each request, and may raise. A token that is missing or wrong is AuthenticationError, no Failure.
+    """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, check: Callable[[], None]) -> None:
         self._client = client
+        self._check = check
 
     def together(self, commands: Sequence[Command]) -> list[Reply]:
         """Run commands as one turn, in base64, so that any bytes pass."""
@@ -169,15 +174,19 @@ class Door:
         call = publish(stream, {"entries": entries}, None, {"if_last_id": last_id})
         try:
             self._ask(replace(call, headers={**call.headers, "prefer": "return=minimal"}))
-        except _Faster:
+        except _Overtaken:
             return False
         return True
 
     def _ask(self, call: Call[T]) -> T:
+        self._check()
         try:
             return self._client.call(call)
         except NoAnswerError as error:
             raise Away(str(error)) from None
+        except AuthenticationError:
+            # No stream would get further.
+            raise
         except ApiError as refused:
             # The command API answers as Redis does, with `error`.
             sentence = str(refused.problem.get("error") or refused.detail)
@@ -185,7 +194,7 @@ class Door:
 
 
 def _outcomes(answer: list[dict[str, Any]]) -> list[Reply]:
-    return [Refused(str(one["error"])) if "error" in one else _decoded(one["result"]) for one in answer]
+    return [RefusedReply(str(one["error"])) if "error" in one else _decoded(one["result"]) for one in answer]
 
 
 def _encoded(word: Word) -> str:
@@ -200,5 +209,5 @@ def _decoded(value: object) -> Reply:
     if isinstance(value, str):
         # The one string that is never base64.
         return b"OK" if value == "OK" else base64.b64decode(value)
-    assert value is None or isinstance(value, int), "the command door answers RESP2"
+    assert value is None or isinstance(value, int), "the command API answers RESP2"
     return value

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
-from app.cli.migration.peers import Origin, Peer, Refused, Reply
+from app.cli.migration.peers import Peer, RefusedReply, Reply, SourceRedis
 from engine import ids
 from weir.cli.failure import Failure
 
@@ -21,10 +21,10 @@ PAGE_ENTRIES_FIRST: Final = 16
 _READINGS_MAX: Final = 20
 
 _Thing = TypeVar("_Thing")
-_Listed = TypeVar("_Listed", bound="Entry | Pending")
+_Listed = TypeVar("_Listed", bound="SourceEntry | Pending")
 
 
-class Entry(NamedTuple):
+class SourceEntry(NamedTuple):
     """An entry; `flat` are names and values in turn, in order, repeated ones too."""
 
     id: int
@@ -44,7 +44,7 @@ class Pending(NamedTuple):
     deliveries: int
 
 
-class Group(NamedTuple):
+class SourceGroup(NamedTuple):
     """A group; `entries_read` is None where the server does not know it."""
 
     name: bytes
@@ -56,7 +56,8 @@ class Group(NamedTuple):
 class View(NamedTuple):
     """A stream at one moment, with a page of its entries. `first_id` is 0 where it is empty.
 
-    `entries_added` and `max_deleted_id` are None before Redis 7.0, `idmp` (seconds, entries) before 8.6.
+    `entries_added` and `max_deleted_id` are None before Redis 7.0, `idmp` (seconds, entries) before 8.6 and
+    where a Weir has a backend without it.
     """
 
     length: int
@@ -65,8 +66,8 @@ class View(NamedTuple):
     entries_added: int | None
     max_deleted_id: int | None
     idmp: tuple[int, int] | None
-    groups: list[Group]
-    page: list[Entry]
+    groups: list[SourceGroup]
+    page: list[SourceEntry]
 
 
 def streams(peer: Peer, match: bytes) -> set[bytes]:
@@ -83,7 +84,7 @@ def streams(peer: Peer, match: bytes) -> set[bytes]:
             return found
 
 
-def grown(origin: Origin, positions: Mapping[bytes, int], wait_ms: int) -> list[bytes]:
+def grown(origin: SourceRedis, positions: Mapping[bytes, int], wait_ms: int) -> list[bytes]:
     """The streams with entries beyond these IDs; waits for one."""
     after = [ids.format(position) for position in positions.values()]
     reply = origin.alone(("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", *positions, *after))
@@ -101,34 +102,30 @@ def view(peer: Peer, stream: bytes, after: int, count: int) -> View | None:
             ("XRANGE", stream, first, last, "COUNT", count),
         ]
     )
-    if isinstance(info, Refused) and "no such key" in info.text:
+    if isinstance(info, RefusedReply) and "no such key" in info.text:
         return None
     members = _members(info)
     entry = members["first-entry"]
-    idmp = (
-        (_number(members["idmp-duration"]), _number(members["idmp-maxsize"]))
-        if "idmp-duration" in members
-        else None
-    )
+    duration_s = _number(members.get("idmp-duration", 0))
     return View(
         length=_number(members["length"]),
         first_id=_entry(entry).id if entry else 0,
         last_id=_id(members["last-generated-id"]),
         entries_added=_number(members["entries-added"]) if "entries-added" in members else None,
         max_deleted_id=_id(members["max-deleted-entry-id"]) if "max-deleted-entry-id" in members else None,
-        idmp=idmp,
+        idmp=(duration_s, _number(members["idmp-maxsize"])) if duration_s else None,
         groups=[_group(one) for one in _list(groups)],
         page=[_entry(one) for one in _list(page)],
     )
 
 
-def fitting(count: int, page: list[Entry]) -> int:
+def fitting(count: int, page: list[SourceEntry]) -> int:
     """How many entries to ask for next, so that pages of long entries fit in memory too."""
     size = sum(entry.size for entry in page)
     return max(1, count // 2) if size > PAGE_BYTES_MAX // 2 else min(count * 2, PAGE_ENTRIES_MAX)
 
 
-def entries(peer: Peer, stream: bytes, first: int, last: int) -> Iterator[Entry]:
+def entries(peer: Peer, stream: bytes, first: int, last: int) -> Iterator[SourceEntry]:
     """The entries of a range, both ends included."""
     count = PAGE_ENTRIES_FIRST
     while first <= last:
@@ -140,7 +137,7 @@ def entries(peer: Peer, stream: bytes, first: int, last: int) -> Iterator[Entry]
         first, count = page[-1].id + 1, fitting(count, page)
 
 
-def newest(peer: Peer, stream: bytes, count: int) -> list[Entry]:
+def newest(peer: Peer, stream: bytes, count: int) -> list[SourceEntry]:
     """The last entries, in order."""
     reply = peer.together([("XREVRANGE", stream, "+", "-", "COUNT", count)])[0]
     return [_entry(one) for one in reversed(_list(reply))]
@@ -149,7 +146,7 @@ def newest(peer: Peer, stream: bytes, count: int) -> list[Entry]:
 def consumers(peer: Peer, stream: bytes, group: bytes) -> list[bytes]:
     """The names of a group's consumers; none where there is no such group any more."""
     reply = peer.together([("XINFO", "CONSUMERS", stream, group)])[0]
-    return [] if isinstance(reply, Refused) else [_bytes(_members(one)["name"]) for one in _list(reply)]
+    return [] if isinstance(reply, RefusedReply) else [_bytes(_members(one)["name"]) for one in _list(reply)]
 
 
 def pending(peer: Peer, stream: bytes, group: bytes, first: int, last: int) -> Iterator[Pending]:
@@ -163,18 +160,29 @@ def pending(peer: Peer, stream: bytes, group: bytes, first: int, last: int) -> I
 
 
 def _pending_page(peer: Peer, stream: bytes, group: bytes, first: int, last: int) -> list[Pending]:
-    """Redis tells idle times only, so the clock is read on both sides of them."""
+    """Redis reports idle times only, so the clock is read on both sides of them."""
     listing = ("XPENDING", stream, group, ids.format(first), ids.format(last), PAGE_ENTRIES_MAX)
     now_ms, listed = 0, list[Reply]()
     for _ in range(_READINGS_MAX):
         before, reply, after = peer.together([("TIME",), listing, ("TIME",)])
-        if isinstance(reply, Refused):
+        if isinstance(reply, RefusedReply):
             # The group has gone meanwhile.
             return []
         now_ms, listed = _ms(after), _list(reply)
         if not listed or _ms(before) == now_ms:
             break
     return [_pending(one, now_ms) for one in listed]
+
+
+def expires_at_ms(peer: Peer, stream: bytes) -> int | None:
+    """When the stream expires; None for never. PEXPIRETIME is Redis 7's: the clock is read on both sides."""
+    at_ms: int | None = None
+    for _ in range(_READINGS_MAX):
+        before, left, after = peer.together([("TIME",), ("PTTL", stream), ("TIME",)])
+        at_ms = None if _number(left) < 0 else _ms(after) + _number(left)
+        if at_ms is None or _ms(before) == _ms(after):
+            break
+    return at_ms
 
 
 def merged(*runs: Iterator[tuple[int, _Thing]]) -> Iterator[tuple[int, list[_Thing]]]:
@@ -201,10 +209,10 @@ def joined(
             mine, theirs = next(left, None), next(right, None)
 
 
-def _group(reply: Reply) -> Group:
+def _group(reply: Reply) -> SourceGroup:
     members = _members(reply)
     read = members.get("entries-read")
-    return Group(
+    return SourceGroup(
         name=_bytes(members["name"]),
         last_delivered_id=_id(members["last-delivered-id"]),
         entries_read=None if read is None else _number(read),
@@ -212,9 +220,9 @@ def _group(reply: Reply) -> Group:
     )
 
 
-def _entry(reply: Reply) -> Entry:
+def _entry(reply: Reply) -> SourceEntry:
     entry_id, flat = _list(reply)
-    return Entry(_id(entry_id), [_bytes(one) for one in _list(flat)])
+    return SourceEntry(_id(entry_id), [_bytes(one) for one in _list(flat)])
 
 
 def _pending(reply: Reply, now_ms: int) -> Pending:
@@ -252,4 +260,4 @@ def _list(reply: Reply) -> list[Reply]:
 
 
 def _unexpected(reply: Reply) -> NoReturn:
-    raise Failure(reply.text if isinstance(reply, Refused) else f"an unexpected reply: {reply!r}")
+    raise Failure(reply.text if isinstance(reply, RefusedReply) else f"an unexpected reply: {reply!r}")

@@ -27,6 +27,7 @@ export class GroupView extends EventTarget {
     this.name = "";
     /** @type {Group | null} */
     this.group = null;
+    this.refreshCount = 0;
     /** @type {Map<string, any>} */
     this.groupsByName = new Map();
     /** @type {Map<string, any>} */
@@ -48,9 +49,9 @@ export class GroupView extends EventTarget {
       "section.detail",
       { hidden: true, "aria-label": "Group" },
       h("div.bar", {}, this.title,
-        button("Policy…", () => this.changePolicy()),
-        button("Move…", () => this.move()),
-        button("Delete group…", () => this.deleteGroup(), {}, "button.button.danger-quiet")),
+        button("Policy…", () => this.changePolicy(), { "data-needs": "manage" }),
+        button("Move…", () => this.move(), { "data-needs": "manage" }),
+        button("Delete group…", () => this.deleteGroup(), { "data-needs": "manage" }, "button.button.danger-quiet")),
       this.policy,
       makeTable("Consumers", consumerHeads, this.consumerRows),
       this.pending.element,
@@ -60,7 +61,7 @@ export class GroupView extends EventTarget {
       "div.groups",
       {},
       h("section", { "aria-label": "Groups" },
-        h("div.bar", {}, h("h2.small", {}, "Groups"), button("New group", () => this.createGroup())),
+        h("div.bar", {}, h("h2.small", {}, "Groups"), button("New group", () => this.createGroup(), { "data-needs": "manage" })),
         makeTable("Groups", groupHeads, this.groupRows),
         this.empty,
         lagChart),
@@ -120,8 +121,10 @@ export class GroupView extends EventTarget {
   async refresh() {
     if (this.name === "") return;
     const { stream, name } = this;
+    this.refreshCount += 1;
+    const current = this.refreshCount;
     const { consumers } = await api.listConsumers(stream, name);
-    if (stream !== this.stream || name !== this.name) return;
+    if (current !== this.refreshCount || stream !== this.stream || name !== this.name) return;
     reconcile(this.consumerRows, this.consumersByName, consumers.map((consumer) => [consumer.name, consumer]), (consumer) => this.makeConsumerRow(consumer));
     this.pending.consumers = consumers.map((consumer) => consumer.name);
     await Promise.allSettled([this.pending.refresh(), this.deadLetters.refresh()]);
@@ -135,7 +138,7 @@ export class GroupView extends EventTarget {
       setText(cells[1], formatDuration(consumer.idle_ms));
       setText(cells[2], consumer.inactive_ms === null ? "never" : `${formatDuration(consumer.inactive_ms)} ago`);
     };
-    const remove = button("Remove…", () => this.removeConsumer(name), { "aria-label": `Remove ${name}` }, "button.plain.tiny");
+    const remove = button("Remove…", () => this.removeConsumer(name), { "data-needs": "manage", "aria-label": `Remove ${name}` }, "button.plain.tiny");
     return { element: h("tr", {}, h("th", { scope: "row", title: name }, h("bdi", {}, name)), ...cells, h("td.number", {}, remove)), update };
   }
 

@@ -45,9 +45,9 @@ export class PendingList extends EventTarget {
       this.refresh();
     }, { hidden: true });
     this.actions = [
-      button("Acknowledge", () => this.acknowledge()),
-      button("Claim…", () => this.claim()),
-      button("Release", () => this.release(), { title: "Return the entries to the group for any consumer" }),
+      button("Acknowledge", () => this.acknowledge(), { "data-needs": "consume" }),
+      button("Claim…", () => this.claim(), { "data-needs": "consume" }),
+      button("Release", () => this.release(), { "data-needs": "consume", title: "Return the entries to the group for any consumer" }),
       button("Dead letter…", () => this.deadLetter()),
       button("Delete…", () => this.deleteEntries(), {}, "button.button.danger-quiet"),
     ];

@@ -47,7 +47,7 @@ export class Inspector extends EventTarget {
     const chars = pairs.reduce((sum, [name, value]) => sum + name.length + value.length, 0);
     const header = h("header", {}, h("h2", {}, entry.id), button("Close", () => this.close(), { "aria-label": "Close the entry", title: "Esc" }, "button.plain"));
     const summary = `${formatDateTime(idMs(entry.id))} · ${pluralize(pairs.length, "field")} · ${formatBytes(chars)}`;
-    const remove = button("Delete…", () => this.deleteEntry(), {}, "button.button.danger-quiet");
+    const remove = button("Delete…", () => this.deleteEntry(), { "data-needs": "write" }, "button.button.danger-quiet");
     if (entry.fields === null) {
       fill(this.element, header, h("p.muted", {}, formatDateTime(idMs(entry.id))), h("p.empty", {}, "This entry was deleted."), h("div.actions.left.wrap", {}, remove));
       return;
@@ -71,7 +71,7 @@ export class Inspector extends EventTarget {
       button("Copy as JSON", () => copy(JSON.stringify(entry, null, 2))),
       button("Copy as curl", () => copy(formatCurlRead(origin, this.stream, entry.id)), { title: "A command that reads this entry" }),
       button("Copy as curl to publish", () => copy(formatCurlPublish(origin, this.stream, entry)), { title: "A command that publishes these fields again" }),
-      button("Publish again…", () => this.dispatchEvent(new CustomEvent("copy", { detail: entry }))),
+      button("Publish again…", () => this.dispatchEvent(new CustomEvent("copy", { detail: entry })), { "data-needs": "write" }),
     ];
   }
 

@@ -13,13 +13,15 @@ import { formatBytes, formatCount, formatDuration } from "../shared/format.js";
  */
 export function describeStatus(status) {
   if (status === null || status === undefined) return { figures: [], problem: "" };
-  const { memory, log, connections, durability, uptime_ms: uptimeMs } = status;
+  const { backend, memory, log, connections, durability, uptime_ms: uptimeMs } = status;
   /** @type {[string, unknown, () => string][]} */
   const known = [
     ["Memory", memory, () => (memory.bytes_max === null ? formatBytes(memory.used_bytes) : `${formatBytes(memory.used_bytes)} of ${formatBytes(memory.bytes_max)}`)],
     ["Log", log, () => formatBytes(log.bytes)],
     ["Not yet synced", log, () => formatBytes(log.unsynced_bytes)],
-    ["Sync", durability, () => String(durability.fsync)],
+    ["Sync", durability?.fsync, () => String(durability.fsync)],
+    ["Backend", log === null ? backend : null, () => String(backend)],
+    ["Promise", log === null ? durability : null, () => String(durability.answers)],
     ["Connections", connections, () => formatCount(connections.open)],
     ["Live readers", connections, () => formatCount(connections.following)],
     ["Uptime", uptimeMs, () => formatDuration(uptimeMs)],

@@ -18,6 +18,8 @@
 /** @typedef {{name: string, pending: number, idle_ms: number, inactive_ms: number | null}} Consumer */
 /** @typedef {{id: string, consumer: string | null, idle_ms: number, delivery_count: number}} Pending */
 
+/** @typedef {{name: string, grants: {actions: string[], streams: string}[], expires_at: string | null}} Caller */
+
 /** A request that failed, with the gateway's own message. */
 export class ApiError extends Error {
   /** @param {number} status @param {any} problem */
@@ -30,6 +32,16 @@ export class ApiError extends Error {
 
 const JSON_TYPE = "application/json";
 
+// Sent with each request; "" where the gateway wants none.
+let token = "";
+
+export const getToken = () => token;
+
+/** @param {string} text */
+export function setToken(text) {
+  token = text;
+}
+
 /**
  * @param {string} method @param {string} path @param {unknown} [body] @param {string} [type]
  * @returns {Promise<any>}
@@ -37,10 +49,13 @@ const JSON_TYPE = "application/json";
 async function call(method, path, body, type = JSON_TYPE) {
   /** @type {RequestInit} */
   const request = { method, cache: "no-store", credentials: "same-origin" };
+  /** @type {Record<string, string>} */
+  const headers = token === "" ? {} : { Authorization: `Bearer ${token}` };
   if (body !== undefined) {
     request.body = type === JSON_TYPE ? JSON.stringify(body) : String(body);
-    request.headers = { "Content-Type": type };
+    headers["Content-Type"] = type;
   }
+  request.headers = headers;
   let response;
   try {
     response = await fetch(path, request);
@@ -69,6 +84,9 @@ function query(parameters) {
   const text = new URLSearchParams(present.map(([name, value]) => [name, String(value)])).toString();
   return text === "" ? "" : `?${text}`;
 }
+
+/** Who the caller is, and what it may do. @returns {Promise<Caller>} */
+export const getCaller = () => call("GET", "/v1/whoami");
 
 /** @returns {Promise<{name: string, version: string}>} */
 export const getVersion = () => call("GET", "/v1");

@@ -97,6 +97,8 @@ export class Connection extends EventTarget {
   constructor(url, environment = BROWSER) {
     super();
     this.url = url;
+    // Shown to the gateway first; "" where it wants none.
+    this.token = "";
     this.environment = environment;
     /** @type {State} */
     this.state = { phase: "connecting", sinceMs: environment.now(), attempt: 0, retryAtMs: 0, lostAtMs: 0, reason: "" };
@@ -182,6 +184,7 @@ export class Connection extends EventTarget {
     this.heartbeatMs = Number(frame.heartbeat_ms ?? HEARTBEAT_MS_DEFAULT);
     const awayMs = this.state.lostAtMs === 0 ? 0 : this.environment.now() - this.state.lostAtMs;
     this.closeReason = "";
+    if (this.token !== "") this.send({ op: "auth", token: this.token });
     this.setState({ phase: "open", attempt: 0, lostAtMs: 0, reason: "" });
     for (const subscription of this.subscriptions.values()) {
       if (awayMs > 0) subscription.subscriber.onResumed(subscription.cursor, awayMs);

@@ -61,7 +61,7 @@ export class StreamList {
     this.empty = h("p.empty", { hidden: true });
     this.more = button("Show more streams", () => this.showMore(), { hidden: true });
     element.append(
-      h("div.bar", {}, this.search, button("New stream", () => createStream())),
+      h("div.bar", {}, this.search, button("New stream", () => createStream(), { "data-needs": "manage" })),
       h(
         "div.scroll",
         { tabindex: 0, role: "region", "aria-label": "List of streams" },

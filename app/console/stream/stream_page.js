@@ -32,6 +32,7 @@ export class StreamPage extends EventTarget {
     this.generation = "";
     /** @type {import("../shared/api.js").Stream | null} */
     this.stream = null;
+    this.refreshCount = 0;
     this.measures = new Measures();
     this.charts = new Charts();
     this.lagChart = new LagChart();
@@ -53,9 +54,9 @@ export class StreamPage extends EventTarget {
       "div.stream", { hidden: true },
       h("header.head", {}, h("div.names", {}, this.title, this.figures),
         h("div.bar", { role: "toolbar", "aria-label": "Stream" },
-          button("Trim…", () => this.trim()),
-          button("Limits…", () => this.changeLimits()),
-          button("Delete stream…", () => this.deleteStream(), {}, "button.button.danger-quiet"))),
+          button("Trim…", () => this.trim(), { "data-needs": "write" }),
+          button("Limits…", () => this.changeLimits(), { "data-needs": "manage" }),
+          button("Delete stream…", () => this.deleteStream(), { "data-needs": "manage" }, "button.button.danger-quiet"))),
       this.missing,
       this.charts.element,
       h("div.tabs", { role: "tablist", "aria-label": "Views" }, ...this.tabs),
@@ -133,15 +134,19 @@ export class StreamPage extends EventTarget {
   async refresh() {
     const { name } = this;
     const sentMs = performance.now();
+    this.refreshCount += 1;
+    const current = this.refreshCount;
     try {
       const [stream, { groups }] = await Promise.all([api.getStream(name), api.listGroups(name)]);
-      if (name !== this.name) return;
+      // A response that arrives after that of a later request would show what was before an action.
+      if (name !== this.name || current !== this.refreshCount) return;
       this.measures.rate.read(stream, sentMs, performance.now());
       this.show(stream);
       this.measures.setLags(groups);
       this.groups.show(groups);
     } catch (error) {
-      if (name === this.name && error instanceof api.ApiError && error.code === "no_stream") this.showMissing();
+      const isLatest = name === this.name && current === this.refreshCount;
+      if (isLatest && error instanceof api.ApiError && error.code === "no_stream") this.showMissing();
       return;
     }
     if (this.view === "groups") await this.groups.refresh().catch(() => undefined);

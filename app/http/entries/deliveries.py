@@ -6,7 +6,7 @@ Must never know: how a read is asked for.
 
 from typing import Final
 
-from app.http.entries.entry_pages import Base64, Pairs, gap_text
+from app.http.entries.entry_pages import Base64, Meta, Pairs, gap_text
 from app.http.models import INTEGER_MAX, Count, IdText, Milliseconds, ResponseModel, absent
 from engine import ids
 from engine.replies import Delivered, GroupInfo, Reply, StreamDeliveries
@@ -21,6 +21,7 @@ class DeliveredEntry(ResponseModel):
     fields: dict[str, str] | None
     encoding: Base64 = absent()
     pairs: Pairs = absent()
+    meta: Meta = absent()
     delivery_count: Count = absent()
     idle_ms: Milliseconds = absent()
 

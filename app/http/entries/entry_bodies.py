@@ -4,8 +4,7 @@ Knows: the four shapes that a publisher may send, their limits, and what is refu
 Must never know: streams, query parameters, statuses, sockets.
 
 Two ways in: the plain case is read by typed decoders in a few calls for the whole body; what those cannot
-prove to be
-plain goes to the strict reader, entry by entry, which also finds the words for what is wrong.
+prove to be plain goes to the strict reader, entry by entry, which also finds the words for what is wrong.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +35,7 @@ _CROWDED_BYTES_MIN: Final = 64 << 10
 _MEMBERS_MAX: Final = 8
 
 
-class Published(msgspec.Struct, frozen=True):
+class ParsedEntries(msgspec.Struct, frozen=True):
     """Stored forms without IDs. `ids` is empty where all are the engine's; `batch` decides the form of the
     response.
 
@@ -49,7 +48,7 @@ class Published(msgspec.Struct, frozen=True):
     digest: bytes = b""
 
 
-def read(body: bytes, media: MediaType, limits: EntryLimits, *, digest: bool = False) -> Published:
+def read(body: bytes, media: MediaType, limits: EntryLimits, *, digest: bool = False) -> ParsedEntries:
     """The entries of a body of any media type. All or nothing: the first bad entry refuses the whole."""
     reader = _READERS.get(media.name)
     published = reader(body, limits) if reader else _raw(body, media, limits)
@@ -68,7 +67,7 @@ class _One(msgspec.Struct, forbid_unknown_fields=True):
     id: str = ""
 
 
-class _Many(msgspec.Struct, forbid_unknown_fields=True):
+class _Batch(msgspec.Struct, forbid_unknown_fields=True):
     entries: list[_One]
 
 
@@ -84,7 +83,7 @@ class _Mixed(msgspec.Struct, forbid_unknown_fields=True):
 # msgspec reads one entry in 0.41 us and 1,000 in 646 us; orjson and pydantic take 3 to 13 times as long (CPU
 # time, `python -m bench.decoding`): docs/decisions/msgspec-for-entries-and-frames.md.
 _decode_one: Final = msgspec.json.Decoder(_One).decode
-_decode_many: Final = msgspec.json.Decoder(_Many).decode
+_decode_many: Final = msgspec.json.Decoder(_Batch).decode
 _decode_mixed: Final = msgspec.json.Decoder(_Mixed).decode
 _decode_rows: Final = msgspec.json.Decoder(dict[str, str]).decode_lines
 _decode_mixed_rows: Final = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode_lines
@@ -92,7 +91,7 @@ _decode_envelopes: Final = msgspec.json.Decoder(_One).decode_lines
 _encode: Final = msgspec.json.Encoder().encode
 _encode_lines: Final = msgspec.json.Encoder().encode_lines
 
-# What stands around the fields in a stored form; so many bodies are made with one `replace`.
+# What stands around the fields in a stored form; many bodies are made with one `replace`.
 _BEFORE, _, _BEHIND = entries.body_of_fields(b"\n").partition(b"\n")
 _BETWEEN: Final = _BEHIND + b"\n" + _BEFORE
 
@@ -106,7 +105,7 @@ class _NotPlainError(Exception):
 # ---- JSON
 
 
-def _json(body: bytes, limits: EntryLimits) -> Published:
+def _json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     if strict_json.has_more_objects(body, _objects_max(limits)) and b'"entries"' in body[:_PEEK_BYTES]:
         _check_count(limits.entries_max + 1, limits)
     for attempt in (_plain_json, _mixed_json):
@@ -122,7 +121,7 @@ def _objects_max(limits: EntryLimits) -> int:
     return 2 * limits.entries_max + 2
 
 
-def _plain_json(body: bytes, limits: EntryLimits) -> Published:
+def _plain_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     if b'"entries"' in body[:_PEEK_BYTES]:
         many = _decode_many(body).entries
         _check_names_kept(body, many, names_besides=1)
@@ -132,10 +131,10 @@ def _plain_json(body: bytes, limits: EntryLimits) -> Published:
     one = _decode_one(body)
     _check_names_kept(body, [one], names_besides=0)
     bodies = _of_rows([one.fields], limits)
-    return Published(bodies, [_plain_id(one.id)] if one.id else ())
+    return ParsedEntries(bodies, [_plain_id(one.id)] if one.id else ())
 
 
-def _mixed_json(body: bytes, limits: EntryLimits) -> Published:
+def _mixed_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """A batch with numbers and booleans, in canonical form, as `_mixed_rows` has it."""
     if b'"entries"' not in body[:_PEEK_BYTES]:
         raise _NotPlainError
@@ -148,7 +147,7 @@ def _mixed_json(body: bytes, limits: EntryLimits) -> Published:
     return _of_envelopes(plain, limits)
 
 
-def _large_json(body: bytes, limits: EntryLimits) -> Published:
+def _large_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """A batch is read entry by entry, so that the first wrong one ends it; and counted before."""
     members = strict_json.members_of(body, _MEMBERS_MAX)
     if "entries" not in members:
@@ -159,7 +158,7 @@ def _large_json(body: bytes, limits: EntryLimits) -> Published:
     return _large_batch(members["entries"], "/entries", limits)
 
 
-def _large_batch(text: bytes, place: str, limits: EntryLimits) -> Published:
+def _large_batch(text: bytes, place: str, limits: EntryLimits) -> ParsedEntries:
     if not text.startswith(b"["):
         raise invalid(place, _A_LIST)
     rows = strict_json.items_of(text, _A_LIST)
@@ -184,21 +183,21 @@ def _check_values(text: bytes, place: str, limits: EntryLimits) -> None:
 def _check_crowd(body: bytes, limits: EntryLimits) -> None:
     """Refuse an entry of far too many fields by counting, before a reader spends most of a second on it.
 
-    Inside a string a quotation mark has a backslash before it, so at least so many names end in this body.
+    Inside a string a quotation mark has a backslash before it, so at least that many names end in it.
     """
     names = body.count(b'":') - body.count(b'\\":')
     if names > limits.fields_max + _MEMBERS_MAX:
         raise invalid("/fields", f"an entry has at most {limits.fields_max} fields")
 
 
-def _strict_json(body: bytes, limits: EntryLimits) -> Published:
+def _strict_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     value = strict_json.parse(body, depth_max=limits.depth_max)
     if not isinstance(value, Object):
         raise invalid("", 'an entry is an object, {"fields": {…}}, a batch {"entries": [{"fields": {…}}, …]}')
     members = _members(value, "")
     if "entries" not in members:
         entry_body, new_id = _envelope(members, "", limits)
-        return Published([entry_body], [new_id] if "id" in members else ())
+        return ParsedEntries([entry_body], [new_id] if "id" in members else ())
     if len(members) > 1:
         raise invalid("/entries", _ALONE)
     rows = members["entries"]
@@ -232,7 +231,7 @@ _SLACK: Final = 2
 _decode_streams: Final = msgspec.json.Decoder(_Streams).decode
 
 
-def read_many(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, Published]:
+def read_many(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
     """The entries of `{"streams": {name: [entries]}}`, by name. All or nothing, over all streams."""
     if strict_json.has_more_objects(body, _objects_max(limits)):
         _check_count(limits.entries_max + 1, limits)
@@ -243,7 +242,7 @@ def read_many(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str
         return _large_streams(body, limits, streams_max) if large else _strict_streams(body, limits)
 
 
-def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, Published]:
+def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
     streams = _decode_streams(body).streams
     if len(streams) > streams_max:
         raise invalid("/streams", f"one request names at most {streams_max} streams")
@@ -254,12 +253,12 @@ def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mappin
     whole = _of_envelopes(every, limits)
     ends = accumulate(map(len, streams.values()), initial=0)
     return {
-        name: Published(whole.bodies[start:stop], whole.ids[start:stop], batch=True)
+        name: ParsedEntries(whole.bodies[start:stop], whole.ids[start:stop], batch=True)
         for name, (start, stop) in zip(streams, pairwise(ends), strict=True)
     }
 
 
-def _large_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, Published]:
+def _large_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
     """The same as `_large_json`, over all streams."""
     members = strict_json.members_of(body, _MEMBERS_MAX)
     if len(members) != 1 or not members.get("streams", b"").startswith(b"{"):
@@ -281,7 +280,7 @@ def _rows(text: bytes, place: str) -> Sequence[msgspec.Raw]:
     return rows
 
 
-def _strict_streams(body: bytes, limits: EntryLimits) -> Mapping[str, Published]:
+def _strict_streams(body: bytes, limits: EntryLimits) -> Mapping[str, ParsedEntries]:
     value = strict_json.parse(body, depth_max=limits.depth_max)
     members = _members(value, "") if isinstance(value, Object) else {}
     streams = members.get("streams")
@@ -292,7 +291,7 @@ def _strict_streams(body: bytes, limits: EntryLimits) -> Mapping[str, Published]
     return {name: _run(rows, f"/streams/{step(name)}", limits) for name, rows in rows_of.items()}
 
 
-def _run(rows: Json, place: str, limits: EntryLimits) -> Published:
+def _run(rows: Json, place: str, limits: EntryLimits) -> ParsedEntries:
     if not isinstance(rows, list) or isinstance(rows, Object) or not rows:
         raise invalid(place, _SOME)
     return _batch(
@@ -303,7 +302,7 @@ def _run(rows: Json, place: str, limits: EntryLimits) -> Published:
 # ---- NDJSON
 
 
-def _ndjson(body: bytes, limits: EntryLimits) -> Published:
+def _ndjson(body: bytes, limits: EntryLimits) -> ParsedEntries:
     # Counted before anything is decoded: a line costs more memory as an object than as text.
     if body.count(b"\n") >= limits.entries_max:
         _check_count(_rows_in(body), limits)
@@ -315,41 +314,40 @@ def _ndjson(body: bytes, limits: EntryLimits) -> Published:
     return _strict_lines(body, limits)
 
 
-def _strict_lines(body: bytes, limits: EntryLimits) -> Published:
+def _strict_lines(body: bytes, limits: EntryLimits) -> ParsedEntries:
     rows = [(number, line) for number, line in enumerate(body.split(b"\n"), 1) if _is_row(line)]
     return _batch((_line(*row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
 
 
-def _plain_rows(body: bytes, limits: EntryLimits) -> Published:
+def _plain_rows(body: bytes, limits: EntryLimits) -> ParsedEntries:
     rows = _decode_rows(body)
     text = _encode_lines(rows)
     if text != body:
         _check_lines(body, len(rows))
         _check_strings(body, 2 * sum(map(len, rows)))
-    return Published(_of_rows(rows, limits, text), batch=True)
+    return ParsedEntries(_of_rows(rows, limits, text), batch=True)
 
 
-def _plain_envelopes(body: bytes, limits: EntryLimits) -> Published:
+def _plain_envelopes(body: bytes, limits: EntryLimits) -> ParsedEntries:
     envelopes = _decode_envelopes(body)
     _check_lines(body, len(envelopes))
     _check_names_kept(body, envelopes, names_besides=0)
     return _of_envelopes(envelopes, limits)
 
 
-def _mixed_rows(body: bytes, limits: EntryLimits) -> Published:
+def _mixed_rows(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """Rows with numbers and booleans, in canonical form: then encoding them again gives the same text but
     for blanks.
 
     Taking the blanks out of both sides, those inside strings too, cannot make different texts equal: strings
-    are as
-    they were read, and no two other tokens stand side by side in JSON.
+    are as they were read, and no two other tokens stand side by side in JSON.
     """
     rows = _decode_mixed_rows(body)
     _check_lines(body, len(rows))
     if _encode_lines(rows).translate(None, _BLANKS) != body.translate(None, _BLANKS):
         raise _NotPlainError
     texts = [{name: _text(value) for name, value in row.items()} for row in rows]
-    return Published(_of_rows(texts, limits), batch=True)
+    return ParsedEntries(_of_rows(texts, limits), batch=True)
 
 
 def _text(value: str | float | bool) -> str:  # noqa: FBT001 - a value of a field, not a switch
@@ -391,7 +389,7 @@ def _line(number: int, line: bytes, index: int, limits: EntryLimits) -> tuple[by
 # ---- form and raw
 
 
-def _form(body: bytes, limits: EntryLimits) -> Published:
+def _form(body: bytes, limits: EntryLimits) -> ParsedEntries:
     if body.count(b"&") > limits.fields_max:
         raise invalid("", f"an entry has at most {limits.fields_max} fields")
     # Decoded, three bytes become one; stored, none becomes less.
@@ -400,15 +398,15 @@ def _form(body: bytes, limits: EntryLimits) -> Published:
     if len(pairs) == 1 and pairs[0][0].lstrip().startswith("{"):
         hint = "this looks like JSON sent as a form: say Content-Type: application/json (curl has --json)"
         raise RefusalError("unsupported_media_type", hint)
-    return Published([_stored(pairs, "", limits)])
+    return ParsedEntries([_stored(pairs, "", limits)])
 
 
-def _raw(body: bytes, media: MediaType, limits: EntryLimits) -> Published:
+def _raw(body: bytes, media: MediaType, limits: EntryLimits) -> ParsedEntries:
     if not body and not media.text:
         raise invalid("", "there is no entry: the body is empty")
     _check_size(len(body), limits)
     kind = [("content-type", media.text)] if media.text else []
-    return Published([_stored([("data", body), *kind], "", limits)])
+    return ParsedEntries([_stored([("data", body), *kind], "", limits)])
 
 
 # ---- entries
@@ -434,12 +432,12 @@ class _Indexed:
                 error.detail = f"line {self._line}: {error.detail}"
 
 
-def _batch(rows: Iterable[tuple[bytes, NewId, bool]], count: int, limits: EntryLimits) -> Published:
+def _batch(rows: Iterable[tuple[bytes, NewId, bool]], count: int, limits: EntryLimits) -> ParsedEntries:
     _check_count(count, limits)
     done = list(rows)
     bodies = [entry_body for entry_body, _, _ in done]
     new_ids = [new_id for _, new_id, _ in done] if any(given for _, _, given in done) else ()
-    return Published(bodies, new_ids, batch=True)
+    return ParsedEntries(bodies, new_ids, batch=True)
 
 
 def _envelope(members: dict[str, Json], pointer: str, limits: EntryLimits) -> tuple[bytes, NewId]:
@@ -478,7 +476,7 @@ def _new_id(value: Json, pointer: str) -> NewId:
 def _members(value: Object, pointer: str) -> dict[str, Json]:
     twice = strict_json.repeated_name(value)
     if twice is not None:
-        raise invalid(f"{pointer}/{step(twice)}", "the member stands twice")
+        raise invalid(f"{pointer}/{step(twice)}", "the member occurs twice")
     return dict(value)
 
 
@@ -492,11 +490,11 @@ def _stored(pairs: Sequence[tuple[str, Value]], pointer: str, limits: EntryLimit
 # ---- the fast way's parts
 
 
-def _of_envelopes(envelopes: Sequence[_One], limits: EntryLimits) -> Published:
+def _of_envelopes(envelopes: Sequence[_One], limits: EntryLimits) -> ParsedEntries:
     bodies = _of_rows([envelope.fields for envelope in envelopes], limits)
     if not any(envelope.id for envelope in envelopes):
-        return Published(bodies, batch=True)
-    return Published(bodies, [_plain_id(envelope.id) for envelope in envelopes], batch=True)
+        return ParsedEntries(bodies, batch=True)
+    return ParsedEntries(bodies, [_plain_id(envelope.id) for envelope in envelopes], batch=True)
 
 
 def _plain_id(text: str) -> NewId:
@@ -532,9 +530,7 @@ def _check_strings(body: bytes, strings: int) -> None:
     """A decoder keeps the last of two equal names: then the text has more strings than what came out of
     it.
     """
-    if b"\\" in body:
-        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if body.count(b'"') != 2 * strings:
+    if strict_json.without_escapes(body).count(b'"') != 2 * strings:
         raise _NotPlainError
 
 
@@ -568,7 +564,7 @@ def _check_size(size: int, limits: EntryLimits) -> None:
         )
 
 
-_READERS: Final[dict[str, Callable[[bytes, EntryLimits], Published]]] = {
+_READERS: Final[dict[str, Callable[[bytes, EntryLimits], ParsedEntries]]] = {
     "application/json": _json,
     "application/x-ndjson": _ndjson,
     "application/x-www-form-urlencoded": _form,

@@ -11,7 +11,7 @@ import orjson
 from pydantic import Field, model_validator
 
 from app.errors import RefusalError, invalid
-from app.http import projection, query
+from app.http import projection
 from app.http.models import (
     Bound,
     FieldNames,
@@ -29,11 +29,10 @@ from app.http.models import (
 )
 from app.limits import ReadLimits
 from engine import ids, replies
-from engine.commands import Cursor
 from engine.replies import Edges, Entries
 
 Base64 = Annotated[Literal["base64"], Field(description="`base64`: all values are base64")]
-Pairs = Annotated[list[list[str]], Field(description="[name, value], in order, where a name stands twice")]
+Pairs = Annotated[list[list[str]], Field(description="[name, value], in order, where a name occurs twice")]
 OnGap = Literal["report", "fail"]
 
 _EXCLUSIVE: Final = (
@@ -74,14 +73,14 @@ class EntryRange(QueryModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        asked = self.asked()
+        asked = self.effective()
         for one, other in _EXCLUSIVE:
             if one in asked and other in asked:
                 raise wrong(f"it does not go with {other}", at=one)
         return self
 
-    def asked(self) -> set[str]:
-        """The parameters that ask for something: `wait=0` and `reverse=false` go with everything."""
+    def effective(self) -> set[str]:
+        """The parameters that have an effect: `wait=0` and `reverse=false` go with everything."""
         given = self.model_fields_set
         return {name for name in given if name not in ("wait", "reverse") or getattr(self, name)}
 
@@ -111,11 +110,6 @@ class DirectedRange(EntryRange):
     reverse: Annotated[Flag | None, Field(description="from the end to the start")] = None
 
 
-def cursor(text: str, place: str) -> int | Cursor:
-    """`$` or an ID."""
-    return Cursor.LATEST if text == "$" else query.entry_id(text, place)
-
-
 def preferred_wait_ms(prefer_wait_s: int | None, limits: ReadLimits) -> int | None:
     """What Prefer asks for."""
     if prefer_wait_s is not None and prefer_wait_s * 1000 > limits.wait_ms_max:
@@ -126,8 +120,16 @@ def preferred_wait_ms(prefer_wait_s: int | None, limits: ReadLimits) -> int | No
 # ---- what is answered
 
 
+class Meta(ResponseModel):
+    """What an entry keeps beside its fields. `traceparent` is the context of the span that published it, if
+    the gateway traces.
+    """
+
+    traceparent: str = absent()
+
+
 class Entry(ResponseModel):
-    """An entry as it is stored. `pairs` is there where a name stands twice, `encoding` where values are
+    """An entry as it is stored. `pairs` is there where a name occurs twice, `encoding` where values are
     base64.
     """
 
@@ -135,6 +137,7 @@ class Entry(ResponseModel):
     fields: dict[str, str]
     encoding: Base64 = absent()
     pairs: Pairs = absent()
+    meta: Meta = absent()
 
 
 class Page(ResponseModel):
@@ -170,11 +173,12 @@ def gap_text(gap: replies.Gap) -> bytes:
 
 def gap_members(gap: replies.Gap) -> dict[str, str | int | None]:
     """A gap as JSON has it."""
-    return {
+    members: dict[str, str | int | None] = {
         "requested": ids.format(gap.requested),
         "first_available": ids.format(gap.first_available),
         "lost": gap.lost,
     }
+    return members if gap.reason is None else {**members, "reason": gap.reason}
 
 
 WHERE: Final = {

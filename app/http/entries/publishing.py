@@ -6,19 +6,20 @@ the bytes of a body (`entry_bodies` does).
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from fastapi import Depends
+from fastapi import Depends, Header
 from pydantic import Field, model_validator
 
 from app.http.entries import entry_bodies
-from app.http.entries.entry_bodies import Published
+from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.entry_pages import Base64
 from app.http.media import JSON, NDJSON
 from app.http.models import (
     Count,
     EntryId,
     Flag,
+    IdempotencyKey,
     IdText,
     QueryModel,
     RequestModel,
@@ -28,13 +29,19 @@ from app.http.models import (
     wrong,
 )
 from app.http.operations.binder import Body, request_of
-from engine import ids, replies
-from engine.commands import IdempotencyKey, Refs, Trim, XAdd
+from engine import commands, ids, replies
+from engine.commands import Refs, Trim, XAdd
 
-Json = dict[str, Any]
 References = Annotated[
     Literal["keep", "delete", "acked"],
     Field(description="references in pending lists: they stay, go too, or forbid the removal"),
+]
+KeyHeader = Annotated[
+    IdempotencyKey | None,
+    Header(
+        alias="Idempotency-Key",
+        description="a repeated request with the same key and body answers as the first time",
+    ),
 ]
 
 _REF: Final = "#/components/schemas/"
@@ -89,7 +96,7 @@ class _EntryBody(Body):
         "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
     }
 
-    async def read(self, *, digest: bool) -> Published:
+    async def read(self, *, digest: bool) -> ParsedEntries:
         """The entries, and the digest for an idempotency key."""
         request = self.request
         media, limits = request.media_type, request.gateway.entry_limits
@@ -154,7 +161,7 @@ class AddOptions(QueryModel):
     def command(
         self,
         stream: str,
-        published: Published,
+        published: ParsedEntries,
         expected: int | Literal["*"] | None = None,
         key: str | None = None,
     ) -> XAdd:
@@ -165,7 +172,7 @@ class AddOptions(QueryModel):
             ids=published.ids,
             mkstream=not self.nomkstream and expected != "*",
             trim=self.trim,
-            idempotency=IdempotencyKey(key, published.digest) if key is not None else None,
+            idempotency=commands.IdempotencyKey(key, published.digest) if key is not None else None,
             expected_last_id=None if expected == "*" else expected,
         )
 

@@ -41,10 +41,10 @@ def _pair(pair: Json, pointer: str) -> tuple[str, str]:
 
 
 def named_values(value: Object, pointer: str) -> list[tuple[str, str]]:
-    """Those of an object, in which a name stands once."""
+    """Those of an object, in which each name occurs once."""
     twice = strict_json.repeated_name(value)
     if twice is not None:
-        hint = 'the name stands twice: to publish that, send "fields" as a list of [name, value] pairs'
+        hint = 'the name occurs twice: to publish that, send "fields" as a list of [name, value] pairs'
         raise invalid(f"{pointer}/{step(twice)}", hint)
     return [(name, _text(item, f"{pointer}/{step(name)}")) for name, item in value]
 

@@ -15,8 +15,9 @@ from typing import Final, Literal, Protocol
 
 import zstandard
 
+from app.http.responses import Header
+
 Coding = Literal["zstd", "gzip"]
-Header = tuple[bytes, bytes]
 
 # Below, a compressed answer saves less than a millisecond on most networks, and costs one here.
 CODED_BYTES_MIN: Final = 32 << 10

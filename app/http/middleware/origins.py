@@ -24,7 +24,7 @@ _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 EXPOSED: Final = (
     b"Location, Retry-After, WWW-Authenticate, Weir-Request-Id, Weir-Durability, Weir-Next-Id, Weir-More, "
     b"Weir-First-Available, Weir-Generation, Weir-Removed-Upto, Preference-Applied, ETag, "
-    b"Accept-Patch"
+    b"Accept-Patch, RateLimit, RateLimit-Policy"
 )
 _METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 _HEADERS: Final = (
@@ -46,7 +46,7 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 Found = Mapping[bytes, Sequence[bytes]]
 
 
-class Origins:
+class OriginCheck:
     """Refuses foreign origins and sites and, on loopback or with a list, foreign hosts."""
 
     def __init__(self, app: ASGI, settings: Settings) -> None:
@@ -81,7 +81,7 @@ class Origins:
             return
         if "*" not in self._origins and origin not in self._origins:
             raise RefusalError(
-                "origin_refused", "pages from this origin may not call: see the setting allowed_origins"
+                "origin_refused", "pages of this origin may not call the API: see the setting allowed_origins"
             )
         await self._cross(scope, receive, _exposing(send, origins[0]))
 
@@ -150,7 +150,7 @@ def _check_site(scope: Scope, found: Found) -> None:
     ):
         return
     raise RefusalError(
-        "origin_refused", "pages elsewhere may not call or embed this: see the setting allowed_origins"
+        "origin_refused", "pages of other sites may not call or embed this: see the setting allowed_origins"
     )
 
 

@@ -1,4 +1,4 @@
-"""What every answer carries, whatever becomes of the request: an ID, a line in the log, headers that keep it
+"""What every answer carries, also when the request fails: an ID, a line in the log, headers that keep it
 safe.
 
 Knows: request IDs, security headers, how an unexpected exception is answered and logged.
@@ -16,7 +16,16 @@ from typing import Any, Final
 from app import logs
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase, Receive
-from app.http.responses import Response, Scope, Send, refuse
+from app.http.responses import (
+    CODE_STATE,
+    ROUTE_STATE,
+    WAITED_STATE,
+    Response,
+    Scope,
+    Send,
+    refuse,
+)
+from app.metrics.counters import TIMES_MAX
 from engine import EngineError
 
 ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -30,6 +39,9 @@ SAFETY: Final = (
     _POLICY,
 )
 CLIENT_LEFT_STATUS: Final = 499
+SWITCHED_STATUS: Final = 101
+# The label of requests that no operation answered.
+NO_ROUTE: Final = "other"
 
 
 class RequestIds:
@@ -42,7 +54,12 @@ class RequestIds:
         self._prefix = os.urandom(6).hex()
         self._serials = count(1)
         settings = gateway.settings
+        # Looked up once: they are used for each request.
+        self._monotonic = gateway.clock.monotonic
+        self._requests, self._times = gateway.counters.requests, gateway.counters.times
         self._lines = logs.RequestLog(settings.log_requests, settings.log_level, settings.log_format)
+        # Looked up once, as above: from this status on a request gets a line.
+        self.logged_from = self._lines.least_status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = self._request_id(scope)
@@ -57,7 +74,9 @@ class RequestIds:
             await refuse(as_refusal(error, request_id), request_id)(scope, receive, sending)
         if not sending.status:
             sending.status = CLIENT_LEFT_STATUS
-        path = scope["raw_path"].decode("latin-1")
+        path, state = scope["raw_path"].decode("latin-1"), scope["state"]
+        # How long it waited for entries, or stayed open, says nothing of the gateway.
+        waited = WAITED_STATE in state or sending.status == SWITCHED_STATUS
         self.note(
             request_id,
             scope["method"],
@@ -65,6 +84,9 @@ class RequestIds:
             status=sending.status,
             sent_bytes=sending.bytes,
             began_s=began_s,
+            route=state.get(ROUTE_STATE, NO_ROUTE),
+            code=state.get(CODE_STATE, ""),
+            waited=waited,
         )
 
     def flush(self) -> None:
@@ -87,14 +109,45 @@ class RequestIds:
         response = refuse(refusal, request_id)
         response.raw_headers += [(b"weir-request-id", request_id.encode()), *SAFETY]
         now_s, length = self._gateway.clock.monotonic(), len(response.body)
-        self.note(request_id, "-", "-", status=response.status_code, sent_bytes=length, began_s=now_s)
+        self.note(
+            request_id,
+            "-",
+            "-",
+            status=response.status_code,
+            sent_bytes=length,
+            began_s=now_s,
+            route=NO_ROUTE,
+            code=refusal.code,
+        )
         return response
 
-    def note(
-        self, request_id: str, method: str, path: str, *, status: int, sent_bytes: int, began_s: float
+    def count(self, route: str, status: int, began_s: float | None) -> None:
+        """Count how a request ended that began then; None for one whose time says nothing."""
+        self._requests[route][status] += 1
+        if began_s is not None:
+            times = self._times.noted
+            times.append(self._monotonic() - began_s)
+            if len(times) >= TIMES_MAX:
+                self._times.count()
+
+    def note(  # noqa: PLR0913 - what there is to say of a request
+        self,
+        request_id: str,
+        method: str,
+        path: str,
+        *,
+        status: int,
+        sent_bytes: int,
+        began_s: float,
+        route: str,
+        code: str = "",
+        waited: bool = False,
     ) -> None:
-        """Log how a request ended, if that is wanted."""
-        if not self._lines.wants(status):
+        """Count how a request ended, and log it if that is wanted. `code` is that of its refusal."""
+        self.count(route, status, None if waited else began_s)
+        if code:
+            self._gateway.counters.rejected[code] += 1
+        if status < self.logged_from:
             return
         clock = self._gateway.clock
         self._lines.note(
@@ -141,7 +194,7 @@ class _Sending:
 
 @lru_cache(maxsize=2)
 def _iso(wall_ms: int) -> str:
-    """The same for many lines."""
+    """The time of a line. Lines that are written in the same millisecond share it."""
     moment = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return moment.removesuffix("+00:00") + "Z"
 
@@ -152,5 +205,7 @@ def as_refusal(error: Exception, request_id: str) -> RefusalError:
         return error
     if isinstance(error, EngineError):
         return to_refusal(error)
-    logs.get().error("unexpected", request_id=request_id, error=repr(error), trace=logs.trace(error))
+    remedy = "report this line: a request has met an error of the gateway"
+    trace = logs.trace(error)
+    logs.get().error("unexpected", request_id=request_id, error=repr(error), trace=trace, remedy=remedy)
     return RefusalError("internal", "something went wrong; the gateway's log has more under this request_id")

@@ -69,7 +69,8 @@ class Body:
 
 class Binder:
     """Reads the arguments of one endpoint from requests. `path_names` are the parameters of its path; an
-    operation that is `lenient` takes any query, the body of one that is `bodiless` has no members.
+    operation that is `lenient` takes any query, since browsers and probes add parameters of their own; the
+    body of one that is `bodiless` has no members.
     """
 
     _request: str | None = None
@@ -251,18 +252,18 @@ def _parse(body: bytes, depth_max: int) -> Any:  # noqa: ANN401 - JSON
             value = orjson.loads(body)
         except orjson.JSONDecodeError:
             value = None
-        # As many colons as members: no other object, and no member stands twice.
+        # As many colons as members: no other object, and no member occurs twice.
         if isinstance(value, dict) and body.count(b":") == len(value):
             return value
     return plain(strict_json.parse(body, depth_max=depth_max), "")
 
 
 def plain(value: object, pointer: str) -> Any:  # noqa: ANN401 - JSON
-    """The value with dictionaries and numbers of Python's. Raises 422 for a member that stands twice."""
+    """The value with dictionaries and numbers of Python's. Raises 422 for a member that occurs twice."""
     if isinstance(value, Object):
         twice = strict_json.repeated_name(value)
         if twice is not None:
-            place = ErrorLocation("pointer", f"{pointer}/{step(twice)}", "the member stands twice")
+            place = ErrorLocation("pointer", f"{pointer}/{step(twice)}", "the member occurs twice")
             raise RefusalError("invalid", f"{place.name}: {place.detail}", places=[place])
         return {name: plain(one, f"{pointer}/{step(name)}") for name, one in value}
     if isinstance(value, list):
@@ -297,6 +298,8 @@ def _sentence(kind: str, context: Mapping[str, Any], message: str, known: str) -
         return f"it is one of {context['expected'].replace(' or ', ', ')}".replace("'", "")
     if kind == "extra_forbidden":
         return f"unknown member; known here: {known}" if known else "unknown member"
+    if kind == "value_error":
+        return str(context["error"])
     return _SENTENCES.get(kind, message)
 
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 from app.auth import Access, Rule
 from app.http.operations.binder import Binder
 from app.http.operations.options import Json, Options
-from app.http.operations.refusals import problem, refusals
+from app.http.operations.refusals import describe_header, problem, refusals
 
 _PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the change is on disk"
-_DURABILITY: Final = "`fsync`: the change is on disk; `os`: the operating system has it"
+_DURABILITY: Final = "`fsync`: the change is on disk; `os`: the system has it; else `backend_durability`"
 
 _ETAG: Final = "the entity tag of what is shown, for If-None-Match and If-Match"
 
@@ -49,13 +49,13 @@ def describe_responses(rule: Rule, options: Options, binder: Binder) -> dict[int
         headers["ETag"] = _ETAG
     done: Json = {"description": "Done", **options.get("answers", {})}
     if headers:
-        done["headers"] = {name: _header(text) for name, text in headers.items()}
+        done["headers"] = {name: describe_header(text) for name, text in headers.items()}
     model = options.get("model")
     also: dict[int | str, Json] = {}
     for status, words in options.get("also", {}).items():
         also[status] = {**done, "description": words} | ({"model": model} if model is not None else {})
     if options.get("conditional"):
-        also[304] = {"description": "The client has it already", "headers": {"ETag": _header(_ETAG)}}
+        also[304] = {"description": "The client has it already", "headers": {"ETag": describe_header(_ETAG)}}
     codes = refusals(
         options.get("refusals", ()),
         is_open=rule is Access.OPEN,
@@ -71,7 +71,3 @@ def describe_responses(rule: Rule, options: Options, binder: Binder) -> dict[int
             **problem(("unknown_parameter",)),
         }
     return {options.get("status", 200): done, **also, **codes}
-
-
-def _header(description: str) -> Json:
-    return {"description": description, "schema": {"type": "string"}}

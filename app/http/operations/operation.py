@@ -8,15 +8,16 @@ import inspect
 import re
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi.routing import APIRoute
 from starlette import requests, responses
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from app.auth import Access, Action, Rule
+from app.auth.rate_limiter import Meter
 from app.errors import RefusalError
-from app.gateway import ClientLeftError, Gateway
+from app.gateway import ClientLeftError, Phase
 from app.http import media
 from app.http.conditional import revalidate, tag_of
 from app.http.media import JSON, MERGE_PATCH
@@ -25,7 +26,7 @@ from app.http.operations.binder import Binder, Endpoint
 from app.http.operations.description import describe_extra, describe_responses
 from app.http.operations.options import Handler, Options
 from app.http.requests import Request
-from app.http.responses import NoResponse, Response, refuse
+from app.http.responses import ROUTE_STATE, NoResponse, Response, StreamingResponse, refuse
 
 _PATH_NAME: Final = re.compile(r"\{(\w+)")
 _ENTRY_ID: Final = re.compile(r"/entries/\{id\}")
@@ -52,6 +53,8 @@ class Operation(APIRoute):
     ) -> None:
         self.method = method
         self.template = path
+        # In metrics and traces: never a stream's name.
+        self.label = f"{method} {path}"
         self.rule = rule
         self.fast = options.get("fast", False)
         self.coalesced = options.get("coalesced", False)
@@ -59,16 +62,15 @@ class Operation(APIRoute):
         self._is_conditional = options.get("conditional", False)
         self._forms = options.get("forms", {})
         self.end = options.get("end")
+        self._is_central = options.get("central", False)
+        self._audited = options.get("audited", _audited(method, rule))
         self.offers = (JSON, *self._forms) if self._forms else options.get("offers", ())
-        names = frozenset(_PATH_NAME.findall(path))
-        # Browsers and probes add parameters of their own to pages that are open to all.
-        lenient, bodiless = rule is Access.OPEN, options.get("bodiless", False)
-        self.binder = Binder(endpoint, names, lenient=lenient, bodiless=bodiless)
+        names, lenient = frozenset(_PATH_NAME.findall(path)), rule is Access.OPEN
+        self.binder = Binder(endpoint, names, lenient=lenient, bodiless=options.get("bodiless", False))
         own_body = self.binder.own_body
         self.described = (*options.get("described", ()), *(own_body.models if own_body else ()))
         summary, _, description = inspect.cleandoc(endpoint.__doc__ or "").partition("\n\n")
         super().__init__(
-            # `…/entries/delete` is a path of its own for every method: no entry has this ID.
             _ENTRY_ID.sub("/entries/{id:entry}", path),
             endpoint,
             methods=[method],
@@ -79,7 +81,7 @@ class Operation(APIRoute):
             status_code=options.get("status", 200),
             response_model=options.get("model"),
             response_description="Done",
-            # The one has a body of JSON, the other none but what `answers` says.
+            # Without a model there is no body but what `answers` says.
             response_class=responses.Response if options.get("model") is None else responses.JSONResponse,
             include_in_schema=not self.hidden,
             responses=describe_responses(rule, options, self.binder),
@@ -90,29 +92,62 @@ class Operation(APIRoute):
         """FastAPI's own would bind and validate a second time, ten times as slowly."""
 
         async def endpoint(incoming: requests.Request) -> Response:
-            gateway: Gateway = incoming.scope["state"]["gateway"]
-            called = partial(Request, gateway, incoming.scope, incoming.receive, incoming.path_params)
-            return await self.respond(called, incoming.scope["state"]["request_id"])
+            state = incoming.scope["state"]
+            state[ROUTE_STATE] = self.label
+            called = partial(
+                Request, state["gateway"], incoming.scope, incoming.receive, incoming.path_params
+            )
+            return await self.respond(called, state["request_id"])
 
         return endpoint
 
     async def respond(self, called: Callable[[], Request], request_id: str) -> Response:
         """Authorise, run the operation, and turn every exception into an answer."""
-        request = None
+        request, forwarded = None, False
         try:
             request = called()
             if self.rule is not Access.OPEN:
                 await request.authenticate(tickets=request.query_tickets if self.end is not None else ())
+                request.take()
                 if isinstance(self.rule, Action):
                     names = request.names.get
                     request.require(self.rule, names("stream"), names("group"), names("consumer"))
                 # Before the body is read: a gateway that is starting or stopping takes none.
                 request.check_ready()
-            return await self.handler(request)
+            forward = request.gateway.processes.forward
+            if self._is_central and forward is not None and request.gateway.phase is Phase.READY:
+                forwarded = True
+                response = cast("Response", await forward(self.label, request))
+            else:
+                response = await self.handler(request)
+            if request.meter is not None:
+                response = _counted(request.meter, response)
         except ClientLeftError:
-            return NoResponse()
+            response = NoResponse()
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-            return self._refused(request, as_refusal(error, request_id), request_id)
+            response = self._refused(request, as_refusal(error, request_id), request_id)
+        if request is not None and not forwarded:
+            self._audit(request, response)
+        return response
+
+    async def run(self, request: Request) -> Response:
+        """Run it for a front, which has authorised its caller."""
+        try:
+            response = await self.handler(request)
+        except Exception as error:  # noqa: BLE001 - as above
+            response = self._refused(request, as_refusal(error, request.request_id), request.request_id)
+        self._audit(request, response)
+        return response
+
+    def _audit(self, request: Request, response: Response) -> None:
+        """Have the audit log say what was done: what its handler has noted, else what its path names."""
+        if not self._audited and not request.has_actions:
+            return
+        if self._audited and not request.has_actions:
+            made = [value.decode() for name, value in response.raw_headers if name == b"location"]
+            facts: dict[str, object] = {**request.names, **({"made": made[0]} if made else {})}
+            request.note_action(self._audited, self.operation_id, **facts)
+        request.end_actions(response.status_code, response.code)
 
     def _refused(self, request: Request | None, refusal: RefusalError, request_id: str) -> Response:
         is_passing = refusal.retryable and request is not None and request.asks_for_events(self.offers)
@@ -122,6 +157,8 @@ class Operation(APIRoute):
             # SDKs of the command API look for `error`.
             refusal.members["error"] = refusal.members.get("redis_error") or f"ERR {refusal.detail}"
         response = refuse(refusal, request_id)
+        if request is not None and request.meter is not None:
+            _limits_shown(request.meter, response)
         if self.method == "PATCH" and refusal.code == "unsupported_media_type":
             response.raw_headers.append(ACCEPT_PATCH)
         return response
@@ -138,6 +175,26 @@ class Operation(APIRoute):
         if self._is_conditional:
             return revalidate(request, result, result.tag or tag_of(result.body))
         return result
+
+
+def _audited(method: str, rule: Rule) -> str:
+    """The action of an operation in the audit log, empty where it has no line there."""
+    is_audited = method not in ("GET", "HEAD") and rule in (Action.MANAGE, Action.ADMIN)
+    return str(rule.value) if is_audited else ""
+
+
+def _counted(meter: Meter, response: Response) -> Response:
+    """Count the bytes of an answer against its caller's rate."""
+    if isinstance(response, StreamingResponse):
+        response.slow_down(meter.charge)
+    else:
+        meter.charge(len(response.body))
+    return _limits_shown(meter, response)
+
+
+def _limits_shown(meter: Meter, response: Response) -> Response:
+    response.raw_headers = [*response.raw_headers, *meter.headers()]
+    return response
 
 
 def bound(path: str, endpoint: Endpoint) -> Handler:

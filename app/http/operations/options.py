@@ -31,7 +31,8 @@ class Options(TypedDict, total=False):
     `described` are the models that it refers to.
     `refused` is the shape of some answers with status 400 beside the problem. `bodiless`: it takes no body,
     or an object without members. `conditional`: its answer has an ETag; it is 304 where If-None-Match
-    names that.
+    names that. `audited`: the audit log has it, as those that need `manage` or `admin`; this is its action.
+    `central`: with fronts, the engine's process runs it, which alone knows what it is about.
     """
 
     model: type[Any] | None
@@ -53,3 +54,5 @@ class Options(TypedDict, total=False):
     refused: type[BaseModel]
     bodiless: bool
     conditional: bool
+    audited: str
+    central: bool

@@ -5,19 +5,33 @@ Knows: which codes come with having a query, a body, an effect. Must never know:
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from app.errors import CODES, slug
+from app.http.operations.options import Json
 
 _PROBLEM: Final = "application/problem+json"
 # The component of refusals whose status an operation does not name.
 _OTHER: Final = "OtherRefusal"
-_ANYWHERE: Final = ("unknown_parameter", "invalid_name", "unauthenticated", "forbidden", "origin_refused")
+_ANYWHERE: Final = (
+    *("unknown_parameter", "invalid_name", "unauthenticated", "forbidden", "origin_refused"),
+    "rate_limited",
+)
 _WITH_BODY: Final = ("malformed_json", "body_too_large", "unsupported_media_type", "invalid")
-_WITH_ENGINE: Final = ("starting", "restarting", "draining", "storage_failed")
-_WITH_WRITES: Final = ("storage_full", "memory_full")
+_WITH_ENGINE: Final = (
+    *("starting", "restarting", "draining", "storage_failed"),
+    *("backend_unavailable", "not_supported_by_backend"),
+)
+_WITH_WRITES: Final = ("not_replicated", "storage_full", "memory_full", "quota_exceeded")
 
-Json = dict[str, Any]
+_TOO_MANY: Final = 429
+# What draft-ietf-httpapi-ratelimit-headers has for limits.
+_LIMIT_HEADERS: Final = {
+    "Retry-After": "seconds after which the request may be sent again",
+    "RateLimit-Policy": 'the caller\'s limits, where it has some: `"requests";q=100;w=10` allows 100 at once '
+    'and as many in each 10 seconds; `"bytes"` the same of bytes',
+    "RateLimit": 'what is left of each: `"requests";r=40;t=6` allows 40 now, and all in 6 seconds',
+}
 
 
 def refusals(
@@ -43,6 +57,11 @@ def refusals(
     return {**found, "default": _reference(_OTHER, "Any other refusal")}
 
 
+def describe_header(description: str) -> Json:
+    """A header of an answer."""
+    return {"description": description, "schema": {"type": "string"}}
+
+
 def _reference(name: str, words: str) -> Json:
     """A component, with what it means here: OpenAPI 3.1 allows a description beside a reference."""
     return {"$ref": f"#/components/responses/{name}", "description": words}
@@ -57,9 +76,12 @@ def components() -> dict[str, Json]:
     found: dict[str, list[str]] = {}
     for code, kind in CODES.items():
         found.setdefault(_name(kind.status), []).append(code)
-    named = {
+    named: dict[str, Json] = {
         name: {"description": "Refused: " + "; ".join(CODES[code].title for code in codes), **problem(codes)}
         for name, codes in found.items()
+    }
+    named[_name(_TOO_MANY)]["headers"] = {
+        name: describe_header(text) for name, text in _LIMIT_HEADERS.items()
     }
     return {**named, _OTHER: {"description": "Refused: its code says why", **problem(("internal",))}}
 

@@ -15,32 +15,39 @@ class RouteTable:
     """
 
     def __init__(self, routes: Sequence[Operation]) -> None:
-        self._routes: Final[dict[tuple[str, int, str], list[_Shape]]] = {}
+        shapes: dict[str, _Shape] = {}
         for route in routes:
-            if route.fast:
-                shape = _Shape(route)
-                key = route.method, len(shape.words), shape.words[-1] or ""
-                self._routes.setdefault(key, []).append(shape)
+            shapes.setdefault(route.template, _Shape(route.template)).routes[route.method] = route
+        # By the number of their segments and the last of them, None where it is a name.
+        self._shapes: Final[dict[tuple[int, str | None], list[_Shape]]] = {}
+        for shape in shapes.values():
+            self._shapes.setdefault((len(shape.words), shape.words[-1]), []).append(shape)
 
     def find(self, method: str, segments: Sequence[str]) -> tuple[Operation, Mapping[str, str]] | None:
         """The operation of a request, by the decoded segments of its path, and its names."""
         if not segments:
             return None
-        for shape in self._routes.get((method, len(segments), segments[-1]), ()):
-            if all(
-                word is None or word == segment for word, segment in zip(shape.words, segments, strict=True)
-            ):
-                return shape.route, {name: segments[place] for name, place in shape.names}
+        # A word in a path goes before a name in its place, by any method.
+        for last in (segments[-1], None):
+            for shape in self._shapes.get((len(segments), last), ()):
+                if all(
+                    word is None or word == segment
+                    for word, segment in zip(shape.words, segments, strict=True)
+                ):
+                    route = shape.routes.get(method)
+                    if route is None or not route.fast:
+                        return None
+                    return route, {name: segments[place] for name, place in shape.names}
         return None
 
 
 class _Shape:
-    """A route's path in segments: words, and None where a name stands."""
+    """A path in segments: words, and None where a name stands; its operations by their methods."""
 
-    __slots__ = ("names", "route", "words")
+    __slots__ = ("names", "routes", "words")
 
-    def __init__(self, route: Operation) -> None:
-        self.route = route
-        pieces = route.template[1:].split("/")
+    def __init__(self, template: str) -> None:
+        pieces = template[1:].split("/")
         self.words = [None if piece.startswith("{") else piece for piece in pieces]
         self.names = [(piece[1:-1], place) for place, piece in enumerate(pieces) if piece.startswith("{")]
+        self.routes: dict[str, Operation] = {}

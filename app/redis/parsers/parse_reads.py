@@ -6,8 +6,10 @@ Must never know: what is in a stream, how long a read may wait.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from app.redis.parsers.words import (
     Words,
@@ -106,7 +108,7 @@ def xreadgroup(words: Words) -> CommandRequest:
                 missing=lambda stream, _: errors.no_group_in_read(stream, group),
             )
             # A caller that may not read one of the other streams learns nothing about these.
-            return replace(found, streams=tuple(dict.fromkeys(keys)))
+            return msgspec.structs.replace(found, streams=tuple(dict.fromkeys(keys)))
     return for_engine(
         XReadGroup(
             group=group,

@@ -6,11 +6,11 @@ Must never know: the bounds of a setting, what is in a stream.
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from app.glob import Glob
 from app.redis import replies
-from app.redis.parsers import help as help_texts
 from app.redis.parsers.scan import Bookmarks
 from app.redis.parsers.words import (
     INTEGER_MAX,
@@ -26,7 +26,7 @@ from app.redis.parsers.words import (
     wrong_arity,
 )
 from app.redis.request import CommandRequest, Visible, at_once, for_engine, for_names
-from app.redis.resp import Resp
+from app.redis.resp import Pairs, Resp
 from engine import EngineError, errors
 from engine.commands import (
     ConfigGet,
@@ -47,6 +47,15 @@ from engine.replies import ConfigValues, Listing, Reply
 _SETTINGS: Final = frozenset(
     {"stream-node-max-bytes", "stream-node-max-entries", "stream-idmp-duration", "stream-idmp-maxsize"}
 )
+# What CONFIG GET shows beside them: the gateway's own settings, which are given at its start.
+FIXED_SETTINGS: Final = frozenset(
+    {
+        *("appendfsync", "appendonly", "cluster-enabled", "databases", "latency-monitor-threshold"),
+        *("maxclients", "maxmemory", "maxmemory-policy", "port", "proto-max-bulk-len", "save"),
+        *("slowlog-log-slower-than", "slowlog-max-len", "timeout"),
+    }
+)
+_EVENTS_SETTING: Final = "notify-keyspace-events"
 _MEMORY_SETTING: Final = "stream-node-max-bytes"
 _MEMORY: Final = re.compile(r"([0-9]{1,20})(b|k|kb|m|mb|g|gb)?", re.IGNORECASE)
 _MEMORY_UNITS: Final = {
@@ -106,26 +115,6 @@ def xinfo_consumers(words: Words) -> CommandRequest:
     return for_engine(XInfoConsumers(stream=stream_name(key), group=group_name(group)))
 
 
-def xgroup_help(_: Words) -> CommandRequest:
-    """XGROUP HELP."""
-    return at_once(lambda _: list(help_texts.lines("xgroup")))
-
-
-def xinfo_help(_: Words) -> CommandRequest:
-    """XINFO HELP."""
-    return at_once(lambda _: list(help_texts.lines("xinfo")))
-
-
-def config_help(_: Words) -> CommandRequest:
-    """CONFIG HELP."""
-    return at_once(lambda _: list(help_texts.lines("config")))
-
-
-def command_help(_: Words) -> CommandRequest:
-    """COMMAND HELP."""
-    return at_once(lambda _: list(help_texts.lines("command")))
-
-
 def delete(words: Words) -> CommandRequest:
     """DEL key [key …]; UNLINK is the same."""
     return for_engine(Delete(streams=stream_names(words.rest())), replies.count)
@@ -183,12 +172,14 @@ def scan(words: Words) -> CommandRequest:
 
     def shape(reply: Reply, visible: Visible) -> Resp:
         assert isinstance(reply, Listing), "ListStreams lists"
-        cursor = 0 if reply.next is None else _BOOKMARKS.put(reply.next)
-        found = _matching(reply.names, glob, visible) if streams_too else []
+        # Hidden names count for nothing: a page that ended because of them would show that there are some.
+        readable = filter(visible, reply.names)
+        page = [*islice(readable, min(count, _SCAN_COUNT_MAX))]
+        cursor = 0 if next(readable, None) is None else _BOOKMARKS.put(page[-1])
+        found = _matching(page, glob, visible) if streams_too else []
         return [b"%d" % cursor, found]
 
-    command = ListStreams(prefix=_prefix(glob), after=after, limit=min(count, _SCAN_COUNT_MAX))
-    return for_names(command, shape)
+    return for_names(ListStreams(prefix=_prefix(glob), after=after), shape)
 
 
 def _cursor(word: bytes) -> int:
@@ -214,15 +205,15 @@ def _matching(names: Sequence[str], glob: Glob, visible: Visible) -> list[Resp]:
 
 
 def config_get(words: Words) -> CommandRequest:
-    """CONFIG GET pattern [pattern …]: the settings of streams; other names give nothing."""
+    """CONFIG GET pattern [pattern …]: what exists of Redis's settings; other names give nothing."""
     words.take()
     globs = [_glob(pattern.lower()) for pattern in words.rest()]
 
     def shape(reply: Reply) -> Resp:
         assert isinstance(reply, ConfigValues), "ConfigGet gives the settings"
-        named = [(name.encode(), b"%d" % value) for name, value in reply.values]
+        named = [(name.encode(), str(value).encode()) for name, value in reply.values]
         shown = [pair for pair in named if any(glob.matches(pair[0]) for glob in globs)]
-        return [part for pair in shown for part in pair]
+        return Pairs(part for pair in shown for part in pair)
 
     return for_engine(ConfigGet(), shape)
 
@@ -236,6 +227,11 @@ def config_set(words: Words) -> CommandRequest:
     given = words.rest()
     for raw_name, raw_value in zip(given[::2], given[1::2], strict=True):
         name = raw_name.decode(errors="replace").lower()
+        if name == _EVENTS_SETTING and raw_value:
+            # Subscribers get those of streams in any case.
+            continue
+        if name in FIXED_SETTINGS or name == _EVENTS_SETTING:
+            raise _config_failed(name, "can't set immutable config")
         if name not in _SETTINGS:
             raise errors.invalid(
                 f"ERR Unknown option or number of arguments for CONFIG SET - '{echo(raw_name)}'"

@@ -5,10 +5,22 @@ Must never know: what a command does with its words.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
-from app.redis.parsers import parse_entries, parse_groups, parse_reads, parse_server
+import msgspec
+
+from app.redis.parsers import (
+    absent,
+    parse_dumps,
+    parse_entries,
+    parse_groups,
+    parse_lifetimes,
+    parse_names,
+    parse_reads,
+    parse_server,
+    parse_usage,
+)
+from app.redis.parsers import help as help_texts
 from app.redis.parsers.words import Words, unknown_command, unknown_subcommand, wrong_arity
 from app.redis.request import Action, CommandRequest, at_once, discarded
 from engine import EngineError
@@ -33,6 +45,10 @@ _MANAGE: Final[tuple[Action, ...]] = ("manage",)
 _ADMIN: Final[tuple[Action, ...]] = ("admin",)
 
 
+def _help(container: str) -> CommandRow:
+    return CommandRow(2, _NOBODY, lambda _: at_once(lambda _: list(help_texts.lines(container))))
+
+
 def _command_count(_: Words) -> CommandRequest:
     return at_once(lambda _: len({name.partition("|")[0] for name in COMMANDS}))
 
@@ -42,8 +58,8 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "xlen": CommandRow(2, _READ, parse_entries.xlen),
     "xrange": CommandRow(-4, _READ, parse_entries.xrange),
     "xrevrange": CommandRow(-4, _READ, parse_entries.xrevrange),
-    "xdel": CommandRow(-3, _MANAGE, parse_entries.xdel),
-    "xdelex": CommandRow(-5, _MANAGE, parse_entries.xdelex),
+    "xdel": CommandRow(-3, _WRITE, parse_entries.xdel),
+    "xdelex": CommandRow(-5, _WRITE, parse_entries.xdelex),
     "xtrim": CommandRow(-4, _MANAGE, parse_entries.xtrim),
     "xsetid": CommandRow(-3, _MANAGE, parse_entries.xsetid),
     "xcfgset": CommandRow(-2, _MANAGE, parse_entries.xcfgset),
@@ -51,7 +67,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "xread": CommandRow(-4, _READ, parse_reads.xread),
     "xreadgroup": CommandRow(-7, _CONSUME, parse_reads.xreadgroup),
     "xack": CommandRow(-4, _CONSUME, parse_groups.xack),
-    "xackdel": CommandRow(-6, ("consume", "manage"), parse_groups.xackdel),
+    "xackdel": CommandRow(-6, ("consume", "write"), parse_groups.xackdel),
     "xnack": CommandRow(-7, _CONSUME, parse_groups.xnack),
     "xpending": CommandRow(-3, _READ, parse_groups.xpending),
     "xclaim": CommandRow(-6, _CONSUME, parse_groups.xclaim),
@@ -62,29 +78,54 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     # XREADGROUP creates its consumer too.
     "xgroup|createconsumer": CommandRow(5, _CONSUME, parse_groups.xgroup_createconsumer),
     "xgroup|delconsumer": CommandRow(5, _MANAGE, parse_groups.xgroup_delconsumer),
-    "xgroup|help": CommandRow(2, _NOBODY, parse_server.xgroup_help),
+    "xgroup|help": _help("xgroup"),
     "xinfo|stream": CommandRow(-3, _READ, parse_server.xinfo_stream),
     "xinfo|groups": CommandRow(3, _READ, parse_server.xinfo_groups),
     "xinfo|consumers": CommandRow(4, _READ, parse_server.xinfo_consumers),
-    "xinfo|help": CommandRow(2, _NOBODY, parse_server.xinfo_help),
+    "xinfo|help": _help("xinfo"),
     "del": CommandRow(-2, _MANAGE, parse_server.delete),
     "unlink": CommandRow(-2, _MANAGE, parse_server.delete),
+    "expire": CommandRow(-3, _MANAGE, parse_lifetimes.EXPIRE),
+    "expireat": CommandRow(-3, _MANAGE, parse_lifetimes.EXPIREAT),
+    "pexpire": CommandRow(-3, _MANAGE, parse_lifetimes.PEXPIRE),
+    "pexpireat": CommandRow(-3, _MANAGE, parse_lifetimes.PEXPIREAT),
+    "persist": CommandRow(2, _MANAGE, parse_lifetimes.persist),
+    "ttl": CommandRow(2, _READ, parse_lifetimes.TTL),
+    "pttl": CommandRow(2, _READ, parse_lifetimes.PTTL),
+    "expiretime": CommandRow(2, _READ, parse_lifetimes.EXPIRETIME),
+    "pexpiretime": CommandRow(2, _READ, parse_lifetimes.PEXPIRETIME),
+    "rename": CommandRow(3, _MANAGE, parse_names.rename),
+    "renamenx": CommandRow(3, _MANAGE, parse_names.renamenx),
+    # Groups and pending entries are copied too.
+    "copy": CommandRow(-3, ("read", "manage"), parse_names.copy),
+    # And all of that is in a dump.
+    "dump": CommandRow(2, _READ, parse_dumps.dump_stream),
+    "restore": CommandRow(-4, ("write", "manage"), parse_dumps.restore),
     "exists": CommandRow(-2, _READ, parse_server.exists),
     "type": CommandRow(2, _READ, parse_server.type_of),
     "keys": CommandRow(2, _READ, parse_server.keys),
     "scan": CommandRow(-2, _READ, parse_server.scan),
     "dbsize": CommandRow(1, _READ, parse_server.dbsize),
     "flushall": CommandRow(-1, _ADMIN, parse_server.flushall),
+    # There is one database.
+    "flushdb": CommandRow(-1, _ADMIN, parse_server.flushall),
+    "object|encoding": CommandRow(3, _READ, parse_usage.object_encoding),
+    "object|freq": CommandRow(3, _READ, parse_usage.object_freq),
+    "object|idletime": CommandRow(3, _READ, parse_usage.object_idletime),
+    "object|refcount": CommandRow(3, _READ, parse_usage.object_refcount),
+    "object|help": _help("object"),
+    "memory|usage": CommandRow(-3, _READ, parse_usage.memory_usage),
+    "memory|help": _help("memory"),
     "config|get": CommandRow(-3, _ADMIN, parse_server.config_get),
     "config|set": CommandRow(-4, _ADMIN, parse_server.config_set),
-    "config|help": CommandRow(2, _NOBODY, parse_server.config_help),
+    "config|help": _help("config"),
     "ping": CommandRow(-1, _NOBODY, parse_server.ping),
     "echo": CommandRow(2, _NOBODY, parse_server.echo_back),
     "time": CommandRow(1, _NOBODY, parse_server.time),
     "wait": CommandRow(3, _NOBODY, parse_server.wait),
     "waitaof": CommandRow(4, _NOBODY, parse_server.waitaof),
     "command|count": CommandRow(2, _NOBODY, _command_count),
-    "command|help": CommandRow(2, _NOBODY, parse_server.command_help),
+    "command|help": _help("command"),
 }
 
 _CONTAINERS: Final = frozenset(name.partition("|")[0] for name in COMMANDS if "|" in name)
@@ -106,7 +147,7 @@ def look_up(words: Sequence[bytes]) -> str:
             raise unknown_subcommand(container, words[1])
     # A bar in the word itself does not make it a subcommand.
     elif name not in COMMANDS or "|" in name:
-        raise unknown_command(words)
+        raise unknown_command(words, absent.hint(name))
     arity = COMMANDS[name].arity
     if len(words) != arity and not len(words) >= -arity > 0:
         raise wrong_arity(name)
@@ -126,7 +167,7 @@ def parse(words: Sequence[bytes]) -> CommandRequest:
     """
     name = look_up(words)
     row = COMMANDS[name]
-    return replace(row.parse(Words(words)), name=name, actions=row.actions)
+    return msgspec.structs.replace(row.parse(Words(words)), name=name, actions=row.actions)
 
 
 def parse_each(commands: Sequence[Sequence[bytes]]) -> list[CommandRequest | EngineError]:
@@ -134,18 +175,15 @@ def parse_each(commands: Sequence[Sequence[bytes]]) -> list[CommandRequest | Eng
     return [_parse_or_refusal(words) for words in commands]
 
 
-def parse_transaction(commands: Sequence[Sequence[bytes]]) -> list[CommandRequest | EngineError]:
-    """Parse the commands of MULTI … EXEC; an invalid command fails alone.
-
-    Raises `EngineError` EXECABORT where a command is unknown or has a wrong number of words: nothing is to
-    run.
+def check_transaction(commands: Sequence[Sequence[bytes]]) -> None:
+    """Raise `EngineError` EXECABORT if one of these is unknown or has a wrong number of words: of a
+    transaction with it nothing is to run.
     """
     for place, words in enumerate(commands):
         try:
             look_up(words)
         except EngineError as refusal:
             raise discarded(refusal, place) from refusal
-    return parse_each(commands)
 
 
 def _parse_or_refusal(words: Sequence[bytes]) -> CommandRequest | EngineError:

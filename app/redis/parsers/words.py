@@ -115,7 +115,8 @@ def entry_id(word: bytes, *, missing_sequence: int = 0) -> int:
 
 def entry_ids(words: Sequence[bytes]) -> list[int]:
     """All the IDs, or the refusal of the first malformed one."""
-    return [entry_id(word) for word in words]
+    found = ids.parse_each(words) if len(words) > 1 else None
+    return [entry_id(word) for word in words] if found is None else found
 
 
 def id_or_edge(word: bytes, *, missing_sequence: int = 0) -> int:
@@ -172,8 +173,8 @@ def wrong_arity(command: str) -> EngineError:
     return errors.invalid(f"ERR wrong number of arguments for '{command}' command")
 
 
-def unknown_command(words: Sequence[bytes]) -> EngineError:
-    """The first arguments are shown too, 128 bytes of them in all."""
+def unknown_command(words: Sequence[bytes], hint: str = "") -> EngineError:
+    """The first arguments are shown too, 128 bytes of them in all; then what to do instead."""
     shown = b""
     for word in words[1:]:
         if len(shown) >= _ECHO_BYTES_MAX:
@@ -181,7 +182,8 @@ def unknown_command(words: Sequence[bytes]) -> EngineError:
         room = _ECHO_BYTES_MAX - len(shown)
         shown += b"'%b' " % word[:room].partition(b"\0")[0]
     arguments = shown.decode(errors="replace").replace("\r", " ").replace("\n", " ")
-    return errors.invalid(f"ERR unknown command '{echo(words[0])}', with args beginning with: {arguments}")
+    sentence = f"ERR unknown command '{echo(words[0])}', with args beginning with: {arguments}"
+    return errors.invalid(f"{sentence}({hint})" if hint else sentence)
 
 
 def unknown_subcommand(container: str, word: bytes) -> EngineError:

@@ -9,7 +9,7 @@ if not sys.flags.safe_path:
     # A user's `app.py` in the current folder is not the gateway.
     del sys.path[0]
 
-from weir.cli.main import main
+from weir.cli.entry import main
 
 if __name__ == "__main__":
     main()

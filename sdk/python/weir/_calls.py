@@ -29,6 +29,7 @@ class StreamInfo(TypedDict):
     generation: str
     retention: dict[str, Any]
     archived_up_to: str | None
+    expires_at: str | None
     memory_bytes: int
 
 
@@ -105,7 +106,7 @@ def _nothing(_: object) -> None:
 
 
 def new_key() -> str:
-    """An idempotency key that nobody else uses."""
+    """An idempotency key that no other caller uses."""
     return uuid4().hex
 
 

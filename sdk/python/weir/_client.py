@@ -27,11 +27,13 @@ from weir._calls import (
 from weir._http import (
     CONNECT_S_MAX,
     Call,
-    Connection,
+    ConnectionOptions,
     Token,
+    Verify,
     parse_response,
     parse_url,
     refusal,
+    tls_context,
     unanswered,
 )
 from weir._sse import SILENCE_S_MAX, EventParser, Tail
@@ -50,6 +52,9 @@ class Client:
     is repeated for up to `retry_s` (0: never, None: for ever) while that is safe: reads, changes that are
     the same when done twice, and publishes, which carry idempotency keys. A change that may have happened
     raises NoAnswerError with `outcome_unknown`.
+
+    `verify` is a file of the authorities (PEM) that may sign the gateway's certificate, or an `SSLContext`,
+    for example with a certificate of the client's own.
     """
 
     def __init__(
@@ -59,10 +64,11 @@ class Client:
         token: Token = None,
         timeout_s: float = 60.0,
         retry_s: float | None = 60.0,
+        verify: Verify = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         where = parse_url(url or os.environ.get("WEIR_URL") or DEFAULT_URL)
-        self.connection = Connection(where, token, timeout_s, retry_s)
+        self.connection = ConnectionOptions(where, token, timeout_s, retry_s, tls_context(verify))
         self._http = httpx.Client(transport=transport, **self.connection.options)
 
     def __enter__(self) -> Self:

@@ -6,18 +6,24 @@ Knows: HTTP, problem documents, when repeating is safe. Must never know: what a 
 
 import ipaddress
 import json
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 import httpx
 
+from weir import _tracing
 from weir.errors import ApiError, InvalidNameError, NoAnswerError, NotAGatewayError, of_problem
 
 T = TypeVar("T")
 Token = str | Callable[[], str | None] | None
+# What a gateway's certificate has to be signed by: a file of authorities (PEM), or a context, which may hold
+# a certificate of the client's own; None: the authorities that httpx trusts.
+Verify = str | Path | ssl.SSLContext | None
 
 CONNECT_S_MAX: Final = 5.0
 RETRY_PAUSE_S_MIN: Final = 0.1
@@ -49,21 +55,23 @@ class Call(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Connection:
+class ConnectionOptions:
     """Where the gateway is, and how patient its client is. Times in seconds; `retry_s` None: for ever."""
 
     url: httpx.URL
     token: Token
     timeout_s: float
     retry_s: float | None
+    tls: ssl.SSLContext | None = None
 
     @property
     def options(self) -> dict[str, Any]:
         """For httpx's clients."""
+        verify = {} if self.tls is None else {"verify": self.tls}
         if not _is_loopback(self.url.host):
-            return {}
+            return {"trust_env": True, **verify}
         # On one machine compression costs more than it saves, and no proxy of the environment is wanted.
-        return {"trust_env": False, "headers": {"accept-encoding": "identity"}}
+        return {"trust_env": False, "headers": {"accept-encoding": "identity"}, **verify}
 
     def endpoint(self, path: str, query: Mapping[str, object]) -> httpx.URL:
         """The URL of a path."""
@@ -87,7 +95,7 @@ class Connection:
 
     def request(self, client: httpx.Client | httpx.AsyncClient, call: Call[T]) -> httpx.Request:
         """The request of a call."""
-        headers, content = {**self.headers(), **call.headers}, None
+        headers, content = {**self.headers(), **_tracing.headers(), **call.headers}, None
         if isinstance(call.body, bytes):
             content = call.body
         elif call.body is not None:
@@ -137,6 +145,13 @@ def parse_url(url: str) -> httpx.URL:
     return parsed
 
 
+def tls_context(verify: Verify) -> ssl.SSLContext | None:
+    """What a client verifies a gateway's certificate with. Raises OSError for a file that cannot be used."""
+    if verify is None or isinstance(verify, ssl.SSLContext):
+        return verify
+    return ssl.create_default_context(cafile=str(verify))
+
+
 def unanswered(error: httpx.TransportError, url: httpx.URL, *, repeatable: bool) -> NoAnswerError:
     """What a failed exchange means: a request that was never sent has no unknown outcome."""
     never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
@@ -161,7 +176,7 @@ def parse_response(response: httpx.Response, call: Call[T]) -> T:
 
 
 def refusal(response: httpx.Response) -> ApiError:
-    """The error that an answer tells; proxies in between may answer with anything."""
+    """The error in an answer; proxies in between may answer with anything."""
     try:
         problem = json.loads(response.content)
     except ValueError:

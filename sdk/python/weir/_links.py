@@ -43,7 +43,7 @@ _CONSUME_REF: Final = "consume"
 _UNSUBSCRIBE_REF: Final = "unsubscribe"
 
 
-class Link(Protocol):
+class WorkerLink(Protocol):
     """Keeps a worker connected."""
 
     async def run(self) -> None:
@@ -122,7 +122,8 @@ class WebSocketLink:
             compression=None,
             max_size=None,
             ping_interval=None,  # the gateway's heartbeat says that it is there
-            proxy=None if not connection.options["trust_env"] else True,
+            ssl=connection.tls if target.scheme == "wss" else None,
+            proxy=True if connection.options["trust_env"] else None,
         ) as socket:
             self._sent.clear()
             self._in_history, self._unsubscribed = True, False
@@ -187,7 +188,7 @@ class WebSocketLink:
         problem = frame["problem"]
         error = of_problem(problem, problem.get("status", 500))
         if error.retryable:
-            # A new connection sends again whatever was not confirmed.
+            # A new connection sends again all that was not confirmed.
             raise UnavailableError(error.status, error.code, error.detail, error.problem)
         raise error
 
@@ -292,13 +293,13 @@ async def _settle_by_requests(worker: "Worker", wake: asyncio.Event) -> None:
             if kind == "ack":
                 await group.ack(*ids, delete=cast("References | None", detail))
             else:
-                await _give_back(group, worker.consumer, ids, cast("NackMode", detail))
+                await give_back(group, worker.consumer, ids, cast("NackMode", detail))
             worker.confirm(batch)
         await wake.wait()
         wake.clear()
 
 
-async def _give_back(group: "AsyncGroup", consumer: str, ids: list[str], mode: NackMode) -> None:
+async def give_back(group: "AsyncGroup", consumer: str, ids: list[str], mode: NackMode) -> None:
     """Nack, without taking from others what an answer that was lost has given to them."""
     pauses = Pauses()
     while ids:

@@ -127,5 +127,5 @@ class Tail:
         gap = parse_gap(members)
         if self._on_gap is None:
             stream = members.get("stream", self._streams[0])
-            raise GapError(stream, gap.requested, gap.first_available, gap.lost)
+            raise GapError(stream, gap.requested, gap.first_available, gap.lost, gap.reason)
         self._on_gap(gap)

@@ -8,7 +8,7 @@ from typing import Final
 
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _WRITTEN: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
-# Beyond it a number of days tells no more than that it is long.
+# Beyond it a number of days says only that it is long.
 _DAYS_SHOWN_MAX: Final = 9_999
 
 

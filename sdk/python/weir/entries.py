@@ -8,7 +8,7 @@ file names, so that one type serves all; `Entry.raw` gives the bytes.
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 Value = str | bytes | int | float | bool
@@ -18,11 +18,15 @@ Fields = Mapping[str, Value] | Sequence[tuple[str, Value]]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Entries between `requested` and `first_available` were removed; `lost` of them, where that is known."""
+    """Entries between `requested` and `first_available` were removed; `lost` of them, where that is known.
+
+    `reason` is `failover` where a server of the backend has failed before another one had them, else None.
+    """
 
     requested: str
     first_available: str | None
     lost: int | None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class Entry:
     """One entry. `pairs` are all fields in order, `fields` the last value of each name.
 
     Of an entry that was deleted while it was pending only the ID is left: `deleted` is true, `fields` empty.
-    `delivery_count` and `idle_ms` are set where a group delivers or claims.
+    `delivery_count` and `idle_ms` are set where a group delivers or claims. `meta` is kept beside the fields:
+    `traceparent` if a gateway that traces stored it as a part of a trace.
     """
 
     id: str
@@ -39,6 +44,7 @@ class Entry:
     deleted: bool = False
     delivery_count: int | None = None
     idle_ms: int | None = None
+    meta: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def fields(self) -> dict[str, str]:
@@ -66,6 +72,7 @@ class Entry:
             deleted="fields" in members and fields is None,
             delivery_count=members.get("delivery_count"),
             idle_ms=members.get("idle_ms"),
+            meta=members.get("meta") or {},
         )
 
 
@@ -125,7 +132,9 @@ class Published:
 
 def parse_gap(members: Mapping[str, Any]) -> Gap:
     """From its JSON form."""
-    return Gap(members["requested"], members.get("first_available"), members.get("lost"))
+    return Gap(
+        members["requested"], members.get("first_available"), members.get("lost"), members.get("reason")
+    )
 
 
 def encode_entry(fields: Fields, entry_id: str | None = None) -> dict[str, Any]:

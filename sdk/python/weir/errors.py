@@ -44,22 +44,30 @@ class GapError(WeirError):
     """Entries after the cursor were removed before they were read.
 
     `requested` is the cursor, `first_available` the oldest entry that is kept (None if there is none),
-    `lost` the number of entries in between where it is known.
+    `lost` the number of entries in between where it is known. `reason` is `failover` where a server of the
+    backend has failed before another one had them, else None.
     """
 
-    def __init__(self, stream: str, requested: str, first_available: str | None, lost: int | None) -> None:
+    def __init__(
+        self,
+        stream: str,
+        requested: str,
+        first_available: str | None,
+        lost: int | None,
+        reason: str | None = None,
+    ) -> None:
         count = "an unknown number of" if lost is None else f"{lost}"
-        super().__init__(
-            f"{count} entries of {stream!r} after {requested} were removed before they were read"
-        )
+        end = "lost in a fail-over" if reason == "failover" else "removed before they were read"
+        super().__init__(f"{count} entries of {stream!r} after {requested} were {end}")
         self.stream = stream
         self.requested = requested
         self.first_available = first_available
         self.lost = lost
+        self.reason = reason
 
 
 class ConsumerReplacedError(WeirError):
-    """Another connection consumes under the same name, or the group or stream is gone; `reason` tells."""
+    """Another connection consumes under the same name, or the group or stream is gone: see `reason`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"this consumer's subscription ended: {reason}")

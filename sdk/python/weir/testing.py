@@ -9,22 +9,25 @@ Needs the gateway in the same environment (its program `weir`), or its command l
 """
 
 import os
+import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from weir._client import Client
 from weir.errors import WeirError
 
 READY_S_MAX: Final = 30.0
 STOP_S_MAX: Final = 30.0
+# `weir serve` prints its addresses once it is ready.
+_PRINTED: Final = re.compile(r"^API +(\S+)/v1$", re.MULTILINE)
+_LOOK_S: Final = 0.02
 
 
 class GatewayDidNotStartError(WeirError):
@@ -37,8 +40,9 @@ def running_gateway(*options: str, command: Sequence[str] | None = None) -> Iter
     at the end. Raises GatewayDidNotStartError.
     """
     with tempfile.TemporaryDirectory(prefix="weir-test-") as directory:
-        port, printed = _free_port(), Path(directory) / "printed"
-        place = ["serve", "--host", "127.0.0.1", "--port", str(port), "--data", f"{directory}/data"]
+        printed = Path(directory) / "printed"
+        # The system chooses the port: one that was looked for before may be taken by the time of the start.
+        place = ["serve", "--host", "127.0.0.1", "--port", "0", "--data", f"{directory}/data"]
         # A test's gateway has the settings that the test names, and no others.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
         with printed.open("wb") as output:
@@ -49,9 +53,7 @@ def running_gateway(*options: str, command: Sequence[str] | None = None) -> Iter
                 env=environment,
             )
         try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_until_ready(url, process, printed)
-            yield url
+            yield _wait_until_ready(process, printed)
         finally:
             process.terminate()
             try:
@@ -61,16 +63,13 @@ def running_gateway(*options: str, command: Sequence[str] | None = None) -> Iter
                 process.wait()
 
 
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes], printed: Path) -> None:
-    for _ in range(int(READY_S_MAX)):
-        try:
-            with Client(url, retry_s=1.0) as client:
-                client.wait_until_ready()
-        except WeirError:
-            if process.poll() is None:
-                continue
-            break
-        return
+def _wait_until_ready(process: subprocess.Popen[bytes], printed: Path) -> str:
+    until = time.monotonic() + READY_S_MAX
+    while process.poll() is None and time.monotonic() < until:
+        found = _PRINTED.search(printed.read_text(errors="replace"))
+        if found is not None:
+            return found[1]
+        time.sleep(_LOOK_S)
     raise GatewayDidNotStartError(printed.read_text(errors="replace"))
 
 
@@ -83,9 +82,3 @@ def _program() -> list[str]:
     if found is None:
         raise GatewayDidNotStartError("no program `weir` was found: install the gateway, or set WEIR_GATEWAY")
     return [found]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

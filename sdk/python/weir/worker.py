@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from weir import _tracing
 from weir._async_client import AsyncClient
 from weir._calls import NackMode, References
-from weir._http import Token
-from weir._links import Link, LongPollLink, WebSocketLink
+from weir._http import Token, Verify
+from weir._links import LongPollLink, WebSocketLink, WorkerLink
 from weir._settling import Settlement
 from weir.entries import Entry, Gap
 
@@ -97,6 +98,7 @@ class Worker:
         claim_min_idle_ms: int | None = None,
         via: Literal["websocket", "long-poll"] = "websocket",
         token: Token = None,
+        verify: Verify = None,
         on_gap: Callable[[Gap], None] | None = None,
         grace_s: float = GRACE_S_DEFAULT,
     ) -> None:
@@ -110,14 +112,14 @@ class Worker:
         self._claim_min_idle_ms = claim_min_idle_ms
         self._on_gap = on_gap
         self._grace_s = grace_s
-        self._client = AsyncClient(url, token=token, retry_s=None)
+        self._client = AsyncClient(url, token=token, retry_s=None, verify=verify)
         self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue()
         # What the program holds or is about to get; what it has settled and the gateway has not confirmed.
         self._held: dict[str, Delivery] = {}
         self._unconfirmed: dict[str, Settlement] = {}
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._link: Link = WebSocketLink(self) if via == "websocket" else LongPollLink(self)
+        self._link: WorkerLink = WebSocketLink(self) if via == "websocket" else LongPollLink(self)
         self._linking: asyncio.Task[None] | None = None
 
     # --- for programs -------------------------------------------------------------------------------------
@@ -295,7 +297,8 @@ class Worker:
     async def _work(self, handle: Handler) -> None:
         async for delivery in self:
             try:
-                await handle(delivery)
+                with _tracing.processing(delivery.entry, self.group, self.consumer):
+                    await handle(delivery)
             except Exception:
                 log.exception("the handler failed for entry %s of %s", delivery.entry.id, self.stream)
                 delivery.nack(mode="fail")
@@ -309,7 +312,7 @@ class Worker:
         try:
             await self._link.run()
         finally:
-            # Whoever iterates learns how it ended.
+            # The code that iterates learns how it ended.
             self._queue.put_nowait(None)
 
     def _raise_failure(self) -> None:

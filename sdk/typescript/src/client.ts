@@ -42,7 +42,7 @@ export type Range = Pick<Query<"readEntries">, "start" | "end" | "since" | "unti
 export interface TailOptions {
   /** Begin after this ID; `0`: with the oldest entry, `$` (default): with the next. */
   after?: string;
-  /** Begin so many entries back instead. */
+  /** Begin this number of entries back instead. */
   last?: number;
   /** Hears of entries that were removed before they were read; without it that throws a GapError. */
   onGap?: (gap: Gap, stream: string) => void;

@@ -27,17 +27,21 @@ export class NoAnswerError extends WeirError {
 /** Something answered, but not as a gateway does. */
 export class NotAGatewayError extends WeirError {}
 
-/** Entries after the cursor were removed before they were read; `lost` of them, where that is known. */
+/**
+ * Entries after the cursor were removed before they were read; `gap.lost` of them, where that is known. `gap.reason` is
+ * `failover` where a server of the backend has failed before another one had them.
+ */
 export class GapError extends WeirError {
   constructor(
     readonly stream: string,
     readonly gap: Gap,
   ) {
-    super(`${gap.lost ?? "some"} entries of ${stream} after ${gap.requested} were removed before they were read`);
+    const end = gap.reason === "failover" ? "lost in a fail-over" : "removed before they were read";
+    super(`${gap.lost ?? "some"} entries of ${stream} after ${gap.requested} were ${end}`);
   }
 }
 
-/** Another connection consumes under the same name, or the group or stream is gone; `reason` tells. */
+/** Another connection consumes under the same name, or the group or stream is gone; `reason` says which. */
 export class ConsumerReplacedError extends WeirError {
   constructor(readonly reason: string) {
     super(`this consumer's subscription ended: ${reason}`);

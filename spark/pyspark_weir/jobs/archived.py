@@ -1,22 +1,30 @@
-"""An archive as a table of Spark, in any session: no jar, no catalog.
+"""An archive as a table of Spark, in any session: no jar, no catalog. Entries are read, and batches written.
 
-Knows: Spark's filters, the statistics of an archive's files. Must never know: how entries came there.
+Knows: Spark's filters, readers and writers, the statistics of an archive's files.
+Must never know: checkpoints, how a file is laid out, how a commit is made.
+
+A task that writes gives its files random names, and sends these and the number of its entries to the driver.
+Where Spark runs a task twice, after a failure or because it was slow, the driver takes one attempt, and the
+files of the other never count.
 """
 
 import json
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any, Final
 from weakref import WeakSet
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
     DataSourceWriter,
     EqualNullSafe,
@@ -28,18 +36,20 @@ from pyspark.sql.datasource import (
     InputPartition,
     LessThan,
     LessThanOrEqual,
+    WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_weir import ids
-from pyspark_weir.errors import PipelineError
+from pyspark_weir.errors import ArchiveError, PipelineError
 from pyspark_weir.table import deletions
-from pyspark_weir.table.files import DataFile
+from pyspark_weir.table.files import DataFile, write_files
+from pyspark_weir.table.ranges import BatchRanges, StreamKey
+from pyspark_weir.table.reading import scan
 from pyspark_weir.table.root import ArchiveRoot
-from pyspark_weir.table.scan import scan
-from pyspark_weir.table.schema import SCHEMA, id_key
-from pyspark_weir.table.table import ArchiveTable
+from pyspark_weir.table.schema import SCHEMA, all_of, id_key
+from pyspark_weir.table.table import ArchiveTable, Batch
 
 # What a task reads, of compressed bytes; and files, each of which costs a request or two.
 PART_BYTES_MAX: Final = 64 << 20
@@ -109,7 +119,7 @@ def as_map(pairs: Column) -> Column:
 class ArchiveDataSource(DataSource):
     """`weir_archive`. Options: `root` and `storage` (JSON) of ArchiveRoot; for reading `version` of the
     table, `deletions`, the version of those to leave out, and `pushdown`, whether the session lets sources
-    filter; for writing those of `archive_writing`.
+    filter; for writing `moved`, the ranges of the batch as a commit holds them.
     """
 
     @classmethod
@@ -126,13 +136,14 @@ class ArchiveDataSource(DataSource):
         return kind(self._root, int(self.options["version"]), None if dropped == _KEEP else int(dropped))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
-        from pyspark_weir.jobs.archive_writing import writer_of  # noqa: PLC0415 - what reads does not load it
-
-        return writer_of(self._root, self.options)
+        return ArchiveWriter(self._root, BatchRanges.of_metadata(json.loads(self.options["moved"])))
 
     @property
     def _root(self) -> ArchiveRoot:
         return ArchiveRoot.of(self.options["root"], json.loads(self.options["storage"]))
+
+
+Compare = Callable[[Any, Any], Any]
 
 
 @dataclass
@@ -144,16 +155,15 @@ class FilesPartition(InputPartition):
 
 @dataclass(frozen=True)
 class Condition:
-    """What a filter says of a column that files have statistics of: it is one of `values` in one of the ways
-    `==`, `<`, `<=`, `>`, `>=`.
+    """What a filter says of a column that files have statistics of: it is one of `values` with `operator.eq`,
+    else `compare` holds between it and the only value.
     """
 
     column: str
-    way: str
+    compare: Compare
     values: tuple[Any, ...]
 
     def may_hold(self, file: DataFile) -> bool:
-        """Whether a file may have such rows."""
         if self.column == "date":
             low = high = file.date
         else:
@@ -161,61 +171,51 @@ class Condition:
         if low is None or high is None:
             # Null in all rows, of which no comparison is true.
             return False
-        return any(_MAY_HOLD[self.way](low, high, value) for value in self.values)
+        if self.compare is operator.eq:
+            return any(low <= value <= high for value in self.values)
+        edge = low if self.compare in (operator.lt, operator.le) else high
+        return bool(self.compare(edge, self.values[0]))
 
     def expression(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         """For the rows within a file; None where all rows are alike."""
         if self.column == "date":
             return None
-        column = pc.field(self.column)
-        if self.way == "==":
-            return column.isin(pa.array(self.values, SCHEMA.field(self.column).type))
-        return _COMPARE[self.way](column, pa.scalar(self.values[0], SCHEMA.field(self.column).type))
+        column, kind = pc.field(self.column), SCHEMA.field(self.column).type
+        if self.compare is operator.eq:
+            return column.isin(pa.array(self.values, kind))
+        return self.compare(column, pa.scalar(self.values[0], kind))
 
 
-_COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-_MAY_HOLD: Final[Mapping[str, Callable[[Any, Any, Any], bool]]] = {
-    "==": lambda low, high, value: low <= value <= high,
-    "<": lambda low, _high, value: low < value,
-    "<=": lambda low, _high, value: low <= value,
-    ">": lambda _low, high, value: high > value,
-    ">=": lambda _low, high, value: high >= value,
-}
-_WAYS: Final[Mapping[type[Filter], str]] = {
-    EqualTo: "==",
-    EqualNullSafe: "==",
-    In: "==",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
+_COMPARISONS: Final[Mapping[type[Filter], Compare]] = {
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    In: operator.eq,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
 }
 _TEXTS: Final = frozenset(("gateway", "stream", "generation", "id_key"))
 
 
 def conditions_of(one: Filter) -> tuple[Condition, ...]:
     """What a filter says that files have statistics of; nothing for others, which do not narrow."""
-    way = _WAYS.get(type(one))
+    compare = _COMPARISONS.get(type(one))
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
-    if way is None or len(attribute) != 1:
+    if compare is None or len(attribute) != 1:
         return ()
+    column: str = attribute[0]
     value: Any = getattr(one, "value", None)
-    values: tuple[Any, ...] = tuple(value) if way == "==" and isinstance(one, In) else (value,)
-    column = attribute[0]
+    values: tuple[Any, ...] = tuple(value) if isinstance(one, In) else (value,)
     try:
-        if column == "id" and way == "==":
+        if column == "id" and compare is operator.eq:
             column, values = "id_key", tuple([id_key(ids.parse(str(text))) for text in values])
     except PipelineError:
         return ()
     if column == "ms" and values and all(type(value) is int for value in values):
-        return _of_ms(way, values)
+        return _of_ms(compare, values)
     if all(_is_of(column, value) for value in values):
-        return (Condition(column, way, values),)
+        return (Condition(column, compare, values),)
     return ()
 
 
@@ -227,12 +227,13 @@ def _is_of(column: str, value: object) -> bool:
     return column in _TEXTS and isinstance(value, str)
 
 
-def _of_ms(way: str, values: Sequence[int]) -> tuple[Condition, ...]:
+def _of_ms(compare: Compare, values: Sequence[int]) -> tuple[Condition, ...]:
     """Milliseconds as the first half of an ID; several values as all between the least and the greatest."""
-    if way == "==":
-        return *_of_ms(">=", [min(values)]), *_of_ms("<=", [max(values)])
-    edge = min(max(values[0] + (way in ("<=", ">")), 0), ids.HALF_MAX)
-    return (Condition("id_key", "<" if way in ("<", "<=") else ">=", (id_key(ids.EntryId(edge, 0)),)),)
+    if compare is operator.eq:
+        return *_of_ms(operator.ge, [min(values)]), *_of_ms(operator.le, [max(values)])
+    edge = min(max(values[0] + (compare in (operator.le, operator.gt)), 0), ids.HALF_MAX)
+    half = operator.lt if compare in (operator.lt, operator.le) else operator.ge
+    return (Condition("id_key", half, (id_key(ids.EntryId(edge, 0)),)),)
 
 
 class ArchiveReader(DataSourceReader):
@@ -251,13 +252,10 @@ class ArchiveReader(DataSourceReader):
         return [FilesPartition(part) for part in _parts(files)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A task's rows, as Arrow. Raises ArchiveDamagedError."""
         # Spark makes a partition of its own where there is none.
         files = partition.files if isinstance(partition, FilesPartition) else ()
-        found = [expression for one in self._conditions if (expression := one.expression()) is not None]
-        condition = None
-        for one in found:
-            condition = one if condition is None else condition & one
+        found = (one.expression() for one in self._conditions)
+        condition = all_of([one for one in found if one is not None])
         for file in files:
             for batch in self._scan(file, condition):
                 yield pa.RecordBatch.from_arrays(
@@ -292,3 +290,91 @@ def _parts(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, ...]]:
         size += file.size
     if part:
         yield tuple(part)
+
+
+# What is read of each entry.
+COLUMNS: Final = ("shard", "stream", "id", "fields")
+# What a task holds in memory at once, as Arrow; then it writes a file for each day in it.
+BYTES_MAX: Final = 256 << 20
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """Files, and how many entries of each stream are in them."""
+
+    files: tuple[DataFile, ...]
+    rows: Mapping[StreamKey, int]
+
+
+class ArchiveWriter(DataSourceArrowWriter):
+    """Writes a batch of COLUMNS. `moved` has its ranges, whose rows are not counted yet."""
+
+    def __init__(self, root: ArchiveRoot, moved: BatchRanges) -> None:
+        self._root = root
+        self._moved = moved
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task: its files, which the disk holds when it returns. Raises ArchiveError, OSError."""
+        keys = {(one.key.gateway, one.key.stream): one.key for one in self._moved.ranges}
+        files: list[DataFile] = []
+        rows: Counter[StreamKey] = Counter()
+        for part in _joined(iterator):
+            given, counted = _to_given(part, keys)
+            files += write_files(self._root, given)
+            rows.update(counted)
+        return Written(tuple(files), dict(rows))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: one commit of the table. Raises ArchiveError."""
+        written = [one for one in messages if isinstance(one, Written)]
+        rows: Counter[StreamKey] = Counter()
+        for one in written:
+            rows.update(one.rows)
+        moved = replace(
+            self._moved, ranges=tuple(one._replace(rows=rows[one.key]) for one in self._moved.ranges)
+        )
+        files = tuple(file for one in written for file in one.files)
+        ArchiveTable.open(self._root).commit(Batch(moved, files))
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            size += batch.nbytes
+        if size >= BYTES_MAX:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _to_given(
+    rows: pa.Table, keys: Mapping[tuple[str, str], StreamKey]
+) -> tuple[pa.Table, dict[StreamKey, int]]:
+    """Rows as the table takes them, and how many there are of each stream."""
+    # No name of a gateway or a stream holds a slash.
+    joined = pc.binary_join_element_wise(rows["shard"], rows["stream"], "/").combine_chunks()
+    names = pc.dictionary_encode(joined)
+    found = [_key(name, keys) for name in names.dictionary.to_pylist()]
+    given = pa.table(
+        {
+            "gateway": rows["shard"],
+            "stream": rows["stream"],
+            "generation": pa.array([key.generation for key in found], pa.string()).take(names.indices),
+            "id": rows["id"],
+            "fields": rows["fields"],
+        }
+    )
+    counts = np.bincount(names.indices.to_numpy(), minlength=len(found)).tolist()
+    return given, dict(zip(found, counts, strict=True))
+
+
+def _key(name: str, keys: Mapping[tuple[str, str], StreamKey]) -> StreamKey:
+    gateway, _, stream = name.partition("/")
+    found = keys.get((gateway, stream))
+    if found is None:
+        raise ArchiveError(f"the batch has entries of {name}, and no range of it")
+    return found

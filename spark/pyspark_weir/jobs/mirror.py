@@ -25,18 +25,18 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_weir import checkpoint, offsets
+from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import OptionError
-from pyspark_weir.gateway import Access
-from pyspark_weir.jobs.batches import reported
+from pyspark_weir.gateway import GatewayAccess
+from pyspark_weir.jobs.archived import as_map
+from pyspark_weir.jobs.batches import report_failures, write
 from pyspark_weir.jobs.replay_plan import PLACEHOLDER, Targets
-from pyspark_weir.jobs.sinking import written
 from pyspark_weir.options import SourceOptions, source_options
-from pyspark_weir.place import Place
+from pyspark_weir.session import slots, with_slots
 
 STATE: Final = "weir-mirror.json"
 _FIXED: Final = {"fieldsFormat": "entries", "relation": "entries"}
 _HALF_DIGITS: Final = 20
-_steps_spare: Final = 2
 _TARGET: Final = "_target"
 _ENTRY: Final = "_entry"
 
@@ -51,7 +51,7 @@ class Mirror:
 
     checkpoint: str
     source: Mapping[str, str]
-    target: Access
+    target: GatewayAccess
     targets: Targets = field(default_factory=Targets)
     where: str | None = None
     route: str | None = None
@@ -59,7 +59,8 @@ class Mirror:
     drop_fields: tuple[str, ...] = ()
     keep_ids: bool = False
     orig_field: str = ""
-    tasks: int = 2
+    # As many as the session runs at once.
+    tasks: int | None = None
     chunk_rows: int = 5_000
 
     def about(self) -> dict[str, Any]:
@@ -82,19 +83,20 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
         if name.lower() in {fixed.lower() for fixed in _FIXED}:
             raise OptionError(f"{name} is fixed in a mirror, which keeps entries as they are: leave it out")
     # Before anything is settled: what is refused here may be put right under the same checkpoint.
-    circle = circle_of(asked)
-    place = Place.of(asked.checkpoint)
-    tasks = settled(place, asked)
-    rows = spark.readStream.format("weir").options(**asked.source, **_FIXED).load()
-    entries = changed(rows, asked)
+    guard = loop_guard_of(asked)
+    place = StateFolder.of(asked.checkpoint)
+    tasks = settle(place, asked, slots(spark))
+    source = with_slots(spark, {**asked.source, **_FIXED})
+    rows = spark.readStream.format("weir").options(**source).load()
+    entries = transform(rows, asked)
 
     def send(frame: DataFrame, number: int) -> None:
         query_id = checkpoint.query_id(place)
         if query_id is None:
             raise OptionError(f"{place.address} is not the checkpoint of this query")
-        if circle is not None:
+        if guard is not None:
             # What a pattern takes is known batch by batch.
-            circle.expect_none({offsets.parts(key)[1] for key in checkpoint.ends(place, number)})
+            guard.check({offsets.parts(key)[1] for key in checkpoint.ends(place, number)})
         options = {
             "keyMode": "position",
             "jobId": f"mirror-{query_id}",
@@ -102,17 +104,18 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
             "chunkRows": asked.chunk_rows,
             "ordered": True,
         }
-        written(shared(frame, tasks, keep_ids=asked.keep_ids), asked.target, options)
+        write(distribute(frame, tasks, keep_ids=asked.keep_ids), asked.target, options)
 
-    return entries.writeStream.queryName("weir-mirror").foreachBatch(reported(send, place))
+    return entries.writeStream.queryName("weir-mirror").foreachBatch(report_failures(send, place))
 
 
-def settled(place: Place, asked: Mirror) -> int:
+def settle(place: StateFolder, asked: Mirror, slots_now: int) -> int:
     """How many tasks it has had since its first start. Raises OptionError where it is another by now."""
     stored = place.read(STATE)
     if stored is None:
-        place.write(STATE, orjson.dumps({"tasks": asked.tasks, "about": asked.about()}))
-        return asked.tasks
+        tasks = asked.tasks or slots_now
+        place.replace(STATE, orjson.dumps({"tasks": tasks, "about": asked.about()}))
+        return tasks
     before = orjson.loads(stored)
     for name, value in asked.about().items():
         if before["about"].get(name) != value:
@@ -124,8 +127,8 @@ def settled(place: Place, asked: Mirror) -> int:
     return int(before["tasks"])
 
 
-class Circle:
-    """Whether streams come back to where they are read, which would make them grow for ever. `source` is how
+class LoopGuard:
+    """Refuses to send into streams that are read, which would make them grow for ever. `source` is how
     streams are chosen; `gateways` those of its gateways that are also the target.
     """
 
@@ -133,28 +136,20 @@ class Circle:
         self._source = source
         self._gateways = gateways
         self._targets = targets
-        self._fine: set[str] = set()
+        self._checked: set[str] = set()
         named = (*source.subscribe, *(name for names in source.assign.values() for name in names))
         if not named and targets.otherwise == PLACEHOLDER:
-            raise _itself("any", "any")
-        # A pattern takes whatever is there: what would become of one of any name is told at once.
-        self.expect_none(_bare(name) for name in named or (*targets.by_stream, "any"))
+            raise _loop("any", "any")
+        # With a pattern a stream may have any name.
+        self.check(_bare(name) for name in named or (*targets.by_stream, "any"))
 
-    def expect_none(self, streams: Iterable[str]) -> None:
-        """Raises OptionError where one of the streams, at any gateway, comes back."""
-        for stream in streams:
-            if stream in self._fine:
-                continue
+    def check(self, streams: Iterable[str]) -> None:
+        """Raises OptionError where one of the streams, at any gateway, is sent to one that is read."""
+        for stream in set(streams) - self._checked:
             target = self._targets.of(stream)
-            # It may go on from where it is sent, as often as there are streams with a target of their own,
-            # and once as all others go; then it goes round, or under ever longer names.
-            for _ in range(len(self._targets.by_stream) + _steps_spare):
-                if not self._is_read(target):
-                    break
-                target = self._targets.of(target)
-            else:
-                raise _itself(stream, self._targets.of(stream))
-            self._fine.add(stream)
+            if self._is_read(target):
+                raise _loop(stream, target)
+            self._checked.add(stream)
 
     def _is_read(self, stream: str) -> bool:
         """Whether the mirror reads a stream of that name at the target."""
@@ -169,7 +164,7 @@ class Circle:
         )
 
 
-def _itself(stream: str, target: str) -> OptionError:
+def _loop(stream: str, target: str) -> OptionError:
     return OptionError(
         f"a stream would go to itself: one such as {stream} is sent to {target}, which is read too; say with "
         "--to where it goes, such as copy.{stream}, and leave that out of the pattern, such as (?!copy[.]).*"
@@ -177,7 +172,7 @@ def _itself(stream: str, target: str) -> OptionError:
     )
 
 
-def circle_of(asked: Mirror) -> Circle | None:
+def loop_guard_of(asked: Mirror) -> LoopGuard | None:
     """What is to be looked at in each batch; None where nothing is sent to where it is read, or by an
     expression, which knows what it does. Raises OptionError where it is known by now.
     """
@@ -185,12 +180,12 @@ def circle_of(asked: Mirror) -> Circle | None:
     same = frozenset(one.name for one in options.gateways if is_same_gateway(one, asked.target))
     if not same or asked.route is not None:
         return None
-    circle = Circle(options, same, asked.targets)
-    return circle if options.pattern is not None else None
+    guard = LoopGuard(options, same, asked.targets)
+    return guard if options.pattern is not None else None
 
 
-def is_same_gateway(one: Access, other: Access) -> bool:
-    """Whether both are at one port of one machine, whatever it is called: a name and its address, or two
+def is_same_gateway(one: GatewayAccess, other: GatewayAccess) -> bool:
+    """Whether both are at one port of one machine, under any of its names: a name and its address, or two
     names of this machine.
     """
     here, there = httpx.URL(one.url), httpx.URL(other.url)
@@ -204,7 +199,7 @@ def _port(url: httpx.URL) -> int:
 
 
 def _addresses(host: str) -> frozenset[str]:
-    """What a name stands for; itself where nobody knows it."""
+    """The addresses of a name; itself where it has none."""
     try:
         found = {ipaddress.ip_address(str(one[4][0])) for one in socket.getaddrinfo(host, None)}
     except (OSError, ValueError):
@@ -218,12 +213,12 @@ def _bare(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def changed(rows: DataFrame, asked: Mirror) -> DataFrame:
+def transform(rows: DataFrame, asked: Mirror) -> DataFrame:
     """Rows with the stream that they go to, and with their entries as they are to be there. Raises
     OptionError for an expression that Spark does not understand.
     """
     try:
-        seen = rows.withColumnRenamed("fields", _ENTRY).withColumn("fields", text_map(sf.col(_ENTRY)))
+        seen = rows.withColumnRenamed("fields", _ENTRY).withColumn("fields", as_map(sf.col(_ENTRY)))
         if asked.where is not None:
             seen = seen.where(asked.where)
         target = _target(asked.targets) if asked.route is None else sf.expr(asked.route).cast("string")
@@ -238,17 +233,7 @@ def changed(rows: DataFrame, asked: Mirror) -> DataFrame:
         raise OptionError(f"Spark does not understand an expression: {str(error).splitlines()[0]}") from None
 
 
-def text_map(pairs: Column) -> Column:
-    """Pairs of a name and bytes as a map of text; of a name that repeats, the first."""
-    names = sf.array_distinct(sf.transform(pairs, lambda one: one["name"]))
-
-    def first(name: Column) -> Column:
-        return sf.element_at(sf.filter(pairs, lambda one: one["name"] == name), 1)["value"].cast("string")
-
-    return sf.map_from_arrays(names, sf.transform(names, first))
-
-
-def shared(rows: DataFrame, tasks: int, *, keep_ids: bool) -> DataFrame:
+def distribute(rows: DataFrame, tasks: int, *, keep_ids: bool) -> DataFrame:
     """Rows as tasks send them: all of a target in one, by ID."""
     halves = sf.split("id", "-")
     order = [sf.lpad(halves[place], _HALF_DIGITS, "0") for place in (0, 1)]

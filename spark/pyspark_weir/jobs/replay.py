@@ -4,33 +4,137 @@ Knows: Spark, the plan, the target. Must never know: how options are written, wh
 
 Each slice of the plan is one write with keys by position, whose epoch is the slice's number. A replay that
 was killed goes on with the slice in which it was; the gateway knows the chunks of it that it has.
+
+What is sent does not pass through a shuffle: a task reads the ranges of its own targets one after the other,
+so that it sends the same entries in the same order at each run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
-from pyspark_weir import gateway as calls
 from pyspark_weir import ids
-from pyspark_weir.errors import DataLoss, OptionError
-from pyspark_weir.gateway import Access, Gateway, PlanQuery
+from pyspark_weir.checkpoint import StateFolder
+from pyspark_weir.errors import ArchiveError, DataLoss, OptionError
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery, of_one_call
 from pyspark_weir.jobs import replay_plan
-from pyspark_weir.jobs.replay_plan import Done, Form, Plan, Span, Targets, Wanted
-from pyspark_weir.jobs.replay_read import Entries, FromArchive, FromGateway, Piece, Work, encoded
-from pyspark_weir.jobs.sinking import written
-from pyspark_weir.place import Place
-from pyspark_weir.table.table import ArchiveTable
+from pyspark_weir.jobs.batches import write
+from pyspark_weir.jobs.replay_plan import Done, Replay, ReplayPlan, ReplayRange
+from pyspark_weir.options import SourceOptions
+from pyspark_weir.planning import TaskRange
+from pyspark_weir.source.decode import Form
+from pyspark_weir.source.reading import RangePartition, batches
+from pyspark_weir.table.files import DataFile
+from pyspark_weir.table.reading import condition_of, scan
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable, EntryFilter
+
+_PAIR: Final = StructType(
+    [StructField("name", StringType(), nullable=False), StructField("value", BinaryType(), nullable=False)]
+)
+_ENTRY: Final = StructType(
+    [
+        StructField("id", StringType(), nullable=False),
+        StructField("fields", ArrayType(_PAIR, containsNull=False), nullable=False),
+    ]
+)
+ROWS: Final = StructType([StructField("stream", StringType(), nullable=False), *_ENTRY])
+# What a source gives of each entry, and with its target.
+SCHEMA: Final = to_arrow_schema(_ENTRY, timezone="UTC")
+_WITH_TARGET: Final = to_arrow_schema(ROWS, timezone="UTC")
+_ROWS_AT_ONCE: Final = 20_000
+_REMEDY: Final = "what is missing may be in an archive: replay that, or what is left under a new --job-id"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Which entries are to go where."""
+class Piece:
+    """A range, and the files that hold it where it comes from an archive."""
 
-    target: Access
-    wanted: Wanted
-    targets: Targets
+    span: ReplayRange
+    files: tuple[DataFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class FromArchive:
+    """An archive."""
+
+    root: ArchiveRoot
+
+    @property
+    def address(self) -> str:
+        return self.root.url
+
+    def pieces(self, spans: Sequence[ReplayRange]) -> list[Piece]:
+        table = ArchiveTable.open(self.root)
+        found: list[Piece] = []
+        for span in spans:
+            files = table.files(_select(span))
+            if not files:
+                raise ArchiveError(
+                    f"the archive no longer holds {span.stream} from {span.after} to {span.end}, which the "
+                    "replay was to send: restore it from a copy"
+                )
+            found.append(Piece(span, tuple(files)))
+        return found
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        condition = condition_of(_select(piece.span))
+        batches = [batch for file in piece.files for batch in scan(self.root, file, condition)]
+        if batches:
+            # A compaction may have put the range into several files.
+            rows = pa.Table.from_batches(batches).sort_by("id_key").select(SCHEMA.names)
+            yield from rows.cast(SCHEMA).combine_chunks().to_batches(_ROWS_AT_ONCE)
+
+
+@dataclass(frozen=True)
+class FromGateway:
+    """The streams of a gateway, as they are when they are read."""
+
+    access: GatewayAccess
+
+    @property
+    def address(self) -> str:
+        return self.access.url
+
+    def pieces(self, spans: Sequence[ReplayRange]) -> list[Piece]:
+        return [Piece(span) for span in spans]
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        span = piece.span
+        own = TaskRange(
+            self.access.name, span.stream, span.after, span.end, span.rows, generation=span.generation
+        )
+        options = SourceOptions(gateways=(self.access,))
+        return batches(options, Form(SCHEMA, "entries"), RangePartition((own,)), _REMEDY)
+
+
+def _select(span: ReplayRange) -> EntryFilter:
+    return EntryFilter(
+        span.shard, span.stream, span.generation, after=ids.parse(span.after), upto=ids.parse(span.end)
+    )
+
+
+def entries_of(source: FromArchive | FromGateway, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+    """A task's entries in the order of its pieces, with the stream that they go to. Raises PipelineError;
+    DataLoss where there are more or fewer than the plan counted.
+    """
+    for piece in pieces:
+        span, rows = piece.span, 0
+        for batch in source.batches(piece):
+            rows += batch.num_rows
+            names = pa.repeat(pa.scalar(span.target), batch.num_rows)
+            yield pa.RecordBatch.from_arrays([names, *batch.columns], schema=_WITH_TARGET)
+        if rows != span.rows:
+            raise DataLoss(
+                f"stream {span.stream}, ({span.after}, {span.end}]: {rows:,} entries are there, "
+                f"{span.rows:,} were when the replay was planned; {_REMEDY}"
+            )
 
 
 @dataclass(frozen=True)
@@ -43,39 +147,39 @@ class Step:
     rows_all: int
 
 
-def planned(source: FromArchive | FromGateway, wanted: Wanted, targets: Targets, form: Form) -> Plan:
+def plan_of(source: FromArchive | FromGateway, asked: Replay) -> ReplayPlan:
     """What a replay would send, as things are. Raises PipelineError."""
     if isinstance(source, FromArchive):
-        table = ArchiveTable.open(source.root)
-        spans = replay_plan.archive_spans(table, wanted, targets, form.slice_rows)
+        spans = replay_plan.archive_spans(ArchiveTable.open(source.root), asked)
     else:
-        spans = list(gateway_spans(source.access, wanted, targets, form.slice_rows))
-    return replay_plan.make(spans, form)
+        spans = list(gateway_spans(source.access, asked))
+    return replay_plan.make(spans, asked)
 
 
-def begun(state: Place, source: FromArchive | FromGateway, asked: Asked, form: Form) -> Plan:
+def begin(
+    state: StateFolder, source: FromArchive | FromGateway, target: GatewayAccess, asked: Replay
+) -> ReplayPlan:
     """The plan that was begun in this state, or a new one, written down. Raises OptionError where the one
     begun is another's, or where the target could not take the IDs that are to be kept; PipelineError.
     """
-    made_for = asked.target.url, asked.wanted, asked.targets
     plan = replay_plan.load(state)
     if plan is not None:
-        replay_plan.expect_same(plan, form, *made_for)
+        replay_plan.expect_same(plan, asked)
         return plan
-    plan = planned(source, asked.wanted, asked.targets, form).made_for(*made_for)
-    if plan.keep_ids:
-        _expect_room(plan, asked.target)
+    plan = plan_of(source, asked)
+    if asked.keep_ids:
+        _expect_room(plan, target)
     replay_plan.save(state, plan)
     return plan
 
 
 def run(
     spark: SparkSession,
-    plan: Plan,
+    plan: ReplayPlan,
     *,
     source: FromArchive | FromGateway,
-    target: Access,
-    state: Place,
+    target: GatewayAccess,
+    state: StateFolder,
     per_s: int | None = None,
 ) -> Iterator[Step]:
     """Send what is not yet sent, slice by slice; `per_s` entries a second at most. Raises PipelineError, and
@@ -83,7 +187,6 @@ def run(
     """
     done = replay_plan.load_done(state)
     share = _share(spark, plan, per_s)
-    spark.dataSource.register(Entries)
     while done.slices < len(plan.slices):
         number = done.slices
         spans = plan.slices[number]
@@ -93,17 +196,19 @@ def run(
         yield Step(done.slices, len(plan.slices), done.rows, plan.rows)
 
 
-def gateway_spans(access: Access, wanted: Wanted, targets: Targets, slice_rows: int) -> Iterator[Span]:
-    """Ranges of a gateway's streams as they are now, about `slice_rows` entries at a time. Raises DataLoss
-    where the range begins with entries that were trimmed away; Refused, Unavailable.
+def gateway_spans(access: GatewayAccess, asked: Replay) -> Iterator[ReplayRange]:
+    """Ranges of a gateway's streams as they are now, about a slice's entries at a time. Raises DataLoss where
+    the range begins with entries that were trimmed away; Refused, Unavailable.
     """
-    with Gateway(access) as gateway:
-        names = dict.fromkeys(wanted.streams, wanted.after) if wanted.streams else _found(gateway, wanted)
+    wanted = asked.wanted
+    with GatewayClient(access) as gateway:
+        streams = wanted.streams or [one["name"] for one in gateway.list_streams() if wanted.has(one["name"])]
+        names = dict.fromkeys(streams, wanted.after)
         if not names:
             return
-        # All of them first: a name that is missing is told before ranges are looked for.
+        # All of them first: a missing name is refused before ranges are looked for.
         end = {} if wanted.end is None else dict.fromkeys(names, wanted.end)
-        whole = calls.plan_of_each(gateway, PlanQuery(streams=names, end=end))
+        whole = gateway.plan_of_each(PlanQuery(streams=names, end=end))
         if whole.missing:
             raise OptionError(f"the gateway has no stream {', '.join(sorted(whole.missing))}")
         ends = {name: one.end for name, one in whole.streams.items() if one.count}
@@ -118,34 +223,37 @@ def gateway_spans(access: Access, wanted: Wanted, targets: Targets, slice_rows: 
                 # Not 0-0: what is trimmed from now on is to be noticed.
                 first = str(ids.previous_id(ids.parse(one.first or ends[name])))
                 after[name] = ids.later(wanted.after, first)
-        for some in calls.of_one_call(after):
-            yield from _ranges(gateway, some, ends, targets, slice_rows)
+        for some in of_one_call(after):
+            yield from _ranges(gateway, some, ends, asked)
 
 
 def _ranges(
-    gateway: Gateway, after: dict[str, str], ends: Mapping[str, str], targets: Targets, slice_rows: int
-) -> Iterator[Span]:
-    """Of streams of one call: `slice_rows` entries of them all, and again."""
+    gateway: GatewayClient, after: dict[str, str], ends: Mapping[str, str], asked: Replay
+) -> Iterator[ReplayRange]:
+    """Of streams of one call: a slice's entries of them all, and again."""
     while after:
-        query = PlanQuery(streams=after, end={name: ends[name] for name in after}, max_entries=slice_rows)
-        part = calls.plan(gateway, query)
+        end = {name: ends[name] for name in after}
+        query = PlanQuery(streams=after, end=end, max_entries=asked.slice_rows)
+        part = gateway.plan(query)
         for name, one in sorted(part.streams.items()):
             if one.count:
-                yield Span(
-                    gateway.access.name, name, one.generation, one.after, one.end, one.count, targets.of(name)
+                yield ReplayRange(
+                    gateway.access.name,
+                    name,
+                    one.generation,
+                    one.after,
+                    one.end,
+                    one.count,
+                    asked.to.of(name),
                 )
         after = {name: one.end for name, one in part.streams.items() if one.count and one.end != ends[name]}
 
 
-def _found(gateway: Gateway, wanted: Wanted) -> dict[str, str]:
-    return {one["name"]: wanted.after for one in calls.streams(gateway) if wanted.has(one["name"])}
-
-
-def _expect_room(plan: Plan, target: Access) -> None:
+def _expect_room(plan: ReplayPlan, target: GatewayAccess) -> None:
     """A kept ID has to come after all that the target has had."""
-    with Gateway(target) as gateway:
+    with GatewayClient(target) as gateway:
         for name, after in plan.first_ids().items():
-            there = calls.stream(gateway, name)
+            there = gateway.stream(name)
             if there is not None and ids.is_after(there["last_id"], after):
                 raise OptionError(
                     f"{name} at {target.url} has had entries up to {there['last_id']}, the replay would "
@@ -154,7 +262,7 @@ def _expect_room(plan: Plan, target: Access) -> None:
                 )
 
 
-def _share(spark: SparkSession, plan: Plan, per_s: int | None) -> int | None:
+def _share(spark: SparkSession, plan: ReplayPlan, per_s: int | None) -> int | None:
     """What each of the tasks that run side by side may send a second."""
     if per_s is None:
         return None
@@ -162,31 +270,36 @@ def _share(spark: SparkSession, plan: Plan, per_s: int | None) -> int | None:
 
 
 def _frame(
-    spark: SparkSession, plan: Plan, source: FromArchive | FromGateway, spans: Sequence[Span]
+    spark: SparkSession, plan: ReplayPlan, source: FromArchive | FromGateway, spans: Sequence[ReplayRange]
 ) -> DataFrame:
     """The entries of a slice: as many partitions as the plan has tasks, each in order."""
     tasks: list[list[Piece]] = [[] for _ in range(plan.tasks)]
     for piece in source.pieces(spans):
         tasks[plan.task_of[piece.span.target]].append(piece)
-    work = Work(source, tuple(map(tuple, tasks)))
-    rows = spark.read.format(Entries.name()).options(**encoded(work)).load()
-    if plan.keep_ids:
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch["id"].to_pylist():
+                yield from entries_of(source, tasks[number])
+
+    rows = spark.range(0, plan.tasks, 1, plan.tasks).mapInArrow(read, ROWS)
+    if plan.replay.keep_ids:
         return rows
     fields = sf.col("fields")
-    if plan.orig_field:
-        name = sf.lit(plan.orig_field).alias("name")
+    if plan.replay.orig_field:
+        name = sf.lit(plan.replay.orig_field).alias("name")
         orig = sf.struct(name, sf.col("id").cast("binary").alias("value"))
         fields = sf.concat(fields, sf.array(orig))
     return rows.select("stream", fields.alias("fields"))
 
 
-def _write(frame: DataFrame, plan: Plan, number: int, target: Access, share: int | None) -> None:
+def _write(frame: DataFrame, plan: ReplayPlan, number: int, target: GatewayAccess, share: int | None) -> None:
     options = {
         "keyMode": "position",
-        "jobId": plan.job,
+        "jobId": plan.replay.job,
         "epoch": number,
-        "chunkRows": plan.chunk_rows,
+        "chunkRows": plan.replay.chunk_rows,
         "ordered": True,
         "maxEntriesPerSecond": share,
     }
-    written(frame, target, options)
+    write(frame, target, options)

@@ -20,15 +20,15 @@ import msgspec
 import pyarrow as pa
 
 from pyspark_weir import ids
+from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import OptionError, PipelineError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.place import Place
 from pyspark_weir.table.ranges import StreamKey
-from pyspark_weir.table.scan import keys_in
+from pyspark_weir.table.reading import keys_in
 from pyspark_weir.table.schema import id_of_key
-from pyspark_weir.table.table import ArchiveTable, Selection
+from pyspark_weir.table.table import ArchiveTable, EntryFilter
 
-VERSION: Final = 2
+VERSION: Final = 3
 PLAN: Final = "plan.json"
 DONE: Final = "done.json"
 slice_rows_default: Final = 100_000
@@ -40,7 +40,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EntrySelection:
     """Which entries: of the named `streams` or of those that `pattern` fits wholly, else of all; those in
     `(after, end]`, IDs as text; `end` None is the last.
     """
@@ -59,7 +59,6 @@ class Wanted:
             raise OptionError(f"the replay ends at {self.end}, before it begins: after {self.after}")
 
     def has(self, stream: str) -> bool:
-        """Whether the stream is among them."""
         if self.streams:
             return stream in self.streams
         return self.pattern is None or re.fullmatch(self.pattern, stream) is not None
@@ -90,11 +89,10 @@ class Targets:
         return cls(named, otherwise[0] if otherwise else PLACEHOLDER)
 
     def of(self, stream: str) -> str:
-        """Where a stream goes."""
         return self.by_stream.get(stream) or self.otherwise.replace(PLACEHOLDER, stream)
 
 
-class Span(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReplayRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Entries of one stream in `(after, end]`, `rows` of them, for the stream `target`."""
 
     shard: str
@@ -107,36 +105,52 @@ class Span(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The stream that they are of, and its gateway."""
         return self.shard, self.stream
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole replay. `source` is where it reads from, `tasks` how many there are, `task_of` which one has
-    a target; `slices` are sent one after the other. `gateway` is where it sends to, `wanted` and `to` what it
-    was made for; nothing of the three stands in a plan that is only looked at.
-    """
+class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is sent from `source` to the URL `gateway`, and how; all of it is fixed at the first start."""
 
-    v: int
     job: str
     source: str
-    keep_ids: bool
-    orig_field: str
-    chunk_rows: int
-    tasks: int
-    task_of: dict[str, int]
-    slices: tuple[tuple[Span, ...], ...]
     gateway: str = ""
-    wanted: Wanted = Wanted()
+    wanted: EntrySelection = EntrySelection()
     to: Targets = Targets()
+    keep_ids: bool = False
+    orig_field: str = orig_field_default
+    chunk_rows: int = 5_000
+    tasks: int = 1
+    slice_rows: int = slice_rows_default
 
-    def made_for(self, gateway: str, wanted: Wanted, to: Targets) -> "Plan":
-        """The same, to be written down."""
-        return msgspec.structs.replace(self, gateway=gateway, wanted=wanted, to=to)
+    def about(self) -> dict[str, object]:
+        return {
+            "job ID": self.job,
+            "source": self.source,
+            "keeping of IDs": self.keep_ids,
+            "field for IDs": self.orig_field,
+            "gateway to send to": self.gateway,
+            "choice of streams": sorted(set(self.wanted.streams)),
+            "pattern": self.wanted.pattern,
+            "beginning": self.wanted.after,
+            "end": self.wanted.end,
+            "place for streams": {**self.to.by_stream, "all others": self.to.otherwise},
+        }
+
+
+class ReplayPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A replay as it is sent: `task_of` says which task has a target; `slices` go one after the other."""
+
+    v: int
+    replay: Replay
+    task_of: dict[str, int]
+    slices: tuple[tuple[ReplayRange, ...], ...]
+
+    @property
+    def tasks(self) -> int:
+        return max(self.task_of.values(), default=0) + 1
 
     @property
     def rows(self) -> int:
-        """Entries in all."""
         return sum(span.rows for part in self.slices for span in part)
 
     def first_ids(self) -> dict[str, str]:
@@ -148,6 +162,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found
 
 
+class _Version(msgspec.Struct):
+    v: int
+
+
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far a replay is: whole slices, and the entries in them."""
 
@@ -155,57 +173,35 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: int = 0
 
 
-@dataclass(frozen=True)
-class Form:
-    """How a replay is sent; what of it is fixed at the first start."""
-
-    job: str
-    source: str
-    keep_ids: bool = False
-    orig_field: str = orig_field_default
-    chunk_rows: int = 5_000
-    tasks: int = 1
-    slice_rows: int = slice_rows_default
-
-
-def make(spans: Iterable[Span], form: Form) -> Plan:
+def make(spans: Iterable[ReplayRange], replay: Replay) -> ReplayPlan:
     """The plan for ranges that come in the order in which they are to be sent. Raises OptionError."""
     every = list(spans)
-    if form.keep_ids:
+    if replay.keep_ids:
         _expect_ascending(every)
-    task_of = _shared(every, form.tasks)
-    return Plan(
-        v=VERSION,
-        job=form.job,
-        source=form.source,
-        keep_ids=form.keep_ids,
-        orig_field=form.orig_field,
-        chunk_rows=form.chunk_rows,
-        tasks=max(task_of.values(), default=0) + 1,
-        task_of=task_of,
-        slices=tuple(_sliced(every, form.slice_rows)),
-    )
+    slices = tuple(_slice(every, replay.slice_rows))
+    return ReplayPlan(VERSION, replay, _assign_tasks(every, replay.tasks), slices)
 
 
-def archive_spans(table: ArchiveTable, wanted: Wanted, targets: Targets, slice_rows: int) -> list[Span]:
-    """Ranges of an archive, at most `slice_rows` entries each, older ones first, each stream's in order.
+def archive_spans(table: ArchiveTable, replay: Replay) -> list[ReplayRange]:
+    """Ranges of an archive, at most a slice's entries each, older ones first, each stream's in order.
 
     Reads the IDs of the files that hold some. Raises OptionError where a named stream is not archived.
     """
+    wanted, slice_rows = replay.wanted, replay.slice_rows
     # Of a stream that was made anew the older generation moved first.
     keys = [key for key in dict.fromkeys(one.key for one in table.ranges()) if wanted.has(key.stream)]
     missing = set(wanted.streams) - {key.stream for key in keys}
     if missing:
         raise OptionError(f"the archive has no stream {', '.join(sorted(missing))}")
     stored: dict[StreamKey, list[pa.Array]] = {key: [] for key in keys}
-    within = Selection(
+    within = EntryFilter(
         after=ids.parse(wanted.after), upto=None if wanted.end is None else ids.parse(wanted.end)
     )
     for file in table.files(within):
         for key, own in keys_in(table.root, file, within).items():
             if key in stored:
                 stored[key] += [own[start : start + slice_rows] for start in range(0, len(own), slice_rows)]
-    found: list[tuple[EntryId, Span]] = []
+    found: list[tuple[EntryId, ReplayRange]] = []
     latest: dict[tuple[str, str], EntryId] = {}
     for key, parts in stored.items():
         for part in sorted(parts, key=lambda one: one[0].as_py()):
@@ -213,66 +209,57 @@ def archive_spans(table: ArchiveTable, wanted: Wanted, targets: Targets, slice_r
             # It may have begun with smaller IDs; it still comes after.
             at = max(latest.get(key[:2], ids.ZERO), first)
             latest[key[:2]] = at
-            span = Span(*key, str(ids.previous_id(first)), str(last), len(part), targets.of(key.stream))
+            span = ReplayRange(
+                *key, str(ids.previous_id(first)), str(last), len(part), replay.to.of(key.stream)
+            )
             found.append((at, span))
     return [span for _, span in sorted(found, key=lambda one: one[0])]
 
 
-def load(state: Place) -> Plan | None:
+def load(state: StateFolder) -> ReplayPlan | None:
     """The plan of before; None at the first start. Raises PipelineError where it cannot be read."""
     stored = state.read(PLAN)
     if stored is None:
         return None
-    plan = _decoded(state, PLAN, stored, Plan)
-    if plan.v != VERSION:
+    version = _decode(state, PLAN, stored, _Version).v
+    if version != VERSION:
         raise PipelineError(
             "WEIR_STATE",
-            f"{state.address}/{PLAN} is of version {plan.v}, not {VERSION}: go on with the version of Weir "
+            f"{state.address}/{PLAN} is of version {version}, not {VERSION}: go on with the version of Weir "
             "that wrote it, or begin again with a new --job-id",
         )
-    return plan
+    return _decode(state, PLAN, stored, ReplayPlan)
 
 
-def save(state: Place, plan: Plan) -> None:
+def save(state: StateFolder, plan: ReplayPlan) -> None:
     """Write the plan down, before its first entry goes."""
-    state.write(PLAN, msgspec.json.encode(plan))
+    state.replace(PLAN, msgspec.json.encode(plan))
 
 
-def load_done(state: Place) -> Done:
+def load_done(state: StateFolder) -> Done:
     """How far it is. Raises PipelineError where that cannot be read."""
     stored = state.read(DONE)
-    return Done() if stored is None else _decoded(state, DONE, stored, Done)
+    return Done() if stored is None else _decode(state, DONE, stored, Done)
 
 
-def save_done(state: Place, done: Done) -> None:
+def save_done(state: StateFolder, done: Done) -> None:
     """Write down how far it is."""
-    state.write(DONE, msgspec.json.encode(done))
+    state.replace(DONE, msgspec.json.encode(done))
 
 
-def expect_same(plan: Plan, form: Form, gateway: str, wanted: Wanted, to: Targets) -> None:
+def expect_same(plan: ReplayPlan, replay: Replay) -> None:
     """Refuse to go on with another replay's plan. Raises OptionError."""
-    before_to, now_to = ({**one.by_stream, "all others": one.otherwise} for one in (plan.to, to))
-    for name, before, now in (
-        ("job ID", plan.job, form.job),
-        ("source", plan.source, form.source),
-        ("keeping of IDs", plan.keep_ids, form.keep_ids),
-        ("field for IDs", plan.orig_field, form.orig_field),
-        ("gateway to send to", plan.gateway, gateway),
-        ("choice of streams", sorted(set(plan.wanted.streams)), sorted(set(wanted.streams))),
-        ("pattern", plan.wanted.pattern, wanted.pattern),
-        ("beginning", plan.wanted.after, wanted.after),
-        ("end", plan.wanted.end, wanted.end),
-        ("place for streams", before_to, now_to),
-    ):
-        if before != now:
+    asked = replay.about()
+    for name, before in plan.replay.about().items():
+        if before != asked[name]:
             raise OptionError(
-                f"this replay was begun with another {name}: {before!r}, now {now!r}; go on as it was begun, "
-                "or begin another with a --job-id of its own"
+                f"this replay was begun with another {name}: {before!r}, now {asked[name]!r}; go on as it "
+                "was begun, or begin another with a --job-id of its own"
             )
 
 
-def _sliced(spans: Sequence[Span], slice_rows: int) -> Iterator[tuple[Span, ...]]:
-    part: list[Span] = []
+def _slice(spans: Sequence[ReplayRange], slice_rows: int) -> Iterator[tuple[ReplayRange, ...]]:
+    part: list[ReplayRange] = []
     rows = 0
     for span in spans:
         if part and rows + span.rows > slice_rows:
@@ -284,7 +271,7 @@ def _sliced(spans: Sequence[Span], slice_rows: int) -> Iterator[tuple[Span, ...]
         yield tuple(part)
 
 
-def _shared(spans: Sequence[Span], tasks: int) -> dict[str, int]:
+def _assign_tasks(spans: Sequence[ReplayRange], tasks: int) -> dict[str, int]:
     """Targets to tasks, the largest first to the one that has least: a target has one writer, which keeps it
     in order.
     """
@@ -300,8 +287,8 @@ def _shared(spans: Sequence[Span], tasks: int) -> dict[str, int]:
     return task_of
 
 
-def _expect_ascending(spans: Iterable[Span]) -> None:
-    ends: dict[str, Span] = {}
+def _expect_ascending(spans: Iterable[ReplayRange]) -> None:
+    ends: dict[str, ReplayRange] = {}
     for span in spans:
         before = ends.get(span.target)
         if before is not None and before.key != span.key:
@@ -317,7 +304,7 @@ def _expect_ascending(spans: Iterable[Span]) -> None:
         ends[span.target] = span
 
 
-def _decoded(state: Place, name: str, stored: bytes, kind: type[_T]) -> _T:
+def _decode(state: StateFolder, name: str, stored: bytes, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(stored, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -10,27 +10,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_weir import gateway as calls
 from pyspark_weir import ids
-from pyspark_weir.errors import Refused
-from pyspark_weir.gateway import Gateway, PlanQuery, StreamPlan
-from pyspark_weir.gateway.client import of_stream
+from pyspark_weir.errors import ArchiveDamagedError, ArchiveError, Refused
+from pyspark_weir.gateway import GatewayClient, PlannedRange, PlanQuery, of_one_call
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table.counting import count, ids_of
 from pyspark_weir.table.deletions import record
-from pyspark_weir.table.errors import ArchiveDamagedError, ArchiveError
 from pyspark_weir.table.files import DataFile, prove
 from pyspark_weir.table.ranges import StreamKey, gaps
+from pyspark_weir.table.reading import count, ids_of
 from pyspark_weir.table.schema import id_of_key
-from pyspark_weir.table.table import ArchiveTable, Selection
+from pyspark_weir.table.table import ArchiveTable, EntryFilter
 
 _ARCHIVED: Final = "the archive ends there"
 _SETTLED: Final = "the archive job has not settled what comes after: let it run once more"
-_PAGE_ENTRIES: Final = 10_000
 
 
 @dataclass(frozen=True)
-class Rules:
+class TrimRules:
     """What is kept besides what must be: entries of the last `keep_ms`, of each stream the last `keep_last`.
 
     `ignored_groups` hold nothing back here, but the gateway's own guard knows nothing of that.
@@ -54,7 +50,7 @@ _FULL: Final = Bound(ids.previous_id(ids.LAST), "no ID comes after the last entr
 
 
 @dataclass(frozen=True)
-class Planned:
+class TrimProposal:
     """What may be trimmed of a stream: its `entries` up to `upto`, none of which is only in the gateway.
 
     `archived`: how many entries of that range the archive holds; more than `entries` where some were deleted
@@ -76,10 +72,10 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Trimmed:
+class TrimResult:
     """What a trim did: `deleted` entries, or why it was refused after all."""
 
-    planned: Planned
+    planned: TrimProposal
     deleted: int = 0
     refused: str | None = None
 
@@ -102,7 +98,7 @@ def age_bound(now_ms: int, keep_ms: int) -> Bound:
 
 
 def count_bound(first_kept: str) -> Bound:
-    """What comes before the last so many."""
+    """What comes before the newest entries, which are kept."""
     return Bound(ids.previous_id(ids.parse(first_kept)), "what comes after is among --keep-last")
 
 
@@ -111,7 +107,9 @@ def lowest(bounds: Iterable[Bound]) -> Bound:
     return min(bounds, key=lambda bound: bound.upto)
 
 
-def plan(table: ArchiveTable, gateways: Mapping[str, Gateway], rules: Rules, now_ms: int) -> list[Planned]:
+def plan(
+    table: ArchiveTable, gateways: Mapping[str, GatewayClient], rules: TrimRules, now_ms: int
+) -> list[TrimProposal]:
     """What may be trimmed, for every stream of the archive. Changes nothing.
 
     Raises ArchiveError where ranges are not contiguous from the beginning; Refused, Unavailable.
@@ -121,21 +119,21 @@ def plan(table: ArchiveTable, gateways: Mapping[str, Gateway], rules: Rules, now
     by_gateway: dict[str, dict[str, StreamKey]] = {}
     for (gateway, stream), position in table.positions().items():
         by_gateway.setdefault(gateway, {})[stream] = StreamKey(gateway, stream, position.generation)
-    planned: list[Planned] = []
+    planned: list[TrimProposal] = []
     for name, keys in sorted(by_gateway.items()):
         if name not in gateways:
             why = f"the archive knows a gateway {name}, and none was named so"
-            planned += [Planned(key, ids.BEGINNING, why, refused=why) for key in keys.values()]
+            planned += [TrimProposal(key, ids.BEGINNING, why, refused=why) for key in keys.values()]
             continue
         one = _Planner(table, gateways[name], rules, now_ms)
-        for some in calls.of_one_call(dict(sorted(keys.items()))):
-            planned += one.planned(some)
+        for some in of_one_call(dict(sorted(keys.items()))):
+            planned += one.plan(some)
     return planned
 
 
 def run(
-    table: ArchiveTable, gateways: Mapping[str, Gateway], planned: Iterable[Planned]
-) -> Iterator[Trimmed]:
+    table: ArchiveTable, gateways: Mapping[str, GatewayClient], planned: Iterable[TrimProposal]
+) -> Iterator[TrimResult]:
     """Trim what was planned; guarded, so that a group that came in between loses nothing.
 
     What was deleted from a stream since it was archived is recorded before: afterwards nothing shows it.
@@ -145,21 +143,22 @@ def run(
             continue
         gateway = gateways[one.key.gateway]
         try:
-            record(table.root, {one.key: ids.parse(one.upto)}, {one.key: _deleted(table, gateway, one)})
-            answer = calls.trim(gateway, one.key.stream, minid=one.minid, guard=True)
+            record(table.root, {one.key: ids.parse(one.upto)}, {one.key: _find_deleted(table, gateway, one)})
+            deleted = gateway.trim(one.key.stream, minid=one.minid, guard=True)
         except (Refused, ArchiveError) as refused:
-            yield Trimmed(one, refused=refused.sentence)
+            yield TrimResult(one, refused=refused.sentence)
         else:
-            yield Trimmed(one, deleted=answer["deleted"])
+            yield TrimResult(one, deleted=deleted)
 
 
-def _deleted(table: ArchiveTable, gateway: Gateway, one: Planned) -> Iterator[EntryId]:
+def _find_deleted(table: ArchiveTable, gateway: GatewayClient, one: TrimProposal) -> Iterator[EntryId]:
     """The archived entries of a planned range that the gateway does not have."""
     if one.archived == one.entries:
         return
     after, upto = ids.previous_id(ids.parse(one.first)), ids.parse(one.upto)
-    files = table.files(Selection(*one.key, after=after, upto=upto))
-    living = _ids_in(gateway, one.key.stream, after, one.upto)
+    files = table.files(EntryFilter(*one.key, after=after, upto=upto))
+    pages = gateway.pages(one.key.stream, after=str(after), end=one.upto)
+    living = (EntryId(ms, seq) for page in pages for ms, seq in zip(page.ms, page.seq, strict=True))
     next_living = next(living, None)
     for piece in ids_of(table.root, files, one.key, after, upto):
         for archived in map(id_of_key, piece.column("id_key").to_pylist()):
@@ -169,29 +168,19 @@ def _deleted(table: ArchiveTable, gateway: Gateway, one: Planned) -> Iterator[En
                 yield archived
 
 
-def _ids_in(gateway: Gateway, stream: str, after: EntryId, end: str) -> Iterator[EntryId]:
-    cursor = str(after)
-    while True:
-        page = calls.page(gateway, stream, after=cursor, end=end, count=_PAGE_ENTRIES)
-        yield from map(EntryId, page.ms, page.seq)
-        if not page.more:
-            return
-        cursor = page.next_id
-
-
 class _Planner:
     """The streams of one gateway."""
 
-    def __init__(self, table: ArchiveTable, gateway: Gateway, rules: Rules, now_ms: int) -> None:
+    def __init__(self, table: ArchiveTable, gateway: GatewayClient, rules: TrimRules, now_ms: int) -> None:
         self._table = table
         self._gateway = gateway
         self._rules = rules
         self._now_ms = now_ms
         self._uptos = {one.key: one.upto for one in table.ranges()}
 
-    def planned(self, keys: Mapping[str, StreamKey]) -> list[Planned]:
+    def plan(self, keys: Mapping[str, StreamKey]) -> list[TrimProposal]:
         beginnings = dict.fromkeys(sorted(keys), ids.BEGINNING)
-        whole = calls.plan(self._gateway, PlanQuery(streams=beginnings)).streams
+        whole = self._gateway.plan(PlanQuery(streams=beginnings)).streams
         bounds = {
             stream: self._bound(key, whole[stream])
             for stream, key in keys.items()
@@ -199,24 +188,26 @@ class _Planner:
         }
         ends = {stream: str(bound.upto) for stream, bound in bounds.items()}
         asked = PlanQuery(streams={stream: beginnings[stream] for stream in bounds}, end=ends)
-        ranges = calls.plan(self._gateway, asked).streams
+        ranges = self._gateway.plan(asked).streams
         compared = {
             keys[stream]: (bounds[stream], ranges[stream])
             for stream in bounds
             if stream in ranges and ranges[stream].generation == keys[stream].generation
         }
-        archived = self._archived(compared)
-        found: list[Planned] = []
+        archived = self._count_archived(compared)
+        found: list[TrimProposal] = []
         for stream, key in keys.items():
             if key in compared:
-                found.append(_compared(key, *compared[key], archived[key]))
+                found.append(_compare(key, *compared[key], archived[key]))
             elif stream in whole and whole[stream].generation != key.generation:
                 found.append(_other_generation(key, whole[stream]))
             else:
-                found.append(Planned(key, ids.BEGINNING, "the gateway has no such stream"))
+                found.append(TrimProposal(key, ids.BEGINNING, "the gateway has no such stream"))
         return found
 
-    def _archived(self, compared: Mapping[StreamKey, tuple[Bound, StreamPlan]]) -> dict[StreamKey, int | str]:
+    def _count_archived(
+        self, compared: Mapping[StreamKey, tuple[Bound, PlannedRange]]
+    ) -> dict[StreamKey, int | str]:
         """How many entries of each range the files hold, each of them proven; or what is wrong with one."""
         wanted = {
             key: (ids.previous_id(ids.parse(found.first)), bound.upto)
@@ -224,7 +215,7 @@ class _Planner:
             if found.count and found.first is not None
         }
         files = {
-            key: self._table.files(Selection(*key, after=after, upto=upto))
+            key: self._table.files(EntryFilter(*key, after=after, upto=upto))
             for key, (after, upto) in wanted.items()
         }
         wrong: dict[StreamKey, str] = {}
@@ -244,57 +235,53 @@ class _Planner:
             return dict.fromkeys(compared, error.sentence)
         return {key: wrong.get(key, counted.get(key, 0)) for key in compared}
 
-    def _bound(self, key: StreamKey, seen: StreamPlan) -> Bound:
+    def _bound(self, key: StreamKey, seen: PlannedRange) -> Bound:
         stream = key.stream
-        bounds = [Bound(self._uptos[key], _ARCHIVED), _FULL, self._settled(stream)]
-        for group in calls.groups(self._gateway, stream):
+        bounds = [Bound(self._uptos[key], _ARCHIVED), _FULL, self._settled_bound(stream)]
+        for group in self._gateway.groups(stream):
             name = group["name"]
             if name in self._rules.ignored_groups:
                 continue
-            oldest = (
-                calls.pending(self._gateway, stream, name, count=1)["pending"] if group["pending"] else []
-            )
-            bounds.append(group_bound(name, group["last_delivered_id"], oldest[0]["id"] if oldest else None))
+            waiting = self._gateway.pending(stream, name, 1) if group["pending"] else iter(())
+            oldest = next((one["id"] for one in waiting), None)
+            bounds.append(group_bound(name, group["last_delivered_id"], oldest))
         if self._rules.keep_ms:
             bounds.append(age_bound(self._now_ms, self._rules.keep_ms))
         if self._rules.keep_last:
             bounds.append(self._last(stream, seen))
         return lowest(bounds)
 
-    def _settled(self, stream: str) -> Bound:
+    def _settled_bound(self, stream: str) -> Bound:
         """What the archive job has reported to the gateway. A driver that dies after the table's commit reads
         its batch again, and what is missing then would look like a loss.
         """
-        shown = calls.stream(self._gateway, stream)
+        shown = self._gateway.stream(stream)
         return Bound(ids.ZERO if shown is None else ids.parse(shown["archived_up_to"]), _SETTLED)
 
-    def _last(self, stream: str, seen: StreamPlan) -> Bound:
+    def _last(self, stream: str, seen: PlannedRange) -> Bound:
         if seen.first is None or seen.count <= self._rules.keep_last:
             return count_bound(seen.first or ids.BEGINNING)
-        body = {"maxlen": self._rules.keep_last, "approx": False, "dry_run": True}
-        path = f"{of_stream(stream)}/trim"
-        answer = self._gateway.post(path, body, repeatable=True, about=f"counting {stream} from its end")
-        return count_bound(answer["first_id"])
+        return count_bound(self._gateway.first_of_last(stream, self._rules.keep_last))
 
 
-def _compared(key: StreamKey, bound: Bound, found: StreamPlan, archived: int | str) -> Planned:
+def _compare(key: StreamKey, bound: Bound, found: PlannedRange, archived: int | str) -> TrimProposal:
     upto = str(bound.upto)
     if not found.count or found.first is None:
-        return Planned(key, upto, bound.why)
+        return TrimProposal(key, upto, bound.why)
     if isinstance(archived, str):
-        return Planned(key, upto, bound.why, found.count, refused=archived)
+        return TrimProposal(key, upto, bound.why, found.count, refused=archived)
     refused = None
     if archived < found.count:
         refused = (
             f"the gateway holds {found.count} entries up to {upto}, the archive {archived} of them: "
             "run verify to see which are missing"
         )
-    return Planned(key, upto, bound.why, found.count, archived, found.first, refused)
+    return TrimProposal(key, upto, bound.why, found.count, archived, found.first, refused)
 
 
-def _other_generation(key: StreamKey, found: StreamPlan) -> Planned:
+def _other_generation(key: StreamKey, found: PlannedRange) -> TrimProposal:
     refused = (
         f"the stream was made anew: the archive holds generation {key.generation}, the gateway "
         f"{found.generation}; archive it first"
     )
-    return Planned(key, ids.BEGINNING, refused, refused=refused)
+    return TrimProposal(key, ids.BEGINNING, refused, refused=refused)

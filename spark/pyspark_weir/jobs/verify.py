@@ -9,21 +9,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from pyspark_weir import gateway as calls
 from pyspark_weir import ids
-from pyspark_weir.gateway import ColumnsPage, Gateway, PlanQuery, StreamPlan
+from pyspark_weir.errors import ArchiveError
+from pyspark_weir.gateway import ColumnsPage, GatewayClient, PlannedRange, PlanQuery
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table.counting import count, entries_of, ids_of, repeated, spans
-from pyspark_weir.table.errors import ArchiveError
 from pyspark_weir.table.files import DataFile, prove
 from pyspark_weir.table.merging import check_sorted
 from pyspark_weir.table.ranges import Range, StreamKey, gaps
+from pyspark_weir.table.reading import count, entries_of, ids_of, repeated, spans
 from pyspark_weir.table.schema import SORTED_BY, id_key, id_of_key
-from pyspark_weir.table.table import ArchiveTable, Selection
-
-_page_entries: Final = 10_000
+from pyspark_weir.table.table import ArchiveTable, EntryFilter
 
 # Names and values of one entry, in their order.
 Pairs = list[tuple[bytes, bytes]]
@@ -38,7 +35,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class VerifyReport:
     """What was compared, at one version of the table, and what was found.
 
     `deleted`: archived entries that the gateway no longer has, though it has older ones. `compared`: entries,
@@ -53,15 +50,13 @@ class Report:
     compared: int = 0
 
 
-class _Held(NamedTuple):
-    """Entries of one stream that are side by side in a file."""
-
+class _FileSpan(NamedTuple):
     low: str
     high: str
     file: DataFile
 
 
-def verify(table: ArchiveTable, gateways: Mapping[str, Gateway], *, deep: bool = False) -> Report:
+def verify(table: ArchiveTable, gateways: Mapping[str, GatewayClient], *, deep: bool = False) -> VerifyReport:
     """Compare all; `deep`: also every entry that the gateway still has, byte by byte.
 
     Raises Refused, Unavailable. What is wrong with the archive is found, not raised.
@@ -71,7 +66,7 @@ def verify(table: ArchiveTable, gateways: Mapping[str, Gateway], *, deep: bool =
         Finding(str(one.key), f"entries before {one.after} are in no batch, after which the next begins")
         for one in gaps(ranges)
     ]
-    stored = _Stored(table)
+    stored = _ArchivedFiles(table)
     for _day, own in groupby(files, key=lambda file: file.date):
         findings += stored.day_findings(list(own))
     findings += _count_findings(ranges, stored.rows)
@@ -86,7 +81,7 @@ def verify(table: ArchiveTable, gateways: Mapping[str, Gateway], *, deep: bool =
         deleted += seen.deleted
         compared += seen.compared
     rows = sum(file.rows for file in files)
-    return Report(table.version, len(files), rows, tuple(findings), deleted, compared)
+    return VerifyReport(table.version, len(files), rows, tuple(findings), deleted, compared)
 
 
 def _count_findings(ranges: Sequence[Range], rows: Mapping[StreamKey, int]) -> Iterator[Finding]:
@@ -99,7 +94,7 @@ def _count_findings(ranges: Sequence[Range], rows: Mapping[StreamKey, int]) -> I
             yield Finding(str(key), f"{committed[key]} entries were committed, the files hold {found}")
 
 
-class _Stored:
+class _ArchivedFiles:
     """What is in the files; `rows` are counted by stream."""
 
     def __init__(self, table: ArchiveTable) -> None:
@@ -109,7 +104,7 @@ class _Stored:
 
     def day_findings(self, files: Sequence[DataFile]) -> Iterator[Finding]:
         """Whether the files of a day are as they were committed, in order, and hold each entry once."""
-        held: dict[StreamKey, list[_Held]] = defaultdict(list)
+        held: dict[StreamKey, list[_FileSpan]] = defaultdict(list)
         for file in files:
             try:
                 prove(self._table.root, file)
@@ -119,7 +114,7 @@ class _Stored:
         for key, own in sorted(held.items()):
             yield from self._overlaps(key, sorted(own, key=lambda one: one[:2]))
 
-    def _file_findings(self, file: DataFile, held: dict[StreamKey, list[_Held]]) -> Iterator[Finding]:
+    def _file_findings(self, file: DataFile, held: dict[StreamKey, list[_FileSpan]]) -> Iterator[Finding]:
         for piece, here in spans(self._table.root, file):
             check_sorted(piece, SORTED_BY)
             twice = repeated(piece)
@@ -127,14 +122,14 @@ class _Stored:
                 yield Finding(file.path, f"{twice} of its entries are stored twice")
             for span in here:
                 self.rows[span.key] += span.rows
-                held[span.key].append(_Held(span.low, span.high, file))
+                held[span.key].append(_FileSpan(span.low, span.high, file))
                 end = self._ends.get(span.key)
                 if end is None or span.high > id_key(end.upto):
                     yield Finding(file.path, f"it holds {id_of_key(span.high)} of {span.key}, of no batch")
                 if not file.low.id_key <= span.low <= span.high <= file.high.id_key:
                     yield Finding(file.path, f"its statistics leave out entries of {span.key}")
 
-    def _overlaps(self, key: StreamKey, own: Sequence[_Held]) -> Iterator[Finding]:
+    def _overlaps(self, key: StreamKey, own: Sequence[_FileSpan]) -> Iterator[Finding]:
         """Entries that are stored twice: only where two ranges of IDs meet."""
         highest = own[0]
         for one in own[1:]:
@@ -144,7 +139,7 @@ class _Stored:
                     yield Finding(one.file.path, f"{twice} of its entries are in {highest.file.path} too")
             highest = max(highest, one, key=lambda held: held.high)
 
-    def _twice(self, key: StreamKey, one: _Held, other: _Held) -> int:
+    def _twice(self, key: StreamKey, one: _FileSpan, other: _FileSpan) -> int:
         after = ids.previous_id(id_of_key(one.low))
         files = {file.path: file for file in (one.file, other.file)}.values()
         found = 0
@@ -157,9 +152,7 @@ class _Stored:
 
 
 class _Stream:
-    """One stream, in the archive and in the gateway."""
-
-    def __init__(self, table: ArchiveTable, key: StreamKey, upto: EntryId, gateway: Gateway) -> None:
+    def __init__(self, table: ArchiveTable, key: StreamKey, upto: EntryId, gateway: GatewayClient) -> None:
         self._table = table
         self._key = key
         self._upto = upto
@@ -171,7 +164,7 @@ class _Stream:
         """Whether all that the gateway has, up to where the archive goes, is in the archive."""
         stream = self._key.stream
         query = PlanQuery(streams={stream: ids.BEGINNING}, end={stream: str(self._upto)})
-        found = calls.plan(self._gateway, query).streams.get(stream)
+        found = self._gateway.plan(query).streams.get(stream)
         if found is None:
             return
         if found.generation != self._key.generation:
@@ -185,7 +178,7 @@ class _Stream:
             return
         after = ids.previous_id(ids.parse(found.first))
         files = self._table.files(
-            Selection(self._key.gateway, stream, self._key.generation, after=after, upto=self._upto)
+            EntryFilter(self._key.gateway, stream, self._key.generation, after=after, upto=self._upto)
         )
         try:
             yield from self._counts(found, files, after)
@@ -194,7 +187,7 @@ class _Stream:
         except ArchiveError as error:
             yield Finding(str(self._key), error.sentence)
 
-    def _counts(self, found: StreamPlan, files: Sequence[DataFile], after: EntryId) -> Iterator[Finding]:
+    def _counts(self, found: PlannedRange, files: Sequence[DataFile], after: EntryId) -> Iterator[Finding]:
         archived = count(self._table.root, files, {self._key: (after, self._upto)})[self._key]
         if archived < found.count:
             yield Finding(
@@ -205,9 +198,10 @@ class _Stream:
         self.deleted = max(0, archived - found.count)
 
     def _entries(self, files: Sequence[DataFile], after: EntryId) -> Iterator[Finding]:
-        archived = self._archived(files, after)
+        archived = self._read_archived(files, after)
         one = next(archived, None)
-        for entry_id, pairs in _gateway_entries(self._gateway, self._key.stream, after, str(self._upto)):
+        pages = self._gateway.pages(self._key.stream, after=str(after), end=str(self._upto))
+        for entry_id, pairs in (found for page in pages for found in page_entries(page)):
             while one is not None and one[0] < entry_id:
                 one = next(archived, None)  # deleted since it was archived
             if one is None or one[0] != entry_id:
@@ -221,24 +215,12 @@ class _Stream:
             self.compared += 1
             one = next(archived, None)
 
-    def _archived(self, files: Sequence[DataFile], after: EntryId) -> Iterator[tuple[EntryId, Pairs]]:
+    def _read_archived(self, files: Sequence[DataFile], after: EntryId) -> Iterator[tuple[EntryId, Pairs]]:
         pieces = entries_of(self._table.root, files, self._key, after, self._upto, ("id", "fields"))
         for piece in pieces:
             texts, fields = piece.column("id").to_pylist(), piece.column("fields").to_pylist()
             for text, pairs in zip(texts, fields, strict=True):
                 yield ids.parse(text), [(pair["name"].encode(), pair["value"]) for pair in pairs]
-
-
-def _gateway_entries(
-    gateway: Gateway, stream: str, after: EntryId, end: str
-) -> Iterator[tuple[EntryId, Pairs]]:
-    cursor = str(after)
-    while True:
-        page = calls.page(gateway, stream, after=cursor, end=end, count=_page_entries)
-        yield from page_entries(page)
-        if not page.more:
-            return
-        cursor = page.next_id
 
 
 def page_entries(page: ColumnsPage) -> Iterator[tuple[EntryId, Pairs]]:

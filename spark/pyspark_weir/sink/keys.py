@@ -17,14 +17,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal
 
 import orjson
 
-from pyspark_weir.errors import OptionError, PipelineError
-from pyspark_weir.sink.chunks import Chunk
-from pyspark_weir.sink.rows import Entry, Pairs, RowError
-from pyspark_weir.sink.texts import Value
+from pyspark_weir.errors import CodedError, OptionError
+from pyspark_weir.sink.rows import Pairs, RowError, SinkEntry, TaskChunk, Value
 
 KeyMode = Literal["position", "content", "none"]
 Words = tuple[Value, ...]
@@ -47,25 +45,21 @@ _digest_bytes: Final = 16
 # Of a chunk that had been there; each costs two requests.
 _streams_looked_at_max: Final = 8
 
-T = TypeVar("T")
 
-
-class Fenced(PipelineError):  # noqa: N818 - it names what happened
+class Fenced(CodedError):  # noqa: N818 - it names what happened
     """Another run of the same query has gone on: this task is of the past, and must not write."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__("WEIR_FENCED", sentence)
+    CODE = "WEIR_FENCED"
 
 
-class Changed(PipelineError):  # noqa: N818 - it names what happened
+class Changed(CodedError):  # noqa: N818 - it names what happened
     """A repeated chunk holds other rows than the first time: the gateway kept those, these would be lost."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__("WEIR_CHANGED", sentence)
+    CODE = "WEIR_CHANGED"
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskId:
     """Where a task stands. `origin` names the query or the job, `epoch` its batch."""
 
     origin: str
@@ -75,11 +69,11 @@ class Place:
     @property
     def producer(self) -> str:
         """The gateway's name for this partition. Raises OptionError where the origin is no such name."""
-        return checked_producer(f"{self.origin}/{self.partition}")
+        return check_producer(f"{self.origin}/{self.partition}")
 
 
 @dataclass(frozen=True)
-class Request:
+class SinkRequest:
     """One request; `repeatable` where sending it twice stores once."""
 
     path: str
@@ -97,34 +91,34 @@ class Stored:
     pairs: tuple[tuple[str, bytes], ...]
 
 
-class Keys(Protocol[T]):
-    """A way to tell a repetition; T is an entry as it writes it."""
+class Keys:
+    """A way to recognise a repetition. This one recognises none, and writes entries as JSON."""
 
-    def write(self, entry: Entry) -> tuple[T, int]:
+    def write(self, entry: SinkEntry) -> tuple[Any, int]:
         """An entry's written form, and its bytes. Raises RowError."""
-        ...
+        text = orjson.dumps(_to_published(entry))
+        return text, len(text)
 
-    def prepare(self, streams: Sequence[str]) -> Request | None:
+    def prepare(self, streams: Sequence[str]) -> SinkRequest | None:
         """What to ask before the first chunk for these streams; the answer has one result for each."""
-        ...
+        return None
 
-    def request(self, chunk: Chunk[T]) -> Request:
-        """The chunk as it is sent."""
-        ...
+    def request(self, chunk: TaskChunk[Any]) -> SinkRequest:
+        return SinkRequest(PUBLISH, _content(chunk), {}, repeatable=False)
 
-    def repeated(self, chunk: Chunk[T], answer: Json) -> Sequence["Stored"]:
+    def repeated(self, chunk: TaskChunk[Any], answer: Json) -> Sequence[Stored]:
         """Of a chunk that had been there: which entries are to be what, to be looked at. Else nothing.
 
         Raises Changed, RowError.
         """
-        ...
+        return ()
 
-    def changed(self, chunk: Chunk[T]) -> Changed:
+    def changed(self, chunk: TaskChunk[Any]) -> Changed:
         """The error for a chunk that is not what was stored."""
-        ...
+        raise AssertionError("only chunks with keys by position are known to be repeated")
 
 
-def checked_producer(name: str) -> str:
+def check_producer(name: str) -> str:
     """A name that the gateway takes for a producer. Raises OptionError."""
     if len(name) > _producer_chars_max or not _PRODUCER.fullmatch(name):
         raise OptionError(
@@ -134,55 +128,27 @@ def checked_producer(name: str) -> str:
     return name
 
 
-def keys(mode: KeyMode, place: Place, *, key_window: int = key_window_default) -> "Keys[Any]":
+def keys(mode: KeyMode, place: TaskId, *, key_window: int = key_window_default) -> Keys:
     """The keys of a mode for a task."""
     if mode == "position":
         return _Position(place)
-    return _Content(place, key_window) if mode == "content" else _Unkeyed()
+    return _Content(place, key_window) if mode == "content" else Keys()
 
 
-class _Unkeyed:
-    """Chunks without a key."""
-
-    def write(self, entry: Entry) -> tuple[bytes, int]:
-        text = orjson.dumps(_published(entry))
-        return text, len(text)
-
-    def prepare(self, streams: Sequence[str]) -> Request | None:
-        return None
-
-    def request(self, chunk: Chunk[bytes]) -> Request:
-        return Request(PUBLISH, self._content(chunk), {}, repeatable=False)
-
-    def repeated(self, chunk: Chunk[bytes], answer: Json) -> Sequence[Stored]:
-        return ()
-
-    def changed(self, chunk: Chunk[bytes]) -> Changed:
-        raise AssertionError("without keys no chunk is known to be repeated")
-
-    def _content(self, chunk: Chunk[bytes]) -> bytes:
-        members = (
-            b"%b:[%b]" % (orjson.dumps(name), b",".join(entries)) for name, entries in chunk.streams.items()
-        )
-        return b'{"streams":{%b}}' % b",".join(members)
-
-
-class _Position(_Unkeyed):
-    """Chunks known by where they stand."""
-
-    def __init__(self, place: Place) -> None:
+class _Position(Keys):
+    def __init__(self, place: TaskId) -> None:
         self._place = place
         self._producer = place.producer
 
-    def request(self, chunk: Chunk[bytes]) -> Request:
+    def request(self, chunk: TaskChunk[bytes]) -> SinkRequest:
         headers = {
             "weir-producer": self._producer,
             "weir-epoch": str(self._place.epoch),
             "weir-chunk": str(chunk.number),
         }
-        return Request(PUBLISH, self._content(chunk), headers, repeatable=True)
+        return SinkRequest(PUBLISH, _content(chunk), headers, repeatable=True)
 
-    def repeated(self, chunk: Chunk[bytes], answer: Json) -> Sequence[Stored]:
+    def repeated(self, chunk: TaskChunk[bytes], answer: Json) -> Sequence[Stored]:
         if not answer["duplicate"]:
             return ()
         stored = answer["streams"]
@@ -195,8 +161,7 @@ class _Position(_Unkeyed):
             for place, edge in ((0, "first_id"), (-1, "last_id"))
         ]
 
-    def changed(self, chunk: Chunk[bytes]) -> Changed:
-        """What is to be said where a repeated chunk is another."""
+    def changed(self, chunk: TaskChunk[bytes]) -> Changed:
         return Changed(
             f"chunk {chunk.number} of {self._producer}, epoch {self._place.epoch}, held other rows when it "
             "was stored: this partition does not have the same rows in the same order each time; sort within "
@@ -204,17 +169,15 @@ class _Position(_Unkeyed):
         )
 
 
-class _Content:
-    """Entries known by a key of their own."""
-
-    def __init__(self, place: Place, key_window: int) -> None:
+class _Content(Keys):
+    def __init__(self, place: TaskId, key_window: int) -> None:
         self._place = place
         self._parts = max(1, key_window // _keys_each)
-        self._producers = [checked_producer(f"{place.origin}/keys-{part}") for part in range(self._parts)]
+        self._producers = [check_producer(f"{place.origin}/keys-{part}") for part in range(self._parts)]
         # Equal rows of two batches are two entries; equal keys of a column are one.
         self._scope = b"%d:" % place.epoch
 
-    def write(self, entry: Entry) -> tuple[Words, int]:
+    def write(self, entry: SinkEntry) -> tuple[Words, int]:
         if entry.id is not None:
             raise RowError(
                 f"the entry {entry.id} has an ID of its own, and the gateway keeps no content keys for "
@@ -228,22 +191,26 @@ class _Content:
         words: Words = ("XADD", entry.stream, "IDMP", self._producers[part], _text_or_bytes(key), "*", *flat)
         return words, sum(map(len, words))
 
-    def prepare(self, streams: Sequence[str]) -> Request | None:
+    def prepare(self, streams: Sequence[str]) -> SinkRequest | None:
         limits = ("IDMP-DURATION", str(_keep_s), "IDMP-MAXSIZE", str(_keys_each))
         return _transaction([("XCFGSET", name, *limits) for name in streams])
 
-    def request(self, chunk: Chunk[Words]) -> Request:
+    def request(self, chunk: TaskChunk[Words]) -> SinkRequest:
         return _transaction([words for entries in chunk.streams.values() for words in entries])
 
-    def repeated(self, chunk: Chunk[Words], answer: Json) -> Sequence[Stored]:
+    def repeated(self, chunk: TaskChunk[Words], answer: Json) -> Sequence[Stored]:
         for one in answer:
             if "error" in one:
                 raise RowError(f"the gateway refused an entry: {one['error']}")
         # An ID of before looks like any other.
         return ()
 
-    def changed(self, chunk: Chunk[Words]) -> Changed:
-        raise AssertionError("with content keys no chunk is known to be repeated")
+
+def _content(chunk: TaskChunk[bytes]) -> bytes:
+    members = (
+        b"%b:[%b]" % (orjson.dumps(name), b",".join(entries)) for name, entries in chunk.streams.items()
+    )
+    return b'{"streams":{%b}}' % b",".join(members)
 
 
 def pairs_of(entry: Mapping[str, Any]) -> tuple[tuple[str, bytes], ...]:
@@ -255,7 +222,7 @@ def pairs_of(entry: Mapping[str, Any]) -> tuple[tuple[str, bytes], ...]:
     return tuple((name, value.encode()) for name, value in pairs)
 
 
-def _transaction(commands: Sequence[Words]) -> Request:
+def _transaction(commands: Sequence[Words]) -> SinkRequest:
     """Redis commands as one turn; all their words in base64 where one is no UTF-8."""
     headers: dict[str, str] = {}
     try:
@@ -263,10 +230,10 @@ def _transaction(commands: Sequence[Words]) -> Request:
     except UnicodeDecodeError:
         texts = [[base64.b64encode(_raw(word)).decode() for word in words] for words in commands]
         headers["weir-encoding"] = "base64"
-    return Request(TRANSACTION, orjson.dumps(texts), headers, repeatable=True)
+    return SinkRequest(TRANSACTION, orjson.dumps(texts), headers, repeatable=True)
 
 
-def _published(entry: Entry) -> dict[str, object]:
+def _to_published(entry: SinkEntry) -> dict[str, object]:
     """An entry as POST /v1/publish takes it."""
     written: dict[str, object] = {"fields": _fields(entry.pairs)}
     if any(isinstance(value, bytes) for _, value in entry.pairs):
@@ -289,7 +256,7 @@ def _fields(pairs: Pairs) -> dict[str, Value] | list[tuple[str, Value]]:
 
 
 def _digest(pairs: Pairs) -> bytes:
-    """What tells one set of fields from another, whatever their order."""
+    """What distinguishes sets of fields; their order does not count."""
     digest = hashlib.blake2b(digest_size=_digest_bytes)
     for name, value in sorted((name.encode(), _raw(value)) for name, value in pairs):
         digest.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))

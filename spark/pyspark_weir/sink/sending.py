@@ -1,7 +1,7 @@
 """A task's entries on their way: cut into chunks, sent in order or a few at once, each answer looked at.
 
 Knows: the gateway's connection, the keys of the task, a pace.
-Must never know: Spark, where the entries come from.
+Must never know: Spark, but for the message that reaches its driver; where the entries come from.
 """
 
 import time
@@ -11,50 +11,68 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import orjson
+from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_weir.clock import monotonic_s
 from pyspark_weir.errors import PipelineError, Refused
-from pyspark_weir.gateway import Gateway
-from pyspark_weir.gateway.client import of_stream
-from pyspark_weir.sink.chunks import Chunk, cut
-from pyspark_weir.sink.keys import Fenced, Json, Keys, Request, Stored, pairs_of
-from pyspark_weir.sink.pace import Pace
-from pyspark_weir.sink.rows import Entry
+from pyspark_weir.gateway import GatewayClient, of_stream
+from pyspark_weir.sink.keys import Fenced, Json, Keys, SinkRequest, Stored, TaskId, pairs_of
+from pyspark_weir.sink.rows import SinkEntry, TaskChunk, cut
 
 _MISSING: Final = "ERR no such key"
+# Of the streams of a chunk, in an error.
+_named_max: Final = 3
 # Gone since, or a token that may write and not read.
 _TELLS_NOTHING: Final = frozenset(("no_stream", "no_entry", "forbidden"))
 
 
-@dataclass
-class Sent:
-    """What a task has stored: entries by stream, chunks, and how many chunks had been there before."""
+class Pace:
+    """A bucket that holds what one request takes and fills at `per_s` entries a second.
 
+    `clock` gives seconds that never go back. What was not used is not saved up, so that a pause is followed
+    by no burst.
+    """
+
+    def __init__(self, per_s: float, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._clock = clock
+        self._free_at_s = clock()
+
+    def pause_s(self, entries: int) -> float:
+        """Seconds to wait before these entries may go; they count as gone then."""
+        now_s = self._clock()
+        start_s = max(now_s, self._free_at_s)
+        self._free_at_s = start_s + entries / self._per_s
+        return start_s - now_s
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What a task of `place` has stored: entries by stream, chunks, and chunks that had been there before."""
+
+    place: TaskId
     streams: dict[str, int] = field(default_factory=dict)
     chunks: int = 0
     repeated: int = 0
 
     @property
     def rows(self) -> int:
-        """Entries in all."""
         return sum(self.streams.values())
 
     def add(self, counts: dict[str, int], *, repeated: bool) -> None:
-        """Count a chunk."""
         self.chunks += 1
         self.repeated += repeated
         for name, count in counts.items():
             self.streams[name] = self.streams.get(name, 0) + count
 
 
-class Sender:
+class SinkSender:
     """Sends chunks through an open gateway. `wait` takes seconds."""
 
     def __init__(
         self,
-        gateway: Gateway,
-        keys: Keys[Any],
+        gateway: GatewayClient,
+        keys: Keys,
         *,
         rows_max: int,
         in_flight: int = 1,
@@ -70,9 +88,9 @@ class Sender:
         self._wait = wait
         self._prepared: set[str] = set()
 
-    def send(self, entries: Iterable[Entry]) -> Sent:
-        """Store all of them. Raises Fenced, Changed, RowError, Refused, Unavailable."""
-        sent = Sent()
+    def send(self, entries: Iterable[SinkEntry], place: TaskId) -> Sent:
+        """Store all of them, for a task. Raises Fenced, Changed, RowError, Refused, Unavailable."""
+        sent = Sent(place)
         chunks = cut(entries, self._keys.write, self._rows_max)
         if self._in_flight == 1:
             for chunk in chunks:
@@ -81,7 +99,7 @@ class Sender:
             return sent
         # Leaving the block waits for what is under way, also where one chunk has failed.
         with ThreadPoolExecutor(self._in_flight) as pool:
-            under_way: deque[tuple[Chunk[Any], Future[bool]]] = deque()
+            under_way: deque[tuple[TaskChunk[Any], Future[bool]]] = deque()
             for chunk in chunks:
                 self._before(chunk)
                 if len(under_way) == self._in_flight:
@@ -91,7 +109,7 @@ class Sender:
                 _settle(under_way, sent)
         return sent
 
-    def _before(self, chunk: Chunk[Any]) -> None:
+    def _before(self, chunk: TaskChunk[Any]) -> None:
         new = chunk.streams.keys() - self._prepared
         request = self._keys.prepare(sorted(new)) if new else None
         if request is not None:
@@ -102,28 +120,26 @@ class Sender:
             if pause_s > 0:
                 self._wait(pause_s)
 
-    def _prepare(self, streams: list[str], request: Request) -> None:
+    def _prepare(self, streams: list[str], request: SinkRequest) -> None:
         """A stream's memory for keys is given before its first entry: later, it would forget what it has."""
         missing = [name for name, error in self._refused(streams, request) if error == _MISSING]
         for name in missing:
-            self._gateway.put(of_stream(name), {}, about=f"stream {name}")
+            self._gateway.ensure_stream(name)
         for name, error in self._refused(streams, request) if missing else ():
             raise PipelineError("WEIR_REFUSED", f"stream {name}: {error}")
 
-    def _refused(self, streams: list[str], request: Request) -> list[tuple[str, str]]:
-        results = self._ask(request, "preparing for keys")
+    def _refused(self, streams: list[str], request: SinkRequest) -> list[tuple[str, str]]:
+        results = self._ask(request)
         return [(name, one["error"]) for name, one in zip(streams, results, strict=True) if "error" in one]
 
-    def _store(self, chunk: Chunk[Any]) -> bool:
-        names = sorted(chunk.streams)
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        about = f"publishing chunk {chunk.number} to {names[0]}{more}"
+    def _store(self, chunk: TaskChunk[Any]) -> bool:
         try:
-            answer = self._ask(self._keys.request(chunk), about)
+            answer = self._ask(self._keys.request(chunk))
         except Refused as refused:
-            if refused.problem != "idempotency_mismatch":
-                raise
-            raise self._keys.changed(chunk) from None
+            if refused.problem == "idempotency_mismatch":
+                raise self._keys.changed(chunk) from None
+            names = ", ".join(sorted(chunk.streams)[:_named_max])
+            raise refused.about(f"publishing chunk {chunk.number} to {names}") from None
         had = self._keys.repeated(chunk, answer)
         for one in had:
             if self._is_other(one):
@@ -131,36 +147,30 @@ class Sender:
         return bool(had)
 
     def _is_other(self, one: Stored) -> bool:
-        """Whether an entry is there and is not what it should be; what was deleted since tells nothing."""
+        """Whether an entry is there and is not what it should be; a deleted one proves nothing."""
         try:
-            entry = self._gateway.get(f"{of_stream(one.stream)}/entries/{one.id}", about=f"entry {one.id}")
+            entry = self._gateway.get(f"{of_stream(one.stream)}/entries/{one.id}")
         except Refused as refused:
             if refused.problem in _TELLS_NOTHING:
                 return False
             raise
         return pairs_of(entry) != one.pairs
 
-    def _ask(self, request: Request, about: str) -> Json:
+    def _ask(self, request: SinkRequest) -> Json:
         try:
-            response = self._gateway.send(
-                "POST",
-                request.path,
-                content=request.content,
-                headers=request.headers,
-                repeatable=request.repeatable,
-                about=about,
+            return self._gateway.post(
+                request.path, request.content, headers=request.headers, repeatable=request.repeatable
             )
         except Refused as refused:
             if refused.problem != "stale_epoch":
                 raise
+            producer, epoch = (request.headers.get(f"weir-{name}") for name in ("producer", "epoch"))
             raise Fenced(
-                f"{about}: epoch {request.headers.get('weir-epoch')} of "
-                f"{request.headers.get('weir-producer')} is over, the gateway has seen epoch "
+                f"epoch {epoch} of {producer} is over, the gateway has seen epoch "
                 f"{refused.members.get('epoch')}: another run of the same query or job has gone on"
             ) from None
-        return orjson.loads(response.content)
 
 
-def _settle(under_way: deque[tuple[Chunk[Any], Future[bool]]], sent: Sent) -> None:
+def _settle(under_way: deque[tuple[TaskChunk[Any], Future[bool]]], sent: Sent) -> None:
     chunk, future = under_way.popleft()
     sent.add(chunk.counts(), repeated=future.result())

@@ -4,11 +4,15 @@ Knows: what each column holds; that halves of an ID may exceed a bigint, and tim
 Must never know: where pages come from, which ranges are read.
 """
 
+from binascii import a2b_base64
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +24,188 @@ from pyspark_weir import ids
 from pyspark_weir.errors import PipelineError
 from pyspark_weir.gateway import ColumnsPage
 from pyspark_weir.schema import RESERVED
-from pyspark_weir.source.fields import Fields
-from pyspark_weir.source.texts import typed
 
-# 9999-12-31T23:59:59.999Z; later ones have no timestamp.
-ts_ms_max: Final = 253_402_300_799_999
+Places = npt.NDArray[np.int32]
+# Of a table of every entry by every name; with more, repeats are looked for by sorting.
+_seen_cells_max: Final = 1 << 22
+
+
+@dataclass(frozen=True)
+class Fields:
+    """`names`: each different name; `place`: which of them a field has; `values`: string or binary;
+    `offsets`: where each entry's fields begin, and at last where they end.
+    """
+
+    names: tuple[str, ...]
+    place: Places
+    values: pa.Array
+    offsets: Places
+
+    @classmethod
+    def of(cls, page: ColumnsPage, *, binary: bool, on_bad_utf8: str, where: str) -> Self:
+        """From a page; `binary`: values as they are, else as text. Raises PipelineError WEIR_BAD_UTF8."""
+        offsets = np.zeros(len(page) + 1, dtype=np.int32)
+        np.cumsum(np.asarray(page.n, dtype=np.int32), out=offsets[1:])
+        place = np.asarray(page.name_index, dtype=np.int32)
+        if not page.base64:
+            values = pa.array(page.values, type=pa.string())
+            return cls(tuple(page.names), place, values.cast(pa.binary()) if binary else values, offsets)
+        text_of = _text_reader(on_bad_utf8, where)
+        names = [text_of(name) for name in page.names]
+        # Different bytes may have become the same text.
+        different = {name: at for at, name in enumerate(dict.fromkeys(names))}
+        if len(different) < len(names):
+            place = np.asarray([different[name] for name in names], dtype=np.int32)[place]
+        values = (
+            pa.array([a2b_base64(value) for value in page.values], type=pa.binary())
+            if binary
+            else pa.array([text_of(value) for value in page.values], type=pa.string())
+        )
+        return cls(tuple(different), place, values, offsets)
+
+    @property
+    def rows(self) -> Places:
+        count = len(self.offsets) - 1
+        return np.repeat(np.arange(count, dtype=np.int32), np.diff(self.offsets))
+
+    def keys(self) -> pa.Array:
+        return pa.array(self.names, type=pa.string()).take(pa.array(self.place))
+
+    def entry_bytes(self) -> npt.NDArray[np.int64]:
+        """How many bytes the names and values of each entry have."""
+        names = np.asarray([len(name.encode()) for name in self.names], dtype=np.int64)
+        values = pc.binary_length(self.values).to_numpy(zero_copy_only=False).astype(np.int64)
+        total = np.zeros(len(self.place) + 1, dtype=np.int64)
+        if len(self.place):
+            np.cumsum(values + names[self.place], out=total[1:])
+        return np.diff(total[self.offsets])
+
+    def without_repeats(self, keep: str) -> Self:
+        """Each name once an entry: its `first` or its `last` value, where that one stood."""
+        rows = self.rows
+        cells = rows.astype(np.int64) * max(len(self.names), 1) + self.place
+        if not self._repeats(cells):
+            return self
+        if keep == "first":
+            kept = np.unique(cells, return_index=True)[1]
+        else:
+            kept = len(cells) - 1 - np.unique(cells[::-1], return_index=True)[1]
+        kept.sort()
+        return self._only(kept)
+
+    def without_last(self, names: Iterable[str]) -> Self:
+        """Without the last field of each of these names in every entry that has one."""
+        rows = self.rows
+        kept = np.ones(len(self.place), dtype=np.bool_)
+        for name in names:
+            if name in self.names:
+                at = np.flatnonzero(self.place == self.names.index(name))
+                last = np.full(len(self.offsets) - 1, -1, dtype=np.int64)
+                last[rows[at]] = at
+                kept[last[last >= 0]] = False
+        return self._only(np.flatnonzero(kept))
+
+    def _only(self, kept: npt.NDArray[np.int64]) -> Self:
+        counts = np.bincount(self.rows[kept], minlength=len(self.offsets) - 1)
+        offsets = np.zeros(len(self.offsets), dtype=np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        return replace(self, place=self.place[kept], values=self.values.take(pa.array(kept)), offsets=offsets)
+
+    def of_name(self, name: str, keep: str) -> pa.Array:
+        """One value an entry, null where it has none of that name."""
+        places: npt.NDArray[np.int64] = np.full(len(self.offsets) - 1, -1, dtype=np.int64)
+        if name in self.names:
+            at = np.flatnonzero(self.place == self.names.index(name))
+            # Of several values for one place numpy keeps the last.
+            at = at[::-1] if keep == "first" else at
+            places[self.rows[at]] = at
+        return self.values.take(pa.array(places, mask=places < 0))
+
+    def _repeats(self, cells: npt.NDArray[np.int64]) -> bool:
+        size = (len(self.offsets) - 1) * len(self.names)
+        if size > _seen_cells_max:
+            return len(np.unique(cells)) < len(cells)
+        seen = np.zeros(size, dtype=np.bool_)
+        seen[cells] = True
+        return int(np.count_nonzero(seen)) < len(cells)
+
+
+def _text_reader(on_bad_utf8: str, where: str) -> Callable[[str], str]:
+    """Base64 to text, with what is done where the bytes are none."""
+
+    def read(written: str) -> str:
+        raw = a2b_base64(written)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            if on_bad_utf8 == "fail":
+                raise PipelineError(
+                    "WEIR_BAD_UTF8",
+                    f"{where}: an entry holds bytes that are no UTF-8 text; read it with "
+                    "fieldsFormat=entries, which keeps bytes, or with onBadUtf8=replace or base64",
+                ) from None
+            return written if on_bad_utf8 == "base64" else raw.decode("utf-8", "replace")
+
+    return read
+
+
+# As Spark reads a boolean.
+_TRUE: Final = pa.array(["true", "t", "yes", "y", "1"])
+_FALSE: Final = pa.array(["false", "f", "no", "n", "0"])
+
+
+def cast_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`texts` (strings, nulls among them) as `kind`."""
+    if pa.types.is_string(kind):
+        return texts
+    if pa.types.is_binary(kind):
+        return texts.cast(kind)
+    trimmed = pc.utf8_trim_whitespace(texts)
+    if pa.types.is_boolean(kind):
+        return _booleans(trimmed)
+    if pa.types.is_timestamp(kind):
+        return _each(trimmed, kind, _moment)
+    if pa.types.is_decimal(kind):
+        return _each(trimmed, kind, lambda text: _decimal(text, kind))
+    try:
+        return pc.cast(trimmed, kind)
+    except pa.ArrowInvalid:
+        # Some text is none: then one by one.
+        return _each(trimmed, kind, lambda text: pa.scalar(text).cast(kind).as_py())
+
+
+def _booleans(texts: pa.Array) -> pa.Array:
+    lowered = pc.utf8_lower(texts)
+    true, false = pc.is_in(lowered, _TRUE), pc.is_in(lowered, _FALSE)
+    return pc.if_else(pc.or_(true, false), true, pa.scalar(None, pa.bool_()))
+
+
+def _each(texts: pa.Array, kind: pa.DataType, read: Callable[[str], object]) -> pa.Array:
+    """One by one, each different text once."""
+    encoded = texts.dictionary_encode()
+    found: list[object] = []
+    for text in encoded.dictionary.to_pylist():
+        try:
+            found.append(read(text))
+        except (ValueError, OverflowError, InvalidOperation, pa.ArrowInvalid):
+            found.append(None)
+    return pa.array(found, type=kind).take(encoded.indices)
+
+
+def _moment(text: str) -> datetime:
+    """A time; without a zone it is UTC."""
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _decimal(text: str, kind: pa.Decimal128Type) -> Decimal:
+    """Rounded to the column's scale. Raises where it has too many digits."""
+    found = Decimal(text).quantize(Decimal(1).scaleb(-kind.scale))
+    if not found.is_finite() or len(found.as_tuple().digits) > kind.precision:
+        raise ValueError(text)
+    return found
+
+
 # Columns that are made of an entry's fields.
 _NEED_FIELDS: Final = frozenset(("fields", "bytes"))
 # Where no column is: the gateway leaves out all others, and one of that name would not be looked at.
@@ -96,15 +277,14 @@ class _Rows:
         self._read: Fields | None = None
 
     def column(self, one: pa.Field) -> pa.Array:
-        """The array of a column."""
         name = one.name
         if self._form.format == "columns":
             if name not in RESERVED:
-                return self._typed(name, one.type)
+                return self._cast_column(name, one.type)
             name = RESERVED[name]
         if self._form.format == "deadletter" and name in LETTER:
             # A letter about a letter has these names twice; the last are its own.
-            return typed(self._fields.of_name(LETTER[name], "last"), one.type)
+            return cast_texts(self._fields.of_name(LETTER[name], "last"), one.type)
         return self._entry_column(name, one.type)
 
     def _entry_column(self, name: str, kind: pa.DataType) -> pa.Array:
@@ -147,12 +327,12 @@ class _Rows:
             return pa.MapArray.from_arrays(pa.array(fields.offsets), fields.keys(), fields.values, type=kind)
         return pa.array(_objects(fields), type=kind)
 
-    def _typed(self, name: str, kind: pa.DataType) -> pa.Array:
+    def _cast_column(self, name: str, kind: pa.DataType) -> pa.Array:
         if pa.types.is_binary(kind) and self._page.base64:
             raw = Fields.of(self._page, binary=True, on_bad_utf8=self._form.on_bad_utf8, where="")
             return raw.of_name(name, self._form.dup_fields)
         texts = self._fields.of_name(name, self._form.dup_fields)
-        values = typed(texts, kind)
+        values = cast_texts(texts, kind)
         misfits = values.null_count - texts.null_count
         if misfits and self._form.fail_fast:
             text = texts.filter(pc.and_(values.is_null(), texts.is_valid()))[0].as_py()
@@ -171,7 +351,7 @@ class _Rows:
 
 
 def _bigints(halves: pa.Array) -> pa.Array:
-    """As signed 64-bit; null above, where the ID's text tells what it is."""
+    """As signed 64-bit; null above, where the ID's text has the number."""
     raw: npt.NDArray[np.uint64] = halves.to_numpy(zero_copy_only=False)
     large = raw > ids.BIGINT_MAX
     return pa.array(raw.astype(np.int64), mask=large) if large.any() else pa.array(raw.view(np.int64))
@@ -180,14 +360,13 @@ def _bigints(halves: pa.Array) -> pa.Array:
 def _times(ms: pa.Array, kind: pa.DataType) -> pa.Array:
     """As microseconds since 1970; null beyond the year 9999."""
     raw: npt.NDArray[np.uint64] = ms.to_numpy(zero_copy_only=False)
-    late = raw > ts_ms_max
+    late = raw > ids.TS_MS_MAX
     if late.any():
         raw = np.where(late, 0, raw)
     return pa.array(raw.astype(np.int64) * 1_000, mask=late if late.any() else None).cast(kind)
 
 
 def _objects(fields: Fields) -> list[str]:
-    """Each entry as the text of a JSON object."""
     names, values = fields.keys().to_pylist(), fields.values.to_pylist()
     edges = fields.offsets.tolist()
     return [

@@ -8,14 +8,13 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
-from pyspark_weir import gateway as calls
 from pyspark_weir import ids, offsets
 from pyspark_weir.clock import monotonic_s
 from pyspark_weir.errors import PipelineError, Refused
-from pyspark_weir.gateway import Gateway, Plan, PlanQuery, StreamPlan
+from pyspark_weir.gateway import GatewayClient, GatewayPlan, PlanQuery, of_one_call
 from pyspark_weir.options import SourceOptions
 
 T = TypeVar("T")
@@ -31,49 +30,13 @@ _durable_s_max: Final = 5.0
 _durable_wait_ms: Final = 1_000
 
 
-@dataclass(frozen=True)
-class Planned:
-    """Plans by key, and the keys that no stream has."""
-
-    streams: dict[str, StreamPlan] = field(default_factory=dict)
-    missing: frozenset[str] = frozenset()
-
-    @property
-    def count(self) -> int:
-        """Entries of all ranges."""
-        return sum(one.count for one in self.streams.values())
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all ranges."""
-        return sum(one.bytes for one in self.streams.values())
-
-    @property
-    def lag(self) -> int:
-        """Entries that are there, whatever the budget."""
-        return sum(one.lag for one in self.streams.values())
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is to be planned, by key: after which ID, and up to which one where it stands in `ends`."""
-
-    after: Mapping[str, str]
-    ends: Mapping[str, str] = field(default_factory=dict)
-    max_entries: int | None = None
-    max_bytes: int | None = None
-    parts: int | None = None
-    durable_only: bool = False
-    wait_ms: int = 0
-
-
-class Gateways:
+class SourceGateways:
     """The gateways of a reader, opened when they are needed, in the process that needs them."""
 
     def __init__(self, options: SourceOptions, clock: Callable[[], float] = monotonic_s) -> None:
         self._options = options
         self._clock = clock
-        self._open: dict[str, Gateway] = {}
+        self._open: dict[str, GatewayClient] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._listed: dict[str, tuple[float, list[str]]] = {}
 
@@ -82,7 +45,6 @@ class Gateways:
         return {"_options": self._options, "_clock": self._clock, "_open": {}, "_pool": None, "_listed": {}}
 
     def close(self) -> None:
-        """Close what is open."""
         for gateway in self._open.values():
             gateway.close()
         self._open.clear()
@@ -90,13 +52,12 @@ class Gateways:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
-    def at(self, name: str) -> Gateway:
-        """The open gateway of a name."""
+    def at(self, name: str) -> GatewayClient:
         if name not in self._open:
-            self._open[name] = Gateway(self._options.access(name))
+            self._open[name] = GatewayClient(self._options.access(name))
         return self._open[name]
 
-    def selected(self, *, fresh: bool = False) -> list[str]:
+    def select(self, *, fresh: bool = False) -> list[str]:
         """The streams to read by now; a pattern is looked up again after a while, or when it is to be
         `fresh`. Raises PipelineError.
         """
@@ -139,21 +100,21 @@ class Gateways:
         at_s, listed = self._listed.get(gateway, (None, []))
         now_s = self._clock()
         if fresh or at_s is None or (now_s - at_s) * 1_000 >= options.discovery_interval_ms:
-            listed = [one["name"] for one in calls.streams(self.at(gateway)) if self.wants(one["name"])]
+            listed = [one["name"] for one in self.at(gateway).list_streams() if self.wants(one["name"])]
             self._listed[gateway] = (now_s, listed)
         return listed
 
-    def plan(self, asked: Asked) -> Planned:
+    def plan(self, query: PlanQuery) -> GatewayPlan:
         """The plans of all gateways, within one budget. Raises PipelineError."""
-        queries = _queries(asked)
-        if asked.wait_ms and len(queries) > 1:
-            found = self._first(queries, asked.wait_ms)
+        queries = _queries(query)
+        if query.wait_ms and len(queries) > 1:
+            found = self._first(queries, query.wait_ms)
         else:
             found = self._each(queries, self._one)
-        planned = _joined(found)
-        if asked.durable_only and any(one.durable is None for one in planned.streams.values()):
+        planned = _join(found)
+        if query.durable_only and any(one.durable is None for one in planned.streams.values()):
             raise _not_durable("the gateway does not say what is on disk (it runs with fsync=no)")
-        fewer = _within(asked, found)
+        fewer = _within(query, found)
         if fewer:
             found |= self._each(
                 {
@@ -162,15 +123,15 @@ class Gateways:
                 },
                 self._one,
             )
-            planned = _joined(found)
+            planned = _join(found)
         return planned
 
-    def heads(self, keys: Iterable[str]) -> Planned:
+    def heads(self, keys: Iterable[str]) -> GatewayPlan:
         """Streams from their beginning to what is in them now. With durableOnly the disk is waited for, a few
         seconds at most: what was published before is then read. Raises PipelineError.
         """
         durable_only = self._options.durable_only
-        found = self.plan(Asked(dict.fromkeys(keys, ids.BEGINNING), durable_only=durable_only))
+        found = self.plan(PlanQuery(dict.fromkeys(keys, ids.BEGINNING), durable_only=durable_only))
         if not durable_only:
             return found
         streams = dict(found.streams)
@@ -184,39 +145,39 @@ class Gateways:
             }
             left_ms = int((deadline_s - self._clock()) * 1_000)
             if not behind or left_ms <= 0:
-                return Planned(streams, found.missing)
+                return GatewayPlan(streams, found.missing)
             wait_ms = min(left_ms, _durable_wait_ms)
-            later = self.plan(Asked(behind, heads, durable_only=True, wait_ms=wait_ms))
+            later = self.plan(PlanQuery(behind, heads, durable_only=True, wait_ms=wait_ms))
             for key in behind:
                 one = later.streams.get(key)
                 if one is None or one.generation != streams[key].generation:
-                    # Gone meanwhile: who reads it is told.
+                    # Gone meanwhile: reading it raises the loss.
                     heads[key] = ids.BEGINNING
                 else:
                     end = one.end if one.count else streams[key].end
                     streams[key] = replace(streams[key], end=end, durable=one.durable)
 
-    def _one(self, name: str, query: PlanQuery) -> Plan:
+    def _one(self, name: str, query: PlanQuery) -> GatewayPlan:
         try:
-            return calls.plan(self.at(name), query)
+            return self.at(name).plan(query)
         except Refused as refused:
             if query.durable_only and refused.status == 422 and "fsync" in refused.sentence:
                 raise _not_durable(refused.sentence) from None
             raise
 
-    def _first(self, queries: dict[Call, PlanQuery], wait_ms: int) -> dict[Call, Plan]:
+    def _first(self, queries: dict[Call, PlanQuery], wait_ms: int) -> dict[Call, GatewayPlan]:
         """Look at all at once; where there is nothing, wait for the first that has something."""
         at_once = {name: replace(query, wait_ms=0) for name, query in queries.items()}
         found = self._each(at_once, self._one)
-        if _joined(found).count:
+        if _join(found).sum("count"):
             return found
         futures = {self._threads.submit(self._one, call[0], query): call for call, query in queries.items()}
-        left: set[Future[Plan]] = set(futures)
+        left: set[Future[GatewayPlan]] = set(futures)
         deadline_s = self._clock() + wait_ms / 1_000 + _wait_s_spare
         while left and self._clock() < deadline_s:
             done, left = wait(left, deadline_s - self._clock(), return_when=FIRST_COMPLETED)
             found |= {futures[one]: one.result() for one in done}
-            if _joined(found).count:
+            if _join(found).sum("count"):
                 break
         return found
 
@@ -243,52 +204,47 @@ def _not_durable(what: str) -> PipelineError:
     )
 
 
-def _queries(asked: Asked) -> dict[Call, PlanQuery]:
-    """The calls to be made: for each gateway one, or as many as it takes."""
+def _queries(query: PlanQuery) -> dict[Call, PlanQuery]:
+    """The calls to be made, of streams by their keys: for each gateway one, or as many as it takes."""
     streams: dict[str, dict[str, str]] = {}
     ends: dict[str, dict[str, str]] = {}
-    for key, after in asked.after.items():
+    for key, after in query.streams.items():
         gateway, stream = offsets.parts(key)
         streams.setdefault(gateway, {})[stream] = after
-        if key in asked.ends:
-            ends.setdefault(gateway, {})[stream] = asked.ends[key]
+        if key in query.end:
+            ends.setdefault(gateway, {})[stream] = query.end[key]
     return {
-        (gateway, number): PlanQuery(
+        (gateway, number): replace(
+            query,
             streams=some,
             end={name: end for name, end in ends.get(gateway, {}).items() if name in some},
-            max_entries=asked.max_entries,
-            max_bytes=asked.max_bytes,
-            parts=asked.parts,
-            durable_only=asked.durable_only,
-            wait_ms=asked.wait_ms,
         )
         for gateway, named in sorted(streams.items())
-        for number, some in enumerate(calls.of_one_call(dict(sorted(named.items()))))
+        for number, some in enumerate(of_one_call(dict(sorted(named.items()))))
     }
 
 
-def _joined(found: Mapping[Call, Plan]) -> Planned:
-    streams, missing = dict[str, StreamPlan](), set[str]()
-    for (gateway, _), plan in found.items():
-        streams |= {offsets.key(gateway, name): one for name, one in plan.streams.items()}
-        missing |= {offsets.key(gateway, name) for name in plan.missing}
-    return Planned(streams, frozenset(missing))
+def _join(found: Mapping[Call, GatewayPlan]) -> GatewayPlan:
+    streams = {
+        offsets.key(gateway, name): one
+        for (gateway, _), plan in found.items()
+        for name, one in plan.streams.items()
+    }
+    missing = {offsets.key(gateway, name) for (gateway, _), plan in found.items() for name in plan.missing}
+    return GatewayPlan(streams, frozenset(missing))
 
 
-def _within(asked: Asked, found: Mapping[Call, Plan]) -> dict[Call, tuple[int, int]]:
+def _within(query: PlanQuery, found: Mapping[Call, GatewayPlan]) -> dict[Call, tuple[int, int]]:
     """What each call gets of the budget, where together they would go beyond it: as much as it has of
     all.
     """
-    whole = _joined(found)
-    part = min(
-        (asked.max_entries or whole.count) / max(whole.count, 1),
-        (asked.max_bytes or whole.bytes) / max(whole.bytes, 1),
-    )
+    whole = _join(found)
+    entries, volume = whole.sum("count"), whole.sum("bytes")
+    part = min((query.max_entries or entries) / max(entries, 1), (query.max_bytes or volume) / max(volume, 1))
     if len(found) < 2 or part >= 1:
         return {}
-    sums = {call: _joined({call: plan}) for call, plan in found.items()}
     return {
-        call: (max(1, int(one.count * part)), max(1, int(one.bytes * part)))
-        for call, one in sums.items()
-        if one.count
+        call: (max(1, int(count * part)), max(1, int(plan.sum("bytes") * part)))
+        for call, plan in found.items()
+        if (count := plan.sum("count"))
     }

@@ -1,12 +1,12 @@
-"""What a task does: the pages of its ranges, one after the other, as Arrow batches.
+"""The tasks of a batch, and what a task does: the pages of its ranges, one after the other, as Arrow batches.
 
-Knows: ranges, pages, that the next page is got while Spark takes the last.
-Must never know: how ranges were planned, offsets, triggers.
+Knows: that counting comes first, and cutting only where it is worth it; that the next page is got while Spark
+takes the last. Must never know: offsets, triggers.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,16 +15,18 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_weir import gateway as calls
-from pyspark_weir import ids
+from pyspark_weir import ids, offsets
 from pyspark_weir.errors import DataLoss, PipelineError, Refused
-from pyspark_weir.gateway import ColumnsPage, Gateway
+from pyspark_weir.gateway import ColumnsPage, GatewayClient, PlannedRange, PlanQuery
 from pyspark_weir.options import SourceOptions
-from pyspark_weir.planning import Range
+from pyspark_weir.planning import Sizes, TaskRange, pack, piece_counts
 from pyspark_weir.source.decode import Form
+from pyspark_weir.source.gateways import SourceGateways
 
 # A batch is held by the worker and by the JVM at once; this is what a page's JSON may have.
 page_bytes_max: Final = 4 << 20
+
+_REMEDY: Final = "go on without them with failOnDataLoss=false"
 
 _log: Final = logging.getLogger(__name__)
 
@@ -33,16 +35,14 @@ _log: Final = logging.getLogger(__name__)
 class RangePartition(InputPartition):
     """The ranges of one task."""
 
-    ranges: tuple[Range, ...]
+    ranges: tuple[TaskRange, ...]
 
 
-def partitions(tasks: Sequence[tuple[Range, ...]]) -> list[RangePartition]:
-    """A partition for each task."""
-    return [RangePartition(ranges) for ranges in tasks]
-
-
-def batches(options: SourceOptions, form: Form, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """The entries of a partition, in the order of each stream. Raises DataLoss, PipelineError.
+def batches(
+    options: SourceOptions, form: Form, partition: InputPartition | None, remedy: str = _REMEDY
+) -> Iterator[pa.RecordBatch]:
+    """The entries of a partition, in the order of each stream. Raises DataLoss, which ends with the `remedy`,
+    PipelineError.
 
     Spark makes a partition of its own where there is none: it has no ranges.
     """
@@ -51,11 +51,11 @@ def batches(options: SourceOptions, form: Form, partition: InputPartition | None
     misfits: Counter[str] = Counter()
     with ExitStack() as stack:
         ahead = stack.enter_context(ThreadPoolExecutor(1, "weir-page"))
-        opened: dict[str, Gateway] = {}
+        opened: dict[str, GatewayClient] = {}
         for one in partition.ranges:
             if one.gateway not in opened:
-                opened[one.gateway] = stack.enter_context(Gateway(options.access(one.gateway)))
-        readers = [_RangeReader(options, form, opened[one.gateway], one) for one in partition.ranges]
+                opened[one.gateway] = stack.enter_context(GatewayClient(options.access(one.gateway)))
+        readers = [_RangeReader(options, form, opened[one.gateway], one, remedy) for one in partition.ranges]
         upcoming = ahead.submit(readers[0].page)
         for place, reader in enumerate(readers):
             while True:
@@ -76,12 +76,13 @@ def batches(options: SourceOptions, form: Form, partition: InputPartition | None
 
 
 class _RangeReader:
-    """One range: page after page."""
-
-    def __init__(self, options: SourceOptions, form: Form, gateway: Gateway, one: Range) -> None:
+    def __init__(
+        self, options: SourceOptions, form: Form, gateway: GatewayClient, one: TaskRange, remedy: str
+    ) -> None:
         self._options = options
         self._form = form
         self._gateway = gateway
+        self._remedy = remedy
         self.range = one
         self.done = False
         self._cursor = one.after
@@ -102,11 +103,9 @@ class _RangeReader:
         return is_same and len(page) > 0
 
     def page(self) -> ColumnsPage:
-        """The next page. Raises DataLoss, PipelineError."""
         after = self._cursor
         try:
-            page = calls.page(
-                self._gateway,
+            page = self._gateway.page(
                 self.range.stream,
                 after=after,
                 end=self.range.end,
@@ -120,8 +119,7 @@ class _RangeReader:
                 raise self._lost(f"entries after {after} were trimmed before they were read") from None
             raise
         # From 0-0 nothing is a gap to the gateway; what was there when this was planned may be gone even so.
-        known = ids.later(after, self.range.floor)
-        if self._options.fail_on_data_loss and ids.is_after(page.removed_upto, known):
+        if self._options.fail_on_data_loss and ids.is_after(page.removed_upto, after):
             raise self._lost(f"entries up to {page.removed_upto} were trimmed before they were read")
         return page
 
@@ -129,16 +127,52 @@ class _RangeReader:
         """Whether a page is of the stream that was planned. Raises DataLoss."""
         if page.generation == self.range.generation:
             return True
-        told = "the stream was deleted" + (" and made anew" if page.generation else "")
+        sentence = "the stream was deleted" + (" and made anew" if page.generation else "")
         if self._options.fail_on_data_loss:
-            raise self._lost(f"{told} before it was read")
-        _log.warning("%s: %s; reading on without it", self._where, told)
+            raise self._lost(f"{sentence} before it was read")
+        _log.warning("%s: %s; reading on without it", self._where, sentence)
         return False
 
     def _lost(self, what: str) -> DataLoss:
-        return DataLoss(f"{self._where}: {what}; go on without them with failOnDataLoss=false")
+        return DataLoss(f"{self._where}: {what}; {self._remedy}")
 
     @property
     def _where(self) -> str:
         one = self.range
         return f"stream {one.stream} of {one.gateway}, ({one.after}, {one.end}]"
+
+
+def sizes_of(options: SourceOptions) -> Sizes:
+    """What the options, and where they say nothing this machine's cores, make of tasks."""
+    return Sizes(
+        min_partitions=options.min_partitions,
+        max_entries=options.max_entries_per_partition,
+        max_bytes=options.max_bytes_per_partition,
+        ordered=options.ordered,
+    )
+
+
+def tasks(gateways: SourceGateways, sizes: Sizes, plans: Mapping[str, PlannedRange]) -> list[RangePartition]:
+    """The partitions that read these ranges; long ones are cut where the gateway says. Raises
+    PipelineError.
+    """
+    ranges = [
+        TaskRange(*offsets.parts(key), plan.after, plan.end, plan.count, plan.bytes, plan.generation)
+        for key, plan in sorted(plans.items())
+        if plan.count
+    ]
+    wanted = piece_counts(ranges, sizes)
+    cuts: dict[tuple[str, str], tuple[str, ...]] = {}
+    # Mostly one or two long streams; each number of pieces is asked for once.
+    for pieces in sorted(set(wanted.values())):
+        of_so_many = {one.name: one for one in ranges if wanted.get(one.name) == pieces}
+        keys = {offsets.key(*name): name for name in of_so_many}
+        answered = gateways.plan(
+            PlanQuery(
+                streams={key: of_so_many[name].after for key, name in keys.items()},
+                end={key: of_so_many[name].end for key, name in keys.items()},
+                parts=pieces,
+            )
+        )
+        cuts |= {keys[key]: plan.cuts for key, plan in answered.streams.items()}
+    return [RangePartition(task) for task in pack(ranges, sizes, cuts)]

@@ -1,4 +1,4 @@
-"""What a gateway tells of streams, groups, consumers and pending entries, as rows: a snapshot.
+"""What a gateway shows of streams, groups, consumers and pending entries, as rows: a snapshot.
 
 Knows: the members of the gateway's answers that have columns.
 Must never know: entries, ranges, offsets.
@@ -15,12 +15,10 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_weir import gateway as calls
 from pyspark_weir import ids
-from pyspark_weir.gateway import Gateway
+from pyspark_weir.gateway import GatewayClient
 from pyspark_weir.options import SourceOptions
-from pyspark_weir.source.decode import ts_ms_max
-from pyspark_weir.source.gateways import Gateways
+from pyspark_weir.source.gateways import SourceGateways
 
 Row = dict[str, Any]
 
@@ -41,10 +39,10 @@ def batches(
     options: SourceOptions, schema: pa.Schema, partition: SnapshotPartition
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a relation, as they are now. Raises PipelineError."""
-    with closing(Gateways(options)) as gateways:
+    with closing(SourceGateways(options)) as gateways:
         gateway = gateways.at(partition.gateway)
         wanted = _is_wanted(options, gateways, partition.gateway)
-        found = (one for one in calls.streams(gateway) if wanted(one["name"]))
+        found = (dict(one) for one in gateway.list_streams() if wanted(one["name"]))
         rows = _RELATIONS[options.relation](gateway, found)
         while some := list(islice(rows, _rows_a_batch_max)):
             yield pa.RecordBatch.from_pylist(
@@ -52,23 +50,23 @@ def batches(
             )
 
 
-def _is_wanted(options: SourceOptions, gateways: Gateways, gateway: str) -> Callable[[str], bool]:
+def _is_wanted(options: SourceOptions, gateways: SourceGateways, gateway: str) -> Callable[[str], bool]:
     if options.pattern is not None:
         return gateways.wants
-    named = frozenset(key.partition("/")[2] for key in gateways.selected() if key.startswith(f"{gateway}/"))
+    named = frozenset(key.partition("/")[2] for key in gateways.select() if key.startswith(f"{gateway}/"))
     return named.__contains__
 
 
-def _streams(gateway: Gateway, found: Iterator[Row]) -> Iterator[Row]:
+def _streams(gateway: GatewayClient, found: Iterator[Row]) -> Iterator[Row]:
     for one in found:
         yield {**one, "stream": one["name"]}
 
 
-def _groups(gateway: Gateway, found: Iterator[Row]) -> Iterator[Row]:
+def _groups(gateway: GatewayClient, found: Iterator[Row]) -> Iterator[Row]:
     for stream in found:
         if not stream["groups"]:
             continue
-        for one in calls.groups(gateway, stream["name"]):
+        for one in gateway.groups(stream["name"]):
             letters = one.get("dead_letter") or {}
             yield {
                 **one,
@@ -79,20 +77,17 @@ def _groups(gateway: Gateway, found: Iterator[Row]) -> Iterator[Row]:
             }
 
 
-def _consumers(gateway: Gateway, found: Iterator[Row]) -> Iterator[Row]:
+def _consumers(gateway: GatewayClient, found: Iterator[Row]) -> Iterator[Row]:
     for group in _groups(gateway, found):
-        for one in calls.consumers(gateway, group["stream"], group["group"]):
+        for one in gateway.consumers(group["stream"], group["group"]):
             yield {**one, "stream": group["stream"], "group": group["group"], "consumer": one["name"]}
 
 
-def _pending(gateway: Gateway, found: Iterator[Row]) -> Iterator[Row]:
+def _pending(gateway: GatewayClient, found: Iterator[Row]) -> Iterator[Row]:
     for group in _groups(gateway, found):
-        after, more = ids.BEGINNING, bool(group["pending"])
-        while more:
-            page = calls.pending(gateway, group["stream"], group["group"], after=after, count=_pending_a_page)
-            for one in page["pending"]:
+        if group["pending"]:
+            for one in gateway.pending(group["stream"], group["group"], _pending_a_page):
                 yield {**one, **_halves(one["id"]), "stream": group["stream"], "group": group["group"]}
-            after, more = page["next"], page["more"] and bool(page["pending"])
 
 
 def _halves(text: str) -> Row:
@@ -101,7 +96,7 @@ def _halves(text: str) -> Row:
     return {
         "ms": ms if ms <= ids.BIGINT_MAX else None,
         "seq": seq if seq <= ids.BIGINT_MAX else None,
-        "ts": _EPOCH + timedelta(milliseconds=ms) if ms <= ts_ms_max else None,
+        "ts": _EPOCH + timedelta(milliseconds=ms) if ms <= ids.TS_MS_MAX else None,
     }
 
 

@@ -1,6 +1,6 @@
 """Spark's streaming reader: where the next batch ends, and which tasks read it.
 
-Knows: offsets, read limits, triggers; that a loss has to be told before Spark writes a batch's end down.
+Knows: offsets, read limits, triggers; that a loss has to be raised before Spark writes a batch's end down.
 Must never know: how a page becomes rows, HTTP.
 
 It exists twice: on the driver, in a process of its own that asks for offsets one after the other, and in
@@ -27,20 +27,19 @@ from pyspark.sql.types import StructType
 from pyspark_weir import ids, offsets
 from pyspark_weir.clock import monotonic_s, pause
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError
-from pyspark_weir.gateway import StreamPlan
+from pyspark_weir.gateway import GatewayPlan, PlannedRange, PlanQuery
 from pyspark_weir.offsets import Offsets, Position
-from pyspark_weir.options import EARLIEST, LATEST, Bounds, SourceOptions
-from pyspark_weir.source import losses, ranges, relations
-from pyspark_weir.source.batch import form_of, starting_id
-from pyspark_weir.source.gateways import Asked, Gateways, Planned
-from pyspark_weir.source.losses import Loss
+from pyspark_weir.options import EARLIEST, LATEST, OffsetBounds, SourceOptions
+from pyspark_weir.source import reading, relations
+from pyspark_weir.source.batch import Loss, form_of, loss_of, loss_sentence, starting_id
+from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.source.reading import batches
 
 _log: Final = logging.getLogger(__name__)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what is new. `clock` gives seconds that never go back, `sleep` waits for so many."""
+class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what is new. `clock` gives seconds that never go back, `sleep` waits for a number of them."""
 
     def __init__(
         self,
@@ -64,11 +63,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._form = form_of(options, given)
         self._clock = clock
         self._sleep = sleep
-        self._gateways = Gateways(options, clock)
+        self._gateways = SourceGateways(options, clock)
         # Under AvailableNow: what there was at the start, by key.
-        self._targets: dict[str, StreamPlan] | None = None
+        self._targets: Mapping[str, PlannedRange] | None = None
         self._selected: list[str] = []
-        self._seen: dict[str, StreamPlan] = {}
+        self._seen: dict[str, PlannedRange] = {}
         self._told: set[tuple[str, Loss]] = set()
         self._last_batch_s = clock()
 
@@ -76,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
         """Where a new query begins; streams that are missing are read from their beginning."""
-        bounds = self._options.starting or Bounds(LATEST)
+        bounds = self._options.starting or OffsetBounds(LATEST)
         keys = self._keys({})
         found = self._gateways.heads(keys)
         self._look(found)
@@ -96,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """What there is now is what is read; streams that appear later are left to the next run."""
-        keys = self._gateways.selected(fresh=True)
+        keys = self._gateways.select(fresh=True)
         found = self._gateways.heads(keys)
         self._look(found)
         self._targets = found.streams
@@ -109,7 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         known, gone = offsets.decode(start), offsets.gone(start)
         at = {key: known.get(key, Position(ids.BEGINNING, "")) for key in self._keys(known)}
-        found = self._planned(at, limit)
+        found = self._plan(at, limit)
         resets = self._resets(at, found, gone)
         # Told once, also to later runs, which have not seen the stream's end.
         missing = frozenset(key for key in known.keys() & found.missing if known[key].generation)
@@ -117,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if resets:
             # Both budgets hold for all streams together: so all are planned again.
             at |= resets
-            found = self._planned(at, limit, wait=False)
+            found = self._plan(at, limit, wait=False)
         moved = {
             key: Position(plan.end, plan.generation, _floor(at[key], plan, resets.get(key)))
             for key, plan in found.streams.items()
@@ -129,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if gone_now == gone and (not moved or (not resets and self._is_too_little(found, limit))):
             return dict(start)
         self._last_batch_s = self._clock()
-        return offsets.encode({**known, **moved}, gone=gone_now, cut=ranges.sizes_of(self._options))
+        return offsets.encode({**known, **moved}, gone=gone_now, cut=reading.sizes_of(self._options))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
         """The heads as they were seen last; Spark asks right after `latestOffset`, so no other call is
@@ -146,16 +145,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         more.
         """
         known, until = offsets.decode(start), offsets.decode(end)
-        wanted = {key: begun for key, to in until.items() if (begun := self._begun(known.get(key), to))}
+        wanted = {key: begun for key, to in until.items() if (begun := self._begin(known.get(key), to))}
         if not wanted:
             return []
         found = self._gateways.plan(
-            Asked({key: at.id for key, at in wanted.items()}, {key: until[key].id for key in wanted})
+            PlanQuery({key: at.id for key, at in wanted.items()}, {key: until[key].id for key in wanted})
         )
-        plans: dict[str, StreamPlan] = {}
+        plans: dict[str, PlannedRange] = {}
         for key, at in wanted.items():
             plan = found.streams.get(key)
-            loss = losses.loss_of(at, plan)
+            loss = loss_of(at, plan)
             if loss is None and plan is not None and ids.is_after(until[key].id, plan.last):
                 loss = Loss.AHEAD
             if loss is not None:
@@ -163,8 +162,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if plan is not None and (loss is None or loss is Loss.TRIMMED):
                 plans[key] = plan
         # A sink knows a chunk by its task: run again, on another machine say, the batch keeps its tasks.
-        sizes = offsets.cut(end) or ranges.sizes_of(self._options)
-        return ranges.tasks(self._gateways, sizes, plans)
+        sizes = offsets.cut(end) or reading.sizes_of(self._options)
+        return reading.tasks(self._gateways, sizes, plans)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return batches(self._options, self._form, partition)
@@ -177,20 +176,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _keys(self, known: Mapping[str, Position]) -> list[str]:
         """The streams that are read now; under AvailableNow those that were there, or should have been."""
         if self._targets is None:
-            keys = self._gateways.selected()
+            keys = self._gateways.select()
         else:
             keys = [key for key in self._selected if key in self._targets or key in known]
         # Who deletes a stream takes it from the listing too: what was unread of it is lost all the same.
         met = (key for key, place in known.items() if place.generation and self._gateways.may_have(key))
         return sorted({*keys, *met})
 
-    def _asked(self, after: Mapping[str, str]) -> Asked:
-        return Asked(after, durable_only=self._options.durable_only)
+    def _query(self, after: Mapping[str, str]) -> PlanQuery:
+        return PlanQuery(after, durable_only=self._options.durable_only)
 
-    def _planned(self, at: Mapping[str, Position], limit: ReadLimit, *, wait: bool = True) -> Planned:
+    def _plan(self, at: Mapping[str, Position], limit: ReadLimit, *, wait: bool = True) -> GatewayPlan:
         """Plans after these places, within the limit and, under AvailableNow, up to the targets."""
         options = self._options
-        asked = self._asked({key: place.id for key, place in at.items()})
+        asked = self._query({key: place.id for key, place in at.items()})
         # Spark wants everything: then no limit of our own counts.
         if not isinstance(limit, ReadAllAvailable | ReadMinRows):
             asked = replace(
@@ -202,7 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if self._targets is not None:
             ends = {key: one.end for key, one in self._targets.items() if key in at}
-            found = self._gateways.plan(replace(asked, ends=ends))
+            found = self._gateways.plan(replace(asked, end=ends))
             found = self._within_targets(found)
         else:
             wait_ms = options.poll_timeout_ms if wait else 0
@@ -210,20 +209,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look(found)
         return found
 
-    def _within_targets(self, found: Planned) -> Planned:
+    def _within_targets(self, found: GatewayPlan) -> GatewayPlan:
         """A stream that was made anew since the run began has nothing to be read in it."""
         assert self._targets is not None, "only under AvailableNow"
         kept = {
             key: plan if self._is_target(key, plan) else replace(plan, count=0)
             for key, plan in found.streams.items()
         }
-        return Planned(kept, found.missing)
+        return GatewayPlan(kept, found.missing)
 
-    def _is_target(self, key: str, plan: StreamPlan) -> bool:
+    def _is_target(self, key: str, plan: PlannedRange) -> bool:
         target = None if self._targets is None else self._targets.get(key)
         return target is not None and target.generation == plan.generation
 
-    def _look(self, found: Planned) -> None:
+    def _look(self, found: GatewayPlan) -> None:
         """Keep what was seen of each stream, and refuse what is missing where that is asked for."""
         self._seen |= found.streams
         if found.missing and self._options.fail_on_missing_stream:
@@ -233,14 +232,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "out to read them from when they appear",
             )
 
-    def _resets(self, at: Mapping[str, Position], found: Planned, gone: frozenset[str]) -> Offsets:
+    def _resets(self, at: Mapping[str, Position], found: GatewayPlan, gone: frozenset[str]) -> Offsets:
         """Where streams are read on whose place means nothing any more; of those that are `gone` it is
         known. Raises DataLoss.
         """
         resets: Offsets = {}
         for key, place in at.items():
             plan = found.streams.get(key)
-            loss = losses.loss_of(place, plan)
+            loss = loss_of(place, plan)
             if loss is None or (loss is Loss.GONE and key in gone):
                 continue
             self._lose(key, place, plan, loss)
@@ -249,14 +248,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 resets[key] = self._reset(plan)
         return resets
 
-    def _reset(self, plan: StreamPlan) -> Position:
+    def _reset(self, plan: PlannedRange) -> Position:
         floor = plan.removed_upto
         if self._options.on_reset == EARLIEST:
             return Position(floor, plan.generation, floor)
         head = plan.durable if self._options.durable_only and plan.durable is not None else plan.last
         return Position(head, plan.generation, floor)
 
-    def _begun(self, start: Position | None, end: Position) -> Position | None:
+    def _begin(self, start: Position | None, end: Position) -> Position | None:
         """After which place a stream of a batch is read; None where the batch has nothing of it."""
         if start is None or not start.generation:
             # It appeared in this batch; what had been gone by then is no loss.
@@ -270,26 +269,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begun = Position(end.floor or ids.BEGINNING, end.generation)
         return begun if end.generation and ids.is_after(end.id, begun.id) else None
 
-    def _lose(self, key: str, at: Position, plan: StreamPlan | None, loss: Loss) -> None:
+    def _lose(self, key: str, at: Position, plan: PlannedRange | None, loss: Loss) -> None:
         """Raise, or go on and tell once. Raises DataLoss."""
-        told = losses.sentence(key, at, plan, loss)
+        sentence = loss_sentence(key, at, plan, loss)
         fails = self._options.on_reset == "fail" if loss.is_reset else self._options.fail_on_data_loss
         if fails and not (loss is Loss.GONE and self._had_read_all(key, at)):
-            raise DataLoss(told)
+            raise DataLoss(sentence)
         if (key, loss) not in self._told:
             self._told.add((key, loss))
-            _log.warning("%s", told)
+            _log.warning("%s", sentence)
 
     def _had_read_all(self, key: str, at: Position) -> bool:
         """Whether a stream that is gone had nothing unread when it was last looked at."""
         seen = self._seen.get(key)
         return seen is not None and seen.generation == at.generation and not ids.is_after(seen.last, at.id)
 
-    def _is_too_little(self, found: Planned, limit: ReadLimit) -> bool:
+    def _is_too_little(self, found: GatewayPlan, limit: ReadLimit) -> bool:
         """Whether a batch is to wait for more; then a moment is waited here, for Spark asks again at once."""
         options = self._options
         least = limit.min_rows if isinstance(limit, ReadMinRows) else options.min_entries_per_trigger
-        if least is None or self._targets is not None or found.lag >= least:
+        if least is None or self._targets is not None or found.sum("lag") >= least:
             return False
         left_s = self._last_batch_s + options.max_trigger_delay_ms / 1_000 - self._clock()
         if left_s <= 0:
@@ -298,8 +297,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
 
-def _floor(at: Position, plan: StreamPlan, reset: Position | None) -> str | None:
-    """What was gone already, told in the offset in which a stream is met, or met anew."""
+def _floor(at: Position, plan: PlannedRange, reset: Position | None) -> str | None:
+    """What was gone already, noted in the offset in which a stream is met, or met anew."""
     if reset is not None:
         return reset.floor
     return None if at.generation else plan.removed_upto

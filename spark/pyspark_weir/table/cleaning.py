@@ -1,21 +1,101 @@
-"""Deletes what the table no longer needs: files that do not count, commits whose ranges are stored twice.
+"""Deletes what the table no longer needs: files that do not count, commits whose ranges are stored twice, and
+what a power cut left at the end of a log, so that its batch can be committed again.
 
-Knows: how old a file must be, and what makes sure that a commit's ranges are kept.
+Knows: flock and leases, how old a file must be, what makes sure that a commit's ranges are kept.
 Must never know: entries, Spark, gateways.
+
+One process at a time deletes files or commits: it holds the archive's lock. On this machine the kernel frees
+the lock of a process that dies. Elsewhere the table's own log holds a lease: a commit is the one conditional
+put that every place has, so taking the lease is a commit that must be the very next version. It ends with
+another commit, or when its time is over. Batches need no lock: their commits exclude one another, and vacuum
+deletes no file that a batch may still commit.
 
 Vacuum looks at all files below the root, since no commit names those of a batch that failed. Files that a
 slow writer has still to commit are safe: a commit is refused where they are over half that old.
 """
 
+import fcntl
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from pyarrow import fs
 
-from pyspark_weir.errors import OptionError
-from pyspark_weir.table import ranges
-from pyspark_weir.table.errors import ArchiveDamagedError
-from pyspark_weir.table.lock import Held, writer_lock
-from pyspark_weir.table.table import LOG, VACUUM_AGE_MS_MIN, ArchiveTable
+from pyspark_weir import clock
+from pyspark_weir.errors import ArchiveDamagedError, ArchiveLockedError, OptionError
+from pyspark_weir.table import deletions, log, ranges
+from pyspark_weir.table.ranges import FOLDER, Lease
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import VACUUM_AGE_MS_MIN, ArchiveTable
+
+# A holder that died blocks others for as long; the clocks of machines may differ by a part of it.
+LEASE_MS: Final = 600_000
+_FILE: Final = f"{FOLDER}/lock"
+
+
+class Held:
+    """The lock while it is held. Call `keep` between steps that take less than half of LEASE_MS each."""
+
+    def __init__(self, table: ArchiveTable, now_ms: Callable[[], int]) -> None:
+        self._table = table
+        self._now_ms = now_ms
+        self._lease = Lease(uuid.uuid4().hex, 0)
+
+    def keep(self) -> None:
+        """Make sure that the lock is still held. Raises ArchiveLockedError where its time was over and
+        another process has taken it: stop, and change nothing more.
+        """
+        if self._table.root.is_local:
+            return
+        now_ms = self._now_ms()
+        if self._lease.until_ms - now_ms < LEASE_MS // 2:
+            renewed = self._lease.until_ms > 0
+            wanted = Lease(self._lease.holder, now_ms + LEASE_MS)
+            self._table.lease(wanted, now_ms, renewed=renewed)
+            self._lease = wanted
+
+    def release(self) -> None:
+        if not self._table.root.is_local:
+            with suppress(ArchiveLockedError):
+                self._table.lease(Lease(self._lease.holder, 0), self._now_ms(), renewed=True)
+
+
+@contextmanager
+def writer_lock(table: ArchiveTable, now_ms: Callable[[], int] = clock.wall_ms) -> Iterator[Held]:
+    """Hold the archive's lock. Raises ArchiveLockedError where another process holds it.
+
+    `table` is used for the lease, and goes on to later versions by it. `now_ms` is the wall clock.
+    """
+    held = Held(table, now_ms)
+    if table.root.is_local:
+        with local_lock(table.root):
+            yield held
+        return
+    held.keep()
+    try:
+        yield held
+    finally:
+        held.release()
+
+
+@contextmanager
+def local_lock(root: ArchiveRoot) -> Iterator[None]:
+    """Hold the lock of an archive on this machine. Raises ArchiveLockedError where another process does."""
+    path = Path(root.path(_FILE))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArchiveLockedError(f"another process of this machine holds {path}") from None
+        yield
+    finally:
+        os.close(descriptor)
+
 
 _HOUR_MS: Final = 3_600_000
 _VERSION_DIGITS: Final = 20
@@ -60,7 +140,7 @@ def _clean_log(table: ArchiveTable, held: Held, before_ms: int) -> int:
         held.keep()
         number = name[:_VERSION_DIGITS]
         if number.isdecimal() and int(number) < before:
-            table.root.delete(f"{LOG}/{name}")
+            table.root.delete(f"{log.FOLDER}/{name}")
             deleted += 1
     # What is loaded reads commits that are gone.
     table.refresh()
@@ -82,10 +162,40 @@ def _agree(table: ArchiveTable, versions: list[int]) -> bool:
 
 
 def _older_names(table: ArchiveTable, before_ms: int) -> list[str]:
-    selector = fs.FileSelector(table.root.path(LOG), allow_not_found=True)
+    selector = fs.FileSelector(table.root.path(log.FOLDER), allow_not_found=True)
     found = table.root.files.get_file_info(selector)
     return [
         one.base_name
         for one in found
         if one.type == fs.FileType.File and one.mtime_ns < before_ms * 1_000_000
     ]
+
+
+_LOGS: Final = ("", deletions.FOLDER)
+
+
+def repair(root: ArchiveRoot) -> list[str]:
+    """Delete files of the logs that no writer has finished; their names. Objects appear whole.
+
+    Writers may be at work: their commits appear whole. Raises ArchiveDamagedError where later commits stand
+    on such a file, ArchiveLockedError where another process holds the archive's lock.
+    """
+    return [name for folder in _LOGS for name in _repair(root.inside(folder), root)] if root.is_local else []
+
+
+def open_repaired(root: ArchiveRoot) -> ArchiveTable:
+    """The latest version of an archive, repaired where that is needed. Raises as `repair` and `open` do."""
+    repair(root)
+    return ArchiveTable.open(root)
+
+
+def _repair(own: ArchiveRoot, root: ArchiveRoot) -> list[str]:
+    if not log.unfinished(own):
+        return []
+    with local_lock(root):
+        # Another process may have repaired it, and committed since.
+        names = log.unfinished(own)
+        for name in names:
+            own.delete(name)
+        own.sync_folder(log.FOLDER)
+    return [own.path(name) for name in names]

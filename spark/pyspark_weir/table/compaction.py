@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from pyspark_weir import clock
-from pyspark_weir.table.errors import ArchiveDamagedError, CommitConflictError
+from pyspark_weir.errors import ArchiveDamagedError, CommitConflictError
 from pyspark_weir.table.files import DataFile, FileWriter, prove
 from pyspark_weir.table.merging import merge, read_in_pieces
 from pyspark_weir.table.root import ArchiveRoot
@@ -37,7 +37,7 @@ _LOST_MAX: Final = 20
 
 
 @dataclass(frozen=True)
-class Rules:
+class CompactionRules:
     """Files below half of `target_bytes` are merged into larger ones, within `memory_bytes` of memory."""
 
     target_bytes: int = TARGET_BYTES
@@ -53,7 +53,6 @@ class Merge:
 
     @property
     def size(self) -> int:
-        """Their bytes together."""
         return sum(file.size for file in self.files)
 
 
@@ -65,7 +64,7 @@ class Merged:
     added: tuple[DataFile, ...]
 
 
-def merges(files: Sequence[DataFile], rules: Rules) -> list[Merge]:
+def merges(files: Sequence[DataFile], rules: CompactionRules) -> list[Merge]:
     """Which files to merge: the small ones of each day, in the order in which they were written.
 
     Each set has at least two, and becomes at most half as many files: so repeating it comes to an end.
@@ -92,7 +91,7 @@ def _sets(files: Sequence[DataFile], memory_bytes: int) -> Iterator[tuple[DataFi
     yield tuple(chosen)
 
 
-def compact(table: ArchiveTable, rules: Rules) -> Iterator[Merged]:
+def compact(table: ArchiveTable, rules: CompactionRules) -> Iterator[Merged]:
     """Merge small files until there are none left to merge; each step is done when it is yielded.
 
     Raises ArchiveDamagedError where a file is not as it was committed, CommitConflictError where another
@@ -121,7 +120,7 @@ def _is_replaced(table: ArchiveTable, one: Merge) -> bool:
     return any(file.path not in live for file in one.files)
 
 
-def _merge(table: ArchiveTable, one: Merge, rules: Rules) -> Merged:
+def _merge(table: ArchiveTable, one: Merge, rules: CompactionRules) -> Merged:
     root = table.root
     share = rules.memory_bytes // (4 * len(one.files))
     sources = [_entries(root, file, share) for file in one.files]

@@ -14,7 +14,7 @@ deletes those that no commit names.
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pyspark_weir import clock
+from pyspark_weir.errors import ArchiveDamagedError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table.errors import ArchiveDamagedError
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import DATE, IN_FILES, SORTED_BY, complete, id_of_key
 
@@ -61,7 +61,6 @@ class Bounds:
 
     @property
     def id(self) -> EntryId:
-        """The ID."""
         return id_of_key(self.id_key)
 
 
@@ -83,12 +82,10 @@ class DataFile:
 
     @property
     def partition(self) -> dict[str, str | None]:
-        """Delta's partition values."""
         return {DATE: None if self.date is None else self.date.isoformat()}
 
     @property
     def stats(self) -> str:
-        """Delta's statistics, as JSON."""
         nulls = dict.fromkeys(_BOUNDED, 0) | {"ts": self.ts_nulls}
         return json.dumps(
             {
@@ -193,15 +190,21 @@ class FileWriter:
         self.file = DataFile(self._path, size, self._rows, self._day, self._now_ms, low, high, self._ts_nulls)
 
 
-def read_footer(root: ArchiveRoot, path: str) -> Any:  # noqa: ANN401 - pyarrow has no types
-    """A file's Parquet metadata. Raises ArchiveDamagedError where it is missing or cut short."""
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Raises ArchiveDamagedError where what is read inside is missing, or no whole Parquet file."""
     try:
-        with root.files.open_input_file(root.path(path)) as file:
-            return pq.read_metadata(file)
+        yield
     except FileNotFoundError:
         raise ArchiveDamagedError(f"{path} is missing, and the table counts on it: restore it") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise ArchiveDamagedError(f"{path} is no whole Parquet file: {error}; restore it") from None
+
+
+def read_footer(root: ArchiveRoot, path: str) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """A file's Parquet metadata. Raises ArchiveDamagedError."""
+    with reading(path), root.files.open_input_file(root.path(path)) as file:
+        return pq.read_metadata(file)
 
 
 def prove(root: ArchiveRoot, file: DataFile) -> None:
@@ -215,17 +218,6 @@ def prove(root: ArchiveRoot, file: DataFile) -> None:
     rows = read_footer(root, file.path).num_rows
     if rows != file.rows:
         raise ArchiveDamagedError(f"{file.path} has {rows} rows, not {file.rows}: restore it")
-
-
-def read_rows(root: ArchiveRoot, file: DataFile, columns: list[str] | None = None) -> pa.Table:
-    """A file's rows. Raises ArchiveDamagedError."""
-    try:
-        with root.files.open_input_file(root.path(file.path)) as opened:
-            return pq.read_table(opened, columns=columns)
-    except FileNotFoundError:
-        raise ArchiveDamagedError(f"{file.path} is missing, and the table counts on it: restore it") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ArchiveDamagedError(f"{file.path} cannot be read: {error}; restore it") from None
 
 
 def cut_high(text: str) -> str:
@@ -255,7 +247,6 @@ def _bounds(rows: pa.Table) -> tuple[Bounds, Bounds]:
 
 
 def _all_bounds(edges: Sequence[tuple[Bounds, Bounds]]) -> tuple[Bounds, Bounds]:
-    """The bounds of rows in parts."""
     lows, highs = zip(*edges, strict=True)
     low = {name: min(getattr(one, name) for one in lows) for name in _BOUNDED}
     high = {name: max(getattr(one, name) for one in highs) for name in _BOUNDED}

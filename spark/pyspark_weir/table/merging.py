@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pyspark_weir.table.errors import ArchiveDamagedError
-from pyspark_weir.table.files import ROW_GROUP_ROWS_MAX
+from pyspark_weir.errors import ArchiveDamagedError
+from pyspark_weir.table.files import ROW_GROUP_ROWS_MAX, reading
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import SORTED_BY
 
@@ -23,11 +23,8 @@ _READ_BYTES: Final = 1 << 16
 Key = tuple[str, ...]
 
 
-class DisorderError(ArchiveDamagedError):
-    """Rows that were to be sorted are not."""
-
-    def __init__(self, key: Key, before: Key, /) -> None:
-        super().__init__(f"{key} comes after {before}: a file is out of order; run verify")
+def _disorder(key: Key, before: Key) -> ArchiveDamagedError:
+    return ArchiveDamagedError(f"{key} comes after {before}: a file is out of order; run verify")
 
 
 def read_in_pieces(
@@ -35,27 +32,20 @@ def read_in_pieces(
 ) -> Iterator[pa.Table]:
     """The rows of a file in its order, as tables of about `memory_bytes` each. Raises ArchiveDamagedError."""
     wanted = None if columns is None else list(columns)
-    try:
-        with root.files.open_input_file(root.path(path)) as source:
-            parquet = pq.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
-            for group in range(parquet.metadata.num_row_groups):
-                known = parquet.metadata.row_group(group)
-                row_bytes = max(1, known.total_byte_size // max(1, known.num_rows))
-                rows = min(ROW_GROUP_ROWS_MAX, max(1, memory_bytes // row_bytes))
-                for batch in parquet.iter_batches(
-                    rows, row_groups=[group], columns=wanted, use_threads=False
-                ):
-                    yield pa.Table.from_batches([batch])
-    except FileNotFoundError:
-        raise ArchiveDamagedError(f"{path} is missing, and the table counts on it: restore it") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ArchiveDamagedError(f"{path} cannot be read: {error}; restore it") from None
+    with reading(path), root.files.open_input_file(root.path(path)) as source:
+        parquet = pq.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
+        for group in range(parquet.metadata.num_row_groups):
+            known = parquet.metadata.row_group(group)
+            row_bytes = max(1, known.total_byte_size // max(1, known.num_rows))
+            rows = min(ROW_GROUP_ROWS_MAX, max(1, memory_bytes // row_bytes))
+            for batch in parquet.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False):
+                yield pa.Table.from_batches([batch])
 
 
 def merge(runs: Iterable[Iterator[pa.Table]], keys: Sequence[str] = SORTED_BY) -> Iterator[pa.Table]:
     """All rows of sorted runs, sorted by `keys`, in tables none of which is empty.
 
-    Rows with equal keys stay, side by side. Raises DisorderError where a run is not sorted.
+    Rows with equal keys stay, side by side. Raises ArchiveDamagedError where a run is not sorted.
     """
     started = [_Run(run, keys) for run in runs]
     waiting = [run for run in started if run.advance()]
@@ -63,10 +53,10 @@ def merge(runs: Iterable[Iterator[pa.Table]], keys: Sequence[str] = SORTED_BY) -
     while waiting:
         cut = min(run.last for run in waiting)
         taken = [part for run in waiting if (part := run.take(cut)).num_rows]
-        found = taken[0] if len(taken) == 1 else _sorted(taken, keys)
+        found = taken[0] if len(taken) == 1 else _sort(taken, keys)
         first = _key(found, 0, keys)
         if last is not None and first < last:
-            raise DisorderError(first, last)
+            raise _disorder(first, last)
         last = _key(found, found.num_rows - 1, keys)
         yield found
         waiting = [run for run in waiting if run.rows.num_rows or run.advance()]
@@ -82,7 +72,7 @@ class _Run:
         self.last: Key = ()
 
     def advance(self) -> bool:
-        """Read the next rows; False at the end. Raises DisorderError."""
+        """Read the next rows; False at the end. Raises ArchiveDamagedError."""
         for table in self._tables:
             if table.num_rows:
                 check_sorted(table, self._keys)
@@ -102,12 +92,12 @@ class _Run:
         return rows.slice(0, count)
 
 
-def _sorted(tables: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
+def _sort(tables: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     return pa.concat_tables(tables).sort_by([(key, "ascending") for key in keys])
 
 
 def check_sorted(table: pa.Table, keys: Sequence[str]) -> None:
-    """Raises DisorderError where a row comes before the one above it."""
+    """Raises ArchiveDamagedError where a row comes before the one above it."""
     before, after = table.slice(0, table.num_rows - 1), table.slice(1)
     wrong = pc.less(after.column(keys[-1]), before.column(keys[-1]))
     for key in reversed(keys[:-1]):
@@ -115,7 +105,7 @@ def check_sorted(table: pa.Table, keys: Sequence[str]) -> None:
         wrong = pc.or_(pc.less(other, one), pc.and_(pc.equal(other, one), wrong))
     if pc.any(wrong).as_py():
         row = pc.index(wrong, value=True).as_py()
-        raise DisorderError(_key(after, row, keys), _key(before, row, keys))
+        raise _disorder(_key(after, row, keys), _key(before, row, keys))
 
 
 def _key(table: pa.Table, row: int, keys: Sequence[str]) -> Key:

@@ -17,13 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyspark_weir import ids
+from pyspark_weir.errors import RangeConflictError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table.errors import RangeConflictError
+from pyspark_weir.table.log import MEMBER
 from pyspark_weir.table.root import ArchiveRoot
 
 FOLDER: Final = "_weir"
-# The member of a commit's metadata that is ours.
-MEMBER: Final = "weir"
 _PREFIX: Final = "ranges-"
 _SUFFIX: Final = ".parquet"
 # More digits than a table has commits; names of equal length sort as numbers.
@@ -42,6 +41,10 @@ class StreamKey(NamedTuple):
         return f"{self.gateway}/{self.stream} (generation {self.generation})"
 
 
+# What an entry is known by.
+ENTRY_KEYS: Final = (*StreamKey._fields, "id_key")
+
+
 class Range(NamedTuple):
     """The IDs in `(after, upto]` of a stream, of which `rows` are entries (others were deleted before)."""
 
@@ -51,7 +54,7 @@ class Range(NamedTuple):
     rows: int
 
 
-class Position(NamedTuple):
+class ArchivePosition(NamedTuple):
     """How far the archive goes in the latest generation of a stream."""
 
     generation: str
@@ -74,13 +77,11 @@ class BatchRanges:
     ranges: tuple[Range, ...]
 
     def metadata(self) -> dict[str, Any]:
-        """As a commit holds it."""
         moved = [[*one.key, str(one.after), str(one.upto), one.rows] for one in self.ranges]
         return {"query": self.query, "batch": self.number, "ranges": moved}
 
     @classmethod
     def of_metadata(cls, stored: Mapping[str, Any]) -> "BatchRanges":
-        """What `metadata` made."""
         return cls(stored["query"], stored["batch"], tuple(_range(one) for one in stored["ranges"]))
 
 
@@ -108,10 +109,9 @@ class Ranges:
     def _compared(self) -> tuple[object, ...]:
         return self.table_id, self.version, self.lease, self.queries, list(self)
 
-    def positions(self) -> dict[tuple[str, str], Position]:
-        """How far the archive goes, by gateway and stream."""
+    def positions(self) -> dict[tuple[str, str], ArchivePosition]:
         return {
-            (key.gateway, key.stream): Position(key.generation, spans[-1].upto)
+            (key.gateway, key.stream): ArchivePosition(key.generation, spans[-1].upto)
             for key, spans in self._spans.items()
         }
 
@@ -194,7 +194,7 @@ class Ranges:
 
 _CACHED: Final = pa.schema(
     [
-        *((name, pa.string()) for name in ("gateway", "stream", "generation", "after", "upto")),
+        *((name, pa.string()) for name in (*StreamKey._fields, "after", "upto")),
         ("rows", pa.int64()),
     ]
 )

@@ -3,6 +3,9 @@
 Knows: Arrow types, and which halves of an ID fit them. Must never know: files, commits.
 """
 
+import operator
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -11,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_weir import ids
+from pyspark_weir.errors import ArchiveError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table.errors import ArchiveError
 
 ENTRY_FIELDS: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 # What rows are given by; the other columns follow from the ID.
@@ -42,13 +45,16 @@ DATE: Final = "date"
 SCHEMA: Final = IN_FILES.append(pa.field(DATE, pa.date32()))
 # Within a file.
 SORTED_BY: Final = ("gateway", "stream", "id_key")
-# 9999-12-31T23:59:59.999Z
-TS_MS_MAX: Final = 253_402_300_799_999
 _DAY_MS: Final = 86_400_000
 _KEY_DIGITS: Final = 32
 _HEX: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8).reshape(256, 2)
 
 Halves = npt.NDArray[np.uint64]
+
+
+def all_of(conditions: Sequence[Any]) -> Any:  # noqa: ANN401 - expressions of pyarrow's
+    """One expression that is true where all are; None for none."""
+    return reduce(operator.and_, conditions) if conditions else None
 
 
 def id_key(one: EntryId) -> str:
@@ -63,9 +69,9 @@ def id_of_key(key: str) -> EntryId:
 
 def complete(rows: pa.Table) -> pa.Table:
     """Rows of GIVEN as rows of SCHEMA, in the same order. Raises ArchiveError for nulls and malformed IDs."""
-    given = _given(rows)
+    given = _check_given(rows)
     ms, seq = _halves(given["id"].chunk(0))
-    late = ms > np.uint64(TS_MS_MAX)
+    late = ms > np.uint64(ids.TS_MS_MAX)
     fitting = np.where(late, np.uint64(0), ms).astype(np.int64)
     columns: dict[str, Any] = {
         **{name: given[name] for name in GIVEN.names},
@@ -78,7 +84,7 @@ def complete(rows: pa.Table) -> pa.Table:
     return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _given(rows: pa.Table) -> pa.Table:
+def _check_given(rows: pa.Table) -> pa.Table:
     try:
         given = rows.select(GIVEN.names).cast(GIVEN).combine_chunks()
     except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:

@@ -9,7 +9,6 @@ commits as the very next version (`max_commit_retries=0`: deltalake rebases noth
 that version, the writer begins again. If it did not learn how a commit ended, it repeats the batch.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -17,24 +16,27 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from deltalake import DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_weir import clock
+from pyspark_weir.errors import ArchiveError, ArchiveLockedError, CommitConflictError, StaleFilesError
 from pyspark_weir.ids import EntryId
+from pyspark_weir.table import log
 from pyspark_weir.table import ranges as range_cache
-from pyspark_weir.table.errors import (
-    ArchiveDamagedError,
-    ArchiveError,
-    ArchiveLockedError,
-    CommitConflictError,
-    StaleFilesError,
-)
 from pyspark_weir.table.files import Bounds, DataFile
-from pyspark_weir.table.ranges import MEMBER, BatchRanges, Lease, Position, Range, Ranges
+from pyspark_weir.table.ranges import (
+    ENTRY_KEYS,
+    ArchivePosition,
+    BatchRanges,
+    Lease,
+    Range,
+    Ranges,
+    StreamKey,
+)
 from pyspark_weir.table.root import ArchiveRoot
-from pyspark_weir.table.schema import DATE, SCHEMA, id_key
+from pyspark_weir.table.schema import DATE, SCHEMA, all_of, id_key
 
 # Constant: a commit's version in it is the archive's own number, never Spark's.
 BATCHES: Final = "weir-archive"
@@ -42,7 +44,6 @@ COMPACTIONS: Final = "weir-archive/compaction"
 LEASES: Final = "weir-archive/lease"
 # Vacuum deletes files that no commit names when they are older.
 VACUUM_AGE_MS_MIN: Final = 7 * 24 * 3_600_000
-LOG: Final = "_delta_log"
 # Opening reads the commits since the last checkpoint, whose size is that of all that is known of files.
 _CHECKPOINT_COMMITS: Final = 50
 # The cache of ranges is small.
@@ -75,7 +76,7 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Selection:
+class EntryFilter:
     """Entries to look for; None means all. `since <= ts < until`, and IDs in `(after, upto]`."""
 
     gateway: str | None = None
@@ -102,16 +103,14 @@ class ArchiveTable:
 
     @classmethod
     def open(cls, root: ArchiveRoot, version: int | None = None) -> "ArchiveTable":
-        """The latest version, or that one. Raises ArchiveError where there is no archive."""
-        try:
-            return cls(root, DeltaTable(root.url, version=version, storage_options=root.storage_options))
-        except TableNotFoundError:
-            raise ArchiveError(f"{root.url} holds no archive") from None
+        """The latest version, or that one. Raises ArchiveError where there is no archive, ArchiveDamagedError
+        where a power cut left its last commit unfinished: see `repair`.
+        """
+        return cls(root, _load(root, version))
 
     @classmethod
     def exists(cls, root: ArchiveRoot) -> bool:
-        """Whether a root holds a Delta table."""
-        return DeltaTable.is_deltatable(root.url, storage_options=root.storage_options)
+        return log.has_table(root)
 
     @classmethod
     def check_place(cls, root: ArchiveRoot) -> None:
@@ -129,34 +128,16 @@ class ArchiveTable:
         """Create the table, unless there is one; open it. Raises ArchiveError as `check_place` does."""
         if not cls.exists(root):
             cls.check_place(root)
-            try:
-                create_table_with_add_actions(
-                    root.url,
-                    _DELTA_SCHEMA,
-                    [],
-                    partition_by=[DATE],
-                    name="weir archive",
-                    configuration=_CONFIGURATION,
-                    storage_options=root.storage_options,
-                    # Else two that create it at once both do, the second as version 1.
-                    commit_properties=CommitProperties(max_commit_retries=0),
-                )
-            except DeltaError:
-                # Another writer was faster.
-                if not cls.exists(root):
-                    raise
-        root.sync([_log_name(0)])
+        log.create(root, _DELTA_SCHEMA, _CONFIGURATION, [DATE], "weir archive")
         return cls.open(root)
 
     @property
     def version(self) -> int:
-        """The version of the table that this is."""
         return self.delta.version()
 
     def refresh(self) -> None:
-        """Go on to the latest version."""
         # Loaded anew: `update_incremental` keeps reading each commit since the first load, deleted ones too.
-        self.delta = DeltaTable(self.root.url, storage_options=self.root.storage_options)
+        self.delta = _load(self.root)
 
     def commit(self, batch: Batch, now_ms: int | None = None) -> Committed:
         """Commit a batch, unless the table holds it; it stays through a power cut. `now_ms`: wall clock.
@@ -176,7 +157,7 @@ class ArchiveTable:
                 return Committed(self.version, repeated=True)
             known.check(batch.moved)
             _check_young(batch.files, now_ms)
-            if self._put(BATCHES, added, {MEMBER: batch.moved.metadata()}):
+            if self._put(BATCHES, added, batch.moved.metadata()):
                 return Committed(self.version, repeated=False)
         raise self._too_busy()
 
@@ -211,14 +192,14 @@ class ArchiveTable:
             held = self._known_ranges().lease
             if held.holder != wanted.holder and (renewed or held.until_ms > now_ms):
                 raise ArchiveLockedError(f"another process holds the lock of {self.root.url}")
-            if self._put(LEASES, [], {MEMBER: {"lease": wanted}}):
+            if self._put(LEASES, [], {"lease": wanted}):
                 return
         raise self._too_busy()
 
-    def files(self, selection: Selection | None = None) -> list[DataFile]:
+    def files(self, selection: EntryFilter | None = None) -> list[DataFile]:
         """The files that may hold such entries by their statistics, in the order of dates and of entries."""
         adds = self._adds()
-        condition = _condition(selection or Selection())
+        condition = _condition(selection or EntryFilter())
         found = adds if condition is None else adds.filter(condition)
         files = [_data_file(row) for row in found.to_pylist()]
         return sorted(
@@ -234,7 +215,7 @@ class ArchiveTable:
         """What the table holds of each stream: one range where nothing is missing; see `ranges.gaps`."""
         return tuple(self._known_ranges())
 
-    def positions(self) -> dict[tuple[str, str], Position]:
+    def positions(self) -> dict[tuple[str, str], ArchivePosition]:
         """How far the table goes, by gateway and stream: where a query without a checkpoint starts."""
         return self._known_ranges().positions()
 
@@ -242,10 +223,7 @@ class ArchiveTable:
         """Store a checkpoint of Delta's, and the ranges up to this version; the disk holds both."""
         self._sync_commits()
         self.delta.create_checkpoint()
-        written = [
-            name for name in self.root.names(LOG) if name.startswith(f"{self.version:020d}.checkpoint")
-        ]
-        self.root.sync(f"{LOG}/{name}" for name in (*written, "_last_checkpoint"))
+        self.root.sync([log.checkpoint_name(self.version), log.LAST_CHECKPOINT])
         range_cache.write_cache(self.root, self._known_ranges())
 
     def ranges_from_cache(self, version: int) -> Ranges | None:
@@ -264,22 +242,12 @@ class ArchiveTable:
         self, application: str, actions: Sequence[AddAction | RemoveAction], metadata: dict[str, Any]
     ) -> bool:
         """Commit as the next version of this one; False where another commit is."""
+        # No commit stands on one that the disk may not hold.
+        self._sync_commits()
         last = self.delta.transaction_version(application)
         number = 0 if last is None else last + 1
         version = self.version + 1
-        try:
-            self.delta.create_write_transaction(
-                list(actions),
-                "append",
-                _DELTA_SCHEMA,
-                partition_by=[DATE],
-                commit_properties=CommitProperties(
-                    custom_metadata=metadata,
-                    max_commit_retries=0,
-                    app_transactions=[Transaction(application, number)],
-                ),
-            )
-        except CommitFailedError:
+        if not log.commit(self.delta, actions, Transaction(application, number), metadata, [DATE]):
             return False
         self.refresh()
         known = self._known_ranges()
@@ -291,8 +259,9 @@ class ArchiveTable:
     def _sync_commits(self) -> None:
         """Have the disk hold all commits: a cache is written after that, and what it holds needs no more."""
         self._known_ranges()
-        self.root.sync(_log_name(version) for version in range(self._synced + 1, self.version + 1))
-        self._synced = self.version
+        if self._synced < self.version:
+            self.root.sync(log.commit_name(one) for one in range(self._synced + 1, self.version + 1))
+            self._synced = self.version
 
     # ---- ranges
 
@@ -305,7 +274,7 @@ class ArchiveTable:
 
     def _fold(self, known: Ranges) -> Ranges:
         for version in range(known.version + 1, self.version + 1):
-            known.fold(version, self._metadata_of(version))
+            known.fold(version, log.metadata_of(self.root, version))
         return known
 
     @property
@@ -320,19 +289,6 @@ class ArchiveTable:
                     return found
         return Ranges(self._table_id)
 
-    def _metadata_of(self, version: int) -> dict[str, Any]:
-        stored = self.root.read(_log_name(version))
-        if stored is None:
-            raise ArchiveDamagedError(
-                f"{_log_name(version)} is missing, and no file in {range_cache.FOLDER}/ has its ranges"
-            )
-        for line in stored.splitlines():
-            if b'"commitInfo"' in line:
-                info = json.loads(line).get("commitInfo")
-                if info is not None:
-                    return info.get(MEMBER) or {}
-        return {}
-
     # ---- files
 
     def _adds(self) -> pa.Table:
@@ -342,8 +298,20 @@ class ArchiveTable:
         return self._files[1]
 
 
-def _log_name(version: int) -> str:
-    return f"{LOG}/{version:020d}.json"
+def _load(root: ArchiveRoot, version: int | None = None) -> DeltaTable:
+    """The latest version, or that one. Raises ArchiveError, ArchiveDamagedError."""
+    try:
+        found = DeltaTable(root.url, version=version, storage_options=root.storage_options)
+    except TableNotFoundError:
+        raise ArchiveError(f"{root.url} holds no archive") from None
+    except DeltaError:
+        if root.is_local and (names := log.unfinished(root)):
+            raise log.cut_short(names[-1]) from None
+        raise
+    # deltalake takes an empty commit, and one that ends after a line. Objects appear whole.
+    if root.is_local and version is None:
+        log.metadata_of(root, found.version())
+    return found
 
 
 def _check(batch: Batch) -> None:
@@ -371,9 +339,9 @@ def _add(file: DataFile, *, data_change: bool) -> AddAction:
     return AddAction(file.path, file.size, file.partition, file.written_ms, data_change, file.stats)
 
 
-def _condition(wanted: Selection) -> Any:  # noqa: ANN401 - an expression of pyarrow's, or None
+def _condition(wanted: EntryFilter) -> Any:  # noqa: ANN401 - an expression of pyarrow's, or None
     found: list[Any] = []
-    for name in ("gateway", "stream", "generation"):
+    for name in StreamKey._fields:
         value = getattr(wanted, name)
         if value is not None:
             found += [pc.field(f"min.{name}") <= value, pc.field(f"max.{name}") >= value]
@@ -386,16 +354,13 @@ def _condition(wanted: Selection) -> Any:  # noqa: ANN401 - an expression of pya
         found.append(pc.field("max.ts") >= wanted.since)
     if wanted.until is not None:
         found.append(pc.field("min.ts") < wanted.until)
-    both = found[0] if found else None
-    for one in found[1:]:
-        both &= one
-    return both
+    return all_of(found)
 
 
 def _data_file(row: dict[str, Any]) -> DataFile:
     bounds = {}
     for side in ("min", "max"):
-        values = {name: row[f"{side}.{name}"] for name in ("gateway", "stream", "generation", "id_key")}
+        values = {name: row[f"{side}.{name}"] for name in ENTRY_KEYS}
         if None in values.values() or row["num_records"] is None:
             raise ArchiveError(f"{row['path']} has no statistics: another program has written it")
         bounds[side] = Bounds(**values, ts=row[f"{side}.ts"])

@@ -1,30 +1,23 @@
-"""Tokens over HTTP: every route, action and grant; what each door asks; what ends with a token."""
+"""Tokens over HTTP: every route, action and grant; what each API asks; what ends with a token."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
-from pydantic import SecretStr
 
-from app.api import future
-from app.auth import Access, Action, Grant, token_file, tokens
+from app.auth import Access, Action
 from app.http.operations.operation import Operation
-from app.main import ROUTES, App, create_app
-from app.policies import policy_of
-from app.settings import Settings
-from engine import Engine, SystemClock, entries
-from engine.commands import EnsureGroup, XAdd
+from app.main import ROUTES
+from engine import Engine, entries
+from engine.commands import XAdd
+from tests.app.auth.callers import ROOT, app_with, client, made
 from tests.engine.clocks import settle
 
-ROOT: Final = "root-token-of-at-least-24-characters"
-GUARDED: Final = [
-    route for route in ROUTES if route.rule is not Access.OPEN and route not in future.router.operations
-]
+GUARDED: Final = [route for route in ROUTES if route.rule is not Access.OPEN]
 BODIES: Final = {
     "runCommand": '["XLEN","s"]',
     "runPipeline": '[["XLEN","s"]]',
@@ -32,7 +25,11 @@ BODIES: Final = {
     "readStreams": '{"streams":{"s":"0"}}',
     "plan": '{"streams":{"s":"0"}}',
     "publish": '{"streams":{"s":[{"fields":{"a":"b"}}]}}',
+    "createToken": '{"grants":[{"actions":["read"]}]}',
+    "createRevocation": '{"jti":"x"}',
 }
+# Of these routes, beside `admin` on all streams: any grant with `issue`.
+OF_ISSUERS: Final = ("listTokens", "getToken", "deleteToken")
 # Of routes that name no action: what the request above needs.
 NEEDED: Final = {
     "runCommand": Action.READ,
@@ -45,42 +42,15 @@ NEEDED: Final = {
     "listStreams": Action.READ,
     # Any grant will do.
     "createTicket": None,
+    "getCaller": None,
+    # `issue` alone covers nothing that can be read.
+    "createToken": Action.ADMIN,
+    **dict.fromkeys(OF_ISSUERS, Action.ADMIN),
 }
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    engine = Engine.open(None, clock=SystemClock())
-    await engine.start()
-    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    yield engine
-    await engine.close()
-
-
-async def app_with(engine: Engine, tmp_path: Path, *made: tokens.NewToken, fast_path: bool = True) -> App:
-    path = tmp_path / "tokens.toml"
-    clock, lines = SystemClock(), "".join(token_file.write(one.token) for one in made)
-    settings = Settings(log_requests="none", root_token=SecretStr(ROOT), tokens_file=str(path))
-    await asyncio.to_thread(path.write_text, lines)
-    policy = await asyncio.to_thread(policy_of, settings, clock)
-    app = create_app(settings, clock, fast_path=fast_path, policy=policy)
-    app.gateway.open(engine)
-    return app
-
-
-def client(app: App, token: str | None) -> httpx.AsyncClient:
-    headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    transport = httpx.ASGITransport(app)
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
-
-
-def made(*grants: str, expires_in_s: float | None = None) -> tokens.NewToken:
-    end = None if expires_in_s is None else datetime.now(UTC) + timedelta(seconds=expires_in_s)
-    return tokens.create(tuple(map(Grant.parse, grants)), expires_at=end)
-
-
 async def ask(http: httpx.AsyncClient, route: Operation, stream: str = "s") -> httpx.Response:
-    names = {"stream": stream, "group": "g", "consumer": "c", "id": "1-0"}
+    names = {"stream": stream, "group": "g", "consumer": "c", "id": "1-0", "token": "000000000000"}
     path = re.sub(r"\{(\w+)\}", lambda match: names[match[1]], route.template)
     if route.operation_id == "tailStreams":
         path += f"?stream={stream}"
@@ -110,15 +80,18 @@ async def test_every_route_allows_what_the_grant_says_and_nothing_else(
     app = await app_with(engine, tmp_path, *made_tokens.values(), fast_path=fast_path)
     # What destroys the stream or the group goes last, over all tokens.
     for route in sorted(GUARDED, key=lambda route: route.method == "DELETE"):
-        is_of_stream = "{stream}" in route.template or route.operation_id in BODIES
+        is_of_stream = "{stream}" in route.template or '"s"' in BODIES.get(route.operation_id, "")
         is_of_stream |= route.operation_id == "tailStreams"
         for (action, stream), token in made_tokens.items():
             async with client(app, token.text) as http:
                 answer = await ask(http, route)
             wanted = needed(route)
             expected = wanted in (None, action) and (stream in ("*", "s") or not is_of_stream)
-            if not is_of_stream and wanted not in (None, Action.READ):
+            # A list shows what its caller may read; metrics are about all streams.
+            is_list = wanted in (None, Action.READ) and route.template != "/metrics"
+            if not is_of_stream and not is_list:
                 expected &= stream == "*"
+            expected |= route.operation_id in OF_ISSUERS and action is Action.ISSUE
             assert (answer.status_code != 403) is expected, (route.operation_id, action, stream)
             if answer.status_code == 403:
                 assert answer.headers["www-authenticate"] == 'Bearer error="insufficient_scope"'
@@ -189,6 +162,26 @@ async def test_the_command_api_asks_for_group_and_consumer(
         for path, body in (("", command), ("/pipeline", [command]), ("/multi-exec", [command])):
             answer = await http.post(f"/v1/commands{path}", json=body)
             assert (answer.status_code == 403) is not allowed, (path, answer.text)
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        (["XDEL", "s", "9-9"], ["write"]),
+        (["XDELEX", "s", "IDS", "1", "9-9"], ["write"]),
+        (["XACKDEL", "s", "g", "IDS", "1", "9-9"], ["consume", "write"]),
+    ],
+)
+async def test_deleting_entries_takes_the_same_action_by_a_command_as_by_a_route(
+    engine: Engine, tmp_path: Path, command: Sequence[str], needed: Sequence[str]
+) -> None:
+    """No less will do, and `manage` instead neither."""
+    enough = made(f"{','.join(needed)}:s")
+    less = [made(f"{','.join({'read', 'manage', *needed} - {left})}:s") for left in needed]
+    app = await app_with(engine, tmp_path, enough, *less)
+    for token, status in ((enough, 200), *((one, 403) for one in less)):
+        async with client(app, token.text) as http:
+            assert (await http.post("/v1/commands", json=command)).status_code == status
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """Grants: what each allows at its borders."""
 
 import pytest
+from pydantic import ValidationError
 
-from app.auth import Action, Grant, Resource
+from app.auth import Action, Grant, Principal, Resource, tokens
+from app.auth.jwt import InvalidTokenError
+from app.auth.policy import GrantMapping
 
 
 def test_the_short_form_names_actions_and_streams() -> None:
@@ -70,3 +73,78 @@ def test_a_consumer_is_exact() -> None:
     assert not grant.allows(Action.CONSUME, Resource("s", "g", "w10"))
     # An acknowledgement names no consumer.
     assert grant.allows(Action.CONSUME, Resource("s", "g"))
+
+
+def of_tenant(prefix: str | None, streams: str = "*", actions: str = "*") -> Grant:
+    """A grant with a prefix."""
+    return Grant.from_value({"actions": actions.split(","), "streams": streams, "prefix": prefix})
+
+
+def test_a_grant_with_a_prefix_allows_nothing_about_all_streams() -> None:
+    """Not with every action either; it is matched with names as the caller writes them."""
+    grant = of_tenant("acme.", "o*")
+    assert grant.allows(Action.READ, Resource("orders"))
+    assert not grant.allows(Action.READ, Resource("acme.orders"))
+    for action in Action:
+        assert not of_tenant("acme.").allows(action, Resource())
+        assert Grant.parse("*:*").allows(action, Resource())
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "is_covered"),
+    [
+        (of_tenant("acme."), of_tenant("acme."), True),
+        (of_tenant("acme."), of_tenant("acme.eu."), True),
+        (of_tenant("acme."), of_tenant("acme"), False),
+        (of_tenant("acme."), of_tenant("globex."), False),
+        (of_tenant("acme."), of_tenant(None), False),
+        (of_tenant(None), of_tenant("acme."), True),
+        (of_tenant(None, "acme.*"), of_tenant("acme."), True),
+        (of_tenant(None, "acme*"), of_tenant("acme."), True),
+        (of_tenant(None, "acme.o*"), of_tenant("acme."), False),
+        (of_tenant("acme.", "eu.*"), of_tenant("acme.eu."), True),
+        (of_tenant("acme.", "eu.o*"), of_tenant("acme.eu.", "orders"), True),
+        (of_tenant("acme.", "eu.o*"), of_tenant("acme.eu."), False),
+        # What is special in a pattern is not special in a prefix.
+        (of_tenant("acme.", "[ab].*"), of_tenant("acme.[ab]."), False),
+        (of_tenant("acme.", r"\[ab\].*"), of_tenant("acme.[ab]."), True),
+        (of_tenant("acme.", "a?*"), of_tenant("acme.a\\"), True),
+    ],
+)
+def test_a_grant_covers_those_of_a_longer_prefix(own: Grant, other: Grant, *, is_covered: bool) -> None:
+    assert own.covers(other) is is_covered
+
+
+@pytest.mark.parametrize("prefix", ["", "a/b", "a\n", ".", "..", "x" * 129, "\u00e9" * 65])
+def test_a_prefix_is_a_part_of_a_name(prefix: str) -> None:
+    with pytest.raises(ValueError, match="is no grant: prefix"):
+        of_tenant(prefix)
+
+
+@pytest.mark.parametrize("prefix", ["a", "x" * 128, "\u00e9" * 64])
+def test_a_prefix_leaves_room_for_names(prefix: str) -> None:
+    assert Grant.from_value(of_tenant(prefix).describe()).prefix == prefix
+
+
+def test_a_prefix_is_passed_on_before_another_one() -> None:
+    """And taken away again."""
+    grant = of_tenant("eu.").under("acme.")
+    assert (grant.prefix, grant.within("acme.").prefix) == ("acme.eu.", "eu.")
+    assert of_tenant(None).under("acme.").within("acme.").prefix is None
+    with pytest.raises(ValueError, match="128 bytes"):
+        of_tenant("x" * 128).under("a")
+
+
+@pytest.mark.parametrize("other", [None, "globex.", "acme.eu."])
+def test_all_grants_of_a_caller_have_one_prefix(other: str | None) -> None:
+    """A token, a JWT's claims, or a caller of several prefixes is refused."""
+    grants = of_tenant("acme."), of_tenant(other)
+    with pytest.raises(ValidationError, match="same prefix"):
+        tokens.create(grants)
+    with pytest.raises(ValueError, match="same prefix"):
+        Principal("tester", grants)
+    with pytest.raises(InvalidTokenError, match="same prefix"):
+        GrantMapping("grants", {"word": grants[1:]}).grants(
+            {"grants": [grants[0].describe()], "scope": "word"}
+        )
+    assert Principal("tester", grants[:1]).on_page("https://page.example").prefix == "acme."

@@ -10,16 +10,20 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
 
+from app.auth import TokenPolicy
 from app.auth.jwt import (
     KEYS_BYTES_MAX,
     LEEWAY_S,
     UNKNOWN_KEY_S,
     InvalidTokenError,
-    Keys,
+    JwtKeys,
     KeysError,
     Verifier,
     read_keys,
 )
+from app.gateway import Gateway
+from app.settings import Settings
+from engine import SystemClock
 
 NOW = 1_795_000_000.0
 RSA = RSAKey.generate_key(2048, {"kid": "r1"})
@@ -43,7 +47,7 @@ def _part(said: Mapping[str, Any]) -> str:
 
 
 def verifier(keys: KeySet, *algorithms: str, **demands: str) -> Verifier:
-    return Verifier(Keys(algorithms, lambda: 0.0, keys=keys), algorithms, lambda: NOW, **demands)
+    return Verifier(JwtKeys(algorithms, lambda: 0.0, keys=keys), algorithms, lambda: NOW, **demands)
 
 
 async def reason(checker: Verifier, text: str) -> str:
@@ -115,6 +119,8 @@ def test_a_key_set_has_a_limit() -> None:
         ({"exp": True}, "exp"),
         ({"nbf": NOW + LEEWAY_S + 1}, "nbf"),
         ({"iat": NOW + LEEWAY_S + 1}, "iat"),
+        ({"sub": 1}, "sub"),
+        ({"sub": ["a"]}, "sub"),
         ({"iss": "other"}, "iss"),
         ({"iss": None}, "iss"),
         ({"aud": "other"}, "aud"),
@@ -151,7 +157,7 @@ class KeyServer:
         self.down = False
         self.now = 0.0
         self.failures: list[str] = []
-        self.keys = Keys(["RS256"], lambda: self.now, fetch=self.fetch, on_failed=self.failures.append)
+        self.keys = JwtKeys(["RS256"], lambda: self.now, fetch=self.fetch, on_failed=self.failures.append)
         self.verifier = Verifier(self.keys, ["RS256"], lambda: NOW)
 
     async def fetch(self) -> bytes:
@@ -192,6 +198,12 @@ async def test_the_last_good_keys_are_kept_while_the_server_is_down() -> None:
     await reason(server.verifier, signed(RSA_NEW, "RS256"))
     assert server.failures == ["refused"]
     await server.verifier.verify(signed(RSA, "RS256"))
+    policy = TokenPolicy([], lambda: NOW, verifier=server.verifier)
+    gateway = Gateway(Settings(log_requests="none"), SystemClock(), policy)
+    assert gateway.failures()["keys_stale"]
+    server.down, server.now = False, 2 * UNKNOWN_KEY_S
+    await reason(server.verifier, signed(RSA_NEW, "RS256"))
+    assert not gateway.failures()["keys_stale"]
 
 
 async def test_without_any_key_nobody_is_let_in() -> None:

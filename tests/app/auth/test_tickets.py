@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.auth import ANONYMOUS
-from app.auth.tickets import LIFETIME_S, TICKETS_MAX, Tickets
+from app.auth import ANONYMOUS, Principal
+from app.auth.tickets import LIFETIME_S, TICKETS_MAX, TICKETS_OF_CALLER_MAX, Tickets
 from app.errors import RefusalError
 
 
@@ -42,10 +42,29 @@ def test_a_ticket_ends() -> None:
 def test_open_tickets_have_a_limit_and_ended_ones_make_room() -> None:
     clock = Clock()
     tickets = Tickets(clock)
-    for _ in range(TICKETS_MAX):
-        tickets.issue(ANONYMOUS, "")
+    for number in range(TICKETS_MAX):
+        tickets.issue(Principal(f"jwt:{number // TICKETS_OF_CALLER_MAX}", []), "")
     with pytest.raises(RefusalError) as caught:
         tickets.issue(ANONYMOUS, "")
     assert caught.value.code == "rate_limited"
     clock.now = LIFETIME_S
     assert tickets.redeem(tickets.issue(ANONYMOUS, ""), "") is ANONYMOUS
+
+
+def test_one_caller_leaves_tickets_to_others() -> None:
+    clock = Clock()
+    tickets = Tickets(clock)
+    greedy, other = Principal("jwt:greedy", []), Principal("jwt:other", [])
+    first, *_ = [tickets.issue(greedy, "") for _ in range(TICKETS_OF_CALLER_MAX)]
+    with pytest.raises(RefusalError) as caught:
+        tickets.issue(Principal("jwt:greedy", []), "")
+    assert caught.value.code == "rate_limited"
+    assert tickets.redeem(tickets.issue(other, ""), "") is other
+    # A ticket that is used, or has ended, makes room.
+    assert tickets.redeem(first, "") is greedy
+    tickets.issue(greedy, "")
+    with pytest.raises(RefusalError):
+        tickets.issue(greedy, "")
+    clock.now = LIFETIME_S
+    for _ in range(TICKETS_OF_CALLER_MAX):
+        tickets.issue(greedy, "")

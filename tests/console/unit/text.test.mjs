@@ -104,5 +104,7 @@ test("a status becomes figures and problems; a status with fewer members shows f
   const failed = describeStatus({ log: { ...status.log, failure: "no space left" }, memory: { ...status.memory, bytes_max: null, full: true } });
   assert.match(failed.problem, /no space left.*Memory is full/);
   assert.deepEqual(failed.figures[0], ["Memory", "1.0 KiB"]);
+  const over = describeStatus({ backend: "Valkey 9.1.2", log: null, durability: { fsync: null, answers: "replicated:1" } });
+  assert.deepEqual(over.figures, [["Backend", "Valkey 9.1.2"], ["Promise", "replicated:1"]]);
   assert.deepEqual(describeStatus(null), { figures: [], problem: "" });
 });

@@ -52,7 +52,7 @@ def spark(session: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One gateway for all tests; streams are told apart by their names. It is there for the whole run."""
+    """One gateway for all tests; tests use streams of different names. It is there for the whole run."""
     with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as server:
         yield server
 

@@ -26,7 +26,7 @@ _step = 500
 
 
 class Death:
-    """Once, after so many rows."""
+    """Once, after this number of rows."""
 
     def __init__(self, after_rows: int, flag: str) -> None:
         self._after_rows = after_rows

@@ -12,18 +12,16 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from pyspark_weir import gateway as calls
 from pyspark_weir import ids
 from pyspark_weir.errors import DATA_LOSS, OptionError, PipelineError
-from pyspark_weir.gateway import Access, Gateway
-from pyspark_weir.gateway.client import of_stream
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
 from pyspark_weir.jobs.archive import Archiver, Archiving
 from pyspark_weir.running import query_error
-from pyspark_weir.table.files import read_rows
 from pyspark_weir.table.ranges import gaps
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable
 from tests.server import Server
+from tests.spark.table.making import read_rows
 
 _done_s_max: Final = 120
 LAST: Final = f"{ids.HALF_MAX}-{ids.HALF_MAX}"
@@ -37,7 +35,7 @@ class Room:
         self.root = folder / "root"
         self.checkpoint = folder / "checkpoint"
         self.prefix = prefix
-        self.gateway = Gateway(Access("g0", server.url))
+        self.gateway = GatewayClient(GatewayAccess("g0", server.url))
         self.source = {
             "gateway.urls": server.url,
             "subscribePattern": f"{prefix}:.*",
@@ -51,7 +49,7 @@ class Room:
             {"id": one, "fields": [["n", "YQ=="], ["n", "/w=="], ["", ""]], "encoding": "base64"}
             for one in entry_ids
         ]
-        calls.publish(self.gateway, {f"{self.prefix}:{stream}": entries})
+        self.gateway.post("/v1/publish", {"streams": {f"{self.prefix}:{stream}": entries}})
 
     def archive(self, *, settle: bool = True, checkpoint: Path | None = None, **source: Any) -> None:
         """Run the job until nothing is left. Raises what it fails with."""
@@ -91,7 +89,7 @@ class Room:
         return sorted(found, key=ids.parse)
 
     def archived_up_to(self, stream: str) -> str | None:
-        seen = calls.stream(self.gateway, f"{self.prefix}:{stream}")
+        seen = self.gateway.stream(f"{self.prefix}:{stream}")
         assert seen is not None
         found: str | None = seen["archived_up_to"]
         return found
@@ -155,8 +153,8 @@ def test_a_batch_whose_end_spark_forgot_is_not_stored_twice(rooms: Callable[[str
 
 
 def test_a_batch_that_was_not_committed_is_written_again(rooms: Callable[[str], Room]) -> None:
-    """As after a driver that died before the commit; its range is that of before, whatever came since, and
-    the files of before do not count.
+    """As after a driver that died before the commit; its range is that of before, without what came since,
+    and the files of before do not count.
     """
     room = rooms("again")
     room.publish("a", numbers(1, 60))
@@ -182,8 +180,8 @@ def test_a_checkpoint_that_is_lost_goes_on_where_the_table_ends(
     room.publish("a", numbers(1, 30))
     room.publish("b", numbers(1, 5))
     room.archive()
-    calls.trim(room.gateway, f"{room.prefix}:a", minid="31-0", guard=False)
-    room.gateway.send("DELETE", of_stream(f"{room.prefix}:b"))
+    room.gateway.trim(f"{room.prefix}:a", minid="31-0", guard=False)
+    room.gateway.delete_stream(f"{room.prefix}:b")
     room.publish("a", numbers(31, 50))
     room.publish("b", numbers(2, 9))
     shutil.rmtree(room.checkpoint)
@@ -232,12 +230,12 @@ def test_a_checkpoint_of_another_archive_is_refused(rooms: Callable[[str], Room]
 
 
 def test_entries_that_were_trimmed_unread_stop_it(rooms: Callable[[str], Room]) -> None:
-    """Before anything is written; told otherwise it goes on with what is left."""
+    """Before anything is written; with the option it goes on with what is left."""
     room = rooms("unread")
     room.publish("a", numbers(1, 20))
     room.archive()
     room.publish("a", numbers(21, 40))
-    calls.trim(room.gateway, "unread:a", minid="31-0", guard=False)
+    room.gateway.trim("unread:a", minid="31-0", guard=False)
     version = room.table().version
     with pytest.raises(PipelineError, match="unread:a") as failed:
         room.archive()
@@ -252,7 +250,7 @@ def test_a_stream_made_anew_is_archived_beside_the_old_one(rooms: Callable[[str]
     room = rooms("twice")
     room.publish("a", numbers(1, 5))
     room.archive()
-    room.gateway.send("DELETE", of_stream("twice:a"))
+    room.gateway.delete_stream("twice:a")
     room.publish("a", numbers(4, 6))
     with pytest.raises(PipelineError) as failed:
         room.archive()

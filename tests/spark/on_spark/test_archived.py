@@ -10,9 +10,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_weir import ids
+from pyspark_weir.errors import ArchiveError
 from pyspark_weir.jobs.archived import entries
-from pyspark_weir.table import StreamKey, deletions
-from pyspark_weir.table.errors import ArchiveError
+from pyspark_weir.table import deletions
+from pyspark_weir.table.ranges import StreamKey
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable
 from tests.spark.archive_tables import GATEWAY, GENERATION, Maker

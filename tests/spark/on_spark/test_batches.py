@@ -1,4 +1,4 @@
-"""What fails in a batch is heard of, however much Spark has to say about it."""
+"""A failure in a batch is reported in one line, however much Spark has to say about it."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_weir.jobs.batches import reported
-from pyspark_weir.place import Place
+from pyspark_weir.checkpoint import StateFolder
+from pyspark_weir.jobs.batches import report_failures
 
 _chars: int = 50_000
 
@@ -24,7 +24,7 @@ def test_a_long_error_of_spark_ends_the_query(spark: SparkSession, tmp_path: Pat
         jvm.java.lang.Class.forName("WEIR_ROW: no number" + "\n" + "x" * _chars)
 
     lines = spark.readStream.text(str(tmp_path / "in"))
-    writer = lines.writeStream.foreachBatch(reported(fail, Place.of(checkpoint))).option(
+    writer = lines.writeStream.foreachBatch(report_failures(fail, StateFolder.of(checkpoint))).option(
         "checkpointLocation", checkpoint
     )
     query = writer.trigger(availableNow=True).start()

@@ -1,4 +1,4 @@
-"""A job as people run it: a process that tells in JSON, excludes others, and outlives its gateway.
+"""A job as people run it: a process that reports in JSON, excludes others, and outlives its gateway.
 
 Two starts of Spark for all of it.
 """
@@ -51,7 +51,7 @@ class Job:
             )
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """What it tells, as it comes."""
+        """What it reports, as it comes."""
         assert self.process.stdout is not None, "a pipe was asked for"
         for line in self.process.stdout:
             yield orjson.loads(line)
@@ -88,13 +88,13 @@ def _publish(server: Server, count: int) -> str:
 
 
 def _rows(job: Job, wanted: int) -> dict[str, Any]:
-    """Follow it until it has told of so many rows; the last of what it told."""
+    """Follow it until it has reported this number of rows; its last report."""
     rows = 0
-    for told in job.lines():
-        rows += told["rows"]
+    for report in job.lines():
+        rows += report["rows"]
         if rows >= wanted:
             assert rows == wanted, "each once"
-            return told
+            return report
     raise AssertionError(f"it ended after {rows} rows: {job.said()}")
 
 
@@ -104,8 +104,8 @@ def test_a_job_goes_on_until_it_is_told_to_end(server: Server, tmp_path: Path) -
     """
     _publish(server, 50)
     with _job(tmp_path, server.url, "--every", "1s") as job:
-        told = _rows(job, 50)
-        assert told["left"] == 0
+        report = _rows(job, 50)
+        assert report["left"] == 0
         with _job(tmp_path, server.url) as second:
             assert second.ended() == 4
             assert f"WEIR_LOCKED: process {job.process.pid} runs on checkpoint" in second.said()
@@ -117,7 +117,7 @@ def test_a_job_goes_on_until_it_is_told_to_end(server: Server, tmp_path: Path) -
         last = _publish(server, 30)
         assert _rows(job, 30)["ends"] == {"g0/a": last}
         job.signal(signal.SIGINT)
-        (done,) = [told for told in job.lines() if told.get("done")]
+        (done,) = [report for report in job.lines() if report.get("done")]
         assert job.ended() == 0, job.said()
     assert (done["rows"], done["stopped"]) == (30, True)
 

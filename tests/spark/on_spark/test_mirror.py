@@ -8,29 +8,27 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from pyspark_weir import gateway as calls
 from pyspark_weir.errors import OptionError
-from pyspark_weir.gateway import Access, Gateway
-from pyspark_weir.gateway.client import of_stream
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
 from pyspark_weir.jobs.mirror import Mirror, query
 from pyspark_weir.jobs.replay_plan import Targets
 from tests.server import Server
 
 
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Gateway]:
+def gateway(tmp_path: Path) -> Iterator[GatewayClient]:
     with (
         Server(tmp_path / "mirrored", "--fsync", "always") as server,
-        Gateway(Access("g0", server.url)) as opened,
+        GatewayClient(GatewayAccess("g0", server.url)) as opened,
     ):
         yield opened
 
 
-def publish(gateway: Gateway, stream: str, entries: list[dict[str, Any]]) -> None:
+def publish(gateway: GatewayClient, stream: str, entries: list[dict[str, Any]]) -> None:
     gateway.post(f"{of_stream(stream)}/entries", {"entries": entries})
 
 
-def entries(gateway: Gateway, stream: str) -> list[dict[str, Any]]:
+def entries(gateway: GatewayClient, stream: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = gateway.get(f"{of_stream(stream)}/entries", {"count": 10_000})["entries"]
     return found
 
@@ -40,18 +38,18 @@ def run(spark: SparkSession, asked: Mirror) -> None:
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
-def source(gateway: Gateway, **more: str) -> dict[str, str]:
+def source(gateway: GatewayClient, **more: str) -> dict[str, str]:
     return {"gateway.urls": gateway.access.url, "startingOffsets": "earliest", **more}
 
 
 def test_a_mirror_keeps_order_ids_and_bytes(
-    spark: SparkSession, gateway: Gateway, server: Server, checkpoint: str
+    spark: SparkSession, gateway: GatewayClient, server: Server, checkpoint: str
 ) -> None:
     """At another gateway; the last batch of the first run runs again, and more tasks are asked for."""
     raw = {"fields": [["a", "/w=="], ["a", "MQ=="]], "encoding": "base64"}
     publish(gateway, "a", [*({"fields": {"n": str(n)}} for n in range(500)), raw])
     publish(gateway, "b", [{"fields": {"n": str(n)}} for n in range(300)])
-    target = Access("other", server.url)
+    target = GatewayAccess("other", server.url)
     asked = Mirror(
         checkpoint, source(gateway, subscribe="a,b", maxEntriesPerTrigger="400"), target, keep_ids=True
     )
@@ -61,13 +59,13 @@ def test_a_mirror_keeps_order_ids_and_bytes(
     (Path(checkpoint) / "commits" / str(last)).unlink()
     publish(gateway, "a", [{"fields": {"n": "500"}}])
     run(spark, Mirror(checkpoint, asked.source, target, keep_ids=True, tasks=5))
-    with Gateway(target) as there:
+    with GatewayClient(target) as there:
         for stream in ("a", "b"):
             assert entries(there, stream) == entries(gateway, stream)
 
 
 def test_entries_are_chosen_changed_and_routed(
-    spark: SparkSession, gateway: Gateway, checkpoint: str
+    spark: SparkSession, gateway: GatewayClient, checkpoint: str
 ) -> None:
     """By SQL over their fields; the rest of an entry stays as it was."""
     publish(
@@ -99,7 +97,7 @@ def test_entries_are_chosen_changed_and_routed(
 
 
 def test_a_mirror_does_not_change_while_it_runs(
-    spark: SparkSession, gateway: Gateway, checkpoint: str
+    spark: SparkSession, gateway: GatewayClient, checkpoint: str
 ) -> None:
     """A batch that runs again would hold other entries than what the target has of it."""
     publish(gateway, "fixed", [{"fields": {"n": "1"}}])
@@ -110,17 +108,19 @@ def test_a_mirror_does_not_change_while_it_runs(
 
 
 def test_a_pattern_that_takes_the_copies_too_sends_nothing(
-    spark: SparkSession, gateway: Gateway, checkpoint: str
+    spark: SparkSession, gateway: GatewayClient, checkpoint: str
 ) -> None:
     """Which streams there are is known when a batch begins; the copies would be copied for ever."""
     publish(gateway, "the-orders", [{"fields": {"n": "1"}}])
     given = source(gateway, subscribePattern=".*-orders")
     with pytest.raises(StreamingQueryException, match="a stream would go to itself"):
         run(spark, Mirror(checkpoint, given, gateway.access, Targets.parse(["copy.{stream}"])))
-    assert [one["name"] for one in calls.streams(gateway)] == ["the-orders"]
+    assert [one["name"] for one in gateway.list_streams()] == ["the-orders"]
 
 
-def test_what_cannot_be_mirrored_is_refused(spark: SparkSession, gateway: Gateway, checkpoint: str) -> None:
+def test_what_cannot_be_mirrored_is_refused(
+    spark: SparkSession, gateway: GatewayClient, checkpoint: str
+) -> None:
     """A stream into itself, and an expression that is none."""
     with pytest.raises(OptionError, match="would go to itself"):
         query(spark, Mirror(checkpoint, source(gateway, subscribe="s"), gateway.access))

@@ -19,20 +19,19 @@ import orjson
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_weir import gateway as calls
+from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.cli.main import jobs
 from pyspark_weir.errors import DataLoss, OptionError
-from pyspark_weir.gateway import Access, Gateway
-from pyspark_weir.gateway.client import of_stream
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
 from pyspark_weir.jobs import replay
-from pyspark_weir.jobs.replay import Asked
-from pyspark_weir.jobs.replay_plan import Form, Targets, Wanted
-from pyspark_weir.jobs.replay_read import FromArchive, FromGateway
-from pyspark_weir.place import Place
+from pyspark_weir.jobs.replay import FromArchive, FromGateway
+from pyspark_weir.jobs.replay_plan import EntrySelection, Replay, Targets
 from pyspark_weir.sink.keys import pairs_of
 from pyspark_weir.table.root import ArchiveRoot
 from tests.server import Server
 from tests.spark.weblog import Weblog, publish
+from weir._calls import as_is
+from weir._http import Call
 
 ENTRIES: Final = 24_000
 _chunk: Final = 4_000
@@ -55,7 +54,7 @@ def archived(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("archived")
     with Server(folder / "data", "--fsync", "always") as server:
         log = Weblog(ENTRIES, sites=4)
-        with Gateway(Access("g0", server.url)) as gateway:
+        with GatewayClient(GatewayAccess("g0", server.url)) as gateway:
             for number, chunk in enumerate(log.chunks(_chunk)):
                 publish(gateway, chunk, number)
         root, checkpoint = str(folder / "archive"), str(folder / "checkpoint")
@@ -65,25 +64,25 @@ def archived(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def target(server: Server) -> Access:
+def target(server: Server) -> GatewayAccess:
     """Another gateway, empty."""
-    return Access("target", server.url)
+    return GatewayAccess("target", server.url)
 
 
 def exported(server_url: str, stream: str) -> bytes:
     """A stream as NDJSON, IDs and all."""
-    with Gateway(Access("g0", server_url)) as gateway:
+    with GatewayClient(GatewayAccess("g0", server_url)) as gateway:
         accept = {"accept": "application/x-ndjson"}
-        return gateway.send("GET", f"{of_stream(stream)}/entries", headers=accept).content
+        return gateway.send(Call("GET", f"{of_stream(stream)}/entries", as_is, headers=accept)).content
 
 
-def has_more_than(access: Access, entries: float) -> bool:
+def has_more_than(access: GatewayAccess, entries: float) -> bool:
     return lengths(access) > entries
 
 
-def lengths(access: Access) -> int:
-    with Gateway(access) as gateway:
-        return sum(one["length"] for one in calls.streams(gateway))
+def lengths(access: GatewayAccess) -> int:
+    with GatewayClient(access) as gateway:
+        return sum(one["length"] for one in gateway.list_streams())
 
 
 class Driver:
@@ -122,7 +121,7 @@ class Driver:
         self.kill()
 
     def kill(self) -> None:
-        """Kill -9, whatever it does."""
+        """Kill -9, at any moment."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -131,7 +130,7 @@ class Driver:
 def test_a_replay_that_was_killed_gives_the_same_bytes(
     session: SparkSession,
     archived: Archived,
-    target: Access,
+    target: GatewayAccess,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -158,22 +157,28 @@ def test_a_replay_that_was_killed_gives_the_same_bytes(
 
 
 def test_entries_with_new_ids_tell_their_old_ones(
-    spark: SparkSession, archived: Archived, target: Access, tmp_path: Path
+    spark: SparkSession, archived: Archived, target: GatewayAccess, tmp_path: Path
 ) -> None:
     """In another stream, in the order of before; a second run adds nothing."""
     source = FromArchive(ArchiveRoot.of(archived.root))
-    form = Form(job="copy", source=source.address, tasks=2, slice_rows=10_000)
-    state = Place.of(str(tmp_path / "state"))
-    wanted, targets = Wanted(streams=archived.streams[:2]), Targets.parse(["copy.{stream}"])
-    plan = replay.begun(state, source, Asked(target, wanted, targets), form)
+    state = StateFolder.of(str(tmp_path / "state"))
+    asked = Replay(
+        job="copy",
+        source=source.address,
+        wanted=EntrySelection(streams=archived.streams[:2]),
+        to=Targets.parse(["copy.{stream}"]),
+        tasks=2,
+        slice_rows=10_000,
+    )
+    plan = replay.begin(state, source, target, asked)
     steps = list(replay.run(spark, plan, source=source, target=target, state=state))
     assert steps[-1].rows == plan.rows
-    again = replay.begun(state, source, Asked(target, wanted, targets), form)
+    again = replay.begin(state, source, target, asked)
     assert again == plan
     assert list(replay.run(spark, again, source=source, target=target, state=state)) == []
     (tmp_path / "state" / "done.json").unlink()
     assert list(replay.run(spark, again, source=source, target=target, state=state)) == steps
-    with Gateway(Access("g0", archived.server.url)) as there, Gateway(target) as here:
+    with GatewayClient(GatewayAccess("g0", archived.server.url)) as there, GatewayClient(target) as here:
         for stream in archived.streams[:2]:
             before = there.get(f"{of_stream(stream)}/entries", {"count": 10_000})["entries"]
             after = here.get(f"{of_stream('copy.' + stream)}/entries", {"count": 10_000})["entries"]
@@ -182,49 +187,51 @@ def test_entries_with_new_ids_tell_their_old_ones(
 
 
 def test_a_time_range_of_a_gateway_is_replayed(
-    spark: SparkSession, archived: Archived, target: Access, tmp_path: Path
+    spark: SparkSession, archived: Archived, target: GatewayAccess, tmp_path: Path
 ) -> None:
-    """Straight from one gateway to another, IDs kept; slice by slice, with what is stored told."""
+    """Straight from one gateway to another, IDs kept; slice by slice, with progress."""
     stream = archived.streams[0]
-    with Gateway(Access("g0", archived.server.url)) as there:
+    with GatewayClient(GatewayAccess("g0", archived.server.url)) as there:
         every = there.get(f"{of_stream(stream)}/entries", {"count": 10_000})["entries"]
     first, last = every[99]["id"], every[4_999]["id"]
-    source = FromGateway(Access("from", archived.server.url))
-    form = Form(job="range", source=source.address, keep_ids=True, slice_rows=2_000)
-    state = Place.of(str(tmp_path / "state"))
-    plan = replay.planned(source, Wanted(streams=(stream,), after=first, end=last), Targets(), form)
+    source = FromGateway(GatewayAccess("from", archived.server.url))
+    wanted = EntrySelection(streams=(stream,), after=first, end=last)
+    asked = Replay(job="range", source=source.address, wanted=wanted, keep_ids=True, slice_rows=2_000)
+    state = StateFolder.of(str(tmp_path / "state"))
+    plan = replay.plan_of(source, asked)
     steps = list(replay.run(spark, plan, source=source, target=target, state=state))
     assert [step.rows for step in steps] == [2_000, 4_000, 4_900]
-    with Gateway(target) as here:
+    with GatewayClient(target) as here:
         found = here.get(f"{of_stream(stream)}/entries", {"count": 10_000})["entries"]
     assert found == every[100:5_000]
 
 
 def test_ids_are_not_kept_where_the_target_is_ahead(
-    archived: Archived, target: Access, tmp_path: Path
+    archived: Archived, target: GatewayAccess, tmp_path: Path
 ) -> None:
     """Told before anything is sent, and before the plan is settled."""
     stream = archived.streams[0]
-    with Gateway(target) as here:
+    with GatewayClient(target) as here:
         here.post(f"{of_stream(stream)}/entries", {"fields": {"new": "1"}})
     source = FromArchive(ArchiveRoot.of(archived.root))
-    form = Form(job="ahead", source=source.address, keep_ids=True)
-    state = Place.of(str(tmp_path / "state"))
+    asked = Replay(job="ahead", source=source.address, keep_ids=True)
+    state = StateFolder.of(str(tmp_path / "state"))
     with pytest.raises(OptionError, match=r"has had entries up to .* empty or behind"):
-        replay.begun(state, source, Asked(target, Wanted(), Targets()), form)
+        replay.begin(state, source, target, asked)
     assert state.read("plan.json") is None
 
 
-def test_what_a_gateway_has_trimmed_is_not_passed_over(target: Access) -> None:
+def test_what_a_gateway_has_trimmed_is_not_passed_over(target: GatewayAccess) -> None:
     """The range begins with entries that are gone."""
-    with Gateway(target) as here:
+    with GatewayClient(target) as here:
         ids = [here.post("/v1/streams/cut/entries", {"fields": {"n": str(n)}})["id"] for n in range(5)]
         here.post("/v1/streams/cut/trim", {"minid": ids[3]})
     source = FromGateway(target)
-    form = Form(job="gone", source=source.address)
+    asked = Replay(job="gone", source=source.address, wanted=EntrySelection(streams=("cut",)))
+    later = Replay(job="gone", source=source.address, wanted=EntrySelection(streams=("cut",), after=ids[0]))
     with pytest.raises(DataLoss, match="the replay was to begin after"):
-        replay.planned(source, Wanted(streams=("cut",), after=ids[0]), Targets.parse(["x"]), form)
-    assert replay.planned(source, Wanted(streams=("cut",)), Targets.parse(["x"]), form).rows == 2
+        replay.plan_of(source, later)
+    assert replay.plan_of(source, asked).rows == 2
 
 
 def _orig(entry: dict[str, Any]) -> str | None:

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_weir.errors import PipelineError
-from pyspark_weir.progress import Progress
-from pyspark_weir.running import Pace, Run, run
+from pyspark_weir.progress import BatchProgress
+from pyspark_weir.running import QueryRun, run
 
 
 def _written(folder: Path, *texts: str) -> Path:
@@ -25,18 +25,18 @@ def _written(folder: Path, *texts: str) -> Path:
 def test_once_takes_all_that_is_there(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
     """In as many batches as it takes; the second time nothing is left."""
     folder = _written(tmp_path / "in", "a", "b", "c")
-    told: list[Progress] = []
+    reports: list[BatchProgress] = []
 
     def build(spark: SparkSession) -> DataStreamWriter:
         lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder))
         return lines.writeStream.format("noop").queryName("lines")
 
-    summary = run(Run(checkpoint), build, told.append)
+    summary = run(QueryRun(checkpoint), build, reports.append)
     assert (summary.batches, summary.rows, summary.stopped) == (3, 3, False)
-    assert [one.batch for one in told if one.rows] == [0, 1, 2]
-    assert {one.query for one in told} == {"lines"}
-    json.dumps(told[0].members())
-    assert run(Run(checkpoint), build, told.append).rows == 0
+    assert [one.batch for one in reports if one.rows] == [0, 1, 2]
+    assert {one.query for one in reports} == {"lines"}
+    json.dumps(reports[0].members())
+    assert run(QueryRun(checkpoint), build, reports.append).rows == 0
 
 
 def test_a_signal_ends_a_query_that_goes_on(spark: SparkSession, checkpoint: str) -> None:
@@ -45,11 +45,11 @@ def test_a_signal_ends_a_query_that_goes_on(spark: SparkSession, checkpoint: str
     def build(spark: SparkSession) -> DataStreamWriter:
         return spark.readStream.format("rate").load().writeStream.format("noop")
 
-    def tell(_progress: Progress) -> None:
+    def tell(_progress: BatchProgress) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    summary = run(Run(checkpoint, Pace(0)), build, tell)
+    summary = run(QueryRun(checkpoint, 0), build, tell)
     assert summary.stopped
     assert spark.streams.active == []
     assert signal.getsignal(signal.SIGTERM) is before
@@ -63,7 +63,7 @@ def test_a_run_beside_the_main_thread_needs_no_signals(spark: SparkSession, chec
         def build(spark: SparkSession) -> DataStreamWriter:
             return spark.readStream.format("rate").load().writeStream.format("noop")
 
-        rows.append(run(Run(checkpoint), build, lambda _progress: None).batches)
+        rows.append(run(QueryRun(checkpoint), build, lambda _progress: None).batches)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -81,5 +81,5 @@ def test_what_fails_in_a_batch_is_told_with_its_code(spark: SparkSession, checkp
         return spark.readStream.format("rate").load().writeStream.foreachBatch(fail)
 
     with pytest.raises(PipelineError, match=r"^WEIR_DATA_LOSS: stream a is gone$") as error:
-        run(Run(checkpoint, Pace(0)), build, lambda _progress: None)
+        run(QueryRun(checkpoint, 0), build, lambda _progress: None)
     assert error.value.code == "WEIR_DATA_LOSS"

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from pyspark_weir.errors import Refused
-from pyspark_weir.gateway import Access, Gateway
+from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from tests.server import Server
 from tests.spark.on_spark.dying import DyingDataSource
 
@@ -20,8 +20,8 @@ CHUNK = 1_000
 
 
 @pytest.fixture
-def gateway(shared_server: Server) -> Iterator[Gateway]:
-    with Gateway(Access("g0", shared_server.url)) as opened:
+def gateway(shared_server: Server) -> Iterator[GatewayClient]:
+    with GatewayClient(GatewayAccess("g0", shared_server.url)) as opened:
         yield opened
 
 
@@ -36,7 +36,7 @@ def write(shared_server: Server) -> Callable[..., None]:
     return written
 
 
-def stored(gateway: Gateway, stream: str, field: str = "n") -> list[str]:
+def stored(gateway: GatewayClient, stream: str, field: str = "n") -> list[str]:
     """A field of all entries of a stream, in order."""
     found: list[str] = []
     after = "0-0"
@@ -54,7 +54,7 @@ def numbers(spark: SparkSession, count: int = ROWS, partitions: int = 2) -> Data
 
 class TestBatch:
     def test_many_streams_by_column(
-        self, spark: SparkSession, gateway: Gateway, write: Callable[..., None]
+        self, spark: SparkSession, gateway: GatewayClient, write: Callable[..., None]
     ) -> None:
         """Each row where its column says, in order within a partition."""
         frame = numbers(spark, 3_000, 1).selectExpr("concat('many.', cast(n as int) % 3) as stream", "n")
@@ -62,7 +62,9 @@ class TestBatch:
         for rest in range(3):
             assert stored(gateway, f"many.{rest}") == [str(n) for n in range(rest, 3_000, 3)]
 
-    def test_types_and_nulls(self, spark: SparkSession, gateway: Gateway, write: Callable[..., None]) -> None:
+    def test_types_and_nulls(
+        self, spark: SparkSession, gateway: GatewayClient, write: Callable[..., None]
+    ) -> None:
         """Each value in its one exact text; nulls are left out, and `bytes` come back as they were."""
         frame = spark.sql(
             "select 1.5D as f, true as b, cast(2.50 as decimal(9,2)) as d, timestamp'2026-01-31 01:02:03' "
@@ -83,7 +85,7 @@ class TestBatch:
         }
 
     def test_a_map_with_ids_keeps_them(
-        self, spark: SparkSession, gateway: Gateway, write: Callable[..., None]
+        self, spark: SparkSession, gateway: GatewayClient, write: Callable[..., None]
     ) -> None:
         """Explicit IDs, ascending within the stream."""
         frame = spark.range(1, 101, 1, 1).selectExpr(
@@ -94,7 +96,7 @@ class TestBatch:
         assert [one["id"] for one in answer["entries"]] == [f"{n}-7" for n in range(1, 101)]
 
     def test_content_keys_survive_another_order(
-        self, spark: SparkSession, gateway: Gateway, write: Callable[..., None]
+        self, spark: SparkSession, gateway: GatewayClient, write: Callable[..., None]
     ) -> None:
         """The same job twice, its rows shuffled otherwise: in other partitions, in another order."""
         write(numbers(spark).repartition(3), stream="shuffled", keyMode="content", jobId="shuffle")
@@ -106,7 +108,7 @@ class TestBatch:
     def test_a_failed_task_stores_nothing_twice(
         self,
         spark: SparkSession,
-        gateway: Gateway,
+        gateway: GatewayClient,
         write: Callable[..., None],
         tmp_path: Path,
         mode: str,
@@ -121,7 +123,7 @@ class TestBatch:
         assert set(map(int, found)) == set(range(ROWS))
 
     def test_a_job_that_runs_again_stores_nothing_twice(
-        self, spark: SparkSession, gateway: Gateway, write: Callable[..., None]
+        self, spark: SparkSession, gateway: GatewayClient, write: Callable[..., None]
     ) -> None:
         """Under its job ID; another epoch of it is something else."""
         for epoch in (0, 0, 1):
@@ -129,7 +131,7 @@ class TestBatch:
         assert len(stored(gateway, "job")) == 6_000
 
     def test_a_job_id_used_for_something_else_is_refused(
-        self, spark: SparkSession, gateway: Gateway, write: Callable[..., None]
+        self, spark: SparkSession, gateway: GatewayClient, write: Callable[..., None]
     ) -> None:
         """Its rows would be taken for those of before."""
         write(numbers(spark, 10, 1), stream="else", jobId="used")
@@ -146,7 +148,7 @@ class TestBatch:
             write(numbers(spark, 10), stream="mixed", keyMode="none", ordered=True)
 
     def test_overwrite_is_refused_unless_it_is_meant(
-        self, spark: SparkSession, gateway: Gateway, write: Callable[..., None]
+        self, spark: SparkSession, gateway: GatewayClient, write: Callable[..., None]
     ) -> None:
         """It deletes what is there; then it is what was written."""
         write(numbers(spark, 10, 1), stream="over", keyMode="none")
@@ -191,7 +193,7 @@ class TestStream:
 
     @pytest.mark.parametrize("mode", ["position", "content"])
     def test_a_batch_that_runs_again_stores_nothing_twice(
-        self, gateway: Gateway, query: Callable[..., str], checkpoint: str, mode: str
+        self, gateway: GatewayClient, query: Callable[..., str], checkpoint: str, mode: str
     ) -> None:
         """As after kill -9 between the last chunk and Spark's note that the batch is done."""
         stream = f"again.{mode}"
@@ -201,9 +203,9 @@ class TestStream:
         assert sorted(map(int, stored(gateway, stream))) == list(range(6_000))
 
     def test_a_finished_batch_leaves_one_mark(
-        self, gateway: Gateway, query: Callable[..., str], checkpoint: str
+        self, gateway: GatewayClient, query: Callable[..., str], checkpoint: str
     ) -> None:
-        """By which others see what is complete; run again, a batch does not mark twice. Spark tells tasks the
+        """By which others see what is complete; run again, a batch does not mark twice. Spark gives tasks the
         query and the batch under internal names: if a version drops them, this says so.
         """
         query_id = query(stream="marked", commitMarker="marks")
@@ -215,7 +217,7 @@ class TestStream:
         ]
 
     def test_a_task_that_dies_in_a_batch_stores_nothing_twice(
-        self, spark: SparkSession, gateway: Gateway, query: Callable[..., str], tmp_path: Path
+        self, spark: SparkSession, gateway: GatewayClient, query: Callable[..., str], tmp_path: Path
     ) -> None:
         """Spark runs it again within the batch."""
         spark.dataSource.register(DyingDataSource)
@@ -224,7 +226,7 @@ class TestStream:
         assert sorted(map(int, stored(gateway, "died"))) == list(range(6_000))
 
     def test_a_zombie_of_an_older_batch_is_told_to_end(
-        self, spark: SparkSession, gateway: Gateway, query: Callable[..., str], checkpoint: str
+        self, spark: SparkSession, gateway: GatewayClient, query: Callable[..., str], checkpoint: str
     ) -> None:
         """A driver that was thought dead goes on with batch 0 while another has done batch 2: here the
         gateway's memory of batch 0 is over, and nothing more is stored.

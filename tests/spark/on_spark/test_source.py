@@ -1,4 +1,4 @@
-"""The source in Spark, against a real gateway: what is published is read, once, and a loss is told."""
+"""The source in Spark, against a real gateway: what is published is read, once, and a loss is raised."""
 
 import shutil
 import threading
@@ -115,9 +115,9 @@ def run_through(query: StreamingQuery) -> StreamingQuery:
 
 def failure(query: StreamingQuery) -> str:
     """What ended a query, as its user sees it."""
-    with pytest.raises(StreamingQueryException) as told:
+    with pytest.raises(StreamingQueryException) as raised:
         run_through(query)
-    return str(told.value)
+    return str(raised.value)
 
 
 class TestBatch:
@@ -139,9 +139,9 @@ class TestBatch:
         weir.publish(range(1, 5_001))
         frame = read(maxEntriesPerPartition="1300", fetchSize="500", minPartitions="2")
         assert frame.rdd.getNumPartitions() == 4
-        told = frame.agg(sf.count("*"), sf.countDistinct("id"), sf.min("ms"), sf.max("ms")).first()
-        assert told is not None
-        assert tuple(told) == (5_000, 5_000, 1, 5_000)
+        totals = frame.agg(sf.count("*"), sf.countDistinct("id"), sf.min("ms"), sf.max("ms")).first()
+        assert totals is not None
+        assert tuple(totals) == (5_000, 5_000, 1, 5_000)
 
     def test_nothing_is_no_rows(self, read: Read) -> None:
         assert read().count() == 0
@@ -212,7 +212,7 @@ class TestBatch:
         assert {(row.shard, row.id) for row in frame.collect()} == {("here", "1-0"), ("there", "2-0")}
 
     @pytest.mark.parametrize(
-        ("options", "told"),
+        ("options", "sentence"),
         [
             ({"subscribe": "a", "assign": "{}"}, "WEIR_OPTION: give exactly one of"),
             ({"failOnDatLoss": "x"}, "did you mean failOnDataLoss?"),
@@ -220,10 +220,12 @@ class TestBatch:
             ({"gateway.urls": "http://127.0.0.1:1", "retryTimeoutMs": "0"}, "WEIR_UNAVAILABLE"),
         ],
     )
-    def test_a_mistake_is_told_with_our_code(self, read: Read, options: dict[str, str], told: str) -> None:
+    def test_a_mistake_is_refused_with_our_code(
+        self, read: Read, options: dict[str, str], sentence: str
+    ) -> None:
         with pytest.raises(PySparkException) as raised:
             read(**options).count()
-        assert told in str(raised.value)
+        assert sentence in str(raised.value)
 
     def test_a_trim_under_way_is_told(self, weir: Weir, read: Read) -> None:
         weir.publish(range(1, 1_001))
@@ -241,8 +243,8 @@ class TestStream:
         query = run_through(run(weir, first, **EVERYTHING, maxEntriesPerTrigger="10"))
         assert [len(batch) for _, batch in first.batches] == [10, 10, 5]
         assert first.ids == ids(*range(1, 26))
-        told = query.recentProgress
-        assert [one["numInputRows"] for one in told if one["numInputRows"]] == [10, 10, 5]
+        progress = query.recentProgress
+        assert [one["numInputRows"] for one in progress if one["numInputRows"]] == [10, 10, 5]
         weir.publish(range(26, 31))
         second = Collected()
         run_through(run(weir, second, maxEntriesPerTrigger="10"))
@@ -310,11 +312,11 @@ class TestStream:
         run_through(run(weir, Collected(), **EVERYTHING))
         weir.publish(range(6, 11))
         weir.trim(8)
-        told = failure(run(weir, Collected()))
-        assert "WEIR_DATA_LOSS" in told
-        assert f"stream {weir.name()} of g0 after 5-0" in told
-        assert "failOnDataLoss=false" in told
-        assert not (Path(checkpoint) / "offsets" / "1").exists(), "told before anything was written down"
+        sentence = failure(run(weir, Collected()))
+        assert "WEIR_DATA_LOSS" in sentence
+        assert f"stream {weir.name()} of g0 after 5-0" in sentence
+        assert "failOnDataLoss=false" in sentence
+        assert not (Path(checkpoint) / "offsets" / "1").exists(), "raised before anything was written down"
         kept = Collected()
         run_through(run(weir, kept, failOnDataLoss="false"))
         assert kept.ids == ids(8, 9, 10)
@@ -399,12 +401,12 @@ class TestWhatWeRelyOn:
         query = (
             frame.writeStream.format("telling")
             .option("checkpointLocation", checkpoint)
-            .option("to", str(tmp_path / "told"))
+            .option("to", str(tmp_path / "stored"))
             .trigger(availableNow=True)
             .start()
         )
         run_through(query)
-        assert (tmp_path / "told").read_text() == f"{query.id} 0"
+        assert (tmp_path / "stored").read_text() == f"{query.id} 0"
 
 
 class _OneRow(DataSourceReader):

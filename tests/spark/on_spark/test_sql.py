@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
 import pytest
 from pyspark.sql import SparkSession
 
@@ -53,8 +52,7 @@ def answers(spark: SparkSession, own_weir: Weir) -> "Answers":
         own_weir, "orders", (NOON, {"n": "1"}), (NOON + MINUTE, {"n": "2"}), (NOON + 2 * MINUTE, {"n": "3"})
     )
     group = "/v1/streams/orders/groups/billing"
-    policy = {"start": "0", "dead_letter": {"stream": "orders-dead"}}
-    own_weir.gateway.send("PUT", group, content=orjson.dumps(policy))
+    own_weir.gateway.group("orders", "billing").ensure(start="0", dead_letter={"stream": "orders-dead"})
     own_weir.gateway.post(f"{group}/consumers/c/read", {"count": 3})
     for at, reason in ((NOON, "timeout"), (NOON + MINUTE, "bad"), (NOON + 2 * MINUTE, "timeout")):
         own_weir.gateway.post(f"{group}/dead-letter", {"ids": [f"{_ms(at)}-0"], "reason": reason})

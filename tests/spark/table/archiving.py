@@ -9,17 +9,12 @@ import pyarrow as pa
 
 from pyspark_weir import ids
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table import (
-    GIVEN,
-    ArchiveRoot,
-    ArchiveTable,
-    Batch,
-    BatchRanges,
-    Range,
-    StreamKey,
-    read_rows,
-    write_files,
-)
+from pyspark_weir.table.files import write_files
+from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.schema import GIVEN
+from pyspark_weir.table.table import ArchiveTable, Batch
+from tests.spark.table.making import read_rows
 
 KEY = StreamKey("g0", "orders", "gen-1")
 # 2026-11-21T00:00:00Z

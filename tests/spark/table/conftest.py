@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_weir.table import ArchiveRoot
+from pyspark_weir.table.root import ArchiveRoot
 
 
 @pytest.fixture

@@ -13,24 +13,18 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, Transaction
 from deltalake.transaction import AddAction
 
 from pyspark_weir import ids
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table import (
-    GIVEN,
-    ArchiveRoot,
-    ArchiveTable,
-    Batch,
-    BatchRanges,
-    DataFile,
-    Range,
-    StreamKey,
-    read_rows,
-    write_files,
-)
-from pyspark_weir.table.compaction import Rules, compact
+from pyspark_weir.table.compaction import CompactionRules, compact
+from pyspark_weir.table.files import DataFile, write_files
+from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.schema import GIVEN
+from pyspark_weir.table.table import ArchiveTable, Batch
 
 GATEWAY: Final = "g0"
 GENERATION: Final = "00000000000000aa"
@@ -40,6 +34,12 @@ DAY_MS: Final = 86_400_000
 def key_of(stream: str, generation: str = GENERATION) -> StreamKey:
     """A stream of the only gateway."""
     return StreamKey(GATEWAY, stream, generation)
+
+
+def read_rows(root: ArchiveRoot, file: DataFile, columns: list[str] | None = None) -> pa.Table:
+    """A file's rows."""
+    with root.files.open_input_file(root.path(file.path)) as opened:
+        return pq.read_table(opened, columns=columns)
 
 
 def rows_of(key: StreamKey, entry_ids: Sequence[str], value: bytes = b"1") -> pa.Table:
@@ -61,8 +61,9 @@ def rows_of(key: StreamKey, entry_ids: Sequence[str], value: bytes = b"1") -> pa
 class Maker:
     """A table that grows batch by batch."""
 
-    def __init__(self, root: Path, query: str = "query") -> None:
-        self.table = ArchiveTable.create(ArchiveRoot.of(root))
+    def __init__(self, root: Path | ArchiveRoot, query: str = "query") -> None:
+        own = root if isinstance(root, ArchiveRoot) else ArchiveRoot.of(root)
+        self.table = ArchiveTable.create(own)
         self.query = query
         self.number = 0
 
@@ -99,7 +100,7 @@ class Maker:
 
 
 def commit_unchecked(table: ArchiveTable, rows: pa.Table | None, ranges: Sequence[Range]) -> None:
-    """Commit what `ArchiveTable.commit` would refuse: ranges with gaps, or entries that are there already."""
+    """Commit what `ArchiveTable.commit` would refuse: ranges with gaps, or entries that it holds already."""
     files = () if rows is None else write_files(table.root, rows)
     commit_files_unchecked(table, files, ranges)
 
@@ -118,7 +119,8 @@ def commit_files_unchecked(table: ArchiveTable, files: Sequence[DataFile], range
         table.delta.schema(),
         partition_by=["date"],
         commit_properties=CommitProperties(
-            custom_metadata={"weir": BatchRanges("unchecked", table.version, tuple(ranges)).metadata()}
+            custom_metadata={"weir": BatchRanges("unchecked", table.version, tuple(ranges)).metadata()},
+            app_transactions=[Transaction("unchecked", table.version)],
         ),
     )
     table.refresh()
@@ -151,7 +153,7 @@ def main(arguments: Sequence[str]) -> None:
     if arguments[0] == "compact":
         root, target = arguments[1:]
         table = ArchiveTable.open(ArchiveRoot.of(root))
-        for done in compact(table, Rules(target_bytes=int(target))):
+        for done in compact(table, CompactionRules(target_bytes=int(target))):
             _say(f"{len(done.removed)} {len(done.added)}")
     else:
         root, query, stream, count = arguments[1:]

@@ -17,7 +17,7 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-from pyspark_weir.table import ArchiveRoot
+from pyspark_weir.table.root import ArchiveRoot
 
 BUCKET = "archive-bucket"
 _PROGRAM = Path(sys.executable).parent.parent / "tools" / "bin" / "moto_server"

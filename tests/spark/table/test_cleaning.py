@@ -11,23 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_weir import clock
-from pyspark_weir.errors import OptionError
-from pyspark_weir.table import (
-    ArchiveDamagedError,
-    ArchiveLockedError,
-    ArchiveRoot,
-    ArchiveTable,
-    Batch,
-    BatchRanges,
-    Range,
-    StaleFilesError,
-    write_files,
-    writer_lock,
-)
+from pyspark_weir.errors import ArchiveDamagedError, ArchiveLockedError, OptionError, StaleFilesError
 from pyspark_weir.table import ranges as range_cache
-from pyspark_weir.table.cleaning import clean_log, vacuum
-from pyspark_weir.table.compaction import Rules, compact
-from pyspark_weir.table.table import VACUUM_AGE_MS_MIN
+from pyspark_weir.table.cleaning import clean_log, vacuum, writer_lock
+from pyspark_weir.table.compaction import CompactionRules, compact
+from pyspark_weir.table.files import write_files
+from pyspark_weir.table.ranges import BatchRanges, Range
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import VACUUM_AGE_MS_MIN, ArchiveTable, Batch
 from tests.spark.table.making import Maker, entries_in, key_of, numbered, rows_of
 
 A: Final = key_of("a")
@@ -81,6 +72,12 @@ class TestVacuum:
         assert vacuum(maker.table) == [str(stray.relative_to(folder(maker)))]
         assert not stray.exists()
 
+    def test_an_hour_that_has_begun_is_kept_whole(self, maker: Maker, stray: Path) -> None:
+        """Delta counts in hours: one millisecond above a week is an hour more."""
+        aged(stray, _WEEK_S + _HOUR_S / 2)
+        assert vacuum(maker.table, VACUUM_AGE_MS_MIN + 1) == []
+        assert vacuum(maker.table, VACUUM_AGE_MS_MIN) == [str(stray.relative_to(folder(maker)))]
+
     def test_what_counts_stays_however_old_it_is(self, maker: Maker) -> None:
         for path in folder(maker).rglob("*.parquet"):
             aged(path, 10 * _WEEK_S)
@@ -94,7 +91,7 @@ class TestVacuum:
             aged(path, 10 * _WEEK_S)
         older = ArchiveTable.open(maker.table.root)
         before = {file.path for file in older.files()}
-        list(compact(maker.table, Rules()))
+        list(compact(maker.table, CompactionRules()))
         assert vacuum(maker.table) == []
         assert before <= parquet_files(maker)
 
@@ -156,6 +153,14 @@ class TestLog:
         assert entries_in(fresh) == entries
         maker.batch({A: numbered(100, 1)})
         assert sum(one.rows for one in ArchiveTable.open(maker.table.root).ranges()) == 26
+
+    def test_an_archive_without_its_first_commit_goes_on(self, maker: Maker) -> None:
+        """The archive job creates its table before each batch, unless there is one."""
+        self.age_log(maker, _WEEK_S + _HOUR_S)
+        ranges = maker.table.ranges()
+        clean_log(maker.table, clock.wall_ms())
+        assert 0 not in commits(maker)
+        assert ArchiveTable.create(maker.table.root).ranges() == ranges
 
     def test_young_commits_stay(self, maker: Maker) -> None:
         self.age_log(maker, _WEEK_S - _HOUR_S)

@@ -14,15 +14,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_weir.table import (
-    ArchiveDamagedError,
-    ArchiveRoot,
-    ArchiveTable,
-    CommitConflictError,
-    DataFile,
-    Selection,
-)
-from pyspark_weir.table.compaction import Merge, Rules, compact, merges
+from pyspark_weir.errors import ArchiveDamagedError, CommitConflictError
+from pyspark_weir.table.compaction import CompactionRules, Merge, compact, merges
+from pyspark_weir.table.files import DataFile
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable, EntryFilter
 from tests.spark.table.making import DAY_MS, Maker, entries_in, key_of, numbered
 
 A, B = key_of("a"), key_of("b")
@@ -34,7 +30,7 @@ def maker(tmp_path: Path) -> Maker:
     return Maker(tmp_path / "archive")
 
 
-def compacted(table: ArchiveTable, rules: Rules = Rules()) -> int:  # noqa: B008 - it is frozen
+def compacted(table: ArchiveTable, rules: CompactionRules = CompactionRules()) -> int:  # noqa: B008 - it is frozen
     """Compact; how many commits that took."""
     return len(list(compact(table, rules)))
 
@@ -80,7 +76,7 @@ class TestWhatIsWritten:
         (file,) = maker.table.files()
         assert (file.low.stream, str(file.low.id)) == ("a", "0-1")
         assert (file.high.stream, str(file.high.id)) == ("b", "7-0")
-        assert maker.table.files(Selection(stream="c")) == []
+        assert maker.table.files(EntryFilter(stream="c")) == []
 
     def test_ids_of_any_size_keep_their_order(self, maker: Maker) -> None:
         """Beyond what a bigint and a date hold."""
@@ -107,7 +103,7 @@ class TestWhatIsWritten:
             maker.batch({A: numbered(1 + 2_000 * number, 2_000)})
         size = sum(file.size for file in maker.table.files())
         before = entries_in(maker.table)
-        compacted(maker.table, Rules(target_bytes=size // 2))
+        compacted(maker.table, CompactionRules(target_bytes=size // 2))
         rows = [file.rows for file in maker.table.files()]
         assert len(rows) in (2, 3)
         assert max(rows) - min(rows) <= 1
@@ -132,19 +128,21 @@ class TestWhatIsChosen:
         """One byte less, and it is merged."""
         files = self.files(maker, 2)
         largest = max(file.size for file in files)
-        assert merges(files, Rules(target_bytes=2 * largest)) == []
-        assert merges(files, Rules(target_bytes=2 * largest + 2)) == [Merge(files[0].date, tuple(files))]
+        assert merges(files, CompactionRules(target_bytes=2 * largest)) == []
+        assert merges(files, CompactionRules(target_bytes=2 * largest + 2)) == [
+            Merge(files[0].date, tuple(files))
+        ]
 
     def test_memory_bounds_how_many_are_open(self, maker: Maker) -> None:
         """Two at least, or nothing would ever be merged."""
         files = self.files(maker, 6)
         need = 4 * max(file.size for file in files)
-        assert [len(one.files) for one in merges(files, Rules(memory_bytes=3 * need))] == [3, 3]
-        assert [len(one.files) for one in merges(files, Rules(memory_bytes=1))] == [2, 2, 2]
+        assert [len(one.files) for one in merges(files, CompactionRules(memory_bytes=3 * need))] == [3, 3]
+        assert [len(one.files) for one in merges(files, CompactionRules(memory_bytes=1))] == [2, 2, 2]
 
     def test_repeating_it_leaves_one_file(self, maker: Maker) -> None:
         self.files(maker, 7)
-        compacted(maker.table, Rules(memory_bytes=1))
+        compacted(maker.table, CompactionRules(memory_bytes=1))
         assert [file.rows for file in maker.table.files()] == [7]
 
 
@@ -156,7 +154,7 @@ class TestWhatIsRefused:
         path = Path(maker.table.root.path(maker.table.files()[1].path))
         path.write_bytes(path.read_bytes()[:-9])
         version = maker.table.version
-        with pytest.raises(ArchiveDamagedError, match=r"cannot be read"):
+        with pytest.raises(ArchiveDamagedError, match="is no whole Parquet file"):
             compacted(maker.table)
         assert ArchiveTable.open(maker.table.root).version == version
 

@@ -3,14 +3,16 @@
 Knows: real tables. Must never know: who records them.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from pyspark_weir import ids
-from pyspark_weir.table import ArchiveRoot
-from pyspark_weir.table.deletions import known_upto, read, record, recorded_in, version, without
-from pyspark_weir.table.scan import scan
+from pyspark_weir.table.deletions import FOLDER, known_upto, read, record, recorded_in, version, without
+from pyspark_weir.table.reading import scan
+from pyspark_weir.table.root import ArchiveRoot
 from tests.spark.table.making import Maker, key_of, numbered
 
 A, B = key_of("a"), key_of("b")
@@ -39,6 +41,16 @@ def test_what_is_recorded_twice_is_there_once(root: ArchiveRoot) -> None:
     for _time in range(2):
         record(root, {A: ids.parse("9-0")}, {A: [ids.parse("5-0"), ids.parse("5-1")]})
     assert [one for _, _, one in ids_in(root)] == ["5-0", "5-1"]
+
+
+def test_two_that_record_at_once_both_do(root: ArchiveRoot) -> None:
+    def write(stream: int) -> None:
+        for number in range(5):
+            record(root, {}, {A: [ids.EntryId(stream, number)]})
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write, (1, 2, 3)))
+    assert len(ids_in(root)) == 15
 
 
 def test_an_id_of_another_generation_is_another_entry(root: ArchiveRoot) -> None:
@@ -75,7 +87,12 @@ def test_of_the_deletions_those_within_a_file_are_looked_at(root: ArchiveRoot) -
 
 
 def test_many_recordings_stay_few_files(root: ArchiveRoot) -> None:
+    """The 101st is joined with those before it."""
+    files = {}
     for number in range(1, 105):
         record(root, {A: ids.parse(f"{number}-0")}, {A: [ids.parse(f"{number}-0")]})
+        if number >= 100:
+            files[number] = DeltaTable(root.inside(FOLDER).url).get_add_actions().num_rows
+    assert files == {100: 100, 101: 1, 102: 2, 103: 3, 104: 4}
     assert len(ids_in(root)) == 104
     assert known_upto(root) == {A: ids.parse("104-0")}

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_weir.table import ArchiveRoot
-from pyspark_weir.table.merging import DisorderError, merge, read_in_pieces
+from pyspark_weir.errors import ArchiveDamagedError
+from pyspark_weir.table.merging import merge, read_in_pieces
+from pyspark_weir.table.root import ArchiveRoot
 
 KEYS = ("stream", "id_key")
 Row = tuple[str, str]
@@ -47,7 +48,7 @@ def test_all_rows_come_once_and_in_order(given_runs: Sequence[tuple[list[Row], i
 def test_a_run_that_is_not_sorted_is_refused() -> None:
     """Within one piece, and from one piece to the next."""
     for size in (1, 3):
-        with pytest.raises(DisorderError, match="out of order"):
+        with pytest.raises(ArchiveDamagedError, match="out of order"):
             merged(merge([pieces([("a", "1"), ("b", "1"), ("a", "2")], size)], KEYS))
 
 

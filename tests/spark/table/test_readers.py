@@ -16,10 +16,10 @@ import pytest
 from deltalake import DeltaTable
 
 from pyspark_weir import clock
-from pyspark_weir.table import ArchiveRoot
 from pyspark_weir.table.cleaning import clean_log, vacuum
-from pyspark_weir.table.compaction import Rules, compact
-from pyspark_weir.table.deletions import location, record
+from pyspark_weir.table.compaction import CompactionRules, compact
+from pyspark_weir.table.deletions import FOLDER, record
+from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import id_of_key
 from tests.spark.table.making import DAY_MS, Maker, key_of, numbered
 from tests.spark.table.test_compaction import ended, running
@@ -114,7 +114,7 @@ def test_all_entries_with_their_times(maker: Maker, reader: Reader) -> None:
 def test_times_are_the_same_in_another_time_zone(maker: Maker, reader: Reader) -> None:
     """Before and after compaction, which writes the files anew."""
     before = sorted(reader(DeltaTable(maker.table.root.url)), key=str)
-    list(compact(maker.table, Rules()))
+    list(compact(maker.table, CompactionRules()))
     assert sorted(reader(DeltaTable(maker.table.root.url)), key=str) == before
     assert ("b", f"{2 * DAY_MS + 21}-0", (2 * DAY_MS + 21) * 1_000) in before
 
@@ -123,7 +123,7 @@ def test_the_same_after_compaction_vacuum_and_a_cleaned_log(maker: Maker, reader
     """And one that had opened the table before all that."""
     opened = DeltaTable(maker.table.root.url)
     before = sorted(reader(opened), key=str)
-    assert list(compact(maker.table, Rules()))
+    assert list(compact(maker.table, CompactionRules()))
     vacuum(maker.table)
     clean_log(maker.table, clock.wall_ms())
     assert sorted(reader(opened), key=str) == before
@@ -159,7 +159,7 @@ def test_deletions_are_left_out_with_a_join(maker: Maker) -> None:
     record(root, {A: gone[1]}, {A: gone[:1]})
     with duckdb.connect() as session:
         session.register("entries", DeltaTable(root.url).to_pyarrow_dataset())
-        session.register("deletions", DeltaTable(location(root)).to_pyarrow_dataset())
+        session.register("deletions", DeltaTable(root.inside(FOLDER).url).to_pyarrow_dataset())
         left = session.sql(
             "SELECT id FROM entries ANTI JOIN (FROM deletions WHERE deleted) "
             "USING (gateway, stream, generation, id) WHERE stream = 'a' ORDER BY id_key"

@@ -9,22 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_weir.errors import ArchiveError, CommitConflictError, RangeConflictError, StaleFilesError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table import (
-    ArchiveError,
-    ArchiveRoot,
-    ArchiveTable,
-    Batch,
-    BatchRanges,
-    CommitConflictError,
-    Position,
-    Range,
-    RangeConflictError,
-    StaleFilesError,
-    StreamKey,
-    gaps,
-    write_files,
-)
+from pyspark_weir.table.files import write_files
+from pyspark_weir.table.ranges import ArchivePosition, BatchRanges, Range, StreamKey, gaps
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable, Batch
 from tests.spark.table.archiving import KEY, batch, moved, rows_of, stored_ids
 
 _DAY_MS = 86_400_000
@@ -48,7 +38,7 @@ def test_the_next_batch_begins_where_the_table_ends(root: ArchiveRoot) -> None:
     table.commit(batch(root, 1, "5-1", ["5-2"]))
     assert stored_ids(table) == ["5-0", "5-1", "5-2"]
     assert table.ranges() == (Range(KEY, EntryId(0, 0), EntryId(5, 2), 3),)
-    assert table.positions() == {("g0", "orders"): Position("gen-1", EntryId(5, 2))}
+    assert table.positions() == {("g0", "orders"): ArchivePosition("gen-1", EntryId(5, 2))}
     assert not gaps(table.ranges())
 
 
@@ -106,7 +96,7 @@ def test_a_stream_made_anew_has_ranges_of_its_own(root: ArchiveRoot) -> None:
     table.commit(batch(root, 0, "0-0", ["5-0"]))
     anew = StreamKey("g0", "orders", "gen-2")
     table.commit(batch(root, 1, "0-0", ["3-0"], key=anew))
-    assert table.positions() == {("g0", "orders"): Position("gen-2", EntryId(3, 0))}
+    assert table.positions() == {("g0", "orders"): ArchivePosition("gen-2", EntryId(3, 0))}
     assert {one.key: one.upto for one in table.ranges()} == {KEY: EntryId(5, 0), anew: EntryId(3, 0)}
 
 

@@ -11,24 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_weir import ids
+from pyspark_weir.errors import ArchiveDamagedError, ArchiveError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table import (
-    ArchiveDamagedError,
-    ArchiveError,
-    ArchiveRoot,
-    ArchiveTable,
-    Selection,
-    StreamKey,
-    complete,
-    id_key,
-    id_of_key,
-    prove,
-    read_footer,
-    read_rows,
-    write_files,
-)
-from pyspark_weir.table.files import cut_high
+from pyspark_weir.table.files import cut_high, prove, read_footer, write_files
+from pyspark_weir.table.ranges import StreamKey
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.schema import complete, id_key, id_of_key
+from pyspark_weir.table.table import ArchiveTable, EntryFilter
 from tests.spark.table.archiving import DAY_MS, KEY, batch, rows_of
+from tests.spark.table.making import read_rows
 
 _BIG = 1 << 63
 _MAX = (1 << 64) - 1
@@ -132,10 +123,10 @@ def test_a_long_name_is_cut_in_statistics_and_found_all_the_same(root: ArchiveRo
     table = ArchiveTable.create(root)
     name = "ä" * 300
     table.commit(batch(root, 0, "0-0", ["5-0"], key=StreamKey("g0", name, "gen")))
-    [file] = table.files(Selection(stream=name))
+    [file] = table.files(EntryFilter(stream=name))
     assert len(file.low.stream) == 128
     assert file.low.stream < name < file.high.stream
-    assert not table.files(Selection(stream="ä" * 127))
+    assert not table.files(EntryFilter(stream="ä" * 127))
 
 
 def test_a_cut_bound_is_never_below_the_value() -> None:
@@ -155,7 +146,7 @@ def _archive(root: ArchiveRoot) -> ArchiveTable:
     return table
 
 
-def _found(table: ArchiveTable, selection: Selection) -> list[tuple[str, int]]:
+def _found(table: ArchiveTable, selection: EntryFilter) -> list[tuple[str, int]]:
     return [(file.low.stream, file.date.day) for file in table.files(selection) if file.date]
 
 
@@ -166,22 +157,22 @@ def test_files_are_pruned_by_their_statistics(root: ArchiveRoot) -> None:
     last = second + timedelta(hours=23)
     tick = timedelta(milliseconds=1)
     everything = [(name, day) for day in (21, 22) for name in "abc"]
-    assert _found(table, Selection()) == everything
-    assert _found(table, Selection(stream="b")) == [("b", 21), ("b", 22)]
-    assert _found(table, Selection(stream="d")) == []
-    assert _found(table, Selection(gateway="g1")) == []
-    assert _found(table, Selection(generation="gen", gateway="g0")) == everything
-    assert _found(table, Selection(stream="a", since=second)) == [("a", 22)]
-    assert _found(table, Selection(stream="a", until=second)) == [("a", 21)]
-    assert _found(table, Selection(stream="a", until=second + tick)) == [("a", 21), ("a", 22)]
-    assert _found(table, Selection(stream="a", since=last)) == [("a", 22)]
-    assert _found(table, Selection(stream="a", since=last + tick)) == []
+    assert _found(table, EntryFilter()) == everything
+    assert _found(table, EntryFilter(stream="b")) == [("b", 21), ("b", 22)]
+    assert _found(table, EntryFilter(stream="d")) == []
+    assert _found(table, EntryFilter(gateway="g1")) == []
+    assert _found(table, EntryFilter(generation="gen", gateway="g0")) == everything
+    assert _found(table, EntryFilter(stream="a", since=second)) == [("a", 22)]
+    assert _found(table, EntryFilter(stream="a", until=second)) == [("a", 21)]
+    assert _found(table, EntryFilter(stream="a", until=second + tick)) == [("a", 21), ("a", 22)]
+    assert _found(table, EntryFilter(stream="a", since=last)) == [("a", 22)]
+    assert _found(table, EntryFilter(stream="a", since=last + tick)) == []
     edge = EntryId(DAY_MS + 24 * 3_600_000, 0)
-    assert _found(table, Selection(stream="c", upto=edge)) == [("c", 21), ("c", 22)]
-    assert _found(table, Selection(stream="c", upto=ids.previous_id(edge))) == [("c", 21)]
+    assert _found(table, EntryFilter(stream="c", upto=edge)) == [("c", 21), ("c", 22)]
+    assert _found(table, EntryFilter(stream="c", upto=ids.previous_id(edge))) == [("c", 21)]
     before = EntryId(DAY_MS + 23 * 3_600_000, 0)
-    assert _found(table, Selection(stream="c", after=before)) == [("c", 22)]
-    assert _found(table, Selection(stream="c", after=ids.previous_id(before))) == [("c", 21), ("c", 22)]
+    assert _found(table, EntryFilter(stream="c", after=before)) == [("c", 22)]
+    assert _found(table, EntryFilter(stream="c", after=ids.previous_id(before))) == [("c", 21), ("c", 22)]
 
 
 def test_a_file_proves_what_it_was_committed_as(root: ArchiveRoot) -> None:

@@ -9,19 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from pyspark_weir.errors import ArchiveError, ArchiveLockedError, RangeConflictError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table import (
-    ArchiveError,
-    ArchiveLockedError,
-    ArchiveRoot,
-    ArchiveTable,
-    Range,
-    RangeConflictError,
-    prove,
-    writer_lock,
-)
-from pyspark_weir.table.cleaning import clean_log
-from pyspark_weir.table.lock import LEASE_MS
+from pyspark_weir.table.cleaning import LEASE_MS, clean_log, writer_lock
+from pyspark_weir.table.files import prove
+from pyspark_weir.table.ranges import Range
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable
 from tests.spark.table.archiving import KEY, batch, stored_ids
 from tests.spark.table.object_store import ObjectStore
 

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyspark_weir.table import ArchiveRoot, ArchiveTable, gaps
+from pyspark_weir.table.ranges import gaps
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable
 from tests.spark.table.archiving import batch, stored_ids
 from tests.spark.table.object_store import ObjectStore
 
@@ -36,7 +38,7 @@ def write(root: ArchiveRoot, batches: int) -> None:
 
 _PROGRAM = """
 import sys
-from pyspark_weir.table import ArchiveRoot
+from pyspark_weir.table.root import ArchiveRoot
 from tests.spark.table.test_table_kills import write
 url, batches, *options = sys.argv[1:]
 write(ArchiveRoot.of(url, dict(one.split("=", 1) for one in options)), int(batches))
@@ -107,7 +109,9 @@ def test_a_commit_counts_although_its_writer_dies_right_after(root: ArchiveRoot,
     """Between Delta's commit and the cache of ranges, and before the disk is sure to hold it."""
     program = f"""
 import os, sys
-from pyspark_weir.table import ArchiveRoot, ArchiveTable, ranges
+from pyspark_weir.table import ranges
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable
 from tests.spark.table.test_table_kills import after
 from tests.spark.table.archiving import batch
 root = ArchiveRoot.of(sys.argv[1])

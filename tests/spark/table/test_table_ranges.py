@@ -10,24 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_weir.errors import ArchiveDamagedError, ArchiveLockedError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.table import (
-    ArchiveDamagedError,
-    ArchiveLockedError,
-    ArchiveRoot,
-    ArchiveTable,
-    Batch,
+from pyspark_weir.table.cleaning import clean_log, writer_lock
+from pyspark_weir.table.files import DataFile, write_files
+from pyspark_weir.table.ranges import (
     BatchRanges,
-    DataFile,
     Range,
+    Ranges,
     StreamKey,
+    cache_name,
+    cached_versions,
     gaps,
-    id_key,
-    write_files,
-    writer_lock,
+    read_cache,
 )
-from pyspark_weir.table.cleaning import clean_log
-from pyspark_weir.table.ranges import cache_name, cached_versions, read_cache
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.schema import id_key
+from pyspark_weir.table.table import ArchiveTable, Batch
 from tests.spark.table.archiving import KEY, batch, rows_of
 
 # After any file was written, by the wall clock.
@@ -159,6 +158,18 @@ def test_gaps_are_ranges_that_continue_nothing() -> None:
     assert gaps([one, late]) == [late]
 
 
+@pytest.mark.parametrize(("seq", "is_joined"), [(0, False), (1, True), (2, False)])
+def test_a_commit_is_joined_only_to_what_it_continues(seq: int, *, is_joined: bool) -> None:
+    """Commits that overlap stay two ranges, so that verify reports them. No writer of Weir's makes such."""
+    one = Range(KEY, EntryId(0, 0), EntryId(5, 1), 1)
+    other = Range(KEY, EntryId(5, seq), EntryId(6, 0), 2)
+    found = Ranges("table-1")
+    for number, moved in enumerate((one, other)):
+        found.fold(number, BatchRanges("query-1", number, (moved,)).metadata())
+    assert list(found) == ([Range(KEY, EntryId(0, 0), EntryId(6, 0), 3)] if is_joined else [one, other])
+    assert gaps(found) == ([] if is_joined else [other])
+
+
 def test_commits_cost_the_same_after_many(root: ArchiveRoot) -> None:
     """What is read to open a table that is compacted and cleaned does not grow with its commits."""
     table = ArchiveTable.create(root)
@@ -194,7 +205,10 @@ class _WatchedRoot(ArchiveRoot):
 
 
 def test_ranges_cost_the_same_after_many_commits(root: ArchiveRoot) -> None:
-    """Trim, verify and a batch read the commits after the last cache, at most nine, and each of them once."""
+    """Trim, verify and a batch read the commits after the last cache, at most nine, each of them once.
+
+    The last one is looked at besides whenever the table is loaded: a power cut may have cut it short.
+    """
     table = fresh = ArchiveTable.create(root)
     number = 0
     for count in (10, 11, 19, 20, 109):
@@ -204,9 +218,9 @@ def test_ranges_cost_the_same_after_many_commits(root: ArchiveRoot) -> None:
         fresh = ArchiveTable.open(_WatchedRoot(root.url))
         assert sum(one.rows for one in fresh.ranges()) == count
         assert fresh.positions()["g0", "orders"].upto == EntryId(1, count)
-        assert _read == list(range(count // 10 * 10 + 1, count + 1))
+        assert _read == [count, *range(count // 10 * 10 + 1, count + 1)]
     _commit(fresh, number, number + 1)
-    assert _read == list(range(101, 111))
+    assert _read == [109, *range(101, 110), 109, 110, 110]
 
 
 def _hold(url: str, ready: "multiprocessing.synchronize.Event") -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_weir.errors import OptionError
-from pyspark_weir.table import ArchiveRoot, ArchiveTable
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable
 from tests.spark.table.archiving import batch, stored_ids
 
 _KEYS = {

@@ -40,6 +40,7 @@ def doctor(
     as_json: options.Json = False,
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
+    ca: options.Ca = None,
 ) -> None:
     """Check the gateway from this machine: versions, clocks, memory, log, WebSocket and limits.
 
@@ -47,7 +48,7 @@ def doctor(
     """
     from weir.cli.gateway import connect
 
-    with connect(url, token_file) as client:
+    with connect(url, token_file, ca) as client:
         found = list(examine(client))
     output.rows([asdict(one) for one in found], ("check", "state", "detail"), as_json=as_json)
     if any(one.state == "wrong" for one in found):
@@ -73,7 +74,7 @@ def examine(
     yield _versions(status["version"])
     yield _clock(response.headers.get("date"), sent_ms, received_ms)
     yield _memory(status["memory"])
-    yield _log(status["log"], status["durability"])
+    yield _log(status)
     yield _websocket(client)
 
 
@@ -108,7 +109,10 @@ def _memory(memory: dict[str, Any]) -> Diagnosis:
     return Diagnosis("memory", state, f"{_mib(used)} of {_mib(most)} used")
 
 
-def _log(log: dict[str, Any], durability: dict[str, Any]) -> Diagnosis:
+def _log(status: dict[str, Any]) -> Diagnosis:
+    log, durability = status["log"], status["durability"]
+    if log is None:
+        return Diagnosis("log", "ok", f"kept by {status['backend']}, {durability['answers']}")
     if log["failure"] is not None:
         return Diagnosis("log", "wrong", f"takes no writes until a restart: {log['failure']}")
     return Diagnosis("log", "ok", f"{_mib(log['bytes'])}, fsync {durability['fsync']}")
@@ -130,7 +134,8 @@ def _websocket(client: "Client") -> Diagnosis:
             subprotocols=[Subprotocol("weir.v1")],
             additional_headers=headers,
             open_timeout=_hello_s_max,
-            proxy=None if connection.options else True,
+            ssl=connection.tls if target.scheme == "wss" else None,
+            proxy=True if connection.options["trust_env"] else None,
         ) as socket:
             hello = json.loads(socket.recv(_hello_s_max))
     except (OSError, WebSocketException) as error:

@@ -14,7 +14,8 @@ import typer
 from weir._client import Client
 from weir._http import parse_url
 from weir.cli import output
-from weir.errors import InvalidNameError
+from weir.cli.failure import Failure
+from weir.errors import AuthenticationError, InvalidNameError
 
 if TYPE_CHECKING:
     from stamina.instrumentation import RetryDetails
@@ -26,6 +27,7 @@ _TOKEN_BYTES_MAX: Final = 8 << 10
 def connect(
     url: str,
     token_file: Path | None,
+    ca: Path | None = None,
     *,
     patience_ms: int = 0,
     say: Callable[[str], None] = output.say,
@@ -37,14 +39,21 @@ def connect(
     say_retries(say)
     token = None if token_file is None else _token(token_file)
     try:
-        client = Client(str(parse_url(url)), token=token, retry_s=patience_ms / 1000)
+        client = Client(str(parse_url(url)), token=token, retry_s=patience_ms / 1000, verify=ca)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
+    except OSError as error:
+        raise typer.BadParameter(f"{ca}: {error.strerror or error}", param_hint="--ca") from None
     with client:
         try:
             yield client
         except InvalidNameError as error:
             raise typer.BadParameter(str(error)) from None
+        except AuthenticationError as error:
+            if token_file is None:
+                sentence = "the gateway asks for a token: name the file that holds it with --token-file"
+                raise Failure(sentence, code=error.code) from None
+            raise
 
 
 def say_retries(say: Callable[[str], None]) -> None:

@@ -5,6 +5,7 @@ Must never know: HTTP, how a table is drawn.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -29,11 +30,12 @@ def groups(
     as_json: options.Json = False,
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
+    ca: options.Ca = None,
 ) -> None:
     """List the groups of a stream: how many consumers, how much is pending, how far behind."""
     from weir.cli.gateway import connect
 
-    with connect(url, token_file) as client:
+    with connect(url, token_file, ca) as client:
         found = list(client.list_groups(stream))
     output.rows(found, _GROUPS, as_json=as_json)
 
@@ -46,7 +48,7 @@ def pending(  # noqa: PLR0913 - a command's options are its parameters
     consumer: Annotated[str | None, typer.Option(help="this consumer's only")] = None,
     min_idle: Annotated[
         int | None,
-        typer.Option(parser=options.duration_ms, metavar="DURATION", help="idle at least so long"),
+        typer.Option(parser=options.duration_ms, metavar="DURATION", help="idle for at least this long"),
     ] = None,
     start: Annotated[str | None, typer.Option(help="first ID")] = None,
     end: Annotated[str | None, typer.Option(help="last ID")] = None,
@@ -54,6 +56,7 @@ def pending(  # noqa: PLR0913 - a command's options are its parameters
     as_json: options.Json = False,
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
+    ca: options.Ca = None,
 ) -> None:
     """Show the entries that a group has not acknowledged: the totals, or entry by entry."""
     from weir import _calls
@@ -69,7 +72,7 @@ def pending(  # noqa: PLR0913 - a command's options are its parameters
     is_list = listed or any(value is not None for value in query.values())
     if is_list:
         query["count"] = count or _COUNT_DEFAULT
-    with connect(url, token_file) as client:
+    with connect(url, token_file, ca) as client:
         answer = client.call(_calls.raw(_calls.list_pending(stream, group, query)))
     if is_list:
         _show_pending(answer, as_json=as_json)
@@ -95,15 +98,17 @@ def _summary(answer: dict[str, Any]) -> None:
     output.rows(rows, ("consumer", "pending"), as_json=False)
 
 
-def claim(  # noqa: PLR0913 - a command's options are its parameters
-    stream: options.Stream,
-    group: options.Group,
-    consumer: Annotated[str, typer.Argument(help="who takes over", show_default=False)],
+@dataclass(frozen=True, kw_only=True)
+class ClaimOptions:
+    """Who takes over which pending entries, and what is printed of them."""
+
+    stream: options.Stream
+    group: options.Group
+    consumer: Annotated[str, typer.Argument(help="who takes over", show_default=False)]
     ids: Annotated[
         list[str] | None,
-        typer.Argument(help="these pending entries; without: whatever is idle long enough"),
-    ] = None,
-    *,
+        typer.Argument(help="these pending entries; without: all that are idle long enough"),
+    ] = None
     min_idle: Annotated[
         int,
         typer.Option(
@@ -112,52 +117,53 @@ def claim(  # noqa: PLR0913 - a command's options are its parameters
             show_default="1m",
             help="leave alone what is idle for less",
         ),
-    ] = _CLAIM_IDLE_MS_DEFAULT,
-    count: Annotated[int, typer.Option(min=1, help="without IDs: how many entries")] = _COUNT_DEFAULT,
-    just_ids: Annotated[
-        bool, typer.Option("--just-ids", help="print IDs only, and count no delivery")
-    ] = False,
-    as_json: options.Json = False,
-    url: options.Url = options.DEFAULT_URL,
-    token_file: options.TokenFile = None,
-) -> None:
+    ] = _CLAIM_IDLE_MS_DEFAULT
+    count: Annotated[int, typer.Option(min=1, help="without IDs: how many entries")] = _COUNT_DEFAULT
+    just_ids: Annotated[bool, typer.Option("--just-ids", help="print IDs only, and count no delivery")] = (
+        False
+    )
+    as_json: options.Json = False
+    url: options.Url = options.DEFAULT_URL
+    token_file: options.TokenFile = None
+    ca: options.Ca = None
+
+
+def claim(given: ClaimOptions) -> None:
     """Take over pending entries from consumers that have not acknowledged them for too long."""
     from weir.cli.gateway import connect
 
-    body: dict[str, object] = {"consumer": consumer, "min_idle_ms": min_idle, "just_ids": just_ids}
-    with connect(url, token_file) as client:
-        place = (client, stream, group)
-        answers = _claimed(*place, body, ids) if ids else _autoclaimed(*place, body, count)
+    with connect(given.url, given.token_file, given.ca) as client:
         total = 0
-        for answer in answers:
-            found = answer["ids"] if just_ids else answer["entries"]
+        for answer in _claimed(client, given) if given.ids else _autoclaimed(client, given):
+            found = answer["ids"] if given.just_ids else answer["entries"]
             total += len(found)
-            _show(found, answer.get("deleted_ids") or [], just_ids=just_ids, as_json=as_json)
+            deleted_ids = answer.get("deleted_ids") or []
+            _show(found, deleted_ids, just_ids=given.just_ids, as_json=given.as_json)
     if not total:
         output.say("nothing to claim")
 
 
-def _claimed(
-    client: "Client", stream: str, group: str, body: dict[str, object], ids: list[str]
-) -> Iterator[dict[str, Any]]:
+def _body(given: ClaimOptions) -> dict[str, object]:
+    return {"consumer": given.consumer, "min_idle_ms": given.min_idle, "just_ids": given.just_ids}
+
+
+def _claimed(client: "Client", given: ClaimOptions) -> Iterator[dict[str, Any]]:
     from weir import _calls
 
-    wanted = list(dict.fromkeys(ids))
-    for start in range(0, len(wanted), _CLAIM_ENTRIES_MAX):
-        some = wanted[start : start + _CLAIM_ENTRIES_MAX]
-        yield client.call(_calls.raw(_calls.claim(stream, group, {**body, "ids": some})))
+    ids = list(dict.fromkeys(given.ids or ()))
+    for start in range(0, len(ids), _CLAIM_ENTRIES_MAX):
+        body = {**_body(given), "ids": ids[start : start + _CLAIM_ENTRIES_MAX]}
+        yield client.call(_calls.raw(_calls.claim(given.stream, given.group, body)))
 
 
-def _autoclaimed(
-    client: "Client", stream: str, group: str, body: dict[str, object], count: int
-) -> Iterator[dict[str, Any]]:
+def _autoclaimed(client: "Client", given: ClaimOptions) -> Iterator[dict[str, Any]]:
     """Goes through the pending list until `count` entries are claimed, or to its end."""
     from weir import _calls
 
-    start, left = _NONE_LEFT, count
+    start, left = _NONE_LEFT, given.count
     while left > 0:
-        some = {**body, "start": start, "count": min(left, _CLAIM_ENTRIES_MAX)}
-        answer = client.call(_calls.autoclaim(stream, group, some))
+        body = {**_body(given), "start": start, "count": min(left, _CLAIM_ENTRIES_MAX)}
+        answer = client.call(_calls.autoclaim(given.stream, given.group, body))
         yield answer
         left -= len(answer.get("entries") or answer.get("ids") or ())
         start = answer["next_start"]

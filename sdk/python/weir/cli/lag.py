@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weir import Client
     from weir.cli.group_lag import GroupLag, GroupSelection, LagHistory
 
-_over_ms_default: Final = 5_000
+_OVER_MS_DEFAULT: Final = 5_000
 _SUFFIXES: Final = (".png", ".svg")
 _COLUMNS: Final = (
     *("stream", "group", "behind", "unread", "pending", "oldest_pending"),
@@ -32,15 +32,17 @@ def _chart(text: str) -> Path:
     return path
 
 
-def lag(  # noqa: PLR0913 - a command's options are its parameters
+@dataclass(frozen=True, kw_only=True)
+class LagOptions:
+    """Which groups are shown, how often, and how."""
+
     streams: Annotated[
         list[str] | None, typer.Argument(help="these streams; default: all that --pattern matches")
-    ] = None,
-    *,
+    ] = None
     pattern: Annotated[
         str | None, typer.Option(metavar="REGEX", help="streams whose whole name matches [.*]")
-    ] = None,
-    groups: Annotated[list[str] | None, typer.Option("--group", help="only this group; repeatable")] = None,
+    ] = None
+    groups: Annotated[list[str] | None, typer.Option("--group", help="only this group; repeatable")] = None
     over_ms: Annotated[
         int,
         typer.Option(
@@ -50,7 +52,7 @@ def lag(  # noqa: PLR0913 - a command's options are its parameters
             show_default="5s",
             help="time between the samples that rates come from; 0: one sample, no rates",
         ),
-    ] = _over_ms_default,
+    ] = _OVER_MS_DEFAULT
     every_ms: Annotated[
         int | None,
         typer.Option(
@@ -59,36 +61,45 @@ def lag(  # noqa: PLR0913 - a command's options are its parameters
             metavar="DURATION",
             help="report again and again until Ctrl-C; rates are over the last --over",
         ),
-    ] = None,
+    ] = None
     plot: Annotated[
         Path | None,
         typer.Option(parser=_chart, metavar="FILE", help="draw a chart, .png or .svg (extra `plot`)"),
-    ] = None,
-    as_json: options.Json = False,
-    url: options.Url = options.DEFAULT_URL,
-    token_file: options.TokenFile = None,
-) -> None:
+    ] = None
+    as_json: options.Json = False
+    url: options.Url = options.DEFAULT_URL
+    token_file: options.TokenFile = None
+    ca: options.Ca = None
+
+    def select(self) -> "GroupSelection":
+        """The groups that are meant. Raises typer.BadParameter."""
+        from weir.cli.group_lag import GroupSelection
+
+        if self.streams and self.pattern is not None:
+            raise typer.BadParameter("streams and --pattern exclude each other")
+        try:
+            return GroupSelection(tuple(self.streams or ()), self.pattern or ".*", tuple(self.groups or ()))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+
+def lag(given: LagOptions) -> None:
     """Show how far behind consumer groups are, how fast they are, and when they will have caught up.
 
     Behind are entries that were not delivered yet, and those delivered and not acknowledged.
     """
-    if streams and pattern is not None:
-        raise typer.BadParameter("streams and --pattern exclude each other")
     from weir.cli.gateway import connect
-    from weir.cli.group_lag import GroupSelection, LagHistory
+    from weir.cli.group_lag import LagHistory
 
-    try:
-        selection = GroupSelection(tuple(streams or ()), pattern or ".*", tuple(groups or ()))
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    with connect(url, token_file) as client:
-        report = LagReport(client, selection, LagHistory(over_ms), plot, as_json=as_json)
-        if every_ms is not None:
-            report.repeat(every_ms / 1_000)
+    selection = given.select()
+    with connect(given.url, given.token_file, given.ca) as client:
+        report = LagReport(client, selection, LagHistory(given.over_ms), given.plot, as_json=given.as_json)
+        if given.every_ms is not None:
+            report.repeat(given.every_ms / 1_000)
             return
-        if over_ms:
+        if given.over_ms:
             report.sample()
-            time.sleep(over_ms / 1_000)
+            time.sleep(given.over_ms / 1_000)
         report.show(report.sample())
 
 
@@ -110,6 +121,8 @@ class LagReport:
 
     def show(self, lags: "list[GroupLag]") -> None:
         """Print the lags, and draw all samples so far."""
+        if not lags:
+            output.say("no group was found")
         output.rows(
             [asdict(one) if self.as_json else _row(one) for one in lags], _COLUMNS, as_json=self.as_json
         )

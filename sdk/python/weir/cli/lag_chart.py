@@ -11,7 +11,7 @@ from weir.cli.group_lag import LagHistory
 
 # Matplotlib counts days since 1970.
 _day_ms: Final = 86_400_000
-# More bars or lines than these cannot be told apart.
+# More bars or lines than these look alike.
 groups_max: Final = 30
 
 

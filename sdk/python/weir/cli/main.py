@@ -16,6 +16,7 @@ import typer
 
 from weir.cli import doctor, groups, lag, output, publish, read, redrive, streams, tail
 from weir.cli.failure import Failure
+from weir.cli.options import as_command
 from weir.errors import WeirError
 
 PLUGINS: Final = "weir.commands"
@@ -50,9 +51,9 @@ cli.command("info", rich_help_panel=_OPERATIONS)(streams.info)
 cli.command("trim", rich_help_panel=_OPERATIONS)(streams.trim)
 cli.command("groups", rich_help_panel=_OPERATIONS)(groups.groups)
 cli.command("pending", rich_help_panel=_OPERATIONS)(groups.pending)
-cli.command("claim", rich_help_panel=_OPERATIONS)(groups.claim)
-cli.command("lag", rich_help_panel=_OPERATIONS)(lag.lag)
-cli.command("redrive", rich_help_panel=_OPERATIONS)(redrive.redrive)
+cli.command("claim", rich_help_panel=_OPERATIONS)(as_command(groups.claim))
+cli.command("lag", rich_help_panel=_OPERATIONS)(as_command(lag.lag))
+cli.command("redrive", rich_help_panel=_OPERATIONS)(as_command(redrive.redrive))
 cli.command("doctor", rich_help_panel=_OPERATIONS)(doctor.doctor)
 
 
@@ -67,8 +68,13 @@ def add_plugins() -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command with all that is installed."""
     add_plugins()
+    run()
+
+
+def run() -> None:
+    """Run the command, and end the process with its exit code."""
     try:
         cli()
     except WeirError as error:

@@ -3,14 +3,42 @@
 Knows: names, help texts and checks of parameters. Must never know: what a command does with them.
 """
 
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
 from weir.durations import parse_ms
 
+Model = TypeVar("Model")
+
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
+
+
+def as_command(run: Callable[[Model], None]) -> Callable[..., None]:
+    """The function as Typer reads one: with a parameter for each member of the dataclass that it takes."""
+    (hint, *_) = get_type_hints(run).values()
+    members = get_type_hints(hint, include_extras=True)
+
+    @wraps(run)
+    def command(**values: Any) -> None:  # noqa: ANN401 - checked by Typer, by the members' types
+        run(hint(**values))
+
+    parameters = [
+        inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if one.default is MISSING else one.default,
+            annotation=members[one.name],
+        )
+        for one in fields(hint)
+    ]
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    return command
 
 
 def duration_ms(text: str | int) -> int:
@@ -25,9 +53,15 @@ def duration_ms(text: str | int) -> int:
 
 Stream = Annotated[str, typer.Argument(help="the stream", show_default=False)]
 Group = Annotated[str, typer.Argument(help="the group", show_default=False)]
-Url = Annotated[str, typer.Option("--url", envvar="WEIR_URL", help="where the gateway is")]
+Url = Annotated[str, typer.Option("--url", envvar="WEIR_URL", help="URL of the gateway")]
 TokenFile = Annotated[
     Path | None, typer.Option("--token-file", help="file with the token to authenticate with")
+]
+Ca = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", envvar="WEIR_CA", help="file with the authorities that sign the gateway's certificate"
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="for programs: JSON, one object a line")]
 Patience = Annotated[

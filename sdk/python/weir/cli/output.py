@@ -128,7 +128,7 @@ def table(headings: Sequence[str], body: Sequence[Sequence[str]], *, headed: boo
 
     shown = Table(box=None, pad_edge=False, show_header=headed, padding=(0, 2, 0, 0), header_style="bold")
     for index, name in enumerate(headings):
-        numbers = headed and bool(body) and all(row[index].isdigit() or row[index] == _ABSENT for row in body)
+        numbers = headed and bool(body) and all(_is_number(row[index]) for row in body)
         shown.add_column(Text(name), justify="right" if numbers else "left", overflow="fold")
     for row in body:
         shown.add_row(*map(Text, row))
@@ -136,6 +136,10 @@ def table(headings: Sequence[str], body: Sequence[Sequence[str]], *, headed: boo
     with console.capture() as capture:
         console.print(shown)
     lines(line.rstrip() for line in capture.get().splitlines())
+
+
+def _is_number(shown: str) -> bool:
+    return shown.replace(",", "").isdigit() or shown == _ABSENT
 
 
 def counted(number: int, one: str, many: str) -> str:

@@ -6,7 +6,7 @@ Must never know: HTTP, how the input is written.
 The key of a batch is the run's name and the batch's number. The run is named by --resume-key, else by the
 content of the file. So the same command sends the same batches under the same keys, and the gateway stores
 each of them once, for as long as it remembers: a day, and 10 000 batches of a stream. Another body under a
-known key is refused, so a changed input, --batch or --format is told instead of being mixed in.
+known key is refused, so a changed input, --batch or --format is an error instead of being mixed in.
 """
 
 import json
@@ -55,7 +55,7 @@ class PublishRun(NamedTuple):
 
 
 class PublishTotals:
-    """What became of the batches so far."""
+    """The outcome of the batches so far."""
 
     def __init__(self) -> None:
         self.stored = 0
@@ -113,6 +113,7 @@ def publish(  # noqa: PLR0913 - a command's options are its parameters
     patience_ms: options.Patience = 60_000,
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
+    ca: options.Ca = None,
 ) -> None:
     """Publish NDJSON, CSV with a header, plain lines (as the field `data`), or one entry: NAME=VALUE ….
 
@@ -124,7 +125,7 @@ def publish(  # noqa: PLR0913 - a command's options are its parameters
         raise typer.BadParameter("it is not empty", param_hint="--resume-key")
     from weir.cli.gateway import connect as open_client
 
-    connect = partial(open_client, url, token_file, patience_ms=patience_ms)
+    connect = partial(open_client, url, token_file, ca, patience_ms=patience_ms)
     fields = _fields(what or [])
     outcome = PublishTotals()
     if not fields:
@@ -156,20 +157,22 @@ def _publish_file(
         found = batches(lines, rows(lines, Format(written), file.name), batch)
         with (
             _explained(run, outcome),
-            _progress(run.bytes_total) as (advance, tell),
-            connect(say=tell) as client,
+            _progress(run.bytes_total) as (advance, say_line),
+            connect(say=say_line) as client,
         ):
             for one in found:
                 _send(client, stream, run, one, outcome)
                 advance(one.bytes_read, outcome.stored + outcome.repeated)
                 if one.position == REMEMBERED_KEYS_MAX:
-                    tell(f"more than {REMEMBERED_KEYS_MAX:,} batches: the same again would store some twice")
+                    say_line(
+                        f"more than {REMEMBERED_KEYS_MAX:,} batches: running it again would store some twice"
+                    )
 
 
 def _fields(words: list[str]) -> list[tuple[str, str]]:
     """The words as fields of one entry, in order; none where they are the name of a file.
 
-    One word that is a file's name is that file, whatever is in it.
+    One word that is a file's name is read as that file, even if it looks like a field.
     """
     if not words or (len(words) == 1 and ("=" not in words[0] or Path(words[0]).exists())):
         return []
@@ -262,9 +265,7 @@ def _explained(run: PublishRun, outcome: PublishTotals) -> Iterator[None]:
         is_interrupted = isinstance(error, KeyboardInterrupt)
         if run.resumable and (is_interrupted or outcome.batches):
             name = output.word(run.name)
-            output.say(
-                f"{outcome}; to go on: the same again, with --resume-key {name} if the input is mended"
-            )
+            output.say(f"{outcome}; run it again to go on, with --resume-key {name} if the input is mended")
         elif is_interrupted or outcome.batches:
             output.say(str(outcome))
         if is_interrupted:
@@ -296,10 +297,10 @@ def _progress(
         def advance(bytes_read: int, count: int) -> None:
             progress.update(task, completed=bytes_read, entries=count)
 
-        def tell(line: str) -> None:
+        def say_line(line: str) -> None:
             progress.console.print(Text(f"weir: {output.plain(line)}"))
 
-        yield advance, tell
+        yield advance, say_line
 
 
 def _summary(outcome: PublishTotals, *, as_json: bool) -> str:

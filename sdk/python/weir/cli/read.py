@@ -33,6 +33,7 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
     as_json: options.Json = False,
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
+    ca: options.Ca = None,
 ) -> None:
     """Print a range of entries, one a line."""
     from weir.cli.gateway import connect
@@ -45,7 +46,7 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
     }
     if (since and start != "-") or (until and end != "+"):
         raise typer.BadParameter("--since stands in place of --start, --until in place of --end")
-    with connect(url, token_file) as client:
+    with connect(url, token_file, ca) as client:
         found = False
         for page in pages(client, stream, bounds, count=None if everything else count, reverse=reverse):
             found = found or bool(page)

@@ -5,6 +5,7 @@ Knows: how many requests it takes, and that each has an effect once. Must never 
 
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -20,59 +21,66 @@ _CALL_IDS_MAX: Final = 100
 _END: Final = "+"
 
 
-_Ids = Annotated[
-    list[str] | None,
-    typer.Argument(help="these dead letters, by their IDs in the dead-letter stream; without: the oldest"),
-]
-_Reason = Annotated[str | None, typer.Option(help="those with this reason only")]
-_Consumer = Annotated[str | None, typer.Option(help="those that this consumer held last")]
-_Start = Annotated[str | None, typer.Option(help="first ID in the dead-letter stream")]
-_End = Annotated[str | None, typer.Option(help="last ID in the dead-letter stream")]
-_Count = Annotated[int | None, typer.Option(min=1, help="how many dead letters [100]")]
-_All = Annotated[bool, typer.Option("--all", help="all of them, however many")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="only show which would go back")]
+@dataclass(frozen=True, kw_only=True)
+class RedriveOptions:
+    """Which dead letters go back, and what is printed of them."""
+
+    stream: options.Stream
+    group: options.Group
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="these dead letters, by their IDs in the dead-letter stream; without: the oldest"
+        ),
+    ] = None
+    reason: Annotated[str | None, typer.Option(help="those with this reason only")] = None
+    consumer: Annotated[str | None, typer.Option(help="those that this consumer held last")] = None
+    start: Annotated[str | None, typer.Option(help="first ID in the dead-letter stream")] = None
+    end: Annotated[str | None, typer.Option(help="last ID in the dead-letter stream")] = None
+    count: Annotated[int | None, typer.Option(min=1, help="how many dead letters [100]")] = None
+    everything: Annotated[bool, typer.Option("--all", help="all of them, however many")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show which would go back")] = False
+    as_json: options.Json = False
+    patience_ms: options.Patience = 60_000
+    url: options.Url = options.DEFAULT_URL
+    token_file: options.TokenFile = None
+    ca: options.Ca = None
+
+    @property
+    def filter(self) -> dict[str, str]:
+        """What selects dead letters without IDs."""
+        given = {"reason": self.reason, "consumer": self.consumer, "start": self.start, "end": self.end}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def __post_init__(self) -> None:
+        """Raises typer.BadParameter for options that exclude each other."""
+        if self.ids and (self.filter or self.everything or self.count is not None):
+            raise typer.BadParameter("IDs go without --reason, --consumer, --start, --end, --count and --all")
+        if self.everything and self.count is not None:
+            raise typer.BadParameter("--count and --all are two numbers of dead letters")
 
 
-def redrive(  # noqa: PLR0913 - a command's options are its parameters
-    stream: options.Stream,
-    group: options.Group,
-    ids: _Ids = None,
-    *,
-    reason: _Reason = None,
-    consumer: _Consumer = None,
-    start: _Start = None,
-    end: _End = None,
-    count: _Count = None,
-    everything: _All = False,
-    dry_run: _DryRun = False,
-    as_json: options.Json = False,
-    patience_ms: options.Patience = 60_000,
-    url: options.Url = options.DEFAULT_URL,
-    token_file: options.TokenFile = None,
-) -> None:
+def redrive(given: RedriveOptions) -> None:
     """Send dead letters of a group back to its stream, as new entries that every group reads.
 
     Prints the ID of each dead letter and of the new entry. An interrupted call is repeated, and done once.
     """
-    given = {"reason": reason, "consumer": consumer, "start": start, "end": end}
-    wanted = {name: value for name, value in given.items() if value is not None}
-    if ids and (wanted or everything or count is not None):
-        raise typer.BadParameter("IDs go without --reason, --consumer, --start, --end, --count and --all")
-    if everything and count is not None:
-        raise typer.BadParameter("--count and --all are two numbers of dead letters")
     from weir.cli.gateway import connect
 
-    with connect(url, token_file, patience_ms=patience_ms) as client:
-        calls = RedriveCalls(client, stream, group, dry_run=dry_run)
-        most = None if everything else count or _COUNT_DEFAULT
+    with connect(given.url, given.token_file, given.ca, patience_ms=given.patience_ms) as client:
+        calls = RedriveCalls(client, given.stream, given.group, dry_run=given.dry_run)
+        most = None if given.everything else given.count or _COUNT_DEFAULT
         total, answer = 0, None
-        for answer in calls.redrive_ids(ids) if ids else calls.redrive_matching(wanted, most):
+        for answer in (
+            calls.redrive_ids(given.ids) if given.ids else calls.redrive_matching(given.filter, most)
+        ):
             total += answer["redriven"]
-            output.lines(output.json_line(row) if as_json else _line(row) for row in answer["entries"])
-    letters = answer["stream"] if answer is not None else ""
-    went = "would go" if dry_run else "went"
-    output.say(f"{output.counted(total, 'dead letter', 'dead letters')} of {letters} {went} back to {stream}")
-    if answer is not None and answer["next"] is not None and not ids:
+            output.lines(output.json_line(row) if given.as_json else _line(row) for row in answer["entries"])
+    source = answer["stream"] if answer is not None else ""
+    went = "would go" if given.dry_run else "went"
+    shown = output.counted(total, "dead letter", "dead letters")
+    output.say(f"{shown} of {source} {went} back to {given.stream}")
+    if answer is not None and answer["next"] is not None and not given.ids:
         output.say(f"there may be more: --start '({answer['next']}' goes on")
 
 

@@ -1,7 +1,7 @@
 """Lines, CSV and NDJSON → batches of NDJSON, cut the same way each time the same input is read.
 
 Knows: the three formats, where batches end, which line of the input each entry came from.
-Must never know: HTTP, streams, what becomes of a batch.
+Must never know: HTTP, streams, what happens to a batch.
 """
 
 import base64
@@ -17,7 +17,7 @@ from weir.cli.failure import Failure
 
 # A gateway's entries are smaller by default; this only keeps a file without line ends out of memory.
 LINE_BYTES_MAX: Final = 64 << 20
-# Well below the 8 MiB of a body; the gateway answers nobody else while it stores a batch.
+# Well below the 8 MiB of a body; the gateway answers no other request while it stores a batch.
 BATCH_BYTES_MAX: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
 # A live source that is silent for so long has said what it had to say for now.
@@ -52,7 +52,7 @@ class InputBatch(NamedTuple):
 class Lines:
     """The lines of a file descriptor, without their ends.
 
-    `number` is the last line's, from 1. `is_silent` tells after a line whether a live source has no more at
+    `number` is the last line's, from 1. `is_silent` says after a line whether a live source has no more at
     the moment; a source that is not live is never silent, so that what follows does not depend on time.
     """
 
@@ -76,11 +76,11 @@ class Lines:
             if others:
                 whole = [b"".join(pieces), *others[:-1]]
                 pieces, pending_bytes = [others[-1]], len(others[-1])
-                yield from self._told(whole)
+                yield from self._yield_lines(whole)
         if pending_bytes:
-            yield from self._told([b"".join(pieces)])
+            yield from self._yield_lines([b"".join(pieces)])
 
-    def _told(self, whole: list[bytes]) -> Iterator[bytes]:
+    def _yield_lines(self, whole: list[bytes]) -> Iterator[bytes]:
         for index, line in enumerate(whole, 1):
             self.number += 1
             self.is_silent = self._live and index == len(whole) and self._waits()
@@ -94,7 +94,7 @@ def rows(lines: Lines, written: Format, name: str) -> Iterator[InputRow]:
     """The entries of the input. Raises Failure with the line that cannot be read.
 
     `auto` takes `.csv` in the file's name for CSV, a first line that begins with `{` for NDJSON, and anything
-    else for plain lines. CSV without that name has to be told: a comma in a line is no proof.
+    else for plain lines. CSV without that name needs --format: a comma in a line is no proof.
     """
     texts = iter(lines)
     if written is Format.AUTO:

@@ -19,11 +19,12 @@ def streams(
     as_json: options.Json = False,
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
+    ca: options.Ca = None,
 ) -> None:
     """List the streams."""
     from weir.cli.gateway import connect
 
-    with connect(url, token_file) as client:
+    with connect(url, token_file, ca) as client:
         found = list(client.list_streams(prefix=prefix))
     output.rows(found, _COLUMNS, as_json=as_json)
 
@@ -34,19 +35,20 @@ def info(
     as_json: options.Json = False,
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
+    ca: options.Ca = None,
 ) -> None:
     """Describe a stream."""
     from weir import _calls
     from weir.cli.gateway import connect
 
-    with connect(url, token_file) as client:
+    with connect(url, token_file, ca) as client:
         output.members(client.call(_calls.raw(_calls.get_stream(stream))), as_json=as_json)
 
 
 def trim(  # noqa: PLR0913 - a command's options are its parameters
     stream: options.Stream,
     *,
-    maxlen: Annotated[int | None, typer.Option(min=0, help="keep so many entries, the newest")] = None,
+    maxlen: Annotated[int | None, typer.Option(min=0, help="keep this number of entries, the newest")] = None,
     minid: Annotated[str | None, typer.Option(help="keep entries from this ID on")] = None,
     older_than: Annotated[
         int | None,
@@ -56,10 +58,11 @@ def trim(  # noqa: PLR0913 - a command's options are its parameters
     guard: Annotated[
         bool, typer.Option("--guard", help="refuse to remove what a group has not finished")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only tell what would go")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would go")] = False,
     as_json: options.Json = False,
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
+    ca: options.Ca = None,
 ) -> None:
     """Remove the oldest entries of a stream: by number, by ID or by age."""
     given = {"maxlen": maxlen, "minid": minid, "older_than_ms": older_than}
@@ -71,7 +74,7 @@ def trim(  # noqa: PLR0913 - a command's options are its parameters
     from weir import _calls
     from weir.cli.gateway import connect
 
-    with connect(url, token_file) as client:
+    with connect(url, token_file, ca) as client:
         answer = client.call(_calls.trim(stream, body))
     output.lines([output.json_line(answer) if as_json else _trimmed(answer, dry_run=dry_run)])
 

@@ -1,4 +1,4 @@
-"""`weir tail`: what is published, as it is published; as a member of a group if told to.
+"""`weir tail`: what is published, as it is published; as a member of a group with --group.
 
 Knows: where to begin, where to go on, what was missed. Must never know: HTTP, how an entry looks.
 """
@@ -29,7 +29,7 @@ def tail(  # noqa: PLR0913 - a command's options are its parameters
     *,
     last: Annotated[
         int | None,
-        typer.Option("-n", "--last", min=0, max=_LAST_MAX, help="begin so many entries back [10]"),
+        typer.Option("-n", "--last", min=0, max=_LAST_MAX, help="begin this number of entries back [10]"),
     ] = None,
     after: Annotated[
         str | None, typer.Option(help="begin after this ID; 0: at the oldest; $: with the next")
@@ -40,6 +40,7 @@ def tail(  # noqa: PLR0913 - a command's options are its parameters
     patience_ms: options.Patience = 60_000,
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
+    ca: options.Ca = None,
 ) -> None:
     """Print entries as they come, one a line, until Ctrl-C.
 
@@ -55,12 +56,12 @@ def tail(  # noqa: PLR0913 - a command's options are its parameters
     with _until_interrupted():
         from weir.cli.gateway import connect
 
-        with connect(url, token_file, patience_ms=patience_ms) as client:
+        with connect(url, token_file, ca, patience_ms=patience_ms) as client:
             if group is not None and consumer is not None:
                 _consume(client, stream, group, consumer, as_json=as_json)
             else:
                 begin = _LAST_DEFAULT if last is None else last
-                cursor = after if after is not None else _show_last(client, stream, begin, as_json=as_json)
+                cursor = after if after is not None else show_last(client, stream, begin, as_json=as_json)
                 _follow(client, stream, cursor, as_json=as_json)
 
 
@@ -73,14 +74,14 @@ def _until_interrupted() -> Iterator[None]:
         raise typer.Exit(0) from None
 
 
-def _show_last(client: "Client", stream: str, count: int, *, as_json: bool) -> str:
+def show_last(client: "Client", stream: str, count: int, *, as_json: bool) -> str:
     """Print the newest `count` entries; where to go on."""
     if count == 0:
         return "$"
     found = [entry for page in pages(client, stream, {}, count=count, reverse=True) for entry in page]
     found.reverse()
     output.entries(found, as_json=as_json)
-    # Whatever an empty stream gets from now on, its first entry too: `$` would be resolved too late.
+    # All that an empty stream gets from now on, its first entry too: `$` would be resolved too late.
     return str(found[-1]["id"]) if found else "0"
 
 

@@ -52,6 +52,8 @@ export interface components {
              * @enum {string}
              */
             readonly durability?: "fsync";
+            /** @description the trace that the frame belongs to, as HTTP's header of this name: with the setting `tracing` the entries keep it; one that is malformed is ignored */
+            readonly traceparent?: string;
         };
         /**
          * SubscribeFrame
@@ -209,6 +211,9 @@ export interface components {
                 /** @constant */
                 readonly encoding?: "base64";
                 readonly pairs?: readonly (readonly string[])[];
+                readonly meta?: {
+                    readonly [key: string]: string;
+                };
                 readonly delivery_count?: number;
                 readonly idle_ms?: number;
             }[];
@@ -243,6 +248,8 @@ export interface components {
             /** @description an entry's ID, `<ms>-<seq>` */
             readonly first_available: string;
             readonly lost: number | null;
+            /** @enum {string} */
+            readonly reason?: "failover";
         };
         /**
          * PausedFrame
@@ -340,10 +347,10 @@ export interface components {
             readonly ref?: string | number;
         };
         /**
-         * Place
+         * InvalidValue
          * @description Where a value is wrong: in the body, by a JSON pointer (RFC 6901), in a parameter or in a header.
          */
-        readonly Place: {
+        readonly InvalidValue: {
             readonly detail: string;
             readonly pointer?: string;
             readonly parameter?: string;
@@ -362,7 +369,7 @@ export interface components {
              * @description stable: what programs look at
              * @enum {string}
              */
-            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_implemented" | "not_configured" | "starting" | "restarting" | "draining" | "storage_failed" | "storage_full" | "memory_full";
+            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_token" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_configured" | "starting" | "restarting" | "draining" | "storage_failed" | "storage_full" | "memory_full" | "backend_unavailable" | "not_replicated" | "not_supported_by_backend" | "cross_slot" | "quota_exceeded";
             /** @description for people */
             readonly detail: string;
             /** @description whether the same request may work later */
@@ -370,7 +377,7 @@ export interface components {
             readonly request_id: string;
             /** @description what Redis would have answered */
             readonly redis_error?: string;
-            readonly errors?: readonly components["schemas"]["Place"][];
+            readonly errors?: readonly components["schemas"]["InvalidValue"][];
         } & {
             readonly [key: string]: unknown;
         };

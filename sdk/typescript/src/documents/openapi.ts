@@ -32,8 +32,8 @@ export interface paths {
             readonly cookie?: never;
         };
         /**
-         * The same as the root.
-         * @description The same as the root.
+         * The same as the root, and what the backend cannot do.
+         * @description The same as the root, and what the backend cannot do.
          */
         readonly get: operations["getVersion"];
         readonly put?: never;
@@ -72,8 +72,9 @@ export interface paths {
             readonly cookie?: never;
         };
         /**
-         * 200 once the log has been read; 503 before, with how far that is, while the engine is restarted or the gateway stops, and once the log cannot be written any more.
-         * @description Under a Host that is not the gateway's it says whether it is ready, and nothing else.
+         * 200 once the log has been read; 503 before, with how far that is, while the engine is restarted or the gateway stops, and once the log cannot be written any more. `failing` names what needs an operator, also where reads and some writes go on.
+         * @description Callers without the right to `read` all streams learn whether it is ready, and nothing else; so do those
+         *     under a Host that is not the gateway's.
          */
         readonly get: operations["isReady"];
         readonly put?: never;
@@ -197,8 +198,8 @@ export interface paths {
          */
         readonly get: operations["getStream"];
         /**
-         * Create a stream, or set the retention of the one there is.
-         * @description Create a stream, or set the retention of the one there is.
+         * Create a stream, or set retention and lifetime of the one there is; with If-Match only the latter.
+         * @description Create a stream, or set retention and lifetime of the one there is; with If-Match only the latter.
          */
         readonly put: operations["putStream"];
         readonly post?: never;
@@ -210,8 +211,8 @@ export interface paths {
         readonly options?: never;
         readonly head?: never;
         /**
-         * Change parts of a stream's retention, or say up to where it is archived.
-         * @description Change parts of a stream's retention, or say up to where it is archived.
+         * Change parts of a stream's retention, its lifetime, or say up to where it is archived.
+         * @description Change parts of a stream's retention, its lifetime, or say up to where it is archived.
          */
         readonly patch: operations["updateStream"];
         readonly trace?: never;
@@ -652,8 +653,8 @@ export interface paths {
         readonly get?: never;
         readonly put?: never;
         /**
-         * Acknowledge entries, and delete them on request (XACK, XACKDEL).
-         * @description Acknowledge entries, and delete them on request (XACK, XACKDEL).
+         * Acknowledge entries, and delete them on request (XACK, XACKDEL), which needs the action `write` too.
+         * @description Acknowledge entries, and delete them on request (XACK, XACKDEL), which needs the action `write` too.
          */
         readonly post: operations["ackEntries"];
         readonly delete?: never;
@@ -695,7 +696,7 @@ export interface paths {
          * Move pending entries to the group's dead-letter stream, as many as one turn takes.
          * @description Move pending entries to the group's dead-letter stream, as many as one turn takes.
          */
-        readonly post: operations["buryEntries"];
+        readonly post: operations["deadLetterEntries"];
         readonly delete?: never;
         readonly options?: never;
         readonly head?: never;
@@ -835,12 +836,107 @@ export interface paths {
         readonly patch?: never;
         readonly trace?: never;
     };
+    readonly "/v1/admin/tokens": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * List the tokens that are good now: all for the action `admin`, else those that the caller has made.
+         * @description List the tokens that are good now: all for the action `admin`, else those that the caller has made.
+         */
+        readonly get: operations["listTokens"];
+        readonly put?: never;
+        /**
+         * Make a token, which is shown this once.
+         * @description A caller with the action `admin` makes any. One with grants that have `issue` makes tokens whose grants
+         *     these cover, with its own rate and quotas at most, and that live no longer than its own. A prefix of its
+         *     own stands before theirs.
+         */
+        readonly post: operations["createToken"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/v1/admin/tokens/{token}": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * Show one token: what it allows, when it ends, who has made it.
+         * @description Show one token: what it allows, when it ends, who has made it.
+         */
+        readonly get: operations["getToken"];
+        readonly put?: never;
+        readonly post?: never;
+        /**
+         * Revoke a token. What waits, follows or is connected with it ends within a second.
+         * @description The tokens that it has made stay: revoke its subject, `token:<id>`, to take these away.
+         */
+        readonly delete: operations["deleteToken"];
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/v1/whoami": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * Show who the caller is, and what it may do.
+         * @description Show who the caller is, and what it may do.
+         */
+        readonly get: operations["getCaller"];
+        readonly put?: never;
+        readonly post?: never;
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/v1/admin/revocations": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * List the revocations that still matter.
+         * @description List the revocations that still matter.
+         */
+        readonly get: operations["listRevocations"];
+        readonly put?: never;
+        /**
+         * Accept a token, a JWT, or all that a subject was issued before a time, no more.
+         * @description What waits, follows or is connected with it ends within a second. A restore of an older backup into the
+         *     same directory keeps it.
+         */
+        readonly post: operations["createRevocation"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /** @description Where a value is wrong: in the body, by a JSON pointer (RFC 6901), in a parameter or in a header. */
-        readonly Place: {
+        readonly InvalidValue: {
             readonly detail: string;
             readonly pointer?: string;
             readonly parameter?: string;
@@ -870,6 +966,11 @@ export interface components {
             /** @description with it `ids` are at most 500 */
             readonly delete?: ("keep" | "delete" | "acked") | null;
         };
+        /**
+         * @description What a grant allows on the streams that it names.
+         * @enum {string}
+         */
+        readonly Action: "read" | "write" | "consume" | "manage" | "admin" | "issue";
         /** @description What was stored: `id` for one entry, the others for a batch. */
         readonly Added: {
             /** @description the entries were stored already, by an earlier request */
@@ -941,16 +1042,13 @@ export interface components {
             readonly bytes: number | null;
             readonly error: string | null;
         };
-        /** @description Pending entries to move to the group's dead-letter stream. */
-        readonly Burial: {
-            readonly ids: readonly string[];
-            /** @description `by hand` by default */
-            readonly reason?: string;
-        };
-        /** @description What was moved, and where. As much as one turn takes: what is still pending goes with the next call. */
-        readonly BuriedEntries: {
-            readonly stream: string;
-            readonly ids: readonly string[];
+        /** @description Who the caller is to the gateway, and what it may do. */
+        readonly Caller: {
+            /** @description as in the audit log */
+            readonly name: string;
+            readonly grants: readonly components["schemas"]["Grant"][];
+            /** @description when it expires, RFC 3339; null if it never does */
+            readonly expires_at: string | null;
         };
         /**
          * @description Entries to take over, if they have been idle for `min_idle_ms`; what has no owner is always taken.
@@ -974,12 +1072,18 @@ export interface components {
         };
         /**
          * @description What was taken over: `entries`, or `ids` where only these were asked for. `idle_ms` is from before.
-         *     `more` tells that the answer was full before the last ID: claim the others again.
+         *     `more` says that the answer was full before the last ID: claim the others again.
          */
         readonly ClaimedEntries: {
             readonly more: boolean;
             readonly entries?: readonly components["schemas"]["DeliveredEntry"][];
             readonly ids?: readonly string[];
+        };
+        /** @description The result of a command: `result` in the shapes of RESP2, or `error`, Redis's sentence. */
+        readonly CommandResult: {
+            /** Result */
+            readonly result?: unknown;
+            readonly error?: string;
         };
         /**
          * @description Who is there. `following` counts reads that wait and connections that follow streams. `failed` counts
@@ -1041,6 +1145,17 @@ export interface components {
             readonly stream: string;
             readonly max_deliveries: number | null;
         };
+        /** @description What was moved, and where. As much as one turn takes: what is still pending goes with the next call. */
+        readonly DeadLetteredEntries: {
+            readonly stream: string;
+            readonly ids: readonly string[];
+        };
+        /** @description Pending entries to move to the group's dead-letter stream. */
+        readonly DeadLettering: {
+            readonly ids: readonly string[];
+            /** @description `by hand` by default */
+            readonly reason?: string;
+        };
         /** @description How many are gone, and the result for each; `kept`: `refs` is `acked`, and a group still needs it. */
         readonly Deleted: {
             readonly deleted: number;
@@ -1073,13 +1188,14 @@ export interface components {
              * @constant
              */
             readonly encoding?: "base64";
-            /** @description [name, value], in order, where a name stands twice */
+            /** @description [name, value], in order, where a name occurs twice */
             readonly pairs?: readonly (readonly string[])[];
+            readonly meta?: components["schemas"]["Meta"];
             readonly delivery_count?: number;
             readonly idle_ms?: number;
         };
         /**
-         * @description New entries come with `last_delivered_id`, those of a history read with `next`. `more` tells that a
+         * @description New entries come with `last_delivered_id`, those of a history read with `next`. `more` says that a
          *     limit ended the read: what it left is not delivered yet.
          */
         readonly Deliveries: {
@@ -1099,15 +1215,11 @@ export interface components {
             readonly next?: string;
             readonly gap?: components["schemas"]["Gap"];
         };
-        /** @description When the log is synced, and what an answer promises. */
+        /** @description When the log is synced, null where a server has it, and what an answer promises. */
         readonly Durability: {
-            /** @enum {string} */
-            readonly fsync: "always" | "everysec" | "no";
-            /**
-             * @description as `Weir-Durability`
-             * @enum {string}
-             */
-            readonly answers: "fsync" | "os";
+            readonly fsync: ("always" | "everysec" | "no") | null;
+            /** @description as `Weir-Durability`: `fsync`, `os`, or what `backend_durability` says */
+            readonly answers: string;
         };
         /** @description A group that is to be there. One that is keeps its position and its policy. */
         readonly EnsuredGroup: {
@@ -1127,7 +1239,7 @@ export interface components {
             readonly entries_read?: number | null;
         };
         /**
-         * @description An entry as it is stored. `pairs` is there where a name stands twice, `encoding` where values are
+         * @description An entry as it is stored. `pairs` is there where a name occurs twice, `encoding` where values are
          *     base64.
          */
         readonly Entry: {
@@ -1145,8 +1257,9 @@ export interface components {
              * @constant
              */
             readonly encoding?: "base64";
-            /** @description [name, value], in order, where a name stands twice */
+            /** @description [name, value], in order, where a name occurs twice */
             readonly pairs?: readonly (readonly string[])[];
+            readonly meta?: components["schemas"]["Meta"];
         };
         /** @description Entries after the cursor were removed before they were read; `lost` is null where it is unknown. */
         readonly Gap: {
@@ -1163,20 +1276,67 @@ export interface components {
              */
             readonly first_available: string;
             readonly lost: number | null;
+            /**
+             * @description the backend's server failed, and the one that took over lacks the last entries
+             * @constant
+             */
+            readonly reason?: "failover";
         };
         /** @description How the gateway is. */
         readonly GatewayStatus: {
             /** @enum {string} */
-            readonly status: "ready" | "storage_failed";
+            readonly status: "ready" | "storage_failed" | "backend_unavailable";
             readonly version: string;
+            /** @description what runs the commands: `embedded`, or a server's name */
+            readonly backend: string;
+            /** @description what clients cannot have of this backend */
+            readonly missing: readonly string[];
             readonly uptime_ms: number;
             readonly durability: components["schemas"]["Durability"];
-            readonly log: components["schemas"]["LogState"];
+            /** @description null where a server has it */
+            readonly log: components["schemas"]["LogState"] | null;
             readonly memory: components["schemas"]["MemoryState"];
             readonly streams: number;
             readonly connections: components["schemas"]["Connections"];
             readonly rewrite: components["schemas"]["RewriteState"];
             readonly backup: components["schemas"]["BackupState"];
+        };
+        /**
+         * @description One permission. A token may do what any one of its grants allows.
+         *
+         *     `streams` and `groups` are glob patterns. `groups` and `consumer` narrow what is done in groups, and leave
+         *     reading and publishing alone. `origins` are the only web pages that may use it; programs are not pages.
+         *     `rate` takes the place of the gateway's rate limits for all that the token does. With `streams_max` and
+         *     `bytes_max` (0: no limit) the token neither makes more streams that match `streams` nor adds to them while
+         *     they take more memory, by any of its grants. With a `prefix` the caller has only streams whose names begin
+         *     with it; it neither writes nor sees the prefix, which is not part of `streams` either. Such a grant allows
+         *     nothing that is about all streams.
+         */
+        readonly Grant: {
+            readonly actions: readonly components["schemas"]["Action"][];
+            /** @description `*` by default */
+            readonly streams?: string;
+            readonly groups?: string | null;
+            readonly consumer?: string | null;
+            /** @description `[]` by default */
+            readonly origins?: readonly string[];
+            readonly rate?: components["schemas"]["GrantRate"] | null;
+            /** @description `0` by default */
+            readonly streams_max?: number;
+            /** @description `0` by default */
+            readonly bytes_max?: number;
+            readonly prefix?: string | null;
+        };
+        /** @description The rate of a grant: a rate of 0 is no limit, a burst of 0 that of one second. */
+        readonly GrantRate: {
+            /** @description `0` by default */
+            readonly requests_per_s?: number;
+            /** @description `0` by default */
+            readonly requests_burst?: number;
+            /** @description `0` by default */
+            readonly bytes_per_s?: number;
+            /** @description `0` by default */
+            readonly bytes_burst?: number;
         };
         /**
          * @description A group of a stream: where it is, what is pending, how far it is behind (`lag`), and its policy.
@@ -1251,8 +1411,10 @@ export interface components {
         /** @description How the gateway is. */
         readonly Health: {
             /** @enum {string} */
-            readonly status: "live" | "starting" | "ready" | "restarting" | "draining" | "storage_failed" | "unavailable";
+            readonly status: "live" | "starting" | "ready" | "restarting" | "draining" | "storage_failed" | "backend_unavailable" | "unavailable";
             readonly progress?: components["schemas"]["LoadProgress"];
+            /** @description what an operator has to act on, as `weir_failing` of the metrics */
+            readonly failing?: readonly string[];
         };
         /** @description How far reading the log is: its frames are checked, then loaded. */
         readonly LoadProgress: {
@@ -1271,6 +1433,40 @@ export interface components {
             /** @description for a write or a sync */
             readonly answers_waiting: number;
             readonly failure: string | null;
+        };
+        /** @description A revocation that was made, and what it has ended. */
+        readonly MadeRevocation: {
+            /** @enum {string} */
+            readonly kind: "token" | "jti" | "subject";
+            readonly value: string;
+            readonly revoked_at_ms: number;
+            readonly issued_before_ms: number | null;
+            readonly expires_at_ms: number | null;
+            /** @description connections and waiting reads that were ended */
+            readonly ended: number;
+        };
+        /** @description A token that was made. `token` is its text: this is the only copy. */
+        readonly MadeToken: {
+            /**
+             * @description a token's ID, the middle of its text
+             * @example Zb3kq0VJm2aX
+             */
+            readonly id: string;
+            readonly grants: readonly components["schemas"]["Grant"][];
+            readonly label: string;
+            /** @description null for one of the settings */
+            readonly created_at: string | null;
+            /** @description the caller that has made it */
+            readonly created_by: string | null;
+            /** @description when it expires, RFC 3339; null if it never does */
+            readonly expires_at: string | null;
+            /**
+             * @description where it is kept
+             * @enum {string}
+             */
+            readonly source: "log" | "settings";
+            /** @description what is sent as `Authorization: Bearer <token>` */
+            readonly token: string;
         };
         /** @description What each stream got; `duplicate`: by an earlier request of the same key or chunk. */
         readonly ManyPublished: {
@@ -1318,6 +1514,13 @@ export interface components {
             readonly full: boolean;
         };
         /**
+         * @description What an entry keeps beside its fields. `traceparent` is the context of the span that published it, if
+         *     the gateway traces.
+         */
+        readonly Meta: {
+            readonly traceparent?: string;
+        };
+        /**
          * @description Entries to give back. The delivery count goes one back (`silent`), stays (`fail`) or becomes the
          *     largest number (`fatal`), unless `retry_count` sets it. `force` takes entries that are not pending, too.
          */
@@ -1363,15 +1566,37 @@ export interface components {
             readonly entries_added?: number | null;
             readonly max_deleted_id?: string | null;
         };
-        /** @description A stream to be there. What `retention` does not name has no limit. */
+        /** @description What to revoke: exactly one of `token`, `jti` and `subject`. */
+        readonly NewRevocation: {
+            /** @description the ID of a static token */
+            readonly token?: string | null;
+            /** @description the claim `jti` of one JWT */
+            readonly jti?: string | null;
+            /** @description the claim `sub` of JWTs; or the `created_by` of tokens */
+            readonly subject?: string | null;
+            /** @description of a subject: what was issued (`iat`) before this Unix time; by default now */
+            readonly issued_before_ms?: number | null;
+            /** @description when all of it has expired by itself, Unix time: the revocation is forgotten then */
+            readonly expires_at_ms?: number | null;
+        };
+        /**
+         * @description A stream to be there. What `retention` does not name has no limit. A lifetime that is not named stays;
+         *     null ends it.
+         */
         readonly NewStream: {
             readonly retention?: components["schemas"]["Retention"];
+            /** @description when the stream is removed */
+            readonly expires_at?: string | null;
+            /** @description milliseconds from now, instead of `expires_at` */
+            readonly expires_in_ms?: number | null;
         };
-        /** @description What became of a command: `result` in the shapes of RESP2, or `error`, Redis's sentence. */
-        readonly Outcome: {
-            /** Result */
-            readonly result?: unknown;
-            readonly error?: string;
+        /** @description A token to make. It may do what any one of its grants allows. */
+        readonly NewToken: {
+            readonly grants: readonly components["schemas"]["Grant"][];
+            /** @description what it is for; `` by default */
+            readonly label?: string;
+            /** @description for how long it is good; without it for as long as the caller's token is */
+            readonly expires_in_ms?: number | null;
         };
         /** @description Entries, and where to go on: `after=<next>`, in reverse `end=(<next>`. */
         readonly Page: {
@@ -1533,6 +1758,19 @@ export interface components {
             /** @description keep what lies above `archived_up_to` */
             readonly keep_unarchived?: boolean;
         };
+        /** @description A revocation. Times are Unix times; null where it has none. */
+        readonly RevocationInfo: {
+            /** @enum {string} */
+            readonly kind: "token" | "jti" | "subject";
+            readonly value: string;
+            readonly revoked_at_ms: number;
+            readonly issued_before_ms: number | null;
+            readonly expires_at_ms: number | null;
+        };
+        /** @description Revocations, by kind and value. */
+        readonly RevocationPage: {
+            readonly revocations: readonly components["schemas"]["RevocationInfo"][];
+        };
         /** @description The last rewrite since the gateway started, or the one under way. Numbers are null until it is done. */
         readonly RewriteState: {
             /** @enum {string} */
@@ -1586,11 +1824,20 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly archived_up_to: string;
+            /**
+             * Format: date-time
+             * @description when it is removed
+             */
+            readonly expires_at: string | null;
             readonly memory_bytes: number;
         };
         /** @description What is named changes, all else stays. A limit of null goes. */
         readonly StreamChanges: {
             readonly retention?: components["schemas"]["Retention"];
+            /** @description when the stream is removed */
+            readonly expires_at?: string | null;
+            /** @description milliseconds from now, instead of `expires_at` */
+            readonly expires_in_ms?: number | null;
             /**
              * Format: entry-id
              * @description everything up to here is kept elsewhere
@@ -1642,6 +1889,11 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly archived_up_to: string;
+            /**
+             * Format: date-time
+             * @description when it is removed
+             */
+            readonly expires_at: string | null;
             readonly memory_bytes: number;
             readonly entries?: readonly components["schemas"]["Entry"][];
             readonly group_details?: readonly components["schemas"]["GroupDetails"][];
@@ -1727,6 +1979,31 @@ export interface components {
             /** @description milliseconds for which it can be used */
             readonly expires_in_ms: number;
         };
+        /** @description A token, without its text, which is not kept. */
+        readonly TokenInfo: {
+            /**
+             * @description a token's ID, the middle of its text
+             * @example Zb3kq0VJm2aX
+             */
+            readonly id: string;
+            readonly grants: readonly components["schemas"]["Grant"][];
+            readonly label: string;
+            /** @description null for one of the settings */
+            readonly created_at: string | null;
+            /** @description the caller that has made it */
+            readonly created_by: string | null;
+            /** @description when it expires, RFC 3339; null if it never does */
+            readonly expires_at: string | null;
+            /**
+             * @description where it is kept
+             * @enum {string}
+             */
+            readonly source: "log" | "settings";
+        };
+        /** @description Tokens, by ID. */
+        readonly TokenPage: {
+            readonly tokens: readonly components["schemas"]["TokenInfo"][];
+        };
         /** @description What went; `pending_affected` of them are pending in a group. `first_id` is the first one kept. */
         readonly Trimmed: {
             readonly deleted: number;
@@ -1763,6 +2040,18 @@ export interface components {
             readonly dry_run?: boolean;
             /** @description refuse to remove what a group has not finished; `false` by default */
             readonly guard?: boolean;
+        };
+        /**
+         * @description The same, and `missing`: what clients cannot have of this backend; empty for Weir's own log. Left out
+         *     while the gateway is not ready.
+         */
+        readonly Version: {
+            readonly name: string;
+            readonly version: string;
+            readonly links: {
+                readonly [key: string]: string;
+            };
+            readonly missing?: readonly string[];
         };
         /**
          * @description Entries as flat lists: both halves of each ID, unsigned 64-bit; `n` fields of each entry; and of every
@@ -1821,7 +2110,7 @@ export interface components {
              * @description stable: what programs look at
              * @enum {string}
              */
-            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_implemented" | "not_configured" | "starting" | "restarting" | "draining" | "storage_failed" | "storage_full" | "memory_full";
+            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_token" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_configured" | "starting" | "restarting" | "draining" | "storage_failed" | "storage_full" | "memory_full" | "backend_unavailable" | "not_replicated" | "not_supported_by_backend" | "cross_slot" | "quota_exceeded";
             /** @description for people */
             readonly detail: string;
             /** @description whether the same request may work later */
@@ -1829,7 +2118,7 @@ export interface components {
             readonly request_id: string;
             /** @description what Redis would have answered */
             readonly redis_error?: string;
-            readonly errors?: readonly components["schemas"]["Place"][];
+            readonly errors?: readonly components["schemas"]["InvalidValue"][];
         } & {
             readonly [key: string]: unknown;
         };
@@ -1877,7 +2166,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["About"];
+                    readonly "application/json": components["schemas"]["Version"];
                 };
             };
         };
@@ -1966,7 +2255,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["Outcome"];
+                    readonly "application/json": components["schemas"]["CommandResult"];
                 };
             };
         };
@@ -1995,7 +2284,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": readonly components["schemas"]["Outcome"][];
+                    readonly "application/json": readonly components["schemas"]["CommandResult"][];
                 };
             };
         };
@@ -2024,7 +2313,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": readonly components["schemas"]["Outcome"][];
+                    readonly "application/json": readonly components["schemas"]["CommandResult"][];
                 };
             };
         };
@@ -2094,6 +2383,8 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
+                /** @description change nothing unless the stream's ETag is one of these; `*` is any */
+                readonly "If-Match"?: string;
                 /** @description `durability=fsync`: the answer leaves when the change is on disk */
                 readonly Prefer?: string;
             };
@@ -3142,7 +3433,7 @@ export interface operations {
             };
         };
     };
-    readonly buryEntries: {
+    readonly deadLetterEntries: {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
@@ -3159,7 +3450,7 @@ export interface operations {
         };
         readonly requestBody: {
             readonly content: {
-                readonly "application/json": components["schemas"]["Burial"];
+                readonly "application/json": components["schemas"]["DeadLettering"];
             };
         };
         readonly responses: {
@@ -3169,7 +3460,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["BuriedEntries"];
+                    readonly "application/json": components["schemas"]["DeadLetteredEntries"];
                 };
             };
         };
@@ -3372,6 +3663,160 @@ export interface operations {
                 };
                 content: {
                     readonly "application/json": components["schemas"]["Ticket"];
+                };
+            };
+        };
+    };
+    readonly listTokens: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["TokenPage"];
+                };
+            };
+        };
+    };
+    readonly createToken: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly requestBody: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["NewToken"];
+            };
+        };
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["MadeToken"];
+                };
+            };
+        };
+    };
+    readonly getToken: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path: {
+                /** @description a token's ID, the middle of its text */
+                readonly token: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["TokenInfo"];
+                };
+            };
+        };
+    };
+    readonly deleteToken: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path: {
+                /** @description a token's ID, the middle of its text */
+                readonly token: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": null;
+                };
+            };
+        };
+    };
+    readonly getCaller: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Caller"];
+                };
+            };
+        };
+    };
+    readonly listRevocations: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["RevocationPage"];
+                };
+            };
+        };
+    };
+    readonly createRevocation: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly requestBody: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["NewRevocation"];
+            };
+        };
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["MadeRevocation"];
                 };
             };
         };

@@ -1,0 +1,192 @@
+"""Metrics, in the text form of Prometheus or of OpenMetrics.
+
+on the loop   counts are copied, streams that `metrics_streams` names are measured, some in each turn
+in a thread   names are matched, free room on the disk is looked up, the text is written
+"""
+
+import asyncio
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from app.auth import Action
+from app.gateway import Gateway
+from app.http import media
+from app.http.operations.binder import RequestParameter
+from app.http.operations.router import Router
+from app.http.responses import Response
+from app.metrics.families import Figures
+from app.metrics.report import Report
+from app.version import VERSION
+from engine import EngineError, EngineProtocol
+from engine.cluster import BackendFigures
+from engine.commands import ListStreams, MeasureStreams
+from engine.replies import GroupMeasure, Listing, Measured, StreamMeasure
+
+router: Final = Router("gateway")
+
+# What Prometheus keeps for each series is not free; an alert about one stream needs a few.
+STREAM_SERIES_MAX: Final = 1_000
+_SERIES_OF_STREAM: Final = 2
+_SERIES_OF_GROUP: Final = 4
+# Streams measured in one turn: each takes some microseconds, and each of its groups as many.
+_STREAMS_PER_TURN: Final = 50
+
+_PLAIN: Final = "text/plain"
+_OPENMETRICS: Final = "application/openmetrics-text"
+_VERSIONS: Final = {_PLAIN: "0.0.4", _OPENMETRICS: "1.0.0"}
+
+
+@router.get("/metrics", Action.READ, hidden=True, central=True)
+async def get_metrics(request: RequestParameter) -> Response:
+    """Show the metrics. They are about all streams, so they need `read` on `*`."""
+    form = media.accepted(request.headers.get(b"accept", b""), (_PLAIN, _OPENMETRICS))
+    text = await write(request.gateway, openmetrics=form == _OPENMETRICS)
+    kind = f"{form}; version={_VERSIONS[form]}; charset=utf-8"
+    return Response(200, text, media_type=kind.encode())
+
+
+async def write(gateway: Gateway, *, openmetrics: bool) -> bytes:
+    """The metrics of now. Raises `starting`, `restarting`, `draining`."""
+    figures = Figures()
+    fronts = await gateway.processes.reports()
+    report = gateway.report().with_all(fronts)
+    _add_report(figures, report)
+    figures.add("weir_fronts", gateway.settings.fronts, "wanted")
+    figures.add("weir_fronts", sum(front.is_up for front in fronts), "up")
+    _add_gateway(figures, gateway, report.failing)
+    _add_engine(figures, gateway.engine)
+    if gateway.backend is not None:
+        _add_backend(figures, gateway.backend)
+    if gateway.measured_streams.is_wanted:
+        await _StreamFigures(figures, gateway).add(gateway.engine)
+    return await asyncio.to_thread(_write, figures, gateway.settings.data, openmetrics=openmetrics)
+
+
+def _write(figures: Figures, data: Path, *, openmetrics: bool) -> bytes:
+    try:
+        disk = os.statvfs(data)
+    except OSError:
+        # In memory, or gone: `weir_log_failed` shows that.
+        pass
+    else:
+        figures.add("weir_disk_free_bytes", disk.f_bavail * disk.f_frsize)
+        figures.add("weir_disk_size_bytes", disk.f_blocks * disk.f_frsize)
+    return figures.text(openmetrics=openmetrics)
+
+
+def _add_report(figures: Figures, report: Report) -> None:
+    for route, status, count in report.requests:
+        figures.add("weir_requests_total", count, route, str(status))
+    figures.add("weir_request_seconds", report.seconds.histogram)
+    for code, count in report.rejected.items():
+        figures.add("weir_rejected_total", count, code)
+    for api, count in report.delivered.items():
+        figures.add("weir_entries_delivered_total", count, api)
+    for door, count in report.connections.items():
+        figures.add("weir_connections", count, door)
+    figures.add("weir_loop_lag_seconds", report.loop_lag.histogram)
+
+
+def _add_gateway(figures: Figures, gateway: Gateway, failing: Sequence[str]) -> None:
+    figures.add("weir_dead_letters_total", gateway.dead_letters.total)
+    for what in gateway.failures():
+        figures.add("weir_failing", what in failing, what)
+    figures.add("weir_build_info", 1, VERSION, platform.python_version())
+
+
+def _add_engine(figures: Figures, engine: EngineProtocol) -> None:
+    memory = engine.memory
+    figures.add("weir_entries_published_total", engine.appended)
+    figures.add("weir_streams", engine.streams)
+    figures.add("weir_blocked_reads", engine.waiting)
+    if (log := engine.log_figures()) is not None:
+        figures.add("weir_log_bytes", log.bytes)
+        figures.add("weir_log_sync_seconds", engine.sync_seconds.copy())
+        figures.add("weir_log_answers_waiting", log.answers_waiting)
+        figures.add("weir_log_failed", log.failure is not None)
+    for kind, size in (
+        ("used", memory.used_bytes),
+        ("data", memory.estimated_bytes),
+        ("resident", memory.resident_bytes),
+    ):
+        figures.add("weir_memory_bytes", size, kind)
+    if memory.bytes_max is not None:
+        figures.add("weir_memory_limit_bytes", memory.bytes_max)
+
+
+def _add_backend(figures: Figures, backend: BackendFigures) -> None:
+    for lane, outcomes in backend.requests.items():
+        for outcome, count in outcomes.items():
+            figures.add("weir_backend_requests_total", count, lane, outcome)
+        figures.add("weir_backend_request_seconds", backend.seconds[lane].copy(), lane)
+        figures.add("weir_backend_requests_in_flight", backend.in_flight[lane], lane)
+    for reason, count in backend.repeats.items():
+        figures.add("weir_backend_repeats_total", count, reason)
+    figures.add("weir_backend_wait_seconds", backend.wait_seconds.copy())
+    figures.add("weir_backend_connections", backend.connections_wanted, "wanted")
+    figures.add("weir_backend_connections", backend.connections_up, "up")
+    figures.add("weir_backend_connections_lost_total", backend.connections_lost)
+    for reason, count in backend.wakes.items():
+        figures.add("weir_backend_wakes_total", count, reason)
+
+
+class _StreamFigures:
+    """Adds the figures of the streams that `metrics_streams` names, as far as there is room for series."""
+
+    def __init__(self, figures: Figures, gateway: Gateway) -> None:
+        self._figures = figures
+        self._names = gateway.measured_streams
+        self._dead = gateway.dead_letters.by_group
+        self._left = STREAM_SERIES_MAX
+
+    async def add(self, engine: EngineProtocol) -> None:
+        """Add them, some in each turn."""
+        names, left_out = await self._find(engine), 0
+        for at in range(0, len(names), _STREAMS_PER_TURN):
+            if self._left < _SERIES_OF_STREAM:
+                left_out += len(names) - at
+                break
+            some = names[at : at + _STREAMS_PER_TURN]
+            command = MeasureStreams(streams=some, groups_max=self._left // _SERIES_OF_GROUP)
+            measured = await engine.execute(command)
+            assert isinstance(measured, Measured), "that is its reply"
+            left_out += sum([not self._add_stream(one) for one in measured.streams])
+        self._figures.add("weir_metrics_streams_left_out", left_out)
+
+    async def _find(self, engine: EngineProtocol) -> Sequence[str]:
+        """The names of these streams, in order; once the log has failed, those of before."""
+        try:
+            listing = await engine.execute(ListStreams())
+        except EngineError:
+            return self._names.selected
+        assert isinstance(listing, Listing), "that is its reply"
+        await asyncio.to_thread(self._names.select, listing.names)
+        return self._names.selected
+
+    def _add_stream(self, one: StreamMeasure) -> bool:
+        """Add what there is room for; whether that is all of it."""
+        if not self._has_room(_SERIES_OF_STREAM):
+            return False
+        self._figures.add("weir_stream_length", one.length, one.name)
+        self._figures.add("weir_stream_bytes", one.bytes, one.name)
+        return all(self._add_group(one.name, group) for group in one.groups) and not one.groups_left_out
+
+    def _add_group(self, stream: str, group: GroupMeasure) -> bool:
+        if not self._has_room(_SERIES_OF_GROUP):
+            return False
+        add, labels = self._figures.add, (stream, group.name)
+        if group.lag is not None:
+            add("weir_group_lag", group.lag, *labels)
+        add("weir_group_pending", group.pending, *labels)
+        add("weir_group_oldest_pending_seconds", group.oldest_pending_ms / 1000, *labels)
+        add("weir_group_dead_letters_total", self._dead.get(labels, 0), *labels)
+        return True
+
+    def _has_room(self, series: int) -> bool:
+        """Take room for this number of series; whether there is enough."""
+        has_room = self._left >= series
+        self._left -= series * has_room
+        return has_room

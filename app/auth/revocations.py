@@ -1,0 +1,164 @@
+"""Revocations: which tokens are accepted no more, although they are well-formed, signed and not expired.
+
+Knows: what a revocation names, and how long it has to be kept. Must never know: where it is kept, sessions.
+
+    token    one static token, by its ID
+    jti      one JWT, by its claim `jti`
+    subject  what was issued to a subject before `issued_before`: JWTs by `sub` and `iat`, and static tokens
+             that this caller has made, or that were made with one of those
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from hashlib import sha256
+from typing import Annotated, Final, Literal, NamedTuple
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+from app.auth.tokens import Token
+
+REVOCATIONS_MAX: Final = 10_000
+VALUE_CHARS_MAX: Final = 512
+# Of the name of a caller, which stands in logs.
+_NAME_CHARS_MAX: Final = 100
+
+Kind = Literal["token", "jti", "subject"]
+Key = tuple[Kind, str]
+
+
+class JwtIdentity(NamedTuple):
+    """What of a JWT a revocation may name; None for a claim that it does not have."""
+
+    id: str | None
+    subject: str | None
+    issued_s: float | None
+
+    def name(self, text: str) -> str:
+        """Whose JWT it is, `text` in full: no two subjects have the same name. Without a subject each JWT has
+        its own.
+        """
+        if self.subject is not None:
+            return _of_subject(self.subject)
+        if self.id is not None:
+            return _short(f"jwt-id:{self.id}")
+        return f"jwt-hash:{sha256(text.encode()).hexdigest()}"
+
+
+def _of_subject(subject: str) -> str:
+    """The name of callers with JWTs of this subject."""
+    return _short(f"jwt:{subject}")
+
+
+def _short(name: str) -> str:
+    # Those with a digest have the full length, so no other one can look like one.
+    if len(name) < _NAME_CHARS_MAX:
+        return name
+    digest = sha256(name.encode(errors="surrogatepass")).hexdigest()
+    return f"{name[: _NAME_CHARS_MAX - len(digest) - 1]}~{digest}"
+
+
+class Revocation(BaseModel):
+    """One revocation. After `expires_at` what it names has expired by itself, and it is forgotten."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    value: Annotated[str, Field(min_length=1, max_length=VALUE_CHARS_MAX)]
+    revoked_at: AwareDatetime
+    issued_before: AwareDatetime | None = None
+    expires_at: AwareDatetime | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "Revocation":
+        if (self.kind == "subject") != (self.issued_before is not None):
+            raise ValueError("issued_before goes with a subject, and with nothing else")
+        return self
+
+    @property
+    def key(self) -> Key:
+        """What distinguishes it from others."""
+        return self.kind, self.value
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether it may be forgotten."""
+        return self.expires_at is not None and self.expires_at.timestamp() <= now_s
+
+
+class Revocations:
+    """All revocations of a gateway."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, Revocation] = {}
+        # Those of subjects, by the names that callers with their JWTs have.
+        self._callers: dict[str, Revocation] = {}
+
+    def __iter__(self) -> Iterator[Revocation]:
+        return iter(self._known.values())
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._known
+
+    def get(self, key: Key) -> Revocation:
+        """The revocation of this key, which is known."""
+        return self._known[key]
+
+    def add(self, revocations: Iterable[Revocation]) -> None:
+        """Know these too. Of two about the same the one that revokes more counts."""
+        for one in revocations:
+            before = self._known.get(one.key)
+            known = self._known[one.key] = one if before is None else _wider(before, one)
+            if one.kind == "subject":
+                self._callers[_of_subject(one.value)] = known
+
+    def forget(self, now_s: float, count_max: int) -> list[Revocation]:
+        """Forget those that are over, at most `count_max`. Returns them."""
+        over = [one for one in self if one.is_over(now_s)][:count_max]
+        for one in over:
+            del self._known[one.key]
+            self._callers.pop(_of_subject(one.value), None)
+        return over
+
+    def has_token(self, token: Token) -> bool:
+        """Whether a static token is revoked."""
+        if not self._known:
+            return False
+        return ("token", token.id) in self._known or any(
+            _is_before(making.at.timestamp(), found)
+            for making in token.makings
+            for found in (self._known.get(("subject", making.by)), self._callers.get(making.by))
+        )
+
+    def has_jwt(self, jwt: JwtIdentity) -> bool:
+        """Whether a JWT is revoked."""
+        if not self._known:
+            return False
+        if jwt.id is not None and ("jti", jwt.id) in self._known:
+            return True
+        found = None if jwt.subject is None else self._known.get(("subject", jwt.subject))
+        return _is_before(jwt.issued_s, found)
+
+
+def _is_before(issued_s: float | None, found: Revocation | None) -> bool:
+    """Whether a subject's revocation is about what was issued then; without a time it may be from any."""
+    if found is None:
+        return False
+    assert found.issued_before is not None, "a subject has it"
+    return issued_s is None or issued_s < found.issued_before.timestamp()
+
+
+def _wider(one: Revocation, other: Revocation) -> Revocation:
+    """The union of two revocations of the same key."""
+    ends = one.expires_at, other.expires_at
+    return one.model_copy(
+        update={
+            "issued_before": _latest(one.issued_before, other.issued_before),
+            "expires_at": None if None in ends else _latest(*ends),
+        }
+    )
+
+
+def _latest(one: datetime | None, other: datetime | None) -> datetime | None:
+    return max(one, other) if one is not None and other is not None else one or other

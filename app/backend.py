@@ -1,0 +1,72 @@
+"""The backend that the settings name: its addresses, how it is reached, what its writes promise.
+
+Knows: the forms of its URL, which `settings` has checked. Must never know: what is sent there.
+"""
+
+import re
+import ssl
+from typing import Final
+
+from app.settings import Settings, SettingsError, read_named_file
+from engine.cluster import (
+    Address,
+    BackendDurability,
+    ClusterTopology,
+    SentinelTopology,
+    ServerAccess,
+    Standalone,
+    Topology,
+    parse_durability,
+)
+
+# The ports of a server and of a Sentinel whose URL names none.
+_PORT: Final = 6379
+_SENTINEL_PORT: Final = 26_379
+_SERVER: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?")
+
+
+def read_access(settings: Settings) -> ServerAccess:
+    """How the backend is reached. Reads files: raises SettingsError."""
+    scheme, _, rest = settings.backend.partition("://")
+    is_encrypted = scheme.startswith("rediss")
+    tls = _trust(settings.backend_ca) if is_encrypted else None
+    database = int(rest.partition("/")[2] or 0) if scheme in {"redis", "rediss"} else 0
+    password = read_named_file(settings, "backend_password_file") if settings.backend_password_file else ""
+    return ServerAccess(settings.backend_user, password, tls, database)
+
+
+def _trust(authorities: str) -> ssl.SSLContext:
+    """TLS with these authorities, those of the system if it is empty."""
+    try:
+        return ssl.create_default_context(cafile=authorities or None)
+    except OSError as error:
+        raise SettingsError(f"backend_ca: {authorities}: {error.strerror or error}") from None
+
+
+def durability_of(settings: Settings) -> BackendDurability:
+    """What an answer to a write promises: more than one server has it where one may take another's place."""
+    has_many = "+cluster:" in settings.backend or "+sentinel:" in settings.backend
+    default = "replicated:1" if has_many else "memory"
+    return parse_durability(settings.backend_durability or default)
+
+
+def make_topology(settings: Settings, access: ServerAccess) -> Topology:
+    """The servers of the backend. Raises ValueError."""
+    scheme, _, rest = settings.backend.partition("://")
+    timeout_s, durability = settings.backend_timeout_ms / 1000, durability_of(settings)
+    if scheme == "redis+unix":
+        return Standalone(Address(path=rest), access, timeout_s, durability)
+    servers, _, path = rest.partition("/")
+    port = _SENTINEL_PORT if scheme.endswith("+sentinel") else _PORT
+    addresses = [_address(one, port) for one in servers.split(",")]
+    if scheme.endswith("+cluster"):
+        return ClusterTopology(addresses, access, timeout_s, durability)
+    if scheme.endswith("+sentinel"):
+        return SentinelTopology(addresses, path, access, timeout_s, durability)
+    return Standalone(addresses[0], access, timeout_s, durability)
+
+
+def _address(text: str, default_port: int) -> Address:
+    found = _SERVER.fullmatch(text)
+    assert found is not None, "the settings have checked it"
+    return Address(found["v6"] or found["host"], int(found["port"] or default_port))

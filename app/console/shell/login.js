@@ -1,0 +1,75 @@
+/*
+ * Who uses the page: asks for a token where the gateway wants one, and hides what it does not allow.
+ *
+ * Knows: the caller's grants. Must never know: streams; where the token is sent. The token stays in memory: a reload
+ * forgets it, and no storage of the browser ever has it.
+ */
+
+import * as api from "../shared/api.js";
+import { ask } from "../shared/dialogs.js";
+import { button, setText } from "../shared/dom.js";
+
+/** @typedef {import("../shared/api.js").Caller} Caller */
+
+const ACTIONS = ["read", "write", "consume", "manage", "admin"];
+const UNAUTHENTICATED = 401;
+
+/** Fires `enter` when the caller is known. */
+export class Login extends EventTarget {
+  /** @param {Element} header gets a button that logs in or out */
+  constructor(header) {
+    super();
+    this.isEntered = false;
+    this.button = button("Log in", () => (this.isEntered ? location.reload() : this.ask()), { hidden: true });
+    header.append(this.button);
+  }
+
+  /** Find out who the caller is, and ask for a token where one is needed. */
+  async begin() {
+    try {
+      this.enter(await api.getCaller());
+    } catch (error) {
+      if (!(error instanceof api.ApiError) || error.status !== UNAUTHENTICATED) throw error;
+      this.button.hidden = false;
+      await this.ask();
+    }
+  }
+
+  /** Ask for a token until one is right, or the dialog is cancelled. */
+  async ask() {
+    await ask({
+      title: "Log in",
+      text: "This gateway wants a token. It stays in this page until you log out or reload.",
+      fields: [{ name: "token", label: "Token", type: "password", required: true }],
+      submit: "Log in",
+      work: async ({ token }) => {
+        api.setToken((token ?? "").trim());
+        try {
+          const caller = await api.getCaller();
+          this.enter(caller);
+          return `Logged in as ${caller.name}`;
+        } catch (error) {
+          api.setToken("");
+          throw error;
+        }
+      },
+    });
+  }
+
+  /** @param {Caller} caller */
+  enter(caller) {
+    const allowed = new Set(caller.grants.flatMap((grant) => grant.actions));
+    document.documentElement.dataset.denied = ACTIONS.filter((action) => !allowed.has(action)).join(" ");
+    this.isEntered = true;
+    this.button.hidden = api.getToken() === "";
+    setText(this.button, "Log out");
+    this.button.title = describe(caller);
+    this.dispatchEvent(new Event("enter"));
+  }
+}
+
+/** What the caller may do, a line for each grant. @param {Caller} caller */
+function describe({ name, grants, expires_at }) {
+  const lines = grants.map(({ actions, streams }) => `${actions.join(", ")}: ${streams}`);
+  return [name, ...lines, expires_at === null ? "" : `until ${expires_at}`].filter((line) => line !== "").join("\n");
+}

@@ -1,0 +1,206 @@
+"""One front, as the engine's process serves it.
+
+Knows: which member of `EngineProtocol` each message calls, which reads of the front wait.
+Must never know: sockets, HTTP.
+
+When a front's connection ends, what was read for it is given back: its clients are gone too.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from app.fronts.calls import Calls, Handler
+from app.fronts.codec import codec_of
+from app.fronts.figures import EngineFigures
+from app.fronts.link import Message, ProcessLink
+from app.fronts.messages import (
+    MessageKind,
+    pack_refusal,
+    pack_replies,
+    unpack_command,
+    unpack_commands,
+    unpack_quotas,
+)
+from app.live import in_flight
+from app.live.in_flight import ConsumerKey
+from app.live.leases import ConsumerLease, ConsumerLeases
+from engine import EngineError, EngineProtocol, errors
+from engine.commands import BlockingCommand, Command, XReadGroup
+from engine.replies import Reply
+
+_FIGURES_INTERVAL_S: Final = 0.25
+
+Replies = Sequence[Reply | EngineError]
+_pack_figures = codec_of(EngineFigures).pack
+
+
+class EnginePort:
+    """Runs a front's commands in `engine`. `link` is connected with `receive` and `lose`."""
+
+    def __init__(
+        self,
+        engine: EngineProtocol,
+        leases: ConsumerLeases,
+        handlers: Mapping[str, Handler],
+        failing: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self.link: Final = ProcessLink(self.receive, self.lose)
+        self.calls: Final = Calls(self.link, handlers)
+        self._engine = engine
+        self._leases = leases
+        # Called at the end of the connection.
+        self.on_lost: Callable[[EnginePort], None] = lambda _: None
+        # Those of this front, by its numbers.
+        self._held: dict[int, ConsumerLease] = {}
+        self._loop = asyncio.get_running_loop()
+        # Reads that wait: what ends each, and the task of those that have one.
+        self._untils: dict[int, asyncio.Future[None]] = {}
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._failing = failing
+        self._reported: tuple[EngineFigures, Sequence[str]] | None = None
+        self._reporting: asyncio.TimerHandle | None = None
+        self._handlers: dict[int, Callable[..., None]] = {
+            MessageKind.EXECUTE: self._execute,
+            MessageKind.TRANSACTION: self._transact,
+            MessageKind.SUBMIT: self._submit,
+            MessageKind.SUBMIT_EACH: self._submit_each,
+            MessageKind.READ: self._read,
+            MessageKind.END: self._end,
+            MessageKind.CANCEL: self._cancel,
+            MessageKind.LEASE: self._lease,
+            MessageKind.LEFT: self._leave,
+        }
+
+    def welcome(self) -> None:
+        """Let the front use the engine from now on."""
+        found = self._reported = EngineFigures.of(self._engine), self._failing()
+        self.link.send(MessageKind.WELCOME, 0, [self._engine.fsync, _pack_figures(found[0]), found[1]])
+        self._reporting = self._loop.call_later(_FIGURES_INTERVAL_S, self._report)
+
+    def receive(self, message: Message) -> None:
+        """Handle a message of the front."""
+        if self.calls.receive(message):
+            return
+        kind, number, *parts = message
+        try:
+            self._handlers[kind](number, *parts)
+        except Exception as error:  # noqa: BLE001 - the front gets an answer in any case
+            self._loop.call_exception_handler({"message": "a front's message failed", "exception": error})
+            self._refuse(number, errors.internal())
+
+    def lose(self) -> None:
+        """The front is gone: end what it waits for."""
+        if self._reporting is not None:
+            self._reporting.cancel()
+        self.calls.lose()
+        self.on_lost(self)
+        for until in list(self._untils.values()):
+            _resolve(until)
+        for number in list(self._held):
+            self._leave(number)
+
+    def close(self) -> None:
+        """End the connection."""
+        self.link.close()
+
+    # --- commands -------------------------------------------------------------------------------------------
+
+    def _execute(self, number: int, packed: Any, synced: bool, quotas: Any) -> None:  # noqa: ANN401, FBT001 - a message
+        command = unpack_command(packed)
+        if isinstance(command, BlockingCommand) and command.block_ms is not None:
+            until = self._untils[number] = self._loop.create_future()
+            waiting = self._engine.execute(command, synced=synced, until=until, quotas=unpack_quotas(quotas))
+            self._run(number, _in_list(waiting), command)
+        else:
+            answer = partial(self._reply, number, command)
+            self._engine.submit([command], answer, synced=synced, quotas=unpack_quotas(quotas))
+
+    def _transact(self, number: int, packed: Any, synced: bool, quotas: Any) -> None:  # noqa: ANN401, FBT001 - a message
+        commands = unpack_commands(packed)
+        running = self._engine.transaction(commands, synced=synced, quotas=unpack_quotas(quotas))
+        self._run(number, running, None)
+
+    def _submit(self, number: int, packed: Any, synced: bool, quotas: Any) -> None:  # noqa: ANN401, FBT001 - a message
+        answer = partial(self._reply, number, None)
+        self._engine.submit(unpack_commands(packed), answer, synced=synced, quotas=unpack_quotas(quotas))
+
+    def _submit_each(self, number: int, packed: Any, quotas: Any) -> None:  # noqa: ANN401 - a message
+        answer = partial(self._reply, number, None)
+        self._engine.submit_each(unpack_commands(packed), answer, unpack_quotas(quotas))
+
+    def _read(self, number: int, packed: Any, going_on: bool) -> None:  # noqa: ANN401, FBT001 - a message
+        command = unpack_command(packed)
+        assert isinstance(command, XReadGroup), "only these are read so"
+        until = self._untils[number] = self._loop.create_future()
+        self._engine.read(command, partial(self._reply, number, command), until, going_on=going_on)
+
+    def _end(self, number: int) -> None:
+        if number in self._untils:
+            _resolve(self._untils[number])
+
+    def _cancel(self, number: int) -> None:
+        if number in self._tasks:
+            self._tasks[number].cancel()
+
+    def _run(self, number: int, work: Any, command: Command | None) -> None:  # noqa: ANN401 - a coroutine
+        """Reply when `work` is done."""
+        task = self._tasks[number] = self._loop.create_task(work)
+        task.add_done_callback(partial(self._ran, number, command))
+
+    def _ran(self, number: int, command: Command | None, task: "asyncio.Task[Replies]") -> None:
+        del self._tasks[number]
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            self._reply(number, command, [None])
+        elif isinstance(error, EngineError):
+            self._untils.pop(number, None)
+            self._refuse(number, error)
+        elif error is not None:
+            self._loop.call_exception_handler({"message": "a front's command failed", "exception": error})
+            self._refuse(number, errors.internal())
+        else:
+            self._reply(number, command, task.result())
+
+    def _reply(self, number: int, command: Command | None, replies: Replies) -> None:
+        self._untils.pop(number, None)
+        if not self.link.is_lost:
+            self.link.send(MessageKind.REPLIES, number, pack_replies(replies))
+        elif isinstance(command, XReadGroup) and not isinstance(replies[0], EngineError):
+            for one in in_flight.give_back(command, replies[0]):
+                self._engine.submit([one], lambda _: None)
+
+    def _refuse(self, number: int, error: EngineError) -> None:
+        """Refuse all that was asked for under this number."""
+        self.link.send(MessageKind.REFUSED, number, pack_refusal(error))
+
+    # --- leases ---------------------------------------------------------------------------------------------
+
+    def _lease(self, number: int, key: Sequence[str]) -> None:
+        lease = self._leases.acquire(
+            ConsumerKey(*key), partial(self.link.send, MessageKind.REPLACED, number, None)
+        )
+        self._held[number] = lease
+        lease.alone.add_done_callback(lambda _: self.link.send(MessageKind.ALONE, number, None))
+
+    def _leave(self, number: int) -> None:
+        self._held.pop(number).leave()
+
+    # --- figures --------------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        figures, failing = found = EngineFigures.of(self._engine), self._failing()
+        if found != self._reported:
+            self._reported = found
+            self.link.send(MessageKind.FIGURES, 0, [_pack_figures(figures), failing])
+        self._reporting = self._loop.call_later(_FIGURES_INTERVAL_S, self._report)
+
+
+async def _in_list(work: Any) -> Replies:  # noqa: ANN401 - a coroutine
+    return [await work]
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,79 @@
+"""Operations that a front forwards to the engine's process, with the caller that it has authorised.
+
+Knows: how a request, its caller and its response are carried. Must never know: single operations.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
+from app.auth.principal import Packed, pack_principal, unpack_principal
+from app.gateway import Gateway
+from app.http.operations.operation import Operation
+from app.http.requests import STRANGER, Request
+from app.http.responses import Response
+
+
+async def pack_request(request: Request) -> Packed:
+    """A request as it is carried, with its whole body. Raises as `Request.body`."""
+    scope, state = request.scope, request.scope["state"]
+    certificate: ClientCertificate | None = state.get(CERTIFICATE_STATE)
+    return [
+        scope["method"],
+        scope["raw_path"],
+        request.query,
+        list(scope["headers"]),
+        scope.get("client"),
+        request.request_id,
+        request.is_stranger,
+        None if certificate is None else (certificate.identities, certificate.expires_s),
+        dict(request.names),
+        pack_principal(request.principal),
+        await request.body(),
+    ]
+
+
+def pack_response(response: Response) -> Packed:
+    """A response as it is carried."""
+    return [response.status_code, bytes(response.body), response.raw_headers, response.code]
+
+
+def unpack_response(packed: Packed) -> Response:
+    """A response that was carried."""
+    status, body, headers, code = packed
+    # Its headers have type and length already.
+    response = Response(204, body)
+    response.status_code, response.code = status, code
+    response.raw_headers = [(name, value) for name, value in headers]
+    return response
+
+
+class Operations:
+    """Runs what fronts forward, by the labels of the operations."""
+
+    def __init__(self, gateway: Gateway, operations: Mapping[str, Operation]) -> None:
+        self._gateway = gateway
+        self._operations = operations
+
+    async def run(self, label: str, packed: Packed) -> Packed:
+        """Run one. Raises nothing."""
+        method, path, query, headers, client, request_id, stranger, certificate, names, caller, body = packed
+        state: dict[str, Any] = {"request_id": request_id, **({STRANGER: True} if stranger else {})}
+        if certificate is not None:
+            state[CERTIFICATE_STATE] = ClientCertificate(tuple(certificate[0]), certificate[1])
+        scope = {
+            "type": "http",
+            "method": method,
+            "raw_path": path,
+            "query_string": query,
+            "headers": [(name, value) for name, value in headers],
+            "client": None if client is None else tuple(client),
+            "state": state,
+        }
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        request = Request(self._gateway, scope, receive, names)
+        request.principal = unpack_principal(caller)
+        return pack_response(await self._operations[label].run(request))

@@ -1,0 +1,104 @@
+"""The messages between the processes: lists that begin with their kind and a number.
+
+Knows: the kinds, and how commands, quotas, replies and refusals stand in them.
+Must never know: sockets, who sends what when.
+
+The numbers of a front's requests are its own. Both ends run the same code: nothing here has versions.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Final, Union
+
+from app.auth.grants import quota_of
+from app.fronts.codec import codec_of
+from engine import EngineError, Quota
+from engine import commands as known
+from engine.commands import BlockingCommand, Command, ExpireStreams, Maintain, StreamCommand
+from engine.replies import Reply
+
+# Patterns of grants that are in use, each compiled once.
+_QUOTAS_MAX: Final = 4_096
+
+
+class MessageKind(IntEnum):
+    """The kinds of messages, with what follows the number."""
+
+    # From a front to the engine's process.
+    EXECUTE = 1  # command, synced, quotas
+    TRANSACTION = 2  # commands, synced, quotas
+    SUBMIT = 3  # commands, synced, quotas
+    SUBMIT_EACH = 4  # commands, quotas
+    READ = 5  # command, going on
+    END = 6  # the read of this number, as its time would
+    CANCEL = 7  # the read of this number, as if it had never been
+    LEASE = 8  # stream, group and name of the consumer
+    LEFT = 9  # the reader with the lease of this number has left
+    # From the engine's process to a front.
+    REPLIES = 16  # replies
+    REFUSED = 17  # a refusal in the place of all replies
+    WELCOME = 18  # policy of syncs, figures, what is failing: the engine may be used
+    FIGURES = 19  # figures, what is failing
+    ALONE = 20  # the reader with the lease of this number is the only one of its consumer
+    REPLACED = 21  # another reader takes over from the one with the lease of this number
+    # Both ways; each end has numbers of its own.
+    CALL = 32  # name, arguments
+    RESULT = 33  # result, refusal
+
+
+# The engine runs these itself; one of them holds a function.
+ENGINE_ONLY: Final = frozenset({Maintain, ExpireStreams})
+_ABSTRACT: Final = frozenset({Command, StreamCommand, BlockingCommand})
+_EVERY: Final = [
+    kind for kind in vars(known).values() if isinstance(kind, type) and issubclass(kind, Command)
+]
+COMMANDS: Final = tuple(kind for kind in _EVERY if kind not in ENGINE_ONLY | _ABSTRACT)
+
+pack_command, unpack_command = codec_of(Union[COMMANDS])  # noqa: UP007 - as many as there are
+_pack_reply, _unpack_reply = codec_of(Reply)
+
+
+def pack_commands(commands: Iterable[Command]) -> list[Any]:
+    """Commands as they are carried."""
+    return [pack_command(command) for command in commands]
+
+
+def unpack_commands(packed: Iterable[Any]) -> list[Command]:
+    """Commands that were carried."""
+    return [unpack_command(one) for one in packed]
+
+
+def pack_replies(replies: Iterable[Reply | EngineError]) -> list[Any]:
+    """Replies as they are carried; refusals are the only ones that are mappings."""
+    return [pack_refusal(one) if isinstance(one, EngineError) else _pack_reply(one) for one in replies]
+
+
+def unpack_replies(packed: Iterable[Any]) -> list[Reply | EngineError]:
+    """Replies that were carried."""
+    return [unpack_refusal(one) if type(one) is dict else _unpack_reply(one) for one in packed]
+
+
+def pack_refusal(error: EngineError) -> dict[str, Any]:
+    """A refusal as it is carried."""
+    return {"code": error.code, "redis": error.redis, "detail": error.detail, "members": error.members}
+
+
+def unpack_refusal(packed: dict[str, Any]) -> EngineError:
+    """A refusal that was carried."""
+    return EngineError(packed["code"], packed["redis"], packed["detail"], **packed["members"])
+
+
+def pack_quotas(quotas: Sequence[Quota]) -> list[Any]:
+    """Quotas as they are carried: by their patterns."""
+    return [(one.pattern, one.streams_max, one.bytes_max) for one in quotas]
+
+
+def unpack_quotas(packed: Iterable[Sequence[Any]]) -> list[Quota]:
+    """Quotas that were carried."""
+    return [_quota(*one) for one in packed]
+
+
+@lru_cache(_QUOTAS_MAX)
+def _quota(pattern: str, streams_max: int | None, bytes_max: int | None) -> Quota:
+    return quota_of(pattern, streams_max, bytes_max)

@@ -1,0 +1,298 @@
+"""A front's engine: sends every command to the engine's process and returns its reply.
+
+Knows: which requests have no reply yet, which of them wait for entries, what was last reported of the engine.
+Must never know: sockets, how the engine's process starts and ends.
+
+Replies come by callback; only `execute` and `transaction` have a future. When the connection ends, what has
+no reply is refused with `restarting`: it may or may not have been done.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from itertools import count
+from typing import Any
+
+from app.fronts.codec import codec_of
+from app.fronts.figures import EngineFigures, ReportedMemory, ReportedRewriting
+from app.fronts.link import Message, ProcessLink
+from app.fronts.messages import (
+    MessageKind,
+    pack_command,
+    pack_commands,
+    pack_quotas,
+    unpack_refusal,
+    unpack_replies,
+)
+from app.live import in_flight
+from engine import EngineError, Fsync, Histogram, LogFigures, Memory, Quota, Rewriting, errors
+from engine.commands import BlockingCommand, Command, XReadGroup
+from engine.replies import GroupRead, Planned, Reply, StreamsRead
+
+Replies = Sequence[Reply | EngineError]
+Done = Callable[[Replies], None]
+_unpack_figures = codec_of(EngineFigures).unpack
+
+
+class RemoteEngine:
+    """Sends commands over `link`, and is given its messages by `receive`. What it reports of the engine is up
+    to a quarter of a second old.
+    """
+
+    def __init__(self, link: ProcessLink, fsync: Fsync, figures: Message) -> None:
+        self.fsync: Fsync = fsync
+        self._link = link
+        self._loop = asyncio.get_running_loop()
+        self._numbers = count()
+        self._pending: dict[int, Done] = {}
+        # Those of them that wait for entries.
+        self._waiting: set[int] = set()
+        self._is_draining = False
+        self._figures: EngineFigures = _unpack_figures(figures)
+        self._memory = ReportedMemory(lambda: self._figures)
+        self._rewriting = ReportedRewriting(lambda: self._figures)
+        # Called with what an operator has to act on in the engine's process.
+        self.on_failing: Callable[[Sequence[str]], None] = lambda _: None
+        # The engine's process looks after these. Nothing calls them here.
+        self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
+        self.on_slow: Callable[[Sequence[Command], float], None] | None = None
+        self.on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None
+        self.active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
+
+    # --- commands -------------------------------------------------------------------------------------------
+
+    async def execute(
+        self,
+        command: Command,
+        *,
+        synced: bool = False,
+        until: asyncio.Future[None] | None = None,
+        quotas: Sequence[Quota] = (),
+    ) -> Reply:
+        """Run `command`, as the engine does. Cancelled while it waits, it takes nothing; what was delivered
+        all the same is given back. Raises EngineError.
+        """
+        replied: asyncio.Future[Replies] = self._loop.create_future()
+        done = _resolve(replied)
+        number = self._ask(done, MessageKind.EXECUTE, pack_command(command), synced, pack_quotas(quotas))
+        if isinstance(command, BlockingCommand) and command.block_ms is not None:
+            self._wait(number, until)
+        try:
+            [reply] = await replied
+        except asyncio.CancelledError:
+            self._cancel(number, command)
+            raise
+        if isinstance(reply, EngineError):
+            raise reply
+        return reply
+
+    async def transaction(
+        self, commands: Sequence[Command], *, synced: bool = False, quotas: Sequence[Quota] = ()
+    ) -> list[Reply | EngineError]:
+        """Run `commands` as one turn, as the engine does. Raises EngineError."""
+        replied: asyncio.Future[Replies] = self._loop.create_future()
+        packed = pack_commands(commands)
+        self._ask(_resolve(replied), MessageKind.TRANSACTION, packed, synced, pack_quotas(quotas))
+        replies = await replied
+        if isinstance(replies, _Refused):
+            raise replies.error
+        return list(replies)
+
+    def submit(
+        self,
+        commands: Sequence[Command],
+        done: Done,
+        *,
+        synced: bool = False,
+        quotas: Sequence[Quota] = (),
+    ) -> None:
+        """Run `commands`, as the engine does; `done` is never called before this returns. Raises nothing."""
+        self._ask(done, MessageKind.SUBMIT, pack_commands(commands), synced, pack_quotas(quotas))
+
+    def submit_each(self, commands: Sequence[Command], done: Done, quotas: Sequence[Quota] = ()) -> None:
+        """Run commands one after the other, as the engine does. Raises nothing."""
+
+        def answer(found: Replies) -> None:
+            done([found[0]] * len(commands) if isinstance(found, _Refused) else found)
+
+        self._ask(answer, MessageKind.SUBMIT_EACH, pack_commands(commands), pack_quotas(quotas))
+
+    def read(
+        self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool = False
+    ) -> None:
+        """Run a group read that may wait, as the engine does. Raises nothing."""
+        number = self._ask(done, MessageKind.READ, pack_command(command), going_on)
+        self._wait(number, until)
+
+    @property
+    def durability(self) -> str:
+        """What an answer promises."""
+        return "fsync" if self.fsync == "always" else "os"
+
+    @property
+    def delivery_durability(self) -> str:
+        """The same for the answer to a group's read."""
+        return self.durability
+
+    def _ask(self, done: Done, kind: MessageKind, *parts: Any) -> int:  # noqa: ANN401 - what is carried
+        number = next(self._numbers)
+        if self._link.is_lost:
+            self._loop.call_soon(done, _Refused(errors.restarting()))
+            return number
+        self._pending[number] = done
+        self._link.send(kind, number, *parts)
+        return number
+
+    def _wait(self, number: int, until: asyncio.Future[None] | None) -> None:
+        """Have a request that waits end with `until`, and when all waits end."""
+        done = self._pending.get(number)
+        if done is None:
+            return
+
+        def end(_: object) -> None:
+            self._link.send(MessageKind.END, number)
+
+        def answer(found: Replies) -> None:
+            self._waiting.discard(number)
+            if until is not None:
+                until.remove_done_callback(end)
+            if self._is_draining and _is_empty(found[0]):
+                found = [errors.closing()]
+            done(found)
+
+        self._pending[number] = answer
+        self._waiting.add(number)
+        if until is not None:
+            until.add_done_callback(end)
+        if self._is_draining:
+            end(until)
+
+    def _cancel(self, number: int, command: Command) -> None:
+        """Take nothing for a request whose caller has left."""
+        if number not in self._waiting:
+            return
+        self._waiting.remove(number)
+        answer = self._pending[number]
+
+        def give_back(found: Replies) -> None:
+            answer(found)
+            if isinstance(command, XReadGroup) and not isinstance(found[0], EngineError):
+                for one in in_flight.give_back(command, found[0]):
+                    self.submit([one], lambda _: None)
+
+        self._pending[number] = give_back
+        self._link.send(MessageKind.CANCEL, number)
+
+    # --- the other end --------------------------------------------------------------------------------------
+
+    def receive(self, message: Message) -> None:
+        """Handle a message of the engine's process."""
+        kind, number, body = message
+        if kind == MessageKind.FIGURES:
+            figures, failing = body
+            self._figures = _unpack_figures(figures)
+            self.on_failing(failing)
+        elif kind == MessageKind.REFUSED:
+            self._pending.pop(number)(_Refused(unpack_refusal(body)))
+        elif kind == MessageKind.REPLIES:
+            self._pending.pop(number)(unpack_replies(body))
+
+    def lose(self) -> None:
+        """The connection has ended: refuse what has no reply."""
+        pending, self._pending = self._pending, {}
+        for done in pending.values():
+            # Each in a cycle of its own: one that fails is no matter of the others.
+            self._loop.call_soon(done, _Refused(errors.restarting()))
+
+    def end_waits(self) -> None:
+        """Answer every read that waits, now and from now on, with `draining`."""
+        self._is_draining = True
+        for number in self._waiting:
+            self._link.send(MessageKind.END, number)
+
+    # --- state ----------------------------------------------------------------------------------------------
+
+    @property
+    def memory(self) -> Memory:
+        """How much memory the engine's process uses, and the limit."""
+        return self._memory
+
+    @property
+    def streams(self) -> int:
+        """How many streams there are."""
+        return self._figures.streams
+
+    @property
+    def expiring_streams(self) -> int:
+        """How many of them have a lifetime."""
+        return self._figures.expiring_streams
+
+    @property
+    def mean_expiry_ms(self) -> int:
+        """The mean of the times at which they expire."""
+        return self._figures.mean_expiry_ms
+
+    @property
+    def waiting(self) -> int:
+        """How many reads of this front wait."""
+        return len(self._waiting)
+
+    @property
+    def appended(self) -> int:
+        """How many entries were appended since the engine was opened."""
+        return self._figures.appended
+
+    @property
+    def sync_seconds(self) -> Histogram:
+        """How long syncs of the log have taken."""
+        return self._figures.sync_seconds
+
+    @property
+    def rewriting(self) -> Rewriting:
+        """The rewrite of the log."""
+        return self._rewriting
+
+    @property
+    def outage(self) -> None:
+        """Its streams are in the engine's process."""
+
+    @property
+    def backend(self) -> str:
+        """What runs the commands."""
+        return "embedded"
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """It has all that there is."""
+        return ()
+
+    def log_figures(self) -> LogFigures | None:
+        """Sizes and state of the log."""
+        return self._figures.log
+
+    def when_log_fails(self, callback: Callable[[str], None]) -> None:
+        """Never call: the engine's process logs it."""
+
+    def when_full(self, callback: Callable[[str | None], None]) -> None:
+        """Never call: the engine's process logs it."""
+
+    def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
+        """Never call: after a fault the connection ends."""
+
+
+class _Refused(list[Reply | EngineError]):
+    """One refusal in the place of all replies."""
+
+    def __init__(self, error: EngineError) -> None:
+        super().__init__([error])
+        self.error = error
+
+
+def _resolve(replied: "asyncio.Future[Replies]") -> Done:
+    return lambda found: None if replied.done() else replied.set_result(found)
+
+
+def _is_empty(reply: Reply | EngineError) -> bool:
+    """Whether a read that may wait has found nothing."""
+    if isinstance(reply, Planned):
+        return not any(one.count for one in reply.streams)
+    return isinstance(reply, StreamsRead | GroupRead) and not reply.streams

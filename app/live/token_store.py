@@ -1,0 +1,290 @@
+"""Tokens and revocations that are made while the gateway runs: kept in the log, and taken away at once.
+
+Knows: the names under which the engine keeps them, that revocations are also in a file beside the log.
+Must never know: routes, how a caller is recognised.
+
+    token:<id>                 a token's hash, grants, end and label
+    revoked:<kind>:<value>     a revocation
+    drop-tokens                left by a restore that is to drop all tokens; gone once that was done
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from app import logs
+from app.auth.grants import Grant
+from app.auth.policy import TokenPolicy
+from app.auth.revocation_file import RevocationFile
+from app.auth.revocations import REVOCATIONS_MAX, Revocation
+from app.auth.token_file import TOKENS_MAX
+from app.auth.tokens import ROOT_ID, CreatedToken, Making, Token, create
+from app.errors import RefusalError, invalid
+from app.live.sessions import OpenSessions
+from engine import Clock, EngineError, EngineProtocol
+from engine.commands import Command, ListMetadata, PutMetadata
+from engine.replies import MetadataPage, Reply
+
+_TOKEN: Final = "token:"  # noqa: S105 - the beginning of names
+_REVOKED: Final = "revoked:"
+_Row = TypeVar("_Row", bound=BaseModel)
+DROP_TOKENS: Final = "drop-tokens"
+# What has expired is removed with what is made, a few at a time.
+_FORGOTTEN_MAX: Final = 100
+
+
+class TokenStore:
+    """The tokens and revocations of one gateway."""
+
+    def __init__(self, policy: TokenPolicy, sessions: OpenSessions, clock: Clock) -> None:
+        self._policy = policy
+        self._sessions = sessions
+        self._clock = clock
+        self._file: RevocationFile | None = None
+        # With fronts: have them accept a new token, and refuse what is revoked. The latter returns how many
+        # connections and reads of theirs have ended.
+        self.on_created: Callable[[Token], Awaitable[None]] | None = None
+        self.on_revoked: Callable[[Revocation], Awaitable[int]] | None = None
+        self._engine: EngineProtocol | None = None
+        # Held while what the engine has and what is known here may differ.
+        self._writing = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+        self._look_again = False
+        self._seen: Sequence[tuple[str, bytes]] = ()
+
+    # ---- at start
+
+    def load(self, engine: EngineProtocol, file: RevocationFile | None, done: Callable[[], None]) -> None:
+        """Read what the log and the file hold, then call `done`. Until then no token is accepted."""
+        self._engine, self._file = engine, file
+        if file is not None:
+            self._policy.revoke(file.kept)
+
+        def listed(replies: Sequence[Reply | EngineError]) -> None:
+            page = replies[0]
+            if isinstance(page, EngineError):
+                remedy = "restart the gateway: until then it refuses every token of the log"
+                logs.get().critical("the tokens in the log cannot be read", reason=page.detail, remedy=remedy)
+                return
+            assert isinstance(page, MetadataPage), "a list of metadata answers a page"
+            self._know(engine, page)
+            done()
+
+        engine.submit([ListMetadata()], listed)
+
+    def look(self) -> None:
+        """Read them again, since another gateway may have changed them: what it has revoked ends here too."""
+        self._look_again = True
+        if self._looking is None and self._engine is not None:
+            self._looking = asyncio.ensure_future(self._read_again(self._engine))
+            self._looking.add_done_callback(self._looked)
+
+    def _looked(self, _: object) -> None:
+        self._looking = None
+
+    async def _read_again(self, engine: EngineProtocol) -> None:
+        while self._look_again:
+            self._look_again = False
+            async with self._writing:
+                try:
+                    page = await engine.execute(ListMetadata())
+                except EngineError:
+                    # It is read again with the next look, which comes in a few seconds.
+                    return
+                assert isinstance(page, MetadataPage), "a list of metadata answers a page"
+                if page.values != self._seen:
+                    self._know(engine, page)
+                    self._sessions.revoke(self._policy.is_revoked)
+
+    def _know(self, engine: EngineProtocol, page: MetadataPage) -> None:
+        self._seen = page.values
+        dropped = any(name == DROP_TOKENS for name, _ in page.values)
+        found = _read(Token, _TOKEN, page)
+        self._policy.replace_stored(() if dropped else found)
+        self._policy.revoke(_read(Revocation, _REVOKED, page))
+        if dropped:
+            # The marker goes with the tokens: a crash before leaves both.
+            names = [DROP_TOKENS, *(_TOKEN + token.id for token in found)]
+            engine.submit([PutMetadata(name=name, value=None) for name in names], lambda _: None)
+            logs.get().warning(
+                "tokens in the log were dropped, as the restore was asked to", tokens=len(found)
+            )
+
+    # ---- tokens
+
+    @property
+    def tokens(self) -> list[Token]:
+        """Every token that is good now, by ID."""
+        now_s = self._sessions.wall_s()
+        return sorted(
+            (one for one in self._policy.tokens if not one.is_expired(now_s)), key=lambda one: one.id
+        )
+
+    def find(self, token_id: str) -> Token:
+        """The token. Raises `no_token`."""
+        for token in self.tokens:
+            if token.id == token_id:
+                return token
+        raise no_token(token_id)
+
+    def is_configured(self, token: Token) -> bool:
+        """Whether it comes from the settings, not from the log."""
+        return not self._policy.is_stored(token)
+
+    async def create(
+        self,
+        engine: EngineProtocol,
+        grants: tuple[Grant, ...],
+        *,
+        label: str,
+        expires_at: datetime | None,
+        created_by: str,
+        earlier: tuple[Making, ...] = (),
+    ) -> CreatedToken:
+        """Make a token; it is on disk when this returns. Raises EngineError, `invalid`."""
+        now_s = self._sessions.wall_s()
+        expired = [
+            one for one in self._policy.tokens if one.is_expired(now_s) and self._policy.is_stored(one)
+        ]
+        if len(self._policy.tokens) - len(expired) >= TOKENS_MAX:
+            raise invalid("", f"there are {TOKENS_MAX} tokens: revoke some")
+        made = create(
+            grants,
+            label=label,
+            expires_at=expires_at,
+            created_at=self._now(),
+            created_by=created_by,
+            earlier=earlier,
+        )
+        gone = expired[:_FORGOTTEN_MAX]
+        async with self._writing:
+            await _run(
+                engine,
+                [
+                    *(PutMetadata(name=_TOKEN + one.id, value=None) for one in gone),
+                    PutMetadata(name=_TOKEN + made.token.id, value=_json(made.token)),
+                ],
+            )
+            for one in gone:
+                self._policy.remove(one)
+            self._policy.add(made.token)
+        if self.on_created is not None:
+            await self.on_created(made.token)
+        return made
+
+    def accept(self, token: Token) -> None:
+        """Accept a token that another process has made."""
+        self._policy.add(token)
+
+    def refuse(self, revocation: Revocation) -> int:
+        """Refuse what another process has revoked. Returns how many connections and reads were ended."""
+        policy = self._policy
+        stored = [one for one in policy.tokens if policy.is_stored(one)]
+        policy.revoke([revocation])
+        for one in stored:
+            if policy.revocations.has_token(one):
+                policy.remove(one)
+        return self._sessions.revoke(policy.is_revoked)
+
+    # ---- revocations
+
+    @property
+    def revocations(self) -> list[Revocation]:
+        """Every revocation that still matters, by kind and value."""
+        now_s = self._sessions.wall_s()
+        known = (one for one in self._policy.revocations if not one.is_over(now_s))
+        return sorted(known, key=lambda one: one.key)
+
+    async def revoke_token(self, engine: EngineProtocol, token: Token) -> int:
+        """Revoke a static token. Returns as `revoke` does."""
+        return await self.revoke(
+            engine,
+            Revocation(kind="token", value=token.id, revoked_at=self._now(), expires_at=token.expires_at),
+        )
+
+    async def revoke(self, engine: EngineProtocol, revocation: Revocation) -> int:
+        """Accept what it names no more, and end what that has opened. Returns how many connections and reads
+        were ended. It is on disk when this returns.
+
+        It holds at once, also where it cannot be kept. Raises `storage_failed`, EngineError, `invalid`.
+        """
+        policy = self._policy
+        if revocation.key == ("token", ROOT_ID):
+            raise invalid("", "the root token is a setting: change root_token, and restart")
+        if revocation.key not in policy.revocations and len(policy.revocations) >= REVOCATIONS_MAX:
+            detail = f"there are {REVOCATIONS_MAX} revocations, the maximum: give new ones an expires_at"
+            raise invalid("", detail)
+        stored = [one for one in policy.tokens if policy.is_stored(one)]
+        over = policy.revocations.forget(self._sessions.wall_s(), _FORGOTTEN_MAX)
+        policy.revoke([revocation])
+        # With what an earlier one of the same key has revoked.
+        kept = policy.revocations.get(revocation.key)
+        ended = self._sessions.revoke(policy.is_revoked)
+        if self.on_revoked is not None:
+            ended += await self.on_revoked(kept)
+        async with self._writing:
+            await self._write_file()
+            gone = [one for one in stored if policy.revocations.has_token(one)]
+            await _run(
+                engine,
+                [
+                    *(PutMetadata(name=_name(one), value=None) for one in over),
+                    *(PutMetadata(name=_TOKEN + one.id, value=None) for one in gone),
+                    PutMetadata(name=_name(revocation), value=_json(kept)),
+                ],
+            )
+            for one in gone:
+                policy.remove(one)
+        return ended
+
+    async def _write_file(self) -> None:
+        if self._file is None:
+            return
+        try:
+            await asyncio.to_thread(self._file.write, list(self._policy.revocations))
+        except OSError as error:
+            detail = f"the revocation holds until the gateway stops, but could not be kept: {error.strerror}"
+            raise RefusalError("storage_failed", detail) from None
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall_ms() // 1000, UTC)
+
+
+def no_token(token_id: str) -> RefusalError:
+    """404: it is unknown, was revoked or has expired, or the caller may not see it."""
+    return RefusalError("no_token", f"there is no token {token_id!r}, or it was revoked or has expired")
+
+
+def _json(kept: Token | Revocation) -> bytes:
+    return kept.model_dump_json(exclude_none=True).encode()
+
+
+def _name(revocation: Revocation) -> str:
+    return f"{_REVOKED}{revocation.kind}:{revocation.value}"
+
+
+async def _run(engine: EngineProtocol, commands: Sequence[Command]) -> None:
+    """Run them as one turn, on disk before this returns. Raises EngineError."""
+    for reply in await engine.transaction(commands, synced=True):
+        if isinstance(reply, EngineError):
+            raise reply
+
+
+def _read(kind: type[_Row], prefix: str, page: MetadataPage) -> list[_Row]:
+    """The rows of one kind. One that cannot be read is reported, and hides no other."""
+    found = []
+    for name, value in page.values:
+        if name.startswith(prefix):
+            try:
+                found.append(kind.model_validate_json(value))
+            except ValidationError as error:
+                # Without the value, which is not for logs.
+                reason = "; ".join(one["msg"] for one in error.errors(include_input=False))
+                remedy = "create the token again, or revoke it again"
+                logs.get().error(
+                    "a token or revocation cannot be read", name=name, reason=reason, remedy=remedy
+                )
+    return found

@@ -1,0 +1,154 @@
+"""INFO and COMMAND; MULTI and its like; SUBSCRIBE and its like: how a connection answers them.
+
+Knows: their words and replies. Must never know: sockets, how transactions run, who else follows a channel.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from app.redis import wire
+from app.redis.parsers.words import stream_names, unknown_subcommand, wrong_arity
+from app.redis.resp import Verbatim
+from app.resp import running
+from app.resp.command_table import CommandTable, keys_of
+from app.resp.link import Link, SessionCommand, Written
+from app.resp.requests import Words
+from app.resp.subscriptions import CHANNEL_BYTES_MAX, PATTERNS_MAX, SUBSCRIPTIONS_MAX
+from engine import errors
+
+
+def _info(link: Link, words: Words) -> Written:
+    """INFO [section …]."""
+    return wire.encode(Verbatim(link.info(words[1:])), link.client.protocol)
+
+
+def _command(table: Callable[[], CommandTable]) -> Callable[[Link, Words], Written]:
+    def command(link: Link, words: Words) -> Written:
+        """COMMAND [COUNT | LIST | INFO … | DOCS … | GETKEYS …]."""
+        found, protocol = table(), link.client.protocol
+        if len(words) == 1:
+            return wire.encode(found.infos(found.names()), protocol)
+        names = [word.lower().decode("latin-1") for word in words[2:]]
+        subcommand = words[1].upper()
+        if subcommand == b"COUNT" and not names:
+            return wire.encode(len(found), protocol)
+        if subcommand == b"LIST" and not names:
+            return wire.encode([name.encode() for name in found.names()], protocol)
+        if subcommand == b"INFO":
+            return wire.encode(found.infos(names or found.names()), protocol)
+        if subcommand == b"DOCS":
+            return wire.encode(found.docs(names or found.names()), protocol)
+        if subcommand == b"GETKEYS":
+            if not names:
+                raise wrong_arity("command|getkeys")
+            return wire.encode(list(keys_of(words[2:])), protocol)
+        raise unknown_subcommand("command", words[1])
+
+    return command
+
+
+# ---- transactions
+
+
+def _multi(link: Link, _: Words) -> Written:
+    if link.client.transaction is not None:
+        raise errors.invalid("ERR MULTI calls can not be nested")
+    link.client.transaction = link.new_transaction()
+    return wire.OK
+
+
+def _exec(link: Link, _: Words) -> Written:
+    if link.client.transaction is None:
+        raise errors.invalid("ERR EXEC without MULTI")
+    return running.execute(link.client, link.runner)
+
+
+def _discard(link: Link, _: Words) -> Written:
+    if link.client.transaction is None:
+        raise errors.invalid("ERR DISCARD without MULTI")
+    link.client.end_transaction()
+    return wire.OK
+
+
+def _watch(link: Link, words: Words) -> Written:
+    if link.client.transaction is not None:
+        raise errors.invalid("ERR WATCH inside MULTI is not allowed")
+    streams = stream_names(words[1:])
+    refusal = link.client.refusal_of_watch(streams)
+    if refusal is not None:
+        raise refusal
+    return running.watch(link.client, link.runner, streams)
+
+
+def _unwatch(link: Link, _: Words) -> Written:
+    link.client.watched.streams.clear()
+    return wire.OK
+
+
+# ---- subscriptions
+
+
+def _message(link: Link, kind: bytes, name: bytes | None) -> bytes:
+    return wire.push(link.client.protocol, (kind, name, len(link.subscriber)))
+
+
+def _subscribe(kind: bytes) -> Callable[[Link, Words], Written]:
+    def subscribe(link: Link, words: Words) -> Written:
+        if len(link.subscriber) + len(words) > SUBSCRIPTIONS_MAX:
+            raise errors.invalid(f"ERR too many subscriptions: a client has at most {SUBSCRIPTIONS_MAX}")
+        if kind == b"psubscribe" and len({*link.subscriber.patterns, *words[1:]}) > PATTERNS_MAX:
+            raise errors.invalid(
+                f"ERR too many patterns: a client has at most {PATTERNS_MAX}; SUBSCRIBE takes more channels"
+            )
+        if max(map(len, words[1:])) > CHANNEL_BYTES_MAX:
+            most = CHANNEL_BYTES_MAX
+            raise errors.invalid(f"ERR channel too long: a channel or pattern has at most {most} bytes")
+        subscribe_one = (
+            link.subscriptions.subscribe_pattern if kind == b"psubscribe" else link.subscriptions.subscribe
+        )
+        out = []
+        for name in words[1:]:
+            subscribe_one(link.subscriber, name)
+            out.append(_message(link, kind, name))
+        return b"".join(out)
+
+    return subscribe
+
+
+def _unsubscribe(kind: bytes) -> Callable[[Link, Words], Written]:
+    def unsubscribe(link: Link, words: Words) -> Written:
+        patterns = kind == b"punsubscribe"
+        followed = link.subscriber.patterns if patterns else link.subscriber.channels
+        remove = link.subscriptions.unsubscribe_pattern if patterns else link.subscriptions.unsubscribe
+        out = []
+        for name in words[1:] or list(followed):
+            remove(link.subscriber, name)
+            out.append(_message(link, kind, name))
+        return b"".join(out) or _message(link, kind, None)
+
+    return unsubscribe
+
+
+def commands(table: Callable[[], CommandTable]) -> Mapping[bytes, SessionCommand]:
+    """The commands of this module; `table` is asked for when COMMAND is run."""
+    return {
+        b"info": SessionCommand(-1, _info),
+        b"command": SessionCommand(-1, _command(table)),
+        b"multi": SessionCommand(1, _multi, in_multi=True),
+        b"exec": SessionCommand(1, _exec, in_multi=True),
+        b"discard": SessionCommand(1, _discard, in_multi=True),
+        b"watch": SessionCommand(-2, _watch, in_multi=True),
+        b"unwatch": SessionCommand(1, _unwatch),
+        b"subscribe": SessionCommand(-2, _subscribe(b"subscribe"), in_subscription=True),
+        b"psubscribe": SessionCommand(-2, _subscribe(b"psubscribe"), in_subscription=True),
+        b"ssubscribe": SessionCommand(-2, _subscribe(b"ssubscribe"), in_subscription=True),
+        b"unsubscribe": SessionCommand(-1, _unsubscribe(b"unsubscribe"), in_subscription=True),
+        b"punsubscribe": SessionCommand(-1, _unsubscribe(b"punsubscribe"), in_subscription=True),
+        b"sunsubscribe": SessionCommand(-1, _unsubscribe(b"sunsubscribe"), in_subscription=True),
+    }
+
+
+NOT_IN_SUBSCRIPTION: Final = (
+    "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in "
+    "this context"
+)

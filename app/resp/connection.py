@@ -1,0 +1,547 @@
+"""One connection: bytes in, commands in order, bytes out.
+
+Knows: that replies leave in the order of their commands, what stops the reading of a socket, when it ends.
+Must never know: the meaning of a command, which form the bytes have.
+
+    data_received ─► reader: words ─► CommandRun ─► engine.submit_each ─► replies, one write
+                                  └─► one by itself: a session command, a read that waits, a transaction
+
+There is one piece of work at a time. While it is under way, bytes are kept unread, up to a limit; then the
+socket is not read either. A client that does not take its replies is not served until it does.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import islice
+from typing import Final, cast
+
+from app import logs, redis
+from app.auth import AccessPolicy, Principal
+from app.errors import RefusalError
+from app.live.fair_queue import ConnectionTurn
+from app.live.sessions import AccessEnd, OpenSession
+from app.live.shares import Share
+from app.metrics.slow_turns import SlowTurns
+from app.redis import CommandRequest, wire
+from app.redis.runs import RUN_COMMANDS_MAX, CommandRun, runs_alone
+from app.resp import server_info
+from app.resp.blocking import BlockedRead, with_time
+from app.resp.client import NOAUTH, RespClient
+from app.resp.commands import session_commands
+from app.resp.commands.server_commands import NOT_IN_SUBSCRIPTION
+from app.resp.link import Link, Work, Written
+from app.resp.port import Port
+from app.resp.requests import UNAUTHENTICATED, RequestReader, Words
+from app.resp.running import Runner, in_words_of_redis, is_laborious
+from app.resp.subscriptions import EventSubscriber, Subscriptions
+from app.resp.transaction import Transaction
+from engine import EngineError, errors
+from engine.commands import BlockingCommand
+from engine.replies import Reply
+
+# Bytes that arrive while a command is under way; beyond, the socket is not read.
+_WAITING_BYTES_MAX: Final = 256 << 10
+# Replies that the client has not taken; beyond, nothing more is run for it.
+OUTPUT_BYTES_MAX: Final = 1 << 20
+
+# Commands after which other connections have their turn: less than a millisecond, if they are small.
+_COMMANDS_AT_ONCE_MAX: Final = 100
+# Fewer commands gain nothing by being looked at together.
+_ALIKE_MIN: Final = 4
+_FAULT: Final = wire.error("ERR something went wrong in the gateway")
+# A web page or a health check may connect again and again: one line in the log in this time.
+_BROWSERS_QUIET_S: Final = 60.0
+# Messages that a subscriber has not taken: as Redis, which closes it then.
+_MESSAGES_BYTES_MAX: Final = 32 << 20
+
+
+class RespConnection(asyncio.Protocol):
+    """One client's socket."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._loop = asyncio.get_running_loop()
+        self._reader = RequestReader()
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        # Whether what was read last is known to be different commands.
+        self._mixed = False
+        self._out: list[bytes] = []
+        # Whether work is under way, and whether `_go_on` is on the stack.
+        self._busy = self._going = False
+        self._writing_stopped = self._reading_stopped = False
+        self._ended = self._at_end = False
+        self._stall: asyncio.TimerHandle | None = None
+        self._unknown: asyncio.TimerHandle | None = None
+        self._session: OpenSession | None = None
+        self._share: Share | None = None
+        self.blocked: BlockedRead | None = None
+
+    # --- the socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=OUTPUT_BYTES_MAX)
+        self.client: RespClient = self._port.enter(self, transport)
+        self._turn = ConnectionTurn(self._port.gateway.requests, self.client.caller, self._go_on)
+        self.runner = Runner(self._port.gateway, self.client)
+        self.subscriber = EventSubscriber(self._deliver, self.client.may_see)
+        self.client.subscriptions = self.subscriber.__len__
+        refusal = self._port.refusal_of_connection()
+        if refusal is not None:
+            self.end(wire.error(refusal))
+        else:
+            self._take_share()
+        self._await_token()
+
+    def _take_share(self) -> None:
+        """Count as the caller's connection, or end if that one has too many."""
+        try:
+            if self._share is None:
+                self._share = self._port.gateway.open_connections.enter(self.client.caller)
+            else:
+                self._share.pass_to(self.client.caller)
+                self._turn.pass_to(self.client.caller)
+        except RefusalError as refusal:
+            self.end(wire.refusal(in_words_of_redis(refusal)))
+
+    def _await_token(self) -> None:
+        """Close soon unless the client is known by then."""
+        if self._unknown is not None:
+            self._unknown.cancel()
+        self._unknown = self._loop.call_later(self._port.auth_s_max, self._check_known)
+
+    def _check_known(self) -> None:
+        if self.client.principal is None and self._turn.is_waiting:
+            # Its token may be among the bytes that wait for their turn.
+            self._await_token()
+        elif self.client.principal is None:
+            self.end(wire.error(f"NOAUTH no token came within {self._port.auth_s_max:g} s"))
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have arrived."""
+        if self._ended:
+            return
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        is_behind = self._busy or self._writing_stopped or self._turn.is_waiting
+        if self._waiting_bytes > _WAITING_BYTES_MAX and is_behind:
+            self._stop_reading()
+        self._go_on()
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more. What it has sent is answered first, unless that would wait."""
+        self._at_end = True
+        if self.blocked is not None:
+            self._cut()
+        self.end_if_idle()
+        # TLS has no half-closed connections.
+        return not self._ended and self._transport.get_extra_info("ssl_object") is None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._ended = True
+        self._turn.leave()
+        for timer in (self._stall, self._unknown):
+            if timer is not None:
+                timer.cancel()
+        if self._session is not None:
+            self._session.leave()
+        if self._share is not None:
+            self._share.leave()
+        if self.blocked is not None:
+            self.blocked.abandon()
+        self._reader.commands.clear()
+        self._waiting.clear()
+        self.client.end_transaction()
+        self.subscriptions.leave(self.subscriber)
+        self._port.leave(self.client)
+
+    def pause_writing(self) -> None:
+        """The client does not take its replies."""
+        self._writing_stopped = True
+        self._await_progress(self.output_bytes)
+
+    def _await_progress(self, before: int) -> None:
+        """Close in a while if no less waits then."""
+
+        def look() -> None:
+            left = self.output_bytes
+            if left >= before:
+                self.abort(f"it took no replies for {self._port.stall_s_max:g} s")
+            else:
+                self._await_progress(left)
+
+        self._stall = self._loop.call_later(self._port.stall_s_max, look)
+
+    def resume_writing(self) -> None:
+        """It takes them again."""
+        self._writing_stopped = False
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        self._go_on()
+
+    def _stop_reading(self) -> None:
+        if not self._reading_stopped:
+            self._reading_stopped = True
+            self._transport.pause_reading()
+
+    def _take_waiting(self) -> bytes:
+        """What was received and not read, and go on receiving."""
+        data = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if self._reading_stopped:
+            self._reading_stopped = False
+            self._transport.resume_reading()
+        return data
+
+    # --- what commands about connections ask
+
+    @property
+    def policy(self) -> AccessPolicy:
+        """Whom the gateway lets in."""
+        return self._port.gateway.policy
+
+    @property
+    def others(self) -> dict[int, Link]:
+        """All connections by the numbers of their clients, this one too."""
+        return self._port.connections
+
+    @property
+    def descriptor(self) -> int:
+        """The socket's number."""
+        found: int = self._transport.get_extra_info("socket").fileno()
+        return found
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that were received and not run."""
+        return self._waiting_bytes + self._reader.waiting_bytes
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes that the client has not taken."""
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def slow_turns(self) -> SlowTurns:
+        """The turns that took long."""
+        return self._port.gateway.slow_turns
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """The subscriptions of all clients of its tenant."""
+        return self._port.subscriptions(self.client.prefix)
+
+    def info(self, sections: Sequence[bytes]) -> bytes:
+        """The text of INFO."""
+        return server_info.text_of(self._port, sections, is_narrow=not self.client.may_see_everything)
+
+    def new_transaction(self) -> Transaction:
+        """An empty one, within the gateway's limits."""
+        settings = self._port.gateway.settings
+        return Transaction(settings.transaction_commands_max, settings.body_bytes_max)
+
+    def _deliver(self, pattern: bytes | None, channel: bytes, message: bytes) -> None:
+        """Send a message; a client that does not take them is closed."""
+        if self._ended:
+            return
+        parts = (
+            (b"message", channel, message) if pattern is None else (b"pmessage", pattern, channel, message)
+        )
+        self._transport.write(wire.push(self.client.protocol, parts))
+        if self.output_bytes > _MESSAGES_BYTES_MAX:
+            self.abort(f"it left more than {_MESSAGES_BYTES_MAX} bytes of messages")
+
+    def counting_failures(self) -> AbstractContextManager[None]:
+        """Count wrong credentials against the client's address. Raises `rate_limited`."""
+        limiter = self._port.gateway.rate_limiter
+        return nullcontext() if limiter is None else limiter.counting_failures(self.client.host)
+
+    def now_s(self) -> float:
+        """The monotonic clock."""
+        return self._port.now_s()
+
+    def log_in(self, principal: Principal) -> None:
+        """Go on as this caller, until the token ends. What was begun as a caller of another tenant ends."""
+        if self._ended:
+            # While the token was looked at.
+            return
+        if principal.prefix != self.client.prefix:
+            self.subscriptions.leave(self.subscriber)
+            self.client.end_transaction()
+        self.client.principal = principal
+        self._take_share()
+        if self._session is None:
+            self._session = self._port.gateway.sessions.enter(principal, self._lose_access)
+        else:
+            self._session.renew(principal)
+
+    def log_out(self) -> None:
+        """Forget everything that the client has said and begun."""
+        if self._session is not None:
+            self._session.leave()
+            self._session = None
+        self.subscriptions.leave(self.subscriber)
+        self.client.forget()
+        self.client.principal = self.policy.recognise({})
+        self._take_share()
+        self._await_token()
+
+    def _lose_access(self, end: AccessEnd) -> None:
+        self.abort(end.refusal.detail.partition(":")[0])
+
+    def end(self, written: bytes = b"") -> None:
+        """Send this behind what is there, then close."""
+        if not self._ended:
+            self._out.append(written)
+            self._flush()
+            self._ended = True
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close at once, and log why: the client cannot tell this from a disconnect that it caused."""
+        if not self._ended:
+            client = self.client
+            logs.get().info(
+                "a Redis client was disconnected", reason=reason, client=client.id, address=client.address
+            )
+        self._cut()
+
+    def end_browser(self) -> None:
+        """Close at once, and log it once a minute: it needs no token to connect again and again."""
+        now_s = self.now_s()
+        if now_s < self._port.browsers_quiet_until_s:
+            self._cut()
+        else:
+            self._port.browsers_quiet_until_s = now_s + _BROWSERS_QUIET_S
+            self.abort("it speaks HTTP")
+
+    def _cut(self) -> None:
+        self._ended = True
+        self._transport.abort()
+
+    def end_if_idle(self) -> None:
+        """Close if no work is under way and no more of it will come."""
+        is_idle = not (self._busy or self._turn.is_waiting)
+        if is_idle and not self._ended and (self._at_end or self._port.draining):
+            self.end()
+
+    # --- the work
+
+    def _go_on(self) -> None:
+        """Run what has arrived until something has to be waited for."""
+        if self._going:
+            return
+        self._going = True
+        before = self._port.commands_run
+        try:
+            while self._is_free() and self._has_input() and self._turn.may_go_on() and self._has_command():
+                self._begin()
+                many = self._port.commands_run - before >= _COMMANDS_AT_ONCE_MAX
+                if many and self._is_free() and self._reader.commands:
+                    # Others have their turn.
+                    self._busy = True
+                    self._loop.call_soon(self._finish, b"")
+        except Exception as error:  # noqa: BLE001 - the client would take it for a disconnect that it caused
+            self._fail(error)
+        finally:
+            self._going = False
+        self._flush()
+        self.end_if_idle()
+
+    def _is_free(self) -> bool:
+        return not (self._busy or self._writing_stopped or self._ended)
+
+    def _has_input(self) -> bool:
+        reader = self._reader
+        return bool(reader.commands or self._waiting or reader.waiting_bytes or reader.error)
+
+    def _has_command(self) -> bool:
+        """Whether a whole command is there; reads what has arrived."""
+        if not self._reader.commands and (self._waiting or self._reader.waiting_bytes):
+            is_known = self.client.principal is not None
+            limits = self._port.request_limits if is_known else UNAUTHENTICATED
+            self._mixed = False
+            self._reader.feed(self._take_waiting(), limits)
+        if self._reader.commands:
+            return True
+        if self._reader.error is not None:
+            self.end(wire.error(f"ERR Protocol error: {self._reader.error}"))
+        return False
+
+    def _flush(self) -> None:
+        if self._out and not self._ended:
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
+
+    def _finish(self, written: bytes) -> None:
+        """The work that was under way is done; `written` is what it answers."""
+        self._busy = False
+        self._out.append(written)
+        self._go_on()
+
+    def _begin(self) -> None:
+        """Begin the next run, or the next command that is by itself."""
+        commands, client = self._reader.commands, self.client
+        client.last_used_s = self.now_s()
+        if client.principal is None or client.transaction is not None or client.is_subscriber:
+            self._begin_alone(commands.popleft())
+            return
+        run = CommandRun(self._port.gateway.command_limits, client.stream_to_add_to)
+        if len(commands) >= _ALIKE_MIN and not self._mixed:
+            self._take_alike(run)
+        while commands and not run.is_full():
+            if not run.add_plain(commands[0]) and not self._add(run, commands[0]):
+                break
+            client.last_command = commands.popleft()[0].lower()
+        if run.count:
+            self._submit(run)
+        else:
+            self._begin_alone(commands.popleft())
+
+    def _take_alike(self, run: CommandRun) -> None:
+        """Put the commands into the run at once, if they are alike: most pipelines are."""
+        commands = self._reader.commands
+        first = [*islice(commands, RUN_COMMANDS_MAX)]
+        if not run.add_alike(first):
+            # Looked at once a read, however many runs it takes.
+            self._mixed = True
+            return
+        self.client.last_command = first[0][0].lower()
+        for _ in first:
+            commands.popleft()
+
+    def _add(self, run: CommandRun, words: Words) -> bool:
+        """Add a command to the run; False if it is by itself, or for the next run."""
+        if session_commands.find(words) is not None:
+            return False
+        parsed = self.runner.parse(words)
+        if isinstance(parsed, CommandRequest) and (
+            runs_alone(parsed) or (redis.is_long(parsed) and run.long >= self._port.long_replies_max)
+        ):
+            return False
+        run.add(parsed)
+        return True
+
+    def _submit(self, run: CommandRun) -> None:
+        self._busy = True
+        self._port.commands_run += run.count
+        try:
+            self.runner.take(run.count, run.entry_bytes)
+            engine = self.runner.tenant.engine
+        except EngineError as refusal:
+            self._finish(wire.refusal(refusal) * run.count)
+            return
+        adds, quotas = run.only_adds, self.client.quotas
+        if adds is None or quotas or not self._port.shares_adds:
+            engine.submit_each(run.commands(), partial(self._answer, run), quotas)
+        else:
+            self._port.shared_adds.add(engine, adds.stream, adds.bodies, partial(self._answer, run))
+
+    def _answer(self, run: CommandRun, replies: Sequence[Reply | EngineError]) -> None:
+        if self._ended:
+            self.runner.give_back_all(run.outcomes(replies))
+        elif is_laborious(replies):
+            self._await(asyncio.to_thread(self.runner.write_all, run, replies))
+        else:
+            self._finish_with(self.runner.write_all, run, replies)
+
+    def _finish_with(self, write: Callable[..., bytes], *replies: object) -> None:
+        try:
+            written = write(*replies)
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._fail(error)
+        else:
+            self._finish(written)
+
+    def _fail(self, error: BaseException) -> None:
+        """End with an error: which commands of a run have changed something is not known."""
+        self._loop.call_exception_handler({"message": "a command failed", "exception": error})
+        self.end(_FAULT)
+
+    def _await(self, work: Work) -> None:
+        """Finish with what this comes to."""
+        self._busy = True
+        asyncio.ensure_future(work).add_done_callback(self._finish_awaited)
+
+    def _finish_awaited(self, done: "asyncio.Future[bytes]") -> None:
+        if done.cancelled() or self._ended:
+            return
+        error = done.exception()
+        if error is None:
+            self._finish(done.result())
+        elif isinstance(error, EngineError):
+            self._finish(wire.refusal(error))
+        elif isinstance(error, RefusalError):
+            self._finish(wire.refusal(in_words_of_redis(error)))
+        else:
+            self._fail(error)
+
+    # --- commands by themselves
+
+    def _begin_alone(self, words: Words) -> None:
+        client = self.client
+        self._port.commands_run += 1
+        client.last_command = words[0].lower()
+        try:
+            written = self._run_alone(words)
+        except EngineError as refusal:
+            written = wire.refusal(refusal)
+        except RefusalError as refusal:
+            written = wire.refusal(in_words_of_redis(refusal))
+        if isinstance(written, bytes):
+            self._out.append(written)
+        elif written is not None:
+            self._await(written)
+
+    def _run_alone(self, words: Words) -> Written:
+        found = session_commands.find(words)
+        if self.client.principal is None and (found is None or not found.open):
+            return wire.error(NOAUTH)
+        if self.client.is_subscriber and self.client.protocol == 2:
+            if words[0].lower() == b"ping":
+                return wire.encode([b"pong", words[1] if len(words) > 1 else b""], 2)
+            if found is None or not found.in_subscription:
+                raise errors.invalid(NOT_IN_SUBSCRIPTION.format(words[0].lower().decode("latin-1")))
+        transaction = self.client.transaction
+        if transaction is not None and (found is None or not found.in_multi):
+            if found is not None and found.open:
+                # AUTH and HELLO: their words are secret, and an unknown command's are repeated.
+                transaction.discard()
+                raise errors.invalid("ERR Command not allowed inside a transaction")
+            transaction.queue(words, self.runner.parse_unbounded)
+            return wire.QUEUED
+        if found is not None:
+            return session_commands.run(self, words)
+        parsed = self.runner.parse(words)
+        if isinstance(parsed, EngineError):
+            raise parsed
+        if not runs_alone(parsed):
+            # A subscriber's: others are part of a run.
+            run = CommandRun(self._port.gateway.command_limits)
+            run.add(parsed)
+            self._submit(run)
+            return None
+        self.runner.take(1, 0)
+        if not isinstance(parsed.command, BlockingCommand) or parsed.command.block_ms is None:
+            return self.runner.run_alone(parsed)
+        self._block(parsed, parsed.command)
+        return None
+
+    def _block(self, parsed: CommandRequest, command: BlockingCommand) -> None:
+        def served(reply: Reply | EngineError) -> None:
+            self.blocked = None
+            if is_laborious([reply]):
+                self._await(asyncio.to_thread(self.runner.write, (parsed, reply)))
+            else:
+                self._finish_with(self.runner.write, (parsed, reply))
+
+        tenant, caller = self.runner.tenant, self.client.caller
+        self.blocked = BlockedRead(self._port.gateway, tenant, with_time(command), caller, served)
+        self._busy = True

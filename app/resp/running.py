@@ -1,0 +1,190 @@
+"""What a client's commands need from the gateway: limits, permissions, transactions, replies as bytes.
+
+Knows: in which order a command or a transaction is parsed, checked, authorised and run; when a reply is
+written in a thread.
+Must never know: sockets, what belongs to a connection.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from app import redis
+from app.errors import CODES, RefusalError
+from app.gateway import Gateway
+from app.metrics.counters import entries_in
+from app.redis import EXECABORT, CommandRequest, transactions, wire
+from app.redis.runs import CommandRun, Parsed, RunResult
+from app.resp.client import RespClient
+from app.resp.requests import Words
+from app.tenants import Tenant
+from engine import EngineError, errors
+from engine.commands import XInfoStream, XReadGroup
+from engine.replies import Added, Listing, Reply, StreamInfo
+
+# Longer replies take milliseconds to write, so a thread writes them.
+_INLINE_BYTES_MAX: Final = 256 << 10
+_INLINE_NAMES_MAX: Final = 100
+_LOADING: Final = "LOADING Redis is loading the dataset in memory"
+
+
+class Runner:
+    """One client's way to the engine."""
+
+    def __init__(self, gateway: Gateway, client: RespClient) -> None:
+        self.gateway = gateway
+        self._client = client
+
+    @property
+    def tenant(self) -> Tenant:
+        """What the client has of the engine. Raises EngineError while there is none."""
+        try:
+            return self.gateway.tenant(self._client.prefix)
+        except RefusalError as refusal:
+            raise in_words_of_redis(refusal) from None
+
+    def parse(self, words: Words) -> Parsed:
+        """The command within its limits, or why it may not run."""
+        parsed = self.parse_unbounded(words)
+        if isinstance(parsed, EngineError):
+            return parsed
+        return redis.within(parsed, self.gateway.settings.answer_bytes_max, self.gateway.command_limits)
+
+    def parse_unbounded(self, words: Words) -> Parsed:
+        """The same, without a limit of its reply."""
+        try:
+            parsed = redis.checked(redis.parse(words), self.gateway.command_limits)
+        except EngineError as invalid:
+            return invalid
+        refusal = self._client.refusal_of(parsed)
+        if refusal is not None:
+            self._note(parsed, refusal)
+        return refusal or parsed
+
+    def _note(self, parsed: CommandRequest, reply: object) -> None:
+        """Have the audit log say what was done, or was refused."""
+        audited = parsed.audited if self.gateway.audit.is_on else None
+        if audited is not None:
+            code = reply.code if isinstance(reply, EngineError) else ""
+            status = CODES[code].status if code in CODES else 200
+            facts = {"action": audited[0], "operation": parsed.name, **audited[1]}
+            client = self._client
+            self.gateway.audit.note(
+                f"resp-{client.id}", client.caller, facts, prefix=client.prefix, status=status, code=code
+            )
+
+    def take(self, commands: int, size: int) -> None:
+        """Count commands against the caller's rate. Raises EngineError."""
+        limiter, principal = self.gateway.rate_limiter, self._client.principal
+        meter = None if limiter is None or principal is None else limiter.meter(principal, self._client.host)
+        if meter is not None:
+            try:
+                meter.take(commands, size)
+            except RefusalError as refusal:
+                raise in_words_of_redis(refusal) from None
+
+    def write_all(self, run: CommandRun, replies: Sequence[Reply | EngineError]) -> bytes:
+        """The replies of a run."""
+        # Where IDs did not suffice for all, the rest has refusals.
+        if run.only_adds and isinstance(added := replies[0], Added) and len(added.ids) == run.count:
+            return wire.each_id(added.ids)
+        return b"".join(map(self.write, run.outcomes(replies)))
+
+    def write(self, outcome: RunResult) -> bytes:
+        """The reply of one command."""
+        if type(outcome) is int:
+            return wire.each_id((outcome,))
+        if isinstance(outcome, EngineError):
+            return wire.refusal(outcome)
+        assert isinstance(outcome, tuple), "there are three kinds"
+        parsed, reply = outcome
+        self._note(parsed, reply)
+        protocol = self._client.protocol
+        try:
+            if parsed.command is None:
+                now_us = self.gateway.clock.wall_ms() * 1000
+                return wire.encode(parsed.immediate(now_us), protocol)
+            written = wire.answer(parsed, reply, self._client.may_see, protocol)
+            redis.check_written(parsed, len(written), self.gateway.settings.answer_bytes_max)
+            if not isinstance(reply, EngineError):
+                self.gateway.counters.delivered["resp"] += entries_in(reply)
+        except EngineError as refusal:
+            return wire.refusal(refusal)
+        return written
+
+    async def run_alone(self, parsed: CommandRequest) -> bytes:
+        """Run a command that takes two steps, or waits for the disk."""
+        try:
+            settings, limits = self.gateway.settings, self.gateway.command_limits
+            engine = self.tenant.engine
+            await transactions.probe(engine, limits, parsed, settings.answer_bytes_max)
+            assert parsed.command is not None, "it runs in the engine"
+            reply: Reply | EngineError = await engine.execute(
+                parsed.command, synced=parsed.synced, quotas=self._client.quotas
+            )
+        except EngineError as refusal:
+            reply = refusal
+        return self.write((parsed, reply))
+
+    def give_back_all(self, outcomes: Iterable[RunResult]) -> None:
+        """Return the entries that were delivered to a client that has left."""
+        for outcome in outcomes:
+            if isinstance(outcome, tuple) and isinstance(outcome[0].command, XReadGroup):
+                self.gateway.give_back(self._client.prefix, outcome[0].command, outcome[1])
+
+
+def is_laborious(replies: Iterable[Reply | EngineError]) -> bool:
+    """Whether writing the replies takes long: many entries, or many names to match."""
+    size = 0
+    for reply in replies:
+        if type(reply) is Added:
+            continue
+        if isinstance(reply, Listing):
+            if len(reply.names) > _INLINE_NAMES_MAX:
+                return True
+        elif not isinstance(reply, EngineError):
+            size += redis.text_bytes(reply)
+    return size > _INLINE_BYTES_MAX
+
+
+def in_words_of_redis(refusal: RefusalError) -> EngineError:
+    """The gateway's refusal; while the log is read, clients of Redis wait at the word LOADING."""
+    if refusal.code in {"starting", "restarting"}:
+        return EngineError(refusal.code, _LOADING, refusal.detail)
+    return EngineError(refusal.code, f"ERR {refusal.detail}", refusal.detail)
+
+
+# ---- transactions
+
+
+async def watch(client: RespClient, runner: Runner, streams: list[str]) -> bytes:
+    """Watch streams; those that are watched already stay as they were."""
+    new = [stream for stream in dict.fromkeys(streams) if stream not in client.watched.streams]
+    most = runner.gateway.settings.request_streams_max
+    if len(client.watched.streams) + len(new) > most:
+        raise errors.invalid(f"ERR too many watched streams: at most {most} (request_streams_max)")
+    found = await runner.tenant.engine.transaction([XInfoStream(stream=stream) for stream in new])
+    for stream, reply in zip(new, found, strict=True):
+        client.watched.streams[stream] = reply if isinstance(reply, StreamInfo) else None
+    return wire.OK
+
+
+async def execute(client: RespClient, runner: Runner) -> bytes:
+    """Run what was queued, unless it was discarded or a watched stream has changed."""
+    transaction, condition = client.transaction, client.watched.condition()
+    assert transaction is not None, "it has begun"
+    client.end_transaction()
+    if transaction.is_discarded:
+        raise errors.invalid(EXECABORT)
+    if len(transaction.requests) == 0 and condition is None:
+        return b"*0\r\n"
+    runner.take(len(transaction.requests), 0)
+    found = await transactions.run_if(
+        runner.gateway, runner.tenant.engine, transaction.requests, client.quotas, condition
+    )
+    if found is None:
+        return wire.null(client.protocol, is_list=True)
+    replies = [
+        runner.write(one.parsed if isinstance(one.parsed, EngineError) else (one.parsed, one.reply))
+        for one in found
+    ]
+    return b"*%d\r\n%b" % (len(replies), b"".join(replies))

@@ -1,0 +1,51 @@
+"""Dead letters of a tenant: the field that names the stream in which an entry died.
+
+Knows: the field, and where it stands in stored entries and in dumps of streams.
+Must never know: prefixes, commands, replies.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from engine import dump, entries
+
+SOURCE: Final = "weir-source"
+_SOURCE_BYTES: Final = SOURCE.encode()
+
+Rename = Callable[[bytes], bytes]
+
+
+def names_source(text: bytes) -> bool:
+    """Whether stored entries, or a dump, may have the field: without it there is nothing to rename."""
+    return _SOURCE_BYTES in text
+
+
+def rename_in_entry(text: bytes, rename: Rename) -> bytes:
+    """A stored entry with another value of the field; the same where that changes nothing."""
+    pairs = entries.pairs_of(text) if names_source(text) else []
+    renamed = [(name, rename(value) if name == SOURCE else value) for name, value in pairs]
+    if renamed == pairs:
+        return text
+    body = entries.with_meta(entries.body(renamed), entries.meta_of(text))
+    return entries.encode(entries.id_of(text), body)
+
+
+def rename_in_dump(described: dump.StreamDump, rename: Rename) -> dump.StreamDump:
+    """The same for all entries of a stream. Raises ValueError where one makes no sense."""
+    return replace(
+        described,
+        nodes=[replace(node, entries=_parts(node.entries, rename)) for node in described.nodes],
+        open=described.open and replace(described.open, entries=_parts(described.open.entries, rename)),
+    )
+
+
+def _parts(parts: Sequence[dump.EntryPart], rename: Rename) -> list[dump.EntryPart]:
+    return [_part(part, rename) if SOURCE in part.fields or part.pairs else part for part in parts]
+
+
+def _part(part: dump.EntryPart, rename: Rename) -> dump.EntryPart:
+    (found,) = dump.entry_parts([rename_in_entry(dump.encode_entry(part), rename)])
+    # The engine looks whether it is an ID.
+    return replace(found, id=part.id)

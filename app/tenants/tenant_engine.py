@@ -1,0 +1,133 @@
+"""The engine as one tenant has it.
+
+Knows: that each command is renamed on its way in, and each reply and refusal on its way out.
+Must never know: where names stand in them.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from app.glob import literal
+from app.tenants.renaming import add_prefix
+from app.tenants.stripping import strip_prefix, strip_refusal
+from app.tenants.tenant_names import RecordedNames, TenantNames
+from engine import CommandEngine, EngineError, Quota
+from engine.commands import Command, XReadGroup
+from engine.replies import Reply
+
+Answers = Sequence[Reply | EngineError]
+Done = Callable[[Answers], None]
+
+
+class TenantEngine:
+    """Runs the commands of a tenant in `engine`.
+
+    Several commands are refused together where one of them is about all streams or has too long a name.
+    """
+
+    def __init__(self, engine: CommandEngine, prefix: str) -> None:
+        self._engine = engine
+        self._names = TenantNames(prefix)
+
+    @property
+    def durability(self) -> str:
+        """What an answer promises."""
+        return self._engine.durability
+
+    @property
+    def delivery_durability(self) -> str:
+        """The same for the answer to a group's read."""
+        return self._engine.delivery_durability
+
+    async def execute(
+        self,
+        command: Command,
+        *,
+        synced: bool = False,
+        until: asyncio.Future[None] | None = None,
+        quotas: Sequence[Quota] = (),
+    ) -> Reply:
+        """Run `command`, as the engine does. Raises EngineError."""
+        renamed = add_prefix(command, self._names)
+        try:
+            reply = await self._engine.execute(renamed, synced=synced, until=until, quotas=quotas)
+        except EngineError as error:
+            raise self._refusal(error, [command]) from None
+        return strip_prefix(reply, self._names)
+
+    async def transaction(
+        self, commands: Sequence[Command], *, synced: bool = False, quotas: Sequence[Quota] = ()
+    ) -> list[Reply | EngineError]:
+        """Run `commands` as one turn, as the engine does. Raises EngineError."""
+        renamed = [add_prefix(command, self._names) for command in commands]
+        try:
+            found = await self._engine.transaction(renamed, synced=synced, quotas=quotas)
+        except EngineError as error:
+            raise self._refusal(error, commands) from None
+        return self._shown(found, commands)
+
+    def submit(
+        self,
+        commands: Sequence[Command],
+        done: Done,
+        *,
+        synced: bool = False,
+        quotas: Sequence[Quota] = (),
+    ) -> None:
+        """Run `commands` now, as the engine does. Raises nothing."""
+        try:
+            renamed = [add_prefix(command, self._names) for command in commands]
+        except EngineError as error:
+            done([error])
+            return
+        self._engine.submit(
+            renamed, lambda found: done(self._shown(found, commands)), synced=synced, quotas=quotas
+        )
+
+    def submit_each(self, commands: Sequence[Command], done: Done, quotas: Sequence[Quota] = ()) -> None:
+        """Run commands one after the other, as the engine does. Raises nothing."""
+        try:
+            renamed = [add_prefix(command, self._names) for command in commands]
+        except EngineError as error:
+            done([error] * len(commands))
+            return
+        self._engine.submit_each(renamed, lambda found: done(self._shown(found, commands)), quotas)
+
+    def read(
+        self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool = False
+    ) -> None:
+        """Run a group read that may wait, as the engine does. Raises nothing."""
+        try:
+            renamed = add_prefix(command, self._names)
+        except EngineError as error:
+            # Never before this returns.
+            asyncio.get_running_loop().call_soon(done, [error])
+            return
+        assert isinstance(renamed, XReadGroup), "a renamed command is of the same type"
+        self._engine.read(
+            renamed, lambda found: done(self._shown(found, [command])), until, going_on=going_on
+        )
+
+    def _shown(self, found: Answers, commands: Sequence[Command]) -> list[Reply | EngineError]:
+        """The replies for the tenant. Where each command has one, a refusal quotes names of its own alone."""
+        if len(found) != len(commands):
+            return [self._answer(one, commands) for one in found]
+        return [self._answer(one, (command,)) for one, command in zip(found, commands, strict=True)]
+
+    def _answer(self, found: Reply | EngineError, commands: Sequence[Command]) -> Reply | EngineError:
+        if isinstance(found, EngineError):
+            return self._refusal(found, commands)
+        try:
+            return strip_prefix(found, self._names)
+        except EngineError as error:
+            return error
+
+    def _refusal(self, error: EngineError, commands: Sequence[Command]) -> EngineError:
+        # Refusals are rare: the names that they may quote are found only now.
+        names = RecordedNames(self._names.prefix)
+        for command in commands:
+            add_prefix(command, names)
+        quota = error.members.get("quota")
+        if isinstance(quota, str):
+            names.added[quota] = quota.removeprefix(literal(names.prefix))
+        return strip_refusal(error, names.added)

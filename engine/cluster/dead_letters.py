@@ -1,0 +1,120 @@
+"""Dead letters: an entry goes to another stream, which may be in another slot, and then is settled.
+
+Knows: in which order, so that a failure between two steps repeats an entry and loses none.
+Must never know: who found an entry due, waiting.
+
+    1  XADD to the dead-letter stream, under a key of the entry     after a failure here it is repeated, once
+    2  XACK in the group        the entry was settled in between where this finds it no longer pending
+    3  the key is forgotten     the entry may die again, once the group has been moved back
+    4  XDEL of the dead letter  where the entry was settled in between, and not by another mover
+
+Several gateways may move one entry. Who finds its dead letter stored marks it as shared before step 2, so the
+one who stored it knows at step 3 that the other may have settled the entry.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine import errors, ids
+from engine.cluster import words
+from engine.cluster.keys import auxiliary_key
+from engine.cluster.replies import RELEASED, name_of, parse
+from engine.cluster.routing import BackendRequest, Lane
+from engine.cluster.stored import text_of
+from engine.cluster.wire import Words
+from engine.commands import IdempotencyKey, XAck, XAdd, XDel
+from engine.commands.dead_letters import TOO_MANY, letter_of
+from engine.errors import EngineError
+from engine.replies import Added
+
+Run = Callable[[BackendRequest], Awaitable[Any]]
+# No client can send it within a key.
+_OWN: Final = "\0dead/"
+_SHARED: Final = "/shared"
+
+
+class Due(msgspec.Struct, frozen=True):
+    """An entry on its way out: its last consumer, empty for a released one, and its deliveries."""
+
+    id: int
+    text: bytes
+    consumer: str
+    deliveries: int
+
+
+class Dying(msgspec.Struct, frozen=True):
+    """Entries of one group that are due; `reply` is what their finder answers once they are moved.
+
+    `generation` is the stream's.
+    """
+
+    stream: str
+    group: str
+    letters: str
+    generation: str
+    due: Sequence[Due]
+    reply: Any
+    reason: str = TOO_MANY
+
+
+def due_of(rows: Sequence[Any]) -> list[Due]:
+    """Rows of ID, fields, consumer and deliveries, as scripts reply them."""
+    return [
+        Due(parse(entry_id), text_of(entry_id, fields), owner_of(consumer), deliveries)
+        for entry_id, fields, consumer, deliveries in rows
+    ]
+
+
+def owner_of(consumer: bytes) -> str:
+    """The name of a consumer, empty for a released entry."""
+    return "" if (name := name_of(consumer)) == RELEASED else name
+
+
+async def move(run: Run, dying: Dying) -> list[int]:
+    """Move them; which of them, of those that went. A refusal leaves an entry pending, for the next time."""
+    moved = await asyncio.gather(*(_move(run, dying, one) for one in dying.due))
+    return [one.id for one, went in zip(dying.due, moved, strict=True) if went]
+
+
+async def _move(run: Run, dying: Dying, one: Due) -> bool:
+    origin = (dying.stream, ids.format(one.id), dying.group, one.consumer)
+    key = f"{_OWN}{dying.generation}/{dying.stream}/{dying.group}/{ids.format(one.id)}"
+    letter = letter_of(one.text, origin, one.deliveries, dying.reason)
+    try:
+        added = await run(
+            words.only_request(
+                XAdd(stream=dying.letters, bodies=[letter], idempotency=IdempotencyKey(key, b""))
+            )
+        )
+        assert isinstance(added, Added), "the stream is made where it is missing"
+        if added.duplicate:
+            await run(_of_answers(dying.letters, [("HSET", key + _SHARED, 1)]))
+        settled = await run(words.only_request(XAck(stream=dying.stream, group=dying.group, ids=[one.id])))
+        forget = _of_answers(dying.letters, [("HMGET", key, key + _SHARED), ("HDEL", key, key + _SHARED)])
+        (kept, shared), _ = await run(forget)
+        is_own = not added.duplicate and not shared and _is_answer(kept, added.ids[0])
+        if is_own and not settled:
+            await run(words.only_request(XDel(stream=dying.letters, ids=added.ids)))
+    except EngineError:
+        return False
+    return bool(settled)
+
+
+def _of_answers(letters: str, changes: Sequence[Words]) -> BackendRequest:
+    """Commands on the answers by key of the dead-letter stream; the reply is a list."""
+    answers = auxiliary_key(letters, "i")
+    commands = [(name, answers, *others) for name, *others in changes]
+    return BackendRequest(stream=letters, commands=commands, decode=list, lane=Lane.WRITE)
+
+
+def _is_answer(kept: bytes | None, letter_id: int) -> bool:
+    """Whether the key still stands for this dead letter: once forgotten, it may stand for a later one."""
+    return kept is not None and kept.endswith(b"..%b" % ids.format(letter_id).encode())
+
+
+def none_configured() -> EngineError:
+    """The group has no dead-letter stream."""
+    return errors.invalid("ERR the group has no dead-letter stream", "set the group's dead_letter first")

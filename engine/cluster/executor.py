@@ -1,0 +1,581 @@
+"""Redis or Valkey as the engine: runs commands there, and has their replies in the engine's own terms.
+
+Knows: how requests travel and come back, how reads wait.
+Must never know: single commands, their words.
+
+    submit ──one request?──► its server's pipeline ──► done        no task, one write a cycle
+                  └─no─────► `gathering`, as a task ──► done
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from itertools import groupby
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from engine import errors
+from engine.clock import Clock
+from engine.cluster import gathering, words
+from engine.cluster.dead_letters import Dying, move
+from engine.cluster.figures import BackendFigures
+from engine.cluster.gateways import Gateways
+from engine.cluster.group_waits import GroupWaits
+from engine.cluster.health import BackendHealth
+from engine.cluster.keys import slot_of
+from engine.cluster.levels import ALWAYS_MISSING
+from engine.cluster.maintenance import Maintenance
+from engine.cluster.node import Node
+from engine.cluster.origins import Origins, unnumbered
+from engine.cluster.refusals import not_supported, refusal_of
+from engine.cluster.routing import BackendRequest, Lane
+from engine.cluster.scripts import WriteOrigin, cross_slot
+from engine.cluster.sending import Sender, settled
+from engine.cluster.topology import Topology
+from engine.cluster.wakeups import Wakeups
+from engine.cluster.wire import ConnectionLostError, ServerError, Words, report
+from engine.commands import (
+    AddEach,
+    BlockingCommand,
+    Command,
+    Copy,
+    Cursor,
+    Delete,
+    Exists,
+    GiveBack,
+    Publish,
+    PutMetadata,
+    Rename,
+    XAdd,
+    XReadGroup,
+)
+from engine.errors import EngineError
+from engine.histogram import Histogram
+from engine.memory import Memory
+from engine.protocol import Done
+from engine.quotas import Quota
+from engine.replies import Added, DeadLettered, GroupRead, Planned, Published, Reply, StreamsRead
+from engine.runtime import Fsync, Rewritten, resident_bytes
+
+# A waiting read looks again about that often, whether it was woken or not.
+POLL_S: Final = 5.0
+_SCAN_COUNT: Final = 1_000
+
+# Commands that a server does once, however often they are sent.
+_NUMBERED: Final = (XAdd, AddEach, Publish)
+
+Finish = Callable[[Any], None]
+T = TypeVar("T")
+
+
+class NoRewriter:
+    """The rewrite of a log that the backend does not have here."""
+
+    def __init__(self) -> None:
+        self.last: Rewritten | None = None
+        self.failure: str | None = None
+        self.running = False
+        self.on_failed: Callable[[str, float], None] | None = None
+
+    def begin(self) -> bool:
+        """Refused: the log is the server's. Raises EngineError."""
+        raise not_supported("rewriting the log", "the log is the server's")
+
+
+class ClusterEngine:
+    """Implements `engine.protocol.EngineProtocol`. `start` it, `close` it at the end."""
+
+    def __init__(self, topology: Topology, clock: Clock, poll_s: float = POLL_S) -> None:
+        self.fsync: Fsync = "no"
+        self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
+        self.on_slow: Callable[[Sequence[Command], float], None] | None = None
+        self.on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None
+        self.active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
+        self.memory: Final = Memory()
+        self.rewriting: Final = NoRewriter()
+        self.sync_seconds: Final = Histogram((1.0,))
+        self.appended = 0
+        self.streams = 0
+        self.expiring_streams = 0
+        self.mean_expiry_ms = 0
+        self.waiting = 0
+        self._topology = topology
+        self._origins = Origins()
+        self._sender = Sender(topology, self._origins.end)
+        self._health = BackendHealth(topology, self._ask, clock, self._observe)
+        self._loop = asyncio.get_running_loop()
+        self._ending: asyncio.Future[None] = self._loop.create_future()
+        self._keeping: Sequence[asyncio.Task[None]] = ()
+        self._tasks: set[asyncio.Task[None]] = set()
+        front = secrets.token_hex(8)
+        self._wakeups = Wakeups(
+            Node.listen, topology.node_of, poll_s, front, topology.database, topology.figures
+        )
+        nodes, timeout_s = (lambda: topology.nodes), topology.timeout_s
+        self.maintenance: Final = Maintenance(
+            self.run, self._ask, nodes, self._silent_readers, front, poll_s, timeout_s
+        )
+        # Called with why the server sends no notifications: then waiting reads look again, and are not woken.
+        self.on_missing_events: Callable[[str], None] = lambda _: None
+        self._wakeups.on_missing_events = self._note_missing_events
+        self.gateways: Final = Gateways(self.run, self._wakeups)
+        self._group_waits = GroupWaits(self._wakeups, self._read_group, self._release)
+
+    def start(self) -> asyncio.Future[None]:
+        """Begin to connect; done once all servers have answered."""
+        self._topology.on_change = self._wakeups.rearrange
+        self._topology.start()
+        is_up: asyncio.Future[None] = self._loop.create_future()
+        work = (self._health.keep_on(is_up), self.maintenance.keep_on())
+        self._keeping = [self._loop.create_task(one) for one in work]
+        return is_up
+
+    async def close(self) -> None:
+        """End all connections; what has no reply yet is refused."""
+        self.end_waits()
+        for task in self._keeping:
+            task.cancel()
+        self._sender.close()
+        await self._wakeups.close()
+        await self._topology.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # --- the five ways in
+
+    @property
+    def durability(self) -> str:
+        """What an answer to a write promises."""
+        return self._topology.durability.name
+
+    @property
+    def _can_confirm(self) -> bool:
+        """Whether all servers can keep this promise."""
+        return self._health.level.syncs or not self._topology.durability.disks
+
+    @property
+    def delivery_durability(self) -> str:
+        """See `CommandEngine`. A delivery that is lost is made again: it waits for no replica."""
+        return "memory"
+
+    async def execute(
+        self,
+        command: Command,
+        *,
+        synced: bool = False,
+        until: asyncio.Future[None] | None = None,
+        quotas: Sequence[Quota] = (),
+    ) -> Reply:
+        """See `CommandEngine`."""
+        _check(synced=synced, quotas=quotas)
+        if isinstance(command, XReadGroup):
+            self.maintenance.note_read(command.named_streams())
+        if isinstance(command, BlockingCommand) and command.block_ms is not None:
+            return await self._wait(command, until)
+        return await self._run(command)
+
+    async def transaction(
+        self, commands: Sequence[Command], *, synced: bool = False, quotas: Sequence[Quota] = ()
+    ) -> list[Reply | EngineError]:
+        """See `CommandEngine`. One turn needs one server."""
+        # What Weir keeps of its own is as durable as a write here can be.
+        own = all(isinstance(command, PutMetadata) for command in commands)
+        _check(synced=synced and not own, quotas=quotas)
+        commands = [command.to_nonblocking() for command in commands]
+        requests = [self._request(command, is_repeatable=False) for command in commands]
+        together = [one for one in requests if one is not None]
+        is_one = self._is_one_turn([one.stream for one in together])
+        if len(together) == len(requests) and is_one:
+            return await self._turn(together)
+        if len(commands) == 1 or not any(command.changes for command in commands):
+            return [await _attempt(self._run(command)) for command in commands]
+        if is_one:
+            raise not_supported(
+                "a transaction with a command on all or on several streams", self._health.level.name
+            )
+        raise cross_slot()
+
+    async def _turn(self, requests: Sequence[BackendRequest]) -> list[Reply | EngineError]:
+        """Requests of one turn, each with its own refusal. All or nothing by the server, but for these."""
+        results: list[Any] = []
+
+        def keep(found: Sequence[Any]) -> list[Any]:
+            results.extend(found)
+            return results
+
+        whole = words.join(requests)
+        if whole.lane is not Lane.READ:
+            whole = whole.with_texts()
+        await self.run(msgspec.structs.replace(whole, decode=keep, takes_refusals=True))
+        replies: list[Reply | EngineError] = []
+        for one in requests:
+            own, results = results[: len(one.commands)], results[len(one.commands) :]
+            reply = settled(one, own)
+            self._count(reply)
+            replies.append(await self._move(reply) if isinstance(reply, Dying) else reply)
+        return replies
+
+    def submit(
+        self,
+        commands: Sequence[Command],
+        done: Done,
+        *,
+        synced: bool = False,
+        quotas: Sequence[Quota] = (),
+    ) -> None:
+        """See `CommandEngine`."""
+        if len(commands) == 1 and not synced and not quotas:
+            self._submit(commands[0], lambda reply: done([reply]))
+            return
+
+        async def run() -> None:
+            found = await _attempt(self.transaction(commands, synced=synced, quotas=quotas))
+            done([found] if isinstance(found, EngineError) else found)
+
+        self._spawn(run())
+
+    def submit_each(self, commands: Sequence[Command], done: Done, quotas: Sequence[Quota] = ()) -> None:
+        """See `CommandEngine`. They run in their order where they are of one server."""
+
+        async def run() -> None:
+            if quotas:
+                done([not_supported("a quota", self._health.level.name)] * len(commands))
+                return
+            replies: list[Reply | EngineError] = []
+            # Writes go out together, so that one confirmation is for all of them.
+            for is_write, some in groupby(commands, self._is_one_write):
+                if is_write:
+                    replies += await asyncio.gather(*(_attempt(self._run_at_once(one)) for one in some))
+                else:
+                    replies += [await _attempt(self._run_at_once(one)) for one in some]
+            done(replies)
+
+        self._spawn(run())
+
+    def read(
+        self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool = False
+    ) -> None:
+        """See `CommandEngine`."""
+
+        async def run() -> None:
+            done([await _attempt(self.execute(command, until=until))])
+
+        self._spawn(run())
+
+    # --- running
+
+    def _gatherer(self, command: Command) -> gathering.Gather | None:
+        if isinstance(command, Delete | Exists) and self._is_one_turn(command.streams):
+            return None
+        return gathering.gatherer(command)
+
+    def _is_one_turn(self, streams: Collection[str]) -> bool:
+        """Whether one server has all of them, now and always."""
+        return not self._topology.has_slots or len({slot_of(name.encode()) for name in streams}) <= 1
+
+    def _is_one_write(self, command: Command) -> bool:
+        """Whether it is one request on the connection for writes, which keeps their order."""
+        return command.changes and not isinstance(command, XReadGroup) and self._gatherer(command) is None
+
+    def _request(self, command: Command, *, is_repeatable: bool = True) -> BackendRequest | None:
+        """The one request of a command, None where it takes several. Raises EngineError."""
+        if self._gatherer(command) is not None:
+            return None
+        is_numbered = is_repeatable and isinstance(command, _NUMBERED)
+        origin = self._origins.begin() if is_numbered else unnumbered()
+        try:
+            request = self._made(command, origin)
+        except BaseException:
+            self._origins.end(origin.number)
+            raise
+        if request is None:
+            raise not_supported(type(command).__name__, self._health.level.name)
+        return request
+
+    def _made(self, command: Command, origin: WriteOrigin) -> BackendRequest | None:
+        if isinstance(command, Publish):
+            return words.publish(command, origin, has_slots=self._topology.has_slots)
+        if isinstance(command, Rename | Copy) and not self._is_one_turn(command.named_streams()):
+            raise cross_slot()
+        return words.request(command, origin)
+
+    async def _run(self, command: Command) -> Reply:
+        gather = self._gatherer(command)
+        if gather is not None:
+            return await gather(self, command)
+        request = self._request(command)
+        assert request is not None, "it is not gathered"
+        reply: Reply = await self.run(request)
+        return reply
+
+    async def _run_at_once(self, command: Command) -> Reply:
+        return await self._run(command.to_nonblocking())
+
+    def _submit(self, command: Command, finish: Callable[[Reply | EngineError], None]) -> None:
+        """Run a command by callback, without waiting: without a task where it is one request."""
+        try:
+            command = command.to_nonblocking()
+            request = self._request(command)
+        except Exception as error:  # noqa: BLE001 - the caller gets a reply
+            self._loop.call_soon(finish, _refusal_of(error))
+            return
+        if request is None:
+            self._spawn(_finish(self._run(command), finish))
+            return
+
+        def settle(reply: Any) -> None:  # noqa: ANN401 - a reply or EngineError
+            self._count(reply)
+            if isinstance(reply, Dying):
+                self._spawn(_finish(self._move(reply), finish))
+            else:
+                finish(reply)
+
+        self._send(request, settle)
+
+    def _send(self, request: BackendRequest, finish: Finish) -> None:
+        if request.lane is Lane.WRITE and not self._can_confirm:
+            # Sent, it would be stored, and then refused.
+            needs = f"{self._health.level.name}: it needs WAITAOF and an append-only file"
+            self._origins.end(request.number)
+            self._loop.call_soon(finish, not_supported(f"backend_durability={self.durability}", needs))
+            return
+        self._sender.send(request, finish)
+
+    def _count(self, reply: object) -> None:
+        if isinstance(reply, Added | Published) and not reply.duplicate:
+            added = (reply,) if isinstance(reply, Added) else (one for _, one in reply.streams)
+            self.appended += sum(len(one.ids) for one in added)
+
+    async def run(self, request: BackendRequest) -> Any:  # noqa: ANN401 - as `decode` makes it
+        """Run one request. Raises EngineError."""
+        replied: asyncio.Future[Any] = self._loop.create_future()
+        self._send(request, lambda reply: None if replied.done() else replied.set_result(reply))
+        reply = await replied
+        if isinstance(reply, EngineError):
+            raise reply
+        self._count(reply)
+        return await self._move(reply) if isinstance(reply, Dying) else reply
+
+    async def _move(self, dying: Dying) -> Reply:
+        """Move dead letters, then reply what their finder replies."""
+        moved = await move(self.run, dying)
+        if moved and self.on_dead_lettered is not None:
+            self.on_dead_lettered([(dying.stream, dying.group, one, dying.reason) for one in moved])
+        reply: Reply = dying.reply
+        return msgspec.structs.replace(reply, ids=moved) if isinstance(reply, DeadLettered) else reply
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            report("a command by callback failed", error)
+
+    async def scan(self, pattern: str) -> Sequence[bytes]:
+        """The names of all streams that match, in no order. Raises EngineError."""
+        found: list[bytes] = []
+        for node in self._topology.nodes:
+            cursor: bytes | int = 0
+            while True:
+                scan: Words = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT, "TYPE", "stream")
+                cursor, names = (await self._ask(node, [scan]))[0]
+                found += names
+                if cursor == b"0":
+                    break
+        return found
+
+    async def _ask(self, node: Node, commands: Sequence[Words]) -> Sequence[Any]:
+        """Send commands that change nothing to one server. Raises EngineError."""
+        replied: asyncio.Future[Sequence[Any]] = self._loop.create_future()
+        node.send(commands, Lane.READ, lambda found: None if replied.done() else replied.set_result(found))
+        results = await replied
+        for one in results:
+            if isinstance(one, ServerError | ConnectionLostError):
+                raise refusal_of(one, writes=False)
+        return results
+
+    # --- waiting
+
+    async def _wait(self, command: BlockingCommand, until: asyncio.Future[None] | None) -> Reply:
+        """Run a read that may wait."""
+        if isinstance(command, XReadGroup):
+            # History is answered at once, empty too: what is pending does not come from elsewhere.
+            if any(cursor is not Cursor.NEW for _, cursor in command.streams):
+                return await self._run(command.to_nonblocking())
+            return await self._wait_in_lane(command, until)
+        return await self._wait_for_streams(command, until)
+
+    async def _wait_for_streams(self, command: BlockingCommand, until: asyncio.Future[None] | None) -> Reply:
+        """Run a read each time it is woken, until it finds something or its time is over."""
+        assert command.block_ms is not None, "it waits"
+        ends_at = self._loop.time() + command.block_ms / 1000
+        woken = asyncio.Event()
+        watches = [self._wakeups.watch(name, woken.set) for name in dict.fromkeys(command.named_streams())]
+        waits = 0
+        try:
+            while True:
+                woken.clear()
+                reply = await self._run(command.to_nonblocking())
+                left_s = ends_at - self._loop.time()
+                if _has_found(reply) or left_s <= 0 or (until is not None and until.done()):
+                    return reply
+                if self._ending.done():
+                    raise errors.closing()
+                if isinstance(reply, StreamsRead):
+                    command = msgspec.structs.replace(command, streams=reply.cursors)
+                self.waiting, waits = self.waiting + 1 - waits, 1
+                waking = self._loop.create_task(woken.wait())
+                ends: set[asyncio.Future[Any]] = {waking, self._ending, *([] if until is None else [until])}
+                try:
+                    await asyncio.wait(ends, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    waking.cancel()
+        finally:
+            self.waiting -= waits
+            for watch in watches:
+                watch.close()
+
+    async def _wait_in_lane(self, command: XReadGroup, until: asyncio.Future[None] | None) -> Reply:
+        """Wait for entries of a group behind those that came before. Cancelled, it takes nothing."""
+        found: asyncio.Future[GroupRead | EngineError] = self._loop.create_future()
+        waiter = self._group_waits.read(command, found.set_result)
+        self.waiting += 1
+        try:
+            ends: set[asyncio.Future[Any]] = {found, *([] if until is None else [until])}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not found.done():
+                waiter.end()
+            # A cancellation would cancel `found` itself, and its reply could not be given back.
+            await asyncio.wait((found,))
+            reply = found.result()
+        except asyncio.CancelledError:
+            waiter.cancel()
+            raise
+        finally:
+            self.waiting -= 1
+        if isinstance(reply, EngineError):
+            raise reply
+        return reply
+
+    def _silent_readers(self, streams: Collection[str]) -> dict[str, set[tuple[str, str]]]:
+        """See `Maintenance`. The first reader of a lane asks by itself, for as long as it waits."""
+        first, behind = self._group_waits.readers()
+        silent = {name: {*behind.get(name, ()), *self.active_readers(name)} for name in streams}
+        return {
+            name: found - first.get(name, set()) for name, found in silent.items() if found or name in first
+        }
+
+    def _read_group(self, command: XReadGroup, done: Callable[[Any], None]) -> None:
+        self._submit(command, done)
+
+    def _release(self, command: XReadGroup, found: GroupRead, done: Callable[[], None]) -> None:
+        """Give back what a read brought for a client that has left."""
+        for one in found.streams:
+            if not one.history:
+                given = [entry.id for entry in one.entries]
+                back = GiveBack(stream=one.stream, group=command.group, consumer=command.consumer, ids=given)
+                self._submit(back, lambda _: done())
+
+    def end_waits(self) -> None:
+        """See `EngineProtocol`."""
+        if not self._ending.done():
+            self._ending.set_result(None)
+            self._group_waits.end()
+
+    # --- how it is
+
+    @property
+    def outage(self) -> str | None:
+        """See `EngineProtocol`."""
+        return self._health.outage
+
+    @property
+    def failure(self) -> str | None:
+        """See `BackendHealth`."""
+        return self._health.failure
+
+    def _observe(self, keys: int) -> None:
+        """Note how large all is, now that the servers have said it."""
+        self.streams = keys
+        self.memory.observe(resident_bytes())
+
+    def _note_missing_events(self, reason: str) -> None:
+        self.on_missing_events(reason)
+
+    @property
+    def figures(self) -> BackendFigures:
+        """What is counted of the servers."""
+        return self._topology.figures
+
+    @property
+    def backend(self) -> str:
+        """See `EngineProtocol`."""
+        return self._health.level.name
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """See `EngineProtocol`."""
+        events = self._wakeups.missing_events
+        promise = [] if self.unkept_promise is None else [f"backend_durability={self.durability}"]
+        return [*ALWAYS_MISSING, *promise, *([] if events is None else ["prompt waking of reads"])]
+
+    @property
+    def unkept_promise(self) -> str | None:
+        """Why no write can be as safe as `durability` says, as the servers are now; None where it can."""
+        level, needed = self._health.level, self._topology.durability.replicas_needed
+        if not self._can_confirm:
+            return f"{level.name} has no WAITAOF, or no append-only file"
+        if level.replicas < needed:
+            return f"a primary has {level.replicas} connected replicas, and {needed} must have each write"
+        return None
+
+    def log_figures(self) -> None:
+        """See `EngineProtocol`: the log is the server's."""
+
+    def when_log_fails(self, callback: Callable[[str], None]) -> None:
+        """See `EngineProtocol`: the log is the server's."""
+
+    def when_full(self, callback: Callable[[str | None], None]) -> None:
+        """See `EngineProtocol`: the disk is the server's."""
+
+    def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
+        """See `EngineProtocol`: no turn runs here."""
+
+
+async def _attempt(work: Awaitable[T]) -> T | EngineError:
+    """Its reply, or why there is none: what called with a callback gets one in any case."""
+    try:
+        return await work
+    except Exception as error:  # noqa: BLE001 - it is reported
+        return _refusal_of(error)
+
+
+async def _finish(work: Awaitable[Reply], finish: Finish) -> None:
+    finish(await _attempt(work))
+
+
+def _refusal_of(error: Exception) -> EngineError:
+    if isinstance(error, EngineError):
+        return error
+    report("a command by callback failed", error)
+    return errors.internal()
+
+
+def _check(*, synced: bool, quotas: Sequence[Quota]) -> None:
+    if synced:
+        raise not_supported("an answer once it is on disk", "the server's own settings say when it syncs")
+    if quotas:
+        raise not_supported("a quota", "the server does not count a tenant's memory")
+
+
+def _has_found(reply: Reply) -> bool:
+    if isinstance(reply, StreamsRead | GroupRead):
+        return bool(reply.streams)
+    if isinstance(reply, Planned):
+        return any(one.count for one in reply.streams)
+    return True

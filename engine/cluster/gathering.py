@@ -1,0 +1,297 @@
+"""Commands that take several requests: of several streams, of all of them, of what Weir keeps beside them.
+
+Knows: which requests, and how their replies become one. Must never know: connections, waiting.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from engine import errors
+from engine.cluster import group_words, redrive, words
+from engine.cluster.group_scripts import group_read, read_stream
+from engine.cluster.plans import plan
+from engine.cluster.reading import read_request
+from engine.cluster.routing import BackendRequest, Lane
+from engine.cluster.words import METADATA_KEY
+from engine.commands import (
+    Command,
+    ConfigGet,
+    DbSize,
+    Delete,
+    EndWait,
+    Exists,
+    FindDeadLetters,
+    FindGroup,
+    GiveBack,
+    ListMetadata,
+    ListStreams,
+    MeasureStreams,
+    Plan,
+    Redrive,
+    StreamInfos,
+    XInfoGroups,
+    XInfoStream,
+    XRead,
+    XReadGroup,
+)
+from engine.errors import EngineError
+from engine.replies import (
+    ConfigValues,
+    GroupMeasure,
+    Listing,
+    Measured,
+    MetadataPage,
+    Presence,
+    Reply,
+    StreamDeliveries,
+    StreamInfo,
+    StreamMeasure,
+    StreamPage,
+    StreamPlan,
+    StreamsRead,
+)
+
+_GLOB: Final = re.compile(r"([\\*?\[\]])")
+_INFOS_MAX: Final = 1_000
+
+C = TypeVar("C", bound=Command)
+
+
+class Backend(Protocol):
+    """What runs requests."""
+
+    @property
+    def durability(self) -> str:
+        """What an answer to a write promises."""
+
+    async def run(self, request: BackendRequest) -> Any:  # noqa: ANN401 - as `decode` makes it
+        """Run one. Raises EngineError."""
+
+    async def scan(self, pattern: str) -> Sequence[bytes]:
+        """The names of all streams that match, in no order."""
+
+
+Gather = Callable[[Backend, Any], Awaitable[Reply]]
+_GATHERERS: Final[dict[type[Command], Gather]] = {}
+
+
+def gatherer(command: Command) -> Gather | None:
+    """What runs the command, None where one request does."""
+    if isinstance(command, XRead | XReadGroup) and len(command.streams) == 1:
+        return None
+    return _GATHERERS.get(type(command))
+
+
+def gathers(kind: type[C]) -> Callable[[Callable[[Backend, C], Awaitable[Reply]]], Gather]:
+    """Register what runs a kind of command."""
+
+    def register(gather: Callable[[Backend, C], Awaitable[Reply]]) -> Gather:
+        _GATHERERS[kind] = gather
+        return gather
+
+    return register
+
+
+async def _each(backend: Backend, requests: Sequence[BackendRequest]) -> list[Any]:
+    """The replies of requests that run side by side; a refusal in its place."""
+    return await asyncio.gather(*map(backend.run, requests), return_exceptions=True)
+
+
+def _all(found: Sequence[Any]) -> Sequence[Any]:
+    """The same where none was refused. Raises EngineError."""
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return found
+
+
+# --- reading
+
+
+@gathers(XRead)
+async def _read(backend: Backend, command: XRead) -> Reply:
+    requests = [read_request(command, stream, cursor) for stream, cursor in command.streams]
+    rows = _all(await _each(backend, requests))
+    names = [stream for stream, _ in command.streams]
+    found = [entries for _, entries in rows if entries is not None]
+    return StreamsRead(found, [(name, cursor) for name, (cursor, _) in zip(names, rows, strict=True)])
+
+
+@gathers(XReadGroup)
+async def _read_group(backend: Backend, command: XReadGroup) -> Reply:
+    """No stream is read where one lacks the group.
+
+    A read may still be refused: the group was removed meanwhile, or a server was lost. Then what the other
+    streams delivered is given back; only NOACK's entries stay delivered, as nothing was pending.
+    """
+    streams = [stream for stream, _ in command.streams]
+    looks = [group_words.has_group(stream, command.group) for stream in streams]
+    for stream, is_found in zip(streams, _all(await _each(backend, looks)), strict=True):
+        if not is_found:
+            raise errors.no_group_in_read(stream, command.group)
+    found = await _each(
+        backend,
+        [
+            words.by_script(stream, read_stream(command, stream, cursor), Lane.GROUP)
+            for stream, cursor in command.streams
+        ],
+    )
+    if any(isinstance(one, BaseException) for one in found):
+        await _give_back(backend, command, [one for one in found if isinstance(one, StreamDeliveries)])
+    return group_read(_all(found))
+
+
+async def _give_back(backend: Backend, command: XReadGroup, found: Sequence[StreamDeliveries]) -> None:
+    commands = [
+        GiveBack(
+            stream=one.stream,
+            group=command.group,
+            consumer=command.consumer,
+            ids=[entry.id for entry in one.entries],
+        )
+        for one in found
+        if one.entries and not one.history
+    ]
+    await _each(backend, [words.only_request(one) for one in commands])
+
+
+@gathers(FindGroup)
+async def _find_group(backend: Backend, command: FindGroup) -> Reply:
+    looks = [words.only_request(XInfoGroups(stream=stream)) for stream in command.streams]
+    found: list[Presence] = []
+    for rows in await _each(backend, looks):
+        if isinstance(rows, EngineError) and rows.code == "no_stream":
+            found.append(Presence.NO_STREAM)
+        elif isinstance(rows, BaseException):
+            raise rows
+        else:
+            found.append(group_words.presence(rows, command.group))
+    return found
+
+
+@gathers(FindDeadLetters)
+async def _find_dead_letters(backend: Backend, command: FindDeadLetters) -> Reply:
+    return await redrive.find(backend.run, command)
+
+
+@gathers(Redrive)
+async def _redrive(backend: Backend, command: Redrive) -> Reply:
+    return await redrive.redrive(backend.run, command)
+
+
+@gathers(Exists)
+async def _exists(backend: Backend, command: Exists) -> Reply:
+    counts = _all(
+        await _each(backend, [words.only_request(Exists(streams=[name])) for name in command.streams])
+    )
+    return len([count for count in counts if count])
+
+
+@gathers(Delete)
+async def _delete(backend: Backend, command: Delete) -> Reply:
+    """Of several slots: each stream by itself."""
+    each = [msgspec.structs.replace(command, streams=[name]) for name in dict.fromkeys(command.streams)]
+    return len(
+        [count for count in _all(await _each(backend, [words.only_request(one) for one in each])) if count]
+    )
+
+
+@gathers(Plan)
+async def _plan(backend: Backend, command: Plan) -> Reply:
+    async def run_each(requests: Sequence[BackendRequest]) -> Sequence[StreamPlan | None]:
+        return _all(await _each(backend, requests))
+
+    return await plan(run_each, command, backend.durability)
+
+
+# --- all streams
+
+
+async def _names(backend: Backend, prefix: str, after: str | None) -> list[str]:
+    """The names of streams in order. Those that are no names here are of other programs."""
+    found = await backend.scan(_GLOB.sub(r"\\\1", prefix) + "*")
+    names = {name.decode() for name in found if _is_name(name)}
+    return sorted(name for name in names if after is None or name > after)
+
+
+def _is_name(name: bytes) -> bool:
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return False
+    return 0 < len(name) <= 512 and "/" not in text and text.isprintable() and text not in (".", "..")
+
+
+@gathers(ListStreams)
+async def _list(backend: Backend, command: ListStreams) -> Reply:
+    names = await _names(backend, command.prefix, command.after)
+    if command.limit is None or len(names) <= command.limit:
+        return Listing(names)
+    page = names[: command.limit]
+    return Listing(page, page[-1] if page else None)
+
+
+@gathers(DbSize)
+async def _db_size(backend: Backend, command: DbSize) -> Reply:
+    return len(await _names(backend, "", None))
+
+
+@gathers(StreamInfos)
+async def _infos(backend: Backend, command: StreamInfos) -> Reply:
+    names = await _names(backend, command.prefix, command.after)
+    page = names[: min(command.limit, _INFOS_MAX)]
+    looked = await _each(backend, [words.only_request(XInfoStream(stream=name)) for name in page])
+    rows = [(name, one) for name, one in zip(page, looked, strict=True) if not _is_gone(one)]
+    _all([one for _, one in rows])
+    return StreamPage(rows, page[-1] if len(names) > len(page) and page else None)
+
+
+def _is_gone(found: object) -> bool:
+    return isinstance(found, EngineError) and found.code == "no_stream"
+
+
+@gathers(MeasureStreams)
+async def _measure(backend: Backend, command: MeasureStreams) -> Reply:
+    names = list(command.streams)
+    infos = await _each(backend, [words.only_request(XInfoStream(stream=name)) for name in names])
+    groups = await _each(backend, [words.only_request(XInfoGroups(stream=name)) for name in names])
+    room, measured = command.groups_max, []
+    for name, info, rows in zip(names, infos, groups, strict=True):
+        if isinstance(info, StreamInfo) and not isinstance(rows, BaseException):
+            given = [GroupMeasure(one.name, one.lag, one.pending, 0) for one in rows[:room]]
+            room -= len(given)
+            measured.append(
+                StreamMeasure(name, info.length, info.memory_bytes, given, len(rows) - len(given))
+            )
+    return Measured(measured)
+
+
+# --- beside the streams
+
+
+@gathers(ListMetadata)
+async def _list_metadata(backend: Backend, command: ListMetadata) -> Reply:
+    request = BackendRequest(
+        stream=METADATA_KEY,
+        commands=[("HGETALL", METADATA_KEY)],
+        decode=lambda found: found[0],
+        lane=Lane.READ,
+    )
+    found = {name.decode(): value for name, value in (await backend.run(request)).items()}
+    return MetadataPage(sorted(item for item in found.items() if item[0].startswith(command.prefix)))
+
+
+@gathers(EndWait)
+async def _end_wait(backend: Backend, command: EndWait) -> Reply:
+    """Silence is counted by the server, from the consumer's last command."""
+    return True
+
+
+@gathers(ConfigGet)
+async def _config_get(backend: Backend, command: ConfigGet) -> Reply:
+    """The server's settings are its own."""
+    return ConfigValues([])

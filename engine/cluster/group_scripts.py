@@ -1,0 +1,171 @@
+"""What groups need that Redis's commands do not do, as scripts: reads that do not wait, and releasing.
+
+Knows: the scripts' arguments and replies; that a released entry belongs to a consumer of that name.
+Must never know: connections, who waits (`group_waits`).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine import errors, ids
+from engine.cluster.dead_letters import Dying, due_of, none_configured
+from engine.cluster.kept import policy_words
+from engine.cluster.scripts import ScriptCall, Word, as_it_is, checked, script, stream_keys
+from engine.cluster.stored import text_of
+from engine.commands import (
+    Acknowledge,
+    DeadLetterEntries,
+    EnsureGroup,
+    GiveBack,
+    UpdateGroup,
+    XGroupCreate,
+    XReadGroup,
+)
+from engine.commands.types import Cursor
+from engine.replies import AcknowledgedIds, DeadLettered, Delivered, Gap, GroupRead, StreamDeliveries
+
+_parse: Final = ids.parse_canonical
+
+
+def create_group(command: EnsureGroup | XGroupCreate, generation: str) -> ScriptCall:
+    """XGROUP CREATE, with a policy. Reply: 1, or 0 for EnsureGroup where the group is there."""
+    is_ensured = isinstance(command, EnsureGroup)
+    arguments: list[Word] = [generation, command.group, start_word(command.start), int(command.mkstream)]
+    arguments += [
+        *(_or_empty(command.entries_read), int(is_ensured)),
+        *(policy_words(command.policy) if isinstance(command, EnsureGroup) else ()),
+    ]
+    return ScriptCall(script("create_group", "policies"), stream_keys(command.stream), arguments, as_it_is)
+
+
+def update_group(command: UpdateGroup) -> ScriptCall:
+    """XGROUP SETID, with changes of the policy."""
+    start = "" if command.start is None else start_word(command.start)
+    words: list[Word] = [command.group, start, _or_empty(command.entries_read), *policy_words(command.policy)]
+
+    def decode(reply: Any) -> bool:  # noqa: ANN401 - as the server sent it
+        checked(command.stream, reply)
+        return True
+
+    return ScriptCall(script("update_group", "policies"), stream_keys(command.stream)[:2], words, decode)
+
+
+def start_word(start: int | Cursor) -> str:
+    """Where a group begins."""
+    return ids.format(start) if isinstance(start, int) else "$"
+
+
+def read_group(command: XReadGroup) -> ScriptCall:
+    """XREADGROUP of its only stream, without waiting. Reply: `GroupRead`, or `Dying` with it."""
+    ((stream, cursor),) = command.streams
+    call = read_stream(command, stream, cursor)
+
+    def decode(reply: Any) -> GroupRead | Dying:  # noqa: ANN401 - as the server sent it
+        found = call.decode(reply)
+        if isinstance(found, Dying):
+            return msgspec.structs.replace(found, reply=group_read([found.reply]))
+        return group_read([found])
+
+    return msgspec.structs.replace(call, decode=decode)
+
+
+def group_read(found: Sequence[StreamDeliveries]) -> GroupRead:
+    """The reply of XREADGROUP: a stream without new entries is left out."""
+    return GroupRead([one for one in found if one.entries or one.history])
+
+
+def read_stream(command: XReadGroup, stream: str, cursor: int | Cursor) -> ScriptCall:
+    """XREADGROUP of one of its streams, without waiting. Reply: `StreamDeliveries`, or `Dying` with it."""
+    arguments: list[Word] = [
+        *(command.group, command.consumer, _or_empty(command.count), int(command.noack)),
+        *(_or_empty(command.claim_min_idle_ms), int(command.claims_own), _or_empty(command.bytes_max)),
+        ids.format(cursor) if isinstance(cursor, int) else Cursor.NEW.value,
+    ]
+
+    def decode(reply: Any) -> StreamDeliveries | Dying:  # noqa: ANN401 - as the server sent it
+        if reply[0] == b"no":
+            raise errors.no_group_in_read(stream, command.group)
+        _, due, letters, generation, *found = reply
+        given = (
+            _history(stream, found, cursor)
+            if isinstance(cursor, int)
+            else _new(stream, found, claims=command.claim_min_idle_ms is not None)
+        )
+        if not due:
+            return given
+        return Dying(stream, command.group, letters.decode(), generation.decode(), due_of(due), given)
+
+    return ScriptCall(script("read_group", "policies"), stream_keys(stream)[:2], arguments, decode)
+
+
+def _or_empty(number: int | None) -> Word:
+    return "" if number is None else number
+
+
+def _history(stream: str, found: Sequence[Any], after: int) -> StreamDeliveries:
+    rows, before, more = found
+    given = [
+        Delivered(_parse(entry_id), None if words is None else text_of(entry_id, words), count)
+        for entry_id, words, count in rows
+    ]
+    return StreamDeliveries(
+        stream, given, history=True, after=after, last_delivered_id=_parse(before), more=bool(more)
+    )
+
+
+def _new(stream: str, found: Sequence[Any], *, claims: bool) -> StreamDeliveries:
+    claimed, rows, *edges, lost, more = found
+    before, last, removed_upto, first = map(_parse, edges)
+    given = [
+        Delivered(_parse(entry_id), text_of(entry_id, words), count + 1, idle_ms, count)
+        for entry_id, words, idle_ms, count in claimed
+    ]
+    first_time = (0, 0) if claims else (None, None)
+    given += [
+        Delivered(_parse(entry_id), text_of(entry_id, words), 1, *first_time) for entry_id, words in rows
+    ]
+    gap = None
+    if rows and 0 < before < removed_upto:
+        gap = Gap(before, first, lost if lost >= 0 else None)
+    return StreamDeliveries(
+        stream, given, history=False, after=before, last_delivered_id=last, gap=gap, more=bool(more)
+    )
+
+
+def look_at_pending(command: DeadLetterEntries) -> ScriptCall:
+    """The pending ones of the entries, to be dead letters. Reply: `Dying`."""
+    arguments = [command.group, *map(ids.format, dict.fromkeys(command.ids))]
+
+    def decode(reply: Any) -> Dying:  # noqa: ANN401 - as the server sent it
+        if reply[0] == b"no":
+            raise errors.no_group(command.stream, command.group)
+        _, letters, generation, rows = reply
+        if not letters:
+            raise none_configured()
+        given = DeadLettered(letters.decode(), [])
+        return Dying(
+            *(command.stream, command.group, letters.decode(), generation.decode(), due_of(rows)),
+            given,
+            command.reason,
+        )
+
+    keys = stream_keys(command.stream)[:2]
+    return ScriptCall(script("look_at_pending", "policies"), keys, arguments, decode)
+
+
+def give_back(command: GiveBack) -> ScriptCall:
+    """Release what the consumer holds of these."""
+    words = [command.group, command.consumer, *map(ids.format, command.ids)]
+    return ScriptCall(script("give_back"), stream_keys(command.stream)[:1], words, as_it_is)
+
+
+def acknowledge(command: Acknowledge) -> ScriptCall:
+    """XACK that says which of the IDs were pending."""
+    words = [command.group, *map(ids.format, command.ids)]
+
+    def decode(reply: Any) -> AcknowledgedIds:  # noqa: ANN401 - as the server sent it
+        return AcknowledgedIds(list(map(_parse, reply)))
+
+    return ScriptCall(script("acknowledge"), stream_keys(command.stream)[:1], words, decode)

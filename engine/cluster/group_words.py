@@ -1,0 +1,406 @@
+"""Commands of the engine on one stream's groups as words for its server: reads, claims, releases.
+
+Knows: the arguments of Redis's commands, and short scripts for what Redis has no command for.
+Must never know: servers, connections.
+
+A released entry belongs to the consumer `weir:released` and was last delivered in 1970: any consumer
+may claim it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from secrets import token_hex
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from engine import errors, ids
+from engine.cluster import group_scripts, replies
+from engine.cluster.dead_letters import Due, Dying, owner_of
+from engine.cluster.kept import policy_fields, policy_from
+from engine.cluster.keys import auxiliary_key
+from engine.cluster.replies import RELEASED, BackendPending
+from engine.cluster.routing import BackendRequest, Lane
+from engine.cluster.scripts import WriteOrigin, delete_each
+from engine.cluster.wire import Word, Words
+from engine.cluster.words import by_script, is_ok, many, one, only_request, sends
+from engine.commands import (
+    Acknowledge,
+    Claim,
+    DeadLetterEntries,
+    DeleteConsumer,
+    DeleteGroup,
+    DescribeGroup,
+    EnsureGroup,
+    GiveBack,
+    NackMode,
+    StreamCommand,
+    UpdateGroup,
+    XAck,
+    XAckDel,
+    XAutoClaim,
+    XClaim,
+    XGroupCreate,
+    XGroupCreateConsumer,
+    XGroupDelConsumer,
+    XGroupDestroy,
+    XGroupSetId,
+    XInfoConsumers,
+    XInfoGroups,
+    XNack,
+    XPending,
+    XPendingRange,
+)
+from engine.commands.reading import DELIVERY_COUNT_MAX
+from engine.replies import AutoClaimed, Claimed, Delivered, GroupInfo, PendingList, Presence
+
+R = TypeVar("R")
+
+
+def script(
+    command: StreamCommand, text: str, arguments: Sequence[Word], decode: Callable[[Any], Any]
+) -> BackendRequest:
+    """A request of a short script with the stream as its key. The server keeps it by its digest."""
+    return one(command, ("EVAL", text, 1, command.stream, *arguments), decode)
+
+
+# --- groups
+
+
+def _entries_read(entries_read: int | None) -> tuple[Word, ...]:
+    return () if entries_read is None else ("ENTRIESREAD", entries_read)
+
+
+@sends(XGroupCreate)
+def _create(command: XGroupCreate, _: WriteOrigin) -> BackendRequest:
+    made = by_script(command.stream, group_scripts.create_group(command, token_hex(8)))
+    return msgspec.structs.replace(made, decode=is_ok)
+
+
+@sends(EnsureGroup)
+def _ensure(command: EnsureGroup, _: WriteOrigin) -> BackendRequest:
+    made = by_script(command.stream, group_scripts.create_group(command, token_hex(8)))
+    return msgspec.structs.replace(made, decode=lambda results: results[0] == 1)
+
+
+@sends(UpdateGroup)
+def _update(command: UpdateGroup, _: WriteOrigin) -> BackendRequest:
+    return by_script(command.stream, group_scripts.update_group(command))
+
+
+@sends(XGroupSetId)
+def _set_id(command: XGroupSetId, _: WriteOrigin) -> BackendRequest:
+    words = ("XGROUP", "SETID", command.stream, command.group, group_scripts.start_word(command.start))
+    return one(command, (*words, *_entries_read(command.entries_read)), is_ok)
+
+
+@sends(XGroupDestroy)
+def _destroy(command: XGroupDestroy, _: WriteOrigin) -> BackendRequest:
+    words = ("XGROUP", "DESTROY", command.stream, command.group)
+    return many(command, [words, _forget_policy(command.stream, command.group)], lambda results: results[0])
+
+
+def _forget_policy(stream: str, group: str) -> Words:
+    return ("HDEL", auxiliary_key(stream, "m"), *policy_fields(group))
+
+
+@sends(DescribeGroup)
+def _describe(command: DescribeGroup, _: WriteOrigin) -> BackendRequest:
+    look = only_request(XInfoGroups(stream=command.stream))
+
+    def decode(results: Sequence[Any]) -> GroupInfo:
+        for found in replies.group_infos(*results):
+            if found.name == command.group:
+                return found
+        raise errors.no_group_for_key(command.stream, command.group)
+
+    return msgspec.structs.replace(look, decode=decode)
+
+
+@sends(DeleteGroup)
+def _delete_group(command: DeleteGroup, _: WriteOrigin) -> BackendRequest:
+    def decode(held: int) -> bool:
+        if held >= 0:
+            raise errors.group_has_pending(command.group, held)
+        return True
+
+    keys = (command.stream, auxiliary_key(command.stream, "m"))
+    arguments: list[Word] = [command.group, int(command.drop), *policy_fields(command.group)]
+    return one(command, ("EVAL", _DELETE_GROUP, len(keys), *keys, *arguments), decode)
+
+
+_DELETE_GROUP: Final = """
+local held = redis.call('XPENDING', KEYS[1], ARGV[1])[1]
+if held > 0 and ARGV[2] == '0' then return held end
+redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])
+redis.call('HDEL', KEYS[2], unpack(ARGV, 3))
+return -1
+"""
+
+
+@sends(XInfoGroups)
+def _groups(command: XInfoGroups, _: WriteOrigin) -> BackendRequest:
+    commands: list[Words] = [
+        ("XINFO", "GROUPS", command.stream),
+        ("HGETALL", auxiliary_key(command.stream, "m")),
+    ]
+    return many(command, commands, lambda results: replies.group_infos(*results))
+
+
+def has_group(stream: str, group: str) -> BackendRequest:
+    """Whether there is the group, by a range of pending entries that is always empty."""
+    return BackendRequest(
+        stream=stream,
+        commands=[("XPENDING", stream, group, "0-0", "0-0", 1)],
+        decode=lambda _: True,
+        lane=Lane.READ,
+        instead={"NOGROUP": False},
+    )
+
+
+def presence(rows: Sequence[GroupInfo], group: str) -> Presence:
+    """Whether the group is among those of a stream."""
+    return Presence.FOUND if any(one.name == group for one in rows) else Presence.NO_GROUP
+
+
+# --- consumers
+
+
+@sends(XGroupCreateConsumer)
+def _create_consumer(command: XGroupCreateConsumer, _: WriteOrigin) -> BackendRequest:
+    return one(command, ("XGROUP", "CREATECONSUMER", command.stream, command.group, command.consumer))
+
+
+@sends(XGroupDelConsumer)
+def _del_consumer(command: XGroupDelConsumer, _: WriteOrigin) -> BackendRequest:
+    return one(command, ("XGROUP", "DELCONSUMER", command.stream, command.group, command.consumer))
+
+
+@sends(XInfoConsumers)
+def _consumers(command: XInfoConsumers, _: WriteOrigin) -> BackendRequest:
+    return one(command, ("XINFO", "CONSUMERS", command.stream, command.group), replies.consumer_infos)
+
+
+@sends(DeleteConsumer)
+def _delete_consumer(command: DeleteConsumer, _: WriteOrigin) -> BackendRequest:
+    def decode(reply: Sequence[Any]) -> int:
+        what, held = reply
+        if what == b"none":
+            raise errors.no_consumer(command.stream, command.group, command.consumer)
+        if what == b"held":
+            raise errors.consumer_has_pending(command.consumer, held)
+        return int(held)
+
+    arguments = (command.group, command.consumer, int(command.drop), command.transfer_to or "")
+    return script(command, _DELETE_CONSUMER, arguments, decode)
+
+
+_DELETE_CONSUMER: Final = """
+local group, consumer, drop, heir = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local held
+for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], group)) do
+  if row[2] == consumer then held = row[4] end
+end
+if not held then return { 'none', 0 } end
+if heir == consumer then return { 'done', held } end
+if held > 0 and drop == '0' and heir == '' then return { 'held', held } end
+if heir ~= '' then
+  for _, row in ipairs(redis.call('XPENDING', KEYS[1], group, '-', '+', held, consumer)) do
+    redis.call('XCLAIM', KEYS[1], group, heir, 0, row[1], 'IDLE', row[3], 'JUSTID')
+  end
+end
+redis.call('XGROUP', 'DELCONSUMER', KEYS[1], group, consumer)
+return { 'done', held }
+"""
+
+
+# --- acknowledging and releasing
+
+
+@sends(XAck)
+def _ack(command: XAck, _: WriteOrigin) -> BackendRequest:
+    return one(command, ("XACK", command.stream, command.group, *map(ids.format, command.ids)))
+
+
+@sends(Acknowledge)
+def _acknowledge(command: Acknowledge, _: WriteOrigin) -> BackendRequest:
+    return by_script(command.stream, group_scripts.acknowledge(command))
+
+
+@sends(XAckDel)
+def _ackdel(command: XAckDel, _: WriteOrigin) -> BackendRequest:
+    return by_script(command.stream, delete_each(command.stream, command.refs, command.ids, command.group))
+
+
+@sends(XNack)
+def _nack(command: XNack, _: WriteOrigin) -> BackendRequest:
+    nack = command.nack
+    less = {NackMode.SILENT: "less", NackMode.FAIL: "same", NackMode.FATAL: str(DELIVERY_COUNT_MAX)}
+    count = less[nack.mode] if nack.retry_count is None else str(nack.retry_count)
+    arguments: list[Word] = [command.group, RELEASED, count, int(nack.force), *map(ids.format, nack.ids)]
+    return script(command, _RELEASE, arguments, int)
+
+
+@sends(GiveBack)
+def _give_back(command: GiveBack, _: WriteOrigin) -> BackendRequest:
+    return by_script(command.stream, group_scripts.give_back(command))
+
+
+# ARGV: group, the consumer for released entries, the delivery count, whether entries that are not pending are
+# released too, IDs.
+_RELEASE: Final = """
+local group, released, count, force = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+redis.call('XPENDING', KEYS[1], group)
+local found = 0
+for i = 5, #ARGV do
+  local id = ARGV[i]
+  local row = redis.call('XPENDING', KEYS[1], group, id, id, 1)[1]
+  if row or force == '1' then
+    local times = row and row[4] or 0
+    local new = count
+    if count == 'less' then new = math.max(0, times - 1) elseif count == 'same' then new = times end
+    local words = { 'XCLAIM', KEYS[1], group, released, 0, id, 'TIME', 0, 'RETRYCOUNT', new, 'JUSTID' }
+    if force == '1' then words[#words + 1] = 'FORCE' end
+    found = found + #redis.call(unpack(words))
+  end
+end
+return found
+"""
+
+
+@sends(DeadLetterEntries)
+def _dead_letter(command: DeadLetterEntries, _: WriteOrigin) -> BackendRequest:
+    return by_script(command.stream, group_scripts.look_at_pending(command))
+
+
+# --- pending entries
+
+
+@sends(XPending)
+def _pending(command: XPending, _: WriteOrigin) -> BackendRequest:
+    return one(command, ("XPENDING", command.stream, command.group), replies.pending_summary)
+
+
+@sends(XPendingRange)
+def _pending_range(command: XPendingRange, _: WriteOrigin) -> BackendRequest:
+    count = max(0, command.count)
+    idle: tuple[Word, ...] = ("IDLE", command.min_idle_ms) if command.min_idle_ms else ()
+    consumer = () if command.consumer is None else (command.consumer,)
+    between = (ids.format(command.start), ids.format(command.end))
+    # One more says whether there are more.
+    words = ("XPENDING", command.stream, command.group, *idle, *between, count + 1, *consumer)
+
+    def decode(rows: Sequence[Any]) -> PendingList:
+        return replies.pending_list(rows, count) if count else PendingList([])
+
+    return one(command, words, decode)
+
+
+def _pending_rows(stream: str, group: str, wanted: Sequence[int]) -> list[Words]:
+    """The commands that ask whose each of the entries is, and how often it was delivered."""
+    return [("XPENDING", stream, group, word, word, 1) for word in map(ids.format, wanted)]
+
+
+def _by_id(rows: Sequence[Any]) -> dict[int, BackendPending]:
+    """The rows of XPENDING by ID."""
+    return {replies.parse(row[0]): BackendPending(owner_of(row[1]), row[2], row[3]) for row in rows}
+
+
+@sends(XClaim)
+def _claim(command: XClaim, _: WriteOrigin) -> BackendRequest:
+    claim, wanted = command.claim, command.claim.ids
+    words = ("XCLAIM", command.stream, command.group, command.consumer, claim.min_idle_ms)
+    claiming = (*words, *map(ids.format, wanted), *_claim_options(claim))
+
+    looks = _pending_rows(command.stream, command.group, wanted)
+    at = len(looks)
+
+    def decode(results: Sequence[Any]) -> Claimed | Dying:
+        given = replies.claimed_of(results[at], just_ids=claim.just_ids)
+        before = _by_id([row for rows in results[:at] for row in rows])
+        after = _by_id([row for rows in results[at + 1 : -1] for row in rows])
+        kept, dying = _part(command, replies.with_counts(given, before, after), before, results[-1])
+        return _dying_or(Claimed(kept), dying)
+
+    return many(command, [*looks, claiming, *looks, _policy_words(command)], decode)
+
+
+def _policy_words(command: XClaim | XAutoClaim) -> Words:
+    return ("HMGET", auxiliary_key(command.stream, "m"), "g", *policy_fields(command.group))
+
+
+def _part(
+    command: XClaim | XAutoClaim,
+    given: Sequence[Delivered],
+    before: Mapping[int, BackendPending],
+    kept: Sequence[bytes | None],
+) -> tuple[Sequence[Delivered], Dying | None]:
+    """What is delivered, and what was delivered too often for that."""
+    generation, *values = kept
+    policy = policy_from(values)
+    letters, most = policy["dead_letter_stream"], policy["max_deliveries"]
+    if letters is None or most is None:
+        return given, None
+    due = {
+        one.id: Due(one.id, one.text, before[one.id].consumer, before[one.id].deliveries)
+        for one in given
+        if one.id in before
+        and one.text is not None
+        and one.delivery_count > max(most, before[one.id].deliveries)
+    }
+    if not due:
+        return given, None
+    name = "" if generation is None else generation.decode()
+    dying = Dying(command.stream, command.group, letters, name, list(due.values()), None)
+    return [one for one in given if one.id not in due], dying
+
+
+def _dying_or(reply: R, dying: Dying | None) -> R | Dying:
+    return reply if dying is None else msgspec.structs.replace(dying, reply=reply)
+
+
+def _claim_options(claim: Claim) -> list[Word]:
+    options: list[Word] = []
+    for word, value in (("IDLE", claim.idle_ms), ("TIME", claim.time_ms), ("RETRYCOUNT", claim.retry_count)):
+        options += [] if value is None else [word, value]
+    options += ["FORCE"] if claim.force else []
+    options += ["JUSTID"] if claim.just_ids else []
+    return options + ([] if claim.last_id is None else ["LASTID", ids.format(claim.last_id)])
+
+
+@sends(XAutoClaim)
+def _auto_claim(command: XAutoClaim, _: WriteOrigin) -> BackendRequest:
+    arguments = (
+        command.group,
+        command.consumer,
+        command.min_idle_ms,
+        ids.format(command.start),
+        command.count,
+    )
+    just_ids = command.just_ids
+
+    def decode(results: Sequence[Any]) -> AutoClaimed | Dying:
+        following, rows, deleted, *looked = results[0]
+        before, after = map(_by_id, looked)
+        given = replies.with_counts(replies.claimed_of(rows, just_ids=just_ids), before, after)
+        kept, dying = _part(command, given, before, results[1])
+        found = AutoClaimed(replies.parse(following), kept, list(map(replies.parse, deleted)))
+        return _dying_or(found, dying)
+
+    claiming = script(command, _AUTO_CLAIM, (*arguments, int(just_ids)), list)
+    return many(command, [*claiming.commands, _policy_words(command)], decode)
+
+
+# XAUTOCLAIM, and what was pending of it before and after, which Redis does not say.
+_AUTO_CLAIM: Final = """
+local group, count = ARGV[1], ARGV[5]
+local before = redis.call('XPENDING', KEYS[1], group, 'IDLE', ARGV[3], ARGV[4], '+', count)
+local words = { 'XAUTOCLAIM', KEYS[1], group, ARGV[2], ARGV[3], ARGV[4], 'COUNT', count }
+if ARGV[6] == '1' then words[#words + 1] = 'JUSTID' end
+local reply = redis.call(unpack(words))
+local after = {}
+for i, row in ipairs(reply[2]) do
+  local id = type(row) == 'table' and row[1] or row
+  after[i] = redis.call('XPENDING', KEYS[1], group, id, id, 1)[1]
+end
+return { reply[1], reply[2], reply[3], before, after }
+"""

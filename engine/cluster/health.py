@@ -1,0 +1,84 @@
+"""Whether the servers are there, and what they can do.
+
+Knows: how they are asked, and when a failure is an outage. Must never know: streams, requests of clients.
+
+    every second   QUESTIONS, DBSIZE at each primary ──► level, keys; without a reply the outage begins
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from engine.clock import Clock
+from engine.cluster.levels import QUESTIONS, Level, least, level_of
+from engine.cluster.node import Node
+from engine.cluster.topology import Topology
+from engine.cluster.wire import Words, report
+from engine.errors import EngineError
+
+_LOOK_S: Final = 1.0
+# Until all have answered for the first time.
+_LOOK_FIRST_S: Final = 0.05
+# An outage shorter than this is not worth taking the gateway out of service for.
+OUTAGE_S_MAX: Final = 3.0
+
+Ask = Callable[[Node, Sequence[Words]], Awaitable[Sequence[Any]]]
+
+
+class BackendHealth:
+    """What the servers say of themselves. `ask` raises EngineError; `observe` is called with the number of
+    their keys whenever all have answered.
+    """
+
+    def __init__(self, topology: Topology, ask: Ask, clock: Clock, observe: Callable[[int], None]) -> None:
+        self.level = Level()
+        self._topology = topology
+        self._ask = ask
+        self._clock = clock
+        self._observe = observe
+        self._down_since: float | None = clock.monotonic()
+
+    @property
+    def outage(self) -> str | None:
+        """Why the servers cannot be used for longer than `OUTAGE_S_MAX`; None where they can."""
+        if self._down_since is None or self._clock.monotonic() - self._down_since < OUTAGE_S_MAX:
+            return None
+        return self.failure or "the backend does not answer"
+
+    @property
+    def failure(self) -> str | None:
+        """Why a server cannot be used now, or is not known; None where all can."""
+        failures = [self._topology.failure, *(node.failure for node in self._topology.nodes)]
+        return next((one for one in failures if one is not None), None)
+
+    async def keep_on(self, is_up: asyncio.Future[None]) -> None:
+        """Ask the servers again and again, until it is cancelled; `is_up` is done once all have answered."""
+        while True:
+            if await self._is_there():
+                self._down_since = None
+                if not is_up.done():
+                    is_up.set_result(None)
+            elif self._down_since is None:
+                self._down_since = self._clock.monotonic()
+            await asyncio.sleep(_LOOK_S if is_up.done() else _LOOK_FIRST_S)
+
+    async def _is_there(self) -> bool:
+        try:
+            return await self._look()
+        except Exception as error:  # noqa: BLE001 - they are asked again
+            report("the backend could not be asked how it is", error)
+            return False
+
+    async def _look(self) -> bool:
+        """Whether all servers are there."""
+        nodes = self._topology.nodes
+        asked = (self._ask(node, [*QUESTIONS, ("DBSIZE",)]) for node in nodes)
+        try:
+            found = await asyncio.gather(*asked)
+        except EngineError:
+            return False
+        if not found or self._topology.failure is not None:
+            return False
+        self.level = least([level_of(*replies) for *replies, _ in found])
+        self._observe(sum(keys for *_, keys in found))
+        return True

@@ -1,0 +1,82 @@
+"""What Weir keeps of a stream in its metadata, as settings that people see: policies of groups, retention.
+
+Knows: the names of the fields. Must never know: connections, scripts.
+
+    weir/{9cz}/m/orders   g <generation>   ack_timeout_ms/<group> 30000   max_len 1000
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from engine import ids
+from engine.cluster.scripts import Word
+from engine.replies import StreamInfo
+
+Fields = Mapping[bytes, bytes]
+POLICY: Final = ("dead_letter_stream", "max_deliveries", "ack_timeout_ms", "consumer_timeout_ms")
+LIMITS: Final = ("max_len", "max_age_ms", "max_bytes")
+FLAGS: Final = ("keep_unacknowledged", "keep_unarchived")
+RETENTION: Final = (*LIMITS, *FLAGS, "archived_up_to")
+
+
+def policy_words(policy: Mapping[str, Any]) -> list[Word]:
+    """Changes of a group's policy as `lua/policies.lua` reads them."""
+    changes = [(name, policy[name]) for name in POLICY if name in policy]
+    return [word for name, value in changes for word in (name, "" if value is None else value)]
+
+
+def policy_fields(group: str) -> list[bytes]:
+    """The fields of a group's policy, in the order of `POLICY`."""
+    return [f"{name}/{group}".encode() for name in POLICY]
+
+
+def policy_of(fields: Fields, group: str) -> dict[str, Any]:
+    """The members of `GroupInfo` that are the group's policy."""
+    return policy_from([fields.get(field) for field in policy_fields(group)])
+
+
+def policy_from(values: Sequence[bytes | None]) -> dict[str, Any]:
+    """The same by the values of `policy_fields`."""
+    letters, *numbers = values
+    return {
+        "dead_letter_stream": None if letters is None else letters.decode(),
+        **{
+            name: None if number is None else int(number)
+            for name, number in zip(POLICY[1:], numbers, strict=True)
+        },
+    }
+
+
+def retention_words(changes: Mapping[str, Any], archived_up_to: int | None) -> list[Word]:
+    """Changes of a retention as `lua/retention.lua` reads them."""
+    words: list[Word] = []
+    for name, value in changes.items():
+        is_set = value if name in FLAGS else value is not None
+        words += [name, int(value) if is_set else ""]
+    return words if archived_up_to is None else [*words, "archived_up_to", ids.format(archived_up_to)]
+
+
+def retention_from(values: Sequence[bytes | None]) -> dict[str, Any]:
+    """The members of `StreamInfo` that are the retention, by the values of the fields `RETENTION`."""
+    found = dict(zip(RETENTION, values, strict=True))
+    archived = found["archived_up_to"]
+    return {
+        **{name: None if (limit := found[name]) is None else int(limit) for name in LIMITS},
+        **{name: found[name] is not None for name in FLAGS},
+        "archived_up_to": 0 if archived is None else ids.parse_canonical(archived),
+    }
+
+
+def description_of(info: StreamInfo | None) -> str:
+    """The text that `lua/retention.lua` makes of a stream that is so; empty for None."""
+    if info is None:
+        return ""
+    limits = ["" if (limit := getattr(info, name)) is None else str(limit) for name in LIMITS]
+    flags = ["1" if getattr(info, name) else "" for name in FLAGS]
+    facts = [
+        *(str(info.length), str(info.nodes), ids.format(info.last_id), ids.format(info.max_deleted_id)),
+        *(str(info.entries_added), ids.format(info.first_id), str(info.groups), info.generation),
+        *(ids.format(info.removed_upto), str(-1 if info.expires_at_ms is None else info.expires_at_ms)),
+        *(*limits, *flags, ids.format(info.archived_up_to) if info.archived_up_to else ""),
+    ]
+    return "/".join(facts)

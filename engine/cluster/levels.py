@@ -1,0 +1,61 @@
+"""What a server is, by its own account, and what clients cannot have over it.
+
+Knows: the facts that a server says of itself. Must never know: connections.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.cluster.wire import Words
+
+# What clients cannot have over any server yet.
+ALWAYS_MISSING: Final = (
+    *("trimming by references", "idempotent producers"),
+    *(
+        "WATCH",
+        "quotas",
+        "durability=fsync",
+        "DUMP and RESTORE",
+        "keyspace notifications",
+        "backup and rewrite",
+    ),
+)
+# The replies to these say what a server is.
+QUESTIONS: Final[Sequence[Words]] = (
+    ("INFO", "server"),
+    ("INFO", "persistence"),
+    ("INFO", "replication"),
+    ("COMMAND", "INFO", "WAITAOF"),
+)
+
+
+class Level(msgspec.Struct, frozen=True):
+    """The name and version of a server, for people. `syncs`: it says when a write is on its disk. `replicas`:
+    how many are connected to it.
+    """
+
+    name: str = "unknown"
+    syncs: bool = True
+    replicas: int = 0
+
+
+def level_of(info: bytes, persistence: bytes, replication: bytes, waitaof: Sequence[Any]) -> Level:
+    """The level by the replies to `QUESTIONS`."""
+    lines = (info + replication).decode().splitlines()
+    facts = dict(line.split(":", 1) for line in lines if ":" in line)
+    valkey = facts.get("valkey_version")
+    name = f"Valkey {valkey}" if valkey else f"Redis {facts.get('redis_version', '')}"
+    syncs = any(waitaof) and b"aof_enabled:1" in persistence
+    return Level(name, syncs, replicas=int(facts.get("connected_slaves", 0)))
+
+
+def least(levels: Sequence[Level]) -> Level:
+    """What all servers of a backend are, under the names that they have."""
+    names = dict.fromkeys(sorted(one.name for one in levels))
+    return Level(
+        ", ".join(names),
+        syncs=all(one.syncs for one in levels),
+        replicas=min(one.replicas for one in levels),
+    )

@@ -1,0 +1,41 @@
+-- KEYS: stream, meta, answers, order, requests
+-- ARGV: generation, primary, number and settled of the request ('' for none), mkstream, expected,
+--       key, digest, trim (JSON), whole, count, entries
+local generation, primary, number, settled = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local key, digest = ARGV[7], ARGV[8]
+local part = {
+  stream = KEYS[1], meta = KEYS[2], answers = KEYS[3], order = KEYS[4],
+  expected = ARGV[6], trim = ARGV[9] ~= '' and cjson.decode(ARGV[9]) or nil,
+  whole = ARGV[10] == '1', count = tonumber(ARGV[11]), at = 12,
+}
+if number ~= '' then
+  local text = find_request(KEYS[5], number, settled)
+  if text then
+    return { 'added', text, 0, 0 }
+  end
+end
+local there = redis.call('EXISTS', part.stream) == 1
+if not there and ARGV[5] == '0' then
+  return false
+end
+if there and key ~= '' then
+  local text, before = find_answer(part.answers, key, clock_ms())
+  if text and before ~= digest then
+    return refuse('idempotency_mismatch')
+  end
+  if text then
+    return { 'duplicate', text, 0, 0 }
+  end
+end
+local refused = check_part(part, time_for_ids(part, primary))
+if refused then
+  return refused
+end
+local removed, affected = store_part(part, generation)
+if key ~= '' then
+  keep_answer(part.answers, part.order, key, digest, part.text, clock_ms())
+end
+if number ~= '' then
+  keep_request(KEYS[5], number, part.text)
+end
+return { 'added', part.text, removed, affected }

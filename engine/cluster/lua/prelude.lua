@@ -1,0 +1,173 @@
+-- What every script begins with: IDs, and what is known of a stream.
+--
+-- IDs are text, 'ms-seq'. Both halves are unsigned 64-bit decimals, and Lua's numbers lose digits above 2^53:
+-- so they are compared and counted up as text.
+--
+-- Keys of a stream (keys.py): m metadata, i answers by idempotency key, q these keys in order of their time.
+-- Metadata: g generation, r removed_upto, b entries-added less length as it was after the last removal through
+-- Weir, p the primary that gave the last ID by clock, f the floor: no ID by clock was above it,
+-- t takeovers; the retention,
+-- 'max_len' and so on (kept.py), o and z its bytes; of each group its policy, 'ack_timeout_ms/<group>' and so on.
+
+local HALF_MAX = '18446744073709551615'
+local ID_MAX = HALF_MAX .. '-' .. HALF_MAX
+
+-- A refusal: the code of engine/errors.py, and what belongs to it.
+local function refuse(code, ...)
+  return { 'no', code, ... }
+end
+
+local function halves(id)
+  return string.match(id, '^(%d+)-(%d+)$')
+end
+
+local function less(one, other)
+  if #one ~= #other then
+    return #one < #other
+  end
+  return one < other
+end
+
+local function id_less(one, other)
+  local one_ms, one_seq = halves(one)
+  local other_ms, other_seq = halves(other)
+  if one_ms ~= other_ms then
+    return less(one_ms, other_ms)
+  end
+  return less(one_seq, other_seq)
+end
+
+local function plus_one(decimal)
+  if #decimal < 16 then
+    return string.format('%.0f', decimal + 1)
+  end
+  local nines = #string.match(decimal, '9*$')
+  if nines == #decimal then
+    return '1' .. string.rep('0', nines)
+  end
+  local at = #decimal - nines
+  local digit = string.char(string.byte(decimal, at) + 1)
+  return string.sub(decimal, 1, at - 1) .. digit .. string.rep('0', nines)
+end
+
+local function minus_one(decimal)
+  if #decimal < 16 then
+    return string.format('%.0f', decimal - 1)
+  end
+  local zeros = #string.match(decimal, '0*$')
+  local at = #decimal - zeros
+  local digit = string.char(string.byte(decimal, at) - 1)
+  local result = string.sub(decimal, 1, at - 1) .. digit .. string.rep('9', zeros)
+  return string.match(result, '^0+(%d+)$') or result
+end
+
+-- nil behind the last.
+local function id_after(id)
+  local ms, seq = halves(id)
+  if seq ~= HALF_MAX then
+    return ms .. '-' .. plus_one(seq)
+  end
+  if ms == HALF_MAX then
+    return nil
+  end
+  return plus_one(ms) .. '-0'
+end
+
+-- The next entries. A range from beyond the highest ID there can be is refused.
+local function entries_after(stream, id, count)
+  local start = id_after(id)
+  return start and redis.call('XRANGE', stream, start, '+', 'COUNT', count) or {}
+end
+
+local function id_before(id)
+  local ms, seq = halves(id)
+  if seq ~= '0' then
+    return ms .. '-' .. minus_one(seq)
+  end
+  if ms == '0' then
+    return '0-0'
+  end
+  return minus_one(ms) .. '-' .. HALF_MAX
+end
+
+-- One reading for the whole script, as a turn has one.
+local now_ms
+local function clock_ms()
+  if not now_ms then
+    local time = redis.call('TIME')
+    now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  return now_ms
+end
+
+-- Rows of names and values as a table.
+local function named(row)
+  local found = {}
+  for i = 1, #row, 2 do
+    found[row[i]] = row[i + 1]
+  end
+  return found
+end
+
+-- XINFO STREAM, nil where there is none.
+local function find(stream)
+  if redis.call('EXISTS', stream) == 0 then
+    return nil
+  end
+  return named(redis.call('XINFO', 'STREAM', stream))
+end
+
+local function first_id(stream)
+  local row = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
+  return row and row[1] or nil
+end
+
+-- Entries that are gone, whoever removed them.
+local function gone(info)
+  return info['entries-added'] - info['length']
+end
+
+-- removed_upto: kept for removals through Weir. Where other programs removed entries it is not known which:
+-- everything below the first one that is there counts.
+local function removed_upto(info, known)
+  local upto = known.r or '0-0'
+  if gone(info) <= tonumber(known.b or 0) then
+    return upto
+  end
+  local row = info['first-entry']
+  local below = row and id_before(row[1]) or info['last-generated-id']
+  return id_less(upto, below) and below or upto
+end
+
+local function metadata(meta, ...)
+  local values = redis.call('HMGET', meta, ...)
+  local found = {}
+  for i, name in ipairs({ ... }) do
+    found[name] = values[i] or nil
+  end
+  return found
+end
+
+-- What there is before entries are removed through Weir; `note_removal` keeps what has become of it.
+local function state_of(meta, info)
+  return { upto = removed_upto(info, metadata(meta, 'r', 'b')), gone = gone(info) }
+end
+
+-- `count` entries were removed, `highest` the last of those below which none was left, nil for none.
+local function note_removal(meta, before, count, highest)
+  local upto = before.upto
+  if highest and id_less(upto, highest) then
+    upto = highest
+  end
+  redis.call('HSET', meta, 'r', upto, 'b', before.gone + count)
+end
+
+-- A stream that is new has nothing of the one that had its name before, but for the floor of IDs.
+local function begin_stream(generation, meta, answers, order)
+  local known = metadata(meta, 'p', 'f')
+  redis.call('DEL', meta, answers, order)
+  redis.call('HSET', meta, 'g', generation)
+  for name, value in pairs(known) do
+    redis.call('HSET', meta, name, value)
+  end
+end

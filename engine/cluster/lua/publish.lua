@@ -1,0 +1,93 @@
+-- Publish: several streams of one slot, all or nothing.
+-- KEYS: requests, answers and order of the slot, producer; then stream, meta, answers and order of each part
+-- ARGV: generation, primary, number and settled of the request ('' for none), key, digest, epoch and
+--       chunk of the producer ('' for none), number of parts; of each part mkstream, expected, trim (JSON), count, entries
+local generation, primary, number, settled = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local key, digest = ARGV[5], ARGV[6]
+local epoch, chunk = ARGV[7], ARGV[8]
+local EPOCH_CHUNKS_MAX = 100000
+
+if number ~= '' then
+  local texts = find_request(KEYS[1], number, settled)
+  if texts then
+    return { 'added', texts, {} }
+  end
+end
+if key ~= '' then
+  local texts, before = find_answer(KEYS[2], key, clock_ms())
+  if texts and before ~= digest then
+    return refuse('idempotency_mismatch')
+  end
+  if texts then
+    return { 'duplicate', texts, {} }
+  end
+end
+
+-- A producer: e its epoch, n the chunks of it, and the answer of each chunk by epoch and number.
+local known = {}
+if epoch ~= '' then
+  known = metadata(KEYS[4], 'e', 'n', epoch .. ':' .. chunk)
+  local answer = known[epoch .. ':' .. chunk]
+  if answer then
+    -- A write, as with answers by key: WAIT behind it covers the first one too.
+    redis.call('HSET', KEYS[4], 'e', known.e)
+    return { 'repeated', answer, {} }
+  end
+  if known.e and tonumber(epoch) < tonumber(known.e) then
+    return refuse('stale_epoch', known.e)
+  end
+  if epoch == known.e and tonumber(known.n) >= EPOCH_CHUNKS_MAX then
+    return refuse('too_many_chunks')
+  end
+end
+
+local parts, at = {}, 10
+for i = 1, tonumber(ARGV[9]) do
+  local first = 4 * i + 1
+  local part = {
+    stream = KEYS[first], meta = KEYS[first + 1], answers = KEYS[first + 2], order = KEYS[first + 3],
+    expected = ARGV[at + 1], trim = ARGV[at + 2] ~= '' and cjson.decode(ARGV[at + 2]) or nil,
+    whole = true, count = tonumber(ARGV[at + 3]), at = at + 4,
+  }
+  if ARGV[at] == '0' and redis.call('EXISTS', part.stream) == 0 then
+    return refuse('no_stream', part.stream)
+  end
+  local refused = check_part(part, time_for_ids(part, primary))
+  if refused then
+    return refused
+  end
+  parts[i] = part
+  at = part.at
+  for _ = 1, part.count do
+    at = at + 2 + ARGV[at + 1]
+  end
+end
+
+local given, trims = {}, {}
+for i, part in ipairs(parts) do
+  local removed, affected = store_part(part, generation)
+  given[i] = part.stream .. '/' .. part.text
+  trims[2 * i - 1], trims[2 * i] = removed, affected
+end
+local texts = table.concat(given, '/')
+if key ~= '' then
+  keep_answer(KEYS[2], KEYS[3], key, digest, texts, clock_ms())
+end
+if number ~= '' then
+  keep_request(KEYS[1], number, texts)
+end
+if epoch ~= '' then
+  if known.e ~= epoch then
+    -- The chunks of the epoch before the last one are not asked for any more.
+    for _, field in ipairs(redis.call('HKEYS', KEYS[4])) do
+      local of = string.match(field, '^(%d+):')
+      if of and of ~= known.e then
+        redis.call('HDEL', KEYS[4], field)
+      end
+    end
+    redis.call('HSET', KEYS[4], 'e', epoch, 'n', 0)
+  end
+  redis.call('HINCRBY', KEYS[4], 'n', 1)
+  redis.call('HSET', KEYS[4], epoch .. ':' .. chunk, texts)
+end
+return { 'added', texts, trims }

@@ -1,0 +1,193 @@
+-- XREADGROUP of one stream that does not wait: released entries first, then idle ones, then new ones.
+-- Entries that were delivered as often as the group's policy allows are `due` to be dead letters: they are shown
+-- as such, and left as they are.
+-- KEYS: stream, meta
+-- ARGV: group, consumer, count ('' for all), noack, min_idle_ms ('' for no claim), claims_own, bytes_max ('' for
+--       all), cursor ('>' or an ID: then what the consumer holds)
+local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+local count = ARGV[3] ~= '' and tonumber(ARGV[3]) or math.huge
+local noack, min_idle = ARGV[4] == '1', tonumber(ARGV[5])
+local claims_own = ARGV[6] == '1'
+local bytes_left = ARGV[7] ~= '' and tonumber(ARGV[7]) or math.huge
+local cursor = ARGV[8]
+
+local RELEASED = 'weir:released'
+local CANDIDATES_MAX = 1000
+local PAGES_MAX = 10
+local PASSED_OVER_MAX = 1000
+local DUE_MAX = 100
+local READ_MAX = 10000
+-- What an entry takes as text beside its names and values.
+local ENTRY_BYTES, WORD_BYTES = 40, 3
+
+local info = find(stream)
+local state = info and group_of(stream, group)
+if not state then
+  return refuse('no_group_in_read')
+end
+local policy = policy_of(KEYS[2], group)
+local most = deliveries_max(policy)
+if min_idle and policy.ack_timeout_ms then
+  min_idle = math.min(min_idle, tonumber(policy.ack_timeout_ms))
+end
+
+local function size_of(words)
+  local size = ENTRY_BYTES + WORD_BYTES * #words
+  for _, word in ipairs(words) do
+    size = size + #word
+  end
+  return size
+end
+
+local given = 0
+-- Count an entry, if it fits; the first one always does.
+local function takes(words)
+  local size = size_of(words)
+  if given > 0 and (given >= count or size > bytes_left) then
+    return false
+  end
+  given, bytes_left = given + 1, bytes_left - size
+  return true
+end
+
+-- A page of entries that may be claimed, longest idle first. `from` says where it begins, and afterwards where
+-- the next one does, nil behind the last.
+local seen = {}
+local function candidates(from)
+  local found = {}
+  local function add(kind, may_be_own, rows)
+    for _, row in ipairs(rows) do
+      if not seen[row[1]] and (may_be_own or row[2] ~= consumer) then
+        seen[row[1]] = true
+        found[#found + 1] = row
+      end
+    end
+    from[kind] = #rows == CANDIDATES_MAX and id_after(rows[#rows][1]) or nil
+  end
+  if from.released then
+    add('released', true, redis.call('XPENDING', stream, group, from.released, '+', CANDIDATES_MAX, RELEASED))
+  end
+  local released = #found
+  if from.idle then
+    add('idle', claims_own, redis.call('XPENDING', stream, group, 'IDLE', min_idle, from.idle, '+', CANDIDATES_MAX))
+  end
+  local idle = { unpack(found, released + 1) }
+  table.sort(idle, function(one, other)
+    if one[3] ~= other[3] then
+      return one[3] > other[3]
+    end
+    return id_less(one[1], other[1])
+  end)
+  for i, row in ipairs(idle) do
+    found[released + i] = row
+  end
+  return found
+end
+
+local claimed, due, has_more = {}, {}, false
+-- Claim what a page has; `gone` gets the IDs of those whose entries were removed.
+local function claim_page(rows, gone)
+  for _, row in ipairs(rows) do
+    local entry = redis.call('XRANGE', stream, row[1], row[1])[1]
+    if not entry then
+      gone[#gone + 1] = row[1]
+    elseif row[4] + 1 > most then
+      if #due < DUE_MAX then
+        due[#due + 1] = { entry[1], entry[2], row[2], row[4] }
+      end
+    elseif #claimed >= count or not takes(entry[2]) then
+      has_more = true
+      return
+    else
+      redis.call('XCLAIM', stream, group, consumer, 0, row[1], 'RETRYCOUNT', row[4] + 1, 'JUSTID')
+      claimed[#claimed + 1] = { entry[1], entry[2], row[2] == RELEASED and 0 or row[3], row[4] }
+    end
+  end
+end
+
+-- Look on while a page has nothing to take.
+local function claim()
+  local from, gone, pages = { released = '-', idle = '-' }, {}, 0
+  repeat
+    claim_page(candidates(from), gone)
+    pages = pages + 1
+  until #claimed + #due > 0 or has_more or pages == PAGES_MAX or not (from.released or from.idle)
+  -- Few of them are skipped. Many would be in the way of each read: they are settled.
+  for i = 1, #gone > PASSED_OVER_MAX and #gone or 0, CANDIDATES_MAX do
+    redis.call('XACK', stream, group, unpack(gone, i, math.min(#gone, i + CANDIDATES_MAX - 1)))
+  end
+end
+
+-- How many new entries fit.
+local function fitting(after)
+  local fits = 0
+  while fits < READ_MAX and given < count do
+    local page = entries_after(stream, after, math.min(100, count - given))
+    for _, row in ipairs(page) do
+      if not takes(row[2]) then
+        return fits
+      end
+      fits = fits + 1
+    end
+    if #page == 0 then
+      return fits
+    end
+    after = page[#page][1]
+  end
+  return fits
+end
+
+local function rows_of(reply)
+  return reply and reply[1][2] or {}
+end
+
+local before = state['last-delivered-id']
+
+-- What the consumer holds, with delivery counts from now.
+local function history()
+  local start, most_rows = id_after(cursor), math.min(count, READ_MAX)
+  local held = start and redis.call('XPENDING', stream, group, start, '+', most_rows + 1, consumer) or {}
+  local words = { 'GROUP', group, consumer, 'COUNT', most_rows, 'STREAMS', stream, cursor }
+  local rows = {}
+  for i, row in ipairs(rows_of(redis.call('XREADGROUP', unpack(words)))) do
+    local times = held[i] and held[i][4] or 0
+    if row[2] and times + 1 > most then
+      due[#due + 1] = { row[1], row[2], consumer, times }
+    else
+      rows[#rows + 1] = { row[1], row[2], row[2] and times + 1 or times }
+    end
+  end
+  return { 'history', due, policy.dead_letter_stream or '', policy.generation, rows, before, #held > most_rows and 1 or 0 }
+end
+
+if cursor ~= '>' then
+  return history()
+end
+if min_idle then
+  claim()
+end
+local fresh = fitting(before)
+local rows = {}
+if fresh == 0 and #claimed == 0 then
+  see(stream, group, consumer)
+elseif fresh > 0 then
+  local words = { 'GROUP', group, consumer, 'COUNT', fresh }
+  if noack then
+    words[#words + 1] = 'NOACK'
+  end
+  words[#words + 1], words[#words + 2], words[#words + 3] = 'STREAMS', stream, '>'
+  rows = rows_of(redis.call('XREADGROUP', unpack(words)))
+end
+local last = #rows > 0 and rows[#rows][1] or before
+has_more = has_more or #entries_after(stream, last, 1) > 0
+local first = info['first-entry'] and info['first-entry'][1] or '0-0'
+local known = metadata(KEYS[2], 'r', 'b')
+-- How many were removed unread, where that can be known.
+local lost = -1
+if state['entries-read'] and gone(info) == tonumber(known.b or 0) and id_less(info['max-deleted-entry-id'], first) then
+  lost = math.max(0, gone(info) - state['entries-read'])
+end
+return {
+  'new', due, policy.dead_letter_stream or '', policy.generation,
+  claimed, rows, before, last, removed_upto(info, known), first, lost, has_more and 1 or 0,
+}

@@ -1,0 +1,19 @@
+-- RENAME, RENAMENX or COPY of a stream, with all that Weir keeps beside it: a new generation under its new name.
+-- KEYS: stream, meta, answers, order; then those of the target
+-- ARGV: generation, the command, its options
+local done = redis.pcall(ARGV[2], KEYS[1], KEYS[5], unpack(ARGV, 3))
+if type(done) == 'table' and done.err then
+  return done
+end
+if done == 0 or KEYS[1] == KEYS[5] then
+  return 0
+end
+for i = 2, 4 do
+  redis.call('DEL', KEYS[i + 4])
+  if redis.call('EXISTS', KEYS[i]) == 1 then
+    redis.call(ARGV[2] == 'COPY' and 'COPY' or 'RENAME', KEYS[i], KEYS[i + 4])
+  end
+end
+redis.call('HDEL', KEYS[6], 'archived_up_to')
+redis.call('HSET', KEYS[6], 'g', ARGV[1])
+return 1

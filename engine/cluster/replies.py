@@ -1,0 +1,206 @@
+"""Replies of a server as those of the engine.
+
+Knows: the shapes of RESP3, as Redis 7.0 and Valkey 9.1 give them. Must never know: commands' words.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from engine import entries, ids
+from engine.cluster.kept import Fields, policy_of, retention_from
+from engine.cluster.stored import text_of
+from engine.replies import (
+    ConsumerDetail,
+    ConsumerInfo,
+    Delivered,
+    Edges,
+    Entries,
+    GroupDetail,
+    GroupInfo,
+    PendingEntry,
+    PendingList,
+    PendingSummary,
+    StreamDetail,
+    StreamInfo,
+)
+
+# The owner of released entries: a consumer that no client reads as.
+RELEASED: Final = "weir:released"
+
+Row = tuple[bytes, Sequence[bytes] | None]
+parse: Final = ids.parse_canonical
+
+
+def name_of(word: bytes) -> str:
+    """A name that another program may have chosen."""
+    return word.decode(errors="replace")
+
+
+# --- entries
+
+
+def texts_of(rows: Iterable[Row]) -> list[bytes]:
+    """The stored forms of entries."""
+    return [text_of(entry_id, words) for entry_id, words in rows if words is not None]
+
+
+def entries_of(rows: Sequence[Row], count: int | None, bytes_max: int | None) -> Entries:
+    """A run of entries, at most `count` of them and `bytes_max` bytes; one entry is always given."""
+    given = rows if count is None else rows[:count]
+    texts = texts_of(given)
+    if bytes_max is not None:
+        size = 0
+        for place, text in enumerate(texts):
+            size += len(text)
+            if place and size > bytes_max:
+                del texts[place:]
+                break
+    if not texts:
+        return Entries(more=bool(rows))
+    more = len(texts) < len(rows)
+    return Entries(texts, len(texts), entries.id_of(texts[0]), entries.id_of(texts[-1]), more)
+
+
+def claimed_of(rows: Sequence[Any], *, just_ids: bool) -> Sequence[Delivered]:
+    """What a claim gave. The server does not say how often these were delivered before."""
+    if just_ids:
+        return [Delivered(parse(entry_id), None, 0) for entry_id in rows]
+    given = (row for row in rows if row is not None and row[1] is not None)
+    return [Delivered(parse(entry_id), text_of(entry_id, words), 1) for entry_id, words in given]
+
+
+class BackendPending(NamedTuple):
+    """One row of XPENDING; the consumer of a released entry is empty."""
+
+    consumer: str
+    idle_ms: int
+    deliveries: int
+
+
+_NOT_PENDING: Final = BackendPending("", 0, 0)
+
+
+def with_counts(
+    given: Sequence[Delivered], before: Mapping[int, BackendPending], after: Mapping[int, BackendPending]
+) -> list[Delivered]:
+    """The same, with how they were pending before and are now."""
+    found = []
+    for one in given:
+        was, now = before.get(one.id, _NOT_PENDING), after.get(one.id, _NOT_PENDING)
+        found.append(Delivered(one.id, one.text, now.deliveries, was.idle_ms, was.deliveries))
+    return found
+
+
+# --- what is pending
+
+
+def pending_summary(reply: Sequence[Any]) -> PendingSummary:
+    """XPENDING."""
+    count, first, last, rows = reply
+    if not count:
+        return PendingSummary(0, 0, 0, [])
+    consumers = sorted((name_of(name), int(held)) for name, held in rows)
+    return PendingSummary(count, parse(first), parse(last), [one for one in consumers if one[0] != RELEASED])
+
+
+def pending_list(rows: Sequence[Any], count: int) -> PendingList:
+    """XPENDING with a range, of which one more than `count` was asked for."""
+    found = [
+        PendingEntry(parse(entry_id), None, -1, deliveries)
+        if (owner := name_of(consumer)) == RELEASED
+        else PendingEntry(parse(entry_id), owner, idle_ms, deliveries)
+        for entry_id, consumer, idle_ms, deliveries in rows[:count]
+    ]
+    return PendingList(found, more=len(rows) > count)
+
+
+# --- XINFO
+
+
+def stream_info(
+    info: Mapping[bytes, Any],
+    edges: Edges,
+    expires_at_ms: int,
+    memory_bytes: int,
+    retention: Sequence[bytes | None],
+) -> StreamInfo:
+    """XINFO STREAM, and what it does not say."""
+    first, last = info.get(b"first-entry"), info.get(b"last-entry")
+    return StreamInfo(
+        length=info[b"length"],
+        nodes=info[b"radix-tree-nodes"],
+        last_id=edges.last_id,
+        max_deleted_id=parse(info[b"max-deleted-entry-id"]),
+        entries_added=info[b"entries-added"],
+        first_id=edges.first_id,
+        idmp_duration_s=0,
+        idmp_maxsize=0,
+        pids_tracked=0,
+        iids_tracked=0,
+        iids_added=0,
+        iids_duplicates=0,
+        groups=info[b"groups"] if isinstance(info[b"groups"], int) else len(info[b"groups"]),
+        first_entry=None if first is None else text_of(*first),
+        last_entry=None if last is None else text_of(*last),
+        generation=edges.generation,
+        removed_upto=edges.removed_upto,
+        expires_at_ms=expires_at_ms if expires_at_ms > 0 else None,
+        memory_bytes=memory_bytes,
+        **retention_from(retention),
+    )
+
+
+def group_info(row: Mapping[bytes, Any], kept: Fields) -> GroupInfo:
+    """One row of XINFO GROUPS; RELEASED is no consumer. `kept` are the stream's metadata."""
+    consumers, name = row[b"consumers"], name_of(row[b"name"])
+    return GroupInfo(
+        name=name,
+        consumers=consumers if isinstance(consumers, int) else len(consumers),
+        # In full, `pending` is the list.
+        pending=row[b"pel-count"] if b"pel-count" in row else row[b"pending"],
+        last_delivered_id=parse(row[b"last-delivered-id"]),
+        entries_read=row.get(b"entries-read"),
+        lag=row.get(b"lag"),
+        **policy_of(kept, name),
+    )
+
+
+def group_infos(rows: Sequence[Mapping[bytes, Any]], kept: Fields) -> list[GroupInfo]:
+    """XINFO GROUPS, by name."""
+    return sorted((group_info(row, kept) for row in rows), key=lambda one: one.name)
+
+
+def consumer_infos(rows: Sequence[Mapping[bytes, Any]]) -> list[ConsumerInfo]:
+    """XINFO CONSUMERS, by name. Redis 7.0 does not say when a consumer was last given an entry."""
+    found = [
+        ConsumerInfo(name_of(row[b"name"]), row[b"pending"], row[b"idle"], row.get(b"inactive", -1))
+        for row in rows
+    ]
+    return sorted((one for one in found if one.name != RELEASED), key=lambda one: one.name)
+
+
+def stream_detail(info: Mapping[bytes, Any], described: StreamInfo, kept: Fields) -> StreamDetail:
+    """XINFO STREAM FULL."""
+    groups = sorted((_group_detail(row, kept) for row in info[b"groups"]), key=lambda one: one.group.name)
+    return StreamDetail(described, entries_of(info[b"entries"], None, None), groups)
+
+
+def _group_detail(row: Mapping[bytes, Any], kept: Fields) -> GroupDetail:
+    pending = [
+        (parse(entry_id), None if (owner := name_of(consumer)) == RELEASED else owner, time_ms, deliveries)
+        for entry_id, consumer, time_ms, deliveries in row[b"pending"]
+    ]
+    consumers = [
+        ConsumerDetail(
+            name_of(one[b"name"]),
+            one[b"seen-time"],
+            one.get(b"active-time", one[b"seen-time"]),
+            one[b"pel-count"],
+            [(parse(entry_id), time_ms, deliveries) for entry_id, time_ms, deliveries in one[b"pending"]],
+        )
+        for one in row[b"consumers"]
+    ]
+    released = sum(one.pending_count for one in consumers if one.name == RELEASED)
+    return GroupDetail(
+        group_info(row, kept), released, pending, [one for one in consumers if one.name != RELEASED]
+    )

@@ -1,0 +1,454 @@
+"""Weir's own commands over Redis or Valkey: each is a script that checks all, then writes all.
+
+Knows: the scripts, their keys and arguments, and how their replies become those of `engine.replies`.
+Must never know: connections, which server runs a script, entries' fields (`stored`).
+
+A script's text is `lua/prelude.lua`, the parts that it stands on, and the file of its name. Its reply is a
+list that begins with a word: `no` and a code for a refusal, else what was done.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+
+from engine import errors, ids
+from engine.cluster.keys import auxiliary_key, slot_key, slot_of
+from engine.cluster.stored import words_of
+from engine.commands import (
+    AddEach,
+    AutoSequence,
+    DescribeEdges,
+    IdempotencyKey,
+    NewId,
+    NewLifetime,
+    Publish,
+    Trim,
+    XAdd,
+    XDel,
+    XTrim,
+)
+from engine.commands.types import Refs
+from engine.errors import EngineError
+from engine.producers import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
+from engine.replies import Added, Deletions, Edges, Published, Republished, StoredRun, Trimmed
+
+Word = bytes | str | int
+Decode = Callable[[Any], Any]
+
+# Lua's stack holds no more words of one entry than that, two for each field.
+FIELDS_MAX: Final = 3_900
+
+
+class Script(msgspec.Struct, frozen=True):
+    """A script's text, and the digest by which a server that has loaded it knows it."""
+
+    text: str
+    digest: str
+
+    def words(self, keys: Sequence[bytes], arguments: Sequence[Word]) -> list[Word]:
+        """The command that runs it."""
+        return ["EVALSHA", self.digest, len(keys), *keys, *arguments]
+
+    def words_with_text(self, words: Sequence[Word]) -> list[Word]:
+        """The same command for a server that has not loaded it."""
+        return ["EVAL", self.text, *words[2:]]
+
+
+class WriteOrigin(msgspec.Struct, frozen=True):
+    """What the gateway says of itself with a write.
+
+    `primary` identifies the server that will run it, empty where that is not known. `front` is this process,
+    `number` counts its requests, of which all up to `settled` have their reply: one sent again is done once.
+    """
+
+    generation: str
+    primary: Word = ""
+    front: str = ""
+    number: int = 0
+    settled: int = 0
+
+
+class ScriptCall(msgspec.Struct, frozen=True):
+    """A script with its keys and arguments. `decode` takes its reply; it raises EngineError for a refusal."""
+
+    script: Script
+    keys: Sequence[bytes]
+    arguments: Sequence[Word]
+    decode: Decode
+
+    @property
+    def words(self) -> list[Word]:
+        """The command."""
+        return self.script.words(self.keys, self.arguments)
+
+
+# Read when the module is: the event loop reads no files.
+_TEXTS: Final = {
+    file.name.removesuffix(".lua"): file.read_text("utf-8")
+    for file in (files("engine") / "cluster" / "lua").iterdir()
+}
+
+_GROWING: Final = {"add", "publish"}
+
+
+@cache
+def script(name: str, *parts: str) -> Script:
+    """The script of that name; `parts` are the files that it stands on, beside the prelude."""
+    # Without memory left, a server refuses such a script before it runs. Without this line it refuses
+    # single commands, and none behind the first change.
+    head = "#!lua\n" if name in _GROWING else ""
+    text = head + "\n".join([_TEXTS[one] for one in ("prelude", *parts, name)])
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def stream_keys(stream: str) -> list[bytes]:
+    """The stream, its metadata, and its answers by idempotency key and by time."""
+    return [stream.encode(), *(auxiliary_key(stream, kind) for kind in "miq")]
+
+
+def _refusal(stream: str, code: str, detail: Sequence[str]) -> EngineError:
+    """The refusal that a script replied."""
+    about = detail[0] if detail else ""
+    match code:
+        case "last_id_mismatch":
+            return errors.last_id_mismatch(about)
+        case "id_not_increasing":
+            return errors.id_not_increasing(about)
+        case "stream_exhausted":
+            return errors.stream_exhausted()
+        case "idempotency_mismatch":
+            return errors.idempotency_mismatch()
+        case "trim_guarded":
+            return errors.trim_guarded(about)
+        case "no_stream":
+            return errors.no_such_key(about)
+        case "stream_changed":
+            return errors.stream_changed()
+        case "lifetime_over":
+            return errors.lifetime_over()
+        case "no_group_for_key":
+            return errors.no_group_for_key(stream, about)
+        case "too_many_chunks":
+            return errors.too_many_chunks(EPOCH_CHUNKS_MAX, EPOCH_BYTES_MAX)
+        case "too_long_to_count":
+            return too_long_to_count(int(about))
+        case _:
+            raise AssertionError(f"{stream}: no script refuses with {code}")
+
+
+def checked(stream: str, reply: Any) -> list[Any]:  # noqa: ANN401 - as the server sent it
+    """The reply of a script without its first word's refusal. Raises EngineError."""
+    first, *others = reply
+    if first == b"no":
+        code, *detail = [one.decode() if isinstance(one, bytes) else str(one) for one in others]
+        raise _refusal(stream, code, detail)
+    return [first, *others]
+
+
+def too_long_to_count(entries_max: int) -> EngineError:
+    """The server has no entry by its number, and counting holds it up."""
+    sentence = (
+        f"this backend would have to walk over more than {entries_max} entries to say what such a trim "
+        "removes: trim in smaller steps, or without dry run, guard and the count of pending entries"
+    )
+    return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence)
+
+
+def too_many_fields() -> EngineError:
+    """An entry beyond what a script can hand to the server."""
+    return errors.invalid(f"ERR over this backend an entry has at most {FIELDS_MAX} fields")
+
+
+# --- adding
+
+
+def add_each(command: AddEach, origin: WriteOrigin) -> ScriptCall:
+    """AddEach. Raises EngineError."""
+    return add(XAdd(stream=command.stream, bodies=command.bodies), origin, whole=False)
+
+
+def add(command: XAdd, origin: WriteOrigin, *, whole: bool = True) -> ScriptCall:
+    """XADD without a producer key. Unless `whole`, the first ones are stored where the IDs do not suffice for
+    all. Raises EngineError.
+    """
+    if 0 in command.ids:
+        raise errors.id_is_zero()
+    key = command.idempotency
+    arguments: list[Word] = [
+        *_origin_words(origin),
+        int(command.mkstream),
+        "" if command.expected_last_id is None else ids.format(command.expected_last_id),
+        "" if key is None else key.key,
+        b"" if key is None else key.digest,
+        _trim_words(command.trim),
+        int(whole),
+        len(command.bodies),
+        *_entry_words(command.bodies, command.ids),
+    ]
+    keys = [*stream_keys(command.stream), _requests_key(slot_of(command.stream.encode()), origin)]
+    return ScriptCall(_adding("add"), keys, arguments, _decode_added(command.stream))
+
+
+def _adding(name: str) -> Script:
+    return script(name, "trimming", "retention", "answers", "adding")
+
+
+def _origin_words(origin: WriteOrigin) -> list[Word]:
+    numbered: list[Word] = [origin.number, origin.settled] if origin.front else ["", ""]
+    return [origin.generation, origin.primary, *numbered]
+
+
+def _requests_key(slot: int, origin: WriteOrigin) -> bytes:
+    return slot_key(slot, "h", origin.front)
+
+
+def _entry_words(bodies: Sequence[bytes], new_ids: Sequence[NewId]) -> list[Word]:
+    """The entries as `lua/adding.lua` reads them."""
+    words: list[Word] = []
+    for place, body in enumerate(bodies):
+        entry = words_of(body)
+        if len(entry) > 2 * FIELDS_MAX:
+            raise too_many_fields()
+        words += [_id_word(new_ids[place]) if new_ids else "*", len(entry)]
+        words += entry
+    return words
+
+
+def _id_word(wanted: NewId) -> str:
+    if wanted is None:
+        return "*"
+    return f"{wanted.ms}-*" if isinstance(wanted, AutoSequence) else ids.format(wanted)
+
+
+def _trim_words(trim: Trim | None) -> bytes:
+    """A trim as `lua/trimming.lua` reads it; empty for none."""
+    if trim is None:
+        return b""
+    if trim.refs is not Refs.KEEP:
+        raise AssertionError("only a server that knows references trims by them, without a script")
+    asked = {
+        "maxlen": trim.maxlen,
+        "minid": None if trim.minid is None else ids.format(trim.minid),
+        "age_ms": trim.older_than_ms,
+        "approx": trim.approx,
+        "limit": trim.limit,
+        "count_pending": trim.count_pending,
+    }
+    return msgspec.json.encode({name: value for name, value in asked.items() if value is not None})
+
+
+def _decode_added(stream: str) -> Decode:
+    def decode(reply: Any) -> Added | None:  # noqa: ANN401 - as the server sent it
+        if reply is None:
+            return None
+        word, given, removed, affected = checked(stream, reply)
+        return Added(_ids_of(given), word == b"duplicate", removed, affected)
+
+    return decode
+
+
+def _ids_of(text: bytes) -> Sequence[int]:
+    """`first..last` of consecutive IDs, or IDs joined by commas."""
+    first, dots, last = text.partition(b"..")
+    if dots:
+        return range(ids.parse_canonical(first), ids.parse_canonical(last) + 1)
+    return [ids.parse_canonical(one) for one in text.split(b",")]
+
+
+# --- removing
+
+
+def trim(command: XTrim) -> ScriptCall:
+    """XTRIM that keeps references."""
+    asked = msgspec.json.decode(_trim_words(command.trim))
+    asked |= {"dry_run": command.dry_run, "guard": command.guard}
+    keys = stream_keys(command.stream)[:2]
+
+    def decode(reply: Any) -> Trimmed:  # noqa: ANN401 - as the server sent it
+        _, removed, first, affected = checked(command.stream, reply)
+        return Trimmed(removed, ids.parse_canonical(first), affected)
+
+    return ScriptCall(script("trim", "trimming"), keys, [msgspec.json.encode(asked)], decode)
+
+
+def delete_entries(command: XDel) -> ScriptCall:
+    """XDEL."""
+    words = [ids.format(entry_id) for entry_id in command.ids]
+    return ScriptCall(script("delete_entries", "deleting"), stream_keys(command.stream)[:2], words, as_it_is)
+
+
+def delete_each(stream: str, refs: Refs, entry_ids: Sequence[int], group: str = "") -> ScriptCall:
+    """XDELEX, or with a group XACKDEL."""
+    words: list[Word] = [refs.value, group, *map(ids.format, entry_ids)]
+    keys = stream_keys(stream)[:2]
+    return ScriptCall(script("delete_each", "trimming", "deleting"), keys, words, Deletions)
+
+
+def delete_stream(stream: str, expected: str = "") -> ScriptCall:
+    """DEL of one stream that is as `expected` (kept.py); the reply is 1, or 0 where there was none."""
+    keys, script_of = stream_keys(stream), script("delete_streams", "trimming", "retention")
+    return ScriptCall(script_of, keys, [expected], _number(stream))
+
+
+def ensure_stream(
+    stream: str,
+    generation: str,
+    *,
+    mkstream: bool,
+    expected: str = "",
+    lifetime: NewLifetime | None,
+    changes: Sequence[Word],
+) -> ScriptCall:
+    """Make a stream, or change the one that is as `expected` (kept.py); `changes` are of its retention. The
+    reply is 1 where it was made.
+    """
+    arguments: list[Word] = [generation, int(mkstream), expected, *_lifetime_words(lifetime), *changes]
+    keys = stream_keys(stream)
+    return ScriptCall(script("ensure_stream", "trimming", "retention"), keys, arguments, _number(stream))
+
+
+def _lifetime_words(lifetime: NewLifetime | None) -> tuple[str, Word]:
+    if lifetime is None:
+        return ("", "")
+    if lifetime.ms is None:
+        return ("PERSIST", "")
+    return ("PEXPIRE" if lifetime.relative else "PEXPIREAT", lifetime.ms)
+
+
+def maintain(stream: str, watched_ms: int, grace_ms: int) -> ScriptCall:
+    """What time brings to a stream, whose primary has been the same for `watched_ms`; consumers may be silent
+    for `grace_ms` longer than their group says. The reply is 1 where there is more to do.
+    """
+    keys, words = stream_keys(stream), [watched_ms, grace_ms]
+    return ScriptCall(script("maintain", "trimming", "retention"), keys, words, as_it_is)
+
+
+def touch(stream: str, readers: Collection[tuple[str, str]]) -> ScriptCall:
+    """Say that these are there: pairs of a group and a consumer."""
+    words = [word for pair in readers for word in pair]
+    return ScriptCall(script("touch", "policies"), stream_keys(stream)[:2], words, as_it_is)
+
+
+def remember(stream: str, key: IdempotencyKey, text: str, *, replace: bool) -> ScriptCall:
+    """Keep the answer to a call of several requests; the reply is what was kept before, empty for nothing."""
+
+    def decode(reply: Any) -> str:  # noqa: ANN401 - as the server sent it
+        _, before = checked(stream, reply)
+        return str(before.decode())
+
+    name, answers, order = (stream_keys(stream)[place] for place in (0, 2, 3))
+    words: list[Word] = [key.key, key.digest, text, int(replace)]
+    return ScriptCall(script("remember", "answers"), [name, answers, order], words, decode)
+
+
+def _number(stream: str) -> Decode:
+    def decode(reply: Any) -> int:  # noqa: ANN401 - as the server sent it
+        _, number = checked(stream, reply)
+        return int(number)
+
+    return decode
+
+
+def rename(stream: str, target: str, words: Sequence[Word]) -> ScriptCall:
+    """RENAME, RENAMENX or COPY: `words` are a generation, the command, and options. Reply: whether it is."""
+    return ScriptCall(script("rename"), [*stream_keys(stream), *stream_keys(target)], words, bool)
+
+
+def describe_edges(
+    command: DescribeEdges, generation: str, cursor: int | None = None, count: int = 0
+) -> ScriptCall:
+    """Where the stream begins and ends; `generation` is for a stream that another program made.
+
+    The server's reply has a fifth member where the entry at the cursor was lost with a primary: up to `count`
+    entries behind the last one that was not.
+    """
+
+    def decode(reply: Any) -> Edges | None:  # noqa: ANN401 - as the server sent it
+        if reply is None:
+            return None
+        first, last, removed_upto, found, *_ = reply
+        parse = ids.parse_canonical
+        return Edges(parse(first), parse(last), parse(removed_upto), found.decode())
+
+    words: list[Word] = [generation, "" if cursor is None else ids.format(cursor), count]
+    return ScriptCall(script("edges"), stream_keys(command.stream)[:2], words, decode)
+
+
+def as_it_is(reply: Any) -> Any:  # noqa: ANN401 - as the server sent it
+    """The reply of a script that never refuses, and answers with a number."""
+    return reply
+
+
+# --- publishing into several streams
+
+
+def publish(command: Publish, origin: WriteOrigin, *, has_slots: bool = True) -> ScriptCall:
+    """Publish. Where slots are of several servers, all streams have one. Raises EngineError."""
+    # What belongs to no stream, as a producer, is in the one slot of all where the server has all slots.
+    slots = {slot_of(part.stream.encode()) for part in command.parts} if has_slots else {0}
+    if len(slots) > 1:
+        raise cross_slot()
+    if len({part.stream for part in command.parts}) < len(command.parts):
+        raise errors.invalid("ERR a stream occurs twice", "each stream occurs once, with all its entries")
+    if any(0 in part.ids for part in command.parts):
+        raise errors.id_is_zero()
+    key, chunk, slot = command.idempotency, command.chunk, slots.pop()
+    arguments: list[Word] = [
+        *_origin_words(origin),
+        *("" if key is None else key.key, b"" if key is None else key.digest),
+        *("" if chunk is None else chunk.epoch, "" if chunk is None else chunk.number),
+        len(command.parts),
+    ]
+    producer = "" if chunk is None else chunk.producer
+    keys = [_requests_key(slot, origin), *(slot_key(slot, kind, "") for kind in "iq")]
+    keys.append(slot_key(slot, "p", producer))
+    for part in command.parts:
+        keys += stream_keys(part.stream)
+        arguments += [
+            int(part.mkstream),
+            "" if part.expected_last_id is None else ids.format(part.expected_last_id),
+            _trim_words(part.trim),
+            len(part.bodies),
+            *_entry_words(part.bodies, part.ids),
+        ]
+    return ScriptCall(_adding("publish"), keys, arguments, _decode_published(command))
+
+
+def _decode_published(command: Publish) -> Decode:
+    def decode(reply: Any) -> Published | Republished:  # noqa: ANN401 - as the server sent it
+        chunk = command.chunk
+        if chunk is not None and reply[:2] == [b"no", b"stale_epoch"]:
+            raise errors.stale_epoch(chunk.producer, int(reply[2]))
+        word, texts, trims = checked("", reply)
+        names_and_ids = texts.split(b"/")
+        rows = [
+            (name.decode(), _ids_of(given))
+            for name, given in zip(names_and_ids[::2], names_and_ids[1::2], strict=True)
+        ]
+        if word == b"repeated":
+            assert chunk is not None, "only a chunk is repeated"
+            stored = sorted((name, len(given)) for name, given in rows)
+            if stored != sorted((part.stream, len(part.bodies)) for part in command.parts):
+                raise errors.chunk_mismatch(chunk.producer, chunk.epoch, chunk.number)
+            return Republished([StoredRun(name, given[0], given[-1], len(given)) for name, given in rows])
+        counts = trims or [0, 0] * len(rows)
+        added = [
+            (name, Added(given, trimmed=counts[2 * place], pending_affected=counts[2 * place + 1]))
+            for place, (name, given) in enumerate(rows)
+        ]
+        return Published(added, duplicate=word == b"duplicate")
+
+    return decode
+
+
+def cross_slot() -> EngineError:
+    """What one server must do at once concerns streams of several slots, which may be on several servers."""
+    sentence = (
+        "the streams are in different hash slots of the cluster: give their names a part in braces that is "
+        "the same, as in {orders}:1 and {orders}:2"
+    )
+    return EngineError("cross_slot", f"CROSSSLOT {sentence}", sentence)

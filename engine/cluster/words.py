@@ -1,0 +1,393 @@
+"""Commands of the engine on one stream as words for its server: entries, streams, lifetimes.
+
+Knows: the arguments of Redis's commands, and which of them are one turn together.
+Must never know: servers, connections, what is emulated by several requests (`gathering`).
+"""
+
+from collections.abc import Callable, Sequence
+from secrets import token_hex
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from engine import errors, ids
+from engine.cluster import replies, scripts
+from engine.cluster.kept import RETENTION, description_of, retention_words
+from engine.cluster.keys import auxiliary_key
+from engine.cluster.origins import unnumbered
+from engine.cluster.refusals import not_supported
+from engine.cluster.routing import BackendRequest, Decode, Lane
+from engine.cluster.scripts import ScriptCall, WriteOrigin
+from engine.cluster.wire import Word, Words
+from engine.commands import (
+    AddEach,
+    Command,
+    Copy,
+    Delete,
+    DescribeEdges,
+    EnsureStream,
+    Exists,
+    Expire,
+    ExpireCondition,
+    Persist,
+    Publish,
+    PutMetadata,
+    Refs,
+    Rename,
+    StreamCommand,
+    TimeToLive,
+    Trim,
+    Type,
+    UpdateStream,
+    XAdd,
+    XDel,
+    XDelEx,
+    XInfoStream,
+    XInfoStreamFull,
+    XLen,
+    XRange,
+    XSetId,
+    XTrim,
+)
+from engine.replies import Entries, StreamDetail, StreamInfo
+
+C = TypeVar("C", bound=Command)
+Make = Callable[[Any, WriteOrigin], BackendRequest]
+
+# What Weir keeps beside the streams: a name that no client can give a stream.
+METADATA_KEY: Final = "weir/metadata"
+_LONG_S: Final = 1 << 30
+_ALL: Final = 10_000
+
+_MAKERS: Final[dict[type[Command], Make]] = {}
+
+
+def request(command: Command, origin: WriteOrigin) -> BackendRequest | None:
+    """What is sent for the command, None where it takes more than one request. Raises EngineError."""
+    make = _MAKERS.get(type(command))
+    return None if make is None else make(command, origin)
+
+
+def only_request(command: Command) -> BackendRequest:
+    """The one request of a command that has one. Raises EngineError."""
+    found = request(command, unnumbered())
+    assert found is not None, "it is one request"
+    return found
+
+
+def sends(
+    kind: type[C],
+) -> Callable[[Callable[[C, WriteOrigin], BackendRequest]], Callable[[C, WriteOrigin], BackendRequest]]:
+    """Register what makes the request of a kind of command, given the origin of a write."""
+
+    def register(
+        make: Callable[[C, WriteOrigin], BackendRequest],
+    ) -> Callable[[C, WriteOrigin], BackendRequest]:
+        _MAKERS[kind] = make
+        return make
+
+    return register
+
+
+def one(
+    command: StreamCommand, words: Words, decode: Callable[[Any], Any] = lambda reply: reply
+) -> BackendRequest:
+    """A request of one command."""
+    return many(command, [words], lambda results: decode(results[0]))
+
+
+def many(command: StreamCommand, commands: Sequence[Words], decode: Decode) -> BackendRequest:
+    """A request of several commands in one turn."""
+    lane = Lane.WRITE if command.changes else Lane.READ
+    return BackendRequest(stream=command.stream, commands=commands, decode=decode, lane=lane)
+
+
+def is_ok(_: object) -> bool:
+    """OK, as the engine says it."""
+    return True
+
+
+# --- adding
+
+
+@sends(XAdd)
+def _xadd(command: XAdd, origin: WriteOrigin) -> BackendRequest:
+    if command.producer_key is not None:
+        raise not_supported("an idempotent producer (IDMP)", "no XADD IDMP")
+    if command.trim is not None:
+        _check_refs(command.trim)
+    return _numbered(by_script(command.stream, scripts.add(command, origin)), origin)
+
+
+@sends(AddEach)
+def _add_each(command: AddEach, origin: WriteOrigin) -> BackendRequest:
+    return _numbered(by_script(command.stream, scripts.add_each(command, origin)), origin)
+
+
+def publish(command: Publish, origin: WriteOrigin, *, has_slots: bool) -> BackendRequest:
+    """Publish over several streams, which need one slot where a backend `has_slots`. Raises EngineError."""
+    call = scripts.publish(command, origin, has_slots=has_slots)
+    return _numbered(by_script(command.parts[0].stream, call), origin)
+
+
+def _numbered(request: BackendRequest, origin: WriteOrigin) -> BackendRequest:
+    return msgspec.structs.replace(request, number=origin.number)
+
+
+def by_script(stream: str, call: ScriptCall, lane: Lane = Lane.WRITE) -> BackendRequest:
+    """A request of one script."""
+    decode = call.decode
+    return BackendRequest(
+        stream=stream,
+        commands=[call.words],
+        decode=lambda results: decode(results[0]),
+        lane=lane,
+        scripts=(call.script,),
+    )
+
+
+def join(requests: Sequence[BackendRequest]) -> BackendRequest:
+    """Several requests as one turn, whose replies are a list."""
+    commands = [words for one in requests for words in one.commands]
+
+    def decode(results: Sequence[Any]) -> list[Any]:
+        found, at = [], 0
+        for one in requests:
+            found.append(one.decode(results[at : at + len(one.commands)]))
+            at += len(one.commands)
+        return found
+
+    lanes = {one.lane for one in requests}
+    lane = Lane.READ if lanes == {Lane.READ} else Lane.WRITE
+    texts = {one.digest: one for request in requests for one in request.scripts}
+    # A reply in the place of a refusal is of one of them: a turn has it in none.
+    return BackendRequest(
+        stream=requests[0].stream,
+        commands=commands,
+        decode=decode,
+        lane=lane,
+        scripts=tuple(texts.values()),
+    )
+
+
+# --- beside the streams
+
+
+@sends(PutMetadata)
+def _put_metadata(command: PutMetadata, _: WriteOrigin) -> BackendRequest:
+    change: Words = (
+        ("HSET", METADATA_KEY, command.name, command.value)
+        if command.value
+        else ("HDEL", METADATA_KEY, command.name)
+    )
+    # Only events of streams and of keys as such are asked for, and a change of a hash is none of them.
+    notify: list[Words] = [("EXPIRE", METADATA_KEY, _LONG_S), ("PERSIST", METADATA_KEY)]
+    return BackendRequest(
+        stream=METADATA_KEY,
+        commands=[("HEXISTS", METADATA_KEY, command.name), change, *notify],
+        decode=lambda results: bool(results[0]),
+        lane=Lane.WRITE,
+    )
+
+
+# --- removing
+
+
+def _check_refs(trim: Trim) -> None:
+    if trim.refs is not Refs.KEEP:
+        raise not_supported("trimming by references", "the server would have to look at each entry")
+
+
+@sends(XTrim)
+def _xtrim(command: XTrim, _: WriteOrigin) -> BackendRequest:
+    _check_refs(command.trim)
+    return by_script(command.stream, scripts.trim(command))
+
+
+@sends(XDel)
+def _xdel(command: XDel, _: WriteOrigin) -> BackendRequest:
+    return by_script(command.stream, scripts.delete_entries(command))
+
+
+@sends(XDelEx)
+def _xdelex(command: XDelEx, _: WriteOrigin) -> BackendRequest:
+    return by_script(command.stream, scripts.delete_each(command.stream, command.refs, command.ids))
+
+
+# --- reading
+
+
+@sends(XLen)
+def _xlen(command: XLen, _: WriteOrigin) -> BackendRequest:
+    return one(command, ("XLEN", command.stream))
+
+
+@sends(XRange)
+def _xrange(command: XRange, _: WriteOrigin) -> BackendRequest:
+    start, end = ids.format(command.start), ids.format(command.end)
+    between = (
+        ("XREVRANGE", command.stream, end, start)
+        if command.reverse
+        else ("XRANGE", command.stream, start, end)
+    )
+    count = command.count
+    if count is None and command.bytes_max is not None:
+        count = _ALL
+    # One more says whether there are more.
+    bound: list[Word] = [] if count is None else ["COUNT", count + 1 if count else 0]
+
+    def decode(rows: Any) -> Entries | None:  # noqa: ANN401 - as the server sent it
+        return None if rows is None else replies.entries_of(rows, count, command.bytes_max)
+
+    return one(command, [*between, *bound], decode)
+
+
+@sends(DescribeEdges)
+def edges(command: DescribeEdges, _: WriteOrigin) -> BackendRequest:
+    """Where the stream begins and ends."""
+    return by_script(command.stream, scripts.describe_edges(command, token_hex(8)), Lane.READ)
+
+
+def _beside(name: str) -> list[Words]:
+    """What XINFO does not say: when it expires, its memory by the server's estimate, its retention."""
+    return [
+        ("PEXPIRETIME", name),
+        ("MEMORY", "USAGE", name),
+        ("HMGET", auxiliary_key(name, "m"), *RETENTION),
+    ]
+
+
+@sends(XInfoStream)
+def _xinfo_stream(command: XInfoStream, _: WriteOrigin) -> BackendRequest:
+    name = command.stream
+    look = edges(DescribeEdges(stream=name), unnumbered())
+    commands: list[Words] = [("XINFO", "STREAM", name), *_beside(name), *look.commands]
+
+    def decode(results: Sequence[Any]) -> StreamInfo:
+        info, expires_at_ms, memory_bytes, retention, *found = results
+        return replies.stream_info(info, look.decode(found), expires_at_ms, memory_bytes, retention)
+
+    return msgspec.structs.replace(look, commands=commands, decode=decode)
+
+
+@sends(XInfoStreamFull)
+def _xinfo_full(command: XInfoStreamFull, _: WriteOrigin) -> BackendRequest:
+    name, count = command.stream, 0 if command.count is None else command.count
+    look = edges(DescribeEdges(stream=name), unnumbered())
+    commands: list[Words] = [
+        ("XINFO", "STREAM", name, "FULL", "COUNT", count),
+        *_beside(name),
+        ("XRANGE", name, "-", "+", "COUNT", 1),
+        ("XREVRANGE", name, "+", "-", "COUNT", 1),
+        ("HGETALL", auxiliary_key(name, "m")),
+        *look.commands,
+    ]
+
+    def decode(results: Sequence[Any]) -> StreamDetail:
+        info, expires_at_ms, memory_bytes, retention, first, last, kept, *found = results
+        described = replies.stream_info(
+            {**info, b"first-entry": next(iter(first), None), b"last-entry": next(iter(last), None)},
+            look.decode(found),
+            expires_at_ms,
+            memory_bytes,
+            retention,
+        )
+        return replies.stream_detail(info, described, kept)
+
+    return msgspec.structs.replace(look, commands=commands, decode=decode)
+
+
+# --- streams
+
+
+@sends(XSetId)
+def _xsetid(command: XSetId, _: WriteOrigin) -> BackendRequest:
+    words: list[Word] = ["XSETID", command.stream, ids.format(command.last_id)]
+    if command.entries_added is not None or command.max_deleted_id is not None:
+        words += ["ENTRIESADDED", command.entries_added or 0]
+        words += ["MAXDELETEDID", ids.format(command.max_deleted_id or 0)]
+    return one(command, words, is_ok)
+
+
+@sends(EnsureStream)
+def _ensure_stream(command: EnsureStream, origin: WriteOrigin) -> BackendRequest:
+    call = scripts.ensure_stream(
+        command.stream,
+        origin.generation,
+        mkstream=True,
+        lifetime=command.lifetime,
+        changes=retention_words(command.retention._asdict(), None),
+    )
+    made = by_script(command.stream, call)
+    return msgspec.structs.replace(made, decode=lambda results: bool(call.decode(results[0])))
+
+
+@sends(UpdateStream)
+def _update_stream(command: UpdateStream, origin: WriteOrigin) -> BackendRequest:
+    call = scripts.ensure_stream(
+        command.stream,
+        origin.generation,
+        mkstream=False,
+        expected=description_of(command.expected),
+        lifetime=command.lifetime,
+        changes=retention_words(command.retention, command.archived_up_to),
+    )
+    changed = by_script(command.stream, call)
+    return msgspec.structs.replace(changed, decode=lambda results: call.decode(results[0]) == 0)
+
+
+@sends(Delete)
+def _delete(command: Delete, _: WriteOrigin) -> BackendRequest:
+    expected = description_of(command.expected)
+    names = dict.fromkeys(command.streams)
+    each = join([by_script(name, scripts.delete_stream(name, expected)) for name in names])
+    return msgspec.structs.replace(each, decode=lambda results: sum(each.decode(results)))
+
+
+@sends(Exists)
+def _exists(command: Exists, _: WriteOrigin) -> BackendRequest:
+    return BackendRequest(
+        stream=command.streams[0],
+        commands=[("EXISTS", name) for name in command.streams],
+        decode=sum,
+        lane=Lane.READ,
+    )
+
+
+@sends(Type)
+def _type(command: Type, _: WriteOrigin) -> BackendRequest:
+    return one(command, ("TYPE", command.stream), lambda reply: "stream" if reply == b"stream" else "none")
+
+
+@sends(Expire)
+def _expire(command: Expire, _: WriteOrigin) -> BackendRequest:
+    conditions = [flag.name or "" for flag in ExpireCondition if flag in command.condition]
+    named = "PEXPIRE" if command.relative else "PEXPIREAT"
+    return one(command, (named, command.stream, command.ms, *conditions), bool)
+
+
+@sends(Persist)
+def _persist(command: Persist, _: WriteOrigin) -> BackendRequest:
+    return one(command, ("PERSIST", command.stream), bool)
+
+
+@sends(TimeToLive)
+def _time_to_live(command: TimeToLive, _: WriteOrigin) -> BackendRequest:
+    return one(command, ("PEXPIRETIME" if command.absolute else "PTTL", command.stream))
+
+
+@sends(Rename)
+def _rename(command: Rename, origin: WriteOrigin) -> BackendRequest:
+    return _under(command, origin, "RENAME" if command.replace else "RENAMENX")
+
+
+@sends(Copy)
+def _copy(command: Copy, origin: WriteOrigin) -> BackendRequest:
+    if command.stream == command.target:
+        raise errors.same_stream()
+    return _under(command, origin, "COPY", *(("REPLACE",) if command.replace else ()))
+
+
+def _under(command: Rename | Copy, origin: WriteOrigin, *words: str) -> BackendRequest:
+    call = scripts.rename(command.stream, command.target, [origin.generation, *words])
+    return by_script(command.stream, call)

@@ -1,0 +1,76 @@
+"""A copy of a stream with everything that hangs on it.
+
+Knows: all parts of a stream, nothing left out, and which of them never change, so that both may hold them.
+Must never know: names, records, who asks.
+
+Bytes of entries are shared. What is copied is an object a node, a pending entry and a consumer.
+"""
+
+from typing import Final
+
+from engine.groups import Consumer, Group
+from engine.idempotency import IdempotencyTable
+from engine.keyspace import Key
+from engine.nodes import Text
+from engine.stream import Stream
+
+# What a copy costs, in nodes.
+_ENTRIES_A_NODE: Final = 20
+_PENDING_A_NODE: Final = 2
+
+
+def copy_cost(key: Key) -> int:
+    """About how many nodes' time a copy takes."""
+    groups = key.groups.values()
+    small = len(key.answers) + key.idempotency_table.keys_tracked + sum(len(one.consumers) for one in groups)
+    entries = 0 if key.stream.open is None else len(key.stream.open.ids)
+    pending = sum(len(one.pending) for one in groups)
+    return (
+        len(key.stream.nodes) + entries // _ENTRIES_A_NODE + pending // _PENDING_A_NODE + small + len(groups)
+    )
+
+
+def copy_key(key: Key, generation: str) -> tuple[Key, list[Text]]:
+    """The copy, and those of its texts that are to be compressed. Nothing of it is archived."""
+    table = key.idempotency_table
+    copy = Key(generation, IdempotencyTable(table.duration_s, table.maxsize))
+    cold = _copy_entries(key.stream, copy.stream)
+    copy.retention, copy.expires_at_ms = key.retention, key.expires_at_ms
+    for producer, keys in table.producers.items():
+        for producer_key, entry_id in keys.items():
+            copy.idempotency_table.restore(producer, producer_key, entry_id)
+    copy.idempotency_table.added, copy.idempotency_table.duplicates = table.added, table.duplicates
+    copy.answers = key.answers.copy()
+    copy.footprint.add(sum(answer.footprint_bytes for answer in copy.answers.values()))
+    for name, group in key.groups.items():
+        copy.groups[name] = _copy_group(group)
+        copy.footprint.add(copy.groups[name].footprint_bytes)
+    return copy, cold
+
+
+def _copy_entries(stream: Stream, copy: Stream) -> list[Text]:
+    copy.first_id, copy.last_live_id, copy.last_id = stream.first_id, stream.last_live_id, stream.last_id
+    copy.max_deleted_id, copy.removed_upto = stream.max_deleted_id, stream.removed_upto
+    copy.entries_added = stream.entries_added
+    nodes = [node.copy() for node in stream.nodes.values()]
+    for node in nodes:
+        copy.restore_node(node)
+    if stream.open is not None:
+        copy.restore_open(stream.open.ids.copy(), stream.open.stored.copy(), stream.open.deleted)
+    return [node.text for node in nodes if not node.text.is_packed]
+
+
+def _copy_group(group: Group) -> Group:
+    copy = Group(group.last_delivered_id, group.entries_read)
+    copy.policy = group.policy
+    for consumer in group.consumers.values():
+        one = copy.consumers[consumer.name] = Consumer(consumer.name, consumer.seen_time_ms)
+        one.active_time_ms = consumer.active_time_ms
+    rows = list(group.in_order_of_delivery())
+    if rows:
+        owners = [copy.consumers[one.consumer.name] if one.consumer else None for _, one in rows]
+        times_ms = [one.delivery_time_ms for _, one in rows]
+        copy.restore(
+            [entry_id for entry_id, _ in rows], owners, times_ms, [n.delivery_count for _, n in rows]
+        )
+    return copy

@@ -1,0 +1,82 @@
+"""Which streams expire when: the earliest first.
+
+Knows: names and times (milliseconds of the wall clock).
+Must never know: what a stream is, what time it is, what happens to a stream that expires.
+
+    at_ms → names    an ordered map; names with the same time stand together
+
+Each change and each look costs a bisection, however many streams expire.
+"""
+
+from collections.abc import Callable
+
+from engine.blocks import SortedMap
+
+
+class Lifetimes:
+    """The streams that expire. It is an index: the time itself belongs to the stream."""
+
+    __slots__ = ("_count", "_names", "_sum_ms", "next_ms", "on_earlier")
+
+    def __init__(self) -> None:
+        self._names: SortedMap[dict[str, None]] = SortedMap()
+        # So that no look walks over all of them.
+        self._count = self._sum_ms = 0
+        # When the first stream expires; None while none does.
+        self.next_ms: int | None = None
+        # Called when `next_ms` has become earlier.
+        self.on_earlier: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def mean_ms(self) -> int:
+        """The mean of their times, 0 without any."""
+        return self._sum_ms // self._count if self._count else 0
+
+    def add(self, name: str, at_ms: int) -> None:
+        """Enter a stream, which is not there."""
+        self._count += 1
+        self._sum_ms += at_ms
+        names = self._names.get(at_ms)
+        if names is None:
+            self._names.set(at_ms, {name: None})
+        else:
+            names[name] = None
+        if self.next_ms is None or at_ms < self.next_ms:
+            self.next_ms = at_ms
+            if self.on_earlier is not None:
+                self.on_earlier()
+
+    def discard(self, name: str, at_ms: int) -> None:
+        """Take a stream out, if it is there."""
+        names = self._names.get(at_ms)
+        if names is None or name not in names:
+            return
+        self._count -= 1
+        self._sum_ms -= at_ms
+        names.pop(name)
+        if not names:
+            self._names.pop(at_ms)
+            first = self._names.first()
+            self.next_ms = None if first is None else first[0]
+
+    def clear(self) -> None:
+        """Take all streams out."""
+        self._names = SortedMap()
+        self._count = self._sum_ms = 0
+        self.next_ms = None
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether any stream has reached its time."""
+        return self.next_ms is not None and self.next_ms <= now_ms
+
+    def first(self) -> tuple[str, int] | None:
+        """The stream that expires first, and when."""
+        first = self._names.first()
+        return None if first is None else (next(iter(first[1])), first[0])
+
+    def items(self) -> list[tuple[str, int]]:
+        """Every stream with its time."""
+        return [(name, at_ms) for at_ms, names in self._names.items() for name in names]

@@ -1,0 +1,68 @@
+"""What an engine does by itself each second: retention, acknowledgement timeouts, forgetting keys, freeing
+what was removed, beginning a rewrite, compressing what is cold.
+
+Knows: when each is looked at, and that it takes turns with others. Must never know: what any of it means.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Final
+
+from engine.commands import Maintain
+from engine.keyspace import Keyspace
+from engine.runtime.packing import Packer
+from engine.runtime.resident import resident_bytes
+from engine.runtime.rewriting import Rewriter
+from engine.runtime.waits import Waits
+
+_INTERVAL_S: Final = 1.0
+
+
+class Housekeeping:
+    """The housekeeping of one engine, on its event loop."""
+
+    def __init__(self, keyspace: Keyspace, waits: Waits, rewriter: Rewriter, packer: Packer) -> None:
+        self._keyspace = keyspace
+        self._waits = waits
+        self._rewriter = rewriter
+        self._packer = packer
+        # Returns the (group, consumer) pairs of a stream that are connected without a blocked read, so that
+        # they are not expired as silent.
+        self.active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
+        self._since_ms = 0
+        self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, now_ms: int) -> None:
+        """Begin; `now_ms` is when the engine was started."""
+        self._since_ms = now_ms
+        self._look()
+
+    def cancel(self) -> None:
+        """Do nothing any more."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        delay_s = _INTERVAL_S
+        self._keyspace.memory.observe(resident_bytes())
+        try:
+            if (self._keyspace.maintained or self._keyspace.answers) and self._maintain():
+                # A bounded turn each, with others' turns between.
+                delay_s = 0.0
+            elif self._keyspace.free_some():
+                delay_s = 0.0
+        finally:
+            if not self._is_over:
+                self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+        self._rewriter.begin_if_due()
+        self._packer.begin()
+
+    def _maintain(self) -> bool:
+        """Do what time has brought; whether there is more of it."""
+        return self._waits.run_unasked(Maintain(waiting=self._readers, since_ms=self._since_ms)) is True
+
+    def _readers(self, stream: str) -> Collection[tuple[str, str]]:
+        """Which (group, consumer) wait for entries of the stream, or for room for them."""
+        return {*self._waits.readers(stream), *self.active_readers(stream)}

@@ -1,0 +1,272 @@
+"""`weir-spark archive`, and what keeps an archive: `trim`, `verify`, `compact`, `vacuum`, `adopt`.
+
+Knows: their parameters, how results look. Must never know: how a job does its work.
+"""
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from pyspark_weir.cli import arguments, output
+from weir.cli.options import duration_ms
+
+if TYPE_CHECKING:
+    from pyspark_weir.jobs.trim import TrimProposal
+    from pyspark_weir.progress import BatchProgress
+
+_TRIM_COLUMNS: Final = ("stream", "entries", "upto", "because", "outcome")
+_mb: Final = 1 << 20
+_target_mb_default: Final = 128
+_age_ms_default: Final = 7 * 24 * 3_600_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveArguments(arguments.RootArguments, arguments.QueryArguments):
+    """Where the archive is, and what goes there."""
+
+
+def archive(options: ArchiveArguments) -> None:
+    """Archive all entries of streams in a Delta table, each once, through any crash.
+
+    It begins with the earliest entry, or where the table ends. The gateway learns how far the archive goes,
+    and `weir-spark trim` removes it there. Several checkpoints may share a table, but no stream.
+    """
+    from pyspark_weir.errors import Unavailable
+    from pyspark_weir.jobs.archive import Archiver, Archiving
+    from pyspark_weir.running import run
+
+    archiver = Archiver(
+        Archiving(
+            root=options.root,
+            storage=options.archive().options,
+            checkpoint=options.checkpoint,
+            source=options.source(),
+        )
+    )
+    archiver.check()  # before Spark has started, which takes a while
+    report = output.batch_reporter(as_json=options.as_json)
+
+    def settle_and_report(progress: "BatchProgress") -> None:
+        # A gateway that is away learns of it with the next batch.
+        with suppress(Unavailable):
+            archiver.settle()
+        report(progress)
+
+    summary = run(options.query("archive"), archiver.query, settle_and_report)
+    archiver.settle()
+    output.ended(summary, as_json=options.as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrimArguments(arguments.RootArguments, arguments.GatewayArguments):
+    """What is kept, and whether anything is removed."""
+
+    keep_ms: Annotated[
+        int,
+        typer.Option(
+            "--keep",
+            parser=duration_ms,
+            metavar="DURATION",
+            show_default="0",
+            help="keep what is younger, by the time in its ID",
+        ),
+    ] = 0
+    keep_last: Annotated[int, typer.Option(min=0, help="keep this many entries of each stream")] = 0
+    ignored_groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore-group",
+            metavar="GROUP",
+            help="plan without this group; the gateway still refuses what it has not finished",
+        ),
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", help="do it; without it nothing is removed")] = False
+
+
+def trim(options: TrimArguments) -> None:
+    """Show what may be trimmed: what an archive surely holds, and every group has finished. Do it with --yes.
+
+    Before a stream is trimmed, the table, its files and the gateway's own count are compared. Exit code 1
+    where one was refused.
+    """
+    from pyspark_weir import clock
+    from pyspark_weir.jobs.trim import TrimRules, plan, run
+    from pyspark_weir.table.cleaning import open_repaired
+
+    table = open_repaired(options.archive())
+    ignored = frozenset(options.ignored_groups or ())
+    rules = TrimRules(keep_ms=options.keep_ms, keep_last=options.keep_last, ignored_groups=ignored)
+    with options.opened() as opened:
+        planned = plan(table, opened, rules, clock.wall_ms())
+        outcomes: dict[Any, str | int] = {}
+        if options.yes:
+            for done in run(table, opened, planned):
+                outcomes[done.planned.key] = done.deleted if done.refused is None else done.refused
+    rows = [_row(one, outcomes.get(one.key), done=options.yes) for one in planned]
+    output.rows(rows, _TRIM_COLUMNS, as_json=options.as_json)
+    pending = any(one.entries and one.refused is None for one in planned)
+    if pending and not options.yes and not options.as_json:
+        output.say("nothing was removed; --yes does it")
+    refused = [one for one in planned if one.refused is not None]
+    if refused or any(isinstance(outcome, str) for outcome in outcomes.values()):
+        raise typer.Exit(1)
+
+
+def _row(planned: "TrimProposal", outcome: str | int | None, *, done: bool) -> dict[str, Any]:
+    refused = planned.refused or (outcome if isinstance(outcome, str) else None)
+    removed = outcome if isinstance(outcome, int) else 0
+    said = f"would remove {planned.entries:,}" if planned.entries else "nothing to remove"
+    if refused is not None:
+        said = f"refused: {refused}"
+    elif done:
+        said = f"removed {removed:,}"
+    about = {"because": planned.why, "outcome": said, "refused": refused, "removed": removed}
+    return {**asdict(planned), "key": None, **planned.key._asdict(), **about}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyArguments(arguments.RootArguments, arguments.GatewayArguments):
+    """What is compared."""
+
+    deep: Annotated[
+        bool, typer.Option("--deep", help="compare every entry that the gateway still has, byte by byte")
+    ] = False
+
+
+def verify(options: VerifyArguments) -> None:
+    """Compare the table, its files and the gateway: what is missing, double, damaged or out of order.
+
+    Exit code 1 where anything is found. Nothing is changed.
+    """
+    from pyspark_weir.jobs.verify import verify as compared
+    from pyspark_weir.table.table import ArchiveTable
+
+    table = ArchiveTable.open(options.archive())
+    with options.opened() as opened:
+        report = compared(table, opened, deep=options.deep)
+    if options.as_json:
+        output.line(asdict(report))
+    else:
+        if report.findings:
+            output.rows([asdict(one) for one in report.findings], ("about", "what"), as_json=False)
+        summary = f"{report.rows:,} entries in {report.files:,} files at version {report.version:,}"
+        if options.deep:
+            summary += f", {report.compared:,} compared with the gateway's"
+        if report.deleted:
+            summary += f"; {report.deleted:,} were deleted in the gateway since"
+        faults = f"{len(report.findings):,} findings" if report.findings else "nothing is wrong"
+        output.say(f"{summary}: {faults}")
+    if report.findings:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactArguments(arguments.RootArguments):
+    """Which files are merged."""
+
+    target_mb: Annotated[int, typer.Option("--target-mb", min=1, help="target size of files, in MiB")] = (
+        _target_mb_default
+    )
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be merged")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class VacuumArguments(arguments.RootArguments):
+    """Which files are deleted."""
+
+    age_ms: Annotated[
+        int,
+        typer.Option(
+            "--older-than",
+            parser=duration_ms,
+            metavar="DURATION",
+            show_default="7d",
+            help="age from which files are deleted; at least 7d",
+        ),
+    ] = _age_ms_default
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be deleted")] = False
+
+
+def compact(options: CompactArguments) -> None:
+    """Merge small files of a day into large ones; readers see all entries at any time, each once.
+
+    It may run beside the archive job, and may be killed at any time. Replaced files stay until `vacuum`.
+    """
+    from pyspark_weir import clock
+    from pyspark_weir.errors import ArchiveLockedError
+    from pyspark_weir.table.cleaning import clean_log, open_repaired
+    from pyspark_weir.table.compaction import CompactionRules, merges
+    from pyspark_weir.table.compaction import compact as merged
+
+    table = open_repaired(options.archive())
+    rules = CompactionRules(target_bytes=options.target_mb * _mb)
+    if options.dry_run:
+        found = merges(table.files(), rules)
+        rows = [{"date": one.day, "files": len(one.files), "bytes": one.size} for one in found]
+        output.rows(rows, ("date", "files", "bytes"), as_json=options.as_json)
+        return
+    removed = added = 0
+    for done in merged(table, rules):
+        removed += len(done.removed)
+        added += len(done.added)
+        if options.as_json:
+            output.line({"date": done.added[0].date, "removed": len(done.removed), "added": len(done.added)})
+    commits = 0
+    with suppress(ArchiveLockedError):  # another one cleans
+        commits = clean_log(table, clock.wall_ms())
+    if not options.as_json:
+        cleaned = f", {commits:,} old files of the log deleted" if commits else ""
+        output.say(f"{removed:,} files merged into {added:,}{cleaned}")
+
+
+def vacuum(options: VacuumArguments) -> None:
+    """Delete old files that do not count: those that were merged, and those of batches that failed."""
+    from pyspark_weir.table.cleaning import open_repaired
+    from pyspark_weir.table.cleaning import vacuum as deleted
+
+    table = open_repaired(options.archive())
+    paths = deleted(table, options.age_ms, dry_run=options.dry_run)
+    output.rows([{"path": path} for path in paths], ("path",), as_json=options.as_json)
+    if not options.as_json:
+        output.say(f"{len(paths):,} files {'would be ' if options.dry_run else ''}deleted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptArguments(arguments.OutputArguments):
+    """Which archive, and where to."""
+
+    old: Annotated[
+        str, typer.Argument(metavar="OLD", show_default=False, help="the archive of the old form: a folder")
+    ]
+    root: arguments.Root
+    storage: arguments.Storage = None
+    delete_old: Annotated[
+        bool, typer.Option("--delete-old", help="delete the old archive, once all of it is counted")
+    ] = False
+
+
+def adopt(options: AdoptArguments) -> None:
+    """Convert an archive that was made of manifests and folders, each entry once, and count all of it.
+
+    It may be killed at any time and run again. The archive job goes on with its checkpoint.
+    """
+    from pyspark_weir.jobs import adopt as job
+    from pyspark_weir.table.table import ArchiveTable
+
+    old, new = (arguments.archive_root(one, options.storage) for one in (options.old, options.root))
+    rows = 0
+    for done in job.adopt(old, new):
+        rows += done.rows
+        if options.as_json:
+            output.line(asdict(done))
+        else:
+            output.say(f"{rows:,} entries converted")
+    table = ArchiveTable.open(new)
+    if options.delete_old:
+        job.delete_old(old, table)
+    if not options.as_json:
+        held = sum(one.rows for one in table.ranges())
+        gone = "; the old archive is deleted" if options.delete_old else ""
+        output.say(f"the table holds {held:,} entries, as the manifests say{gone}")

@@ -1,0 +1,17 @@
+"""An engine with one stream and one group."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engine import Engine, SystemClock
+from engine.commands import EnsureGroup
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine.open(None, clock=SystemClock())
+    await engine.start()
+    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    yield engine
+    await engine.close()

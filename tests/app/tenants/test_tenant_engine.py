@@ -1,0 +1,323 @@
+"""The engine of a tenant: its names go in and come out without the prefix, in every kind of reply."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from app.auth import Grant, Principal
+from app.live.leases import ConsumerLeases
+from app.tenants.renaming import add_prefix
+from app.tenants.stripping import ShownInfo
+from app.tenants.tenant import TENANTS_MAX, Tenants
+from app.tenants.tenant_engine import TenantEngine
+from app.tenants.tenant_names import TenantNames
+from engine import Engine, EngineError, dump, entries, ids
+from engine.commands import (
+    Chunk,
+    Cursor,
+    DeadLetterEntries,
+    Delete,
+    DescribeGroup,
+    Dump,
+    EnsureGroup,
+    FlushAll,
+    IdempotencyKey,
+    ListStreams,
+    Publish,
+    Redrive,
+    Restore,
+    StreamInfos,
+    Trim,
+    UpdateStream,
+    XAdd,
+    XAutoClaim,
+    XInfoConsumers,
+    XInfoGroups,
+    XInfoStream,
+    XInfoStreamFull,
+    XLen,
+    XRange,
+    XRead,
+    XReadGroup,
+    XTrim,
+)
+from engine.replies import Listing, Reply, StreamInfo
+
+A, B = "acme.", "globex."
+
+
+def add(stream: str, *values: str, binary: bool = False) -> XAdd:
+    last: Sequence[tuple[str, str | bytes]] = [("b", b"\xff")] if binary else []
+    return XAdd(stream=stream, bodies=[entries.body([("v", value), *last]) for value in values])
+
+
+async def ask(engine: TenantEngine, command: Any) -> Any:
+    return await engine.execute(command)
+
+
+@pytest.fixture
+async def dead(engine: Engine) -> TenantEngine:
+    """A tenant with two dead letters, one of them with values that are no text."""
+    tenant = TenantEngine(engine, A)
+    policy = {"dead_letter_stream": "dead", "max_deliveries": 3}
+    await tenant.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
+    await tenant.execute(add("s", "acme.s"))
+    await tenant.execute(add("s", "acme.s", binary=True))
+    read: Any = await tenant.execute(XReadGroup(streams=[("s", Cursor.NEW)], group="g", consumer="c"))
+    buried: Any = await tenant.execute(
+        DeadLetterEntries(
+            stream="s", group="g", ids=[one.id for one in read.streams[0].entries], reason="why"
+        )
+    )
+    assert (buried.stream, len(buried.ids)) == ("dead", 2)
+    return tenant
+
+
+def sources(pages: Sequence[Any]) -> list[bytes]:
+    """The source of each dead letter."""
+    return [dict(pairs)["weir-source"] for page in pages for _, pairs in page.pairs()]
+
+
+async def test_dead_letters_name_their_source_without_the_prefix(dead: TenantEngine, engine: Engine) -> None:
+    """In every way to read them; the entry's own fields stay as they are."""
+    whole = XRange(stream="dead", start=ids.ID_MIN, end=ids.ID_MAX)
+    page = await ask(dead, whole)
+    assert sources([page]) == [b"s", b"s"]
+    assert [dict(pairs)["v"] for _, pairs in page.pairs()] == [b"acme.s"] * 2
+    read = await ask(dead, XRead(streams=[("dead", 0)]))
+    assert (read.streams[0].stream, sources([read.streams[0].entries])) == ("dead", [b"s", b"s"])
+    full = await ask(dead, XInfoStreamFull(stream="dead"))
+    assert sources([full.entries]) == [b"s", b"s"]
+    for text in (full.stream.first_entry, full.stream.last_entry):
+        assert dict(entries.pairs_of(text))["weir-source"] == b"s"
+    await dead.execute(EnsureGroup(stream="dead", group="g", start=0))
+    given = await ask(dead, XReadGroup(streams=[("dead", Cursor.NEW)], group="g", consumer="c"))
+    claimed = await ask(
+        dead, XAutoClaim(stream="dead", group="g", consumer="d", min_idle_ms=0, start=0, count=9)
+    )
+    for found in (given.streams[0].entries, claimed.entries):
+        assert [dict(one.pairs())["weir-source"] for one in found] == [b"s", b"s"]
+    real = XRange(stream="acme.dead", start=ids.ID_MIN, end=ids.ID_MAX)
+    assert sources([await engine.execute(real)]) == [b"acme.s"] * 2
+
+
+async def test_dead_letters_go_back(dead: TenantEngine) -> None:
+    found = await ask(dead, XRange(stream="dead", start=ids.ID_MIN, end=ids.ID_MAX))
+    letters = [one for one, _ in found.pairs()]
+    redriven = await ask(dead, Redrive(stream="s", group="g", letters="dead", ids=letters))
+    assert (redriven.letters, await dead.execute(XLen(stream="dead"))) == (letters, 0)
+
+
+async def test_dumps_go_from_tenant_to_tenant(dead: TenantEngine, engine: Engine) -> None:
+    """The dead letters in them name streams of the tenant that has them; metadata and other fields stay."""
+    traced = entries.with_meta(entries.body([("weir-source", "acme.s")] * 2), {"traceparent": "t"})
+    await engine.execute(XAdd(stream="acme.dead", bodies=[traced]))
+    text = (await ask(dead, Dump(stream="dead"))).text
+    assert text.count("acme.") == 1, "the entry's own field"
+    page = await ask(dead, XRange(stream="dead", start=ids.ID_MIN, end=ids.ID_MAX))
+    for prefix in (A, B):
+        tenant = TenantEngine(engine, prefix)
+        payload = Restore(stream="copy", dump=dump.decode(text.encode()), size=len(text))
+        assert await tenant.execute(payload) is True
+        copied = await ask(tenant, XRange(stream="copy", start=ids.ID_MIN, end=ids.ID_MAX))
+        assert copied.parts == page.parts
+        assert (await ask(tenant, Dump(stream="copy"))).text == text
+        real = await engine.execute(XRange(stream=f"{prefix}copy", start=ids.ID_MIN, end=ids.ID_MAX))
+        assert sources([real]) == [f"{prefix}s".encode()] * 3
+        assert entries.meta_of(real.parts[-1]) == {"traceparent": "t"}  # type: ignore[union-attr]
+    assert await ask(dead, Dump(stream="missing")) is None
+
+
+async def test_a_dump_cannot_name_a_stream_of_others(engine: Engine) -> None:
+    """Its text may say so; what makes no sense is refused, and so is what gets too long."""
+    tenant = TenantEngine(engine, A)
+    await tenant.execute(XAdd(stream="s", bodies=[entries.body([("weir-source", f"{B}s")])]))
+    described = dump.decode((await ask(tenant, Dump(stream="s"))).text.encode())
+    await tenant.execute(Restore(stream="t", dump=described, size=1))
+    real: Any = await engine.execute(XRange(stream="acme.t", start=ids.ID_MIN, end=ids.ID_MAX))
+    assert sources([real]) == [b"acme.globex.s"]
+    assert described.open is not None
+    (part,) = described.open.entries
+    part.encoding = "base64"
+    with pytest.raises(EngineError, match="Bad data format"):
+        await tenant.execute(Restore(stream="u", dump=described, size=1))
+    part.encoding, part.fields = None, {"weir-source": "s" * dump.DUMP_BYTES_MAX}
+    with pytest.raises(EngineError, match="too large"):
+        await tenant.execute(Restore(stream="u", dump=described, size=1))
+
+
+async def test_a_bad_dump_refuses_nothing_beside_it(engine: Engine) -> None:
+    """Neither in a pipeline nor in a transaction; a stream that is there is refused first."""
+    tenant = TenantEngine(engine, A)
+    add = XAdd(stream="s", bodies=[entries.body([("weir-source", "s")])])
+    await tenant.execute(add)
+    described = dump.decode((await ask(tenant, Dump(stream="s"))).text.encode())
+    assert described.open is not None
+    described.open.entries[0].encoding = "base64"
+    commands = [add, Restore(stream="t", dump=described, size=1), add]
+    replies: list[Sequence[Any]] = []
+    tenant.submit_each(commands, replies.append)
+    replies.append(await tenant.transaction(commands))
+    for before, refusal, after in replies:
+        assert "Bad data format" in refusal.redis
+        assert list(after.ids) > list(before.ids)
+    with pytest.raises(EngineError, match="BUSYKEY"):
+        await tenant.execute(Restore(stream="s", dump=described, size=1))
+
+
+async def test_a_dump_is_renamed_where_its_entries_are_as_many_as_one_turn_takes(engine: Engine) -> None:
+    """One more is refused by the engine, which gets it as it came."""
+    tenant = TenantEngine(engine, A)
+    await tenant.execute(XAdd(stream="s", bodies=[entries.body([("weir-source", "s")])]))
+    described = dump.decode((await ask(tenant, Dump(stream="s"))).text.encode())
+    assert described.open is not None
+    (part,) = described.open.entries
+    for extra, renamed in ((-1, 1), (0, 1), (1, 0)):
+        count = dump.DUMP_COST_MAX - dump.dump_cost(described) + len(described.open.entries) + extra
+        open_node = replace(described.open, entries=[part] * count)
+        many = Restore(stream="t", dump=replace(described, open=open_node), size=1)
+        found = add_prefix(many, TenantNames(A))
+        assert isinstance(found, Restore)
+        assert dump.encode(found.dump).count(b"acme.s") == renamed * count
+
+
+async def test_a_precondition_means_what_was_shown(dead: TenantEngine) -> None:
+    """Though the first entry is shown with another source."""
+    shown = await ask(dead, XInfoStream(stream="dead"))
+    assert isinstance(shown, ShownInfo)
+    await dead.execute(UpdateStream(stream="dead", retention={"max_len": 9}, expected=shown))
+    with pytest.raises(EngineError) as refused:
+        await dead.execute(UpdateStream(stream="dead", retention={"max_len": 8}, expected=shown))
+    assert refused.value.code == "precondition_failed"
+    again = await ask(dead, XInfoStream(stream="dead"))
+    assert isinstance(again, StreamInfo)
+    assert await dead.execute(Delete(streams=["dead"], expected=again)) == 1
+
+
+async def test_a_stream_of_others_is_not_named(engine: Engine) -> None:
+    """As where an operator lets a group of a tenant write its dead letters elsewhere."""
+    policy = {"dead_letter_stream": "operators", "max_deliveries": 3}
+    await engine.execute(EnsureGroup(stream="acme.s", group="g", start=0, mkstream=True, policy=policy))
+    tenant = TenantEngine(engine, A)
+    assert (await ask(tenant, DescribeGroup(stream="s", group="g"))).dead_letter_stream == "/"
+    assert [one.dead_letter_stream for one in await ask(tenant, XInfoGroups(stream="s"))] == ["/"]
+
+
+async def test_lists_have_the_tenants_streams_in_pages(engine: Engine) -> None:
+    """Neighbours in the order of names are not in them, nor names that no request can use."""
+    for name in ("acme", "acme.", "acme..", "acme.a", "acme.b", "acme.c", "acme/", "globex.a", "acmf"):
+        await engine.execute(EnsureGroup(stream=name, group="g", start=0, mkstream=True))
+    tenant = TenantEngine(engine, A)
+    found: list[str] = []
+    after: str | None = None
+    while True:
+        page = await ask(tenant, ListStreams(after=after, limit=1))
+        assert isinstance(page, Listing)
+        found += page.names
+        after = page.next
+        if after is None:
+            break
+        assert A not in after
+    assert found == ["a", "b", "c"]
+    infos = await ask(tenant, StreamInfos(prefix="b"))
+    assert ([name for name, _ in infos.streams], infos.next) == (["b"], None)
+    infos = await ask(tenant, StreamInfos(after="a", limit=1))
+    assert ([name for name, _ in infos.streams], infos.next) == (["b"], "b")
+
+
+async def test_keys_over_many_streams_are_the_tenants_own(engine: Engine) -> None:
+    """Idempotency keys and chunks: the same ones of another tenant, or of a caller without a prefix, are
+    others.
+    """
+    key, chunk = IdempotencyKey("k", b"digest"), Chunk("p", 1, 0)
+    callers: list[Any] = [TenantEngine(engine, A), TenantEngine(engine, B), engine]
+    for part in ({"idempotency": key}, {"chunk": chunk}):
+        command = Publish(parts=[add("s", "1")], **part)
+        for caller in callers:
+            before = await caller.execute(XLen(stream="s"))
+            first, second = [await ask(caller, command) for _ in range(2)]
+            assert await caller.execute(XLen(stream="s")) == before + 1
+            assert first.streams[0][0] == "s"
+            again = second.streams[0]
+            assert (again[0] if isinstance(again, tuple) else again.stream) == "s"
+
+
+@pytest.mark.parametrize("tenant", ["acme.", "it's.", "a\"b'c.", "é\u200b."])
+async def test_refusals_quote_the_tenants_names(engine: Engine, tenant: str) -> None:
+    """Of one command, of one in a transaction, of a producer; with any characters in the prefix."""
+    own = TenantEngine(engine, tenant)
+    name = "o'r\"ders"
+    refusals: list[EngineError] = []
+    for command in (XInfoStream(stream=name), XInfoConsumers(stream=name, group="g")):
+        with pytest.raises(EngineError) as refused:
+            await own.execute(command)
+        refusals.append(refused.value)
+    (one,) = await own.transaction([XInfoGroups(stream=name)])
+    assert isinstance(one, EngineError)
+    found: list[Any] = []
+    own.submit([DescribeGroup(stream=name, group="g")], found.extend)
+    own.submit_each([XInfoGroups(stream=name), XInfoStream(stream=name)], found.extend)
+    until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    given: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    own.read(XReadGroup(streams=[(name, Cursor.NEW)], group="g", consumer="c"), given.set_result, until)
+    refusals += [one, *found, *await given]
+    for refusal in refusals:
+        assert refusal.members["stream"] == name
+        assert repr(name) in refusal.detail
+        assert tenant not in f"{refusal.detail}{refusal.redis}{refusal.members}"
+        assert repr(tenant)[1:-1] not in refusal.detail
+    await own.execute(Publish(parts=[add("s", "1")], chunk=Chunk("spark", 2, 0)))
+    with pytest.raises(EngineError) as refused:
+        await own.execute(Publish(parts=[add("s", "1")], chunk=Chunk("spark", 1, 0)))
+    assert "the producer 'spark' is in epoch 2" in refused.value.detail
+
+
+@pytest.mark.parametrize("prefix", ["acme.", "a*[b]."])
+async def test_a_quota_is_named_as_in_the_grant(engine: Engine, prefix: str) -> None:
+    """And counts streams of the tenant alone."""
+    grant = Grant.from_value({"actions": ["write"], "streams": "o*", "streams_max": 1, "prefix": prefix})
+    quotas = Principal("tester", [grant]).quotas
+    await engine.execute(add("orders", "1"))
+    tenant = TenantEngine(engine, prefix)
+    await tenant.execute(add("o1", "1"), quotas=quotas)
+    with pytest.raises(EngineError) as refused:
+        await tenant.execute(add("o2", "1"), quotas=quotas)
+    assert (refused.value.code, refused.value.members["quota"]) == ("quota_exceeded", "o*")
+    for text in (refused.value.detail, refused.value.redis):
+        assert "quota of 'o*' is used up: 1 streams" in text
+
+
+async def test_commands_about_all_streams_run_nothing(engine: Engine) -> None:
+    """By none of the ways to the engine."""
+    tenant = TenantEngine(engine, A)
+    await tenant.execute(add("s", "1"))
+    with pytest.raises(EngineError):
+        await tenant.execute(FlushAll())
+    with pytest.raises(EngineError):
+        await tenant.transaction([XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()])
+    found: list[Reply | EngineError] = []
+    tenant.submit([XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()], found.extend)
+    tenant.submit_each([XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()], found.extend)
+    assert [one.code for one in found if isinstance(one, EngineError)] == ["forbidden"] * 3
+    assert await engine.execute(XLen(stream="acme.s")) == 1
+
+
+async def test_callers_without_a_prefix_have_the_engine_itself(engine: Engine) -> None:
+    tenants = Tenants(engine, ConsumerLeases())
+    assert tenants.find("") is tenants.plain
+    assert tenants.plain.engine is engine
+    assert tenants.find(A) is tenants.find(A)
+
+
+async def test_tenants_that_follow_nothing_are_forgotten_beyond_the_limit(engine: Engine) -> None:
+    tenants = Tenants(engine, ConsumerLeases())
+    followed, idle = tenants.find(A), tenants.find(B)
+    subscriber = await followed.feeds.subscribe("s", 0)
+    for number in range(TENANTS_MAX - 1):
+        tenants.find(f"t{number}.")
+    assert tenants.find(A) is followed
+    assert tenants.find(B) is not idle
+    subscriber.close()

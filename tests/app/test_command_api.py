@@ -1,0 +1,196 @@
+"""The command API: one command, a pipeline, a transaction; encodings; what waits and what it may cost."""
+
+import base64
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.both_ways
+
+ONE, PIPELINE, TRANSACTION = "/v1/commands", "/v1/commands/pipeline", "/v1/commands/multi-exec"
+
+
+def b64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+async def test_a_command_answers_its_result(http: httpx.AsyncClient) -> None:
+    """200 with `result` in RESP2's shape."""
+    added = await http.post(ONE, json=["XADD", "s", "1-0", "f", "v", "n", 5, "t", True])
+    assert (added.status_code, added.json()) == (200, {"result": "1-0"})
+    found = await http.post(ONE, json=["XRANGE", "s", "-", "+"])
+    assert found.json() == {"result": [["1-0", ["f", "v", "n", "5", "t", "true"]]]}
+    assert (await http.post(ONE, json=["PING"])).json() == {"result": "PONG"}
+    assert (await http.post(ONE, json=["XREAD", "STREAMS", "s", "$"])).json() == {"result": None}
+
+
+async def test_a_wrong_command_is_400_with_redis_words(http: httpx.AsyncClient) -> None:
+    """`error` is Redis's sentence and nothing else."""
+    answer = await http.post(ONE, json=["XADD", "s"])
+    assert answer.status_code == 400
+    assert answer.json() == {"error": "ERR wrong number of arguments for 'xadd' command"}
+    answer = await http.post(ONE, json=["FOO", "bar"])
+    assert answer.json() == {"error": "ERR unknown command 'FOO', with args beginning with: 'bar' "}
+    answer = await http.post(ONE, json=["XGROUP", "CREATE", "none", "g", "$"])
+    assert answer.json()["error"].startswith("ERR The XGROUP subcommand requires the key to exist")
+
+
+async def test_integers_beyond_javascript_are_strings(http: httpx.AsyncClient) -> None:
+    """Exact at any size."""
+    await http.post(ONE, json=["XADD", "s", "1-0", "f", "v"])
+    await http.post(ONE, json=["XSETID", "s", "1-0", "ENTRIESADDED", "9223372036854775807"])
+    info = (await http.post(ONE, json=["XINFO", "STREAM", "s"])).json()["result"]
+    assert info[info.index("entries-added") + 1] == "9223372036854775807"
+
+
+@pytest.mark.parametrize("header", ["upstash-encoding", "weir-encoding"])
+async def test_replies_may_be_base64(http: httpx.AsyncClient, header: str) -> None:
+    """Every string of the reply; with Weir-Encoding those of the arguments too, for bytes of any kind."""
+    words = ["XADD", "s", "1-0", "f", "v"]
+    sent = [b64(word) for word in words] if header == "weir-encoding" else words
+    answer = await http.post(ONE, json=sent, headers={header: "base64"})
+    assert answer.json() == {"result": b64("1-0")}
+    for unknown in ("rot13", ""):
+        answer = await http.post(ONE, json=sent, headers={header: unknown})
+        assert answer.status_code == 422
+
+
+async def test_any_bytes_can_be_stored(http: httpx.AsyncClient) -> None:
+    """As base64 both ways."""
+    raw = base64.b64encode(b"\xff\x00").decode()
+    headers = {"weir-encoding": "base64"}
+    await http.post(ONE, json=[b64("XADD"), b64("s"), b64("1-0"), b64("f"), raw], headers=headers)
+    answer = await http.post(ONE, json=[b64("XRANGE"), b64("s"), b64("-"), b64("+")], headers=headers)
+    assert answer.json()["result"][0][1][1] == raw
+
+
+async def test_a_pipeline_goes_on_after_a_failure(http: httpx.AsyncClient) -> None:
+    """One outcome each, in order, each seeing what the ones before it did."""
+    rows = [
+        ["XADD", "s", "1-0", "f", "v"],
+        ["XADD", "s", "1-0", "f", "v"],
+        ["XLEN", "s"],
+        ["FOO"],
+        ["XADD", None],
+    ]
+    answer = await http.post(PIPELINE, json=[*rows, ["XREAD", "BLOCK", 5, "STREAMS", "s", "$"], ["PING"]])
+    first, second, third, fourth, fifth, sixth, last = answer.json()
+    assert answer.status_code == 200
+    assert first == {"result": "1-0"}
+    assert second["error"].startswith("ERR The ID specified in XADD is equal or smaller")
+    assert third == {"result": 1}
+    assert "unknown command" in fourth["error"]
+    assert fifth["error"].startswith("ERR")
+    assert sixth == {"result": None}
+    assert last == {"result": "PONG"}
+    assert (await http.post(PIPELINE, json=[])).json() == []
+
+
+async def test_a_transaction_is_one_turn(http: httpx.AsyncClient) -> None:
+    """One clock reading: automatic IDs share their milliseconds. A failing one stops no other."""
+    rows = [["XADD", "s", "*", "f", "v"]] * 3 + [["XADD", "s", "0-1", "f", "v"], ["TIME"], ["XLEN", "s"]]
+    answer = await http.post(TRANSACTION, json=rows)
+    outcomes = answer.json()
+    assert len({outcome["result"].partition("-")[0] for outcome in outcomes[:3]}) == 1
+    assert "error" in outcomes[3]
+    assert len(outcomes[4]["result"]) == 2
+    assert outcomes[5] == {"result": 3}
+    assert (await http.post(TRANSACTION, json=[])).json() == []
+
+
+async def test_plain_entries_of_a_transaction_are_answered_one_by_one(http: httpx.AsyncClient) -> None:
+    """Those of several streams, with other commands between, and where the last ID is used up."""
+    add, other = ["XADD", "s", "*", "f", "v"], ["XADD", "t", "*", "f", "v"]
+    answer = await http.post(TRANSACTION, json=[add, add, ["XLEN", "s"], other, add, other, ["XLEN", "s"]])
+    outcomes = [outcome["result"] for outcome in answer.json()]
+    ms = outcomes[0].partition("-")[0]
+    assert outcomes == [f"{ms}-0", f"{ms}-1", 2, f"{ms}-0", f"{ms}-2", f"{ms}-1", 3]
+    last = f"{2**64 - 1}-{2**64 - 1}"
+    await http.post(ONE, json=["XADD", "u", f"{2**64 - 1}-{2**64 - 2}", "f", "v"])
+    add = ["XADD", "u", "*", "f", "v"]
+    outcomes = (await http.post(TRANSACTION, json=[add, add, ["XLEN", "u"], add])).json()
+    assert [outcomes[0], outcomes[2]] == [{"result": last}, {"result": 2}]
+    for refused in (outcomes[1], outcomes[3]):
+        assert "exhausted" in refused["error"]
+
+
+@pytest.mark.parametrize("wrong", [["FOO"], ["XADD", "s"], ["XADD", "s", "*", "f", None]])
+async def test_an_impossible_command_discards_the_transaction(
+    http: httpx.AsyncClient, wrong: list[object]
+) -> None:
+    """400 EXECABORT, and nothing has run."""
+    answer = await http.post(TRANSACTION, json=[["XADD", "s", "*", "f", "v"], wrong])
+    assert answer.status_code == 400
+    assert answer.json() == {"error": "EXECABORT Transaction discarded because of previous errors."}
+    assert (await http.post(ONE, json=["EXISTS", "s"])).json() == {"result": 0}
+
+
+async def test_nothing_waits_in_a_transaction(http: httpx.AsyncClient) -> None:
+    """BLOCK is passed over, as in Redis."""
+    answer = await http.post(TRANSACTION, json=[["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]])
+    assert answer.json() == [{"result": None}]
+
+
+async def test_what_was_answered_can_be_waited_for_on_disk(http: httpx.AsyncClient) -> None:
+    """WAITAOF answers once it is synced; WAIT knows of no replicas."""
+    assert (await http.post(ONE, json=["WAITAOF", 1, 0, 0])).json() == {"result": [1, 0]}
+    assert (await http.post(ONE, json=["WAIT", 1, 0])).json() == {"result": 0}
+    outcomes = (await http.post(TRANSACTION, json=[["WAITAOF", 1, 0, 0]])).json()
+    assert outcomes == [{"result": [1, 0]}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (ONE, {"a": 1}),
+        (ONE, "PING"),
+        (ONE, [["PING"]]),
+        (ONE, []),
+        (PIPELINE, ["PING"]),
+        (TRANSACTION, {"a": []}),
+    ],
+)
+async def test_bodies_of_another_shape_are_told_apart(
+    http: httpx.AsyncClient, path: str, body: object
+) -> None:
+    """There is an `error` with any status."""
+    answer = await http.post(path, json=body)
+    found = answer.json()[0] if isinstance(answer.json(), list) else answer.json()
+    assert "error" in found
+    assert answer.status_code in (200, 400, 422)
+
+
+async def test_too_many_commands_are_413(http: httpx.AsyncClient) -> None:
+    """As a problem with `error` beside."""
+    answer = await http.post(PIPELINE, json=[["PING"]] * 6_000)
+    assert answer.status_code == 200
+    answer = await http.post(PIPELINE, content=b"[" + b",".join([b"[]"] * 10_001) + b"]")
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_many_entries")
+    assert answer.json()["error"].startswith("ERR")
+
+
+async def test_names_are_checked_here_too(http: httpx.AsyncClient) -> None:
+    """No slash, no control character, nothing too long."""
+    for name in ("a/b", "a\nb", "", "x" * 513, ".", ".."):
+        answer = await http.post(ONE, json=["XADD", name, "*", "f", "v"])
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith("ERR invalid name: a stream name has 1 to 512 bytes")
+
+
+async def test_a_stream_is_dumped_and_restored(http: httpx.AsyncClient) -> None:
+    """As text, which needs no base64, for any values."""
+    headers = {"weir-encoding": "base64"}
+    words = ["XADD", "s", "1-0", "f"]
+    await http.post(ONE, json=[*map(b64, words), base64.b64encode(b"\xff\x00").decode()], headers=headers)
+    payload = (await http.post(ONE, json=["DUMP", "s"])).json()["result"]
+    for name, answer in (
+        ("t", {"result": "OK"}),
+        ("s", {"error": "BUSYKEY Target key name already exists."}),
+    ):
+        assert (await http.post(ONE, json=["RESTORE", name, 0, payload])).json() == answer
+    ranges = [
+        (await http.post(ONE, json=["XRANGE", name, "-", "+"], headers={"upstash-encoding": "base64"})).json()
+        for name in "st"
+    ]
+    assert ranges[0] == ranges[1]
+    assert (await http.post(ONE, json=["DUMP", "none"])).json() == {"result": None}

@@ -1,0 +1,258 @@
+"""Groups over REST: making them, reading as a consumer, acknowledging."""
+
+import httpx
+import pytest
+
+from tests.app.conftest import store
+
+pytestmark = pytest.mark.both_ways
+
+GROUPS = "/v1/streams/s/groups"
+READ = GROUPS + "/g/consumers/c/read"
+ACK = GROUPS + "/g/ack"
+
+
+@pytest.fixture
+async def group(http: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A stream of 1-0 to 3-0 with the group g at its start."""
+    await store(http, "s", 3)
+    await http.post(GROUPS, json={"name": "g", "start": "0"})
+    return http
+
+
+async def test_a_group_is_made_and_shown(group: httpx.AsyncClient) -> None:
+    """201 with the group as it is, and where it is."""
+    answer = await group.post(GROUPS, json={"name": "a b", "start": "2-0", "entries_read": 2})
+    assert answer.status_code == 201
+    assert answer.headers["location"] == GROUPS + "/a%20b"
+    assert answer.json() == {
+        "name": "a b",
+        "consumers": 0,
+        "pending": 0,
+        "last_delivered_id": "2-0",
+        "entries_read": 2,
+        "lag": 1,
+        "dead_letter": None,
+        "ack_timeout_ms": None,
+        "consumer_timeout_ms": None,
+    }
+    latest = await group.post(GROUPS, json={"name": "latest"})
+    assert latest.json()["last_delivered_id"] == "3-0"
+
+
+@pytest.mark.parametrize(
+    ("stream", "body", "status", "code"),
+    [
+        ("s", {"name": "g"}, 409, "group_exists"),
+        ("t", {"name": "g"}, 404, "no_stream"),
+        ("s", {}, 422, "invalid"),
+        ("s", {"name": 1}, 422, "invalid"),
+        ("s", {"name": "a/b"}, 400, "invalid_name"),
+        ("s", {"name": ""}, 400, "invalid_name"),
+        ("s", {"name": "h", "start": "x"}, 400, "malformed_id"),
+        ("s", {"name": "h", "start": 5}, 422, "invalid"),
+        ("s", {"name": "h", "start": None}, 422, "invalid"),
+        ("s", {"name": "h", "mkstream": "yes"}, 422, "invalid"),
+        ("s", {"name": "h", "entries_read": -1}, 422, "invalid"),
+        ("s", {"name": "h", "entries_read": 1.5}, 422, "invalid"),
+        ("s", {"name": "h", "retention": 1}, 422, "invalid"),
+        ("s", [], 422, "invalid"),
+    ],
+)
+async def test_groups_that_cannot_be_made(
+    group: httpx.AsyncClient, stream: str, body: object, status: int, code: str
+) -> None:
+    """Each with its code, and no stream made."""
+    answer = await group.post(f"/v1/streams/{stream}/groups", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert (await group.post("/v1/commands", json=["EXISTS", "t"])).json() == {"result": 0}
+
+
+async def test_mkstream_makes_the_stream(http: httpx.AsyncClient) -> None:
+    """An empty one, for a group that is there before its first entry."""
+    answer = await http.post(GROUPS, json={"name": "g", "mkstream": True})
+    assert (answer.status_code, answer.json()["last_delivered_id"]) == (201, "0-0")
+
+
+async def test_a_consumer_reads_new_entries_once(group: httpx.AsyncClient) -> None:
+    """Each is delivered once, in order; then there is nothing, and the answer has the position."""
+    first = await group.post(READ, json={"count": 2})
+    assert first.json() == {
+        "entries": [{"id": "1-0", "fields": {"n": "1"}}, {"id": "2-0", "fields": {"n": "2"}}],
+        "last_delivered_id": "2-0",
+        "more": True,
+    }
+    rest = await group.post(READ)
+    assert [entry["id"] for entry in rest.json()["entries"]] == ["3-0"]
+    assert rest.json()["more"] is False
+    nothing = {"entries": [], "last_delivered_id": "3-0", "more": False}
+    assert (await group.post(READ, json={})).json() == nothing
+    assert (await group.post(READ, json={"wait": 5})).json()["entries"] == []
+
+
+async def test_history_is_what_was_not_acknowledged(group: httpx.AsyncClient) -> None:
+    """With its delivery count; an entry that was deleted meanwhile has no fields."""
+    await group.post(READ, json={})
+    await group.post(ACK, json={"ids": ["1-0"]})
+    await group.post("/v1/commands", json=["XDEL", "s", "2-0"])
+    answer = await group.post(READ, json={"after": "0"})
+    assert answer.json() == {
+        "entries": [
+            {"id": "2-0", "fields": None, "delivery_count": 1},
+            {"id": "3-0", "fields": {"n": "3"}, "delivery_count": 2},
+        ],
+        "next": "3-0",
+        "more": False,
+    }
+    end = {"entries": [], "next": "3-0", "more": False}
+    assert (await group.post(READ, json={"after": "3-0"})).json() == end
+    assert (await group.post(READ, json={"after": "0", "count": 1})).json()["more"] is True
+
+
+async def test_idle_entries_can_be_taken_over(group: httpx.AsyncClient) -> None:
+    """A claim read gives them first, with how long they were idle."""
+    await group.post(READ, json={"count": 1})
+    answer = await group.post(READ.replace("/c/", "/d/"), json={"claim_min_idle_ms": 0, "count": 2})
+    claimed, fresh = answer.json()["entries"]
+    assert (claimed["id"], claimed["delivery_count"]) == ("1-0", 2)
+    assert claimed["idle_ms"] >= 0
+    assert (fresh["id"], fresh["delivery_count"]) == ("2-0", 1)
+
+
+async def test_noack_leaves_nothing_pending(group: httpx.AsyncClient) -> None:
+    """What was read is done."""
+    await group.post(READ, json={"noack": True})
+    assert (await group.post(READ, json={"after": "0"})).json()["entries"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"count": 0}, 422, "invalid"),
+        ({"count": "5"}, 422, "invalid"),
+        ({"count": True}, 422, "invalid"),
+        ({"wait": 5_001}, 422, "invalid"),
+        ({"wait": -1}, 422, "invalid"),
+        ({"after": ">"}, 400, "malformed_id"),
+        ({"after": "0", "wait": 5}, 422, "invalid"),
+        ({"block": 5}, 422, "invalid"),
+        ({"noack": 1}, 422, "invalid"),
+    ],
+)
+async def test_reads_that_make_no_sense(
+    group: httpx.AsyncClient, body: object, status: int, code: str
+) -> None:
+    """422 or 400, and nothing is delivered."""
+    answer = await group.post(READ, json=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert len((await group.post(READ, json={})).json()["entries"]) == 3
+
+
+@pytest.mark.parametrize("name", ["count", "wait", "noack", "after", "claim_min_idle_ms"])
+async def test_a_member_that_is_null_was_not_given(group: httpx.AsyncClient, name: str) -> None:
+    """New entries are delivered, and are pending: null is neither a count, nor a place, nor yes."""
+    answer = await group.post(READ, json={name: None})
+    assert (answer.status_code, len(answer.json()["entries"])) == (200, 3)
+    history = await group.post(READ, json={"after": "0"})
+    assert len(history.json()["entries"]) == 3
+
+
+async def test_a_missing_group_is_404(group: httpx.AsyncClient) -> None:
+    """For reading and for acknowledging, where Redis would say 0."""
+    read = await group.post(READ.replace("/g/", "/h/"), json={})
+    assert (read.status_code, read.json()["code"]) == (404, "no_group")
+    ack = await group.post(ACK.replace("/g/", "/h/"), json={"ids": ["1-0"]})
+    assert (ack.status_code, ack.json()["code"]) == (404, "no_group")
+
+
+async def test_reads_and_acknowledgements_say_how_safe_they_are(group: httpx.AsyncClient) -> None:
+    """Both change the group; with Prefer they are on disk before the answer."""
+    assert (await group.post(READ, json={"count": 1})).headers["weir-durability"] == "os"
+    wanted = {"prefer": "durability=fsync"}
+    for path, body in ((READ, {"count": 1}), (ACK, {"ids": ["1-0"]}), (READ, {"after": "0"})):
+        answer = await group.post(path, json=body, headers=wanted)
+        assert answer.status_code == 200
+        assert answer.headers["weir-durability"] == "fsync"
+        assert answer.headers["preference-applied"] == "durability=fsync"
+
+
+async def test_a_read_may_be_told_to_wait_by_prefer(group: httpx.AsyncClient) -> None:
+    """`wait` in the body wins, a history read never waits, and too long is 422."""
+    await group.post(READ, json={})
+    too_long = {"prefer": "wait=6"}
+    assert (await group.post(READ, json={}, headers=too_long)).status_code == 422
+    assert (await group.post(READ, json={"wait": 1}, headers=too_long)).json()["entries"] == []
+    assert len((await group.post(READ, json={"after": "0"}, headers=too_long)).json()["entries"]) == 3
+
+
+async def test_what_was_given_back_comes_first(group: httpx.AsyncClient) -> None:
+    """A read with `claim_min_idle_ms` gets released entries before what is idle and what is new; the delivery
+    that did not count does not count.
+    """
+    await group.post(READ, json={"count": 2})
+    await group.post(GROUPS + "/g/nack", json={"ids": ["2-0"], "mode": "silent"})
+    answer = await group.post(READ.replace("/c/", "/d/"), json={"claim_min_idle_ms": 60_000})
+    assert [(one["id"], one["delivery_count"]) for one in answer.json()["entries"]] == [
+        ("2-0", 1),
+        ("3-0", 1),
+    ]
+
+
+async def test_acknowledging_tells_of_each_id(group: httpx.AsyncClient) -> None:
+    """What was pending is acknowledged; what was not is absent, and no error."""
+    await group.post(READ, json={"count": 2})
+    answer = await group.post(ACK, json={"ids": ["1-0", "2", "3-0", "1-0"]})
+    assert answer.json() == {
+        "acknowledged": 2,
+        "results": {"1-0": "acknowledged", "2-0": "acknowledged", "3-0": "absent"},
+    }
+
+
+async def test_acknowledging_can_delete(group: httpx.AsyncClient) -> None:
+    """With `delete` the entry goes too; `acked` keeps it while another group needs it."""
+    await group.post(GROUPS, json={"name": "other", "start": "0"})
+    await group.post(READ, json={})
+    answer = await group.post(ACK, json={"ids": ["1-0"], "delete": "keep"})
+    assert answer.json() == {"acknowledged": 1, "results": {"1-0": "deleted"}}
+    answer = await group.post(ACK, json={"ids": ["2-0", "9-0"], "delete": "acked"})
+    assert answer.json() == {"acknowledged": 1, "results": {"2-0": "kept", "9-0": "absent"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"ids": ["1-0", "x"]}, 400, "malformed_id"),
+        ({"ids": []}, 422, "invalid"),
+        ({"ids": "1-0"}, 422, "invalid"),
+        ({"ids": [1]}, 422, "invalid"),
+        ({}, 422, "invalid"),
+        ({"ids": ["1-0"], "delete": True}, 422, "invalid"),
+        ({"ids": ["1-0"], "delete": "all"}, 422, "invalid"),
+    ],
+)
+async def test_one_malformed_id_acknowledges_none(
+    group: httpx.AsyncClient, body: object, status: int, code: str
+) -> None:
+    """All or nothing is looked at before anything is done."""
+    await group.post(READ, json={})
+    answer = await group.post(ACK, json=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert len((await group.post(READ, json={"after": "0"})).json()["entries"]) == 3
+
+
+async def test_a_group_read_tells_of_a_gap(group: httpx.AsyncClient) -> None:
+    """When unread entries were trimmed away."""
+    await group.post(READ, json={"count": 1})
+    await group.post("/v1/commands", json=["XTRIM", "s", "MAXLEN", "1"])
+    answer = await group.post(READ, json={})
+    assert answer.json()["gap"]["requested"] == "1-0"
+    assert answer.json()["gap"]["first_available"] == "3-0"
+
+
+async def test_these_bodies_are_json(group: httpx.AsyncClient) -> None:
+    """A form is 415 with a hint; no Content-Type at all is taken for JSON."""
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    answer = await group.post(ACK, content='{"ids":["1-0"]}', headers=headers)
+    assert answer.status_code == 415
+    answer = await group.post(ACK, content='{"ids":["1-0"]}')
+    assert answer.status_code == 200

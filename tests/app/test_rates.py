@@ -1,0 +1,411 @@
+"""Rate limits at every API: what costs what, what a refusal says, who is limited with whom."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.main import App, create_app
+from app.settings import Settings
+from app.websocket.effects import Close
+from engine import Engine
+from engine.commands import XLen
+from tests.app.auth.callers import ROOT, app_with, client, made
+from tests.app.conftest import calling
+from tests.app.conversing import SocketWorld
+from tests.app.fast_requests import ENTRIES, ENTRY, JSON, LIMITS, post, request
+from tests.app.pair import Pair, Standstill
+from tests.app.sockets import talking
+from tests.engine.clocks import HandClock
+from tests.server import Server
+
+ENTRIES_BODY = {"entries": [{"fields": {"a": "1"}}] * 4}
+XADD = ["XADD", "s", "*", "a", "1"]
+# One request a second, ten at once.
+SLOW: dict[str, Any] = {"rate_requests_per_s": 1, "rate_requests_burst": 10}
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine.open(None, clock=HandClock())
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+def limited(engine: Engine, clock: HandClock, *, fast_path: bool = True, **set_to: Any) -> App:
+    settings = Settings(log_requests="none", **set_to)
+    app = create_app(settings, clock, fast_path=fast_path)
+    app.gateway.open(engine)
+    return app
+
+
+def left(answer: httpx.Response) -> int:
+    """How many requests are left, as the answer says it."""
+    found = re.match(r'"requests";r=(\d+);t=\d+', answer.headers["ratelimit"])
+    assert found is not None, answer.headers
+    return int(found[1])
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_requests_beyond_the_burst_are_429_until_there_is_room(
+    engine: Engine, *, fast_path: bool
+) -> None:
+    clock = HandClock()
+    async with calling(limited(engine, clock, fast_path=fast_path, **SLOW)) as http:
+        answers = [await http.get("/v1/streams/s/entries") for _ in range(11)]
+        assert [answer.status_code for answer in answers] == [200] * 10 + [429]
+        assert [left(answer) for answer in answers] == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
+        refused = answers[-1]
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert refused.headers["retry-after"] == "1"
+        assert refused.headers["ratelimit-policy"] == '"requests";q=10;w=10'
+        assert refused.headers["ratelimit"] == '"requests";r=0;t=10'
+        problem = refused.json()
+        assert (problem["code"], problem["limit"], problem["retry_after_ms"]) == (
+            "rate_limited",
+            "requests",
+            1_000,
+        )
+        assert problem["retryable"] is True
+        clock.pass_ms(999)
+        assert (await http.get("/v1/streams/s/entries")).status_code == 429
+        clock.pass_ms(1)
+        assert (await http.get("/v1/streams/s/entries")).status_code == 200
+        assert (await http.get("/v1/streams/s/entries")).status_code == 429
+
+
+async def test_without_a_limit_answers_show_none(engine: Engine) -> None:
+    async with calling(limited(engine, HandClock())) as http:
+        answers = [await http.get("/v1/streams/s/entries") for _ in range(50)]
+    assert {answer.status_code for answer in answers} == {200}
+    assert not any("ratelimit" in name for name in answers[-1].headers)
+
+
+COSTS = {
+    "an entry": (1, "POST", "/v1/streams/s/entries", {"fields": {"a": "1"}}),
+    "a batch": (4, "POST", "/v1/streams/s/entries", ENTRIES_BODY),
+    "a batch of one": (1, "POST", "/v1/streams/s/entries", {"entries": [{"fields": {"a": "1"}}]}),
+    "many streams": (
+        3,
+        "POST",
+        "/v1/publish",
+        {"streams": {"a": [{"fields": {"a": "1"}}], "b": [{"fields": {"a": "1"}}] * 2}},
+    ),
+    "a command": (1, "POST", "/v1/commands", XADD),
+    "a pipeline": (3, "POST", "/v1/commands/pipeline", [XADD] * 3),
+    "a transaction": (2, "POST", "/v1/commands/multi-exec", [XADD] * 2),
+    "a read": (1, "GET", "/v1/streams/s/entries?count=100", None),
+    "a read that waits": (1, "GET", "/v1/streams/s/entries?after=9-0&wait=1", None),
+    "a read of many": (1, "POST", "/v1/read", {"streams": {"a": "0", "b": "0"}}),
+    "what is refused": (1, "GET", "/v1/streams/none", None),
+    "what is malformed": (1, "POST", "/v1/streams/s/entries", {"entries": 1}),
+}
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+@pytest.mark.parametrize("what", COSTS)
+async def test_what_a_request_costs(what: str, *, fast_path: bool) -> None:
+    """A batch costs its entries, a pipeline its commands, everything else one."""
+    cost, method, path, body = COSTS[what]
+    clock = HandClock()
+    engine = Engine.open(None, clock=clock)
+    await engine.start()
+    app = limited(engine, clock, fast_path=fast_path, **SLOW)
+    async with calling(app, "192.0.2.1") as http:
+        answering = asyncio.create_task(http.request(method, path, json=body))
+        if "wait" in path:
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+                clock.pass_ms(1)
+        answer = await answering
+        again = await http.get("/v1/streams/s/entries")
+    assert left(answer) == 10 - cost, answer.text
+    assert left(again) == 9 - cost
+    await engine.close()
+
+
+async def test_a_batch_that_there_is_no_room_for_changes_and_costs_nothing(engine: Engine) -> None:
+    clock = HandClock()
+    async with calling(limited(engine, clock, **SLOW)) as http:
+        for path, body in (
+            ("/v1/streams/s/entries", {"entries": [{"fields": {"a": "1"}}] * 9}),
+            ("/v1/publish", {"streams": {"s": [{"fields": {"a": "1"}}] * 9}}),
+            ("/v1/commands/pipeline", [XADD] * 9),
+            ("/v1/commands/multi-exec", [XADD] * 9),
+        ):
+            first = await http.get("/v1/streams/s/entries")
+            second = await http.get("/v1/streams/s/entries")
+            refused = await http.post(path, json=body)
+            assert (refused.status_code, refused.json()["retry_after_ms"]) == (429, 1_000), path
+            assert (left(first), left(second), left(refused)) == (9, 8, 8)
+            assert first.json()["entries"] == second.json()["entries"] == []
+            clock.pass_ms(10_000)
+
+
+async def test_a_batch_larger_than_the_burst_is_stored_and_then_waited_for(engine: Engine) -> None:
+    clock = HandClock()
+    async with calling(limited(engine, clock, **SLOW)) as http:
+        batch = {"entries": [{"fields": {"a": "1"}}] * 30}
+        assert (await http.post("/v1/streams/s/entries", json=batch)).status_code == 201
+        refused = await http.get("/v1/streams/s/entries")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "21")
+        assert refused.headers["ratelimit"] == '"requests";r=0;t=30'
+        clock.pass_ms(21_000)
+        assert (await http.get("/v1/streams/s/entries")).status_code == 200
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_bytes_of_requests_and_answers_are_counted(engine: Engine, *, fast_path: bool) -> None:
+    clock = HandClock()
+    app = limited(engine, clock, fast_path=fast_path, rate_bytes_per_s=1_000, rate_bytes_burst=10_000)
+    async with calling(app, "192.0.2.1") as http:
+        entry = json.dumps({"fields": {"a": "x" * 6_000}}).encode()
+        stored = await http.post("/v1/streams/s/entries", content=entry)
+        assert stored.headers["ratelimit-policy"] == '"bytes";q=10000;qu="content-bytes";w=10'
+        used = len(entry) + len(stored.content)
+        assert stored.headers["ratelimit"].startswith(f'"bytes";r={10_000 - used};')
+        refused = await http.post("/v1/streams/s/entries", content=entry)
+        assert (refused.status_code, refused.json()["limit"]) == (429, "bytes")
+        assert refused.headers["retry-after"] == "3"
+        # An answer is counted once it is made: the caller may get into debt with it, and waits then.
+        page = await http.get("/v1/streams/s/entries")
+        assert page.status_code == 200
+        debt = used + len(page.content) - 10_000
+        refused = await http.get("/v1/streams/s/entries")
+        assert refused.status_code == 429
+        assert refused.json()["retry_after_ms"] == pytest.approx(debt, abs=2)
+        clock.pass_ms(debt + 1)
+        assert (await http.get("/v1/streams/s")).status_code == 200
+
+
+async def test_a_body_without_a_length_is_counted_when_it_is_here(engine: Engine) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b'{"fields":{"a":"'
+        yield b"x" * 3_000 + b'"}}'
+
+    app = limited(engine, HandClock(), rate_bytes_per_s=1_000, rate_bytes_burst=4_000)
+    async with calling(app, "192.0.2.1") as http:
+        stored = await http.post("/v1/streams/s/entries", content=pieces())
+        assert stored.status_code == 201
+        assert (await http.post("/v1/streams/s/entries", content=pieces())).status_code == 429
+
+
+async def test_an_export_is_slowed_down_to_the_rate(engine: Engine) -> None:
+    """It is not refused halfway: what its caller owes is waited for after each piece."""
+    app = limited(engine, HandClock(), rate_bytes_per_s=1_000, rate_bytes_burst=1_000)
+    async with calling(app, "192.0.2.1") as http:
+        for number in range(3):
+            await http.post("/v1/streams/s/entries", json={"fields": {"a": str(number)}})
+        exported = await http.get("/v1/streams/s/entries", headers={"accept": "application/x-ndjson"})
+        assert len(exported.text.splitlines()) == 3
+        after = await http.get("/v1/streams/s")
+    first, last = (int(re.search(r"r=(\d+)", one.headers["ratelimit"])[1]) for one in (exported, after))  # type: ignore[index]
+    assert first - last == pytest.approx(len(exported.content) + len(after.content), abs=2)
+
+
+async def test_callers_without_a_token_are_limited_by_address(engine: Engine) -> None:
+    app = limited(engine, HandClock(), **SLOW)
+    async with (
+        calling(app, "192.0.2.1") as one,
+        calling(app, "2001:db8::1") as two,
+        calling(app, "2001:db8::2") as beside,
+    ):
+        for http in (one, two):
+            assert [(await http.get("/v1/streams")).status_code for _ in range(11)] == [200] * 10 + [429]
+        assert (await beside.get("/v1/streams")).status_code == 429
+
+
+async def test_a_forwarded_address_of_anybody_is_not_believed(engine: Engine) -> None:
+    app = limited(engine, HandClock(), **SLOW)
+    async with calling(app, "192.0.2.1") as http:
+        statuses = [
+            (
+                await http.get(
+                    "/v1/streams",
+                    headers={"x-forwarded-for": f"192.0.2.{number}", "forwarded": f"for=192.0.2.{number}"},
+                )
+            ).status_code
+            for number in range(11)
+        ]
+    assert statuses == [200] * 10 + [429]
+
+
+async def test_pages_and_probes_are_not_counted(engine: Engine) -> None:
+    app = limited(engine, HandClock(), rate_requests_per_s=1)
+    async with calling(app, "192.0.2.1") as http:
+        for _ in range(5):
+            for path in ("/healthz/live", "/healthz/ready", "/v1", "/errors/rate-limited"):
+                assert (await http.get(path)).status_code == 200
+
+
+async def test_a_token_has_buckets_of_its_own_wherever_it_comes_from(engine: Engine, tmp_path: Path) -> None:
+    tokens = [made("read:*"), made("read:*")]
+    app = await app_with(engine, tmp_path, *tokens, clock=HandClock(), **SLOW)
+    async with client(app, tokens[0].text) as one, client(app, tokens[1].text) as two:
+        assert [(await one.get("/v1/streams")).status_code for _ in range(11)] == [200] * 10 + [429]
+        pages = {"origin": "http://localhost"}
+        assert (await one.get("/v1/streams", headers=pages)).status_code == 429
+        assert (await two.get("/v1/streams")).status_code == 200
+
+
+async def test_a_grants_rate_takes_the_place_of_the_settings(engine: Engine, tmp_path: Path) -> None:
+    fast = made('{"actions":["read"],"rate":{"requests_per_s":2,"requests_burst":20}}')
+    free = made('{"actions":["read"],"rate":{}}')
+    app = await app_with(engine, tmp_path, fast, free, clock=HandClock(), **SLOW)
+    async with client(app, fast.text) as http:
+        answers = [await http.get("/v1/streams") for _ in range(21)]
+        assert [answer.status_code for answer in answers] == [200] * 20 + [429]
+        assert answers[0].headers["ratelimit-policy"] == '"requests";q=20;w=10'
+    async with client(app, free.text) as http:
+        assert {(await http.get("/v1/streams")).status_code for _ in range(50)} == {200}
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_a_flood_of_wrong_tokens_is_refused_unseen(
+    engine: Engine, tmp_path: Path, *, fast_path: bool
+) -> None:
+    """A caller who is known already is served from the same address meanwhile."""
+    clock, token = HandClock(), made("read:*")
+    app = await app_with(
+        engine,
+        tmp_path,
+        token,
+        clock=clock,
+        fast_path=fast_path,
+        rate_failures_per_s=1,
+        rate_failures_burst=3,
+    )
+    async with client(app, token.text) as known, client(app, None) as wrong:
+        assert (await known.get("/v1/streams")).status_code == 200
+        answers = [
+            await wrong.get("/v1/streams", headers={"authorization": f"Bearer {made('read:*').text}"})
+            for _ in range(4)
+        ]
+        assert [answer.status_code for answer in answers] == [401, 401, 401, 429]
+        assert answers[-1].json()["limit"] == "failures"
+        assert answers[-1].headers["retry-after"] == "1"
+        assert (await known.get("/v1/streams")).status_code == 200
+        # No credentials are no wrong ones.
+        assert (await wrong.get("/v1/streams")).status_code == 401
+        new = {"authorization": f"Bearer {ROOT}"}
+        assert (await wrong.get("/v1/streams", headers=new)).status_code == 429
+        assert (await wrong.get("/v1/streams/s/tail?ticket=x")).status_code == 429
+        clock.pass_ms(1_000)
+        # What is right is not counted.
+        for _ in range(5):
+            assert (await wrong.get("/v1/streams", headers=new)).status_code == 200
+        assert (await wrong.get("/v1/streams/s/tail?ticket=x")).status_code == 401
+
+
+async def test_events_that_may_not_begin_yet_have_their_client_come_back(engine: Engine) -> None:
+    """An EventSource gives up at 429."""
+    app = limited(engine, HandClock(), rate_requests_per_s=1)
+    async with calling(app, "192.0.2.1") as http:
+        await http.get("/v1/streams")
+        events = {"accept": "text/event-stream"}
+        answer = await http.get("/v1/streams/s/tail", headers=events)
+        assert answer.status_code == 200
+        assert 'event: end\ndata: {"reason":"rate_limited"}' in answer.text
+        assert (await http.get("/v1/streams/s/tail")).status_code == 429
+
+
+def _steady(answer: bytes) -> bytes:
+    return re.sub(rb"(;[rt]=)\d+", rb"\1?", answer)
+
+
+def test_both_ways_show_and_keep_the_limit_alike() -> None:
+    """Published together, alone, in a batch; read, refused; and the same number is served."""
+    settings = LIMITS.model_copy(update={"rate_requests_per_s": 1, "rate_requests_burst": 3_000})
+    asked = [
+        post(ENTRIES, ENTRY),
+        post(ENTRIES, ENTRY, JSON, "Prefer: return=minimal"),
+        post(ENTRIES, b'{"entries":[{"fields":{"a":"1"}},{"fields":{"b":"2"}}]}'),
+        post(ENTRIES, b'{"fields":{}}'),
+        request(f"GET {ENTRIES}?count=2"),
+        request(f"GET {ENTRIES}?after=9000-0&wait=1"),
+        request("GET /v1/streams/none"),
+    ]
+    with Pair(settings, Standstill()) as pair:
+        for one in asked:
+            fast, full = map(_steady, pair.both(one))
+            assert fast == full
+            assert b'ratelimit-policy: "requests";q=3000;w=3000\r\n' in fast
+        batch = b'{"a":"1"}\n' * 90
+        codes = [
+            [answer[9:12] for answer in pair.both(post(ENTRIES, batch, "Content-Type: application/x-ndjson"))]
+            for _ in range(36)
+        ]
+        assert codes == [[b"201", b"201"]] * 33 + [[b"429", b"429"]] * 3
+        codes = [[answer[9:12] for answer in pair.both(post(ENTRIES, ENTRY))] for _ in range(100)]
+        assert all(fast == full for fast, full in codes)
+        assert codes[-1] == [b"429", b"429"]
+
+
+# ---- sockets
+
+
+def metered(**set_to: int) -> tuple[SocketWorld, HandClock]:
+    clock, world = HandClock(), SocketWorld()
+    limiter = create_app(Settings(**set_to), clock).gateway.rate_limiter  # type: ignore[arg-type]
+    assert limiter is not None
+    world.session.meter = limiter.meter(world.session.table.principal, "192.0.2.1")
+    return world, clock
+
+
+def test_frames_beyond_the_rate_are_refused_with_their_ref() -> None:
+    world, clock = metered(**SLOW)
+    assert [world.say("ping", ref=n)[0]["op"] for n in range(10)] == ["pong"] * 10
+    (refused,) = world.say("ping", ref="r")
+    assert (refused["op"], refused["ref"]) == ("error", "r")
+    assert refused["problem"]["code"] == "rate_limited"
+    assert refused["problem"]["retry_after_ms"] == 1_000
+    clock.pass_ms(1_000)
+    assert world.say("ping")[0]["op"] == "pong"
+    assert world.closed is None
+
+
+def test_a_publish_frame_costs_its_entries() -> None:
+    world, _ = metered(**SLOW)
+    assert world.say("publish", stream="s", entries=[{"fields": {"a": "1"}}] * 8)[0]["op"] == "ok"
+    (refused,) = world.say("publish", stream="s", entries=[{"fields": {"a": "1"}}] * 3)
+    assert refused["problem"]["code"] == "rate_limited"
+    assert world.say("publish", stream="s", entries=[{"fields": {"a": "1"}}] * 2)[0]["op"] == "ok"
+    assert world.run(XLen(stream="s")) == 10
+
+
+def test_the_bytes_of_a_frame_count() -> None:
+    world, _ = metered(rate_bytes_per_s=1, rate_bytes_burst=500)
+    assert world.say("publish", stream="s", fields={"a": "x" * 400})[0]["op"] == "ok"
+    (refused,) = world.say("publish", stream="s", fields={"a": "x" * 400})
+    assert refused["problem"]["limit"] == "bytes"
+
+
+def test_a_socket_that_goes_on_all_the_same_is_closed() -> None:
+    world, clock = metered(**SLOW)
+    for _ in range(10 + 999):
+        world.say("ping")
+    clock.pass_ms(1_000)
+    assert world.say("ping")[0]["op"] == "pong"
+    for _ in range(999):
+        world.say("ping")
+    assert not world.session.table.closed
+    world.say("ping")
+    assert world.closed == Close(4005, "rate_limited")
+
+
+def test_sockets_and_requests_of_one_caller_share_its_buckets(tmp_path: Path) -> None:
+    options = ("--set", "rate_requests_per_s=1", "--set", "rate_requests_burst=20")
+    with Server(tmp_path / "data", *options) as server, httpx.Client(base_url=server.url) as http:
+        with talking(server) as one:
+            for _ in range(15):
+                assert one.ask("ping")["op"] == "pong"
+        # The handshake is a request too.
+        statuses = [http.get("/v1/streams").status_code for _ in range(10)]
+    assert statuses[:4] == [200] * 4
+    assert statuses[-1] == 429

@@ -1,0 +1,48 @@
+"""A gateway, a client of its HTTP API, and a socket; a conversation without any of them.
+
+Knows: how they are started. Must never know: what is tested.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.app.conversing import SocketWorld
+from tests.app.sockets import SocketClient, talking
+from tests.server import Server
+
+LIMITS: Final = ("--set", "heartbeat_ms=200", "--set", "entry_bytes_max=65536")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("socket") / "data", *LIMITS) as server:
+        yield server
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url) as client:
+        client.post("/v1/commands", json=["FLUSHALL"])
+        yield client
+
+
+@pytest.fixture
+def client(server: Server, http: httpx.Client) -> Iterator[SocketClient]:
+    with talking(server) as client:
+        yield client
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Server]:
+    """A gateway of its own, with real patience."""
+    with Server(tmp_path / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def world() -> SocketWorld:
+    return SocketWorld()

@@ -1,0 +1,409 @@
+"""A conversation without a socket: the state machine beside the engine's pure commands, in any order.
+
+Knows: frames, effects, what a group is. Must never know: event loops, connections.
+"""
+
+import pytest
+
+from app.live.feeds import FeedGap, FeedPage
+from app.websocket.effects import Close, FetchPage, ReadGroup, SendFrame, Submit, Subscribe, Unsubscribe
+from engine import ids
+from engine.commands import Claim as ClaimOptions
+from engine.commands import Cursor, EnsureGroup, Nack, NackMode, Trim, XClaim, XNack, XReadGroup, XTrim
+from engine.replies import Entries
+from engine.replies import Gap as EngineGap
+from tests.app.conversing import LIMITS, Json, SocketWorld, credit_of, key_of, names_of, ops, working
+
+# ---- publishing
+
+
+def test_a_publish_is_answered_with_its_ids(world: SocketWorld) -> None:
+    """In order, for a list as for one entry; what is stored is what REST would store."""
+    (result,) = world.say("publish", stream="s", entries=[{"fields": {"a": 1}}, {"fields": {"a": 2}}], ref=7)
+    assert (result["op"], result["ref"], result["count"], result["ids"]) == ("ok", 7, 2, world.texts("s"))
+    (result,) = world.say("publish", stream="s", id="9999999999999-1", fields=[["a", "1"], ["a", "2"]])
+    assert result["ids"] == ["9999999999999-1"]
+    assert "ref" not in result
+
+
+def test_a_publish_takes_the_options_of_xadd(world: SocketWorld) -> None:
+    """Trimming, nomkstream, the expected last ID, the idempotency key."""
+    world.say("publish", stream="s", id="1-0", fields={"a": "1"})
+    (result,) = world.say("publish", stream="s", id="2-0", fields={"a": "2"}, maxlen=1, approx=False)
+    assert (result["trimmed"], world.texts("s")) == (1, ["2-0"])
+    (result,) = world.say("publish", stream="t", fields={"a": "1"}, nomkstream=True)
+    assert result["problem"]["code"] == "no_stream"
+    (result,) = world.say("publish", stream="s", fields={"a": "1"}, if_last_id="1-0")
+    assert result["problem"]["code"] == "last_id_mismatch"
+    first, again = (
+        world.say("publish", stream="s", fields={"a": "1"}, idempotency_key="k")[0] for _ in range(2)
+    )
+    assert (again["ids"], first["duplicate"], again["duplicate"]) == (first["ids"], False, True)
+
+
+# ---- following
+
+
+def test_history_joins_what_is_new(world: SocketWorld) -> None:
+    """Each entry once, in order; `caught_up` stands between."""
+    world.add("s", 3)
+    sent = world.say("subscribe", sub="t", streams={"s": "0"}, batch_max=2)
+    assert ops(sent) == ["ok", "entries", "entries", "caught_up"]
+    assert sent[0]["next"] == {"s": "0-0"}
+    world.add("s", 2)
+    world.settle()
+    assert world.pushed("t") == world.texts("s")
+    assert world.sent[-1]["next"] == world.texts("s")[-1]
+
+
+def test_a_tail_begins_at_most_a_batch_back(world: SocketWorld) -> None:
+    """One less and as many are taken, one more is refused."""
+    world.add("s", 3)
+    for last in (LIMITS.batch_max - 1, LIMITS.batch_max):
+        assert world.say("subscribe", sub=f"t{last}", streams={"s": "$"}, last=last)[0]["op"] == "ok"
+    refused = world.say("subscribe", sub="t", streams={"s": "$"}, last=LIMITS.batch_max + 1)
+    assert refused[0]["problem"]["errors"][0]["pointer"] == "/last"
+
+
+def test_from_now_on_is_resolved_once(world: SocketWorld) -> None:
+    """`ok` says where `$` is; nothing before it is sent."""
+    world.add("s", 3)
+    sent = world.say("subscribe", sub="t", streams={"s": "$", "empty": "$"})
+    assert sent[0]["next"] == {"s": world.texts("s")[-1], "empty": "0-0"}
+    assert ops(sent) == ["ok", "caught_up", "caught_up"]
+
+
+def test_without_credit_nothing_is_sent(world: SocketWorld) -> None:
+    """`paused` is said once; credit lets it go on, and says when it has caught up again."""
+    world.add("s", 5)
+    sent = world.say("subscribe", sub="t", streams={"s": "0"}, credit=2)
+    assert ops(sent) == ["ok", "entries", "paused"]
+    world.add("s")
+    world.settle()
+    assert len(world.pushed("t")) == 2
+    sent = world.say("credit", sub="t", n=10)
+    assert ops(sent) == ["entries", "caught_up"]
+    assert world.pushed("t") == world.texts("s")
+
+
+def test_streams_of_one_subscription_take_turns(world: SocketWorld) -> None:
+    """A long history does not keep another stream's entries back."""
+    world.add("long", 6)
+    world.add("short", 1)
+    sent = world.say("subscribe", sub="t", streams={"long": "0", "short": "0"}, batch_max=2)
+    pushed = [one["stream"] for one in sent if one["op"] == "entries"]
+    assert pushed == ["long", "short", "long", "long"]
+
+
+def test_a_stream_that_is_ready_twice_is_taken_once(world: SocketWorld) -> None:
+    """However often it is said while another takes its turn."""
+    world.add("a", 2)
+    world.add("b", 2)
+    world.tell("subscribe", sub="t", streams={"a": "0", "b": "0"}, batch_max=2)
+    world.come_back(world.under_way[0])
+    key = key_of(world.session, "t")
+    for _ in range(3):
+        world.do(world.session.tails.on_ready(key, "b"))
+    takes = []
+    while world.under_way:
+        takes.append(world.under_way[0])
+        world.come_back(world.under_way[0])
+    assert [one.stream for one in takes if isinstance(one, FetchPage)] == ["a", "b"]
+
+
+def test_a_gap_costs_no_credit(world: SocketWorld) -> None:
+    """It is reported with what is known of it."""
+    world.add("s", 2)
+    world.tell("subscribe", sub="t", streams={"s": "1-0"}, credit=1)
+    (opening,) = world.under_way
+    assert isinstance(opening, Subscribe)
+    world.under_way.clear()
+    world.do(world.session.tails.on_subscribed(opening.key, {"s": (1 << 64, False)}))
+    gap = FeedGap("s", EngineGap(1 << 64, 5 << 64, None))
+    world.under_way.clear()
+    world.do(world.session.tails.on_page(opening.key, gap, gap.last_id, caught_up=True))
+    result = next(one for one in world.sent if one["op"] == "gap")
+    assert result == {
+        "op": "gap", "sub": "t", "stream": "s", "requested": "1-0", "first_available": "5-0", "lost": None
+    }  # fmt: skip
+    assert credit_of(world.session, "t") == 1
+
+
+def test_an_encoded_page_is_shared() -> None:
+    """Two sockets with a subscription of the same name send the very same bytes."""
+    page = FeedPage("s", 0, Entries((b'{"id":"1-0","fields":{"a":"1"}}',), 1, 1 << 64, 1 << 64))
+    sent = []
+    for world in (SocketWorld(), SocketWorld()):
+        world.tell("subscribe", sub="t", streams={"s": "0"})
+        (opening,) = world.under_way
+        assert isinstance(opening, Subscribe)
+        world.session.tails.on_subscribed(opening.key, {"s": (0, False)})
+        first, *_ = world.session.tails.on_page(opening.key, page, 1 << 64, caught_up=True)
+        assert isinstance(first, SendFrame)
+        sent.append(first.data)
+    assert sent[0] is sent[1]
+
+
+# ---- working
+
+
+def test_a_consumer_gets_its_own_entries_first(world: SocketWorld) -> None:
+    """What it had not acknowledged, with its count, then `caught_up`, then what is new."""
+    working(world)
+    again = SocketWorld()
+    again.keyspace = world.keyspace
+    again.add("s")
+    sent = again.say("consume", sub="w", stream="s", group="g", consumer="c")
+    assert ops(sent) == ["ok", "entries", "caught_up", "entries"]
+    assert [one["delivery_count"] for one in sent[1]["entries"]] == [2, 2, 2]
+    assert "delivery_count" not in sent[3]["entries"][0]
+    assert again.pushed("w") == again.texts("s")
+
+
+def test_an_acknowledgement_gives_its_credit_back(world: SocketWorld) -> None:
+    """So does giving back; an ID that is not held gives nothing."""
+    working(world, 5, credit=2)
+    first, second = world.pushed("w")
+    assert ops(world.sent)[-1] == "paused"
+    sent = world.say("ack", sub="w", ids=[first, first, "1-1"], ref=1)
+    assert sent[0] == {"op": "ok", "ref": 1, "acknowledged": 1}
+    assert len(world.pushed("w")) == 3
+    assert ops(world.say("ack", sub="w", ids=[first])) == []
+    sent = world.say("nack", sub="w", ids=[second], ref=2)
+    assert sent[0] == {"op": "ok", "ref": 2, "released": 1}
+    # It has no owner now, so it comes first.
+    assert sent[1]["entries"][0]["id"] == second
+    assert sent[1]["entries"][0]["delivery_count"] == 2
+
+
+def test_an_acknowledgement_may_delete(world: SocketWorld) -> None:
+    """XACKDEL."""
+    working(world, 1)
+    (result,) = world.say("ack", sub="w", ids=world.pushed("w"), delete="acked", ref=1)
+    assert (result["acknowledged"], world.texts("s")) == (1, [])
+
+
+def test_being_claimed_away_gives_credit_back(world: SocketWorld) -> None:
+    """Somebody else's work now: noticed when there is no credit left."""
+    working(world, 3, credit=2)
+    claim = ClaimOptions(ids=[ids.parse(world.pushed("w")[0]) or 0], min_idle_ms=0)
+    world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
+    world.do(world.session.consumers.tick())
+    world.settle()
+    assert len(world.pushed("w")) == 3
+    world.do(world.session.consumers.tick())
+    world.settle()
+    assert credit_of(world.session, "w") == 0
+
+
+@pytest.mark.parametrize("place", [0, 12_000, 24_999])
+def test_whatever_it_holds_is_looked_at_in_turn(world: SocketWorld, place: int) -> None:
+    """However much that is: the last gives credit back as the first does, and each time again."""
+    working(world, 25_000, credit=25_000)
+    for _ in range(2):
+        held = [ids.parse(text) or 0 for text in world.pushed("w")][-25_000:]
+        claim = ClaimOptions(ids=[held[place]], min_idle_ms=0)
+        world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
+        assert credit_of(world.session, "w") == 0
+        for _ in range(3):
+            world.do(world.session.consumers.tick())
+            world.settle()
+        assert credit_of(world.session, "w") == 1
+        world.add("s")
+        world.settle()
+
+
+def test_what_it_holds_for_long_is_not_claimed_from_itself(world: SocketWorld) -> None:
+    """It is not sent again, costs no credit, and has been delivered once."""
+    working(world, 2, credit=5, claim_min_idle_ms=1_000)
+    world.now_ms += 1_000
+    world.add("s")
+    world.settle()
+    assert world.pushed("w") == world.texts("s")
+    assert credit_of(world.session, "w") == 2
+    group = world.keyspace.keys["s"].groups["g"]
+    assert {one.delivery_count for _, one in group.in_order_of_delivery()} == {1}
+
+
+def test_what_was_released_behind_its_back_is_sent_again(world: SocketWorld) -> None:
+    """Over another API, or by the group's `ack_timeout_ms`: it is held once, and costs credit once."""
+    working(world, 2, credit=5)
+    first, second = world.pushed("w")
+    nack = Nack(ids=[ids.parse(first) or 0], mode=NackMode.FAIL)
+    world.run(XNack(stream="s", group="g", nack=nack))
+    world.settle()
+    assert world.pushed("w") == [first, second, first]
+    assert credit_of(world.session, "w") == 3
+    world.say("ack", sub="w", ids=[first, second])
+    assert credit_of(world.session, "w") == 5
+
+
+def test_a_deleted_entry_of_its_own_has_no_fields(world: SocketWorld) -> None:
+    """It is there to be acknowledged."""
+    working(world, 2)
+    world.run(XTrim(stream="s", trim=Trim(maxlen=0)))
+    again = SocketWorld()
+    again.keyspace = world.keyspace
+    sent = again.say("consume", sub="w", stream="s", group="g", consumer="c")
+    assert [one["fields"] for one in sent[1]["entries"]] == [None, None]
+
+
+def test_noack_needs_credit_and_holds_nothing(world: SocketWorld) -> None:
+    """Only `credit` goes on."""
+    world.add("s", 3)
+    request = {"sub": "w", "stream": "s", "group": "g", "consumer": "c", "create": "0", "noack": True}
+    (result,) = world.say("consume", **request)
+    assert result["problem"]["errors"][0]["pointer"] == "/credit"
+    world.say("consume", **request, credit=2)
+    assert len(world.pushed("w")) == 2
+    (result,) = world.say("ack", sub="w", ids=world.pushed("w"), ref=1)
+    assert result["op"] == "error"
+    world.say("credit", sub="w", n=5)
+    assert world.pushed("w") == world.texts("s")
+
+
+def test_what_a_read_brings_too_late_goes_back(world: SocketWorld) -> None:
+    """The subscription has ended meanwhile: released, with the count as it was."""
+    world.add("s", 1)
+    world.tell("consume", sub="w", stream="s", group="g", consumer="c", create="0", credit=5)
+    while not any(isinstance(one, ReadGroup) for one in world.under_way):
+        world.come_back(world.under_way[0])
+    (read,) = world.under_way
+    assert isinstance(read, ReadGroup)
+    world.come_back(read)
+    (read,) = world.under_way
+    assert isinstance(read, ReadGroup)
+    reply = world.run(read.command)
+    world.under_way.clear()
+    effects = world.session.on_disconnect([])
+    assert effects == [Unsubscribe(read.key)]
+    world.do(world.session.consumers.on_delivery(read.key, reply))
+    world.settle()
+    group = world.keyspace.keys["s"].groups["g"]
+    assert [(one.consumer, one.delivery_count) for _, one in group.pending.items(0)] == [(None, 0)]
+
+
+@pytest.mark.parametrize("owner", [None, "c"], ids=["new", "history"])
+def test_what_a_full_socket_has_no_room_for_goes_back(world: SocketWorld, owner: str | None) -> None:
+    """Nothing of it was sent, the count is as it was, no credit is spent, and it is read again."""
+    world.add("s", 2)
+    if owner is not None:
+        world.run(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+        world.run(XReadGroup(group="g", consumer=owner, streams=[("s", Cursor.NEW)]))
+    world.tell("consume", sub="w", stream="s", group="g", consumer="c", create="0", credit=5)
+    read = world.under_way[0]
+    while not (isinstance(read, ReadGroup) and (owner or read.command.block_ms)):
+        world.come_back(read)
+        read = world.under_way[0]
+    world.under_way.clear()
+    effects = world.session.consumers.on_delivery(read.key, world.run(read.command), room=False)
+    assert [type(one) for one in effects] == [Submit, ReadGroup]
+    assert credit_of(world.session, "w") == 5
+    world.do(effects[:1])
+    world.settle()
+    group = world.keyspace.keys["s"].groups["g"]
+    counts = [(one.consumer, one.delivery_count) for _, one in group.pending.items(0)]
+    assert counts == [(None, 0 if owner is None else 1)] * 2
+    world.do(effects[1:])
+    world.settle()
+    assert world.pushed("w") == world.texts("s")
+
+
+def test_what_never_left_goes_back(world: SocketWorld) -> None:
+    """Only that, and only as far as it is still held."""
+    working(world, 3, batch_max=1)
+    delivered = [one for one in world.unwritten if one.entry_ids]
+    assert len(delivered) == 3
+    world.say("ack", sub="w", ids=[world.pushed("w")[1]])
+    world.do(world.session.on_disconnect([(one.key, one.entry_ids) for one in delivered[1:]]))
+    world.settle()
+    group = world.keyspace.keys["s"].groups["g"]
+    owners = [one.consumer.name if one.consumer else None for _, one in group.pending.items(0)]
+    assert owners == ["c", None]
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [(["XGROUP", "DESTROY", "s", "g"], "group_destroyed"), (["DEL", "s"], "stream_deleted")],
+)
+def test_a_consumer_is_told_why_it_ends(world: SocketWorld, command: list[str], reason: str) -> None:
+    """The group alone, or the whole stream."""
+    from app import redis  # noqa: PLC0415 - for this alone
+
+    working(world, 1)
+    request = redis.parse([word.encode() for word in command])
+    world.run(request.command)
+    world.settle()
+    assert world.sent[-1] == {"op": "revoked", "sub": "w", "reason": reason}
+    assert names_of(world.session) == []
+
+
+def test_a_replaced_consumer_gets_a_frame(world: SocketWorld) -> None:
+    """Its name is free again, and what it acknowledges is refused."""
+    working(world, 1)
+    read = next(one for one in world.under_way if isinstance(one, ReadGroup))
+    world.do(world.session.revoke(read.key, "replaced"))
+    assert world.sent[-1] == {"op": "revoked", "sub": "w", "reason": "replaced"}
+    (result,) = world.say("ack", sub="w", ids=world.pushed("w"), ref=1)
+    assert result["problem"]["code"] == "invalid"
+    assert ops(world.say("consume", sub="w", stream="s", group="g", consumer="c"))[:2] == ["ok", "entries"]
+
+
+# ---- the rest
+
+
+def test_small_frames(world: SocketWorld) -> None:
+    """Ping, auth, command."""
+    assert world.say("ping", ref="x") == [{"op": "pong", "ref": "x"}]
+    assert world.say("auth", token="t", ref=1) == [{"op": "ok", "ref": 1, "expires_at": None}]
+    assert world.say("command", command=["PING"], ref=2) == [{"op": "ok", "ref": 2, "result": ["PING"]}]
+    assert world.say("ping") == [{"op": "pong"}]
+
+
+@pytest.mark.parametrize(("members", "synced"), [({}, False), ({"durability": "fsync"}, True)])
+def test_a_publisher_may_wait_for_the_disk(world: SocketWorld, members: Json, *, synced: bool) -> None:
+    """For each publish by itself."""
+    world.tell("publish", stream="s", fields={"a": "1"}, **members)
+    assert [one.synced for one in world.under_way if isinstance(one, Submit)] == [synced]
+
+
+def test_a_stopping_gateway_lets_acknowledge(world: SocketWorld) -> None:
+    """`goaway`, nothing new, then 4001 as soon as nothing is held."""
+    working(world, 1)
+    world.do(world.session.drain(500))
+    assert world.sent[-1] == {"op": "goaway", "after_ms": 500}
+    (result,) = world.say("publish", stream="s", fields={"a": "1"})
+    assert result["problem"]["code"] == "draining"
+    assert world.closed is None
+    world.say("ack", sub="w", ids=world.pushed("w"))
+    assert world.closed == Close(4001, "draining")
+
+
+def test_a_stopping_gateway_does_not_wait_for_who_holds_nothing(world: SocketWorld) -> None:
+    """Those that only follow are sent away at once; the others when the time is over."""
+    world.say("subscribe", sub="t", streams={"s": "$"})
+    world.do(world.session.drain(500))
+    assert world.closed == Close(4001, "draining")
+
+
+def test_a_socket_follows_as_many_streams_as_it_may(world: SocketWorld) -> None:
+    """Six, of one subscription or of several, and no seventh; four subscriptions, and no fifth."""
+    six = {str(n): "0" for n in range(6)}
+    (result,) = world.say("subscribe", sub="t", streams={**six, "6": "0"})
+    assert result["problem"]["errors"][0]["pointer"] == "/streams"
+    assert world.say("subscribe", sub="t", streams=six)[0]["op"] == "ok"
+    (result,) = world.say("subscribe", sub="u", streams={"6": "0"})
+    assert result["problem"]["errors"][0]["pointer"] == "/streams"
+    world.say("unsubscribe", sub="t")
+    for n in range(4):
+        assert world.say("subscribe", sub=str(n), streams={"s": "0"})[0]["op"] == "ok"
+    (result,) = world.say("subscribe", sub="4", streams={"s": "0"})
+    assert result["problem"]["errors"][0]["pointer"] == "/sub"
+
+
+def test_what_is_held_counts_among_the_credit_that_there_may_be(world: SocketWorld) -> None:
+    """Its credit comes back: of ten, three of them held, 999,990 more are the most."""
+    working(world, 3, credit=10)
+    (result,) = world.say("credit", sub="w", n=999_991)
+    assert result["problem"]["errors"][0]["pointer"] == "/n"
+    assert world.say("credit", sub="w", n=999_990) == []

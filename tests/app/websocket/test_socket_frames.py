@@ -1,0 +1,155 @@
+"""What is no frame, no message and no handshake, over real sockets."""
+
+import itertools
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.app.sockets import Raw, SocketClient, masked, talking
+from tests.app.websocket.group_calls import closed_with, eventually
+from tests.server import Server
+
+
+@pytest.mark.parametrize("message", [b"\x00", b'{"op":"ping"}', "", "{", "[]", "null", '{"op":"ping"} x'])
+def test_what_is_no_frame_is_the_end(client: SocketClient, message: str | bytes) -> None:
+    """4501: do not come again like this."""
+    client.connection.send(message)
+    assert closed_with(client) == 4501
+
+
+def test_an_over_long_frame_is_the_end(client: SocketClient) -> None:
+    """1009, sent while the rest of it still arrives; up to the limit all is fine."""
+    value = "x" * 65_000
+    assert client.ask("publish", stream="s", fields={"a": value})["op"] == "ok"
+    result = client.ask("publish", stream="s", fields={"a": "x" * 66_000})
+    assert result["problem"]["code"] == "entry_too_large"
+    client.send("publish", stream="s", fields={"a": "x" * 4_000_000})
+    assert closed_with(client) == 1009
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (masked(0x1, b"\xff\xfe"), 1007),
+        (masked(0x3, b"x"), 1002),
+        (masked(0x0, b"x"), 1002),
+        (masked(0x1, b"{", fin=False) + masked(0x1, b"}"), 1002),
+        (masked(0x9, b"x" * 126), 1002),
+        (masked(0x9, b"", fin=False), 1002),
+        (b"\xc1\x80" + bytes(4), 1002),
+        (b"\x81\x05hello", 1002),
+        (masked(0x8, b"\x03"), 1002),
+    ],
+    ids=["utf8", "opcode", "continues nothing", "begins twice", "long ping", "ping in parts", "compressed",
+         "not masked", "short close"],
+)  # fmt: skip
+def test_what_is_no_websocket_is_the_end(server: Server, sent: bytes, code: int) -> None:
+    """The codes of RFC 6455."""
+    with Raw(server.port) as raw:
+        assert raw.handshake()[0] == 101
+        raw.socket.sendall(sent)
+        assert raw.close_code() == code
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7])
+def test_whole_messages_and_others_come_in_order(server: Server, pieces: int) -> None:
+    """However the bytes are cut: whole ones, those in parts, control frames, lengths of all forms."""
+
+    def ping(ref: str) -> bytes:
+        return b'{"op":"ping","ref":"%b"}' % ref.encode()
+
+    sent = [
+        masked(0x1, ping("whole")),
+        masked(0x9, b"one"),
+        masked(0x1, ping("a")[:9], fin=False),
+        masked(0x9, b"two"),
+        masked(0x0, ping("a")[9:]),
+        masked(0x1, ping("long") + b" " * 300),
+        masked(0x1, ping("longest") + b" " * 66_000),
+        masked(0x1, ping("last")),
+    ]
+    data = b"".join(sent)
+    with Raw(server.port) as raw:
+        raw.handshake()
+        cuts = [len(data) * number // pieces for number in range(pieces + 1)]
+        for start, end in itertools.pairwise(cuts):
+            raw.socket.sendall(data[start:end])
+            time.sleep(0.02)
+        assert json.loads(raw.read()[1])["op"] == "hello"
+        found: list[tuple[int, bytes]] = []
+        while len(found) < 7:
+            frame = raw.read()
+            if frame != (1, b'{"op":"heartbeat"}'):
+                found.append(frame)
+    refs = [json.loads(text)["ref"] if opcode == 1 else text for opcode, text in found]
+    assert refs == ["whole", b"one", b"two", "a", "long", "longest", "last"]
+
+
+def test_a_message_in_parts_is_one_message(server: Server) -> None:
+    """With a ping in between, which is answered first."""
+    with Raw(server.port) as raw:
+        raw.handshake()
+        raw.write(0x1, b'{"op":', fin=False)
+        raw.write(0x9, b"p")
+        raw.write(0x0, b"", fin=False)
+        raw.write(0x0, b'"ping","ref":"\xc3\xa9"}')
+        frames = [raw.read() for _ in range(3)]
+        assert json.loads(frames[0][1])["op"] == "hello"
+        assert frames[1] == (0xA, b"p")
+        assert json.loads(frames[2][1]) == {"op": "pong", "ref": "é"}
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status", "code"),
+    [
+        ("/v1/ws", {"Origin": "http://evil.example"}, 403, "origin_refused"),
+        ("/v1/ws", {"Origin": "null"}, 403, "origin_refused"),
+        ("/v1/ws", {"Origin": "http://127.0.0.1.evil.example"}, 403, "origin_refused"),
+        ("/v1/ws", {"Host": "evil.example"}, 403, "origin_refused"),
+        ("/v1/ws?token=x", {}, 400, "unknown_parameter"),
+        ("/v1/ws/", {}, 404, "no_route"),
+        ("/v1/streams", {}, 404, "no_route"),
+        ("/v1/ws", {"Upgrade": "", "Connection": ""}, 426, "upgrade_required"),
+    ],
+)
+def test_a_handshake_is_refused_before_it_is_accepted(
+    server: Server, path: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    """With a problem, as any request is."""
+    with Raw(server.port) as raw:
+        found, answered, body = raw.handshake(path, **headers)
+        assert (found, json.loads(body)["code"]) == (status, code)
+        assert answered["content-type"] == "application/problem+json"
+        assert answered["weir-request-id"]
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Origin": "http://127.0.0.1"}, {"Sec_WebSocket_Protocol": "other, weir.v1"}]
+)
+def test_a_handshake_from_here_is_accepted(server: Server, headers: dict[str, str]) -> None:
+    """Without an origin or from the gateway's own pages, with and without a subprotocol; never compressed."""
+    with Raw(server.port) as raw:
+        offered = {"Sec_WebSocket_Extensions": "permessage-deflate"}
+        status, answered, _ = raw.handshake(**headers, **offered)
+        assert status == 101
+        assert "sec-websocket-extensions" not in answered
+        chosen = "weir.v1" if "Sec_WebSocket_Protocol" in headers else None
+        assert answered.get("sec-websocket-protocol") == chosen
+
+
+def test_too_many_sockets_are_refused(tmp_path: Path) -> None:
+    """Before they are accepted; one that leaves makes room. In the log it is a refusal, and no error."""
+    with Server(tmp_path / "data", "--set", "sockets_max=2") as server:
+        with talking(server), talking(server), Raw(server.port) as raw:
+            status, answered, body = raw.handshake()
+            assert (status, json.loads(body)["code"]) == (429, "too_many_sockets")
+            assert answered["retry-after"]
+
+        def accepted() -> bool:
+            with Raw(server.port) as raw:
+                return raw.handshake()[0] == 101
+
+        eventually(accepted, "there is room again")
+    assert '"level":"error"' not in (tmp_path / "data.log").read_text()

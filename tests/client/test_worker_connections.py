@@ -1,0 +1,85 @@
+"""When a worker connects again and when it does not, beside a gateway with a script.
+
+Knows: frames of `weir.v1`. Must never know: how a worker keeps its connection.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Final
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
+
+import weir
+from weir import Worker
+
+HELLO: Final = {"op": "hello", "heartbeat_ms": 100}
+# Far above what a worker needs on a busy machine, and below its longest pause.
+SOON_S: Final = 12.0
+
+
+class ScriptedGateway:
+    """Ends its first connections as `ends` says: by a close code, or None for silence. The next ones get an
+    entry.
+    """
+
+    def __init__(self, *ends: int | None) -> None:
+        self._ends = ends
+        self.connections = 0
+        self.url = ""
+
+    @contextlib.asynccontextmanager
+    async def serve(self) -> AsyncIterator[None]:
+        """Listen on loopback."""
+        async with serve(self._converse, "127.0.0.1", 0, subprotocols=[Subprotocol("weir.v1")]) as server:
+            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            yield
+
+    async def _converse(self, socket: ServerConnection) -> None:
+        place, self.connections = self.connections, self.connections + 1
+        await socket.send(json.dumps(HELLO))
+        consume = json.loads(await socket.recv())
+        await socket.send(json.dumps({"op": "ok", "ref": consume["ref"]}))
+        if place >= len(self._ends):
+            entries = [{"id": "5-1", "fields": {"n": "1"}}]
+            await socket.send(json.dumps({"op": "entries", "sub": "work", "entries": entries}))
+        elif (code := self._ends[place]) is not None:
+            await socket.close(code, "because")
+        await socket.wait_closed()
+
+
+async def first_of(gateway: ScriptedGateway) -> str:
+    """The first entry that a worker gets. It stays unsettled: there is no gateway to settle it with."""
+    worker = Worker(gateway.url, "s", group="g", consumer="c", grace_s=0)
+    async with asyncio.timeout(SOON_S), worker:
+        async for delivery in worker:
+            return delivery.entry.id
+    raise AssertionError("the worker ended without an entry")
+
+
+async def test_a_connection_without_heartbeats_is_given_up() -> None:
+    """After two of them are missing: the machine on the other side may be gone without a word."""
+    gateway = ScriptedGateway(None)
+    async with gateway.serve():
+        assert await first_of(gateway) == "5-1"
+    assert gateway.connections == 2
+
+
+async def test_pauses_begin_anew_after_a_connection_that_worked() -> None:
+    """Else a worker of a gateway that restarts often would come back later each time."""
+    gateway = ScriptedGateway(*[1012] * 8)
+    async with gateway.serve():
+        assert await first_of(gateway) == "5-1"
+    assert gateway.connections == 9
+
+
+async def test_close_codes_from_4500_on_are_final() -> None:
+    """The one below is not."""
+    gateway = ScriptedGateway(4499, 4500)
+    async with gateway.serve():
+        with pytest.raises(weir.ConnectionClosedError, match="because") as closed:
+            await first_of(gateway)
+    assert (closed.value.code, gateway.connections) == (4500, 2)

@@ -1,0 +1,297 @@
+"""Policies of groups over a server: what is idle for too long, and what is delivered too often."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from engine import EngineError, entries, ids
+from engine.cluster import ClusterEngine, dead_letters, words
+from engine.cluster.dead_letters import Dying
+from engine.cluster.refusals import unavailable
+from engine.cluster.routing import BackendRequest
+from engine.commands import (
+    Claim,
+    Cursor,
+    DeadLetterEntries,
+    Delete,
+    DescribeGroup,
+    EnsureGroup,
+    UpdateGroup,
+    XAck,
+    XAdd,
+    XAutoClaim,
+    XClaim,
+    XGroupDestroy,
+    XInfoStreamFull,
+    XLen,
+    XPending,
+    XRange,
+    XReadGroup,
+)
+from engine.replies import (
+    AutoClaimed,
+    Claimed,
+    DeadLettered,
+    Entries,
+    GroupInfo,
+    GroupRead,
+    PendingSummary,
+    StreamDetail,
+)
+from tests.cluster.servers import BackendServer
+from tests.cluster.test_executor import opened
+
+POLICY = {"dead_letter_stream": "dead", "max_deliveries": 2, "ack_timeout_ms": None}
+NEVER_MS = 1 << 50
+SOON_S = 10.0
+
+
+@pytest.fixture
+async def engine(server: BackendServer) -> AsyncIterator[ClusterEngine]:
+    """5-0 and 5-1, of which the consumer a holds both; a third delivery is one too many."""
+    async with opened(server) as engine:
+        bodies = [entries.body([("n", str(n))]) for n in range(2)]
+        await engine.execute(XAdd(stream="s", bodies=bodies, ids=[ids.make(5, n) for n in range(2)]))
+        await engine.execute(EnsureGroup(stream="s", group="g", start=0, policy=POLICY))
+        await read(engine, "a")
+        yield engine
+
+
+async def read(engine: ClusterEngine, consumer: str, **options: Any) -> Sequence[int]:
+    cursor = options.pop("cursor", Cursor.NEW)
+    found = await engine.execute(XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], **options))
+    assert isinstance(found, GroupRead)
+    return [one.id for stream in found.streams for one in stream.entries]
+
+
+async def letters(engine: ClusterEngine) -> list[dict[str, str]]:
+    found = await engine.execute(XRange(stream="dead", start=0, end=ids.ID_MAX))
+    assert isinstance(found, Entries)
+    return [{name: value.decode() for name, value in pairs} for _, pairs in found.pairs()]
+
+
+async def pending(engine: ClusterEngine) -> int:
+    found = await engine.execute(XPending(stream="s", group="g"))
+    assert isinstance(found, PendingSummary)
+    return found.count
+
+
+async def deliver(engine: ClusterEngine, way: str) -> Sequence[int]:
+    """Once more, to b where the way allows it."""
+    if way == "history":
+        return await read(engine, "a", cursor=0)
+    if way == "claiming read":
+        return await read(engine, "b", claim_min_idle_ms=0)
+    if way == "claim":
+        claim = Claim(ids=[ids.make(5, 0), ids.make(5, 1)], min_idle_ms=0)
+        found = await engine.execute(XClaim(stream="s", group="g", consumer="b", claim=claim))
+    else:
+        found = await engine.execute(
+            XAutoClaim(stream="s", group="g", consumer="b", min_idle_ms=0, start=0, count=10)
+        )
+    assert isinstance(found, Claimed | AutoClaimed)
+    return [one.id for one in found.entries]
+
+
+@pytest.mark.parametrize("way", ["history", "claiming read", "claim", "autoclaim"])
+async def test_the_delivery_beyond_the_last_is_a_dead_letter(engine: ClusterEngine, way: str) -> None:
+    """The entry, where it came from and whose it was; it is no longer pending, and its reader gets none."""
+    noted: list[tuple[str, str, int, str]] = []
+    engine.on_dead_lettered = noted.extend
+    assert len(await deliver(engine, way)) == 2
+    assert await deliver(engine, way) == []
+    first = {
+        "n": "0",
+        "weir-source": "s",
+        "weir-id": "5-0",
+        "weir-group": "g",
+        "weir-consumer": "a" if way == "history" else "b",
+        "weir-deliveries": "2",
+        "weir-reason": "max_deliveries",
+    }
+    found = sorted(await letters(engine), key=lambda letter: letter["n"])
+    assert found == [first, {**first, "n": "1", "weir-id": "5-1"}]
+    assert noted == [("s", "g", ids.make(5, n), "max_deliveries") for n in range(2)]
+    assert await pending(engine) == 0
+
+
+async def test_in_a_transaction_too(engine: ClusterEngine) -> None:
+    """Its reply stands in its place."""
+    await deliver(engine, "claim")
+    claim = XAutoClaim(stream="s", group="g", consumer="b", min_idle_ms=0, start=0, count=10)
+    found, length = await engine.transaction([claim, XLen(stream="s")])
+    assert isinstance(found, AutoClaimed)
+    assert (found.entries, length, len(await letters(engine))) == ([], 2, 2)
+
+
+async def test_by_hand_only_what_is_pending(engine: ClusterEngine) -> None:
+    """Named twice it goes once; a group without a dead-letter stream has none of it."""
+    wanted = [ids.make(5, 1), ids.make(5, 9), ids.make(5, 1)]
+    bury = DeadLetterEntries(stream="s", group="g", ids=wanted, reason="bad")
+    assert await engine.execute(bury) == DeadLettered("dead", [ids.make(5, 1)])
+    assert [(one["weir-id"], one["weir-reason"]) for one in await letters(engine)] == [("5-1", "bad")]
+    await engine.execute(UpdateGroup(stream="s", group="g", policy={"dead_letter_stream": None}))
+    with pytest.raises(EngineError, match="no dead-letter stream"):
+        await engine.execute(bury)
+    for stream, group in (("s", "none"), ("none", "g")):
+        missing = DeadLetterEntries(stream=stream, group=group, ids=wanted, reason="bad")
+        with pytest.raises(EngineError, match="No such key"):
+            await engine.execute(missing)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+async def test_after_a_failure_it_is_repeated_and_stored_once(engine: ClusterEngine, failing: int) -> None:
+    """Whichever step was not done: the first or the second."""
+    left = [failing - 1]
+
+    async def run(request: BackendRequest) -> Any:
+        if left[0] == 0:
+            raise unavailable("the test says so")
+        left[0] -= 1
+        return await engine.run(request)
+
+    dying = await look(engine, 0)
+    assert await dead_letters.move(run, dying) == []
+    assert await pending(engine) == 2
+    assert await dead_letters.move(engine.run, dying) == [ids.make(5, 0)]
+    assert (len(await letters(engine)), await pending(engine)) == (1, 1)
+
+
+async def look(engine: ClusterEngine, sequence: int) -> Dying:
+    """An entry on its way out, before anything is done."""
+    wanted = DeadLetterEntries(stream="s", group="g", ids=[ids.make(5, sequence)], reason="bad")
+    request = words.only_request(wanted)
+    found: list[Any] = []
+
+    def decode(results: Sequence[Any]) -> None:
+        found.append(request.decode(results))
+
+    await engine.run(
+        BackendRequest(stream="s", commands=request.with_texts().commands, decode=decode, lane=request.lane)
+    )
+    (dying,) = found
+    assert isinstance(dying, Dying)
+    return dying
+
+
+async def test_what_was_settled_in_between_is_no_dead_letter(engine: ClusterEngine) -> None:
+    """Its reader did its work after all."""
+    dying = await look(engine, 0)
+    await engine.execute(XAck(stream="s", group="g", ids=[ids.make(5, 0)]))
+    assert await dead_letters.move(engine.run, dying) == []
+    assert await letters(engine) == []
+
+
+@pytest.mark.parametrize("pausing", [1, 2])
+async def test_of_two_movers_that_meet_neither_loses_the_dead_letter(
+    engine: ClusterEngine, pausing: int
+) -> None:
+    """One stops behind its first or second step while the other does all of its own: there is one letter."""
+    dying = await look(engine, 0)
+    steps, moved = 0, []
+
+    async def run(request: BackendRequest) -> Any:
+        nonlocal steps
+        reply = await engine.run(request)
+        steps += 1
+        if steps == pausing:
+            moved.extend(await dead_letters.move(engine.run, dying))
+        return reply
+
+    moved += await dead_letters.move(run, dying)
+    assert moved == [ids.make(5, 0)]
+    assert ([one["weir-id"] for one in await letters(engine)], await pending(engine)) == (["5-0"], 1)
+
+
+async def test_the_dead_letter_of_an_earlier_death_stays(engine: ClusterEngine) -> None:
+    """Its mover comes back when the entry has died again and the other is about to forget the key."""
+    dying = await look(engine, 0)
+    steps = 0
+
+    async def again(request: BackendRequest) -> Any:
+        nonlocal steps
+        reply = await engine.run(request)
+        steps += 1
+        if steps == 1:
+            await dead_letters.move(engine.run, dying)
+            await engine.execute(UpdateGroup(stream="s", group="g", start=0))
+            await read(engine, "a", count=1)
+            await dead_letters.move(second, dying)
+        return reply
+
+    async def second(request: BackendRequest) -> Any:
+        reply = await engine.run(request)
+        if request.commands[0][0] == "XACK":
+            resumed.set_result(None)
+            raise unavailable("the test says so")
+        return reply
+
+    resumed: Any = asyncio.get_running_loop().create_future()
+    assert await dead_letters.move(again, dying) == []
+    assert resumed.done()
+    assert [one["weir-id"] for one in await letters(engine)] == ["5-0", "5-0"]
+
+
+async def test_it_may_die_again(engine: ClusterEngine) -> None:
+    """Once the group is moved back, that is another dead letter."""
+    for _ in range(2):
+        bury = DeadLetterEntries(stream="s", group="g", ids=[ids.make(5, 0)], reason="bad")
+        await engine.execute(bury)
+        await engine.execute(UpdateGroup(stream="s", group="g", start=0))
+        await read(engine, "a", count=1)
+    assert [one["weir-id"] for one in await letters(engine)] == ["5-0", "5-0"]
+
+
+async def test_a_refused_dead_letter_leaves_its_entry_pending(
+    server: BackendServer, engine: ClusterEngine
+) -> None:
+    """It is tried again at the next read."""
+    await deliver(engine, "claim")
+    server.call("SET", "dead", "of another program")
+    assert await deliver(engine, "claiming read") == []
+    assert await pending(engine) == 2
+    server.call("DEL", "dead")
+    await deliver(engine, "claiming read")
+    assert (await pending(engine), len(await letters(engine))) == (0, 2)
+
+
+async def test_what_is_idle_for_too_long_goes_to_a_reader_of_released_entries(engine: ClusterEngine) -> None:
+    """As if it had been given back; not before its time, and not to a reader of new ones."""
+    await engine.execute(UpdateGroup(stream="s", group="g", policy={"ack_timeout_ms": 3_600_000}))
+    assert await read(engine, "b", claim_min_idle_ms=NEVER_MS) == []
+    await engine.execute(UpdateGroup(stream="s", group="g", policy={"ack_timeout_ms": 1}))
+    assert await read(engine, "b") == []
+    found = await read(engine, "b", claim_min_idle_ms=NEVER_MS, block_ms=round(SOON_S * 1000))
+    assert found == [ids.make(5, 0), ids.make(5, 1)]
+
+
+async def test_a_policy_is_of_its_group(engine: ClusterEngine) -> None:
+    """It is shown wherever the group is, and goes with it."""
+    info = await engine.execute(DescribeGroup(stream="s", group="g"))
+    assert isinstance(info, GroupInfo)
+    assert (info.dead_letter_stream, info.max_deliveries, info.ack_timeout_ms) == ("dead", 2, None)
+    detail = await engine.execute(XInfoStreamFull(stream="s"))
+    assert isinstance(detail, StreamDetail)
+    assert detail.groups[0].group.max_deliveries == 2
+    assert (
+        await engine.execute(EnsureGroup(stream="s", group="g", start=0, policy={"max_deliveries": 9}))
+        is False
+    )
+    for end in (XGroupDestroy(stream="s", group="g"), Delete(streams=["s"])):
+        await engine.execute(end)
+        await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+        info = await engine.execute(DescribeGroup(stream="s", group="g"))
+        assert isinstance(info, GroupInfo)
+        assert (info.dead_letter_stream, info.max_deliveries) == (None, None)
+
+
+async def test_a_group_is_not_created_on_a_missing_stream(engine: ClusterEngine) -> None:
+    """Unless that may be made; nothing of it is kept."""
+    with pytest.raises(EngineError) as refusal:
+        await engine.execute(EnsureGroup(stream="none", group="g", start=0, policy=POLICY))
+    assert refusal.value.code == "no_stream"
+    with pytest.raises(EngineError) as refusal:
+        await engine.execute(UpdateGroup(stream="s", group="none", policy=POLICY))
+    assert refusal.value.code == "no_group"

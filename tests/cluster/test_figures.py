@@ -1,0 +1,129 @@
+"""What is counted of the servers, and shown in the metrics."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from engine import EngineError
+from engine.cluster.figures import LANES, OUTCOMES
+from engine.cluster.keys import slot_of
+from engine.cluster.routing import Lane
+from engine.commands import EnsureGroup, XAdd, XInfoStream, XRead
+from tests.cluster.clusters import BackendCluster, move_slot, primaries
+from tests.cluster.servers import Backend, BackendServer
+from tests.cluster.test_executor import BODY, opened, refused, until
+from tests.server import Server
+
+ADD = XAdd(stream="s", bodies=[BODY])
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[BackendCluster]:
+    with primaries(tmp_path) as found:
+        yield found
+
+
+async def test_requests_are_counted_by_lane_and_outcome(backend: Backend) -> None:
+    """With their times; refusals about the request itself are no outage."""
+    async with opened(backend) as engine:
+        counts, times = engine.figures.requests, engine.figures.seconds
+        before = {lane: dict(outcomes) for lane, outcomes in counts.items()}
+        for _ in range(3):
+            await engine.execute(ADD)
+        assert (await refused(engine, XInfoStream(stream="none"))).code == "no_stream"
+        await engine.execute(EnsureGroup(stream="s", group="g", start=0))
+        assert {
+            (lane, outcome): counts[lane][outcome] - before[lane][outcome]
+            for lane in LANES
+            for outcome in OUTCOMES
+            if counts[lane][outcome] != before[lane][outcome]
+        } == {("write", "ok"): 4, ("read", "refused"): 1}
+        assert all(sum(times[lane].counts) == sum(counts[lane].values()) for lane in LANES)
+        assert 0 < times["write"].total < sum(counts["write"].values())
+        assert engine.figures.in_flight == {"write": 0, "group": 0, "read": 0}
+    assert tuple(lane.value for lane in Lane) == LANES
+
+
+async def test_requests_that_are_on_their_way_are_shown(own_server: BackendServer) -> None:
+    """While the server hangs; after the time for an answer they are over."""
+    async with opened(own_server, 0.3) as engine:
+        own_server.pause()
+        adding = asyncio.gather(*(engine.execute(ADD) for _ in range(2)), return_exceptions=True)
+        await until(lambda: engine.figures.in_flight["write"] == 2)
+        assert all(isinstance(error, EngineError) for error in await adding)
+        own_server.resume()
+        assert engine.figures.in_flight["write"] == 0
+        assert engine.figures.requests["write"]["backend_unavailable"] == 2
+
+
+async def test_scripts_that_a_server_has_lost_and_connections_are_counted(own_server: BackendServer) -> None:
+    """A lost one is made again; all are up before and after."""
+    async with opened(own_server) as engine:
+        figures = engine.figures
+        await engine.execute(ADD)
+        before = figures.repeats["script_unknown"]
+        own_server.call("SCRIPT", "FLUSH")
+        await engine.execute(ADD)
+        assert figures.repeats["script_unknown"] == before + 1
+        await until(lambda: figures.connections_up == figures.connections_wanted >= 3)
+        assert figures.connections_lost == 0
+        own_server.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await until(lambda: figures.connections_lost >= 3)
+        await engine.execute(ADD)
+        await until(lambda: figures.connections_up == figures.connections_wanted)
+    assert (figures.connections_up, figures.connections_wanted) == (0, 0)
+
+
+async def test_waits_for_replicas_are_timed(own_server: BackendServer) -> None:
+    """One that fails too; without a promise there is none."""
+    async with opened(own_server, 0.4, durability="replicated:1") as engine:
+        assert (await refused(engine, ADD)).code == "not_replicated"
+        assert engine.figures.requests["write"]["not_replicated"] == 1
+        assert sum(engine.figures.wait_seconds.counts) == 1
+        # Half of the time for an answer.
+        assert 0.19 < engine.figures.wait_seconds.total < 0.4
+    async with opened(own_server) as engine:
+        await engine.execute(ADD)
+        assert not sum(engine.figures.wait_seconds.counts)
+
+
+async def test_wakes_are_counted_by_their_reason(own_server: BackendServer) -> None:
+    """Its subscription wakes a read once, each notification again."""
+    async with opened(own_server) as engine:
+        await engine.execute(ADD)
+        reading = asyncio.create_task(
+            engine.execute(XRead(streams=[("s", (1 << 128) - 1), ("t", 0)], block_ms=5_000))
+        )
+        await until(lambda: engine.figures.wakes["subscription"] == 2)
+        await engine.execute(ADD)
+        await until(lambda: engine.figures.wakes["notification"] >= 1)
+        await engine.execute(XAdd(stream="t", bodies=[BODY]))
+        await reading
+
+
+async def test_slots_that_have_moved_are_counted(cluster: BackendCluster) -> None:
+    source, target = cluster.owner("s"), next(one for one in cluster.servers if one is not cluster.owner("s"))
+    async with opened(cluster) as engine:
+        await engine.execute(ADD)
+        assert engine.figures.repeats["moved"] == 0
+        await asyncio.to_thread(move_slot, cluster.servers, slot_of(b"s"), source, target)
+        await engine.execute(ADD)
+        assert engine.figures.repeats["moved"] == 1
+
+
+def test_a_gateway_shows_them(own_server: BackendServer, tmp_path: Path) -> None:
+    """With a backend alone."""
+    with Server(tmp_path / "data", "--backend", own_server.url) as server, httpx.Client() as http:
+        http.post(f"{server.url}/v1/streams/s/entries", json={"fields": {"a": "1"}})
+        shown = http.get(f"{server.url}/metrics").text
+    assert 'weir_backend_requests_total{lane="group",outcome="backend_unavailable"} 0.0' in shown
+    assert 'weir_backend_request_seconds_count{lane="write"}' in shown
+    assert 'weir_backend_repeats_total{reason="ask"} 0.0' in shown
+    assert "weir_backend_wait_seconds_sum 0.0" in shown
+    up = [line for line in shown.splitlines() if line.startswith('weir_backend_connections{state="up"}')]
+    assert float(up[0].split()[1]) >= 3
+    with Server(tmp_path / "embedded") as server, httpx.Client() as http:
+        assert "weir_backend" not in http.get(f"{server.url}/metrics").text

@@ -1,0 +1,102 @@
+"""Reads of several streams by a group: all of them or none."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from engine import EngineError
+from engine.cluster import ClusterEngine
+from engine.cluster.gathering import gatherer
+from engine.cluster.routing import BackendRequest, Lane
+from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XAdd, XReadGroup
+from engine.replies import GroupInfo, GroupRead
+from tests.cluster.servers import Backend
+from tests.cluster.test_executor import BODY, opened, refused
+
+
+@pytest.fixture
+async def engine(backend: Backend) -> AsyncIterator[ClusterEngine]:
+    async with opened(backend) as engine:
+        yield engine
+
+
+async def test_a_group_reads_several_streams_at_once(engine: ClusterEngine) -> None:
+    """Those with entries are in the reply; one without the group refuses all."""
+    for stream in ("a", "b"):
+        await engine.execute(EnsureGroup(stream=stream, group="g", start=0, mkstream=True))
+    await engine.execute(XAdd(stream="b", bodies=[BODY], ids=[1 << 64]))
+    streams: list[tuple[str, int | Cursor]] = [("a", Cursor.NEW), ("b", Cursor.NEW)]
+    read = await engine.execute(XReadGroup(group="g", consumer="c", streams=streams))
+    assert isinstance(read, GroupRead)
+    assert [(one.stream, len(one.entries)) for one in read.streams] == [("b", 1)]
+    await engine.execute(XAdd(stream="c", bodies=[BODY]))
+    both = XReadGroup(group="g", consumer="d", streams=[*streams, ("c", Cursor.NEW)])
+    await engine.execute(XAdd(stream="b", bodies=[BODY]))
+    assert (await refused(engine, both)).code == "no_group"
+    info = await engine.execute(DescribeGroup(stream="b", group="g"))
+    assert isinstance(info, GroupInfo)
+    assert (info.pending, info.consumers) == (1, 1)
+
+
+class Interrupted:
+    """A backend where something happens once the group was looked for, before the first read."""
+
+    def __init__(self, engine: ClusterEngine, happens: Callable[[], object]) -> None:
+        self.engine = engine
+        self.happens = happens
+        self.requests: list[BackendRequest] = []
+
+    @property
+    def durability(self) -> str:
+        return self.engine.durability
+
+    async def scan(self, pattern: str) -> Sequence[bytes]:
+        return await self.engine.scan(pattern)
+
+    async def run(self, request: BackendRequest) -> object:
+        if request.lane is Lane.GROUP and not any(one.lane is Lane.GROUP for one in self.requests):
+            self.happens()
+        self.requests.append(request)
+        return await self.engine.run(request)
+
+
+async def interrupted(interrupted: Interrupted, command: Command) -> EngineError:
+    gather = gatherer(command)
+    assert gather is not None
+    with pytest.raises(EngineError) as refusal:
+        await gather(interrupted, command)
+    return refusal.value
+
+
+def of_all(*names: str, noack: bool = False) -> XReadGroup:
+    streams: list[tuple[str, int | Cursor]] = [(name, Cursor.NEW) for name in names]
+    return XReadGroup(group="g", consumer="c", streams=streams, noack=noack)
+
+
+async def test_no_stream_is_read_where_two_lack_the_group(backend: Backend, engine: ClusterEngine) -> None:
+    """One of them may have it by then, and would deliver what no reply shows. A look is one short command."""
+    for stream in "abc":
+        await engine.execute(XAdd(stream=stream, bodies=[BODY]))
+    await engine.execute(EnsureGroup(stream="a", group="g", start=0))
+    between = Interrupted(engine, lambda: backend.call("XGROUP", "CREATE", "b", "g", "0"))
+    refusal = await interrupted(between, of_all("a", "b", "c"))
+    assert (refusal.code, "'b'" in refusal.redis) == ("no_group", True)
+    assert [(one.lane, len(one.commands)) for one in between.requests] == [(Lane.READ, 1)] * 3
+
+
+@pytest.mark.parametrize("noack", [False, True])
+async def test_what_was_read_beside_a_refusal_is_given_back(
+    backend: Backend, engine: ClusterEngine, *, noack: bool
+) -> None:
+    """The group goes after it was found: what the other stream has is the next reader's, as if never read."""
+    for stream in "ab":
+        await engine.execute(XAdd(stream=stream, bodies=[BODY, BODY]))
+        await engine.execute(EnsureGroup(stream=stream, group="g", start=0))
+    between = Interrupted(engine, lambda: backend.call("XGROUP", "DESTROY", "b", "g"))
+    assert (await interrupted(between, of_all("a", "b", noack=noack))).code == "no_group"
+    claiming = XReadGroup(group="g", consumer="d", streams=[("a", Cursor.NEW)], claim_min_idle_ms=60_000)
+    again = await engine.execute(claiming)
+    assert isinstance(again, GroupRead)
+    # What needs no acknowledgement was never pending.
+    found = [entry.delivery_count for one in again.streams for entry in one.entries]
+    assert found == ([] if noack else [1, 1])

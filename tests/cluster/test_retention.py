@@ -1,0 +1,319 @@
+"""Retention over a server: at each limit and beside it, when publishing and by the clock."""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+
+import pytest
+
+from engine import entries, ids
+from engine.cluster import ClusterEngine, scripts, words
+from engine.cluster.keys import auxiliary_key
+from engine.cluster.routing import Lane
+from engine.commands import (
+    Copy,
+    Cursor,
+    DescribeEdges,
+    EnsureStream,
+    Expire,
+    IdempotencyKey,
+    Retention,
+    UpdateStream,
+    XAck,
+    XAdd,
+    XGroupCreate,
+    XInfoStream,
+    XRange,
+    XReadGroup,
+)
+from engine.replies import Added, Edges, Entries, StreamInfo
+from tests.cluster.servers import Backend, BackendServer
+from tests.cluster.test_executor import opened, refused
+
+BODY = entries.body([("a", "1")])
+LEASE = "weir/maintainer"
+LARGE = entries.body([("a", "x" * 1_000)])
+
+
+@pytest.fixture
+async def engine(backend: Backend) -> AsyncIterator[ClusterEngine]:
+    """It goes through the streams when the test says so."""
+    backend.call("SET", LEASE, "another")
+    async with opened(backend) as engine:
+        yield engine
+
+
+async def maintain(backend: Backend, engine: ClusterEngine) -> None:
+    backend.call("DEL", LEASE)
+    await engine.maintenance.step()
+    backend.call("SET", LEASE, "another")
+
+
+async def keep(engine: ClusterEngine, **retention: object) -> None:
+    await engine.execute(EnsureStream(stream="s", retention=Retention(**retention)))  # type: ignore[arg-type]
+
+
+async def add(engine: ClusterEngine, *new_ids: int, body: bytes = BODY) -> None:
+    await engine.execute(XAdd(stream="s", bodies=[body] * len(new_ids), ids=list(new_ids)))
+
+
+async def kept(engine: ClusterEngine) -> Sequence[int]:
+    found = await engine.execute(XRange(stream="s", start=ids.ID_MIN, end=ids.ID_MAX))
+    assert isinstance(found, Entries)
+    return [one for one, _ in found.pairs()]
+
+
+async def removed_upto(engine: ClusterEngine) -> int:
+    found = await engine.execute(DescribeEdges(stream="s"))
+    assert isinstance(found, Edges)
+    return found.removed_upto
+
+
+def seq(*sequences: int) -> list[int]:
+    return [ids.make(5, n) for n in sequences]
+
+
+@pytest.mark.parametrize("max_len", [0, 1, 3, 4, 5])
+async def test_by_the_clock_a_length_is_exact(backend: Backend, engine: ClusterEngine, max_len: int) -> None:
+    """At the limit, and beside it; what went is a gap."""
+    await keep(engine, max_len=max_len)
+    await add(engine, *seq(1, 2, 3, 4))
+    assert await kept(engine) == seq(1, 2, 3, 4)
+    await maintain(backend, engine)
+    assert await kept(engine) == seq(1, 2, 3, 4)[max(0, 4 - max_len) :]
+    assert await removed_upto(engine) == (seq(4 - max_len)[0] if max_len < 4 else 0)
+
+
+async def test_publishing_keeps_a_length_roughly(engine: ClusterEngine) -> None:
+    """By about a hundred."""
+    await keep(engine, max_len=10)
+    await add(engine, *seq(*range(1, 110)))
+    assert len(await kept(engine)) == 109
+    await add(engine, *seq(110))
+    assert await kept(engine) == seq(*range(101, 111))
+
+
+async def test_what_is_too_old_goes_when_publishing(backend: Backend, engine: ClusterEngine) -> None:
+    """By the time in its ID; at the limit it stays."""
+    await keep(engine, max_age_ms=3_600_000)
+    await add(engine, *seq(1, 2))
+    assert await kept(engine) == []
+    added = await engine.execute(XAdd(stream="s", bodies=[BODY]))
+    assert isinstance(added, Added)
+    assert await kept(engine) == list(added.ids)
+    await maintain(backend, engine)
+    assert await kept(engine) == list(added.ids)
+
+
+async def test_bytes_are_kept_in_parts_and_never_less(backend: Backend, engine: ClusterEngine) -> None:
+    """The limit and less than a part more, also where others added and removed."""
+    await keep(engine, max_bytes=64_000)
+    await add(engine, *seq(*range(1, 201)), body=LARGE)
+    held = await kept(engine)
+    assert held[-1] == seq(200)[0]
+    assert 64 <= len(held) * 1_033 / 1_000 <= 66
+    await engine.execute(UpdateStream(stream="s", retention={"max_bytes": 10_000, "max_len": 20}))
+    await maintain(backend, engine)
+    assert 10 <= len(await kept(engine)) <= 11
+    await engine.execute(UpdateStream(stream="s", retention={"max_bytes": 0}))
+    await maintain(backend, engine)
+    assert await kept(engine) == []
+
+
+async def test_many_parts_become_few(backend: Backend, engine: ClusterEngine) -> None:
+    """Where much must stay beyond the limit: what is known of the bytes stays small, and right."""
+    await keep(engine, max_bytes=50_000, keep_unarchived=True)
+    await add(engine, *seq(*range(1, 301)), body=LARGE)
+    assert len(await kept(engine)) == 300
+    await engine.execute(UpdateStream(stream="s", retention={"keep_unarchived": False}))
+    await maintain(backend, engine)
+    assert 49 <= len(await kept(engine)) <= 51
+
+
+async def test_a_smaller_limit_is_kept_as_exactly(backend: Backend, engine: ClusterEngine) -> None:
+    """The parts of the larger one do not stay."""
+    await keep(engine, max_bytes=6_400_000)
+    await add(engine, *seq(*range(1, 201)), body=LARGE)
+    await engine.execute(UpdateStream(stream="s", retention={"max_bytes": 10_000}))
+    await maintain(backend, engine)
+    assert 10 <= len(await kept(engine)) <= 11
+
+
+async def test_many_entries_are_counted_in_several_turns(backend: Backend, engine: ClusterEngine) -> None:
+    """One step does all of them."""
+    await add(engine, *seq(*range(1, 5_002)))
+    await keep(engine, max_bytes=100)
+    await maintain(backend, engine)
+    assert 2 <= len(await kept(engine)) <= 3
+
+
+async def test_few_large_entries_are_counted_in_one_turn(backend: Backend, engine: ClusterEngine) -> None:
+    """About a mebibyte, and the last one stays: a publish does not wait for all that was there before."""
+    for number in range(1, 101):
+        await add(engine, *seq(number), body=entries.body([("a", "x" * 100_000)]))
+    await keep(engine, max_bytes=1)
+    await add(engine, *seq(101))
+    assert await kept(engine) == seq(*range(20, 102))
+    await maintain(backend, engine)
+    assert await kept(engine) == seq(101)
+
+
+async def test_a_full_server_goes_on_counting(backend: Backend, engine: ClusterEngine) -> None:
+    """Else it would stay full: what goes is known at the end of the count."""
+    await add(engine, *seq(*range(1, 6_001)))
+    await keep(engine, max_bytes=160_000)
+    backend.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        for _ in range(4):
+            await engine.run(words.by_script("s", scripts.maintain("s", 0, 0), Lane.GROUP))
+    finally:
+        backend.call("CONFIG", "SET", "maxmemory", 0)
+    # Each has 34 bytes.
+    assert 160_000 <= len(await kept(engine)) * 34 < 163_000
+
+
+async def test_a_publish_does_not_write_what_is_known_of_all_parts(
+    backend: Backend, engine: ClusterEngine
+) -> None:
+    """Only where one ends."""
+    meta = auxiliary_key("s", "m").decode()
+    await keep(engine, max_bytes=128_000)
+    await add(engine, *seq(*range(1, 5)), body=LARGE)
+    parts = [backend.call("HGET", meta, "z")]
+    for number in range(5, 8):
+        await add(engine, *seq(number), body=LARGE)
+        parts.append(backend.call("HGET", meta, "z"))
+    # Each has two of them.
+    assert [one != other for one, other in pairwise(parts)] == [False, True, False]
+
+
+@pytest.mark.parametrize("limit", [{"max_len": 1}, {"max_age_ms": 1}, {"max_bytes": 1}])
+async def test_what_a_group_needs_stays(
+    backend: Backend, engine: ClusterEngine, limit: dict[str, int]
+) -> None:
+    """What it has not read and not acknowledged; then it goes."""
+    await add(engine, *seq(1, 2, 3, 4))
+    await engine.execute(XGroupCreate(stream="s", group="g", start=0))
+    await engine.execute(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=2))
+    await keep(engine, keep_unacknowledged=True, **limit)
+    await maintain(backend, engine)
+    assert await kept(engine) == seq(1, 2, 3, 4)
+    await engine.execute(XAck(stream="s", group="g", ids=seq(1)))
+    await maintain(backend, engine)
+    assert await kept(engine) == seq(2, 3, 4)
+    await engine.execute(XAck(stream="s", group="g", ids=seq(2)))
+    await maintain(backend, engine)
+    assert await kept(engine) == seq(3, 4)
+    assert await removed_upto(engine) == seq(2)[0]
+
+
+def reads(server: BackendServer) -> int:
+    """Ranges of entries that were read since the last time."""
+    found = re.search(rb"cmdstat_xrange:calls=(\d+)", server.call("INFO", "commandstats"))
+    server.call("CONFIG", "RESETSTAT")
+    return int(found[1]) if found else 0
+
+
+async def test_what_must_stay_is_not_read_when_publishing(server: BackendServer) -> None:
+    """A group is far behind: a publish looks at what may go, and at no more."""
+    async with opened(server) as engine:
+        await add(engine, *seq(*range(1, 2_001)))
+        await engine.execute(XGroupCreate(stream="s", group="g", start=0))
+        await engine.execute(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=200))
+        await keep(engine, max_len=10, keep_unacknowledged=True)
+        reads(server)
+        await add(engine, *seq(2_001))
+        assert reads(server) <= 1
+        await engine.execute(XAck(stream="s", group="g", ids=seq(1, 2)))
+        await add(engine, *seq(2_002))
+        assert reads(server) <= 2
+        assert (await kept(engine))[0] == seq(3)[0]
+        await engine.execute(XAck(stream="s", group="g", ids=seq(*range(3, 201))))
+        reads(server)
+        await add(engine, *seq(2_003))
+        assert reads(server) <= 4
+        assert (await kept(engine))[0] == seq(201)[0]
+
+
+async def test_what_is_not_archived_stays(backend: Backend, engine: ClusterEngine) -> None:
+    """Up to the ID, and a copy has no archive."""
+    await keep(engine, max_len=1, keep_unarchived=True)
+    await add(engine, *seq(1, 2, 3))
+    await maintain(backend, engine)
+    assert await kept(engine) == seq(1, 2, 3)
+    await engine.execute(UpdateStream(stream="s", archived_up_to=seq(2)[0]))
+    await engine.execute(Copy(stream="s", target="{s}:copy"))
+    await maintain(backend, engine)
+    assert await kept(engine) == seq(3)
+    copied = await engine.execute(XInfoStream(stream="{s}:copy"))
+    assert isinstance(copied, StreamInfo)
+    assert (copied.length, copied.max_len, copied.archived_up_to) == (3, 1, 0)
+
+
+async def test_a_stream_that_changed_is_not_changed_again(engine: ClusterEngine) -> None:
+    """`expected` is compared in the same turn as the change."""
+    await add(engine, *seq(1, 2))
+    seen = await engine.execute(XInfoStream(stream="s"))
+    assert isinstance(seen, StreamInfo)
+    await engine.execute(UpdateStream(stream="s", retention={"max_len": 7}, expected=seen))
+    stale = UpdateStream(stream="s", retention={"max_len": 8}, expected=seen)
+    assert (await refused(engine, stale)).code == "precondition_failed"
+    now = await engine.execute(XInfoStream(stream="s"))
+    assert isinstance(now, StreamInfo)
+    assert (now.max_len, now.length) == (7, 2)
+
+
+async def test_nothing_stays_beside_a_stream_that_expired(backend: Backend, engine: ClusterEngine) -> None:
+    """But for the floor of its IDs, until no clock can be behind it. Made again, it is new."""
+    key = IdempotencyKey("k", b"d")
+    await keep(engine, max_len=5)
+    await engine.execute(XAdd(stream="s", bodies=[BODY], idempotency=key))
+    first = await engine.execute(DescribeEdges(stream="s"))
+    assert isinstance(first, Edges)
+    await engine.execute(Expire(stream="s", ms=0, relative=True))
+    await keep(engine)
+    again = await engine.execute(XAdd(stream="s", bodies=[BODY], idempotency=key))
+    second = await engine.execute(XInfoStream(stream="s"))
+    assert isinstance(again, Added)
+    assert isinstance(second, StreamInfo)
+    assert (again.duplicate, second.max_len) == (False, None)
+    assert second.generation != first.generation
+    await engine.execute(Expire(stream="s", ms=0, relative=True))
+    await maintain(backend, engine)
+    meta = auxiliary_key("s", "m").decode()
+    fields = backend.call("HGETALL", meta)
+    assert sorted(fields[::2]) == [b"f", b"p"]
+    assert backend.call("EXISTS", auxiliary_key("s", "i").decode()) == 0
+    backend.call("HSET", meta, "f", 1)
+    await maintain(backend, engine)
+    assert backend.call("EXISTS", meta) == 0
+
+
+async def test_one_gateway_at_a_time_goes_through_the_streams(
+    backend: Backend, engine: ClusterEngine
+) -> None:
+    """The other one does when the first is gone."""
+    await keep(engine, max_len=1)
+    await add(engine, *seq(1, 2))
+    await engine.maintenance.step()
+    assert await kept(engine) == seq(1, 2)
+    assert backend.call("GET", LEASE) == b"another"
+    await maintain(backend, engine)
+    assert await kept(engine) == seq(2)
+
+
+@pytest.mark.parametrize("limit", [{"max_len": 1}, {"max_age_ms": 1}, {"max_bytes": 1_000}])
+async def test_at_a_full_server_retention_makes_room(
+    backend: Backend, engine: ClusterEngine, limit: dict[str, int]
+) -> None:
+    """Publishing, which enforces it else, is refused there."""
+    await add(engine, *seq(1, 2, 3), body=LARGE)
+    await keep(engine, **limit)
+    backend.call("DEL", LEASE)
+    backend.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        await engine.maintenance.step()
+        assert len(await kept(engine)) < 3
+        await engine.maintenance.step()
+    finally:
+        backend.call("CONFIG", "SET", "maxmemory", 0)

@@ -1,0 +1,173 @@
+"""The engine over the primary that Sentinel names: it follows when another server becomes the primary."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from engine import EngineError, SystemClock, entries
+from engine.cluster import Address, ClusterEngine, SentinelTopology, ServerAccess, parse_durability
+from engine.commands import Cursor, IdempotencyKey, Publish, XAdd, XRange, XRead
+from engine.ids import ID_MAX
+from engine.replies import Added, Entries, Published, StreamsRead
+from tests.cluster.clusters import until as servers_until
+from tests.cluster.sentinels import NAME, Watched, watched
+from tests.cluster.servers import BackendServer
+from tests.cluster.test_executor import BODY, until
+from tests.server import Server
+
+TIMEOUT_S = 2.0
+ADDED_BETWEEN = 30
+AGAIN_S = 0.02
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched]:
+    with watched(tmp_path, request.param) as found:
+        yield found
+
+
+@asynccontextmanager
+async def opened(servers: Watched, durability: str = "replicated:1") -> AsyncIterator[ClusterEngine]:
+    topology = servers.topology(TIMEOUT_S, parse_durability(durability))
+    engine = ClusterEngine(topology, SystemClock(), 3_600.0)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+class Publisher:
+    """Adds one entry after the other, each again under its key until it is acknowledged."""
+
+    def __init__(self, engine: ClusterEngine) -> None:
+        self.acknowledged: list[bytes] = []
+        self.refusals: Counter[str] = Counter()
+        self._engine = engine
+        self._ending = False
+
+    async def run(self) -> None:
+        while not self._ending:
+            value = b"%d" % len(self.acknowledged)
+            key = IdempotencyKey(value.decode(), value)
+            add = XAdd(stream="s", bodies=[entries.body([("n", value)])], idempotency=key)
+            try:
+                assert isinstance(await self._engine.execute(add), Added)
+            except EngineError as refusal:
+                self.refusals[refusal.code] += 1
+                await asyncio.sleep(AGAIN_S)
+            else:
+                self.acknowledged.append(value)
+
+    def end(self) -> None:
+        self._ending = True
+
+    def wait_for_more(self) -> None:
+        """Wait until some more entries have been added. In another thread."""
+        enough = len(self.acknowledged) + ADDED_BETWEEN
+        servers_until(lambda: len(self.acknowledged) >= enough, "entries are added")
+
+
+async def test_the_engine_follows_to_another_primary(servers: Watched) -> None:
+    """It is killed under load: what was acknowledged is there, once, and a read that waits goes on."""
+    primary, replica = servers.servers
+
+    def fail_over() -> None:
+        publisher.wait_for_more()
+        primary.kill()
+        servers_until(lambda: servers.names(replica), "the replica takes over")
+        primary.start()
+        # Sentinel would do so after some seconds.
+        primary.call("REPLICAOF", "127.0.0.1", replica.port)
+        servers_until(servers.is_replicated, "the old primary follows")
+        publisher.wait_for_more()
+
+    async with opened(servers) as engine:
+        assert engine.durability == "replicated:1"
+        waiting = asyncio.ensure_future(
+            engine.execute(XRead(streams=[("t", Cursor.LATEST)], block_ms=60_000))
+        )
+        await until(lambda: engine.waiting == 1)
+        publisher = Publisher(engine)
+        publishing = asyncio.create_task(publisher.run())
+        await asyncio.to_thread(fail_over)
+        publisher.end()
+        await publishing
+        assert isinstance(await engine.execute(XAdd(stream="t", bodies=[BODY])), Added)
+        found = await asyncio.wait_for(waiting, TIMEOUT_S)
+        assert isinstance(found, StreamsRead)
+        assert [one.stream for one in found.streams] == ["t"]
+        rows = await engine.execute(XRange(stream="s", start=0, end=ID_MAX))
+        assert isinstance(rows, Entries)
+        stored = [value for _, ((_, value),) in rows.pairs()]
+    assert stored == publisher.acknowledged
+    assert set(publisher.refusals) <= {"backend_unavailable", "not_replicated"}
+
+
+async def test_a_planned_change_refuses_nothing_for_long(servers: Watched) -> None:
+    """The old primary refuses writes, or ends the connection."""
+    async with opened(servers, "memory") as engine:
+        publisher = Publisher(engine)
+        publishing = asyncio.create_task(publisher.run())
+        await asyncio.to_thread(publisher.wait_for_more)
+        servers.sentinel.call("SENTINEL", "FAILOVER", NAME)
+        second = servers.servers[1]
+        await asyncio.to_thread(servers_until, lambda: servers.names(second), "the replica takes over")
+        await asyncio.to_thread(servers_until, servers.is_replicated, "the old primary follows")
+        await asyncio.to_thread(publisher.wait_for_more)
+        publisher.end()
+        await publishing
+        assert second.call("XLEN", "s") >= ADDED_BETWEEN
+        assert set(publisher.refusals) <= {"backend_unavailable"}
+
+
+async def test_one_server_has_all_slots(servers: Watched) -> None:
+    """One turn may be about streams of several slots."""
+    async with opened(servers) as engine:
+        parts = [XAdd(stream=name, bodies=[BODY]) for name in ("a", "b")]
+        assert isinstance(await engine.execute(Publish(parts=parts)), Published)
+
+
+def test_a_gateway_finds_the_primary(servers: Watched, tmp_path: Path) -> None:
+    """Though the first Sentinel of its list is away; a replica has what it acknowledges."""
+    said = tmp_path / "said"
+    server = Server(tmp_path / "data", "--backend", servers.url)
+    server.log_to(said)
+    with server, httpx.Client(base_url=server.url) as http:
+        answer = http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})
+        assert (answer.status_code, answer.headers["weir-durability"]) == (201, "replicated:1")
+    assert servers.replica.call("XLEN", "s") == 1
+    assert f"backend  {servers.url} (durability replicated:1)" in said.read_text().splitlines()
+
+
+async def test_a_name_that_sentinel_does_not_know_is_an_outage(servers: Watched) -> None:
+    """The failure names it, for the log of the start."""
+    durability = parse_durability("memory")
+    topology = SentinelTopology([servers.sentinel.address], "none", ServerAccess(), TIMEOUT_S, durability)
+    topology.start()
+    await until(lambda: "knows no 'none'" in str(topology.failure))
+    assert topology.node_of("s") is None
+    await topology.close()
+
+
+async def test_a_server_that_is_no_primary_any_more_is_not_taken(own_server: BackendServer) -> None:
+    """Even if a Sentinel says so."""
+    own_server.call("REPLICAOF", "127.0.0.1", "1")
+    replies: list[Address] = []
+
+    class Stale(SentinelTopology):
+        async def _ask_sentinel(self, address: Address) -> list[bytes]:
+            replies.append(address)
+            return [b"127.0.0.1", b"%d" % own_server.port]
+
+    topology = Stale([own_server.address], NAME, ServerAccess(), TIMEOUT_S, parse_durability("memory"))
+    topology.start()
+    await until(lambda: "is no primary" in str(topology.failure))
+    assert replies
+    assert topology.node_of("s") is None
+    await topology.close()

@@ -1,0 +1,148 @@
+"""Reads that wait in the engine over a server: many of them, few connections, each woken soon."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine import SystemClock, entries, ids
+from engine.cluster import Address, ClusterEngine, ServerAccess, Standalone
+from engine.commands import EnsureGroup, XAdd, XPendingRange, XRead, XReadGroup
+from engine.commands.types import Cursor
+from engine.replies import GroupRead, PendingList, StreamsRead
+from tests.cluster.servers import BackendServer
+
+STREAMS = 100
+READERS = 5
+CONNECTIONS_MAX = 8
+# Polling would take about as long as `backend_poll_s`, 5 s.
+SOON_S = 4.0
+
+
+async def _opened(server: BackendServer) -> ClusterEngine:
+    engine = ClusterEngine(Standalone(Address("127.0.0.1", server.port), ServerAccess(), 5.0), SystemClock())
+    await engine.start()
+    return engine
+
+
+async def _until_waiting(engine: ClusterEngine, count: int) -> None:
+    async with asyncio.timeout(10):
+        while engine.waiting < count:  # noqa: ASYNC110 - the other side is a process
+            await asyncio.sleep(0.01)
+
+
+async def test_many_reads_wait_over_few_connections(server: BackendServer) -> None:
+    """Each is woken by its stream, and none holds a connection."""
+    engine = await _opened(server)
+    reads = [
+        asyncio.ensure_future(engine.execute(XRead(streams=[(f"s{number}", 0)], block_ms=60_000)))
+        for number in range(STREAMS)
+        for _ in range(READERS)
+    ]
+    await _until_waiting(engine, STREAMS * READERS)
+    # Subscriptions stand before that, and each has woken its reads once.
+    await asyncio.sleep(0.3)
+    assert len(server.call("CLIENT", "LIST").splitlines()) <= CONNECTIONS_MAX
+    began_s = time.monotonic()
+    for number in range(STREAMS):
+        server.call("XADD", f"s{number}", "1-0", "a", "1")
+    found = await asyncio.gather(*reads)
+    assert time.monotonic() - began_s < SOON_S
+    assert all(
+        isinstance(one, StreamsRead) and one.streams[0].entries.first == ids.make(1, 0) for one in found
+    )
+    assert engine.waiting == 0
+    await engine.close()
+
+
+async def test_a_group_gives_each_entry_to_the_one_that_waits_longest(server: BackendServer) -> None:
+    """One that is cancelled gets nothing, and costs the others nothing."""
+    engine = await _opened(server)
+    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    reads = []
+    for number in range(5):
+        command = XReadGroup(
+            group="g", consumer=f"c{number}", streams=[("s", Cursor.NEW)], count=1, block_ms=60_000
+        )
+        reads.append(asyncio.ensure_future(engine.execute(command)))
+        await _until_waiting(engine, number + 1)
+    reads[1].cancel()
+    await asyncio.wait([reads[1]])
+    for number in (1, 2, 3):
+        server.call("XADD", "s", f"{number}-0", "a", "1")
+    taken = await asyncio.gather(reads[0], reads[2], reads[3])
+    assert [one.streams[0].entries[0].id for one in taken if isinstance(one, GroupRead)] == [
+        ids.make(number, 0) for number in (1, 2, 3)
+    ]
+    assert not reads[4].done()
+    engine.end_waits()
+    await asyncio.wait([reads[4]])
+    await engine.close()
+
+
+async def test_a_read_of_history_waits_behind_no_other(server: BackendServer) -> None:
+    """Nothing that comes would change it: it is answered at once, empty too, as the server does."""
+    engine = await _opened(server)
+    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    waiting = XReadGroup(group="g", consumer="c0", streams=[("s", Cursor.NEW)], block_ms=60_000)
+    first = asyncio.ensure_future(engine.execute(waiting))
+    await _until_waiting(engine, 1)
+    history = XReadGroup(group="g", consumer="c1", streams=[("s", 0)], block_ms=60_000)
+    async with asyncio.timeout(SOON_S):
+        found = await engine.execute(history)
+    assert isinstance(found, GroupRead)
+    assert not any(len(one.entries) for one in found.streams)
+    assert not first.done()
+    engine.end_waits()
+    await asyncio.wait([first])
+    await engine.close()
+
+
+class Hasty(ClusterEngine):
+    """Cancels who waits in the very cycle in which the read comes back."""
+
+    waiting_task: asyncio.Task[Any] | None = None
+
+    def _read_group(self, command: XReadGroup, done: Callable[[Any], None]) -> None:
+        def take(reply: object) -> None:
+            if self.waiting_task is not None and self.is_before:
+                self.waiting_task.cancel()
+            done(reply)
+            if self.waiting_task is not None:
+                self.waiting_task.cancel()
+
+        super()._read_group(command, take)
+
+    is_before = False
+
+
+@pytest.mark.parametrize("is_before", [False, True])
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_one_that_is_cancelled_as_its_read_comes_back_gives_back(
+    server: BackendServer, *, is_before: bool, has_ended: bool
+) -> None:
+    """Before and after the reply; and where its wait was ended while the read was on its way."""
+    engine = Hasty(Standalone(server.address, ServerAccess(), 5.0), SystemClock())
+    engine.is_before = is_before
+    await engine.start()
+    await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
+    await engine.execute(EnsureGroup(stream="s", group="g", start=0))
+    until = asyncio.get_running_loop().create_future()
+    if has_ended:
+        until.set_result(None)
+    command = XReadGroup(group="g", consumer="a", streams=[("s", Cursor.NEW)], block_ms=60_000)
+    engine.waiting_task = asyncio.ensure_future(engine.execute(command, until=until))
+    await asyncio.wait([engine.waiting_task])
+    assert engine.waiting_task.cancelled()
+    async with asyncio.timeout(SOON_S):
+        while True:
+            found = await engine.execute(
+                XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9)
+            )
+            assert isinstance(found, PendingList)
+            if [one.consumer for one in found.entries] == [None]:
+                break
+            await asyncio.sleep(0.01)
+    await engine.close()

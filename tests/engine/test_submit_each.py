@@ -1,0 +1,156 @@
+"""A run of commands: each as if it were alone, in one frame where nothing has to come between."""
+
+import asyncio
+import errno
+from collections.abc import Sequence
+
+from engine import Caps, Engine, EngineError, ids
+from engine.commands import (
+    AddEach,
+    Command,
+    Cursor,
+    Trim,
+    XAdd,
+    XDel,
+    XGroupCreate,
+    XLen,
+    XRead,
+    XReadGroup,
+    XSetId,
+    XTrim,
+)
+from engine.entries import body
+from engine.replies import Added, GroupRead, Reply, StreamsRead
+from engine.storage.memory import MemoryStorage
+from tests.engine.clocks import HandClock
+
+BODY = body([("a", b"1")])
+
+
+async def opened(storage: MemoryStorage | None = None) -> Engine:
+    engine = Engine.open(storage or MemoryStorage(), clock=HandClock(1_000), fsync="always")
+    await engine.start()
+    return engine
+
+
+async def each(engine: Engine, *commands: Command) -> Sequence[Reply | EngineError]:
+    found: asyncio.Future[Sequence[Reply | EngineError]] = asyncio.get_running_loop().create_future()
+    engine.submit_each(commands, found.set_result)
+    return await found
+
+
+async def test_replies_come_in_order_and_a_refusal_stands_for_its_command_alone() -> None:
+    """Each sees what those before it did."""
+    engine = await opened()
+    missing, first, number, two, length = await each(
+        engine,
+        XSetId(stream="s", last_id=5),
+        XAdd(stream="s", bodies=[BODY], ids=[ids.make(5, 1)]),
+        XLen(stream="s"),
+        AddEach(stream="s", bodies=[BODY, BODY]),
+        XLen(stream="s"),
+    )
+    assert isinstance(missing, EngineError)
+    assert isinstance(first, Added)
+    assert (number, length) == (1, 3)
+    assert isinstance(two, Added)
+    assert list(two.ids) == [ids.make(1_000, 0), ids.make(1_000, 1)]
+    engine.check()
+    await engine.close()
+
+
+async def test_they_are_one_frame() -> None:
+    """A thousand small changes cost one record of the log's format around them, not a thousand."""
+    engine = await opened()
+    before = engine.recovery.frames
+    await each(engine, *[XAdd(stream="s", bodies=[BODY]) for _ in range(1_000)])
+    await engine.close()
+    again = Engine.open(engine._storage, clock=HandClock(1_000))  # noqa: SLF001 - the same files
+    assert again.recovery.frames - before < 10
+    await again.start()
+    assert await again.execute(XLen(stream="s")) == 1_000
+    await again.close()
+
+
+async def test_a_blocked_read_comes_between_two_commands() -> None:
+    """It gets the entry that the next command of the run removes."""
+    engine = await opened()
+    await engine.execute(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+    tail = asyncio.ensure_future(engine.execute(XRead(streams=[("s", Cursor.LATEST)], block_ms=9_000)))
+    worker = asyncio.ensure_future(
+        engine.execute(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], block_ms=9_000))
+    )
+    await asyncio.sleep(0)
+    entry = ids.make(7, 0)
+    added, gone, left = await each(
+        engine, XAdd(stream="s", bodies=[BODY], ids=[entry]), XDel(stream="s", ids=[entry]), XLen(stream="s")
+    )
+    assert isinstance(added, Added)
+    assert (gone, left) == (1, 0)
+    read, delivered = await tail, await worker
+    assert isinstance(read, StreamsRead)
+    assert read.streams
+    assert isinstance(delivered, GroupRead)
+    assert [one.id for one in delivered.streams[0].entries] == [entry]
+    engine.check()
+    await engine.close()
+
+
+async def test_a_command_of_several_turns_is_finished_before_the_next() -> None:
+    """A long trim among others: what comes behind it sees its result."""
+    engine = await opened()
+    await engine.execute(XAdd(stream="s", bodies=[BODY] * 30_000))
+    trim = Trim(minid=ids.ID_MAX)
+    trimmed, length, added = await each(
+        engine, XTrim(stream="s", trim=trim), XLen(stream="s"), AddEach(stream="s", bodies=[BODY])
+    )
+    assert not isinstance(trimmed, EngineError)
+    assert length == 0
+    assert isinstance(added, Added)
+    engine.check()
+    await engine.close()
+
+
+async def test_the_last_ids_are_given_and_then_there_are_none() -> None:
+    """Of three entries the first two have an ID; afterwards none has."""
+    engine = await opened()
+    await engine.execute(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+    await engine.execute(XSetId(stream="s", last_id=ids.ID_MAX - 2))
+    added, none = await each(
+        engine, AddEach(stream="s", bodies=[BODY] * 3), AddEach(stream="s", bodies=[BODY])
+    )
+    assert isinstance(added, Added)
+    assert list(added.ids) == [ids.ID_MAX - 1, ids.ID_MAX]
+    assert isinstance(none, EngineError)
+    assert none.code == "stream_exhausted"
+    await engine.close()
+
+
+async def test_a_log_that_fails_refuses_all_of_them() -> None:
+    """No reply leaves before its frame is safe, and here it never is."""
+    storage = MemoryStorage()
+    engine = await opened(storage)
+    storage.fail("sync", errno.EIO)
+    found = await each(engine, AddEach(stream="s", bodies=[BODY]), XLen(stream="s"))
+    assert [reply.code for reply in found if isinstance(reply, EngineError)] == ["storage_failed"] * 2
+    assert [
+        reply.code for reply in await each(engine, XLen(stream="s")) if isinstance(reply, EngineError)
+    ] == ["storage_failed"]
+    await engine.close()
+
+
+async def test_where_memory_is_full_reads_go_on() -> None:
+    """A run is admitted as a whole; where that fails, each of its commands is asked alone."""
+    engine = Engine.open(None, clock=HandClock(1_000), caps=Caps(100, 100, 100, 20_000))
+    await engine.start()
+    number = 0
+    while not engine.memory.is_full:
+        await engine.execute(XAdd(stream="s", bodies=[BODY]))
+        number += 1
+    length, refused, again = await each(
+        engine, XLen(stream="s"), AddEach(stream="s", bodies=[BODY]), XLen(stream="s")
+    )
+    assert (length, again) == (number, number)
+    assert isinstance(refused, EngineError)
+    assert refused.code == "memory_full"
+    await engine.close()

@@ -1,0 +1,97 @@
+"""A gateway of several processes, for tests.
+
+Knows: its processes by their names, requests over connections of their own. Must never know: what is tested.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tests.server import Server
+
+FRONTS: Final = 2
+# The kernel gives each connection to a front by a hash: with this many, all on one is one of 2,000 cases.
+CONNECTIONS: Final = 12
+PATIENCE_S: Final = 20.0
+JSON: Final = {"content-type": "application/json"}
+
+
+class Fronted(Server):
+    """`weir serve --fronts 2`."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        super().__init__(data, "--fronts", str(FRONTS), *options)
+
+    def processes(self) -> dict[str, int]:
+        """The pids of the processes that have not ended, by name: `weir engine`, `weir front 1` and so on."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        found: dict[str, int] = {}
+        for pid in children:
+            with contextlib.suppress(OSError):
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+                if is_alive(int(pid)):
+                    found[name] = int(pid)
+        return found
+
+    @property
+    def engine_pid(self) -> int:
+        return self.processes()["weir engine"]
+
+    @property
+    def front_pids(self) -> list[int]:
+        return [pid for name, pid in self.processes().items() if name.startswith("weir front")]
+
+    def kill_all(self) -> None:
+        """Kill -9, all of them."""
+        for pid in self.processes().values():
+            os.kill(pid, signal.SIGKILL)
+        self.kill()
+
+
+def until(holds: Any) -> None:
+    """Wait until what is asked for holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it holds in time"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def call(
+    server: Server, method: str, path: str, body: object = None, headers: Mapping[str, str] = JSON
+) -> tuple[int, Any]:
+    """Send a request on a connection of its own: the status, and the answer."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as line:
+        return ask(line, method, path, body, headers)
+
+
+def ask(
+    line: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: object = None,
+    headers: Mapping[str, str] = JSON,
+) -> tuple[int, Any]:
+    """Send a request on this connection."""
+    line.request(method, path, None if body is None else json.dumps(body), {**JSON, **headers})
+    answer = line.getresponse()
+    text = answer.read()
+    is_json = "json" in (answer.getheader("content-type") or "")
+    return answer.status, json.loads(text) if is_json and text else text.decode()
+
+
+def add(server: Server, **fields: str) -> tuple[int, Any]:
+    return call(server, "POST", "/v1/streams/s/entries", {"fields": fields or {"a": "1"}})

@@ -1,0 +1,212 @@
+"""What only a front can meet: replies that come late, a front or an engine's process that is gone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from engine import Engine, EngineError
+from engine.commands import Cursor, XAck, XAdd, XGroupCreate, XLen, XPending, XRead, XReadGroup
+from engine.entries import body
+from engine.replies import Added, GroupRead, PendingSummary, Reply, StreamsRead
+from engine.storage.memory import MemoryStorage
+from tests.engine.clocks import HandClock, settle
+from tests.fronts.joined import Joined, join
+
+ADD = XAdd(stream="s", bodies=[body([("a", b"1")])])
+READ = XReadGroup(streams=[("s", Cursor.NEW)], group="g", consumer="c", block_ms=60_000)
+Replies = Sequence[Reply | EngineError]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine.open(MemoryStorage(), clock=HandClock(), fsync="always")
+    await engine.start()
+    await engine.execute(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+    yield engine
+    engine.check()
+    await engine.close()
+
+
+@pytest.fixture
+async def joined(engine: Engine) -> Joined:
+    return await join(engine)
+
+
+async def pending(engine: Engine) -> int:
+    found = await engine.execute(XPending(stream="s", group="g"))
+    assert isinstance(found, PendingSummary)
+    return found.count
+
+
+async def waiting(engine: Engine, reads: int) -> None:
+    async with asyncio.timeout(5):
+        while engine.waiting != reads:  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0)
+
+
+async def released(engine: Engine) -> None:
+    """Wait until what was delivered belongs to no consumer."""
+    async with asyncio.timeout(5):
+        while True:
+            found = await engine.execute(XPending(stream="s", group="g"))
+            assert isinstance(found, PendingSummary)
+            if found.count and not found.consumers:
+                return
+            await asyncio.sleep(0)
+
+
+async def test_a_read_that_is_cancelled_while_it_waits_takes_nothing(engine: Engine, joined: Joined) -> None:
+    reading = asyncio.create_task(joined.remote.execute(READ))
+    await waiting(engine, 1)
+    reading.cancel()
+    await waiting(engine, 0)
+    await joined.remote.execute(ADD)
+    assert await pending(engine) == 0
+
+
+async def test_what_was_delivered_to_a_read_that_was_cancelled_meanwhile_is_given_back(
+    engine: Engine, joined: Joined
+) -> None:
+    """The reply and the end of the read pass each other on the way."""
+    reading = asyncio.create_task(joined.remote.execute(READ))
+    await waiting(engine, 1)
+    await engine.execute(ADD)
+    assert not reading.done()
+    reading.cancel()
+    await released(engine)
+
+
+async def test_what_is_read_for_a_front_that_is_gone_is_given_back(engine: Engine, joined: Joined) -> None:
+    """By both kinds of group reads, while the delivery waits for the log."""
+    reading = asyncio.create_task(joined.remote.execute(READ))
+    await waiting(engine, 1)
+    adding = asyncio.create_task(engine.execute(ADD))
+    await waiting(engine, 0)
+    joined.cut()
+    await adding
+    with pytest.raises(EngineError, match="restarting"):
+        await reading
+    await released(engine)
+
+
+async def test_a_front_that_is_gone_leaves_no_read_behind(engine: Engine, joined: Joined) -> None:
+    """Neither tails nor group reads, by callback or not: entries go to others."""
+    answers: list[Replies] = []
+    tail = asyncio.create_task(joined.remote.execute(XRead(streams=[("s", 0)], block_ms=60_000)))
+    joined.remote.read(READ, answers.append, asyncio.get_running_loop().create_future())
+    await waiting(engine, 2)
+    joined.cut()
+    await waiting(engine, 0)
+    with pytest.raises(EngineError, match="restarting"):
+        await tail
+    assert [error.code for [error] in answers if isinstance(error, EngineError)] == ["restarting"]
+    await engine.execute(ADD)
+    assert await pending(engine) == 0
+
+
+async def test_until_ends_a_read_with_what_its_time_would_give(engine: Engine, joined: Joined) -> None:
+    """One that is over before the read begins ends it too; one that lives on keeps nothing of the read."""
+    for is_late in (False, True):
+        until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if is_late:
+            until.set_result(None)
+        reading = asyncio.create_task(joined.remote.execute(READ, until=until))
+        if not is_late:
+            await waiting(engine, 1)
+            until.set_result(None)
+        read = await reading
+        assert isinstance(read, GroupRead)
+        assert not read.streams
+    lasting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    await joined.remote.execute(ADD)
+    assert isinstance(await joined.remote.execute(READ, until=lasting), GroupRead)
+    assert "callback" not in repr(lasting)
+    assert "cb=" not in repr(lasting)
+
+
+async def test_waits_end_with_draining_and_those_of_other_fronts_go_on(
+    engine: Engine, joined: Joined
+) -> None:
+    """As the engine's own end of waits does: those that come later end too, and what is there is read."""
+    other = await join(engine)
+    waits = [
+        asyncio.create_task(joined.remote.execute(READ)),
+        asyncio.create_task(other.remote.execute(READ)),
+    ]
+    await waiting(engine, 2)
+    joined.remote.end_waits()
+    for read in (waits[0], joined.remote.execute(XRead(streams=[("s", 0)], block_ms=60_000))):
+        with pytest.raises(EngineError) as refused:
+            await read
+        assert refused.value.code == "draining"
+    await joined.remote.execute(ADD)
+    assert isinstance(await waits[1], GroupRead)
+    assert isinstance(await joined.remote.execute(XRead(streams=[("s", 0)], block_ms=60_000)), StreamsRead)
+
+
+async def test_after_the_end_of_the_engines_process_everything_is_refused(joined: Joined) -> None:
+    """What was asked for before, and what comes later; each way in has its answer, never at once."""
+    remote, answers = joined.remote, list[Replies]()
+    for _ in range(2):
+        remote.submit([ADD, ADD], answers.append)
+        remote.submit_each([ADD, ADD], answers.append)
+        running = asyncio.gather(remote.execute(ADD), remote.transaction([ADD]), return_exceptions=True)
+        assert not answers
+        joined.cut()
+        for refused in await running:
+            assert isinstance(refused, EngineError)
+            assert refused.code == "restarting"
+        await settle()
+        assert [len(found) for found in answers] == [1, 2]
+        answers.clear()
+
+
+async def test_what_is_submitted_in_one_cycle_is_one_frame_and_runs_in_order(
+    engine: Engine, joined: Joined
+) -> None:
+    """The replies come back in the same order."""
+    found: asyncio.Queue[Replies] = asyncio.Queue()
+    frames = 0
+    received = joined.port.link.data_received
+
+    def count(data: bytes) -> None:
+        nonlocal frames
+        frames += 1
+        received(data)
+
+    joined.port.link.data_received = count  # type: ignore[method-assign] # counted, and passed on
+    for _ in range(100):
+        joined.remote.submit([ADD], found.put_nowait)
+    added = [(await found.get())[0] for _ in range(100)]
+    given = [one.ids[0] for one in added if isinstance(one, Added)]
+    assert given == sorted(given)
+    assert (len(given), frames) == (100, 1)
+    assert await engine.execute(XLen(stream="s")) == 100
+
+
+async def test_refusals_come_as_the_engine_gives_them(joined: Joined) -> None:
+    """One in place of a reply, and one of the whole."""
+    replies = await joined.remote.transaction(
+        [ADD, XAck(stream="s", group="g", ids=[1 << 127]), XLen(stream="t")]
+    )
+    assert isinstance(replies[0], Added)
+    with pytest.raises(EngineError) as refused:
+        await joined.remote.execute(XGroupCreate(stream="none", group="g", start=0))
+    assert refused.value.code == "no_stream"
+    each: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
+    joined.remote.submit_each([XGroupCreate(stream="none", group="g", start=0), ADD], each.set_result)
+    first, second = await each
+    assert isinstance(first, EngineError)
+    assert isinstance(second, Added)
+
+
+async def test_figures_are_reported_when_they_change(joined: Joined) -> None:
+    assert joined.remote.streams == 1
+    await joined.remote.execute(XAdd(stream="t", bodies=ADD.bodies))
+    async with asyncio.timeout(5):
+        while joined.remote.streams != 2:  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.01)
+    assert joined.remote.appended == 1
+    assert joined.remote.memory.used_bytes >= joined.remote.memory.estimated_bytes > 0
+    assert sum(joined.remote.sync_seconds.counts) > 0
