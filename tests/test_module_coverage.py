@@ -34,6 +34,8 @@ def test_a_package_is_held_to_its_floor(tmp_path: Path) -> None:
     assert verdict(tmp_path, FINE) == []
     assert verdict(tmp_path, FINE | {"app/a.py": 80}) == []
     assert verdict(tmp_path, FINE | {"app/a.py": 79}) == ["app: 79.0 % covered, the package needs 80 %"]
+    low = {"app/a.py": 80, "engine/a.py": 90, "sdk/python/weir/a.py": 60, "spark/pyspark_weir/a.py": 60}
+    assert verdict(tmp_path, low) == ["all: 72.5 % covered, the whole needs 75 %"]
     unmeasured = {name: n for name, n in FINE.items() if not name.startswith("sdk/")}
     assert verdict(tmp_path, unmeasured) == ["sdk/python/weir: 0.0 % covered, the package needs 60 %"]
 
