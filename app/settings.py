@@ -469,7 +469,8 @@ def host_is_loopback(host: str) -> bool:
 def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Settings, dict[str, str]]:
     """The effective settings, and for each its source: `flag`, `environment`, `file` or `default`.
 
-    Raises SettingsError for unknown keys of the file and for every value that is out of its range.
+    Raises SettingsError for unknown keys of the file, for every value that is out of its range, and for a
+    promise that nobody would keep.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     path = config or _path(os.environ.get(CONFIG_VARIABLE))
@@ -481,9 +482,15 @@ def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Setti
         raise SettingsError(_unknown(min(unknown)))
     with_file = type("Settings", (Settings,), {"model_config": SettingsConfigDict(toml_file=path)})
     try:
-        return with_file(**given), sources
+        settings = with_file(**given)
     except ValidationError as error:
         raise SettingsError("\n".join(_sentence(line, sources) for line in error.errors())) from None
+    if settings.backend_durability and settings.backend == "embedded":
+        raise SettingsError(
+            "backend_durability: it is about another engine, which `backend` names; "
+            "what the embedded one promises is the setting `fsync`"
+        )
+    return settings, sources
 
 
 def read_named_file(settings: Settings, name: str) -> str:

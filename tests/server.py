@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.preloaded import Preloaded
+
 # The settings of the person who runs the tests; and coverage, which would halve a gateway's speed, to measure
 # what the tests' own process measures already.
 NOT_INHERITED = ("WEIR_", "COVERAGE_")
@@ -48,7 +50,7 @@ class Server:
         self.wrapper: tuple[str, ...] = ()
         # What trusts its certificate, if its options give it one.
         self.trust: ssl.SSLContext | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Preloaded | None = None
         self._log = data.with_name(f"{data.name}.log")
 
     @property
@@ -67,12 +69,15 @@ class Server:
 
     def launch(self) -> None:
         """Start, without waiting for anything."""
-        program = [*self.wrapper, sys.executable, "-m", self.program, "serve"]
         place = ["--host", "127.0.0.1", "--port", str(self.port), "--data", str(self.data)]
+        words = ["serve", *place, *FRONTS, *self._options]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(NOT_INHERITED)}
+        if not self.wrapper and self.program == "weir":
+            self._process = Preloaded(*words, log=self._log, environment=environment)
+            return
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*program, *place, *FRONTS, *self._options],
+                [*self.wrapper, sys.executable, "-m", self.program, *words],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,

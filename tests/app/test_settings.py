@@ -99,6 +99,14 @@ def test_an_unknown_flag_is_refused() -> None:
         load({"fsnyc": "no"})
 
 
+def test_a_promise_of_a_backend_needs_a_backend() -> None:
+    """The embedded engine would not keep it."""
+    with pytest.raises(SettingsError, match=r"backend_durability: .* `fsync`"):
+        load({"backend_durability": "replicated:1"})
+    settings, _ = load({"backend_durability": "replicated:1", "backend": "redis://localhost"})
+    assert settings.backend_durability == "replicated:1"
+
+
 def test_what_is_printed_can_be_read_again(tmp_path: Path) -> None:
     """Every setting as a line of the file."""
     settings, _ = load({"data": 'a "quoted" name', "allowed_hosts": "x.example,y.example", "insecure": True})

@@ -14,6 +14,7 @@ import pytest
 from tests.cli.command import begun, environment, weir
 from weir import Client
 from weir.cli.group_lag import FALLING_BEHIND, GroupLag, GroupSelection, LagHistory, sample_groups
+from weir.cli.lag import LagReport
 
 AT_MS = 1_000_000
 
@@ -135,6 +136,20 @@ def test_it_reports_again_until_it_is_interrupted(url: str, orders: str) -> None
         late.cancel()
         process.kill()
         process.communicate()
+
+
+def test_that_there_is_no_group_is_said_once(
+    url: str, orders: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However many rounds find none; after one that has found some it is news again."""
+    selection = GroupSelection((orders,), groups=("audit",))
+    with Client(url) as client:
+        report = LagReport(client, selection, LagHistory(0), None, as_json=True)
+        for lags in ([], [], report.sample(), []):
+            report.show(lags)
+    shown = capsys.readouterr()
+    assert shown.err == "weir: no group was found\n" * 2
+    assert len(shown.out.splitlines()) == 1
 
 
 def test_the_oldest_pending_entry_is_shown(url: str, orders: str) -> None:

@@ -4,7 +4,7 @@ Knows: its options, how lags look, when to look again. Must never know: how rate
 """
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -103,7 +103,7 @@ def lag(given: LagOptions) -> None:
         report.show(report.sample())
 
 
-@dataclass(frozen=True)
+@dataclass
 class LagReport:
     """Takes samples of groups, and prints and draws what they say."""
 
@@ -112,6 +112,8 @@ class LagReport:
     history: "LagHistory"
     plot: Path | None
     as_json: bool
+    # One that repeats says it once.
+    _is_none_said: bool = field(default=False, init=False)
 
     def sample(self) -> "list[GroupLag]":
         """The lags as of now. Raises WeirError."""
@@ -121,8 +123,9 @@ class LagReport:
 
     def show(self, lags: "list[GroupLag]") -> None:
         """Print the lags, and draw all samples so far."""
-        if not lags:
+        if not lags and not self._is_none_said:
             output.say("no group was found")
+        self._is_none_said = not lags
         output.rows(
             [asdict(one) if self.as_json else _row(one) for one in lags], _COLUMNS, as_json=self.as_json
         )
