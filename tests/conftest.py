@@ -122,6 +122,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """A skipped test has proved nothing: each file of them is named, with the reasons."""
+    if hasattr(config, "workerinput"):
+        # The process that has the terminal names them all.
+        return
     skipped: list[pytest.TestReport | pytest.CollectReport] = terminalreporter.stats.get("skipped", [])
     places = Counter((report.nodeid.partition("::")[0], _reason(report)) for report in skipped)
     lines = [

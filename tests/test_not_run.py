@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).parent.parent
 TESTS: Final = """
 import pytest
@@ -17,14 +19,15 @@ def test_two() -> None: ...
 """
 
 
-def test_a_test_that_could_not_run_is_named_with_its_reason(tmp_path: Path) -> None:
-    """On the terminal and in the file, behind what other runs have left there."""
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_test_that_could_not_run_is_named_with_its_reason(tmp_path: Path, processes: int) -> None:
+    """Once, on the terminal and in the file, behind what other runs have left there."""
     file, notes = tmp_path / "test_skipped.py", tmp_path / "notes"
     file.write_text(TESTS)
     notes.write_text("from the run before\n")
     # Its configuration, and the hooks of our tests.
     ours = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", "-p", "tests.conftest"]
-    program = [sys.executable, "-m", "pytest", *ours, f"--not-run={notes}", str(file)]
+    program = [sys.executable, "-m", "pytest", *ours, f"--not-run={notes}", f"-n{processes}", str(file)]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     line = "could not run here: needs a disk of its own (2 in test_skipped.py)"
     assert line in done.stdout.splitlines(), done.stdout + done.stderr
