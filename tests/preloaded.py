@@ -1,23 +1,26 @@
 """Processes of `weir` forked from one that has imported it: a start takes a tenth of the processor time.
 
-Knows: the standard library's fork server. Must never know: what a process is for.
+Knows: the standard library's fork server, how coverage measures a process.
+Must never know: what a process is for.
 
-A process runs what `python -m weir` runs, in an environment and with arguments of its own.
+A process runs what `python -m weir` runs, with an environment, arguments and standard streams of its own.
 """
 
+import io
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from multiprocessing import reduction
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final
 
+import coverage
 import pytest
 
 # What `weir serve` imports on its way, with its fronts.
@@ -29,8 +32,13 @@ _MODULES: Final = (
     "app.supervisor",
     "app.transport.systemd",
 )
-# Coverage would measure the fork server, and so all that it forks.
-_NOT_INHERITED: Final = "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"
+# Coverage would measure the fork server, and so all that it forks, from their first import on.
+_COVERAGE: Final = "COVERAGE_PROCESS_CONFIG"
+_STREAMS: Final = (
+    ("stdin", 0, "rb", "surrogateescape"),
+    ("stdout", 1, "wb", "surrogateescape"),
+    ("stderr", 2, "wb", "backslashreplace"),
+)
 
 
 @cache
@@ -41,35 +49,64 @@ def _context() -> ForkServerContext:
     return context
 
 
-def _run(words: tuple[str, ...], log: Path, folder: Path, environment: dict[str, str]) -> None:
-    said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.dup2(said, sys.stdout.fileno())
-    os.dup2(said, sys.stderr.fileno())
-    os.close(said)
+class _Sent:
+    """An open file among the arguments of a process, where it is a number again."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __reduce__(self) -> tuple[Callable[[Any], int], tuple[Any]]:
+        return _receive, (reduction.DupFd(self._number),)
+
+
+def _receive(sent: Any) -> int:
+    number: int = sent.detach()
+    return number
+
+
+def _run(words: Sequence[str], streams: Sequence[int], folder: Path, environment: Mapping[str, str]) -> None:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    # As Python makes them where the locale is C.UTF-8.
+    for name, number, mode, errors in _STREAMS:
+        plain = os.fdopen(number, mode, closefd=False)
+        setattr(sys, name, io.TextIOWrapper(plain, "utf-8", errors, line_buffering=name == "stderr"))
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["weir", *words]
     from weir.cli.entry import main  # noqa: PLC0415 - preloaded; pytest itself does not need it
 
-    main()
+    measured = coverage.process_startup() if _COVERAGE in environment else None
+    try:
+        main()
+    finally:
+        if measured is not None:
+            # The fork server's processes end without what `atexit` has collected.
+            measured.stop()
+            measured.save()
 
 
 class Preloaded:
-    """`weir` with these arguments, writing to `log`; used like a `subprocess.Popen`."""
+    """`weir` with these arguments; used like a `subprocess.Popen`. `streams` are the open files that become
+    its standard input, output and error.
+    """
 
-    def __init__(self, *words: str, log: Path, environment: Mapping[str, str]) -> None:
-        place = log.absolute(), Path.cwd(), dict(environment)
-        # Whatever pytest leaves behind ends with it.
-        self._process = _context().Process(target=_run, args=(words, *place), daemon=True)
-        with pytest.MonkeyPatch.context() as ours:
-            for name in _NOT_INHERITED:
-                ours.delenv(name, raising=False)
+    # The fork server says once that a process has ended, to the first who asks; threads may ask together.
+    _asking: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, words: Sequence[str], streams: Sequence[int], environment: Mapping[str, str]) -> None:
+        sent = [_Sent(number) for number in streams]
+        # What pytest leaves behind ends with it.
+        self._process = _context().Process(
+            target=_run, args=(words, sent, Path.cwd(), dict(environment)), daemon=True
+        )
+        with self._asking, pytest.MonkeyPatch.context() as ours:
+            ours.delenv(_COVERAGE, raising=False)
             self._process.start()
         assert self._process.pid is not None, "it was started"
         self.pid: int = self._process.pid
-        # Its end is read once, and threads may ask at the same time.
-        self._asking = threading.Lock()
 
     def poll(self) -> int | None:
         """The exit code, once it has ended; below zero for a signal."""
@@ -87,4 +124,4 @@ class Preloaded:
     def send_signal(self, number: int) -> None:
         """Send a signal, if it is still there."""
         if self.poll() is None:
-            os.kill(self.pid, signal.Signals(number))
+            os.kill(self.pid, number)

@@ -72,10 +72,11 @@ class Server:
         place = ["--host", "127.0.0.1", "--port", str(self.port), "--data", str(self.data)]
         words = ["serve", *place, *FRONTS, *self._options]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(NOT_INHERITED)}
-        if not self.wrapper and self.program == "weir":
-            self._process = Preloaded(*words, log=self._log, environment=environment)
-            return
-        with self._log.open("ab") as log:
+        with self._log.open("ab") as log, Path(os.devnull).open("rb") as nothing:
+            if not self.wrapper and self.program == "weir":
+                streams = [nothing.fileno(), log.fileno(), log.fileno()]
+                self._process = Preloaded(words, streams, environment)
+                return
             self._process = subprocess.Popen(
                 [*self.wrapper, sys.executable, "-m", self.program, *words],
                 stdout=log,

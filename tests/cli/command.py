@@ -4,15 +4,21 @@ Knows: how to run it against a server, to its end or on the side; streams to run
 Must never know: what is tested with it.
 """
 
+import contextlib
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple
+
+from tests.preloaded import Preloaded
 
 COMMAND_S_MAX: Final = 60
 WEIR: Final = (sys.executable, "-m", "weir")
@@ -51,15 +57,27 @@ def environment(url: str) -> dict[str, str]:
 
 def weir(url: str, *words: str, given: bytes = b"", also: Mapping[str, str] | None = None) -> Ended:
     """Run to the end. Standard input is a pipe with `given` in it; `also` has further variables."""
-    done = subprocess.run(
-        [*WEIR, *words],
-        input=given,
-        capture_output=True,
-        timeout=COMMAND_S_MAX,
-        env={**environment(url), **(also or {})},
-        check=False,
-    )
-    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+    reading, writing = os.pipe()
+    giving = threading.Thread(target=_give, args=(writing, given), daemon=True)
+    with TemporaryFile() as out, TemporaryFile() as err:
+        with os.fdopen(reading):
+            streams = [reading, out.fileno(), err.fileno()]
+            process = Preloaded(words, streams, {**environment(url), **(also or {})})
+        giving.start()
+        try:
+            code = process.wait(COMMAND_S_MAX)
+        finally:
+            process.send_signal(signal.SIGKILL)
+        giving.join()
+        out.seek(0)
+        err.seek(0)
+        return Ended(code, out.read().decode(), err.read().decode())
+
+
+def _give(pipe: int, given: bytes) -> None:
+    # A command that is refused reads nothing.
+    with contextlib.suppress(BrokenPipeError), os.fdopen(pipe, "wb") as file:
+        file.write(given)
 
 
 def begun(url: str, *words: str) -> subprocess.Popen[str]:
