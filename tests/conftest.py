@@ -93,6 +93,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """A worker is measured by pytest-cov, which heeds `no_cover`, and by nobody else: what coverage has put
+    into the environment would begin there once more, and go on wherever pytest-cov pauses.
+    """
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The same: pytest-cov begins twice in a worker, where it reads the arguments of the whole run first."""
+    plugin = session.config.pluginmanager.getplugin("_cov")
+    if hasattr(session.config, "workerinput") and plugin is not None and plugin.cov_controller is not None:
+        plugin.cov_controller.cov.stop()
+
+
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """A file's tests stay together: they share a server. So do all on Spark, whose session is dear."""
 

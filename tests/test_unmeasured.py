@@ -1,0 +1,46 @@
+"""What is not to be measured is not, also in the processes that share the tests."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+TESTS: Final = """
+import sys
+
+import pytest
+
+@pytest.mark.no_cover
+def test_one() -> None:
+    assert sys.gettrace() is None
+
+def test_two() -> None:
+    assert sys.gettrace() is not None
+"""
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_nothing_traces_a_test_that_is_not_measured(tmp_path: Path, processes: int) -> None:
+    """A tracer makes it several times as slow, whatever becomes of what it finds."""
+    file = tmp_path / "test_traced.py"
+    file.write_text(TESTS)
+    ours = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", "-p", "tests.conftest"]
+    words = [*ours, f"-n{processes}", "--cov-report=", "--cov=engine", str(file)]
+    # Its own measurement, not that of the gate.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    environment["COVERAGE_FILE"] = str(tmp_path / "coverage")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
