@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 from collections import Counter
@@ -61,6 +62,24 @@ async def test_each_entry_is_handled_and_acknowledged_once(url: str, stream: str
             await client.publish(stream, {"n": 300})
             await wait_until_settled(client, stream)
     assert done == Counter(str(number) for number in range(301))
+
+
+def test_a_worker_that_has_ended_leaves_no_socket_open(url: str, stream: str) -> None:
+    """Also one that ends while the gateway's answer to its close is under way."""
+
+    async def handle(_: Delivery) -> None: ...
+
+    async def work() -> None:
+        async with AsyncClient(url) as client:
+            await client.publish_batch(stream, [{"n": number} for number in range(20)])
+            worker = Worker(url, stream, group="g", consumer="c", via="websocket", credit=7)
+            async with until_done(worker, handle, concurrency=3):
+                await wait_until_settled(client, stream)
+
+    for _ in range(30):
+        asyncio.run(work())
+    # One that is open yet warns now, and a warning fails the test.
+    gc.collect()
 
 
 @vias

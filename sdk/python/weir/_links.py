@@ -115,7 +115,7 @@ class WebSocketLink:
         url = connection.endpoint("/v1/ws", {})
         target = url.copy_with(scheme="wss" if url.scheme == "https" else "ws")
         headers = {name: value for name, value in connection.headers().items() if name == "authorization"}
-        async with connect(
+        socket = await connect(
             str(target),
             subprotocols=[Subprotocol("weir.v1")],
             additional_headers=headers,
@@ -124,20 +124,31 @@ class WebSocketLink:
             ping_interval=None,  # the gateway's heartbeat says that it is there
             ssl=connection.tls if target.scheme == "wss" else None,
             proxy=True if connection.options["trust_env"] else None,
-        ) as socket:
-            self._sent.clear()
-            self._in_history, self._unsubscribed = True, False
-            await socket.send(json.dumps(self._consume()))
-            sending = asyncio.create_task(self._send_settlements(socket))
+        )
+        try:
+            await self._converse(socket)
+        finally:
             try:
-                while not self._unsubscribed:
-                    async with asyncio.timeout(2 * self._heartbeat_s):
-                        message = await socket.recv()
-                    self._accept(json.loads(message))
+                await socket.close()
             finally:
-                sending.cancel()
-                with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
-                    await sending
+                # The worker may cancel this before the gateway has answered the close.
+                socket.transport.abort()
+
+    async def _converse(self, socket: ClientConnection) -> None:
+        """Take entries and send settlements until the subscription has ended."""
+        self._sent.clear()
+        self._in_history, self._unsubscribed = True, False
+        await socket.send(json.dumps(self._consume()))
+        sending = asyncio.create_task(self._send_settlements(socket))
+        try:
+            while not self._unsubscribed:
+                async with asyncio.timeout(2 * self._heartbeat_s):
+                    message = await socket.recv()
+                self._accept(json.loads(message))
+        finally:
+            sending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
+                await sending
 
     def _consume(self) -> dict[str, object]:
         worker = self._worker
