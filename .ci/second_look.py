@@ -1,8 +1,7 @@
-"""Runs pytest, and tests that failed beside others once more by themselves.
+"""Runs pytest, and then once more the few tests that failed, by themselves.
 
-Thousands of tests share two cores with servers, browsers and Spark, and one that waits for them may lose
-patience. What fails twice fails the gate; what failed once is named in its last lines, for somebody to look
-into.
+Thousands of tests share two cores with servers, browsers and Spark, so a wait may time out. A test that fails
+twice fails the gate. The last lines of the gate name each test that failed once: look into it.
 
 Knows: pytest's exit codes and its cache. Must never know: why a test failed.
 """
@@ -13,16 +12,16 @@ import sys
 from pathlib import Path
 from typing import Final
 
-# More than this is no bad luck.
+# More failures than this have a common cause.
 FAILED_MAX: Final = 5
-# Here one failure among thousands is the finding: an entry that was lost, or damage that was not seen.
+# In these, one failure in a thousand runs is the finding: a lost entry, or damage that was not detected.
 ONE_LOOK: Final = "tests/crash/", "tests/engine/", "tests/proof/", "tests/spark/table/"
 TESTS_FAILED: Final = 1
 LAST_FAILED: Final = Path(".pytest_cache/v/cache/lastfailed")
 
 
 def deserves_another(failed: list[str]) -> bool:
-    """Whether these tests, by their names, may have failed because others ran beside them."""
+    """Whether these tests, given by name, run once more."""
     return 0 < len(failed) <= FAILED_MAX and not any(name.startswith(ONE_LOOK) for name in failed)
 
 
@@ -38,7 +37,7 @@ def main(notes: str, pytest: str, *arguments: str) -> int:
     code = subprocess.run([pytest, *failed], check=False).returncode
     if code == 0:
         with Path(notes).open("a", encoding="utf-8") as file:
-            file.writelines(f"unsteady: failed beside others, passed by itself: {name}\n" for name in failed)
+            file.writelines(f"unsteady: failed once, then passed by itself: {name}\n" for name in failed)
     return code
 
 

@@ -140,7 +140,7 @@ class EngineLife:
         """Read the log, and let the gateway serve. Raises ServerStoppedError."""
         self._lag.start()
         self._gateway.audit.reopen()
-        if self._settings.backend == "embedded":
+        if self._settings.is_embedded:
             self._engine = await self._open(self._settings.data)
         else:
             await self._open_backend()

@@ -122,7 +122,7 @@ def _listen_for_admin(settings: Settings) -> "list[ListeningSocket]":
 
 def say_data(settings: Settings, say: Say) -> None:
     """What is opened, before that: it may take a while, and may be refused."""
-    if settings.backend == "embedded":
+    if settings.is_embedded:
         say(f"data     {settings.data} (fsync {settings.fsync})")
     else:
         # No password is in it: `Settings` refuses a URL with one.

@@ -437,6 +437,11 @@ class Settings(BaseSettings):
         )
 
     @property
+    def is_embedded(self) -> bool:
+        """Whether the engine is this process's own, not a backend."""
+        return self.backend == "embedded"
+
+    @property
     def is_loopback(self) -> bool:
         """Whether the gateway listens on loopback alone."""
         return host_is_loopback(self.host) and (not self.admin_port or host_is_loopback(self.admin_host))
@@ -469,8 +474,8 @@ def host_is_loopback(host: str) -> bool:
 def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Settings, dict[str, str]]:
     """The effective settings, and for each its source: `flag`, `environment`, `file` or `default`.
 
-    Raises SettingsError for unknown keys of the file, for every value that is out of its range, and for a
-    promise that nobody would keep.
+    Raises SettingsError for unknown keys of the file, for every value that is out of its range, and for
+    `backend_durability` without a backend.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     path = config or _path(os.environ.get(CONFIG_VARIABLE))
@@ -485,7 +490,7 @@ def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Setti
         settings = with_file(**given)
     except ValidationError as error:
         raise SettingsError("\n".join(_sentence(line, sources) for line in error.errors())) from None
-    if settings.backend_durability and settings.backend == "embedded":
+    if settings.backend_durability and settings.is_embedded:
         raise SettingsError(
             "backend_durability: it is about another engine, which `backend` names; "
             "what the embedded one promises is the setting `fsync`"

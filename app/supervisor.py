@@ -99,7 +99,7 @@ class Child:
 
 def run(settings: Settings, clock: Clock, say: Say, systemd: Systemd) -> None:
     """Serve until SIGTERM or SIGINT. Raises ServerStoppedError for every end but that."""
-    if settings.backend != "embedded":
+    if not settings.is_embedded:
         raise ServerStoppedError(USAGE, "fronts share an embedded engine: leave them out with a backend")
     check_exposure(settings)
     # What is wrong with the files ends it here, once.

@@ -95,15 +95,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
-    """A worker is measured by pytest-cov, which heeds `no_cover`, and by nobody else: what coverage has put
-    into the environment would begin there once more, and go on wherever pytest-cov pauses.
+    """Pytest-cov alone measures a worker, since it heeds `no_cover`. Without this, coverage would also start
+    from the environment there, and continue where pytest-cov pauses.
     """
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """The same: pytest-cov begins twice in a worker, where it reads the arguments of the whole run first."""
+    """Stop the first of two measurements that pytest-cov starts in a worker: it heeds no `no_cover`.
+
+    The plugin starts one when it reads the arguments of the whole run, and one for the worker.
+    """
     plugin = session.config.pluginmanager.getplugin("_cov")
     if hasattr(session.config, "workerinput") and plugin is not None and plugin.cov_controller is not None:
         plugin.cov_controller.cov.stop()

@@ -93,12 +93,12 @@ class Preloaded:
     its standard input, output and error.
     """
 
-    # The fork server says once that a process has ended, to the first who asks; threads may ask together.
+    # An exit code can be read once from the fork server, and threads may read at the same time.
     _asking: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, words: Sequence[str], streams: Sequence[int], environment: Mapping[str, str]) -> None:
         sent = [_Sent(number) for number in streams]
-        # What pytest leaves behind ends with it.
+        # Processes that tests leave running end with pytest.
         self._process = _context().Process(
             target=_run, args=(words, sent, Path.cwd(), dict(environment)), daemon=True
         )

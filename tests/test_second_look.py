@@ -44,7 +44,7 @@ def test_what_passes_by_itself_is_named_and_does_not_fail_the_gate(tmp_path: Pat
     code, notes, output = gate(tmp_path, "tests/app", FAILS_ONCE.format(count=5))
     assert code == 0, output
     assert notes == [
-        f"unsteady: failed beside others, passed by itself: tests/app/test_made_up.py::test_one[{n}]"
+        f"unsteady: failed once, then passed by itself: tests/app/test_made_up.py::test_one[{n}]"
         for n in range(5)
     ]
     code, notes, output = gate(tmp_path / "one-more", "tests/app", FAILS_ONCE.format(count=6))

@@ -25,7 +25,7 @@ def test_two() -> None:
 
 @pytest.mark.parametrize("processes", [0, 1])
 def test_nothing_traces_a_test_that_is_not_measured(tmp_path: Path, processes: int) -> None:
-    """A tracer makes it several times as slow, whatever becomes of what it finds."""
+    """A tracer makes a test several times as slow, even if its results are thrown away."""
     file = tmp_path / "test_traced.py"
     file.write_text(TESTS)
     ours = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", "-p", "tests.conftest"]

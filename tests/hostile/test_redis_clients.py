@@ -85,7 +85,7 @@ def replies_until(connection: socket.socket, last: bytes) -> bytes:
 
 
 def test_ten_thousand_clients_that_do_nothing(target: Target) -> None:
-    """Each costs some kilobytes; one more is refused, and those that are there are served."""
+    """Each costs some kilobytes; one more is refused, and the open ones still get answers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < IDLE + 1_000:
         pytest.skip(f"needs {IDLE + 1_000} open files")

@@ -36,7 +36,7 @@ def guard(to: list[str], target: str = HERE, **source: str) -> LoopGuard | None:
 )
 @pytest.mark.parametrize("target", [HERE, "http://localhost:8080", "http://127.0.0.2:8080/"])
 def test_a_target_that_is_read_is_refused(source: dict[str, str], to: list[str], target: str) -> None:
-    """Whatever the gateway is called that it is sent to."""
+    """The name of the target gateway does not matter."""
     with pytest.raises(OptionError, match="would go to itself"):
         guard(to, target, **source)
 
