@@ -1,9 +1,17 @@
-"""`python -m pyspark_weir` is `weir-spark`, where scripts are not on PATH.
+"""`weir-spark`, and `python -m pyspark_weir` where scripts are not on PATH.
 
-Knows: where the command line is. Must never know: anything else.
+Knows: where the command line is; that Ctrl-C may come while it is imported. Must never know: any job.
 """
 
-from pyspark_weir.cli.main import main
+from weir.cli.entry import imports
+
+
+def main() -> None:
+    """Run the job that the command line names."""
+    with imports():
+        from pyspark_weir.cli.main import jobs  # noqa: PLC0415 - Ctrl-C is quiet here
+    jobs(prog_name="weir-spark")
+
 
 if __name__ == "__main__":
     main()

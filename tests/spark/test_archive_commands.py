@@ -50,7 +50,7 @@ def weir(*arguments: str) -> Result:
 # Here a session may be left of other tests.
 _WITHOUT_SPARK = """
 from pyspark.sql import SparkSession
-from pyspark_weir.cli.main import main
+from pyspark_weir.__main__ import main
 try:
     main()
 finally:

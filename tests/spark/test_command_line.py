@@ -1,6 +1,7 @@
 """The command line of the jobs: one under two names, light until a job runs, clear about what is wrong."""
 
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -31,12 +32,12 @@ def _run(*command: str, cwd: str | None = None) -> subprocess.CompletedProcess[s
 def test_one_command_line_has_two_names() -> None:
     """`weir-spark`, and `python -m pyspark_weir` where scripts are not on PATH."""
     one = _run(sys.executable, "-m", "pyspark_weir", "--help")
-    other = _run(sys.executable, "-c", "from pyspark_weir.cli.main import main; main()", "--help")
+    other = _run(sys.executable, "-c", "from pyspark_weir.__main__ import main; main()", "--help")
     assert one.returncode == other.returncode == 0
     assert "Usage: weir-spark " in one.stdout
     assert one.stdout == other.stdout
     (script,) = metadata.entry_points(group="console_scripts", name="weir-spark")
-    assert script.value == "pyspark_weir.cli.main:main"
+    assert script.value == "pyspark_weir.__main__:main"
 
 
 def test_help_waits_for_nothing_heavy() -> None:
@@ -44,13 +45,33 @@ def test_help_waits_for_nothing_heavy() -> None:
     program = """
 import sys
 sys.argv = ["weir-spark", "--help"]
-from pyspark_weir.cli.main import main
+from pyspark_weir.__main__ import main
 try:
     main()
 finally:
     print("loaded", sorted({"pyspark", "pyarrow", "numpy", "matplotlib", "httpx"} & sys.modules.keys()))
 """
     assert _run(sys.executable, "-c", program).stdout.endswith("loaded []\n")
+
+
+def test_ctrl_c_during_an_import_ends_without_a_trace() -> None:
+    """As it ends any program: a shell shows 130."""
+    program = """
+import importlib.abc, os, signal, sys
+
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[-1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from pyspark_weir.__main__ import main
+main()
+"""
+    job = ("archive", "a", "--checkpoint", "c", "--streams")
+    for module, exit_code in (("typer", -signal.SIGINT), ("numpy", 130)):
+        ran = _run(sys.executable, "-c", program, *job, module)
+        assert (ran.returncode, ran.stderr.strip()) == (exit_code, "")
 
 
 def test_a_missing_extra_is_named() -> None:
@@ -66,7 +87,7 @@ class Missing(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Missing())
 sys.argv = ["weir-spark", "verify", "archive"]
-from pyspark_weir.cli.main import main
+from pyspark_weir.__main__ import main
 main()
 """
     ran = _run(sys.executable, "-c", program)

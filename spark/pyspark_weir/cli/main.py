@@ -115,8 +115,3 @@ def _say_retries() -> None:
             output.say(f"{details.caused_by}; trying again")
 
     stamina.instrumentation.set_on_retry_hooks([said])
-
-
-def main() -> None:
-    """The console script `weir-spark`, and `python -m pyspark_weir`."""
-    jobs(prog_name="weir-spark")
