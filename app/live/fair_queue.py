@@ -27,8 +27,8 @@ FRAMES_A_CYCLE_MAX: Final = 32
 UNDER_WAY_MAX: Final = 256
 # Requests cost less than frames where many are answered together, and one connection has one under way.
 REQUESTS_A_CYCLE_MAX: Final = 128
-# What a request costs of these that has a task of its own: several times as long as one on the fast path, and
-# all those tasks run in the next cycle, however long that takes.
+# A request with a task of its own counts as this many: it takes several times as long as one on the fast
+# path, and all such tasks run in the next cycle, however long that takes.
 TASK_COST: Final = 4
 # Subscriptions of one caller that are being opened. Each reads its streams, and waits for as long as their
 # server is out of reach: they have a limit of their own, so that frames do not wait behind them.
@@ -95,8 +95,10 @@ class Flow:
             self._queue.add(self)
 
     def open(self, begin: Callable[[], None]) -> Callable[[], object]:
-        """Call back to open a subscription, as soon as few enough others are being opened; it is one of them
-        until `end_opening`. What is returned withdraws a subscription that still waits.
+        """Call `begin` as soon as fewer than `OPENING_MAX` subscriptions are being opened.
+
+        This one counts until `end_opening`. Calling what is returned withdraws a subscription that still
+        waits.
         """
         self._to_open[begin] = None
         self._open_some()

@@ -1,4 +1,4 @@
-"""The gateways beside this one over the same backend: consumers, tickets and changes of tokens are of all.
+"""The other gateways of the same backend: they share consumers, tickets and changes of tokens.
 
 Knows: how a ticket is kept for the others. Must never know: the backend's commands, routes.
 """
@@ -25,7 +25,7 @@ class OtherGateways:
         self.watch_tokens: Final = gateways.watch_metadata
 
     async def join(self) -> None:
-        """Hear what the others say; returns when the backend has answered."""
+        """Receive the messages of the others; returns when the backend has answered."""
         await self._gateways.join(self.leases.receive)
 
     async def keep(self, ticket: str, principal: Principal, origin: str) -> None:
@@ -35,7 +35,7 @@ class OtherGateways:
 
     async def redeem(self, ticket: str, origin: str) -> Principal | None:
         """Whose ticket it is, as `Tickets.redeem`. Raises EngineError."""
-        # It counts for this gateway no more, if it is from here.
+        # One that was made here is used up here as well.
         self._tickets.redeem(ticket, origin)
         kept = await self._gateways.take(_name(ticket))
         if kept is None:
@@ -45,5 +45,5 @@ class OtherGateways:
 
 
 def _name(ticket: str) -> str:
-    """A name that is of no use to those who see it."""
+    """A name from which the ticket cannot be found."""
     return f"ticket/{sha256(ticket.encode()).hexdigest()}"

@@ -32,7 +32,7 @@ Say = Callable[[bytes], Awaitable[int]]
 
 
 class _Takeover:
-    """A lease whose message is on its way, or whose answers are. `done` once no reader is left elsewhere."""
+    """A lease that waits for the other gateways' answers. `done` once no reader is left elsewhere."""
 
     def __init__(self, before: ConsumerLease | None) -> None:
         self.done: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()

@@ -2,7 +2,7 @@
 
 Knows: who waits for a turn, in which order, how long a cycle has lasted. Must never know: what the work is.
 
-Without it, the pieces of all requests of a caller run in the same cycle, and everybody waits for all of them.
+Without it, the pieces of all requests of a caller run in the same cycle, and all other callers wait for them.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-# Of one cycle, since the first look: more than a piece of work takes, and less than anybody notices.
+# Of one cycle, since the first look: more than a piece of work takes, and too short to be noticed.
 _CYCLE_S_MAX: Final = 0.005
 
 

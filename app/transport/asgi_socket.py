@@ -1,8 +1,8 @@
-"""One WebSocket on any ASGI server, where it is not `weir serve` that runs the application.
+"""One WebSocket on any ASGI server, for `uvicorn app.main:app` and others.
 
 Knows: ASGI's messages for WebSockets, how a frame is laid out. Must never know: what a frame means.
 
-It sees less of the socket than `websocket_connection`: a frame counts as sent once `send` has returned.
+It knows less about the socket than `websocket_connection`: a frame counts as sent once `send` has returned.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from app.gateway import Receive
 from app.http.responses import Send
 from app.transport.websocket_connection import NEVER_SENT, Listener
 
-# Above this much waiting to leave, nothing should join it.
+# Bytes that wait to be sent; with more, the socket is `full`.
 _WAITING_BYTES_MAX: Final = 64 << 10
 
 
@@ -35,16 +35,16 @@ class AsgiSocket:
 
     @property
     def paused(self) -> bool:
-        """Whether anything waits to leave, or nothing more will."""
+        """Whether data waits to be sent, or the socket has ended."""
         return bool(self._waiting) or self._is_over
 
     @property
     def full(self) -> bool:
-        """Whether so much waits to leave that nothing should join it, or nothing more will leave."""
+        """Whether too much data waits to be sent, or the socket has ended."""
         return self._is_over or self._written_bytes - self.sent_bytes > _WAITING_BYTES_MAX
 
     def write_frame(self, data: bytes) -> int:
-        """Write a whole frame; how many bytes were written by then, `NEVER_SENT` behind the end."""
+        """Write a whole frame. Returns the number of bytes written so far, `NEVER_SENT` after the end."""
         if self._is_over:
             return NEVER_SENT
         self._waiting.append(data)
@@ -53,21 +53,21 @@ class AsgiSocket:
         return self._written_bytes
 
     def hold(self, *, held: bool) -> None:
-        """Read no more for the time being, or again."""
+        """Pause or resume reading."""
         if held:
             self._may_read.clear()
         else:
             self._may_read.set()
 
     def close_with(self, code: int, reason: str) -> None:
-        """Say why and close, once what was written before has left."""
+        """Send a close frame after everything that was written before, and close."""
         if not self._is_over:
             self._is_over = True
             self._close = code, reason
             self._due.set()
 
     async def serve(self, listener: Listener) -> None:
-        """Carry messages both ways until either side has closed."""
+        """Carry messages in both directions until either side has closed."""
         sending = asyncio.create_task(self._send_all(listener))
         reading = asyncio.create_task(self._read_all(listener))
         try:
@@ -106,5 +106,5 @@ class AsgiSocket:
 
 
 def _payload(frame: bytes) -> bytes:
-    """The text of a frame, see RFC 6455, 5.2: its length is in one byte, or in two or eight behind that."""
+    """The text of a frame, see RFC 6455, 5.2: its length takes one, three or nine bytes."""
     return frame[{126: 4, 127: 10}.get(frame[1], 2) :]

@@ -1,6 +1,6 @@
-"""Single entries published by many connections within one cycle of the loop become one command a stream.
+"""Joins single entries of many connections, published within one loop cycle: one command a stream.
 
-Knows: how such entries are read together, stored together and answered one by one.
+Knows: how such entries are parsed together, stored together and answered one by one.
 Must never know: how bytes arrive and leave.
 
 This is the one operation that the fast path answers by itself, see docs/decisions/coalesced-publishes.md: the
@@ -27,7 +27,7 @@ from engine.replies import Added
 
 _ENTRY: Final = b'{"fields":{'
 _LINES: Final = MediaType(NDJSON, NDJSON)
-# What is read and stored at once, and one request more. Larger entries gain nothing by it.
+# Bytes that are parsed and stored at once, except for the last request. Larger entries would gain nothing.
 _BYTES_MAX: Final = 256 << 10
 _ENTRY_BYTES_MAX: Final = 16 << 10
 
@@ -55,9 +55,11 @@ class PendingPublish(Protocol):
 
 
 class PublishCoalescer:
-    """What a body says is not known before they are read together, so only those get here that begin as an
-    entry does, on one line. Should one of them be anything else than a plain entry, or should the command be
-    refused, which changes nothing, each is served by its route.
+    """Collects the publishes of one loop cycle, and runs them together.
+
+    Bodies are parsed together, at the end of the cycle. Only a body of one line that begins as an entry does
+    is collected. If one turns out to be anything else than a plain entry, or if the command is refused (which
+    changes nothing), each request is served by its route.
     """
 
     def __init__(self, gateway: Gateway) -> None:
@@ -66,7 +68,7 @@ class PublishCoalescer:
         self._bytes = 0
 
     def add(self, pending: PendingPublish, stream: str) -> bool:
-        """Publish it with others. False, with nothing done, if it has to be served alone."""
+        """Publish it with others. Returns False, and does nothing, if it must be served alone."""
         body = pending.body
         if not body.startswith(_ENTRY) or b"\n" in body or len(body) > _ENTRY_BYTES_MAX:
             return False
@@ -99,7 +101,7 @@ class PublishCoalescer:
                 one.finish(refuse(as_refusal(error, one.request_id), one.request_id))
 
     def _read(self, pending: Sequence[PendingPublish]) -> ParsedEntries | None:
-        """All bodies as the lines of one; None unless each is one entry without an ID."""
+        """Parse all bodies as the lines of one; None unless each is one entry without an ID."""
         lines = b"\n".join([one.body for one in pending])
         try:
             published = entry_bodies.read(lines, _LINES, self._gateway.entry_limits)

@@ -1,10 +1,10 @@
-"""Logs when the process has no file descriptors left: the event loop itself does not report it.
+"""Logs when the process has no file descriptors left; the event loop does not report it.
 
-Knows: a new descriptor has the lowest free number, so the highest number means that none is left.
+Knows: a new descriptor gets the lowest free number, so the highest number means that none is left.
 Must never know: what a connection is for.
 
-libuv, under uvloop, closes what it cannot accept without a word: clients see a connection that ends at once,
-and the log would say nothing.
+Without descriptors, libuv (under uvloop) closes new connections silently: clients see them end at once, and
+the log would not say why.
 """
 
 import resource
@@ -16,13 +16,13 @@ _AGAIN_S: Final = 60.0
 
 
 class Descriptors:
-    """One for each process. Logs at most once a minute, however many connections come."""
+    """One for each process. Logs at most once a minute."""
 
     def __init__(self) -> None:
         self._quiet_until_s = 0.0
 
     def are_used_up(self, now_s: float) -> bool:
-        """Whether the last one was in use within a minute."""
+        """Whether the last descriptor was in use within the last minute."""
         return now_s < self._quiet_until_s
 
     def taken(self, number: int, now_s: float) -> None:

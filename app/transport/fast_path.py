@@ -1,14 +1,14 @@
 """The fast path: plain requests are answered where their bytes arrive, by the endpoints of their routes.
 
-Knows: when a connection is between two requests, how an answer becomes one write, who calls, and that a
-request of a caller with many connections begins in its connection's turn, on either way.
-Must never know: what an operation does; it knows none by its name.
+Knows: when a connection is between two requests, how an answer becomes one write, who the caller is, and that
+a request of a caller with many connections begins in its connection's turn, on either way.
+Must never know: what an operation does. It knows no operation by name.
 
     bytes ─► plain, whole, in turn? ─ yes ─► a single entry ─► with those of other connections ─┐
                  │ no                └─────► its endpoint (`inline`) ───────────────────────────┴─► one write
                  └► untouched to the parser, then task, scope, middleware: the ordinary way
 
-Tests that compare both ways byte by byte (tests/app/test_fast_path.py) hold them together.
+The tests in tests/app/test_fast_path.py compare the answers of both ways byte by byte.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from app.transport.http_connection import HttpConnection, Limits, status_line
 from app.transport.inline import InlineHandler, InlineRequest
 from app.transport.plain_requests import Head, PlainRequest, PlainRequests
 
-# What one client may send ahead of its answers before reading from it is paused.
+# Bytes that one client may send ahead of its answers before reading is paused.
 _AHEAD_BYTES_MAX: Final = 64 << 10
-# Requests that one connection has served before others have their turn.
+# Requests that are served on one connection before others have their turn.
 _AT_ONCE_MAX: Final = 16
 # Large bodies are not copied behind their heads.
 _JOINED_BYTES_MAX: Final = 16 << 10
@@ -76,7 +76,7 @@ class FastPath:
         self._defaults: object = None
 
     def start(self, status: int, defaults: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """How an answer begins: its status and the server's headers."""
+        """The beginning of an answer: its status and the server's headers."""
         if defaults is not self._defaults:
             self._defaults, self._starts = defaults, {}
         if status not in self._starts:
@@ -115,7 +115,7 @@ class PendingRequest:
         self.connection.loop.call_soon(callback)
 
     def take(self, limiter: RateLimiter, principal: Principal) -> bool:
-        """Count it against its caller's rate; whether that leaves room for it."""
+        """Count it against its caller's rate. Returns whether it is within the rate."""
         self.meter = limiter.meter(principal, client_address({"client": self.client}))
         try:
             if self.meter is not None:
@@ -126,7 +126,7 @@ class PendingRequest:
         return True
 
     def give_back(self) -> None:
-        """Give back what was counted: its route counts it again."""
+        """Undo the count: its route counts it again."""
         if self.meter is not None:
             self.meter.give_back()
             self.meter = None
@@ -139,7 +139,9 @@ class PendingRequest:
         return _lines(self.meter.headers())
 
     def begin(self) -> bool:
-        """Serve it by its route's endpoint. False, with nothing done, if that has to be the ordinary way."""
+        """Serve it by its route's endpoint. Returns False, and does nothing, if only the ordinary way can
+        serve it.
+        """
         gateway = self.connection.shared.gateway
         if gateway.phase is not Phase.READY:
             return False
@@ -160,7 +162,7 @@ class PendingRequest:
         return has_begun
 
     def serve(self) -> None:
-        """Serve it by its route, one way or the other."""
+        """Serve it by its route, on either way."""
         self.give_back()
         if not self.begin():
             self.connection.hand_to_parser(self)
@@ -213,7 +215,7 @@ class FastPathConnection(HttpConnection):
         self._head: Head | None = None
 
     async def receive(self) -> MutableMapping[str, Any]:
-        """Wait until the client has left: its request is here as a whole."""
+        """Wait until the client has left: its whole request has arrived."""
         if not self._is_lost:
             self._gone = self.loop.create_future()
             await self._gone
@@ -230,7 +232,7 @@ class FastPathConnection(HttpConnection):
             super().data_received(rest)
 
     def _serve(self, data: bytes) -> bytes:
-        """Serve plain requests. Returns what the parser is to take now."""
+        """Serve plain requests. Returns the bytes that are for the parser."""
         at = 0
         for number in range(_AT_ONCE_MAX):
             if number and not self.shared.gateway.cycle.has_time():
@@ -277,8 +279,10 @@ class FastPathConnection(HttpConnection):
         return False
 
     def begin_parsed(self, scope: Mapping[str, Any], begin: Callable[[], None]) -> None:
-        """Begin what the parser has read in the connection's turn. Its caller is its address: its token is
-        not known yet. A request that had its turn in front of the parser keeps it.
+        """Begin a request that the parser has read, in the connection's turn.
+
+        Its caller is its address, since its token is not known yet. A request that had its turn in front of
+        the parser keeps it.
         """
         if not self._turn.has_turn:
             self._head = None
@@ -293,7 +297,7 @@ class FastPathConnection(HttpConnection):
             self._turn.leave()
             self.resume_reading()
         elif self.is_upgraded:
-            # What comes now is for the protocol that takes over.
+            # Further bytes are for the protocol that takes over.
             self.pause_reading()
         if may_go_on:
             begin()
@@ -308,12 +312,12 @@ class FastPathConnection(HttpConnection):
             elif not self.transport.is_closing():
                 self._begin_in_turn(begin)
         except Exception:
-            # As the loop does where this happens in `data_received`.
+            # As the loop does when `data_received` raises.
             self.transport.abort()
             raise
 
     def client_of(self, head: Head) -> Client | None:
-        """The address of a request's client: the peer's, or what a trusted proxy says."""
+        """The address of a request's client: the peer's, or the one that a trusted proxy has sent."""
         proxies, forwarded = self.shared.proxies, head.headers.get(FORWARDED_FOR)
         return (
             self.client if proxies is None or forwarded is None else proxies.find(self.client, (forwarded,))
@@ -336,9 +340,9 @@ class FastPathConnection(HttpConnection):
         return False
 
     def _may_publish(self, pending: PendingRequest, stream: str) -> bool:
-        """Whether the caller is known to have the right to publish under this name, without quotas and within
-        its rate.
-        Otherwise its route decides.
+        """Whether the caller may publish under this name, has no quotas, and is within its rate.
+
+        Otherwise the route decides.
         """
         gateway, request = self.shared.gateway, pending.request
         policy, limiter = gateway.policy, gateway.rate_limiter
@@ -359,7 +363,7 @@ class FastPathConnection(HttpConnection):
         return pending.take(limiter, principal)
 
     def hand_to_parser(self, pending: PendingRequest) -> None:
-        """Serve a request that was taken, and not begun, the ordinary way."""
+        """Serve a request, that has not begun, the ordinary way."""
         self._answering = None
         if not self.transport.is_closing():
             self._turn.has_turn = True
@@ -370,11 +374,11 @@ class FastPathConnection(HttpConnection):
 
     @property
     def _is_last(self) -> bool:
-        """Whether the answer that is due is the connection's last one: the server or the gateway stops."""
+        """Whether the next answer is the connection's last one: the server or the gateway stops."""
         return self._leaving or self.shared.gateway.phase is Phase.DRAINING
 
     def finish(self, response: Response) -> None:
-        """Send the answer that is due; a large one in the coding that its client accepts."""
+        """Send the answer to the pending request; a large one is compressed if its client accepts that."""
         pending = self._answering
         assert pending is not None, "an exchange ends once"
         if len(response.body) >= codings.CODED_BYTES_MIN and codings.gains(response.raw_headers):
@@ -404,7 +408,7 @@ class FastPathConnection(HttpConnection):
         self._ended(pending, response.status_code, len(response.body), code)
 
     def finish_entry(self, pending: PendingRequest, location: bytes, entry_id: bytes) -> None:
-        """Send what the route would say of a single entry that is stored."""
+        """Send the answer of the route for a single entry that is stored."""
         content = b'{"id":"%b","duplicate":false}' % entry_id
         if not self.transport.is_closing():
             self.transport.write(
@@ -505,8 +509,9 @@ class FastPathConnection(HttpConnection):
     # --- the connection's life ------------------------------------------------------------------------------
 
     def _idle_over(self) -> None:
-        """Close what has been idle for long enough. There is one timer for many answers: it looks again where
-        some came meanwhile.
+        """Close a connection that was idle for long enough.
+
+        One timer serves many answers: if there were some meanwhile, it is set again.
         """
         self._idle = None
         if self.transport.is_closing() or self.is_timed_by_parser:

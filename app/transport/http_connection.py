@@ -1,13 +1,14 @@
-"""A guard in front of uvicorn's HTTP: what is bounded before there is a request.
+"""A guard in front of uvicorn's HTTP protocol: limits that apply before there is a request.
 
-Knows: bytes of a request's head, the time it may take to arrive, how long a peer may take nothing of its
-answer; and reports to the code that answers whether the client is still there.
-Must never know: ASGI, routes, what a refusal looks like. It leans on private parts of the very version of
-uvicorn that is pinned; the tests of slow and oversized requests are its alarm.
+Knows: bytes of a request's head, the time it may take to arrive, how long a peer may stop reading its answer,
+and whether the client is still connected.
+Must never know: ASGI, routes, what a refusal looks like.
+
+It uses private attributes of the pinned version of uvicorn; the tests of slow and oversized requests fail if
+those change.
 
 Measured without it (uvicorn 0.54): httptools takes heads of 200 MB; a silent peer, half a head, half a body
-and a
-reader that never reads stay for ever.
+and a reader that never reads stay connected for ever.
 """
 
 import asyncio
@@ -25,9 +26,9 @@ from app.errors import RefusalError
 from app.http.responses import GONE_EXTENSION, Response
 from app.transport.descriptors import Descriptors
 
-# Makes the answer of a refusal: its request ID is in the log.
+# Makes the answer to a refused request; its request ID is in the log.
 Refuse = Callable[[RefusalError], Response]
-# Where a request may be meant: a path, everything, or a whole URL, whose place has to be the Host's.
+# Forms of a target: a path, `*`, or a whole URL, whose host has to be that of the Host header.
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | re.DOTALL)
 
 # What a head has besides its method, its path and its headers.
@@ -35,7 +36,7 @@ _LINE_BYTES: Final = len("  HTTP/1.1\r\n\r\n")
 # At a stop a peer has this long to answer TLS's goodbye; idle clients do not look for it.
 _GOODBYE_S_MAX: Final = 1.0
 
-# Of the whole process, as they are.
+# Those of the whole process.
 DESCRIPTORS: Final = Descriptors()
 
 
@@ -50,7 +51,7 @@ class _HeadTooLargeError(Exception):
 
 
 class _AmbiguousError(Exception):
-    """The same, for a head that somebody in front of the gateway may have read in another way."""
+    """Also raised inside the parser: a proxy may have read this head in another way."""
 
 
 class Limits(NamedTuple):
@@ -62,7 +63,7 @@ class Limits(NamedTuple):
 
 
 class _FlowControl(FlowControl):
-    """Reads no more while anything waits that was read: uvicorn would, for the body of each request."""
+    """Pauses reading while received data waits; uvicorn would resume it for the body of each request."""
 
     def __init__(self, transport: asyncio.Transport, is_behind: Callable[[], bool]) -> None:
         super().__init__(transport)
@@ -74,7 +75,7 @@ class _FlowControl(FlowControl):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection. Subclassed with the limits in force, see `guarded`."""
+    """One connection. Subclassed with its limits, see `guarded`."""
 
     limits: Limits
     # A plain function: `guarded` keeps it from becoming a method.
@@ -84,7 +85,7 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         # None without TLS, or where the client has shown none.
         self.client_certificate: ClientCertificate | None = None
-        # Nothing that comes is looked at any more; what was asked before is still answered.
+        # Further bytes are ignored; earlier requests are still answered.
         self._refused = False
         # Of a head that is not over: what came of it, and what the parser has made of it.
         self._head_bytes = 0
@@ -114,7 +115,7 @@ class HttpConnection(HttpToolsProtocol):
             # In the state of its requests and of its WebSocket.
             self.app_state = {**self.app_state, CERTIFICATE_STATE: self.client_certificate}
         DESCRIPTORS.taken(transport.get_extra_info("socket").fileno(), self.loop.time())
-        # A peer that says nothing at all has the time of a request.
+        # A peer that sends nothing has the time of a request.
         self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -134,7 +135,7 @@ class HttpConnection(HttpToolsProtocol):
             self._parse_slices(data)
 
     def _parse_slices(self, data: bytes) -> None:
-        """Parse until several requests have begun; the rest when they are answered, and others had a turn."""
+        """Parse until several requests have begun; parse on once they are answered and others had a turn."""
         has_several = False
         while data and not has_several:
             piece, data = data[: self._slice_bytes], data[self._slice_bytes :]
@@ -275,12 +276,12 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def is_upgraded(self) -> bool:
-        """Whether what came was a handshake: what follows is no HTTP."""
+        """Whether a handshake has arrived: the bytes after it are not HTTP."""
         return self._upgraded
 
     @property
     def is_between_requests(self) -> bool:
-        """Whether what comes next begins a request, and its answer can be written at once."""
+        """Whether the next bytes begin a request, and its answer can be written at once."""
         cycle: RequestResponseCycle | None = self.cycle
         return (
             self._complete
@@ -292,12 +293,12 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def is_behind(self) -> bool:
-        """Whether requests wait for the answers of those before them: what comes joins them."""
+        """Whether requests wait until those before them are answered: new ones wait behind them."""
         return bool(self.pipeline or self._backlog)
 
     @property
     def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """The server's headers; another list each second."""
+        """The server's headers; a new list each second."""
         return self.server_state.default_headers
 
     @property
@@ -311,19 +312,19 @@ class HttpConnection(HttpToolsProtocol):
         return self.timeout_keep_alive_task is not None
 
     def request_taken(self) -> None:
-        """A request is here as a whole, and waits in front of the parser for its turn or its answer."""
+        """Note that a whole request waits in front of the parser, for its turn or its answer."""
         self._unset_keepalive_if_required()
         self._end_deadline()
 
     def request_arrives(self) -> None:
-        """A head is here, its body has the time of a request."""
+        """Note that a head has arrived: its body has the time of a request."""
         self._unset_keepalive_if_required()
         self._complete = False
         if self._deadline is None:
             self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
 
     def request_arrived(self) -> None:
-        """The body is here too."""
+        """Note that the body has arrived too."""
         self._complete = True
 
     def count_answer(self) -> None:
@@ -331,11 +332,11 @@ class HttpConnection(HttpToolsProtocol):
         self.server_state.total_requests += 1
 
     def pause_reading(self) -> None:
-        """Take no more bytes from the peer."""
+        """Stop reading from the peer."""
         self.flow.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
+        """Read again."""
         self.flow.resume_reading()
 
     # --- limits ---------------------------------------------------------------------------------------------
@@ -356,8 +357,10 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse("request_timeout", f"a request arrives within {self.limits.request_s_max} seconds")
 
     def _refuse(self, code: str, detail: str) -> None:
-        """Say why, where no answer has begun, and close. Where requests before this one are still to be
-        answered, that would be taken for the answer of the first: they are answered, then it ends.
+        """Answer with the reason if no answer has begun, and close.
+
+        If earlier requests still wait for their answers, the refusal would be taken for the first of those:
+        they are answered, and then the connection closes without it.
         """
         if self._refused or self.transport.is_closing():
             return
@@ -386,7 +389,9 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def _is_ambiguous(version: str, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether a head that the parser takes can be read in two ways: its body's length, what it asks for."""
+    """Whether the length of the body or the target can be read in two ways, though the parser accepts the
+    head.
+    """
     codings = [value for name, value in headers if name == b"transfer-encoding"]
     if version not in ("1.0", "1.1") or (codings and (version == "1.0" or len(codings) > 1)):
         return True

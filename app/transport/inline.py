@@ -1,11 +1,11 @@
-"""A handler without a task: it runs when its request is there, and again whenever the engine has answered.
+"""Runs a handler without a task: when its request has arrived, and again whenever the engine has answered.
 
-Knows: that a handler whose body is in hand awaits the engine, and little else.
+Knows: that a handler with its whole body awaits the engine, and little else.
 Must never know: what a handler does, bytes.
 
-A group's read that waits goes on in a task, which knows from `receive` when its client leaves. Should a
-handler want to wait for anything else before it has run a command, nothing has been done: it is dropped, and
-its request is served the ordinary way. So no command runs twice.
+A waiting read of a group goes on in a task, which learns from `receive` when its client leaves. If a handler
+awaits anything else before it has run a command, it has done nothing yet: it is dropped, and its request is
+served the ordinary way. So no command runs twice.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class _Turn:
 
 
 class _Elsewhere:
-    """What a handler awaits that cannot be had here."""
+    """A handler awaits something that only the ordinary way has."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class _Elsewhere:
 
 
 class _Task:
-    """What a handler awaits that goes on in a task."""
+    """A handler awaits something that a task can wait for."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class _Task:
 
 
 class _Awaited:
-    """What a handler has yielded to be awaited."""
+    """What a handler has yielded."""
 
     __slots__ = ("wanted",)
 
@@ -69,7 +69,7 @@ class _Awaited:
 
 
 class InlineRequest(Request):
-    """A request whose body is in hand. `InlineHandler` runs its handler.
+    """A request whose whole body has arrived. `InlineHandler` runs its handler.
 
     `receive` waits until its client has left.
     """
@@ -132,9 +132,10 @@ class InlineRequest(Request):
 
 
 class InlineHandler:
-    """A handler at work: each turn that it wants is submitted, until there is an answer for `done`. Should it
-    wait for anything else once it has run something, a task runs the rest: one of `tasks`, for which a server
-    that stops waits.
+    """A running handler. Each turn that it awaits is submitted, until `done` gets its answer.
+
+    If it awaits anything else after it has run something, a task runs the rest: one of `tasks`, which a
+    stopping server waits for.
     """
 
     __slots__ = ("_done", "_handler", "_replies", "_submitting", "_tasks")
@@ -156,7 +157,7 @@ class InlineHandler:
         try:
             wanted = self._handler.send(None)
         except StopIteration as ended:
-            # An answer that is made while it is sent needs somebody to send it.
+            # An answer that is made while it is sent needs a task that sends it.
             plain = type(ended.value) is Response
             if plain:
                 self._done(ended.value)

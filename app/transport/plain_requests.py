@@ -1,10 +1,10 @@
-"""Requests in a few well-known forms, read without a parser.
+"""Reads requests of a few well-known forms without a parser.
 
-Knows: which request lines and headers are plain, and what was read before.
+Knows: which request lines and headers are plain, and those that were read before.
 Must never know: connections, answers, what an operation does.
 
-A request is plain if nothing in front of the routes looks at its headers beyond what is checked here. A head
-that was read before means what it meant then, so most are looked up, not read.
+A request is plain if nothing in front of the routes uses its headers, beyond what is checked here. Equal
+heads mean the same, so most are looked up, not read.
 """
 
 import re
@@ -49,7 +49,7 @@ _ASKING: Final = frozenset({b"idempotency-key", b"if-match", b"prefer"})
 
 
 class Target(NamedTuple):
-    """What a request's line asks for. `path` is as it came."""
+    """The target of a request. `path` is as it was sent."""
 
     route: Operation
     names: Mapping[str, str]
@@ -65,9 +65,9 @@ class Head(NamedTuple):
 
 
 class PlainRequest(NamedTuple):
-    """A plain request: counted from its beginning, its body stands in [`body_at`, `end`).
+    """A plain request; its body is at [`body_at`, `end`), counted from its beginning.
 
-    `stream` is where it publishes JSON and asks for nothing else, None for any other request.
+    `stream` is set if it publishes JSON with no options, None for any other request.
     """
 
     target: Target

@@ -1,4 +1,4 @@
-"""Notifications to systemd: ready, reloading, stopping, and a watchdog that an event loop which hangs misses.
+"""Notifications to systemd: ready, reloading, stopping, and a watchdog that a hanging event loop misses.
 
 Knows: the datagrams of sd_notify(3), the variables that name their socket and the watchdog's time.
 Must never know: when the gateway is ready, what is reloaded.
@@ -14,7 +14,7 @@ from app import logs
 
 
 class Systemd:
-    """What started this process, where that asked for notifications; otherwise nothing is sent."""
+    """The service manager that started this process. Nothing is sent if it did not ask for notifications."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Take `NOTIFY_SOCKET`, a path or `@` and an abstract name; and `WATCHDOG_USEC`, if it is for this
@@ -30,11 +30,11 @@ class Systemd:
 
     @property
     def is_there(self) -> bool:
-        """Whether notifications are asked for."""
+        """Whether notifications were asked for."""
         return bool(self._address)
 
     def start(self) -> None:
-        """Show from now on that the running event loop runs."""
+        """Show from now on that the event loop runs."""
         if self.is_there and self.alive_every_s:
             self.alive()
             self._timer = asyncio.get_running_loop().call_later(self.alive_every_s, self.start)
@@ -50,7 +50,7 @@ class Systemd:
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """A reload, from its begin to its end; nothing is sent of one before the start is complete."""
+        """Notify from the beginning of a reload to its end. Before the start is complete, nothing is sent."""
         if self._is_ready:
             self._send("RELOADING=1")
         try:
@@ -65,7 +65,7 @@ class Systemd:
         self._send("STOPPING=1")
 
     def close(self) -> None:
-        """Show no longer that the event loop runs."""
+        """Stop showing that the event loop runs."""
         if self._timer is not None:
             self._timer.cancel()
 

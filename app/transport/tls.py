@@ -11,9 +11,9 @@ from app.settings import Settings, SettingsError
 
 
 class ServerContext(ssl.SSLContext):
-    """What listeners hold: every new connection gets the files as they were last read.
+    """The context of listeners. A new connection gets the files that were read last.
 
-    A context of `ssl` only ever trusts more authorities, so reading again makes another one.
+    A context of `ssl` can only add authorities, so each reading makes a new one.
     """
 
     _current: ssl.SSLContext
@@ -30,7 +30,7 @@ class ServerContext(ssl.SSLContext):
         return self._current.wrap_bio(*arguments, **named)
 
     def reload(self, settings: Settings) -> bool:
-        """Read the files again, for connections that come from now on. Broken ones change nothing.
+        """Read the files again, for new connections. Broken files change nothing.
 
         Returns whether they could be read.
         """
@@ -76,7 +76,7 @@ def _read(settings: Settings) -> ssl.SSLContext:
 def _ask_for_certificates(context: ssl.SSLContext, authorities: str) -> None:
     """Verify the certificate of a client that has one; the others need a token."""
     context.verify_mode = ssl.CERT_OPTIONAL
-    # A session that is resumed would keep a certificate of an authority that is trusted no more.
+    # A resumed session would keep a certificate whose authority is no longer trusted.
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
     try:

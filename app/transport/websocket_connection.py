@@ -1,12 +1,14 @@
-"""A guard around uvicorn's WebSocket: what one connection may cost, and what of its bytes has left.
+"""A guard around uvicorn's WebSocket: limits of one connection, and how many of its bytes were sent.
 
-Knows: frames of RFC 6455 that arrive, the bytes that wait to leave, how long a peer may take none of them.
-Must never know: what a message means. It leans on private parts of the very version of uvicorn that is
-pinned; the tests of floods and stalled readers are its alarm.
+Knows: frames of RFC 6455 that arrive, the bytes that wait to be sent, how long a peer may stop reading.
+Must never know: what a message means.
+
+It uses private attributes of the pinned version of uvicorn; the tests of floods and stalled readers fail if
+those change.
 
 Measured without it (uvicorn 0.54): a flood of empty fragments or of pings makes others wait for seconds,
-since all that was received is parsed at once and each pong is written even if the client does not
-read; a reader that stalls is never closed, pings and their timeout included.
+since all that was received is parsed at once and each pong is written even if the client does not read; a
+reader that stalls is never closed, in spite of pings and their timeout.
 """
 
 import asyncio
@@ -28,17 +30,17 @@ _AT_EOF: Final = StreamReader.at_eof.__code__
 
 # Parsing a frame takes about ten microseconds; this many bytes hold at most 700 of the smallest frames.
 _SLICE_BYTES_MIN: Final = 4 << 10
-# Of large frames more is taken at once.
+# Of large frames, more bytes are parsed at once.
 _SLICE_BYTES_MAX: Final = 64 << 10
 _FEW_FRAMES: Final = 8
 # Pings, pongs and fragments, which cost and carry nothing or little: at once, and a second in the long run.
 _SMALL_FRAMES_MAX: Final = 1_000
 _SMALL_FRAMES_A_S: Final = 500
-# What the operating system holds of what is sent, twice that in the end.
+# The send buffer of the operating system, which doubles this value.
 _SEND_BUFFER_BYTES: Final = 256 << 10
-# Entries that would wait behind so much go back instead: they were asked for before it came to wait.
+# With more bytes waiting, entries are given back: they were requested before so much waited.
 _WAITING_BYTES_MAX: Final = 1 << 20
-# A peer has this long to answer a close, or to take what is before it.
+# Seconds in which a peer answers a close frame, or reads what was sent before it.
 _CLOSE_S_MAX: Final = 2.5
 # Slightly longer than the stall limit, so that the peer still gets the reason of the close.
 _SYSTEM_LATER_MS: Final = 4_000
@@ -48,12 +50,12 @@ _decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 SLOW_READER_CLOSE: Final = 4004
 FLOOD_CLOSE: Final = 4005
-# The position of a frame that is never written: beyond every position of a connection.
+# The position of a frame that is never written: greater than every position of a connection.
 NEVER_SENT: Final = 1 << 62
 
 
 class Listener(Protocol):
-    """Who hears of what arrives. Everything is called from the event loop, nothing may wait."""
+    """Gets what arrives. Its methods are called from the event loop and must not block."""
 
     def received(self, text: bytes) -> None:
         """A text message."""
@@ -64,7 +66,7 @@ class Listener(Protocol):
         ...
 
     def resumed(self) -> None:
-        """What had waited to leave has left."""
+        """Everything that waited was sent."""
         ...
 
     def lost(self, sent_bytes: int) -> None:
@@ -73,24 +75,24 @@ class Listener(Protocol):
 
 
 class SocketLimits(NamedTuple):
-    """Seconds in which a reader takes what it was sent, and in which a message that has begun arrives."""
+    """Seconds in which a reader takes what it was sent, and in which a message that has begun is complete."""
 
     stall_s_max: float
     message_s_max: float
 
 
 class _Counted:
-    """A transport that counts what is written to it, and in the end lets go of who takes nothing."""
+    """A transport that counts what is written to it, and closes if the peer does not read to the end."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
-        # Asked for several times a frame: `__getattr__` takes 0.6 us.
+        # Used several times a frame: `__getattr__` takes 0.6 us.
         self.is_closing = transport.is_closing
         self.get_write_buffer_size = transport.get_write_buffer_size
         self._loop = loop
         self._given_up: asyncio.TimerHandle | None = None
         self.written_bytes = 0
-        # Frozen when the connection is broken off: what waits is thrown away then, and no longer counted.
+        # Set when the connection is aborted: waiting bytes are dropped, and no longer counted.
         self.sent_in_the_end: int | None = None
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of a transport
@@ -98,7 +100,7 @@ class _Counted:
 
     @property
     def sent_bytes(self) -> int:
-        """What the operating system has taken."""
+        """Bytes that the operating system has accepted."""
         return self.written_bytes - self.get_write_buffer_size()
 
     def write(self, written: bytes) -> None:
@@ -106,7 +108,7 @@ class _Counted:
         self._transport.write(written)
 
     def close(self) -> None:
-        """Close once everything has left, or after a while."""
+        """Close once everything was sent, or after a while."""
         self._transport.close()
         if self._given_up is None and self.sent_in_the_end is None:
             self._given_up = self._loop.call_later(_CLOSE_S_MAX, self.abort)
@@ -117,7 +119,7 @@ class _Counted:
         self._transport.abort()
 
     def freeze(self, sent_bytes: int) -> None:
-        """Nothing more will be sent."""
+        """Note that nothing more will be sent."""
         if self.sent_in_the_end is None:
             self.sent_in_the_end = sent_bytes
         if self._given_up is not None:
@@ -125,9 +127,9 @@ class _Counted:
 
 
 class WebSocketConnection(WebSocketsSansIOProtocol):
-    """One connection. Subclassed with the limits in force, see `guarded_socket`.
+    """One connection. Subclassed with its limits, see `guarded_socket`.
 
-    It never takes in more than it can answer: while anything waits to leave, nothing is read.
+    While data waits to be sent, nothing is read: so it never accepts more than it can answer.
     """
 
     limits: SocketLimits
@@ -140,7 +142,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._backlog = bytearray()
         self._feeding = False
         self._lingering = False
-        # What arrived is no WebSocket: the library has said so already, if not sent it.
+        # The bytes are no WebSocket: the library has made its close frame already, but not sent it.
         self._failed = False
         self._decoder: codecs.IncrementalDecoder | None = None
         self._held = False
@@ -161,32 +163,32 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     # ---- for the listener
 
     def listen(self, listener: Listener) -> None:
-        """From now on messages go there; before, nothing is read."""
+        """Pass messages to this listener from now on; before, nothing is read."""
         self._listener = listener
-        # Some kilobytes of a handshake that is over.
+        # Some kilobytes of the handshake, needed no more.
         del self.request, self.response
         self._read_on()
 
     @property
     def paused(self) -> bool:
-        """Whether anything waits to leave, or nothing more will."""
+        """Whether data waits to be sent, or the socket has ended."""
         return self._has_waiting or self._is_over()
 
     @property
     def full(self) -> bool:
-        """Whether so much waits to leave that nothing should join it, or nothing more will leave."""
+        """Whether too much data waits to be sent, or the socket has ended."""
         if not self._has_waiting:
             return self._is_over()
         return self._is_over() or self._counted.get_write_buffer_size() > _WAITING_BYTES_MAX
 
     @property
     def sent_bytes(self) -> int:
-        """How many of the bytes written the operating system has taken."""
+        """The number of written bytes that the operating system has accepted."""
         return self._counted.sent_bytes
 
     def write_frame(self, data: bytes) -> int:
-        """Write a whole frame; how many bytes were written by then, this frame included: `NEVER_SENT` where
-        a close came before it.
+        """Write a whole frame. Returns the number of bytes written so far, this frame included; `NEVER_SENT`
+        after a close.
         """
         if self._is_over():
             return NEVER_SENT
@@ -194,12 +196,13 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         return self._counted.written_bytes
 
     def _is_over(self) -> bool:
-        """Whether nothing more will be written: either side has closed, and a transport drops it silently."""
+        """Whether further writes are lost: either side has closed, and a transport drops them silently."""
         return self.close_sent or self.disconnected or self.transport.is_closing()
 
     def hold(self, *, held: bool) -> None:
-        """Read no more for the time being, or again: a message that has begun has its whole time from then
-        on. It cannot be lengthened twice, for no other message comes within it.
+        """Pause or resume reading. After a pause, a message that has begun has its whole time again.
+
+        That cannot be used twice to gain time, since no other message comes within a message.
         """
         if self._held and not held and self._message_timer is not None:
             self._message_timer.cancel()
@@ -209,7 +212,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._read_on()
 
     def close_with(self, code: int, reason: str) -> None:
-        """Say why and close, once what was written before has left, or after a while."""
+        """Send a close frame once what was written before was sent, or after a while, and close."""
         if self.close_sent or self._failed or self.disconnected or not self.handshake_complete:
             return
         self.conn.send_close(code, reason)
@@ -301,9 +304,10 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
                     self._feed()
 
     def _take_messages(self, data: bytes | bytearray) -> int:
-        """Take the plain text messages that `data` begins with, without the library: by far most of what
-        arrives is one of them, whole. Returns how many bytes they had. What is left waits while the socket is
-        held, or is for the library: everything from the middle of a frame or of a message on.
+        """Take the plain text messages at the beginning of `data`, without the library. Returns their length.
+
+        Most of what arrives is one of them, whole. The rest waits while the socket is held, or is for the
+        library: everything from the middle of a frame or message on.
         """
         at = 0
         for _ in range(_FEW_FRAMES):
@@ -349,7 +353,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         return self._may_read() and not self._lingering and not self.disconnected
 
     def _feed(self) -> None:
-        """Take messages in, or a slice of what is for the library; the rest after others had their turns."""
+        """Feed messages, or a slice of what is for the library; the rest after others had their turns."""
         if self._takes_in():
             # Until this is over, nothing else feeds the connection.
             self._feeding = True
@@ -369,7 +373,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self._time_message()
 
     def _time_message(self) -> None:
-        """Give a message that has begun its time: it takes up memory until it ends."""
+        """Limit the time of a message that has begun: it uses memory until it ends."""
         is_over = self.close_sent or self._lingering or self.disconnected
         if self._message_timer is None and not is_over and not self._expects_message():
             self._message_timer = self.loop.call_later(
@@ -432,7 +436,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self.handle_cont(frame)
 
     def _affords(self) -> bool:
-        """Count a frame that is no message; close where there are too many."""
+        """Count a frame that is no message; close if there are too many."""
         now = self.loop.time()
         earned = (now - self._counted_at) * _SMALL_FRAMES_A_S
         self._small_frames = min(self._small_frames + earned, _SMALL_FRAMES_MAX) - 1
@@ -460,7 +464,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self._listener.received_binary()
 
     def _is_text(self, frame: Frame) -> bool:
-        """Whether what there is of the message may be UTF-8; if not close, and do not wait for its rest."""
+        """Whether the part of the message that has arrived can be UTF-8. If not, close, and do not wait for
+        the rest.
+        """
         if frame.opcode is not Opcode.CONT:
             self._decoder = None
             if frame.opcode is Opcode.BINARY or (frame.fin and bytes(frame.data).isascii()):
@@ -486,8 +492,8 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._listener.received(text)
 
     def handle_parser_exception(self) -> None:
-        """What arrived is no WebSocket, or too long: the peer gets a close frame, behind the
-        answers to its frames before that.
+        """Handle bytes that are no WebSocket, or too long: the peer gets a close frame, after the answers to
+        its earlier frames.
         """
         ending = b"".join(self.conn.data_to_send())
         self._failed = True
@@ -499,8 +505,8 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Pass over what still comes: closing on unread bytes would take the close frame back. The peer sees
-        the end behind that frame, and may go at once.
+        """Ignore what still arrives: closing with unread bytes could discard the close frame. The peer sees
+        the end after that frame.
         """
         self._lingering = True
         self._backlog.clear()

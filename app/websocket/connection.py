@@ -142,7 +142,7 @@ class Connection:
 
     @_event
     def received(self, text: bytes) -> None:
-        """Handle a text message, in order: one that others came before waits for them."""
+        """Handle a text message, in order: it waits for messages that came before it."""
         if self._texts or self._asking or not self._flow.may_pass():
             self._texts.append(text)
             self._wait_for_turn()
@@ -199,7 +199,7 @@ class Connection:
         self._do(self._session.on_principal(UNSET, missing))
 
     def _enter(self) -> None:
-        """Have the session end with its token."""
+        """Have the session ended when its token ends."""
         principal = self._request.principal
         if self._access is not None:
             self._access.renew(principal)
@@ -377,7 +377,9 @@ class Connection:
         self._go_on(self._session.on_principal(effect.ref, principal))
 
     def _find_tenant(self, principal: Principal) -> Tenant:
-        """The tenant of who has shown a token; what is open is of the one before. Raises `forbidden`."""
+        """The caller's tenant. Raises `forbidden` if an earlier token on this connection was of another
+        one.
+        """
         before = self._request.principal
         if before is not UNAUTHENTICATED and before.prefix != principal.prefix:
             raise RefusalError("forbidden", "the token is of another tenant: open another connection")
@@ -439,7 +441,7 @@ class Connection:
             self._wait_for(key, stream)
 
     def _take_live(self, key: int, stream: str, tail: Subscriber) -> bool:
-        """Write a page at once if nothing else is to do for the subscription; whether that was so."""
+        """Write a page at once, if the subscription has nothing else to do. Returns whether it did so."""
         if self._running or self._link.paused or (room := self._session.tails.live_room(key)) < 1:
             return False
         page = tail.take_live(room, PAGE_BYTES_MAX, partial(self._ready, key, stream))

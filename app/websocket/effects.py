@@ -22,7 +22,7 @@ class Effect(msgspec.Struct, frozen=True):
 class SendFrame(Effect, frozen=True):
     """Write these bytes; they deliver `entry_ids` to the consumer of subscription `key`.
 
-    `code` is that of the refusal that they tell.
+    `code` is the error code, if the frame is an `error`.
     """
 
     data: bytes
@@ -34,7 +34,7 @@ class SendFrame(Effect, frozen=True):
 class Submit(Effect, frozen=True):
     """Run commands in one turn, then call `done(token, replies)`; if `synced`, once they are on disk.
 
-    With a `traceparent` there is one, which publishes as a part of that trace.
+    With a `traceparent` there is one command, a publish that belongs to this trace.
     """
 
     token: int
@@ -44,7 +44,7 @@ class Submit(Effect, frozen=True):
 
 
 class Authenticate(Effect, frozen=True):
-    """Look whose token this is before any further frame, then call `authenticated`."""
+    """Authenticate the token before any further frame, then call `authenticated`."""
 
     ref: Ref
     token: str

@@ -51,8 +51,9 @@ class RefusedFrameError(Exception):
 
 
 def read(text: bytes, depth_max: int) -> Sent:
-    """The frame that `text` is. Raises Malformed for what is no JSON object, Refused for one that is no
-    frame.
+    """Parse a frame.
+
+    Raises MalformedFrameError if `text` is no JSON object, RefusedFrameError if the object is no frame.
     """
     try:
         frame: Sent = _decode(text)

@@ -1,6 +1,6 @@
 """All WebSocket connections of a gateway: which are open, and which of them have consumers.
 
-Knows: when all of them are to hear of something. Must never know: sockets, frames.
+Knows: what concerns all of them, as a stop of the gateway. Must never know: sockets, frames.
 """
 
 import asyncio

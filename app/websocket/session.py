@@ -100,7 +100,7 @@ class Session:
         return effects
 
     def _refuse_rate(self, ref: Ref, refusal: RefusalError) -> Effects:
-        """Refuse a frame beyond the caller's rate; close where the client goes on all the same."""
+        """Refuse a frame beyond the caller's rate; close if the client keeps sending."""
         self._refused_in_a_row += 1
         effects: Effects = [self.table.error(ref, refusal)]
         if self._refused_in_a_row == RATE_REFUSALS_MAX:
@@ -145,7 +145,7 @@ class Session:
         return [answer, *self.table.revoke_forbidden()]
 
     def expiring(self, after_ms: int) -> Effects:
-        """Say that the token ends soon: another one may take its place."""
+        """Send `expiring`: the token ends soon."""
         return [SendFrame(frames.encode(frames.ExpiringFrame(after_ms=after_ms)))]
 
     def end_access(self, end: AccessEnd) -> Effects:

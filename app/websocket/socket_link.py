@@ -32,7 +32,7 @@ class UnsentDeliveries:
         self._frames: list[tuple[int, SendFrame]] = []
 
     def note(self, end: int, sent: SendFrame) -> None:
-        """A frame was written, up to this byte."""
+        """Note a frame that was written, up to this byte."""
         if not self._link.paused:
             self._frames.clear()
         elif sent.entry_ids:

@@ -1,6 +1,6 @@
-"""The engine at work: the only asyncio below the doors.
+"""The engine at work: the only part of it that uses asyncio.
 
-Knows: turns (`engine`), group commit (`writer`), making the log short again (`rewriting`).
+Knows: turns (`engine`), group commit (`writer`), rewriting the log (`rewriting`).
 Must never know: what a command means, where commands come from, what a frame looks like.
 """
 

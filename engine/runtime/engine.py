@@ -1,7 +1,7 @@
-"""The engine at work: the only asyncio below the doors.
+"""The engine at work: runs commands in turns, and lets each answer leave when the log allows it.
 
-Knows: one turn after the other, whom to wake, and that nothing leaves before the log position it depends on
-is safe.
+Knows: one turn after the other, which reads to wake, and that nothing leaves before the log position it
+depends on is safe.
 Must never know: what any command means, where commands come from, frames.
 
     execute() → turn: change state, stage one frame, serve blocked reads → wait for the log → the answer
@@ -98,20 +98,20 @@ class Engine:
         on_progress: Progress = no_progress,
         holder: int | None = None,
     ) -> "Engine":
-        """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks. Calls
-        `on_progress` now and then, in the calling thread. `holder` as in `FileStorage`.
+        """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks.
 
-        Raises what `Log.open` raises, and `LogRefusedError` for frames that make no sense together.
+        Calls `on_progress` now and then, in the calling thread. `holder` as in `FileStorage`. Raises what
+        `Log.open` raises, and `LogRefusedError` for frames that contradict each other.
         """
         storage, log, keyspace = recover(data, caps, on_progress, holder)
         keyspace.floor_ms = log.recovery.floor_ms
         engine = cls(storage, log, keyspace, clock, fsync, growth)
-        # Until everything was read, nothing in the directory was known to be needless.
+        # Which files are needless is known once everything was read.
         engine.set_aside = remove_leftovers(storage, log.manifest)
         return engine
 
     async def start(self) -> None:
-        """Begin the work that time brings: syncs, deadlines, forgetting."""
+        """Begin the periodic work: syncs, deadlines, expiry."""
         self._keyspace.opened_ms = self._clock.wall_ms()
         self._writer.start()
         self._expiry_timer.start()
@@ -125,7 +125,9 @@ class Engine:
         await self.close()
 
     async def close(self) -> None:
-        """End all waits with `draining`, then write, sync and mark the log; after a fault let go of it."""
+        """End all waits with `draining`, then write, sync and mark the log. After a fault, only release
+        it.
+        """
         if self._turns.shut is errors.restarting:
             await self.finish_turns()
             (await self.abandon()).unlock()
@@ -147,20 +149,22 @@ class Engine:
         self._housekeeping.cancel()
 
     def end_waits(self) -> None:
-        """Answer all reads that wait, and those that would from now on, with `draining`. What was served
-        already is answered as usual.
+        """Answer all reads that wait, and later ones that would, with `draining`.
+
+        Reads that were served already are answered as usual.
         """
         self._waits.end_all()
 
     async def rewrite(self) -> Rewritten:
-        """Make the log as short as what is in memory, while everything goes on. Waits for the end of a
-        rewrite that is under way. Raises RewriteFailedError, with nothing lost.
+        """Rewrite the log to what is in memory, while everything goes on.
+
+        Waits for the end of a rewrite that is in progress. Raises RewriteFailedError, with nothing lost.
         """
         return await asyncio.shield(self._rewriter.begin())
 
     @property
     def rewriting(self) -> Rewriter:
-        """Whether the log is being rewritten, and how the last time ended."""
+        """Whether the log is being rewritten, and the result of the last rewrite."""
         return self._rewriter
 
     @property
@@ -186,17 +190,17 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """How many reads are blocked."""
+        """The number of blocked reads."""
         return len(self._waits)
 
     @property
     def streams(self) -> int:
-        """How many streams there are."""
+        """The number of streams."""
         return len(self._keyspace.keys)
 
     @property
     def expiring_streams(self) -> int:
-        """How many of them have a lifetime."""
+        """The number of streams with a lifetime."""
         return len(self._keyspace.lifetimes)
 
     @property
@@ -206,30 +210,30 @@ class Engine:
 
     @property
     def appended(self) -> int:
-        """How many entries were appended since it was opened."""
+        """The number of entries appended since it was opened."""
         return self._keyspace.appended - self._appended_before
 
     @property
     def sync_seconds(self) -> Histogram:
-        """How long syncs of the log have taken."""
+        """How long syncs of the log take."""
         return self._writer.sync_seconds
 
     @property
     def outage(self) -> None:
-        """It answers as long as its process lives."""
+        """None: it answers as long as its process lives."""
 
     @property
     def backend(self) -> str:
-        """It runs the commands itself."""
+        """The name of what runs the commands: the engine itself."""
         return "embedded"
 
     @property
     def missing(self) -> Sequence[str]:
-        """It has all that there is."""
+        """Features that the backend lacks: none."""
         return ()
 
     def log_figures(self) -> LogFigures:
-        """How the log is."""
+        """The lengths and the state of the log."""
         return self._writer.figures()
 
     @property
@@ -261,18 +265,22 @@ class Engine:
         self._keyspace.notifies = call is not None
 
     def when_log_fails(self, callback: Callable[[str], None]) -> None:
-        """Tell once that the log has failed, and why: at once where it has. It is read-only then."""
+        """Call back once, with the reason, when the log has failed; at once if it has. It is read-only
+        then.
+        """
         self._writer.call_when_failed(callback)
 
     def when_full(self, callback: Callable[[str | None], None]) -> None:
-        """Tell why the disk has no room, each time that it begins to refuse writes; and None with the next
-        write that it has room for.
+        """Call back with the reason when the disk has no room and writes begin to be refused; with None at
+        the first write that has room again.
         """
         self._writer.on_full = callback
 
     def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
-        """Tell once what went wrong in a turn that had changed something, at once where it has happened: then
-        `finish_turns`, `abandon`, `free`, open another.
+        """Call back once with the error of a turn that failed after it had changed something; at once if one
+        did.
+
+        Then call `finish_turns`, `abandon` and `free`, and open another engine.
         """
         self._on_fault = callback
         if self._fault is not None:
@@ -280,11 +288,11 @@ class Engine:
 
     @property
     def memory(self) -> Memory:
-        """How much of it is used, and whether there is room for more."""
+        """How much memory is used, and whether there is room for more."""
         return self._keyspace.memory
 
     def check(self) -> None:
-        """Assert that everything in memory agrees with itself."""
+        """Assert that all data in memory is consistent."""
         self._keyspace.check()
 
     # --- commands -------------------------------------------------------------------------------------------
@@ -297,12 +305,11 @@ class Engine:
         until: asyncio.Future[None] | None = None,
         quotas: Sequence[Quota] = (),
     ) -> Reply:
-        """Run `command` and give its reply once that may leave; with `synced` once it is on disk.
+        """Run `command` and return its reply once it may leave; with `synced`, once it is on disk.
 
         A read with `block_ms` waits. If it is cancelled while it is blocked, nothing is delivered. If it is
         cancelled later, while it waits for the log, the delivered entries stay pending. A caller that must
-        not lose them uses `until`: once done, it ends the wait like a timeout.
-        Raises EngineError.
+        not lose them uses `until`: once done, it ends the wait like a timeout. Raises EngineError.
         """
         if self._waits.serving.must_wait_behind((command,)):
             await self._waits.serving.wait_behind()
@@ -322,7 +329,7 @@ class Engine:
     async def transaction(
         self, commands: Sequence[Command], *, synced: bool = False, quotas: Sequence[Quota] = ()
     ) -> list[Reply | EngineError]:
-        """Run `commands` as one turn: nothing between them, one reading of the clock, one frame; nothing
+        """Run `commands` as one turn: nothing runs between them, they share one time and one frame. Nothing
         waits.
 
         A refusal stands in the place of its reply and does not end the transaction.
@@ -342,12 +349,12 @@ class Engine:
         synced: bool = False,
         quotas: Sequence[Quota] = (),
     ) -> None:
-        """The same by callback, without a task: the turn runs now, and `done` gets the replies once they may
-        leave, at once where that is now. One command alone may take further turns, and is answered later; a
-        group read also waits behind those that are being served.
+        """Run one command as `execute` does, or several as a transaction, by callback and without a task.
 
-        What refuses the whole is the only reply then: `storage_failed`, `storage_full`, `memory_full`,
-        `quota_exceeded`, `draining`, `restarting`, `internal`.
+        The turn runs now. `done` gets the replies once they may leave, which may be at once. A command alone
+        may take further turns, and is answered later. A group read also waits behind those that are being
+        served. If everything is refused, the refusal is the only reply: `storage_failed`, `storage_full`,
+        `memory_full`, `quota_exceeded`, `draining`, `restarting`, `internal`.
         """
         if self._waits.serving.must_wait_behind(commands):
             _answer_later(self._run_behind(commands, synced=synced, quotas=quotas), done)
@@ -368,8 +375,9 @@ class Engine:
             self._writer.answer(ran.position, ran.replies, done, synced=synced)
 
     def submit_each(self, commands: Sequence[Command], done: Done, quotas: Sequence[Quota] = ()) -> None:
-        """Run commands one after the other, as if each were submitted alone, and call `done` once with their
-        replies, as soon as all may leave: at once where that is now.
+        """Run commands one after the other, as if each were submitted alone.
+
+        Calls `done` once with all replies, as soon as all may leave, which may be at once.
         """
 
         def answer(found: Replies) -> None:
@@ -393,8 +401,10 @@ class Engine:
         *,
         let_in: bool = False,
     ) -> int:
-        """Run the commands that have no reply yet, for some milliseconds, up to one that is `Unfinished` or
-        has to wait behind others, unless it is let in; the position on which the new replies depend.
+        """Run commands that have no reply yet, for some milliseconds. Returns the position on which the new
+        replies depend.
+
+        It stops at a command that is `Unfinished` or has to wait behind others, unless that one is `let_in`.
         """
         position, alone = 0, not self._turns.admits(commands[len(replies) :], quotas)
         ends_at = self._clock.monotonic() + _RUN_S_MAX
@@ -473,7 +483,7 @@ class Engine:
         self._answer(WaitResult(reply, position), done)
 
     def _answer(self, served: WaitResult, done: Done) -> None:
-        """Call back when the reply may leave, never before this turn is over."""
+        """Call back when the reply may leave, never before this turn has ended."""
         if self._writer.is_safe(served.position):
             asyncio.get_running_loop().call_soon(done, [served.reply])
         else:
@@ -494,7 +504,7 @@ class Engine:
         return ran
 
     async def _further_turns(self, command: Command, reply: Unfinished) -> WaitResult:
-        """Run what one turn was not enough for to its end, with others' turns between."""
+        """Run further turns of a command to its end, with others' turns between."""
         while True:
             await asyncio.sleep(0)
             ran = self._run((command,), before=reply)
@@ -505,7 +515,7 @@ class Engine:
             reply = further
 
     async def _rest(self, command: Command, reply: Unfinished, *, synced: bool) -> Replies:
-        """Run the further turns of a command: its reply, once that may leave."""
+        """Run the further turns of a command. Returns its reply once it may leave."""
         found, position = await self._further_turns(command, reply)
         await self._writer.safe(position, synced=synced)
         return [found]
@@ -513,7 +523,7 @@ class Engine:
     async def _run_behind(
         self, commands: Sequence[Command], *, synced: bool, quotas: Sequence[Quota]
     ) -> Replies:
-        """Run group reads behind those that are being served."""
+        """Run group reads after those that are being served."""
         if len(commands) != 1:
             return await self.transaction(commands, synced=synced, quotas=quotas)
         return [await self.execute(commands[0].to_nonblocking(), synced=synced, quotas=quotas)]
@@ -527,14 +537,14 @@ class Engine:
     # --- housekeeping ---------------------------------------------------------------------------------------
 
     def _expire(self) -> bool | None:
-        """Remove streams whose time is over; whether there are more, None where the log has no room."""
+        """Remove expired streams. Returns whether there are more, None if the log has no room."""
         more = self._waits.run_unasked(ExpireStreams())
         return None if more is None else more is True
 
     # --- a fault --------------------------------------------------------------------------------------------
 
     def _break_down(self, fault: BaseException) -> None:
-        """A turn has failed half-way: look at nothing any more."""
+        """A turn has failed half-way: trust nothing in memory any more."""
         self._waits.serving.stop()
         self._rewriter.stop()
         self._cancel_timers()
@@ -549,15 +559,15 @@ class Engine:
         self._waits.refuse_all(errors.restarting)
 
     async def finish_turns(self) -> None:
-        """After a fault: wait until the answers of whole turns have left, as safe as they have to be, and all
-        others that were waited for are refused.
+        """After a fault: wait until the answers of whole turns have left, as safe as promised, and refuse all
+        others.
         """
         assert self._finishing is not None, "there was a fault"
         await self._finishing
 
     async def abandon(self) -> Storage:
-        """Then: wait for all threads, and let go of the files as a crash would. The directory stays locked,
-        for `Engine.open`.
+        """Then: wait for all threads, and close the files as a crash would. The directory stays locked, for
+        `Engine.open`.
         """
         await self._packer.close()
         await self._rewriter.close()
@@ -565,7 +575,7 @@ class Engine:
         return self._storage
 
     async def free(self) -> None:
-        """Then: free what is in memory, before as much is read again."""
+        """Then: free the memory, before the log is read again."""
         await asyncio.to_thread(self._keyspace.free_all)
 
 

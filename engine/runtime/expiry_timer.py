@@ -1,4 +1,4 @@
-"""Removing streams at their time.
+"""Removes streams when they expire.
 
 Knows: when the next stream expires, and that the wall clock may be set.
 Must never know: what removing a stream means.
@@ -11,13 +11,15 @@ from typing import Final
 from engine.clock import Clock
 from engine.lifetimes import Lifetimes
 
-# The wall clock is looked at this often, for it may jump; and a log that has refused is asked again.
+# The wall clock may jump, so it is read this often; and a log that has refused is tried again.
 LOOK_S_MAX: Final = 1.0
 
 
 class ExpiryTimer:
-    """Calls `expire` when a stream's time is over, and again, with others' turns between, while it returns
-    True: there are more. None is a refusal.
+    """Calls `expire` when a stream expires.
+
+    While that returns True, there are more: it is called again, with others' turns between. None means that
+    the log refused.
     """
 
     def __init__(self, lifetimes: Lifetimes, clock: Clock, expire: Callable[[], bool | None]) -> None:
@@ -27,12 +29,12 @@ class ExpiryTimer:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin; what expired before now is due at once."""
+        """Begin. Streams that expired before are due at once."""
         self._lifetimes.on_earlier = self._set
         self._set()
 
     def cancel(self) -> None:
-        """Call nothing any more."""
+        """Stop."""
         self._lifetimes.on_earlier = None
         if self._handle is not None:
             self._handle.cancel()

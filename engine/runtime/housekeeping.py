@@ -1,7 +1,7 @@
-"""What an engine does by itself each second: retention, acknowledgement timeouts, forgetting keys, freeing
-what was removed, beginning a rewrite, compressing what is cold.
+"""The periodic work of an engine: retention, timeouts, old keys, freeing memory, rewriting, compressing.
 
-Knows: when each is looked at, and that it takes turns with others. Must never know: what any of it means.
+Knows: when each is due, and that it takes turns with others.
+Must never know: what any of it means.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Housekeeping:
         self._look()
 
     def cancel(self) -> None:
-        """Do nothing any more."""
+        """Stop."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -60,7 +60,7 @@ class Housekeeping:
         self._packer.begin()
 
     def _maintain(self) -> bool:
-        """Do what time has brought; whether there is more of it."""
+        """Do what is due. Returns whether there is more."""
         return self._waits.run_unasked(Maintain(waiting=self._readers, since_ms=self._since_ms)) is True
 
     def _readers(self, stream: str) -> Collection[tuple[str, str]]:

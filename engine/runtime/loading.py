@@ -1,6 +1,7 @@
-"""Reading a log into a keyspace, and packing texts that have gone cold.
+"""Reads a log into a keyspace, and compresses texts that have gone cold.
 
-Knows: payloads in order, and when texts are packed. Must never know: commands, asyncio, files.
+Knows: payloads in order, and when texts are compressed.
+Must never know: commands, asyncio, files.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +31,9 @@ def no_progress(_step: str, _done_bytes: int, _total_bytes: int) -> None:
 def recover(
     data: Path | Storage | None, caps: Caps, on_progress: Progress, holder: int | None = None
 ) -> tuple[Storage, Log, Keyspace]:
-    """A directory, its log, and what that makes; where it is refused nothing stays open. Blocks."""
+    """Open a directory and its log, and load the keyspace. Blocks. If the log is refused, nothing stays
+    open.
+    """
     storage = _storage_of(data, holder)
     log = Log.open(storage, on_progress=partial(on_progress, "checking"))
     keyspace = Keyspace(caps=caps)
@@ -45,7 +48,7 @@ def recover(
 
 
 def _load(keyspace: Keyspace, log: Log, on_progress: Progress) -> None:
-    """Apply every payload of the log. Raises LogRefusedError for one that makes no sense."""
+    """Apply every payload of the log. Raises LogRefusedError for one that contradicts those before."""
     done = 0
     for number, payload in enumerate(log.replay(), 1):
         done += len(payload)
@@ -69,13 +72,13 @@ def _pack(texts: Sequence[Text]) -> None:
 
 
 def pack(texts: Sequence[Text]) -> list[bytes]:
-    """Each text compressed. May be called from any thread."""
+    """Compress each text. May be called from any thread."""
     compressor = new_compressor()
     return [text.compress(compressor) for text in texts]
 
 
 def _storage_of(data: Path | Storage | None, holder: int | None) -> Storage:
-    """A directory's storage; None is memory."""
+    """The storage of a directory; None is memory."""
     if isinstance(data, Path):
         return FileStorage(data, create=True, holder=holder)
     return MemoryStorage() if data is None else data

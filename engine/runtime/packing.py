@@ -1,6 +1,7 @@
-"""Compressing texts that have gone cold, while everything goes on.
+"""Compresses texts that have gone cold, while everything goes on.
 
-Knows: a thread, and what of a keyspace is cold. Must never know: commands, readers, when something is cold.
+Knows: a thread, and which texts of a keyspace are cold.
+Must never know: commands, readers, what makes a text cold.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ RETRY_S: Final = 10.0
 
 
 class Packer:
-    """A keyspace's one packer, on its event loop."""
+    """The packer of a keyspace, on its event loop."""
 
     def __init__(self, keyspace: Keyspace, clock: Clock) -> None:
         self._keyspace = keyspace
@@ -27,20 +28,20 @@ class Packer:
         self._packing: asyncio.Future[None] | None = None
 
     def begin(self, *, texts_min: int = 1) -> None:
-        """Compress what is cold, if there is so much of it and none is being compressed."""
+        """Compress the cold texts if there are enough of them and none are being compressed."""
         if len(self._keyspace.cold) < texts_min or self._packing is not None:
             return
         if self._clock.monotonic() >= self._retry_at:
             self._packing = asyncio.ensure_future(self._pack())
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the thread."""
         if self._packing is not None:
             await self._packing
         self._thread.shutdown(wait=False)
 
     async def _pack(self) -> None:
-        """In a thread: the texts never change, so only the exchange is ours."""
+        """Compress in a thread. The texts never change, so only their exchange runs on the event loop."""
         loop, texts = asyncio.get_running_loop(), list[Text]()
         try:
             while self._keyspace.cold:

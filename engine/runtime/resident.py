@@ -1,4 +1,4 @@
-"""How much memory the operating system counts for this process.
+"""The memory of this process, as the operating system counts it.
 
 Knows: Linux's /proc. Must never know: what the memory is for.
 """
@@ -12,7 +12,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes() -> int | None:
-    """The resident set; None where that cannot be known. Takes microseconds: no disk is touched."""
+    """The resident set; None where it cannot be known. Takes microseconds, and reads no disk."""
     try:
         statm = os.open(_STATM, os.O_RDONLY)
     except OSError:

@@ -1,14 +1,14 @@
-"""Rewrite: the log made as short as what is in memory, while everything goes on.
+"""Rewrites the log to what is in memory, while everything goes on.
 
-Knows: the order of the steps, how to take a snapshot bit by bit between turns, when a rewrite is due.
-Must never know: what a record means, how frames look.
+Knows: the order of the steps, how to take a snapshot in slices between turns, when a rewrite is due.
+Must never know: what a record means, what frames look like.
 
     a file is made → the log goes on there, and in the same turn the snapshot begins
                    → the snapshot is encoded in slices on the event loop, written and synced by a thread
-                   → the manifest names it; the old files go
+                   → the manifest names it; the old files are removed
 
-The event loop is held for a slice at a time. A thread that encoded instead would hold the interpreter just as
-long, and every system call of the loop would wait for it.
+Each slice blocks the event loop for a short time. A thread that encoded instead would hold the interpreter
+just as long, and every system call of the loop would wait for it.
 """
 
 import asyncio
@@ -36,8 +36,10 @@ _RETRY_S_MAX: Final = 3600.0
 
 
 class Growth(NamedTuple):
-    """When a rewrite is due by itself: the log has `bytes_min` at least, and is `percent` longer than
-    the last rewrite left it. 0 percent is never.
+    """When a rewrite begins by itself: the log has at least `bytes_min`, and is `percent` longer than the
+    last rewrite left it.
+
+    0 percent means never.
     """
 
     percent: int = 100
@@ -56,7 +58,7 @@ class Rewritten(NamedTuple):
 
 
 class RewriteFailedError(Exception):
-    """The disk would not take it: nothing is lost, and nothing has changed for anybody."""
+    """The disk did not accept the new log: nothing is lost or changed."""
 
 
 class _StoppingError(Exception):
@@ -80,12 +82,12 @@ class Rewriter:
         self._stopping = False
         self._retry_at = 0.0
         self._retry_s = _RETRY_S_MIN
-        # What waits for a disk without being awaited by an answer.
+        # Tasks that wait for the disk, and for which no answer waits.
         self._thread = ThreadPoolExecutor(1, "weir-rewrite")
 
     @property
     def running(self) -> bool:
-        """Whether a rewrite is under way."""
+        """Whether a rewrite is in progress."""
         return self._running is not None
 
     def begin_if_due(self) -> None:
@@ -100,18 +102,18 @@ class Rewriter:
             self.begin()
 
     def begin(self) -> "asyncio.Task[Rewritten]":
-        """Begin a rewrite; the one that is under way, if there is one."""
+        """Begin a rewrite; returns the one that is in progress, if there is one."""
         if self._running is None:
             self._running = asyncio.ensure_future(self._run())
             self._running.add_done_callback(_look_at)
         return self._running
 
     def stop(self) -> None:
-        """Let no further step of what is under way begin."""
+        """Let no further step begin."""
         self._stopping = True
 
     async def close(self) -> None:
-        """Give up what is under way, and wait until no thread works on files any more."""
+        """Cancel a rewrite in progress, and wait until no thread uses files any more."""
         self.stop()
         if self._running is not None:
             await asyncio.wait((self._running,))
@@ -195,6 +197,6 @@ class Rewriter:
 
 
 def _look_at(task: "asyncio.Task[Rewritten]") -> None:
-    """How it ended stands in `failure`, whether anybody waits for it or not."""
+    """Mark the exception as retrieved: `failure` has it, and there may be no waiter."""
     if not task.cancelled():
         task.exception()

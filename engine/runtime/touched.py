@@ -1,6 +1,7 @@
-"""On which frame an answer about a stream depends: the last one that touched it.
+"""Which frame an answer about a stream depends on: the last one that touched the stream.
 
-Knows: positions of frames, by stream, as long as they may not be safe. Must never know: commands, waiting.
+Knows: positions of frames, by stream, as long as they may not be safe.
+Must never know: commands, waiting.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,13 +14,13 @@ _POSITIONS_MAX: Final = 1024
 
 
 class Touched:
-    """The position of the last frame of each stream; records that name no stream have the name ""."""
+    """The position of the last frame of each stream. Records that name no stream belong to ""."""
 
     __slots__ = ("_by_stream", "_else", "_many")
 
     def __init__(self) -> None:
         self._by_stream: dict[str, int] = {}
-        # That of all streams of which none is kept: of the last frame that removed them all.
+        # The position of streams without one of their own: that of the last frame that removed all streams.
         self._else = 0
         self._many = _POSITIONS_MAX
 
@@ -34,18 +35,18 @@ class Touched:
 
     @property
     def are_many(self) -> bool:
-        """Whether it is time to forget."""
+        """Whether `forget` is due."""
         return len(self._by_stream) > self._many
 
     def forget(self, safe_upto: int) -> None:
-        """What is safe need not be known."""
+        """Forget positions that are safe."""
         self._by_stream = {name: upto for name, upto in self._by_stream.items() if upto > safe_upto}
         self._many = max(_POSITIONS_MAX, 2 * len(self._by_stream))
 
     def upto(self, streams: Iterable[str] | None) -> int:
-        """The position on which an answer about these streams depends; None is about all of them.
+        """The position on which an answer about these streams depends; None means all streams.
 
-        What is forgotten is safe, and frames that touch no stream are shown by nothing.
+        Forgotten positions are safe, and no answer shows what is in a frame that touches no stream.
         """
         if streams is None:
             return max(self._by_stream.values(), default=0)

@@ -1,4 +1,4 @@
-"""Running commands: one way for all callers.
+"""Runs commands: one way for all callers.
 
 Knows: when the log has no room for a command, that a turn is one frame, and on which frame a reply depends.
 Must never know: callers, waiting reads, what a command means.
@@ -47,7 +47,7 @@ SLOW_TURN_S: Final = 0.010
 class TurnResult(msgspec.Struct, frozen=True):
     """One turn: a reply or a refusal for each command, and the log position on which they depend.
 
-    Where one command ran alone its reply may be `Blocked` or `Unfinished`.
+    The reply of a single command may be `Blocked` or `Unfinished`.
     """
 
     replies: Sequence[Any]
@@ -95,8 +95,8 @@ class Turns:
     ) -> TurnResult:
         """Run one command, which may wait or be `Unfinished`, or several together, which may not.
 
-        Raises EngineError where all of it is refused: with nothing changed, or as `internal` where the turn
-        failed half-way and the engine with it.
+        Raises EngineError if everything is refused: with nothing changed, or as `internal` if the turn failed
+        half-way, and the engine with it.
         """
 
         def execute_now(now_ms: int) -> tuple[Sequence[Any], Turn]:
@@ -115,9 +115,10 @@ class Turns:
         *,
         admit: bool,
     ) -> TurnResult:
-        """Run the first of these commands as `execute_each` does: one frame for all of them. Raises as `run`.
+        """Run the first of these commands as `execute_each` does, with one frame for all of them. Raises as
+        `run`.
 
-        `admit` is false where they were found to have room. The last reply may be `Unfinished`.
+        With `admit` false, they were admitted before. The last reply may be `Unfinished`.
         """
         return self._run(
             commands,
@@ -146,7 +147,7 @@ class Turns:
         start, began_s = self._writer.staged_upto, self._clock.monotonic()
         try:
             replies, turn = execute_now(self._clock.wall_ms())
-            # A frame of its own is the last that touched its streams: the replies depend on nothing later.
+            # Its own frame is the last one that touched its streams: the replies depend on nothing later.
             position = self._stage(turn, start) or self.position_of(commands[: len(replies)])
         except DirtyTurnError as error:
             self._break_down(error)
@@ -157,14 +158,14 @@ class Turns:
         return TurnResult(replies, position, turn)
 
     def _break_down(self, error: DirtyTurnError) -> None:
-        """Memory is ahead of the log: run nothing any more."""
+        """Memory is ahead of the log: refuse all further commands."""
         if self.shut is None:
             self.shut = errors.restarting
             self.on_broken(error.__cause__ or error)
 
     def admit(self, commands: Sequence[Command], quotas: Sequence[Quota] = ()) -> None:
-        """Refuse what has no room in memory, in the caller's quotas or in the log, or comes too late, before
-        anything changes.
+        """Refuse commands before anything changes: no room in memory, in the caller's quotas or in the
+        log.
         """
         if self.shut is not None:
             raise self.shut()
@@ -176,7 +177,7 @@ class Turns:
             self._writer.ensure_room(2 * sum(wanted) + _FRAME_OVERHEAD_BYTES)
 
     def _expires(self, command: Command) -> bool:
-        """Whether the command may find a stream whose time is over, the removal of which it logs first."""
+        """Whether the command may find an expired stream: its removal is logged first."""
         if self._keyspace.lifetimes.next_ms is None:
             return False
         now_ms = self._clock.wall_ms()
@@ -184,11 +185,11 @@ class Turns:
         return any(key is not None and key.has_expired(now_ms) for key in keys)
 
     def position_of(self, commands: Sequence[Command]) -> int:
-        """The position of the last frame that the replies of these commands may show."""
+        """The position of the last frame that these commands' replies may show."""
         return max([self._touched.upto(command.depends_on()) for command in commands], default=0)
 
     def _stage(self, turn: Turn, start: int) -> int:
-        """Put the turn's records into a frame; its position, 0 where there are none."""
+        """Put the turn's records into a frame. Returns its position, 0 if there are none."""
         if not turn.records:
             return 0
         try:
@@ -213,12 +214,12 @@ class Turns:
         return position
 
     def _announce(self, position: int, events: Sequence[tuple[str, str]]) -> None:
-        # A log that has failed makes nothing safe any more.
+        # After the log has failed, nothing becomes safe any more.
         if self.on_events is not None and self._writer.is_safe(position):
             self.on_events(events)
 
     def _free(self) -> None:
-        """Free what was removed, a part in each turn of the loop: only then is there room for more."""
+        """Free removed data, a part in each loop cycle: until then its memory counts as used."""
         self._freeing = self.shut is None and self._keyspace.free_some()
         if self._freeing:
             asyncio.get_running_loop().call_soon(self._free)

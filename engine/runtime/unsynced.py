@@ -1,14 +1,15 @@
-"""What a crash may take back: of each stream the lowest ID whose frame is not on disk.
+"""What a crash may lose: for each stream, the lowest ID whose frame is not on disk.
 
-Knows: positions of frames, and which stream each has added to. Must never know: commands, syncing, waiting.
+Knows: positions of frames, and the streams to which they added entries.
+Must never know: commands, syncing, waiting.
 
-    epochs   (upto 900, {a: 5-0, b: 7-1})     frames before the sync that is under way, together
-    fresh    {a: 12-0}                        those since it began, which are for the next one
+    epochs   (upto 900, {a: 5-0, b: 7-1})     frames before the sync in progress, together
+    fresh    {a: 12-0}                        frames since that sync began, for the next one
 
-Entries added before the same sync form one epoch, which is on disk when its last frame is. So nothing
-is kept of a frame but its stream and the lowest ID. A stream that is made anew needs no care: its entries
-come in frames behind the one that removed the other. A stream that comes to its name with entries in it, by
-a rename, as a copy or from a dump, is taken back as a whole.
+Entries added before the same sync form one epoch, which is on disk when its last frame is. So of a frame,
+only its stream and the lowest ID are kept. A stream that is removed and created again needs no care: its
+entries come in frames after the removal. A stream that gets its name with entries in it (by a rename, as a
+copy, from a dump) counts as a whole.
 """
 
 from collections import deque
@@ -19,7 +20,7 @@ from engine.records import Append, CopyStream, Record, RenameStream, RestoreStre
 
 
 class UnsyncedPositions:
-    """The positions of entries that are not on disk yet, by epoch. Needs to know each frame and sync."""
+    """The positions of entries that are not on disk yet, by epoch. It must see every frame and every sync."""
 
     __slots__ = ("_epochs", "_fresh", "_upto")
 
@@ -46,13 +47,17 @@ class UnsyncedPositions:
             self._fresh[stream] = lowest
 
     def begin_sync(self) -> None:
-        """A sync begins. Frames staged from now on are no part of it, nor are those not yet written."""
+        """Note that a sync begins: it covers neither frames that are staged later nor those not yet
+        written.
+        """
         if self._fresh:
             self._epochs.append((self._upto, self._fresh))
             self._fresh = {}
 
     def note_synced(self, durable_upto: int) -> list[str]:
-        """All frames up to there are on disk; the streams of which more is by that."""
+        """Note that all frames up to there are on disk. Returns the streams that have more entries on disk
+        now.
+        """
         if self._upto <= durable_upto:
             self.begin_sync()
         grown: dict[str, int] = {}
@@ -61,7 +66,7 @@ class UnsyncedPositions:
         return list(grown)
 
     def lowest(self, stream: str) -> int:
-        """The lowest ID of the stream that a crash may take back; above all IDs where it may take none."""
+        """The lowest ID of the stream that a crash may lose; greater than all IDs if there is none."""
         beyond = ids.ID_MAX + 1
         waiting = [epoch.get(stream, beyond) for _, epoch in self._epochs]
         return min(self._fresh.get(stream, beyond), *waiting, beyond)

@@ -1,7 +1,7 @@
-"""Reads that wait: blocked, woken, run again, answered or given up.
+"""Reads that wait: blocked, woken, run again, answered or cancelled.
 
-Knows: deadlines, and that waking a read means running it again. Must never know: frames, when a reply may
-leave, callers.
+Knows: deadlines, and that waking a read means running it again.
+Must never know: frames, when a reply may leave, callers.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ WAITERS_MAX: Final = 20_000
 
 
 class WaitResult(NamedTuple):
-    """What a read found, and the log position on which that depends."""
+    """What a read found, and the log position on which the result depends."""
 
     reply: Reply | EngineError
     position: int
@@ -34,7 +34,7 @@ Ticket = Callable[[WaitResult], None]
 
 
 class Waits:
-    """All reads that wait, on one event loop."""
+    """All waiting reads, on one event loop."""
 
     def __init__(self, keyspace: Keyspace, turns: Turns, clock: Clock) -> None:
         self._keyspace = keyspace
@@ -58,8 +58,8 @@ class Waits:
     # --- coming ---------------------------------------------------------------------------------------------
 
     async def wait(self, blocked: Blocked, until: asyncio.Future[None] | None) -> WaitResult:
-        """Wait until the read is served. `until`, once done, ends the wait as its time would. Cancelled, it
-        takes nothing.
+        """Wait until the read is served. `until`, once done, ends the wait like a timeout. If cancelled, it
+        has taken nothing.
         """
         served: asyncio.Future[WaitResult] = asyncio.get_running_loop().create_future()
         waiter = self._read_or_block(
@@ -78,7 +78,7 @@ class Waits:
                 self._end(blocked.command)
 
     def call_when_served(self, blocked: Blocked, ticket: Ticket, until: asyncio.Future[None]) -> None:
-        """The same by callback. Raises EngineError where it may not wait."""
+        """The same by callback. Raises EngineError if it may not wait."""
 
         def answer(served: WaitResult) -> None:
             until.remove_done_callback(end)
@@ -106,7 +106,9 @@ class Waits:
     # --- being served ---------------------------------------------------------------------------------------
 
     def _run_again(self, waiter: Waiter[Ticket], _: int) -> dict[str, None]:
-        """Run a blocked read again, and answer it or leave it blocked; the streams that it signals."""
+        """Run a blocked read again, and answer it or leave it blocked. Returns the streams that it
+        signals.
+        """
         try:
             ran = self._turns.run((waiter.blocked.command,))
         except EngineError as refusal:
@@ -129,7 +131,7 @@ class Waits:
             self._look_again(waiter_group)
 
     def _look_again(self, waiter_group: WaiterGroup[Ticket]) -> None:
-        """Have the waiter_group's reads come due when time alone may bring them something."""
+        """Schedule the group's reads for the time when entries may become claimable."""
         now_ms = self._clock.wall_ms()
         due_ms = [retry_at_ms(self._keyspace, one.blocked, now_ms) for one in waiter_group.front()]
         at_ms = min((at_ms for at_ms in due_ms if at_ms is not None), default=None)
@@ -147,7 +149,7 @@ class Waits:
             self._give_up(waiter, self._clock.wall_ms())
 
     def _give_up(self, waiter: Waiter[Ticket], now_ms: int) -> None:
-        """Its time is over. The end of another wait may have been the turn that failed."""
+        """End a read whose time is over. The end of another wait may have been the turn that failed."""
         if self._turns.shut is not None:
             self._answer(waiter, self._turns.shut(), 0)
             return
@@ -164,8 +166,8 @@ class Waits:
             self.run_unasked(EndWait(streams=command.named_streams(), group=group, consumer=consumer))
 
     def run_unasked(self, command: Command) -> object:
-        """Run what no client asked for, and serve the reads that it wakes; its reply, None where it is
-        refused.
+        """Run a command of the engine's own, and serve the reads that it wakes. Returns its reply, None if it
+        is refused.
         """
         try:
             ran = self._turns.run((command,))
@@ -184,15 +186,15 @@ class Waits:
         return {reader for reader in readers if reader is not None}
 
     def refuse_all(self, refusal: Callable[[], EngineError]) -> Sequence[BlockingCommand]:
-        """Answer all that wait with a refusal; their commands."""
+        """Answer all waiting reads with a refusal. Returns their commands."""
         waiters = self._waiters.all_waiters()
         for waiter in waiters:
             self._answer(waiter, refusal(), 0)
         return [waiter.blocked.command for waiter in waiters]
 
     def end_all(self) -> None:
-        """Answer all that wait, and those that would from now on, with `draining`. What was served already is
-        answered as usual.
+        """Answer all waiting reads, and later ones that would wait, with `draining`. Reads that were served
+        already are answered as usual.
         """
         self.serving.answer_all_plain()
         self._ending = True
@@ -209,7 +211,7 @@ class Waits:
     def _set_deadline(self) -> None:
         due = self._waiters.next_due()
         if due is None or (self._deadline_at is not None and self._deadline_at <= due):
-            # A timer that comes early looks again: most reads are answered long before their deadline.
+            # A timer that fires early is set again: most reads are answered long before their deadline.
             return
         if self._deadline is not None:
             self._deadline.cancel()

@@ -35,7 +35,7 @@ _SERVED_S_MAX: Final = 0.004
 
 
 class _Cycle:
-    """One cycle of the loop: how many reads may still run in it, and for how long. At least one does."""
+    """One cycle of the loop: how many more reads may run in it, and for how long. At least one runs."""
 
     __slots__ = ("_clock", "_ends_at", "_spent")
 
@@ -50,7 +50,7 @@ class _Cycle:
 
     @property
     def is_over(self) -> bool:
-        """Whether the others have to wait for a later cycle."""
+        """Whether the other reads wait for a later cycle."""
         if self._spent >= ANSWERED_AT_ONCE_MAX:
             return True
         return self._spent > 0 and self._clock.monotonic() >= self._ends_at
@@ -85,7 +85,9 @@ class WakeQueue(Generic[T]):
         self._stopped = False
 
     def stop(self) -> None:
-        """Run nothing any more, since the keyspace cannot be trusted. Reads that wait behind are let in."""
+        """Run nothing any more, since the keyspace cannot be trusted. Reads that wait behind others are let
+        in.
+        """
         self._stopped = True
         self._unserved.clear()
         self._late.clear()
@@ -147,7 +149,7 @@ class WakeQueue(Generic[T]):
             self._go_on_later()
 
     def _serve_groups_of(self, stream: str, now_ms: int, cycle: _Cycle) -> bool:
-        """Serve group reads of one stream; whether all are served."""
+        """Serve group reads of one stream. Returns whether all are served."""
 
         def ready(waiter: Waiter[T]) -> bool:
             return is_ready(self._keyspace, waiter.blocked, now_ms)
@@ -162,7 +164,9 @@ class WakeQueue(Generic[T]):
         return True
 
     def _go_on(self) -> None:
-        """Serve some more; once all are served, let in those that came meanwhile, some in each cycle."""
+        """Serve some more reads. Once all are served, let in those that came meanwhile, some in each
+        cycle.
+        """
         try:
             if self._unserved:
                 self._serve_groups(self._clock.wall_ms(), _Cycle(self._clock))
@@ -177,7 +181,7 @@ class WakeQueue(Generic[T]):
                 self._go_on_later()
 
     def _go_on_later(self) -> None:
-        """Go on in the cycle after the next, which the answers to those just served have to themselves."""
+        """Continue in the cycle after the next: the next one is for the answers to the reads just served."""
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self._go_on)
 

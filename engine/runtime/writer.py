@@ -1,14 +1,14 @@
-"""Group commit: one write for all frames of a loop cycle, one sync for all that wait for one.
+"""Group commit: one write for all frames of a loop cycle, one sync for all answers that wait for one.
 
-Knows: which log positions are safe by the policy, the callbacks that wait for them, when to sync, and how
-far IDs are promised.
+Knows: which log positions are safe by the policy, the callbacks that wait for them, when to sync, and up to
+which time IDs are reserved.
 Must never know: commands, records, streams.
 
     stage → (end of the loop cycle) write, inline → `os` answers leave
                                       └ a thread: fdatasync → `fsync` answers leave
 
-Inline, because a thread costs more than a short write does (`bench/threads.py`). A long one is written by a
-thread; what is staged meanwhile is written when that has ended.
+Inline, because a thread costs more than a short write does (`bench/threads.py`). A long write is done by a
+thread; frames that are staged meanwhile are written after it.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _RESERVATION_LOW_MS: Final = 2_500
 ANSWERS_AT_ONCE_MAX: Final = 50
 ANSWERS_S_MAX: Final = 0.005
 
-# From a disk with a cache of its own to one that hangs.
+# Buckets: from a disk with a cache of its own to one that hangs.
 SYNC_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 # A position that no log reaches.
@@ -56,8 +56,8 @@ _Wait = tuple[int, int, Callable[[], None]]
 
 
 class LogFigures(NamedTuple):
-    """How a log is: its length and that of its base, what is not synced yet, how many answers wait for it,
-    and why it has failed, None while it has not.
+    """A log's state: its length and that of its base, unsynced bytes, waiting answers, the failure or
+    None.
     """
 
     bytes: int
@@ -80,7 +80,7 @@ class Writer:
         self._releasing = False
         self._serial = 0
         self._flush_scheduled = False
-        # The write that a thread is at.
+        # The write that a thread does.
         self._writing: asyncio.Future[None] | None = None
         self._syncing: asyncio.Future[None] | None = None
         self._sync_upto = 0
@@ -93,14 +93,14 @@ class Writer:
         # yet.
         self._barrier: tuple[int, int] | None = None
         self._marked_upto = log.staged_upto
-        # When the oldest of the frames that are written and not synced was written, at the earliest.
+        # When the oldest frame that is not synced was written, at the earliest.
         self._unsynced_since: float | None = None
         self._closed = False
-        # Called when a sync begins: it covers nothing that is staged from now on.
+        # Called when a sync begins: it covers nothing that is staged later.
         self.on_sync_begins: Callable[[], None] | None = None
-        # Called with a position up to which everything is on disk by now.
+        # Called with the position up to which everything is on disk.
         self.on_synced: Callable[[int], None] | None = None
-        # Whether the engine has failed: what is not safe by then never will be.
+        # Whether the engine has failed: positions that are not safe by then never will be.
         self._abandoned = False
         self._on_failure: Callable[[str], None] | None = None
         # Called when the disk begins to refuse writes, with the reason; with None when it takes one again.
@@ -116,7 +116,7 @@ class Writer:
     # --- before a turn --------------------------------------------------------------------------------------
 
     def ensure_room(self, bytes_wanted: int) -> None:
-        """Refuse, before anything is changed, what the disk has no room for, or when it can't be trusted."""
+        """Refuse a command before anything changes: the disk has no room, or the log has failed."""
         try:
             self.log.ensure_reserve(bytes_wanted)
         except StorageFullError as full:
@@ -135,7 +135,9 @@ class Writer:
     # --- after a turn ---------------------------------------------------------------------------------------
 
     def stage(self, payload: bytes) -> int:
-        """Put a frame into the write of this loop cycle; its position, never safe if the log is poisoned."""
+        """Add a frame to the write of this loop cycle. Returns its position, which never becomes safe if the
+        log has failed.
+        """
         try:
             position = self.log.stage(payload)
         except LogPoisonedError:
@@ -145,11 +147,11 @@ class Writer:
         return position
 
     def reserve(self, shown_ms: int, now_ms: int, start: int) -> None:
-        """IDs up to `shown_ms` are about to be shown, in a frame that begins at `start`.
+        """Reserve IDs up to `shown_ms`, which are about to be shown in a frame that begins at `start`.
 
-        After a crash none may be given again, so a reservation has to be on disk before they leave. Under
-        `always` the frame itself is. IDs far ahead of the clock (behind an explicit one in the future) wait
-        for their own frame, for a reservation so far ahead would move every stream there.
+        After a crash none of them may be given again, so a reservation must be on disk before they leave.
+        Under `always`, the frame itself is. IDs far ahead of the clock (after an explicit one in the future)
+        wait for their own frame, since a reservation so far ahead would move every stream there.
         """
         if self._fsync == "always" or self.log.poisoned is not None:
             return
@@ -174,14 +176,14 @@ class Writer:
         return self.log.staged_upto
 
     def call_when_failed(self, callback: Callable[[str], None]) -> None:
-        """Call back once with the reason when the log has failed, at once if it has."""
+        """Call back once with the reason when the log has failed; at once if it has."""
         if self.log.poisoned is not None:
             callback(self.log.poisoned)
         else:
             self._on_failure = callback
 
     def figures(self) -> LogFigures:
-        """How the log is."""
+        """The state of the log."""
         log = self.log
         waiting = len(self._waiting) + len(self._waiting_for_sync)
         return LogFigures(
@@ -190,18 +192,18 @@ class Writer:
 
     @property
     def safe_upto(self) -> int:
-        """What may leave: all frames up to here have reached the policy."""
+        """The position up to which answers may leave: all frames before it have reached the policy."""
         if self._fsync == "always":
             return self.log.durable_upto
         written = self.log.written_upto
         if self._barrier is None:
             return written
-        # What is on disk needs no promise: after a crash its own IDs are known.
+        # What is on disk needs no reservation: after a crash its IDs are known.
         return max(self.log.durable_upto, min(written, self._barrier[0]))
 
     async def safe(self, position: int, *, synced: bool = False) -> None:
-        """Wait until `position` has reached the policy, or (`synced`) the disk. Refuses once the log is
-        poisoned or abandoned.
+        """Wait until `position` has reached the policy, or (`synced`) the disk. Refuses once the log has
+        failed or is abandoned.
         """
         while not self.is_safe(position, synced=synced):
             if self.log.poisoned is not None:
@@ -217,9 +219,9 @@ class Writer:
         return position <= (self.log.durable_upto if synced else self.safe_upto)
 
     def call_when_safe(self, position: int, callback: Callable[[], None], *, synced: bool = False) -> None:
-        """Call back once `position` may have become safe, or never will: ask `is_safe` then."""
+        """Call back once `position` is safe or can no longer become so: ask `is_safe` then."""
         if self.log.poisoned is not None or self._abandoned:
-            # Nothing is written or synced any more that would call.
+            # No further write or sync would call back.
             asyncio.get_running_loop().call_soon(callback)
             return
         self._serial += 1
@@ -228,7 +230,7 @@ class Writer:
             self._want_sync(position)
 
     def answer(self, position: int, replies: Sequence[R], done: Done[R], *, synced: bool = False) -> None:
-        """Call back with the replies once `position` is safe; with a refusal alone if it never will be."""
+        """Call back with the replies once `position` is safe; with a refusal alone if it cannot become so."""
         self.call_when_safe(
             position, partial(self._answer, position, replies, done, synced=synced), synced=synced
         )
@@ -253,14 +255,16 @@ class Writer:
     # --- a new segment --------------------------------------------------------------------------------------
 
     def start_segment(self, prepared: PreparedSegment) -> int:
-        """Go on in a new file, between two turns; the position where it begins. Raises LogPoisonedError."""
+        """Begin a new file, between two turns. Returns the position where it begins. Raises
+        LogPoisonedError.
+        """
         position = self.log.start_segment(prepared)
         self._flush_soon()
         return position
 
     @property
     def reserved_ms(self) -> int:
-        """Up to which time IDs may have been given, as far as the log says."""
+        """The time up to which IDs may have been given, according to the log."""
         return max(self._asked_ms, self.log.recovery.reservation_ms)
 
     # --- writing and syncing --------------------------------------------------------------------------------
@@ -271,7 +275,7 @@ class Writer:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Write what is staged, or begin to; while a thread writes, that is done behind it."""
+        """Write what is staged, or begin to; while a thread writes, that follows it."""
         self._flush_scheduled = False
         if self._closed or self._writing is not None:
             return
@@ -286,7 +290,7 @@ class Writer:
         self._end_write(began)
 
     def _end_write(self, began: float) -> None:
-        """Let answers leave that waited for what was written since then."""
+        """Let answers leave that waited for this write."""
         if self.log.poisoned is not None:
             self._fail_all()
             return
@@ -304,7 +308,7 @@ class Writer:
         self._end_write(began)
 
     async def _write_all(self) -> None:
-        """Write everything that is staged, unless the log is poisoned. Nothing is staged after it."""
+        """Write everything that is staged, unless the log has failed. Nothing is staged after it."""
         while self.log.poisoned is None and self.log.written_upto < self.log.staged_upto:
             if self._writing is not None:
                 await asyncio.wait((self._writing,))
@@ -322,7 +326,7 @@ class Writer:
     async def _sync(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        # What is staged goes with it, unless a thread writes; what is written from here on does not.
+        # It covers what is staged, unless a thread writes; later writes are not covered.
         self._flush()
         if self.on_sync_begins is not None:
             self.on_sync_begins()
@@ -361,7 +365,7 @@ class Writer:
             asyncio.get_running_loop().call_soon(self._release_some)
 
     def _wake(self, waiting: list[_Wait], upto: int, most: int, ends_s: float) -> None:
-        """Let answers leave: one at least, and no more from `ends_s` on."""
+        """Let answers leave: at least one, and no more once it is `ends_s`."""
         for number in range(most):
             if not _may_wake(waiting, upto) or (number and self._monotonic() >= ends_s):
                 return
@@ -373,7 +377,7 @@ class Writer:
                 asyncio.get_running_loop().call_exception_handler(context)
 
     def _fail_all(self) -> None:
-        """Nothing that waits can become safe any more: let all_waiters look again."""
+        """Nothing that waits can become safe any more: let all waiters check."""
         if self.log.poisoned is not None and self._on_failure is not None:
             callback, self._on_failure = self._on_failure, None
             callback(self.log.poisoned)
@@ -400,12 +404,16 @@ class Writer:
             asyncio.get_running_loop().call_at(since + RISK_S_MAX, self._hold_if_late, since)
 
     def _hold_if_late(self, since: float) -> None:
-        """Rather than risk what was answered for any longer, let answers wait for the disk."""
+        """If a sync takes too long, let answers wait for the disk, rather than risk more of what was
+        answered.
+        """
         if since == self._unsynced_since and self.log.poisoned is None and not self._closed:
             self._hold(self.log.staged_upto, self.log.staged_upto)
 
     def _mark(self) -> None:
-        """Record for recovery that everything before is on disk: damage there is not a torn tail."""
+        """Record that everything before is on disk: recovery treats damage there as damage, not as a torn
+        tail.
+        """
         try:
             self.log.ensure_reserve()
             self._marked_upto = self.log.mark(clean=False)
@@ -415,7 +423,7 @@ class Writer:
         self._want_sync(self._marked_upto)
 
     async def finish_turns(self) -> None:
-        """After a fault: write what whole turns have staged, and sync it where an answer waits for that."""
+        """After a fault: write what whole turns have staged, and sync it if an answer waits for that."""
         await self._write_all()
         if self._waiting or self._waiting_for_sync:
             self._want_sync(self.log.staged_upto)
@@ -428,12 +436,12 @@ class Writer:
         self._fail_all()
 
     async def abandon(self) -> None:
-        """Then: let go of the log's files as a crash would, the directory stays locked."""
+        """Then: close the log's files as a crash would. The directory stays locked."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self.log.abandon)
         self._end_threads()
 
     async def close(self) -> None:
-        """Write and sync what is staged, with a clean mark behind it, and let go of the directory."""
+        """Write and sync what is staged, with a clean mark after it, and release the directory."""
         if self._ticker is not None:
             self._ticker.cancel()
         await self._write_all()
