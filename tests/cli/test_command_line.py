@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -203,3 +204,13 @@ def test_usage_errors_end_with_2(words: list[str]) -> None:
     )
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", [(), ("publish",), ("tail",), ("serve",), ("import",), ("log", "repair")])
+def test_help_wraps_paragraphs_where_the_terminal_ends(command: tuple[str, ...]) -> None:
+    """And not where a line of the source ends as well."""
+    shown = weir(NOWHERE, *command, "--help").out
+    prose = [line.strip() for line in shown[: shown.index("╭")].splitlines()]
+    width = int(environment(NOWHERE)["COLUMNS"]) - 2
+    short = [line for line, after in pairwise(prose) if after and len(f"{line} {after.split()[0]}") < width]
+    assert [line for line in short if line] == []

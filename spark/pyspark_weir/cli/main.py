@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from pyspark_weir.cli import archives, output, sending
 from pyspark_weir.errors import DATA_LOSS, OPTION, PipelineError, remedy
-from weir.cli.options import as_command
+from weir.cli.options import as_command, join_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ class Jobs(TyperGroup):
             output.say(f"{missing} is not installed: {remedy()}")
             raise typer.Exit(1) from None
         finally:
-            # One that was there before is somebody else's.
+            # One that was there before belongs to the caller.
             if before is None and (session := _session()) is not None:
                 session.stop()
 
@@ -59,7 +59,6 @@ class Jobs(TyperGroup):
 jobs = typer.Typer(
     name="weir-spark",
     cls=Jobs,
-    help="Jobs on Spark: archive streams, replay and mirror them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -82,6 +81,7 @@ jobs.command(rich_help_panel=_ARCHIVES)(as_command(archives.vacuum))
 jobs.command(rich_help_panel=_ARCHIVES)(as_command(archives.adopt))
 jobs.command(rich_help_panel=_SENDING)(as_command(sending.replay))
 jobs.command(rich_help_panel=_SENDING)(as_command(sending.mirror))
+join_lines(jobs)
 
 
 def _session() -> "SparkSession | None":
@@ -107,7 +107,7 @@ def _say_retries() -> None:
     try:
         import stamina
     except ModuleNotFoundError:
-        # Whatever needs it says what to install.
+        # A job that needs it says what to install.
         return
 
     def said(details: stamina.instrumentation.RetryDetails) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from weir.cli import doctor, groups, lag, output, publish, read, redrive, streams, tail
 from weir.cli.failure import Failure
-from weir.cli.options import as_command
+from weir.cli.options import as_command, join_lines
 from weir.errors import WeirError
 
 PLUGINS: Final = "weir.commands"
@@ -25,7 +25,6 @@ _OPERATIONS: Final = "Streams and groups"
 
 cli = typer.Typer(
     name="weir",
-    help="Weir, a stream gateway: Redis Streams semantics over HTTP.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -75,6 +74,7 @@ def main() -> None:
 
 def run() -> None:
     """Run the command, and end the process with its exit code."""
+    join_lines(cli)
     try:
         cli()
     except WeirError as error:

@@ -4,6 +4,7 @@ Knows: names, help texts and checks of parameters. Must never know: what a comma
 """
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import wraps
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
+from typer.models import CommandInfo, TyperInfo
 
 from weir.durations import parse_ms
 
@@ -39,6 +41,19 @@ def as_command(run: Callable[[Model], None]) -> Callable[..., None]:
     ]
     vars(command)["__signature__"] = inspect.Signature(parameters)
     return command
+
+
+def join_lines(app: typer.Typer) -> None:
+    """Make one line of each paragraph of the help texts, so that the terminal's width alone wraps it."""
+    commands: list[CommandInfo | TyperInfo] = [*app.registered_commands]
+    if app.registered_callback is not None:
+        commands.append(app.registered_callback)
+    for one in commands:
+        text = one.help or inspect.getdoc(one.callback)
+        one.help = text and re.sub(r"(?<!\n)\n(?!\n)", " ", text)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            join_lines(group.typer_instance)
 
 
 def duration_ms(text: str | int) -> int:
