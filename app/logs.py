@@ -104,7 +104,7 @@ class RequestLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is there."""
+        """Write the waiting lines."""
         lines, self._lines = self._lines, []
         if lines:
             target = self._target or sys.stderr

@@ -423,7 +423,7 @@ class Settings(BaseSettings):
         return min(self.request_s_max, _HANDSHAKE_S_MAX)
 
     def each_max(self, per_principal: int, all_max: int) -> int | None:
-        """The limit of one caller: as set, or half of what there is, so that no token takes all of it."""
+        """The limit of one caller: as set, or half of the gateway's, so that no token takes all of it."""
         return per_principal or (max(1, all_max // 2) if self.has_tokens else None)
 
     @property

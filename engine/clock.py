@@ -1,7 +1,7 @@
 """The clocks: the one place of the gateway where the machine's time is read.
 
 Knows: which of the two clocks is for what.
-Must never know: what anybody does with a time.
+Must never know: what a time is used for.
 """
 
 import time

@@ -109,7 +109,7 @@ class Producers:
             found.before_bytes = found.chunks_bytes
             found.epoch, found.chunks, found.chunks_bytes = epoch, {}, 0
         elif found.edition != self.edition:
-            # Somebody holds it as it was.
+            # A snapshot holds the one before.
             found.chunks = found.chunks.copy()
         found.edition = self.edition
         found.chunks_bytes += len(answer) - len(found.chunks.get(chunk, b""))

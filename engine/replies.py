@@ -430,7 +430,7 @@ class Deletions(msgspec.Struct, frozen=True):
 
 
 class Presence(Enum):
-    """FindGroup: what there is of a group on one stream."""
+    """FindGroup: the state of a group on one stream."""
 
     NO_STREAM = "no stream"
     NO_GROUP = "no group"

@@ -49,7 +49,7 @@ class AuditLog:
     def note(
         self, request_id: str, caller: str, facts: Facts, *, prefix: str, status: int, code: str
     ) -> None:
-        """Keep a line: who has asked for what, and how it ended. `code` is that of a refusal, else empty.
+        """Write a line: the caller, the request, and how it ended. `code` is that of a refusal, else empty.
         Names of streams get the caller's `prefix`, so that they are those of operators.
         """
         if self._writer is None:

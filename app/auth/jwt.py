@@ -22,7 +22,7 @@ LEEWAY_S: Final = 30
 REFRESH_S: Final = 600.0
 # The year 9999: times beyond it cannot be written.
 _TIME_S_MAX: Final = 253_402_300_000
-# An unknown key ID makes the keys be fetched again, at most this often: anybody can make one up.
+# An unknown key ID makes the keys be fetched again, at most this often: any client can invent one.
 UNKNOWN_KEY_S: Final = 60.0
 
 Claims = Mapping[str, Any]

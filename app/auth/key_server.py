@@ -21,7 +21,7 @@ def fetch_from(url: str, timeout_s: float = TIMEOUT_S) -> Fetch:
 
     It raises KeysError.
     """
-    # Reading the certificates takes 20 ms: not on the event loop, as often as somebody names an unknown key.
+    # Reading the certificates takes 20 ms, too long for the event loop: any unknown key ID causes it.
     trusted = httpx.create_ssl_context(trust_env=False)
 
     async def fetch() -> bytes:

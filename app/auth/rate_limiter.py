@@ -21,7 +21,7 @@ from app.errors import RefusalError
 from app.settings import Settings
 
 Header = tuple[bytes, bytes]
-# One customer of a provider has at least so much of an IPv6 address to choose from.
+# One customer of a provider can choose at least this many bits of an IPv6 address.
 _IPV6_NETWORK_BITS: Final = 64
 
 

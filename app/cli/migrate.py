@@ -300,7 +300,7 @@ def _follow(found: Import, chosen: list[bytes], match: str) -> None:
 def follow(
     found: Import, chosen: list[bytes], match: str, now_s: Callable[[], float] = time.monotonic
 ) -> NoReturn:
-    """Copy what is there, and then what comes. Raises Stopped."""
+    """Copy existing entries, and then new ones. Raises Stopped."""
     looked_s = now_s()
     for name in found.new_names(chosen, match):
         found.copy(name, is_last=False)

@@ -262,7 +262,7 @@ class RemoteEngine:
 
     @property
     def missing(self) -> Sequence[str]:
-        """It has all that there is."""
+        """Features that the backend lacks: none."""
         return ()
 
     def log_figures(self) -> LogFigures | None:

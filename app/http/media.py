@@ -29,7 +29,7 @@ _KEY: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 
 
 class MediaType(msgspec.Struct, frozen=True):
-    """`text` is the whole header as it came (empty without one), `name` the lower-case type without
+    """`text` is the whole header as it was sent (empty without one), `name` the lower-case type without
     parameters.
     """
 

@@ -118,7 +118,7 @@ class Request:
 
     @property
     def query(self) -> bytes:
-        """The query string as it came."""
+        """The query string as it was sent."""
         query: bytes = self.scope["query_string"]
         return query
 

@@ -1,7 +1,7 @@
 """JSON, read strictly: all that RFC 8259 leaves to luck is refused or kept as it was written.
 
 Knows: objects with all their members in order, numbers as their text, what makes text no JSON.
-Must never know: entries, streams, and what anybody does with a value.
+Must never know: entries, streams, what a value is used for.
 
 This is the careful reader, at some microseconds a value. The fast ones (`entries.entry_bodies`) come first,
 and leave to it what they cannot prove to be plain.

@@ -297,7 +297,7 @@ class RespConnection(asyncio.Protocol):
         self.abort(end.refusal.detail.partition(":")[0])
 
     def end(self, written: bytes = b"") -> None:
-        """Send this behind what is there, then close."""
+        """Send this after all earlier answers, then close."""
         if not self._ended:
             self._out.append(written)
             self._flush()

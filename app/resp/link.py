@@ -74,7 +74,7 @@ class Link(Protocol):
         """Forget everything that the client has said and begun."""
 
     def end(self, written: bytes = b"") -> None:
-        """Send this behind what is there, then close."""
+        """Send this after all earlier answers, then close."""
 
     def abort(self, reason: str) -> None:
         """Close at once, and log why."""

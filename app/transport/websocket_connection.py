@@ -239,7 +239,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._end_stall()
         if self._message_timer is not None:
             self._message_timer.cancel()
-        # After an error the transport has thrown away what waited: so much had left at least.
+        # After an error the transport has dropped waiting bytes: at least this many were sent.
         self._counted.freeze(self._sent_at_pause if self._has_waiting else self._counted.written_bytes)
         sent_bytes = self._counted.sent_in_the_end
         assert sent_bytes is not None, "it was frozen just now"
@@ -482,7 +482,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         return True
 
     def _receive_text(self, text: bytes) -> None:
-        assert self._listener is not None, "nothing is read before somebody listens"
+        assert self._listener is not None, "nothing is read without a listener"
         try:
             if not text.isascii():
                 text.decode()

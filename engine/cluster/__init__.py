@@ -1,6 +1,6 @@
 """Redis or Valkey as the engine: the commands of `engine.commands`, run by a server.
 
-Knows: connections, who has which stream, Redis's words and replies.
+Knows: connections, which node has which stream, Redis's words and replies.
 Must never know: the web, settings, logging.
 """
 

@@ -1,4 +1,4 @@
-"""Plans over a backend: what there is in many streams, counted where it is near and estimated beyond.
+"""Plans over a backend: the entries of many streams, counted where that is cheap, otherwise estimated.
 
 Knows: the script's arguments and reply, how a budget is shared, when what it names is durable.
 Must never know: connections, who waits.

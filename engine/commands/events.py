@@ -1,7 +1,7 @@
 """What happened to a stream, as Redis names it in keyspace notifications.
 
 Knows: the event of each kind of record that has one.
-Must never know: who is notified, channels, flags.
+Must never know: which clients are notified, channels, flags.
 
 A record that several commands make has no event here: the command notes it.
 """

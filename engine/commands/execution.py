@@ -184,7 +184,7 @@ def _check_bounds(turn: Turn, command: Command) -> None:
 
 
 def check_memory(keyspace: Keyspace, commands: Sequence[Command]) -> None:
-    """Refuse all of them, before anything is changed, if one needs memory that there is not."""
+    """Refuse all of them, before anything is changed, if there is no memory for one."""
     memory = keyspace.memory
     if not memory.is_full:
         return

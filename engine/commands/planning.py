@@ -1,4 +1,4 @@
-"""Plans for readers of many streams: what there is behind each cursor, and which part of it is read next.
+"""Plans for readers of many streams: the entries after each cursor, and which of them to read next.
 
 Knows: counting and finding by number, how a budget is shared, what of a stream is on disk.
 Must never know: readers, wire formats, how waiting works.

@@ -137,7 +137,7 @@ class Log:
         gets the number of verified bytes and the total, now and then.
 
         Raises `StorageLockedError` (another process), `StorageRefusedError` (the directory) or
-        `LogRefusedError` (the files), and lets go of the lock then.
+        `LogRefusedError` (the files), and releases the lock then.
         """
         storage.lock()
         try:
@@ -399,7 +399,7 @@ class Log:
             self._storage.unlock()
 
     def abandon(self) -> None:
-        """Let go of the files, as a crash would, but keep the directory locked."""
+        """Close the files, as a crash would, but keep the directory locked."""
         for _, handle in self._outgoing:
             handle.close()
         self._handle.close()

@@ -112,7 +112,7 @@ class LogView(Storage):
         return LogView(self._held, self._sizes, self._others)
 
     def close(self) -> None:
-        """Let go of the files. Idempotent."""
+        """Close the files. Idempotent."""
         _close(self._held.readers)
 
     def __enter__(self) -> Self:
@@ -166,7 +166,7 @@ class LogView(Storage):
         return _Handle(self._file(name))
 
     def overwrite(self, name: str, offset: int, content: bytes) -> None:
-        """Do nothing: recovery only writes once more what is there already."""
+        """Do nothing: recovery only writes again what the file has already."""
 
     def truncate(self, name: str, size: int) -> None:
         """Cut the file for readers of this view."""

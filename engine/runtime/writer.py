@@ -29,17 +29,17 @@ from engine.log import Log, LogPoisonedError, PreparedSegment, StorageFullError
 Fsync = Literal["always", "everysec", "no"]
 
 SYNC_INTERVAL_S: Final = 1.0
-# What is longer is written by a thread: the system takes 2 ms for a MiB, and more while it syncs.
+# Longer writes are done by a thread: the system takes 2 ms for a MiB, and more while it syncs.
 INLINE_WRITE_BYTES_MAX: Final = 1 << 20
-# With `everysec` no answer depends on what has waited for a sync for longer (decisions.md 8).
+# With `everysec`, no answer leaves while a frame has waited longer for a sync (docs/durability.md: 2 s).
 RISK_S_MAX: Final = 1.9
-# IDs made by the clock may run so far ahead of it; so much is skipped after a crash (decisions.md 8).
+# IDs made by the clock may be this far ahead of it, and are skipped after a crash: see `Writer.reserve`.
 RESERVATION_MS: Final = 5_000
-# With less than this left the next reservation is made: the sync of the coming second makes it good.
+# With less than this left the next reservation is made: the sync of the next second covers it.
 _RESERVATION_LOW_MS: Final = 2_500
 
-# Answers that leave in one cycle of the loop, and the time in which they begin to: what follows from each
-# takes up to 2 ms, as many may wait for one sync as there are readers.
+# Answers that leave in one cycle of the loop, and the time in which they begin to: what follows each one
+# takes up to 2 ms, and one sync may release an answer for every reader.
 ANSWERS_AT_ONCE_MAX: Final = 50
 ANSWERS_S_MAX: Final = 0.005
 

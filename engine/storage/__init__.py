@@ -73,7 +73,7 @@ class Reader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Close the file. Idempotent."""
 
 
 class Storage(ABC):
@@ -118,7 +118,7 @@ class Storage(ABC):
 
     @abstractmethod
     def overwrite(self, name: str, offset: int, content: bytes) -> None:
-        """Write `content` over what is there; safe after the next `sync` of a handle of the file."""
+        """Overwrite with `content`; safe after the next `sync` of a handle of the file."""
 
     @abstractmethod
     def truncate(self, name: str, size: int) -> None:

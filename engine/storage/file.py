@@ -163,7 +163,7 @@ class FileStorage(Storage):
         return StorageRefusedError(f"data directory {self._path}: {reason}")
 
     def close(self) -> None:
-        """Unlock, and let go of the directory. Idempotent."""
+        """Unlock and close the directory. Idempotent."""
         self.unlock()
         directory, self._directory = self._directory, -1
         if directory >= 0:
@@ -191,7 +191,7 @@ class FileStorage(Storage):
         return found
 
     def lock(self) -> None:
-        """Take flock on the file `lock`; the kernel lets go of it when the process ends, however it ends."""
+        """Take flock on the file `lock`; the kernel releases it when the process ends in any way."""
         if self._lock is not None:
             return
         try:
@@ -254,7 +254,7 @@ class FileStorage(Storage):
         return FileHandle(self._open(name, os.O_WRONLY | os.O_APPEND))
 
     def overwrite(self, name: str, offset: int, content: bytes) -> None:
-        """Write over what is there."""
+        """Overwrite."""
         descriptor = self._open(name, os.O_WRONLY)
         try:
             os.lseek(descriptor, offset, os.SEEK_SET)

@@ -1,6 +1,6 @@
 """The clocks of the pipeline: the one place where it reads the machine's time.
 
-Knows: which of the two clocks is for what. Must never know: what anybody does with a time.
+Knows: which of the two clocks is for what. Must never know: what a time is used for.
 """
 
 import time

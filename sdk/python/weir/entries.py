@@ -78,7 +78,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries of one read. Read on after `next`; `more` says that there is something right now."""
+    """Entries of one read. Continue after `next`; `more` says whether further entries exist now."""
 
     entries: tuple[Entry, ...]
     next: str | None

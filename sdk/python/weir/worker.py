@@ -255,7 +255,7 @@ class Worker:
         self._changed.set()
 
     def gap(self, gap: Gap) -> None:
-        """Entries were removed before anybody of the group read them."""
+        """Entries were removed before the group had read them."""
         if self._on_gap is not None:
             self._on_gap(gap)
         else:

@@ -94,7 +94,7 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_entries_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """What there is now is what is read; streams that appear later are left to the next run."""
+        """Streams that exist now are read; later ones are left to the next run."""
         keys = self._gateways.select(fresh=True)
         found = self._gateways.heads(keys)
         self._look(found)
