@@ -124,8 +124,8 @@ def _parse_token(token: bytes, where: str) -> str:
 class PlanQuery:
     """What is to be planned: `streams` after given IDs; up to `end` where a stream is in it.
 
-    At most `max_entries` and `max_bytes` in all, shared in proportion to the streams' lengths; each range is cut
-    into at most `parts`. `wait_ms`: how long to wait until there is anything.
+    At most `max_entries` and `max_bytes` in all, shared in proportion to the streams' lengths; each range
+    is cut into at most `parts`. `wait_ms`: how long to wait until there is anything.
     """
 
     streams: Mapping[str, str]
