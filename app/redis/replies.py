@@ -2,6 +2,10 @@
 
 Knows: the nesting, the order of flat maps, which numbers are strings, which empty replies are null.
 Must never know: commands, JSON, base64.
+
+Eight megabytes of small fields are a million strings. To shape them all would take ten times their size in
+memory, and seconds of the event loop. So entries have a `Form`: what writes a reply as text gives it the text
+of each entry, written from the stored one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +35,43 @@ from engine.replies import (
     Trimmed,
 )
 
+# The end of an entry without an encoding and without repeated names; metadata may end so too.
+PLAIN_END: Final = b'"}}'
+# Positions in a split at quotation marks, if there is no backslash: id, its text, fields, names and values.
+ID_AT, FIELDS_FROM = 3, 7
+
+
+class Form:
+    """How entries are shaped: here as any reply; others give text that is written already."""
+
+    # In the place of the fields of a deleted entry.
+    no_fields: Resp = None
+
+    def entry(self, text: bytes) -> Resp:
+        """Shape one entry from its stored text."""
+        return [_id(entries.id_of(text)), _flat(entries.pairs_of(text))]
+
+    def entries(self, texts: Sequence[bytes]) -> Resp:
+        """Shape entries, each with a stored text of its own."""
+        return [self.entry(text) for text in texts]
+
+    def run(self, run: Entries) -> Resp:
+        """Shape entries that are stored together."""
+        return self.entries([text for part in run.parts for text in entries.texts(part)])
+
+
+SHAPED: Final = Form()
+
+
+def is_plain(text: bytes) -> bool:
+    """Whether names and values stand in a stored entry as they are."""
+    return b"\\" not in text and text.endswith(PLAIN_END) and not entries.has_meta(text)
+
+
+def of_entries(reply: Reply, form: Form) -> Resp:
+    """Shape a reply of a type in `ENTRY_SHAPES`."""
+    return ENTRY_SHAPES[type(reply)](reply, form)
+
 
 def resp(reply: Reply) -> Resp:
     """Shape a reply as RESP2: True is OK, None is null."""
@@ -38,6 +79,8 @@ def resp(reply: Reply) -> Resp:
         return "OK" if reply else None
     if isinstance(reply, int | str):
         return reply
+    if type(reply) in ENTRY_SHAPES:
+        return of_entries(reply, SHAPED)
     shape = _SHAPES.get(type(reply))
     if shape is not None:
         return shape(reply)
@@ -86,56 +129,44 @@ def _map(pairs: Iterable[tuple[str, Resp]]) -> Resp:
     return Pairs(_flat(pairs))
 
 
-def entry(text: bytes) -> Resp:
-    """Shape one entry from its stored text."""
-    return [_id(entries.id_of(text)), _flat(entries.pairs_of(text))]
+def _run(run: Entries, form: Form) -> Resp:
+    return form.run(run)
 
 
-def _entries(run: Entries) -> list[Resp]:
-    return [entry(text) for part in run.parts for text in entries.texts(part)]
+def _streams_read(reply: StreamsRead, form: Form) -> Resp:
+    return Named([read.stream.encode(), form.run(read.entries)] for read in reply.streams) or None
 
 
-def delivered_entry(delivered: Delivered) -> list[Resp]:
-    """Shape one entry of a group read: null fields if deleted, idle time and count if claimed."""
-    fields: Resp = None if delivered.text is None else _flat(entries.pairs_of(delivered.text))
+def _group_read(reply: GroupRead, form: Form) -> Resp:
+    return Named([read.stream.encode(), _delivered(read.entries, form)] for read in reply.streams) or None
+
+
+def _delivered(delivered: Sequence[Delivered], form: Form) -> Resp:
+    texts = [one.text for one in delivered if one.text is not None and one.idle_ms is None]
+    if len(texts) == len(delivered):
+        return form.entries(texts)
+    return [_delivered_entry(one, form) for one in delivered]
+
+
+def _delivered_entry(delivered: Delivered, form: Form) -> Resp:
+    """Null fields if deleted, idle time and count if claimed."""
+    if delivered.text is not None and delivered.idle_ms is None:
+        return form.entry(delivered.text)
+    fields = form.no_fields if delivered.text is None else _flat(entries.pairs_of(delivered.text))
     shape: list[Resp] = [_id(delivered.id), fields]
     if delivered.idle_ms is not None:
         shape += [delivered.idle_ms, delivered.deliveries]
     return shape
 
 
-def _claimed(reply: Claimed) -> Resp:
-    return [_claimed_entry(delivered) for delivered in reply.entries]
+def _claimed(reply: Claimed | AutoClaimed, form: Form) -> Resp:
+    texts = [one.text for one in reply.entries if one.text is not None]
+    assert len(texts) == len(reply.entries), "claims drop deleted entries"
+    return form.entries(texts)
 
 
-def _claimed_entry(delivered: Delivered) -> Resp:
-    assert delivered.text is not None, "claims drop deleted entries"
-    return [_id(delivered.id), _flat(entries.pairs_of(delivered.text))]
-
-
-def _auto_claimed(reply: AutoClaimed) -> Resp:
-    claimed: Resp = [_claimed_entry(delivered) for delivered in reply.entries]
-    next_start, deleted_ids = around_claimed(reply)
-    return [next_start, claimed, deleted_ids]
-
-
-def around_claimed(reply: AutoClaimed) -> tuple[Resp, Resp]:
-    """The parts around the entries: the cursor, and the IDs of deleted entries."""
-    return _id(reply.next_start), _ids(reply.deleted_ids)
-
-
-def _streams_read(reply: StreamsRead) -> Resp:
-    return Named([read.stream.encode(), _entries(read.entries)] for read in reply.streams) or None
-
-
-def _group_read(reply: GroupRead) -> Resp:
-    return (
-        Named(
-            [read.stream.encode(), [delivered_entry(delivered) for delivered in read.entries]]
-            for read in reply.streams
-        )
-        or None
-    )
+def _auto_claimed(reply: AutoClaimed, form: Form) -> Resp:
+    return [_id(reply.next_start), _claimed(reply, form), _ids(reply.deleted_ids)]
 
 
 def _pending_summary(reply: PendingSummary) -> Resp:
@@ -198,15 +229,15 @@ def _stream_head(info: StreamInfo) -> list[tuple[str, Resp]]:
 
 
 def _stream(info: StreamInfo) -> Resp:
-    first = None if info.first_entry is None else entry(info.first_entry)
-    last = None if info.last_entry is None else entry(info.last_entry)
+    first = None if info.first_entry is None else SHAPED.entry(info.first_entry)
+    last = None if info.last_entry is None else SHAPED.entry(info.last_entry)
     tail: list[tuple[str, Resp]] = [("groups", info.groups), ("first-entry", first), ("last-entry", last)]
     return _map(_stream_head(info) + tail)
 
 
 def _stream_detail(detail: StreamDetail) -> Resp:
     groups: Resp = [_group_detail(group) for group in detail.groups]
-    tail: list[tuple[str, Resp]] = [("entries", _entries(detail.entries)), ("groups", groups)]
+    tail: list[tuple[str, Resp]] = [("entries", SHAPED.run(detail.entries)), ("groups", groups)]
     return _map(_stream_head(detail.stream) + tail)
 
 
@@ -261,15 +292,18 @@ def _pending_list(reply: PendingList) -> Resp:
 
 _SHAPES: Final[Mapping[type, Callable[[Any], Resp]]] = {
     Added: _added,
-    AutoClaimed: _auto_claimed,
-    Claimed: _claimed,
     Deletions: _deletions,
-    Entries: _entries,
-    GroupRead: _group_read,
     PendingList: _pending_list,
     PendingSummary: _pending_summary,
     StreamDetail: _stream_detail,
     StreamInfo: _stream,
-    StreamsRead: _streams_read,
     Trimmed: _trimmed,
+}
+# Replies that consist of whole entries.
+ENTRY_SHAPES: Final[Mapping[type, Callable[[Any, Form], Resp]]] = {
+    AutoClaimed: _auto_claimed,
+    Claimed: _claimed,
+    Entries: _run,
+    GroupRead: _group_read,
+    StreamsRead: _streams_read,
 }

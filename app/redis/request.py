@@ -59,7 +59,12 @@ class CommandRequest(msgspec.Struct, frozen=True):
         """Reply without the engine; `now_us` is the wall clock in microseconds (TIME)."""
         return self.local(now_us)
 
-    def answer(self, reply: Reply | EngineError, visible: Visible = _everything) -> Resp:
+    def answer(
+        self,
+        reply: Reply | EngineError,
+        visible: Visible = _everything,
+        form: replies.Form = replies.SHAPED,
+    ) -> Resp:
         """Shape the engine's reply as RESP2; only stream names for which `visible` is true are shown.
 
         Raises `EngineError`: the reply itself, or an error that Redis reports after it has found the key
@@ -68,17 +73,16 @@ class CommandRequest(msgspec.Struct, frozen=True):
         if isinstance(reply, EngineError):
             raise reply
         self.check(reply)
+        if type(reply) in replies.ENTRY_SHAPES and not self._ids_alone:
+            return replies.of_entries(reply, form)
         return self.shape(reply, visible)
 
     def written(
         self, reply: Reply | EngineError, visible: Visible = _everything, *, base64: bool = False
     ) -> bytes:
         """Write `answer` as JSON text."""
-        if isinstance(reply, EngineError):
-            raise reply
-        self.check(reply)
-        text = None if self.ids_alone else written.of_entries(reply, base64=base64)
-        return written.written(self.shape(reply, visible), base64=base64) if text is None else text
+        form = written.JSON_BASE64 if base64 else written.JSON
+        return written.written(self.answer(reply, visible, form), base64=base64)
 
     @property
     def audited(self) -> tuple[str, dict[str, object]] | None:
@@ -94,7 +98,7 @@ class CommandRequest(msgspec.Struct, frozen=True):
         return actions[0], found
 
     @property
-    def ids_alone(self) -> bool:
+    def _ids_alone(self) -> bool:
         """Whether the reply of a claim has IDs only."""
         command = self.command
         if isinstance(command, XClaim):

@@ -15,7 +15,8 @@ import msgspec
 
 from engine import errors
 
-# `bytes` are bulk strings, `str` the simple ones (OK, PONG, the lines of HELP).
+# `bytes` are bulk strings, `str` the simple ones (OK, PONG, the lines of HELP). `msgspec.Raw`, `bytes` to the
+# type checker, is text that is written as it is.
 Resp: TypeAlias = "int | bytes | str | list[Resp] | None"
 
 
@@ -120,6 +121,8 @@ def _in_text(resp: Resp) -> object:
 
 
 def _in_base64(resp: Resp) -> object:
+    if isinstance(resp, msgspec.Raw):
+        return resp
     if isinstance(resp, list):
         return [_in_base64(element) for element in resp]
     if isinstance(resp, int):

@@ -1,6 +1,6 @@
 """Replies as bytes of RESP2 and RESP3.
 
-Knows: how each shape is written in either protocol; entries from their stored text, as `written` does.
+Knows: how each shape is written in either protocol; entries from their stored text.
 Must never know: commands beyond the types of their replies, limits, connections.
 
     shape                                      RESP2              RESP3
@@ -11,15 +11,18 @@ Must never know: commands beyond the types of their replies, limits, connections
     null, in the place of a word or number     $-1                _
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal
 
+from msgspec import Raw
+
 from app.redis import replies
+from app.redis.replies import FIELDS_FROM, ID_AT, PLAIN_END
 from app.redis.request import CommandRequest, Visible
 from app.redis.resp import Named, Pairs, Resp, Verbatim
 from engine import EngineError, entries, ids
-from engine.replies import AutoClaimed, Claimed, Delivered, Entries, GroupRead, Reply, StreamsRead
+from engine.replies import Entries, Reply
 
 Protocol = Literal[2, 3]
 
@@ -27,8 +30,6 @@ OK: Final = b"+OK\r\n"
 QUEUED: Final = b"+QUEUED\r\n"
 # The first word of a message about an event, in either protocol.
 _LIST_NULLS: Final = frozenset({"xread", "xreadgroup", "xrange", "xrevrange"})
-_PLAIN_END: Final = b'"}}'
-_ID, _FIELDS_FROM = 3, 7
 # Between the strings of stored entries, before the first name.
 _BEFORE_FIELDS: Final = (b":", b",", b":{")
 _BETWEEN: Final = b"}},{"
@@ -107,20 +108,16 @@ def answer(
     request: CommandRequest, reply: Reply | EngineError, visible: Visible, protocol: Protocol
 ) -> bytes:
     """Write the reply of a command. Raises EngineError, as `CommandRequest.answer`."""
-    if isinstance(reply, EngineError):
-        raise reply
-    request.check(reply)
-    writer = None if request.ids_alone else WRITERS.get(type(reply))
-    if writer is not None:
-        return writer(reply, protocol)
-    shaped = request.shape(reply, visible)
+    shaped = request.answer(reply, visible, FORMS[protocol])
     if shaped is None:
         return null(protocol, is_list=request.name in _LIST_NULLS)
     return encode(shaped, protocol)
 
 
 def _write(out: list[bytes], resp: Resp, protocol: Protocol) -> None:
-    if isinstance(resp, bytes):
+    if isinstance(resp, Raw):
+        out.append(resp)
+    elif isinstance(resp, bytes):
         if protocol == 3 and isinstance(resp, Verbatim):
             out.append(b"=%d\r\ntxt:%b\r\n" % (len(resp) + 4, resp))
         else:
@@ -151,12 +148,12 @@ def _write_list(out: list[bytes], resp: list[Resp], protocol: Protocol) -> None:
 
 
 def _entry(text: bytes) -> bytes:
-    if b"\\" not in text and text.endswith(_PLAIN_END) and not entries.has_meta(text):
-        words = text.split(b'"')
-        entry_id, fields = words[_ID], words[_FIELDS_FROM::2]
-        written = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in fields])
-        return b"*2\r\n$%d\r\n%b\r\n*%d\r\n%b" % (len(entry_id), entry_id, len(fields), written)
-    return encode(replies.entry(text), 2)
+    if not replies.is_plain(text):
+        return encode(replies.SHAPED.entry(text), 2)
+    words = text.split(b'"')
+    entry_id, fields = words[ID_AT], words[FIELDS_FROM::2]
+    written = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in fields])
+    return b"*2\r\n$%d\r\n%b\r\n*%d\r\n%b" % (len(entry_id), entry_id, len(fields), written)
 
 
 def encode_alike(joined: bytes) -> bytes | None:
@@ -165,12 +162,12 @@ def encode_alike(joined: bytes) -> bytes | None:
     Without a backslash each quotation mark begins or ends a string, so every second word is punctuation.
     Where that is the same in all entries, so are their shapes.
     """
-    if b"\\" in joined or not joined.endswith(_PLAIN_END):
+    if b"\\" in joined or not joined.endswith(PLAIN_END):
         return None
     words = joined.split(b'"')
     width = words.index(_BETWEEN) if _BETWEEN in words else len(words) - 1
     count, left = divmod(len(words) - 1, width)
-    fields = (width - _FIELDS_FROM + 1) // 4
+    fields = (width - FIELDS_FROM + 1) // 4
     marks = [*_BEFORE_FIELDS, *([b":", b","] * fields)[:-1]]
     if left or len(marks) * 2 + 2 != width or words[width:-1:width].count(_BETWEEN) != count - 1:
         return None
@@ -178,8 +175,8 @@ def encode_alike(joined: bytes) -> bytes | None:
         if words[2 * place + 2 :: width].count(mark) != count:
             return None
     form = b"*2\r\n$%%d\r\n%%b\r\n*%d\r\n" % (2 * fields)
-    columns = [words[_ID::width]]
-    for place in range(_FIELDS_FROM, width, 4):
+    columns = [words[ID_AT::width]]
+    for place in range(FIELDS_FROM, width, 4):
         name = words[place]
         if words[place::width].count(name) != count:
             return None
@@ -207,73 +204,20 @@ def _part(joined: bytes) -> bytes:
     return written_before(joined) if len(joined) <= _KEPT_BYTES_MAX else _joined(joined)
 
 
-def _array(pieces: list[bytes]) -> bytes:
-    return b"*%d\r\n%b" % (len(pieces), b"".join(pieces))
+class _Wire(replies.Form):
+    """Entries as bytes of a protocol; they are the same in both."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.no_fields = Raw(null(protocol, is_list=True))
+
+    def entry(self, text: bytes) -> Resp:
+        return Raw(_entry(text))
+
+    def entries(self, texts: Sequence[bytes]) -> Resp:
+        return Raw(b"*%d\r\n%b" % (len(texts), _joined(b",".join(texts)) if texts else b""))
+
+    def run(self, run: Entries) -> Resp:
+        return Raw(b"*%d\r\n%b" % (run.count, b"".join(map(_part, run.parts))))
 
 
-def _run(run: Entries) -> bytes:
-    return b"*%d\r\n%b" % (run.count, b"".join(map(_part, run.parts)))
-
-
-def _by_stream(found: Iterable[tuple[str, bytes]], protocol: Protocol) -> bytes:
-    """The entries of each stream; null if there are none."""
-    read = [bulk(stream.encode()) + written for stream, written in found]
-    if not read:
-        return null(protocol, is_list=True)
-    if protocol == 3:
-        return b"%%%d\r\n%b" % (len(read), b"".join(read))
-    return _array([b"*2\r\n" + one for one in read])
-
-
-def _streams_read(reply: StreamsRead, protocol: Protocol) -> bytes:
-    return _by_stream(((read.stream, _run(read.entries)) for read in reply.streams), protocol)
-
-
-def _group_read(reply: GroupRead, protocol: Protocol) -> bytes:
-    return _by_stream(
-        (
-            (read.stream, b"*%d\r\n%b" % (len(read.entries), _all_delivered(read.entries, protocol)))
-            for read in reply.streams
-        ),
-        protocol,
-    )
-
-
-def _all_delivered(delivered: Sequence[Delivered], protocol: Protocol) -> bytes:
-    texts = [one.text for one in delivered if one.text is not None and one.idle_ms is None]
-    if len(texts) < len(delivered) or not texts:
-        return b"".join([_delivered(one, protocol) for one in delivered])
-    return _joined(b",".join(texts))
-
-
-def _delivered(delivered: Delivered, protocol: Protocol) -> bytes:
-    if delivered.text is None:
-        [entry_id, _, *rest] = replies.delivered_entry(delivered)
-        parts = [encode(entry_id, protocol), null(protocol, is_list=True)]
-        return _array(parts + [encode(part, protocol) for part in rest])
-    if delivered.idle_ms is not None:
-        return encode(replies.delivered_entry(delivered), protocol)
-    return _entry(delivered.text)
-
-
-def _claimed(reply: Claimed, _: Protocol) -> bytes:
-    return _array([_claimed_entry(one) for one in reply.entries])
-
-
-def _claimed_entry(delivered: Delivered) -> bytes:
-    assert delivered.text is not None, "claims drop deleted entries"
-    return _entry(delivered.text)
-
-
-def _auto_claimed(reply: AutoClaimed, protocol: Protocol) -> bytes:
-    next_start, deleted_ids = (encode(part, protocol) for part in replies.around_claimed(reply))
-    return _array([next_start, _claimed(Claimed(reply.entries), protocol), deleted_ids])
-
-
-WRITERS: Final[Mapping[type, Callable[[Any, Protocol], bytes]]] = {
-    Entries: lambda reply, _: _run(reply),
-    StreamsRead: _streams_read,
-    GroupRead: _group_read,
-    Claimed: _claimed,
-    AutoClaimed: _auto_claimed,
-}
+FORMS: Final[Mapping[Protocol, replies.Form]] = {2: _Wire(2), 3: _Wire(3)}

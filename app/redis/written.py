@@ -1,42 +1,29 @@
-"""Replies with many entries, written directly from the stored text.
+"""Replies as JSON text, entries written directly from the stored text.
 
 Knows: how the stored form of an entry maps to its RESP2 shape.
 Must never know: commands beyond their replies' types, limits, HTTP.
 
     {"id":"1-0","fields":{"a":"b","c":"d"}}   →   ["1-0",["a","b","c","d"]]
 
-Eight megabytes of small fields are a million strings. Shaping them all first would take ten times their
-size in memory, and seconds of the event loop. Writing entry by entry avoids both. The text never changes, so
-a thread may write it. The result equals that of `replies` and `resp`, byte for byte.
+The text never changes, so a thread may write it.
 """
 
-import base64 as base64_codec
-from collections.abc import Callable, Iterable, Mapping
+from base64 import b64encode
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from app.redis import replies
 from app.redis.resp import Resp, to_json
-from engine import entries
-from engine.replies import AutoClaimed, Claimed, Delivered, Entries, GroupRead, Reply, StreamsRead
+from engine.replies import AutoClaimed, Claimed, Entries, GroupRead, Reply, StreamsRead
 
 _encode: Final = msgspec.json.Encoder().encode
-# The end of an entry without an encoding and without repeated names; metadata may end so too.
-_PLAIN_END: Final = b'"}}'
-# Positions in a split at quotation marks, if there is no backslash: id, its text, fields, names and values.
-_ID, _FIELDS_FROM = 3, 7
 
 
 def written(resp: Resp, *, base64: bool) -> bytes:
     """Write any reply as JSON text."""
     return _encode(to_json(resp, base64=base64))
-
-
-def of_entries(reply: Reply, *, base64: bool) -> bytes | None:
-    """Write a reply that consists of whole entries as JSON text; None for any other reply."""
-    writer = _WRITERS.get(type(reply))
-    return None if writer is None else writer(reply, base64=base64)
 
 
 def text_bytes(reply: Reply) -> int:
@@ -52,75 +39,27 @@ def text_bytes(reply: Reply) -> int:
     return 0
 
 
-def _entry(text: bytes, *, base64: bool) -> bytes:
-    if b"\\" not in text and text.endswith(_PLAIN_END) and not entries.has_meta(text):
+class _Json(replies.Form):
+    """Entries as JSON text."""
+
+    def __init__(self, *, base64: bool) -> None:
+        self._base64 = base64
+
+    def entry(self, text: bytes) -> Resp:
+        return msgspec.Raw(self._entry(text))
+
+    def entries(self, texts: Sequence[bytes]) -> Resp:
+        return msgspec.Raw(b"[%b]" % b",".join(map(self._entry, texts)))
+
+    def _entry(self, text: bytes) -> bytes:
+        if not replies.is_plain(text):
+            return written(replies.SHAPED.entry(text), base64=self._base64)
         words = text.split(b'"')
-        if base64:
-            return b'["%b",["%b"]]' % (_base64(words[_ID]), b'","'.join(map(_base64, words[_FIELDS_FROM::2])))
-        return b'["%b",["%b"]]' % (words[_ID], b'","'.join(words[_FIELDS_FROM::2]))
-    return written(replies.entry(text), base64=base64)
+        entry_id, fields = words[replies.ID_AT], words[replies.FIELDS_FROM :: 2]
+        if self._base64:
+            entry_id, fields = b64encode(entry_id), list(map(b64encode, fields))
+        return b'["%b",["%b"]]' % (entry_id, b'","'.join(fields))
 
 
-def _base64(word: bytes) -> bytes:
-    return base64_codec.b64encode(word)
-
-
-def _array(pieces: Iterable[bytes]) -> bytes:
-    return b"[%b]" % b",".join(pieces)
-
-
-def _run(run: Entries, *, base64: bool) -> bytes:
-    return _array(_entry(text, base64=base64) for part in run.parts for text in entries.texts(part))
-
-
-def _streams_read(reply: StreamsRead, *, base64: bool) -> bytes:
-    if not reply.streams:
-        return b"null"
-    return _array(
-        b"[%b,%b]" % (_name(read.stream, base64=base64), _run(read.entries, base64=base64))
-        for read in reply.streams
-    )
-
-
-def _group_read(reply: GroupRead, *, base64: bool) -> bytes:
-    if not reply.streams:
-        return b"null"
-    return _array(
-        b"[%b,%b]"
-        % (_name(read.stream, base64=base64), _array(_delivered(one, base64=base64) for one in read.entries))
-        for read in reply.streams
-    )
-
-
-def _delivered(delivered: Delivered, *, base64: bool) -> bytes:
-    if delivered.text is None or delivered.idle_ms is not None:
-        return written(replies.delivered_entry(delivered), base64=base64)
-    return _entry(delivered.text, base64=base64)
-
-
-def _claimed(reply: Claimed, *, base64: bool) -> bytes:
-    return _array(_claimed_entry(one, base64=base64) for one in reply.entries)
-
-
-def _claimed_entry(delivered: Delivered, *, base64: bool) -> bytes:
-    assert delivered.text is not None, "claims drop deleted entries"
-    return _entry(delivered.text, base64=base64)
-
-
-def _auto_claimed(reply: AutoClaimed, *, base64: bool) -> bytes:
-    rest = [written(part, base64=base64) for part in replies.around_claimed(reply)]
-    claimed = _array(_claimed_entry(one, base64=base64) for one in reply.entries)
-    return _array((rest[0], claimed, rest[1]))
-
-
-def _name(stream: str, *, base64: bool) -> bytes:
-    return written(stream.encode(), base64=base64)
-
-
-_WRITERS: Final[Mapping[type, Callable[..., bytes]]] = {
-    Entries: _run,
-    StreamsRead: _streams_read,
-    GroupRead: _group_read,
-    Claimed: _claimed,
-    AutoClaimed: _auto_claimed,
-}
+JSON: Final = _Json(base64=False)
+JSON_BASE64: Final = _Json(base64=True)
