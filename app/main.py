@@ -51,7 +51,6 @@ from app.openapi import document
 from app.policies import policy_of
 from app.settings import Settings, SettingsError, load
 from app.transport.fast_path import FastPath
-from app.version import VERSION
 from engine import Clock, SystemClock
 
 ROUTES: Final[Sequence[Operation]] = [
@@ -206,8 +205,6 @@ def __getattr__(name: str) -> App:
 def _api(settings: Settings) -> FastAPI:
     """The routes and their description, which the settings decide alone: requests bring their gateway."""
     api = FastAPI(
-        title="Weir",
-        version=VERSION,
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -216,7 +213,7 @@ def _api(settings: Settings) -> FastAPI:
     )
     # Directly: what `include_router` adds is made again for the first request, and costs more with each.
     api.router.routes.extend(ROUTES)
-    api.state.document = document.Document(api, settings)
+    api.state.document = document.Document(ROUTES, settings)
     return api
 
 

@@ -7,18 +7,19 @@ Must never know: how any of it is served, and a particular operation.
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from threading import Lock
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 import msgspec
 import orjson
-from fastapi import FastAPI
-from pydantic import BaseModel
+from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from app.http.media import JSON
 from app.http.operations import refusals
+from app.http.operations.operation import Operation
 from app.openapi.problems import InvalidValue, problem_schema
 from app.settings import Settings
+from app.version import VERSION
 
 Json = dict[str, Any]
 
@@ -53,18 +54,11 @@ wait, and by groups of consumers.
 """
 
 
-@runtime_checkable
-class Described(Protocol):
-    """A route that describes its bodies itself."""
-
-    described: Sequence[type[BaseModel]]
-
-
 class Document:
     """The whole description as JSON, with the limits that are set: made once, when it is first asked for."""
 
-    def __init__(self, api: FastAPI, settings: Settings) -> None:
-        self._api = api
+    def __init__(self, operations: Sequence[Operation], settings: Settings) -> None:
+        self._operations = [one for one in operations if not one.hidden]
         self._settings = settings
         self._lock = Lock()
         self._text: bytes | None = None
@@ -73,17 +67,18 @@ class Document:
         """The description. It takes half a second to make: ask for it in a thread."""
         with self._lock:
             if self._text is None:
-                self._text = _describe(self._api, self._settings)
+                self._text = _describe(self._operations, self._settings)
             return self._text
 
 
-def _describe(api: FastAPI, settings: Settings) -> bytes:
-    described, examples = api.openapi(), _read_examples()
+def _describe(operations: Sequence[Operation], settings: Settings) -> bytes:
+    routes, examples = [one.documented() for one in operations], _read_examples()
+    described = get_openapi(title="Weir", version=VERSION, routes=routes)
     for methods in described["paths"].values():
         for operation in methods.values():
             _show(operation, examples.get(operation["operationId"], {}))
     _, components = msgspec.json.schema_components([InvalidValue], ref_template=_REF)
-    modelled = described.get("components", {}).get("schemas", {}) | _models(api)
+    modelled = described.get("components", {}).get("schemas", {}) | _models(operations)
     # An enumeration of the engine's, which a type describes otherwise.
     modelled.pop("Cursor", None)
     used = {
@@ -108,10 +103,9 @@ def _describe(api: FastAPI, settings: Settings) -> bytes:
     return orjson.dumps(described)
 
 
-def _models(api: FastAPI) -> Json:
+def _models(operations: Sequence[Operation]) -> Json:
     """The models that operations refer to in what they say of their bodies themselves."""
-    routes = [route for route in api.routes if isinstance(route, Described)]
-    models = dict.fromkeys(model for route in routes for model in route.described)
+    models = dict.fromkeys(model for one in operations for model in one.described)
     _, found = models_json_schema(
         [(model, "validation") for model in models], ref_template=_REF.format(name="{model}")
     )
