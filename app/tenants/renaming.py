@@ -1,15 +1,18 @@
 """Commands of a tenant as the engine runs them: with the prefix in every name.
 
-Knows: where each command holds names of streams.
+Knows: which fields of commands hold names of streams.
 Must never know: replies, who sends a command.
 
-The table names every command. One that is about all streams has None, and is refused, as is one without an
-entry: `tests/app/tenants/test_tables.py` holds the table against the engine's commands.
+How a command is renamed follows from its fields. One that names no stream is about all of them and is
+refused, as is one with a field of text that is unknown here: `tests/app/tenants/test_tables.py` holds the
+engine's commands against it.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, get_args, get_type_hints
 
+import msgspec
 from msgspec.structs import replace
 
 from app.tenants.sources import rename_in_dump
@@ -17,151 +20,103 @@ from app.tenants.stripping import ShownInfo
 from app.tenants.tenant_names import TenantNames
 from engine import EngineError, dump
 from engine.commands import (
-    Acknowledge,
-    AddEach,
-    BlockingCommand,
     Command,
-    ConfigGet,
-    ConfigSet,
-    Copy,
     DbSize,
-    DeadLetterEntries,
-    Delete,
-    DeleteConsumer,
-    DeleteGroup,
-    DescribeEdges,
-    DescribeGroup,
-    DescribeUse,
-    Dump,
-    EndWait,
-    EnsureGroup,
-    EnsureStream,
     Exists,
-    Expire,
-    ExpireStreams,
-    FindDeadLetters,
-    FindGroup,
-    FlushAll,
-    GiveBack,
     IdempotencyKey,
-    ListMetadata,
     ListStreams,
-    Maintain,
     MeasureStreams,
-    Persist,
-    Plan,
     Publish,
-    PutMetadata,
-    Redrive,
-    Rename,
     Restore,
-    StreamCommand,
     StreamInfos,
-    TimeToLive,
-    Type,
-    Unchanged,
-    UpdateGroup,
-    UpdateStream,
-    XAck,
-    XAckDel,
-    XAdd,
-    XAutoClaim,
-    XCfgSet,
-    XClaim,
-    XDel,
-    XDelEx,
-    XGroupCreate,
-    XGroupCreateConsumer,
-    XGroupDelConsumer,
-    XGroupDestroy,
-    XGroupSetId,
-    XIdmpRecord,
-    XInfoConsumers,
-    XInfoGroups,
-    XInfoStream,
-    XInfoStreamFull,
-    XLen,
-    XNack,
-    XPending,
-    XPendingRange,
-    XRange,
-    XRead,
-    XReadGroup,
-    XSetId,
-    XTrim,
 )
 from engine.replies import StreamInfo
 
-B = TypeVar("B", bound=BlockingCommand)
-Renaming = Callable[[Any, TenantNames], Command]
 _LETTERS: Final = "dead_letter_stream"
 
 
 def add_prefix(command: Command, names: TenantNames) -> Command:
     """The command for the engine. Raises `forbidden` for one on all streams, `invalid_name`."""
-    rename = RENAMES.get(type(command))
-    if rename is None:
+    fields = renamed_fields(type(command))
+    rename = WHOLE.get(type(command))
+    if rename is not None:
+        return rename(command, names)
+    if not fields:
         raise EngineError(
             "forbidden",
             "NOPERM this command is about the streams of all callers",
             "this is about the streams of all callers, and the token has a prefix",
         )
-    return rename(command, names)
+    return replace(command, **{name: FIELDS[name](getattr(command, name), names) for name in fields})
 
 
-def _stream(command: StreamCommand, names: TenantNames) -> StreamCommand:
-    return replace(command, stream=names.add(command.stream))
+@cache
+def renamed_fields(kind: type[Command]) -> tuple[str, ...]:
+    """The fields of a command that hold names of streams; none if a tenant must not run it."""
+    fields = {name: hint for name, hint in get_type_hints(kind).items() if name in kind.__struct_fields__}
+    unknown = [name for name in fields.keys() - FIELDS.keys() - _NO_NAMES if _has_text(fields[name])]
+    return () if unknown or kind in _REFUSED else tuple(name for name in fields if name in FIELDS)
 
 
-def _streams(command: Delete | Exists | FindGroup | EndWait, names: TenantNames) -> Command:
-    return replace(command, streams=[names.add(name) for name in command.streams])
+def _has_text(hint: Any) -> bool:  # noqa: ANN401 - a type
+    if hint in (str, Any):
+        return True
+    is_struct = isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+    return any(map(_has_text, get_type_hints(hint).values() if is_struct else get_args(hint)))
 
 
-def _cursors(command: B, names: TenantNames) -> B:
-    return replace(command, streams=[(names.add(name), cursor) for name, cursor in command.streams])
+# ---- fields
 
 
-def _plan(command: Plan, names: TenantNames) -> Command:
-    ends = {names.add(name): end for name, end in command.ends.items()}
-    return replace(_cursors(command, names), ends=ends)
+def _name(name: str, names: TenantNames) -> str:
+    return names.add(name)
 
 
-def _target(command: Rename | Copy, names: TenantNames) -> Command:
-    return replace(_stream(command, names), target=names.add(command.target))
+def _streams(streams: Sequence[str | tuple[str, Any]], names: TenantNames) -> Sequence[object]:
+    """Names, or names with a place each."""
+    return [names.add(one) if isinstance(one, str) else (names.add(one[0]), one[1]) for one in streams]
 
 
-def _letters(command: FindDeadLetters | Redrive, names: TenantNames) -> Command:
-    return replace(_stream(command, names), letters=names.add(command.letters))
+def _ends(ends: Mapping[str, int], names: TenantNames) -> Mapping[str, int]:
+    return {names.add(name): end for name, end in ends.items()}
 
 
-def _policy(command: EnsureGroup | UpdateGroup, names: TenantNames) -> Command:
-    policy = dict(command.policy)
-    if policy.get(_LETTERS) is not None:
-        policy[_LETTERS] = names.add(policy[_LETTERS])
-    return replace(_stream(command, names), policy=policy)
+def _policy(policy: Mapping[str, Any], names: TenantNames) -> Mapping[str, Any]:
+    letters = policy.get(_LETTERS)
+    return policy if letters is None else {**policy, _LETTERS: names.add(letters)}
 
 
-def _expected(info: StreamInfo | None) -> StreamInfo | None:
-    """The stream as the engine has it, of what the tenant was shown."""
-    return info.real if isinstance(info, ShownInfo) else info
+def _expected(
+    expected: StreamInfo | Sequence[tuple[str, StreamInfo | None]] | None, names: TenantNames
+) -> object:
+    """A stream as the engine has it, of what the tenant was shown; or several, by name."""
+    if isinstance(expected, Sequence):
+        return [(names.add(name), _expected(info, names)) for name, info in expected]
+    return expected.real if isinstance(expected, ShownInfo) else expected
 
 
-def _update(command: UpdateStream, names: TenantNames) -> Command:
-    return replace(_stream(command, names), expected=_expected(command.expected))
+FIELDS: Final[Mapping[str, Callable[[Any, TenantNames], object]]] = {
+    "ends": _ends,
+    "expected": _expected,
+    "letters": _name,
+    "policy": _policy,
+    "stream": _name,
+    "streams": _streams,
+    "target": _name,
+}
+# Text that names no stream; a key belongs to the stream beside it.
+_NO_NAMES: Final = frozenset(
+    {"consumer", "group", "idempotency", "named", "reason", "retention", "transfer_to"}
+)
+_REFUSED: Final = frozenset({MeasureStreams})
 
 
-def _unchanged(command: Unchanged, names: TenantNames) -> Command:
-    expected = [(names.add(name), _expected(info)) for name, info in command.expected]
-    return replace(command, expected=expected)
-
-
-def _delete(command: Delete, names: TenantNames) -> Command:
-    return replace(_streams(command, names), expected=_expected(command.expected))
+# ---- whole commands
 
 
 def _restore(command: Restore, names: TenantNames) -> Command:
     """A dead letter in a dump names a stream of the tenant. The engine gets what it refuses as it is."""
-    renamed = replace(_stream(command, names))
+    renamed = replace(command, stream=names.add(command.stream))
     if dump.dump_cost(command.dump) > dump.DUMP_COST_MAX:
         return renamed
     try:
@@ -194,73 +149,10 @@ def _count_nothing(_: DbSize, __: TenantNames) -> Command:
     return Exists(streams=())
 
 
-RENAMES: Final[Mapping[type[Command], Renaming | None]] = {
-    Acknowledge: _stream,
-    AddEach: _stream,
-    ConfigGet: None,
-    ConfigSet: None,
-    Copy: _target,
+WHOLE: Final[Mapping[type[Command], Callable[[Any, TenantNames], Command]]] = {
     DbSize: _count_nothing,
-    DeadLetterEntries: _stream,
-    Delete: _delete,
-    DeleteConsumer: _stream,
-    DeleteGroup: _stream,
-    DescribeEdges: _stream,
-    DescribeGroup: _stream,
-    DescribeUse: _stream,
-    Dump: _stream,
-    EndWait: _streams,
-    EnsureGroup: _policy,
-    EnsureStream: _stream,
-    Exists: _streams,
-    Expire: _stream,
-    ExpireStreams: None,
-    FindDeadLetters: _letters,
-    FindGroup: _streams,
-    FlushAll: None,
-    GiveBack: _stream,
-    ListMetadata: None,
     ListStreams: _list,
-    Maintain: None,
-    MeasureStreams: None,
-    Persist: _stream,
-    Plan: _plan,
     Publish: _publish,
-    PutMetadata: None,
-    Redrive: _letters,
-    Rename: _target,
     Restore: _restore,
     StreamInfos: _list,
-    TimeToLive: _stream,
-    Type: _stream,
-    Unchanged: _unchanged,
-    UpdateGroup: _policy,
-    UpdateStream: _update,
-    XAck: _stream,
-    XAckDel: _stream,
-    XAdd: _stream,
-    XAutoClaim: _stream,
-    XCfgSet: _stream,
-    XClaim: _stream,
-    XDel: _stream,
-    XDelEx: _stream,
-    XGroupCreate: _stream,
-    XGroupCreateConsumer: _stream,
-    XGroupDelConsumer: _stream,
-    XGroupDestroy: _stream,
-    XGroupSetId: _stream,
-    XIdmpRecord: _stream,
-    XInfoConsumers: _stream,
-    XInfoGroups: _stream,
-    XInfoStream: _stream,
-    XInfoStreamFull: _stream,
-    XLen: _stream,
-    XNack: _stream,
-    XPending: _stream,
-    XPendingRange: _stream,
-    XRange: _stream,
-    XRead: _cursors,
-    XReadGroup: _cursors,
-    XSetId: _stream,
-    XTrim: _stream,
 }

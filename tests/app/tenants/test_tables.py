@@ -1,14 +1,14 @@
-"""The tables of tenants know every command and every reply of the engine, and each of their fields."""
+"""Tenants know every command and every reply of the engine, and each of their fields."""
 
 import collections.abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, get_args, get_origin
 
 import msgspec
 import pytest
 
-from app.tenants.renaming import RENAMES, add_prefix
+from app.tenants.renaming import WHOLE, add_prefix, renamed_fields
 from app.tenants.stripping import IN_LISTS, REPLIES, strip_prefix
 from app.tenants.tenant_names import TenantNames
 from engine import EngineError, commands, replies
@@ -16,81 +16,42 @@ from engine.commands import BlockingCommand, Command, DbSize, FlushAll, StreamCo
 from engine.replies import Measured, Reply
 
 NAMES = TenantNames("acme.")
-# What a command has beside names of streams. A field that is in none of these sets is new: it belongs here,
-# or into the table.
-PLAIN: Final = frozenset(
-    {
-        "absolute",
-        "archived_up_to",
-        "block_ms",
-        "bodies",
-        "bytes_max",
-        "claim",
-        "claim_min_idle_ms",
-        "claims_own",
-        "condition",
-        "consumer",
-        "count",
-        "drop",
-        "dry_run",
-        "durable_only",
-        "end",
-        "entries_added",
-        "entries_read",
-        "expected_last_id",
-        "group",
-        "guard",
-        "id",
-        "ids",
-        "just_ids",
-        "last_id",
-        "lifetime",
-        "limit",
-        "max_bytes",
-        "max_deleted_id",
-        "max_entries",
-        "min_idle_ms",
-        "mkstream",
-        "ms",
-        "nack",
-        "named",
-        "noack",
-        "producer_key",
-        "reason",
-        "refs",
-        "relative",
-        "replace",
-        "retention",
-        "retry_count",
-        "reverse",
-        "settings",
-        "start",
-        "transfer_to",
-        "trim",
-        "upto",
-    }
-)
-HANDLED: Final[Mapping[str, frozenset[str]]] = {
-    "_count_nothing": frozenset(),
-    "_cursors": frozenset({"streams"}),
-    "_delete": frozenset({"streams", "expected"}),
-    "_letters": frozenset({"stream", "letters"}),
-    "_list": frozenset({"prefix", "after"}),
-    "_plan": frozenset({"streams", "ends"}),
-    "_policy": frozenset({"stream", "policy"}),
-    "_publish": frozenset({"parts", "idempotency", "chunk"}),
-    "_restore": frozenset({"stream", "dump", "size"}),
-    "_stream": frozenset({"stream"}),
-    "_streams": frozenset({"streams"}),
-    "_target": frozenset({"stream", "target"}),
-    "_unchanged": frozenset({"expected"}),
-    "_update": frozenset({"stream", "expected"}),
+# What is renamed of a command beside `stream`. A new field of text is refused until it is known.
+RENAMED: Final[Mapping[type[Command], set[str]]] = {
+    commands.Copy: {"stream", "target"},
+    commands.Delete: {"streams", "expected"},
+    commands.EndWait: {"streams"},
+    commands.EnsureGroup: {"stream", "policy"},
+    commands.Exists: {"streams"},
+    commands.FindDeadLetters: {"stream", "letters"},
+    commands.FindGroup: {"streams"},
+    commands.Plan: {"streams", "ends"},
+    commands.Redrive: {"stream", "letters"},
+    commands.Rename: {"stream", "target"},
+    commands.Unchanged: {"expected"},
+    commands.UpdateGroup: {"stream", "policy"},
+    commands.UpdateStream: {"stream", "expected"},
+    commands.XRead: {"streams"},
+    commands.XReadGroup: {"streams"},
 }
-# Numbers, and keys that belong to the stream beside them.
-NOT_NAMES: Final = {
-    (commands.Plan, "parts"),
-    (commands.Redrive, "idempotency"),
-    (commands.XAdd, "idempotency"),
+# A function of their own renames these fields.
+WHOLE_FIELDS: Final[Mapping[type[Command], set[str]]] = {
+    commands.DbSize: set(),
+    commands.ListStreams: {"prefix", "after"},
+    commands.Publish: {"parts", "idempotency", "chunk"},
+    commands.Restore: {"stream", "dump", "size"},
+    commands.StreamInfos: {"prefix", "after"},
+}
+WITHOUT_NAMES: Final = {"limit", "ms", "relative", "replace"}
+REFUSED: Final = {
+    commands.ConfigGet,
+    commands.ConfigSet,
+    commands.ExpireStreams,
+    commands.FlushAll,
+    commands.ListMetadata,
+    commands.Maintain,
+    commands.MeasureStreams,
+    commands.PutMetadata,
 }
 # Fields of replies that are shown as they are.
 NO_NAMES: Final = frozenset(
@@ -147,16 +108,19 @@ def concrete(kind: type[Command]) -> Iterator[type[Command]]:
         yield from concrete(one)
 
 
-def test_every_command_is_in_the_table() -> None:
-    assert {one for one in concrete(Command) if one.__module__.startswith("engine.")} == set(RENAMES)
+def test_every_command_is_renamed_or_refused() -> None:
+    """Those on one stream alone by their field `stream`."""
+    every = {one for one in concrete(Command) if one.__module__.startswith("engine.")}
+    for kind in every - REFUSED - WHOLE_FIELDS.keys():
+        assert set(renamed_fields(kind)) == RENAMED.get(kind, {"stream"}), kind
+    assert {kind for kind in every - WHOLE.keys() if not renamed_fields(kind)} == REFUSED
 
 
-def test_every_field_of_a_command_is_known() -> None:
+def test_every_field_of_a_command_with_a_function_is_known() -> None:
     """Each is no name of a stream, or the command's function renames it."""
-    for kind, rename in RENAMES.items():
-        if rename is not None:
-            fields = {one for one in kind.__struct_fields__ if (kind, one) not in NOT_NAMES}
-            assert fields - PLAIN == HANDLED[rename.__name__], kind
+    assert WHOLE.keys() == WHOLE_FIELDS.keys()
+    for kind, fields in WHOLE_FIELDS.items():
+        assert set(kind.__struct_fields__) - WITHOUT_NAMES == fields, kind
 
 
 def test_every_reply_is_in_the_table() -> None:
@@ -176,10 +140,10 @@ def test_every_field_of_a_reply_without_names_is_known() -> None:
             assert set(kind.__struct_fields__) <= NO_NAMES, kind
 
 
-class NewCommand(Command, frozen=True):
-    """One that the table does not have."""
+class NewCommand(StreamCommand, frozen=True):
+    """One whose second field may name a stream."""
 
-    stream: str
+    beside: Sequence[tuple[str, int]]
 
 
 @dataclass
@@ -189,8 +153,8 @@ class NewReply:
     stream: str
 
 
-@pytest.mark.parametrize("command", [NewCommand(stream="s"), FlushAll(), commands.ConfigGet()])
-def test_what_the_table_does_not_allow_is_refused(command: Command) -> None:
+@pytest.mark.parametrize("command", [NewCommand(stream="s", beside=[]), FlushAll(), commands.ConfigGet()])
+def test_what_is_not_known_to_name_streams_is_refused(command: Command) -> None:
     with pytest.raises(EngineError) as refused:
         add_prefix(command, NAMES)
     assert refused.value.code == "forbidden"
