@@ -67,7 +67,11 @@ class ConnectionOptions:
     @property
     def options(self) -> dict[str, Any]:
         """For httpx's clients."""
-        verify = {} if self.tls is None else {"verify": self.tls}
+        tls = self.tls
+        if tls is None and self.url.scheme == "http":
+            # httpx loads all authorities otherwise, which takes longer than many calls; this trusts none.
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        verify = {} if tls is None else {"verify": tls}
         if not _is_loopback(self.url.host):
             return {"trust_env": True, **verify}
         # On one machine compression costs more than it saves, and no proxy of the environment is wanted.
