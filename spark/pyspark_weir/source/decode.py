@@ -6,7 +6,7 @@ Must never know: where pages come from, which ranges are read.
 
 from binascii import a2b_base64
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -45,8 +45,8 @@ class Fields:
     def of(cls, page: ColumnsPage, *, binary: bool, on_bad_utf8: str, where: str) -> Self:
         """From a page; `binary`: values as they are, else as text. Raises PipelineError WEIR_BAD_UTF8."""
         offsets = np.zeros(len(page) + 1, dtype=np.int32)
-        np.cumsum(np.asarray(page.n, dtype=np.int32), out=offsets[1:])
-        place = np.asarray(page.name_index, dtype=np.int32)
+        np.cumsum(_small_numbers(page.n), out=offsets[1:])
+        place = _small_numbers(page.name_index)
         if not page.base64:
             values = pa.array(page.values, type=pa.string())
             return cls(tuple(page.names), place, values.cast(pa.binary()) if binary else values, offsets)
@@ -128,6 +128,14 @@ class Fields:
         seen = np.zeros(size, dtype=np.bool_)
         seen[cells] = True
         return int(np.count_nonzero(seen)) < len(cells)
+
+
+def _small_numbers(numbers: Sequence[int]) -> Places:
+    """Through bytes where all of them fit, which numpy reads three times as fast as a list."""
+    try:
+        return np.frombuffer(bytes(numbers), np.uint8).astype(np.int32)
+    except ValueError:
+        return np.asarray(numbers, dtype=np.int32)
 
 
 def _text_reader(on_bad_utf8: str, where: str) -> Callable[[str], str]:
