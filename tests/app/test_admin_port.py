@@ -1,7 +1,5 @@
 """The admin port: metrics and administration are there alone, health is on both."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from app.lifespan import ServerStoppedError, check_exposure
 from app.main import create_app
 from app.settings import Settings
 from engine import SystemClock
+from tests.cli.command import weir
 from tests.server import Server, free_port
 
 
@@ -91,12 +90,9 @@ def test_both_ports_end_with_the_process(tmp_path: Path) -> None:
 
 def test_a_port_in_use_is_a_clear_message(pair: Pair, tmp_path: Path) -> None:
     taken = pair.admin.rpartition(":")[2]
-    command = [sys.executable, "-m", "weir", "serve", "--port", "0", "--admin-port", taken]
-    ended = subprocess.run(
-        [*command, "--data", str(tmp_path / "data")], check=False, capture_output=True, text=True, timeout=60
-    )
-    assert ended.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{taken}" in ended.stderr
+    ended = weir("", "serve", "--port", "0", "--admin-port", taken, "--data", str(tmp_path / "data"))
+    assert ended.code == 1
+    assert f"cannot listen on 127.0.0.1:{taken}" in ended.err
 
 
 def test_an_open_admin_port_beyond_loopback_needs_the_same_words() -> None:

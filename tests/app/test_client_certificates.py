@@ -5,8 +5,6 @@ import json
 import shutil
 import signal
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -23,6 +21,7 @@ from app.auth.grants import Grant
 from app.auth.token_file import TokenFileError
 from tests.app.test_tls import wait_for_line
 from tests.certificates import Authority, Pair
+from tests.cli.command import weir
 from tests.server import Server, free_port
 
 SECONDS_MAX: Final = 15.0
@@ -332,7 +331,6 @@ def test_client_certificates_need_the_other_settings(tmp_path: Path, missing: st
     if missing == "tls_certificate":
         settings = {"tls_client_ca": pair.certificate}
     options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    command = [sys.executable, "-m", "weir", "serve", "--port", "0", "--data", str(tmp_path / "data")]
-    ended = subprocess.run([*command, *options], check=False, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2
-    assert f"tls_client_ca: it needs {missing}" in ended.stderr
+    ended = weir("", "serve", "--port", "0", "--data", str(tmp_path / "data"), *options)
+    assert ended.code == 2
+    assert f"tls_client_ca: it needs {missing}" in ended.err

@@ -21,6 +21,7 @@ import pytest
 
 from app import logs
 from app.transport.descriptors import Descriptors
+from tests.cli.command import Ended, weir
 from tests.server import Server
 
 
@@ -57,9 +58,8 @@ def request(server: Server, method: str, path: str, body: bytes = b"", **headers
         return answer.status, json.loads(answer.read() or b"null")
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "weir", "serve", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def run(*words: str) -> Ended:
+    return weir("", "serve", *words)
 
 
 def test_what_was_published_is_there_after_a_stop_and_a_kill(mortal: Signalled) -> None:
@@ -97,9 +97,9 @@ def test_a_stop_ends_the_waiting_reads_and_then_the_process(mortal: Signalled, n
 def test_a_second_process_on_the_data_is_told_who_holds_it(server: Server) -> None:
     """Exit code 4, and the first one serves on."""
     second = run("--port", "0", "--data", str(server.data))
-    assert second.returncode == 4
-    assert str(server.pid) in second.stderr
-    assert "http://" not in second.stdout, "what will never answer is not shown"
+    assert second.code == 4
+    assert str(server.pid) in second.err
+    assert "http://" not in second.out, "what will never answer is not shown"
     assert request(server, "GET", "/healthz/ready")[0] == 200
 
 
@@ -111,30 +111,30 @@ def test_damaged_data_is_refused(tmp_path: Path) -> None:
     (manifest,) = (tmp_path / "data").glob("manifest")
     manifest.write_bytes(b"")
     refused = run("--port", "0", "--data", str(tmp_path / "data"))
-    assert refused.returncode == 3
-    assert "manifest" in refused.stderr
-    assert "http://" not in refused.stdout
+    assert refused.code == 3
+    assert "manifest" in refused.err
+    assert "http://" not in refused.out
     assert manifest.read_bytes() == b""
 
 
 def test_a_port_in_use_is_a_clear_message(server: Server, tmp_path: Path) -> None:
     """Exit code 1, no trace."""
     second = run("--port", str(server.port), "--data", str(tmp_path / "other"))
-    assert second.returncode == 1
-    assert "cannot listen" in second.stderr
-    assert "Traceback" not in second.stderr
+    assert second.code == 1
+    assert "cannot listen" in second.err
+    assert "Traceback" not in second.err
 
 
 def test_a_taken_port_for_redis_clients_is_named(server: Server, tmp_path: Path) -> None:
     """And a path where no socket can be: which place, and why."""
     data = ("--port", "0", "--data", str(tmp_path / "other"))
     taken = run(*data, "--resp-port", str(server.port))
-    assert (taken.returncode, "Errno" in taken.stderr) == (1, False)
-    assert f"weir: cannot listen on redis://127.0.0.1:{server.port}: " in taken.stderr
+    assert (taken.code, "Errno" in taken.err) == (1, False)
+    assert f"weir: cannot listen on redis://127.0.0.1:{server.port}: " in taken.err
     nowhere = tmp_path / "none" / "socket"
     refused = run(*data, "--resp-socket", str(nowhere))
-    assert refused.returncode == 1
-    assert f"weir: cannot listen on redis+unix://{nowhere}: No such file or directory" in refused.stderr
+    assert refused.code == 1
+    assert f"weir: cannot listen on redis+unix://{nowhere}: No such file or directory" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_data_that_can_be_no_directory_are_named(tmp_path: Path, at: str, reason
     """Exit code 3, with a remedy for that: there is no log to check."""
     (tmp_path / "file").touch()
     refused = run("--port", "0", "--data", str(tmp_path / at))
-    assert refused.returncode == 3
-    assert f"weir: data directory {tmp_path / at}: {reason}\n" in refused.stderr
-    assert "name a directory that belongs to this user" in refused.stderr
+    assert refused.code == 3
+    assert f"weir: data directory {tmp_path / at}: {reason}\n" in refused.err
+    assert "name a directory that belongs to this user" in refused.err
 
 
 def test_a_disk_without_room_for_a_log_is_the_disk_s_fault(tmp_path: Path) -> None:
@@ -173,16 +173,16 @@ def test_a_file_of_the_settings_that_is_missing_is_named(tmp_path: Path, name: s
     backend = ("--backend", "rediss://127.0.0.1:1") if name.startswith("backend") else ()
     place = ("--port", "0", "--data", str(tmp_path / "data"))
     refused = run(*place, *backend, "--set", f"{name}={tmp_path / 'none'}")
-    assert refused.returncode == 2
+    assert refused.code == 2
     reason = "No such file or directory"
-    assert f"weir: {name}: {tmp_path / 'none'}: {reason}\n" in refused.stderr
+    assert f"weir: {name}: {tmp_path / 'none'}: {reason}\n" in refused.err
 
 
 def test_beyond_loopback_it_needs_a_word(tmp_path: Path) -> None:
     """Exit code 2 before anything is opened."""
     refused = run("--host", "0.0.0.0", "--port", "0", "--data", str(tmp_path / "data"))
-    assert refused.returncode == 2
-    assert "--insecure" in refused.stderr
+    assert refused.code == 2
+    assert "--insecure" in refused.err
     assert not (tmp_path / "data").exists()
 
 
@@ -190,12 +190,12 @@ def test_beyond_loopback_it_needs_its_names(tmp_path: Path) -> None:
     """With --insecure too: a page whose name resolves to this machine may not call. Exit code 2."""
     place = ("--host", "0.0.0.0", "--port", "0", "--data", str(tmp_path / "data"))
     refused = run(*place, "--insecure")
-    assert refused.returncode == 2
-    assert "allowed_hosts" in refused.stderr
+    assert refused.code == 2
+    assert "allowed_hosts" in refused.err
     for names in ("http://weir.example", "*", "weir.example/"):
         wrong = run(*place, "--insecure", "--set", f"allowed_hosts={names}")
-        assert wrong.returncode == 2
-        assert "is no host" in wrong.stderr
+        assert wrong.code == 2
+        assert "is no host" in wrong.err
     assert not (tmp_path / "data").exists()
 
 

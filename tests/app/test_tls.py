@@ -6,8 +6,6 @@ import shutil
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -21,6 +19,7 @@ from cryptography import x509
 from websockets.sync.client import connect
 
 from tests.certificates import Authority, Pair
+from tests.cli.command import weir
 from tests.server import Server, free_port
 from weir import Client
 
@@ -232,15 +231,9 @@ def test_a_certificate_that_cannot_be_used_is_a_matter_of_usage(tmp_path: Path, 
     }[broken]
     options = [word for setting in settings for word in ("--set", setting)]
     place = ["--port", "0", "--data", str(tmp_path / "data")]
-    ended = subprocess.run(
-        [sys.executable, "-m", "weir", "serve", *place, *options],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ended.returncode == 2
-    assert ("tls_key" if broken == "key alone" else "tls_certificate") in ended.stderr
+    ended = weir("", "serve", *place, *options)
+    assert ended.code == 2
+    assert ("tls_key" if broken == "key alone" else "tls_certificate") in ended.err
 
 
 def test_redis_clients_speak_tls_too(tmp_path: Path) -> None:
@@ -268,17 +261,10 @@ def test_it_prints_https(shared: Secured) -> None:
 def test_commands_trust_an_authority_that_is_named(shared: Secured, tmp_path: Path) -> None:
     """By an option or by the environment; no other authority will do."""
     other = Authority(tmp_path, "Other CA")
-    command = [sys.executable, "-m", "weir", "publish", "words", "a=1", "--url", shared.server.url]
+    command = ("publish", "words", "a=1", "--retry-for", "0")
 
     def code(*options: str, **environment: str) -> int:
-        ran = subprocess.run(
-            [*command, "--retry-for", "0", *options],
-            check=False,
-            capture_output=True,
-            timeout=60,
-            env=environment,
-        )
-        return ran.returncode
+        return weir(shared.server.url, *command, *options, also=environment).code
 
     assert code("--ca", str(shared.authority.file)) == 0
     assert code(WEIR_CA=str(shared.authority.file)) == 0
