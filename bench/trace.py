@@ -2,11 +2,13 @@
 
 One gateway in this process, with its log in memory, serves a few requests of each kind; the last of them is
 traced. Counted are the files of `app` and `engine` in which a function was called, and the moves: calls whose
-file is another one than that of the call before.
+file is another one than that of the call before. `--show` lists the calls of one kind of request in order; a
+star marks each move.
 
-    python -m bench.trace
+    python -m bench.trace [--show publish]
 """
 
+import argparse
 import asyncio
 import json
 import sys
@@ -37,6 +39,7 @@ class Trace:
     def __init__(self) -> None:
         self.files: set[str] = set()
         self.moves = 0
+        self.calls: list[str] = []
         self._at: str | None = None
 
     def start(self) -> None:
@@ -53,9 +56,23 @@ class Trace:
         file = frame.f_code.co_filename
         if not file.startswith(OURS):
             return
+        is_move = self._at is not None and file != self._at
         self.files.add(file)
-        self.moves += self._at is not None and file != self._at
+        self.moves += is_move
+        self.calls.append(
+            f"{'*' if is_move else ' '} {'  ' * _depth(frame)}{Path(file).relative_to(ROOT)} "
+            f"{frame.f_code.co_qualname}"
+        )
         self._at = file
+
+
+def _depth(frame: FrameType) -> int:
+    """How many of the callers are ours."""
+    depth, caller = 0, frame.f_back
+    while caller is not None:
+        depth += caller.f_code.co_filename.startswith(OURS)
+        caller = caller.f_back
+    return depth
 
 
 class TraceLine:
@@ -86,6 +103,12 @@ class TraceLine:
 async def publish(line: TraceLine) -> None:
     """One entry."""
     await line.post(f"{STREAM}/entries", {"fields": {"a": "1"}})
+
+
+async def read_one(line: TraceLine) -> None:
+    """A page of one entry."""
+    line.send("GET", f"{STREAM}/entries?count=1", b"")
+    await line.receive()
 
 
 async def xadd(line: TraceLine) -> None:
@@ -119,8 +142,8 @@ async def traced(line: TraceLine, request: Request) -> Trace:
     return trace
 
 
-async def main() -> None:
-    """Print a line for each kind of request."""
+async def main(show: str | None) -> None:
+    """Print a line for each kind of request, and the calls of that to `show`."""
     import uvicorn  # noqa: PLC0415 - after the settings are made
 
     settings = Settings(port=0, log_requests="none")
@@ -137,10 +160,13 @@ async def main() -> None:
     await publish(line)
     for name, request in (
         ("publish", publish),
+        ("range", read_one),
         ("XADD as a command", xadd),
         ("blocked read", blocked_read(other)),
     ):
         trace = await traced(line, request)
+        if name == show:
+            print(*trace.calls, sep="\n")
         print(f"{name}: {len(trace.files)} files, {trace.moves} moves between files")
     server.should_exit = True
     await serving
@@ -148,4 +174,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    options = argparse.ArgumentParser()
+    options.add_argument("--show", help="a kind of request, as it is called in the figures")
+    asyncio.run(main(options.parse_args().show))
