@@ -169,7 +169,7 @@ class Gateway:
         """What callers of this prefix have of the engine; raises as `engine` does."""
         _ = self.engine
         assert self._tenants is not None, "they came with the engine"
-        return self._tenants.find(prefix)
+        return self._tenants.find(prefix) if prefix else self._tenants.plain
 
     async def issue_ticket(self, principal: Principal, origin: str) -> str:
         """A ticket, as `Tickets.issue`. Raises `rate_limited`, EngineError."""

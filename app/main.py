@@ -5,7 +5,7 @@ Knows: what stands in front of what. Must never know: business rules, and how a 
 
 import asyncio
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final
 
 from fastapi import FastAPI
@@ -153,8 +153,7 @@ class App:
             return
         route, names = found
         scope["state"][ROUTE_STATE] = route.label
-        called = partial(Request, self.gateway, scope, receive, names)
-        ready = await route.respond(called, scope["state"]["request_id"])
+        ready = await route.respond(Request(self.gateway, scope, receive, names))
         await ready(scope, receive, send)
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from app.auth import Access, Action, Grant, Principal, Resource, require
-from app.auth.policy import forbidden
+from app.auth import Access, Action, Grant, Principal, Resource
+from app.auth.principal import forbidden
 from app.auth.rates import NO_RATES, Rates
 from app.auth.tokens import (
     GRANTS_MAX,
@@ -168,7 +168,7 @@ def _require_issue(principal: Principal) -> None:
     """
     is_anybody = principal.jwt is not None and principal.jwt.subject is None
     if is_anybody or not principal.may_somewhere(Action.ISSUE):
-        require(principal, Action.ADMIN, Resource())
+        principal.require(Action.ADMIN, Resource())
 
 
 def _check_covered(issuer: Principal, grants: Sequence[Grant], default: Rates) -> None:

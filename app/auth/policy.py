@@ -21,7 +21,7 @@ from app.auth.jwt import LEEWAY_S, Claims, InvalidTokenError, KeysError, Verifie
 from app.auth.principal import ANONYMOUS, Principal
 from app.auth.revocations import JwtIdentity, Revocation, Revocations
 from app.auth.tokens import Token
-from app.errors import ErrorLocation, RefusalError
+from app.errors import RefusalError
 
 # Recognised credentials that are remembered.
 _REMEMBERED_MAX: Final = 10_000
@@ -305,9 +305,3 @@ def unauthenticated(detail: str, error: str | None) -> RefusalError:
     """401; `error` is the word of RFC 6750, 3.1, which says nothing where no credentials were sent."""
     challenge = "Bearer" if error is None else f'Bearer error="{error}"'
     return RefusalError("unauthenticated", detail, headers={"www-authenticate": challenge})
-
-
-def forbidden(detail: str, *places: ErrorLocation) -> RefusalError:
-    """403, with the word of RFC 6750, 3.1."""
-    challenge = 'Bearer error="insufficient_scope"'
-    return RefusalError("forbidden", detail, places=places, headers={"www-authenticate": challenge})

@@ -15,6 +15,7 @@ from app.auth.grants import Action, Grant, Resource, common_prefix
 from app.auth.rates import Rates
 from app.auth.revocations import JwtIdentity
 from app.auth.tokens import GrantValue, Token
+from app.errors import ErrorLocation, RefusalError
 
 # Decisions that one principal remembers: matching a pattern takes a hundred times as long as looking here.
 _DECISIONS_MAX: Final = 1_000
@@ -61,6 +62,11 @@ class Principal:
             self._decisions[key] = decision
         return decision
 
+    def require(self, action: Action, resource: Resource) -> None:
+        """Raise `forbidden` unless it may do this. The refusal does not reveal whether the stream exists."""
+        if not self.may(action, resource):
+            raise forbidden(f"the credentials do not allow to {action} here")
+
     @property
     def expires_at(self) -> str | None:
         """When it expires, as RFC 3339 has it, in UTC."""
@@ -82,6 +88,12 @@ class Principal:
         if len(grants) == len(self.grants):
             return self
         return Principal(self.name, grants, expires_s=self.expires_s, token=self.token, jwt=self.jwt)
+
+
+def forbidden(detail: str, *places: ErrorLocation) -> RefusalError:
+    """403, with the word of RFC 6750, 3.1."""
+    challenge = 'Bearer error="insufficient_scope"'
+    return RefusalError("forbidden", detail, places=places, headers={"www-authenticate": challenge})
 
 
 # Everything is allowed: without any token, on loopback or with the setting `insecure`.

@@ -6,6 +6,7 @@ Must never know: what they are asked for.
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -21,6 +22,8 @@ NDJSON: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
 COLUMNS: Final = "application/vnd.weir.columns+json"
 
+# Clients send few different types.
+_REMEMBERED_MAX: Final = 256
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 _QUALITY: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
 # Without commas, which no tag of ours has.
@@ -37,6 +40,7 @@ class MediaType(msgspec.Struct, frozen=True):
     name: str
 
 
+@lru_cache(_REMEMBERED_MAX)
 def content_type(header: bytes, coding: bytes) -> MediaType:
     """The body's media type. Raises `unsupported_media_type` for multipart, other charsets, any
     Content-Encoding.
@@ -128,13 +132,11 @@ class Preferences(msgspec.Struct, frozen=True):
         return b", ".join(text for wanted, text in named if wanted)
 
 
-_NO_PREFERENCES: Final = Preferences()
+NO_PREFERENCES: Final = Preferences()
 
 
 def preferences(header: bytes) -> Preferences:
     """Unknown preferences are ignored, as RFC 7240 wants; known ones with impossible values are 422."""
-    if not header:
-        return _NO_PREFERENCES
     minimal = synced = False
     wait_s: int | None = None
     for piece in header.decode("latin-1").split(","):

@@ -21,12 +21,11 @@ _TIME: Final = re.compile(
 _NANOSECONDS_A_MS: Final = 1_000_000
 
 Parameters = Mapping[str, str]
-_NONE: Final[Parameters] = {}
 
 
 def parse(query: bytes, known: Sequence[str]) -> Parameters:
     """The parameters by name. Raises `unknown_parameter`; 422 for one given twice."""
-    return parse_repeated(query, known)[0] if query else _NONE
+    return parse_repeated(query, known)[0]
 
 
 def parse_repeated(

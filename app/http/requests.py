@@ -12,7 +12,6 @@ from urllib.parse import parse_qs
 
 from pydantic import BaseModel
 
-from app import auth
 from app.auth import UNAUTHENTICATED, Action, Principal, Resource
 from app.auth.audit import Facts
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
@@ -22,7 +21,7 @@ from app.errors import RefusalError
 from app.gateway import ClientLeftError, Gateway, Receive
 from app.http import media
 from app.http.client_address import client_address
-from app.http.media import MediaType, Preferences
+from app.http.media import NO_PREFERENCES, MediaType, Preferences
 from app.http.responses import GONE_EXTENSION, WAITED_STATE, Header, Response, Scope
 from app.live.sessions import AccessEnd
 from app.metrics import tracing
@@ -46,8 +45,8 @@ class Request:
     """One request. `names` are the path's decoded segments by their names in the route."""
 
     __slots__ = (
-        "_actions",
         "_tenant",
+        "actions",
         "door",
         "gateway",
         "headers",
@@ -71,7 +70,7 @@ class Request:
         self.meter: Meter | None = None
         self._tenant: Tenant | None = None
         # For the audit log, until it is known how they end.
-        self._actions: list[Facts] = []
+        self.actions: list[Facts] = []
 
     @property
     def tenant(self) -> Tenant:
@@ -93,19 +92,14 @@ class Request:
         """Return new entries that the client never gets."""
         self.gateway.give_back(self.principal.prefix, command, reply)
 
-    @property
-    def has_actions(self) -> bool:
-        """Whether some are noted for the audit log."""
-        return bool(self._actions)
-
     def note_action(self, action: str, operation: str, **facts: object) -> None:
         """Have the audit log say what is about to be done. Facts name things, and never hold contents."""
         if self.gateway.audit.is_on:
-            self._actions.append({"action": action, "operation": operation, **facts})
+            self.actions.append({"action": action, "operation": operation, **facts})
 
     def end_actions(self, status: int, code: str) -> None:
         """Write what was noted: it ended with this status, and with this code where it was refused."""
-        actions, self._actions = self._actions, []
+        actions, self.actions = self.actions, []
         principal = self.principal
         for facts in actions:
             self.gateway.audit.note(
@@ -237,7 +231,7 @@ class Request:
         self, action: Action, stream: str | None, group: str | None = None, consumer: str | None = None
     ) -> None:
         """Raise `forbidden` unless the caller may do this."""
-        auth.require(self.principal, action, Resource(stream, group, consumer))
+        self.principal.require(action, Resource(stream, group, consumer))
 
     def may_read(self, stream: str) -> bool:
         """Whether the caller may see the stream."""
@@ -292,7 +286,8 @@ class Request:
     @property
     def preferences(self) -> Preferences:
         """What Prefer asks for."""
-        return media.preferences(self.headers.get(b"prefer", b""))
+        header = self.headers.get(b"prefer")
+        return NO_PREFERENCES if header is None else media.preferences(header)
 
     async def write(self, *commands: Command) -> list[Reply]:
         """Run commands that change something as one turn; on disk before the answer where Prefer says so."""

@@ -36,10 +36,7 @@ class PendingPublish(Protocol):
     """A request to publish one entry, which waits for its answer."""
 
     request_id: str
-
-    @property
-    def body(self) -> bytes:
-        """Its body."""
+    body: bytes
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call back in the next cycle of the loop."""

@@ -87,23 +87,19 @@ class FastPath:
 class PendingRequest:
     """A request that waits for its answer, on its connection; `data` is all of it."""
 
-    __slots__ = ("began_s", "connection", "data", "meter", "request", "request_id", "state")
+    __slots__ = ("began_s", "body", "connection", "data", "meter", "request", "request_id", "state")
 
     def __init__(self, connection: "FastPathConnection", request: PlainRequest, data: bytes) -> None:
         self.connection = connection
         self.request = request
         self.data = data
+        self.body = data[request.body_at :]
         # Counts for its caller; None without a limit.
         self.meter: Meter | None = None
         self.request_id = connection.shared.request_ids.new_id()
         # As in the scope of a request of the ordinary way.
         self.state: Mapping[str, Any] = _NO_STATE
         self.began_s = connection.shared.gateway.clock.monotonic()
-
-    @property
-    def body(self) -> bytes:
-        """The request's body."""
-        return self.data[self.request.body_at :]
 
     @property
     def client(self) -> Client | None:
@@ -155,8 +151,7 @@ class PendingRequest:
             "extensions": self.connection.extensions,
         }
         request = InlineRequest(gateway, scope, self.connection.receive, target.names, self.body)
-        handler = target.route.respond(lambda: request, self.request_id)
-        has_begun = InlineHandler(handler, self.finish, self.connection.tasks).begin()
+        has_begun = InlineHandler(target.route.respond(request), self.finish, self.connection.tasks).begin()
         if not has_begun and request.meter is not None:
             request.meter.give_back()
         return has_begun

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from app.auth import Action, Principal, Resource, require
+from app.auth import Action, Principal, Resource
 from app.errors import RefusalError, invalid
 from app.websocket import frames
 from app.websocket.effects import Close, Effects, Ref, SendFrame, SessionLimits, Submit, Unsubscribe
@@ -43,7 +43,7 @@ class SubscriptionTable:
         self, action: Action, stream: str, group: str | None = None, consumer: str | None = None
     ) -> None:
         """Raise `forbidden` unless the client may do this."""
-        require(self.principal, action, Resource(stream, group, consumer))
+        self.principal.require(action, Resource(stream, group, consumer))
 
     def error(self, ref: Ref, refusal: RefusalError) -> SendFrame:
         """Make the frame that refuses one frame."""

@@ -210,7 +210,7 @@ def added(reply: replies.Added, *, batch: bool, trims: bool, ids_wanted: bool) -
 
 
 def _id(entry_id: int) -> bytes:
-    return b'"%d-%d"' % (ids.ms_of(entry_id), ids.sequence_of(entry_id))
+    return b'"%d-%d"' % divmod(entry_id, 1 << ids.SEQUENCE_BITS)
 
 
 def _ids(entry_ids: Sequence[int]) -> bytes:

@@ -161,7 +161,7 @@ class Binder:
     async def bind(self, request: Request) -> dict[str, Any]:
         """The arguments. Raises the refusal of the first part that is wrong: query, headers, body."""
         settings = request.gateway.settings
-        given = {} if self._lenient else self._parse(request.query)
+        given = {} if self._lenient else self._parse(request.scope["query_string"])
         arguments: dict[str, Any] = {name: request.names[name] for name in self._names}
         if self._text is not None:
             arguments |= self._bind_text(request, given, Context(settings, is_text=True))
@@ -189,7 +189,7 @@ class Binder:
 
     def _parse(self, text: bytes) -> Mapping[str, str | Sequence[str]]:
         if self._repeated is None:
-            return query.parse(text, self._known)
+            return query.parse(text, self._known) if text else {}
         given, repeated = query.parse_repeated(text, self._known, self._repeated)
         return {**given, self._repeated: repeated}
 

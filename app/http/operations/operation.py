@@ -6,8 +6,6 @@ Must never know: what an operation does.
 
 import inspect
 import re
-from collections.abc import Callable
-from functools import partial
 from typing import Final, cast
 
 from fastapi.routing import APIRoute
@@ -17,7 +15,6 @@ from starlette.routing import Route
 
 from app.auth import Access, Action, Rule
 from app.auth.rate_limiter import Meter
-from app.errors import RefusalError
 from app.gateway import ClientLeftError, Phase
 from app.http import media
 from app.http.conditional import revalidate, tag_of
@@ -102,14 +99,14 @@ class Operation(Route):
         """Answer what Starlette's router has found it for."""
         state = incoming.scope["state"]
         state[ROUTE_STATE] = self.label
-        called = partial(Request, state["gateway"], incoming.scope, incoming.receive, incoming.path_params)
-        return await self.respond(called, state["request_id"])
+        return await self.respond(
+            Request(state["gateway"], incoming.scope, incoming.receive, incoming.path_params)
+        )
 
-    async def respond(self, called: Callable[[], Request], request_id: str) -> Response:
+    async def respond(self, request: Request) -> Response:
         """Authorise, run the operation, and turn every exception into an answer."""
-        request, forwarded = None, False
+        forwarded = False
         try:
-            request = called()
             if self.rule is not Access.OPEN:
                 await request.authenticate(tickets=request.query_tickets if self.end is not None else ())
                 request.take()
@@ -129,8 +126,8 @@ class Operation(Route):
         except ClientLeftError:
             response = NoResponse()
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-            response = self._refused(request, as_refusal(error, request_id), request_id)
-        if request is not None and not forwarded:
+            response = self._refused(request, error)
+        if not forwarded:
             self._audit(request, response)
         return response
 
@@ -139,29 +136,29 @@ class Operation(Route):
         try:
             response = await self.handler(request)
         except Exception as error:  # noqa: BLE001 - as above
-            response = self._refused(request, as_refusal(error, request.request_id), request.request_id)
+            response = self._refused(request, error)
         self._audit(request, response)
         return response
 
     def _audit(self, request: Request, response: Response) -> None:
         """Have the audit log say what was done: what its handler has noted, else what its path names."""
-        if not self._audited and not request.has_actions:
+        if not self._audited and not request.actions:
             return
-        if self._audited and not request.has_actions:
+        if self._audited and not request.actions:
             made = [value.decode() for name, value in response.raw_headers if name == b"location"]
             facts: dict[str, object] = {**request.names, **({"made": made[0]} if made else {})}
             request.note_action(self._audited, self.operation_id, **facts)
         request.end_actions(response.status_code, response.code)
 
-    def _refused(self, request: Request | None, refusal: RefusalError, request_id: str) -> Response:
-        is_passing = refusal.retryable and request is not None and request.asks_for_events(self.offers)
-        if is_passing and self.end is not None:
+    def _refused(self, request: Request, error: Exception) -> Response:
+        refusal = as_refusal(error, request.request_id)
+        if refusal.retryable and self.end is not None and request.asks_for_events(self.offers):
             return self.end(refusal)
         if self.rule is Access.PER_COMMAND:
             # SDKs of the command API look for `error`.
             refusal.members["error"] = refusal.members.get("redis_error") or f"ERR {refusal.detail}"
-        response = refuse(refusal, request_id)
-        if request is not None and request.meter is not None:
+        response = refuse(refusal, request.request_id)
+        if request.meter is not None:
             _limits_shown(request.meter, response)
         if self.method == "PATCH" and refusal.code == "unsupported_media_type":
             response.raw_headers.append(ACCEPT_PATCH)
