@@ -147,15 +147,25 @@ async def test_a_gap_is_shown(page: Page, gateway: ConsoleGateway) -> None:
     await expect(rows(page, "4999")).to_be_visible()
 
 
+_LINES_SHOWN = """element => {
+  const range = document.createRange();
+  range.selectNodeContents(element);
+  return new Set([...range.getClientRects()].map(({top}) => top)).size;
+}"""
+
+
 async def test_an_entry_is_inspected_and_deleted(page: Page, gateway: ConsoleGateway) -> None:
     """Every field in full, bytes in hexadecimal, JSON indented; deleting asks first."""
-    entry = {"fields": {"raw": "AP8QSA=="}, "encoding": "base64"}
+    entry = {"fields": {"raw": "AP8QSA==", "sixteen": "MDEyMzQ1Njc4OWFiY2RlZg=="}, "encoding": "base64"}
     await gateway.call("POST", "inspect/entries", entry)
     await gateway.publish("inspect", {"long": "x" * 5000, "json": '{"a":[1,2]}'})
     await opened(page, gateway, "inspect")
     await rows(page).first.click()
     shown = page.get_by_role("complementary", name="Entry")
     await expect(shown.get_by_text("00 ff 10 48")).to_be_visible()
+    dump = shown.locator("pre").last
+    await expect(dump).to_have_text(re.compile(r"^0000 .* 01234567\n0008 .* 89abcdef$"))
+    assert await dump.evaluate(_LINES_SHOWN) == 2, "no line of it is wrapped"
     await page.keyboard.press("Escape")
     await expect(shown).to_be_hidden()
     await rows(page).last.click()

@@ -136,6 +136,25 @@ async def test_the_overview_shows_the_gateway(page: Page, gateway: ConsoleGatewa
     await expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
 
 
+async def test_nothing_is_said_of_groups_before_they_are_read(page: Page, gateway: ConsoleGateway) -> None:
+    """That no group lags is known when the groups of all streams have been read."""
+    await gateway.call("PUT", "lag-late/groups/team", {"start": "0"})
+    await gateway.publish("lag-late", {"n": "1"})
+    released = asyncio.Event()
+
+    async def wait(route: Route) -> None:
+        await released.wait()
+        await route.continue_()
+
+    await page.route("**/groups", wait)
+    await page.goto(f"{gateway.server.url}/console")
+    lagging = page.get_by_role("region", name="Highest lag")
+    await expect(page.get_by_role("region", name="Largest streams").get_by_role("link").first).to_be_visible()
+    await expect(lagging.get_by_text("…", exact=True)).to_be_visible()
+    released.set()
+    await expect(lagging.get_by_role("link", name="lag-late")).to_be_visible()
+
+
 async def test_dead_letters_have_a_reason_and_are_redriven(page: Page, gateway: ConsoleGateway) -> None:
     """Chosen ones, then all of one reason, each after a preview. Dead letters of other groups stay, and so do
     those that arrive during the redrive.

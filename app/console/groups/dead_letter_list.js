@@ -9,7 +9,7 @@ import * as api from "../shared/api.js";
 import { ask } from "../shared/dialogs.js";
 import { button, fill, h, makeHead, makeTable, reconcile, setText } from "../shared/dom.js";
 import { idMs } from "../shared/entry.js";
-import { countEntries, formatCount, formatDateTime, formatTime, pluralize } from "../shared/format.js";
+import { countEntries, formatCount, formatDateTime, formatWhen, pluralize } from "../shared/format.js";
 import { parseDeadLetter } from "./dead_letter.js";
 import { Selection } from "./selection.js";
 
@@ -103,7 +103,7 @@ export class DeadLetterList extends EventTarget {
       h("td.number", {}, deliveries),
       h("td", {}, h("bdi", {}, consumer === "" ? "–" : consumer)),
       h("td.id", {}, entryId),
-      h("td", { title: formatDateTime(idMs(id)) }, formatTime(idMs(id)).slice(0, 8)),
+      h("td", { title: formatDateTime(idMs(id)) }, formatWhen(idMs(id), Date.now())),
     );
     return { element, update: () => (box.checked = this.selection.ids.has(id)) };
   }

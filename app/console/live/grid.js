@@ -8,7 +8,7 @@
  */
 
 import { fill, h, setText } from "../shared/dom.js";
-import { formatTime } from "../shared/format.js";
+import { formatName, formatWhen } from "../shared/format.js";
 import { makeSeparator } from "../shared/separator.js";
 
 /** @typedef {import("./rows.js").Row} Row */
@@ -102,7 +102,7 @@ export class Grid extends EventTarget {
   }
 
   get columnNames() {
-    return ["ID", "Time", ...this.columns, "Other fields"];
+    return ["ID", "Time", ...this.columns.map(formatName), "Other fields"];
   }
 
   /** A key is no bare name, because a field may be called `ID`. @param {number} index */
@@ -233,7 +233,7 @@ export class Grid extends EventTarget {
     cells[0].removeAttribute("aria-colspan");
     const fields = row.entry.fields ?? {};
     setText(cells[0], row.id);
-    setText(cells[1], formatTime(row.ms));
+    setText(cells[1], formatWhen(row.ms, Date.now()));
     for (const [index, name] of this.columns.entries()) {
       setText(cells[index + LEADING_COLUMNS], Object.hasOwn(fields, name) ? truncate(fields[name] ?? "") : "");
     }

@@ -9,13 +9,15 @@ import * as api from "../shared/api.js";
 import { ask } from "../shared/dialogs.js";
 import { button, fill, h } from "../shared/dom.js";
 import { idMs, pairsOf } from "../shared/entry.js";
-import { formatBytes, formatDateTime, pluralize } from "../shared/format.js";
+import { formatBytes, formatDateTime, formatName, pluralize } from "../shared/format.js";
 import { formatCurlPublish, formatCurlRead } from "./export.js";
 
 /** @typedef {import("../shared/api.js").Entry} Entry */
 
 const VALUE_CHARS_MAX = 64 << 10;
 const HEX_BYTES_MAX = 4 << 10;
+// A row of more would not fit into the inspector of a narrow window.
+const HEX_ROW_BYTES = 8;
 // A longer value scrolls, so it must be reachable with the keyboard.
 const FOCUSABLE_CHARS_MIN = 400;
 
@@ -108,8 +110,8 @@ export class Inspector extends EventTarget {
 /** @param {string} name @param {string} value @param {string | undefined} encoding */
 function makeField(name, value, encoding) {
   const text = encoding === "base64" ? formatHex(value) : indentJson(value);
-  const label = h("dt", {}, h("span.name", {}, name), button("Copy", () => copy(value), { "aria-label": `Copy ${name}` }, "button.plain.tiny"));
-  return [label, h("dd", {}, ...makeText(text, name))];
+  const label = h("dt", {}, h("span.name", {}, formatName(name)), button("Copy", () => copy(value), { "aria-label": `Copy ${formatName(name)}` }, "button.plain.tiny"));
+  return [label, h("dd", {}, ...makeText(text, formatName(name)))];
 }
 
 /** The entry as the API returns it. @param {Entry} entry */
@@ -141,11 +143,11 @@ function formatHex(base64) {
     return base64;
   }
   const lines = [];
-  for (let start = 0; start < Math.min(raw.length, HEX_BYTES_MAX); start += 16) {
-    const codes = [...raw.slice(start, start + 16)].map((char) => char.charCodeAt(0));
+  for (let start = 0; start < Math.min(raw.length, HEX_BYTES_MAX); start += HEX_ROW_BYTES) {
+    const codes = [...raw.slice(start, start + HEX_ROW_BYTES)].map((char) => char.charCodeAt(0));
     const digits = codes.map((code) => code.toString(16).padStart(2, "0")).join(" ");
     const chars = codes.map((code) => (code >= 32 && code < 127 ? String.fromCharCode(code) : "·")).join("");
-    lines.push(`${start.toString(16).padStart(6, "0")}  ${digits.padEnd(47)}  ${chars}`);
+    lines.push(`${start.toString(16).padStart(4, "0")}  ${digits.padEnd(3 * HEX_ROW_BYTES - 1)}  ${chars}`);
   }
   if (raw.length > HEX_BYTES_MAX) lines.push(`… ${formatBytes(raw.length)} in total`);
   return lines.join("\n");

@@ -7,7 +7,7 @@
 import { say, sayArrivals } from "../shared/announce.js";
 import { button, fill, h, save, setText } from "../shared/dom.js";
 import { idMs, pairsOf } from "../shared/entry.js";
-import { countEntries, formatCount, formatDuration, formatTime, pluralize } from "../shared/format.js";
+import { countEntries, formatCount, formatDuration, formatName, formatTime, pluralize } from "../shared/format.js";
 import { formatCsv, formatNdjson } from "./export.js";
 import { parseFilter } from "./filter.js";
 import { Grid } from "./grid.js";
@@ -158,8 +158,8 @@ export class LiveView {
     });
     box.checked = isShown;
     const resizers = /** @type {[string, string, number][]} */ ([["−", "Narrower", -1], ["+", "Wider", 1]]).map(([sign, word, steps]) =>
-      button(sign, () => this.grid.widen(name, steps), { "aria-label": `${word} ${name}`, title: word, disabled: !isShown }, "button.plain.tiny"));
-    return h("div.choice", {}, h("label.choice.grow", {}, box, h("bdi", {}, name)), ...resizers);
+      button(sign, () => this.grid.widen(name, steps), { "aria-label": `${word} ${formatName(name)}`, title: word, disabled: !isShown }, "button.plain.tiny"));
+    return h("div.choice", {}, h("label.choice.grow", {}, box, h("bdi", {}, formatName(name))), ...resizers);
   }
 
   /** Save all loaded entries that match the filter. */

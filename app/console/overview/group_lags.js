@@ -16,7 +16,7 @@ const UNKNOWN_LAG = 0.5;
 
 export class GroupLags {
   constructor() {
-    /** By stream. @type {Map<string, StreamGroup[]>} */
+    /** By stream, those without readable groups included. @type {Map<string, StreamGroup[]>} */
     this.groups = new Map();
     this.nextIndex = 0;
   }
@@ -41,7 +41,7 @@ export class GroupLags {
       this.groups.set(stream, groups.map((group) => ({ ...group, stream })));
     } catch (error) {
       // The stream was deleted or may not be read. If the gateway is away, the last known groups stay.
-      if (error instanceof api.ApiError && error.status >= 400 && error.status < 500) this.groups.delete(stream);
+      if (error instanceof api.ApiError && error.status >= 400 && error.status < 500) this.groups.set(stream, []);
     }
   }
 

@@ -56,14 +56,17 @@ export class Overview {
     if (this.isReading) return;
     this.isReading = true;
     try {
-      const streams = this.catalogue.items.filter(({ stream }) => stream.groups > 0).map(({ name }) => name);
-      const [status, version] = await Promise.all([api.getStatus(), api.getVersion(), this.groupLags.refresh(streams)]);
+      const [status, version] = await Promise.all([api.getStatus(), api.getVersion(), this.groupLags.refresh(this.streamsWithGroups)]);
       this.status = status;
       this.version = version.version;
       this.draw();
     } finally {
       this.isReading = false;
     }
+  }
+
+  get streamsWithGroups() {
+    return this.catalogue.items.filter(({ stream }) => stream.groups > 0).map(({ name }) => name);
   }
 
   /** Called once a second. */
@@ -91,17 +94,19 @@ export class Overview {
     if (this.element.hidden) return;
     this.drawRate();
     this.drawCards();
-    this.lagging.draw(this.groupLags.worst(ROWS_MAX), groupKey, (group) => [
+    const isRead = !Number.isNaN(this.catalogue.readAtMs);
+    const areGroupsRead = isRead && this.streamsWithGroups.every((name) => this.groupLags.groups.has(name));
+    this.lagging.draw(areGroupsRead, this.groupLags.worst(ROWS_MAX), groupKey, (group) => [
       { address: formatAddress(group.stream, "groups", group.name), name: group.name },
       linkTo(group.stream),
       group.lag === null ? "unknown" : formatCount(group.lag), formatCount(group.pending), formatCount(group.consumers),
     ]);
     const top = (/** @type {(item: CatalogueItem) => number} */ value) =>
       this.catalogue.items.filter((item) => value(item) > 0).sort((a, b) => value(b) - value(a)).slice(0, ROWS_MAX);
-    this.busiest.draw(top(({ rate }) => rate ?? 0), streamKey, ({ name, stream, rate }) => [
+    this.busiest.draw(isRead, top(({ rate }) => rate ?? 0), streamKey, ({ name, stream, rate }) => [
       linkTo(name), formatRate(rate), formatShort(stream.length), formatBytes(stream.memory_bytes),
     ]);
-    this.largest.draw(top(({ stream }) => stream.memory_bytes), streamKey, ({ name, stream }) => [
+    this.largest.draw(isRead, top(({ stream }) => stream.memory_bytes), streamKey, ({ name, stream }) => [
       linkTo(name), formatBytes(stream.memory_bytes), formatShort(stream.length), formatCount(stream.groups),
     ]);
   }
@@ -146,7 +151,8 @@ class LinkTable {
   /** @param {string} title @param {string[]} labels @param {string} emptyText */
   constructor(title, labels, emptyText) {
     this.body = h("tbody");
-    this.empty = h("p.empty", {}, emptyText);
+    this.emptyText = emptyText;
+    this.empty = h("p.empty", {}, "…");
     /** @type {Map<string, import("../shared/dom.js").Row<T>>} */
     this.rows = new Map();
     const heads = labels.map((label, index) => makeHead(label, index > 0 && label !== "Stream"));
@@ -154,8 +160,9 @@ class LinkTable {
     this.element = h("section.panel", { "aria-label": title }, h("h2.small", {}, title), this.table, this.empty);
   }
 
-  /** @param {T[]} items @param {(item: T) => string} keyOf @param {(item: T) => (string | Link)[]} cellsOf */
-  draw(items, keyOf, cellsOf) {
+  /** @param {boolean} isRead whether there are no items beside these @param {T[]} items @param {(item: T) => string} keyOf @param {(item: T) => (string | Link)[]} cellsOf */
+  draw(isRead, items, keyOf, cellsOf) {
+    setText(this.empty, isRead ? this.emptyText : "…");
     this.table.hidden = items.length === 0;
     this.empty.hidden = items.length > 0;
     reconcile(this.body, this.rows, items.map((item) => [keyOf(item), item]), (first) => {

@@ -74,6 +74,16 @@ export function formatDateTime(ms) {
   return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${formatTime(ms)}`;
 }
 
+/** A time of day, with the date if it is of another day; one of another year goes without seconds. @param {number} ms @param {number} nowMs */
+export function formatWhen(ms, nowMs) {
+  const [at, now] = [formatDateTime(ms), formatDateTime(nowMs)];
+  if (at.slice(0, 10) === now.slice(0, 10)) return formatTime(ms);
+  return at.slice(0, 4) === now.slice(0, 4) ? at.slice(5, -4) : at.slice(0, -7);
+}
+
+/** The name of a field as a label, which is never empty. @param {string} name */
+export const formatName = (name) => (name === "" ? '""' : name);
+
 /** Shorten a long name in the middle, because names often differ at the end. @param {string} name */
 export const abbreviate = (name) =>
   name.length <= LABEL_CHARS_MAX ? name : `${name.slice(0, LABEL_CHARS_MAX - LABEL_END_CHARS - 1)}…${name.slice(-LABEL_END_CHARS)}`;

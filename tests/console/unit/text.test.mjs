@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { parseFilter } from "../../../app/console/live/filter.js";
 import { compareIds } from "../../../app/console/shared/entry.js";
-import { formatBytes, formatDuration, formatRate, formatShort, formatTime, pluralize } from "../../../app/console/shared/format.js";
+import { formatBytes, formatDuration, formatRate, formatShort, formatTime, formatWhen, pluralize } from "../../../app/console/shared/format.js";
 import { formatAddress, parseAddress } from "../../../app/console/shared/address.js";
 import { parseJump } from "../../../app/console/live/jump.js";
 import { describePolicy, parsePolicy, policyFields } from "../../../app/console/groups/policy.js";
@@ -54,6 +54,15 @@ test("figures are short and no more precise than their source", () => {
   assert.deepEqual([pluralize(1, "entry", "entries"), pluralize(2_000, "entry", "entries"), pluralize(0, "row")], ["1 entry", "2,000 entries", "0 rows"]);
   assert.equal(formatTime(Number.NaN), "");
   assert.match(formatTime(1_700_000_000_007), /^\d\d:\d\d:\d\d\.007$/);
+});
+
+test("a time of another day has its date", () => {
+  const now = new Date(2026, 10, 23, 13, 39, 24, 320).getTime();
+  const at = (/** @type {number[]} */ ...parts) => formatWhen(new Date(parts[0] ?? 0, parts[1] ?? 0, ...parts.slice(2)).getTime(), now);
+  assert.deepEqual(
+    [at(2026, 10, 23, 0, 0, 0, 1), at(2026, 10, 22, 23, 59, 59, 999), at(2025, 10, 23, 13, 39, 24), formatWhen(Number.NaN, now)],
+    ["00:00:00.001", "11-22 23:59:59", "2025-11-23 13:39", ""],
+  );
 });
 
 test("a policy survives the way through its fields, in milliseconds", () => {
