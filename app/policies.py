@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from app import logs
-from app.auth import AccessPolicy, Action, Grant, OpenPolicy, TokenPolicy, key_server, token_file
+from app.auth import AccessPolicy, Action, Grant, OpenPolicy, TokenPolicy, token_file
 from app.auth.jwt import JwtKeys, KeysError, Verifier, read_keys
 from app.auth.policy import GrantMapping
 from app.auth.token_file import TokenFileError
@@ -71,6 +71,8 @@ def _verifier(settings: Settings, clock: Clock, wall_s: Callable[[], float]) -> 
         url = urlsplit(settings.jwt_jwks_url)
         if url.scheme != "https" and not (url.scheme == "http" and host_is_loopback(url.hostname or "")):
             raise SettingsError("jwt_jwks_url: it begins with https://")
+        from app.auth import key_server  # noqa: PLC0415 - imports httpx, which nothing else needs
+
         keys = JwtKeys(
             algorithms,
             clock.monotonic,

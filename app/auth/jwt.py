@@ -11,11 +11,10 @@ were a secret (RFC 8725, 3.1 and 3.2).
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from joserfc import jws, jwt
-from joserfc.errors import JoseError
-from joserfc.jwk import KeySet, OctKey
+if TYPE_CHECKING:
+    from joserfc.jwk import KeySet
 
 KEYS_BYTES_MAX: Final = 64 << 10
 LEEWAY_S: Final = 30
@@ -37,8 +36,11 @@ class KeysError(Exception):
     """The keys cannot be used. The text says why."""
 
 
-def read_keys(text: bytes, algorithms: Sequence[str]) -> KeySet:
+def read_keys(text: bytes, algorithms: Sequence[str]) -> "KeySet":
     """The keys of a JWK set (RFC 7517) that the algorithms need. Raises KeysError."""
+    from joserfc.errors import JoseError
+    from joserfc.jwk import KeySet, OctKey
+
     if len(text) > KEYS_BYTES_MAX:
         raise KeysError(f"the key set has more than {KEYS_BYTES_MAX} bytes")
     try:
@@ -46,16 +48,12 @@ def read_keys(text: bytes, algorithms: Sequence[str]) -> KeySet:
         keys = KeySet.import_key_set(document)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, JoseError) as error:
         raise KeysError(f"this is no JWK set: {error}") from None
-    kept = [key for key in keys.keys if _fits(key, algorithms)]
+    # Secrets are for HS, key pairs for all others.
+    kinds = {algorithm.startswith("HS") for algorithm in algorithms}
+    kept = [key for key in keys.keys if isinstance(key, OctKey) in kinds]
     if not kept:
         raise KeysError(f"the key set has no key for {', '.join(algorithms)}")
     return KeySet(kept)
-
-
-def _fits(key: object, algorithms: Sequence[str]) -> bool:
-    """Whether a key may be used with one of the algorithms: secrets for HS, key pairs for all others."""
-    symmetric = isinstance(key, OctKey)
-    return any(algorithm.startswith("HS") == symmetric for algorithm in algorithms)
 
 
 class JwtKeys:
@@ -66,7 +64,7 @@ class JwtKeys:
         algorithms: Sequence[str],
         monotonic: Callable[[], float],
         *,
-        keys: KeySet | None = None,
+        keys: "KeySet | None" = None,
         fetch: Fetch | None = None,
         on_failed: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -112,6 +110,10 @@ class Verifier:
         issuer: str | None = None,
         audience: str | None = None,
     ) -> None:
+        from joserfc import jws, jwt
+        from joserfc.errors import JoseError
+
+        self._decode, self._extract, self._error = jwt.decode, jws.extract_compact, JoseError
         self._keys = keys
         self._algorithms = list(algorithms)
         self._wall_s = wall_s
@@ -132,8 +134,8 @@ class Verifier:
         if keys is None:
             raise KeysError("the keys to check the token with cannot be had at the moment")
         try:
-            claims = jwt.decode(text, keys, algorithms=self._algorithms).claims
-        except (JoseError, ValueError, KeyError, TypeError) as error:
+            claims = self._decode(text, keys, algorithms=self._algorithms).claims
+        except (self._error, ValueError, KeyError, TypeError) as error:
             raise InvalidTokenError(f"its signature cannot be verified ({type(error).__name__})") from None
         self._check(claims)
         return claims
@@ -141,8 +143,8 @@ class Verifier:
     def _names_unknown_key(self, text: str) -> bool:
         assert self._keys.current is not None, "the caller has looked"
         try:
-            key_id = jws.extract_compact(text.encode()).headers().get("kid")
-        except (JoseError, ValueError):
+            key_id = self._extract(text.encode()).headers().get("kid")
+        except (self._error, ValueError):
             raise InvalidTokenError("it is no signed JWT") from None
         return key_id is not None and all(key.kid != key_id for key in self._keys.current.keys)
 
