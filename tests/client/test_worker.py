@@ -116,7 +116,7 @@ async def test_what_a_handler_fails_at_comes_again_and_the_rest_goes_on(
 
     async with AsyncClient(url) as client:
         await client.publish_batch(stream, [{"n": 0}, {"n": 1}, {"n": 2}])
-        worker = Worker(url, stream, group="g", consumer="c", via=via, claim_min_idle_ms=60_000)
+        worker = Worker(url, stream, group="g", consumer="c", via=via)
         async with until_done(worker, handle):
             await wait_until_settled(client, stream)
     assert [number for number, _ in counts].count("1") == 2

@@ -131,7 +131,7 @@ for (const via of ["websocket", "long-poll"]) {
     await client.publishBatch(stream, [{ n: 0 }, { n: 1 }, { n: 2 }]);
     const seen = [];
     const errors = [];
-    const worker = new Worker(url, options(stream, { claimMinIdleMs: 60_000, onError: (error) => errors.push(error) }));
+    const worker = new Worker(url, options(stream, { onError: (error) => errors.push(error) }));
     const running = worker.run(({ entry }) => {
       seen.push(entry.fields.n);
       if (entry.fields.n === "1" && errors.length === 0) throw new Error("not today");

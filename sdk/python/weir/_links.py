@@ -39,6 +39,8 @@ FINAL_CLOSE_MIN: Final = 4500
 # The gateway's own limit of IDs a request, `ids_max`, is not below this by default.
 IDS_MAX: Final = 1_000
 POLL_WAIT_MS: Final = 20_000
+# A group read takes entries that were given back only if it claims. No entry that a consumer holds is so old.
+CLAIM_RELEASED_ONLY_MS: Final = 2**53 - 1
 _CONSUME_REF: Final = "consume"
 _UNSUBSCRIBE_REF: Final = "unsubscribe"
 
@@ -261,6 +263,7 @@ class LongPollLink:
             await _cancelled(*tasks)
 
     async def _read(self) -> None:
+        min_idle_ms = self._worker.claim_min_idle_ms
         await self._group.ensure(start=self._worker.start)
         await self._read_history()
         while True:
@@ -271,7 +274,7 @@ class LongPollLink:
                     self._worker.consumer,
                     count=self._worker.room,
                     wait_ms=POLL_WAIT_MS,
-                    claim_min_idle_ms=self._worker.claim_min_idle_ms,
+                    claim_min_idle_ms=CLAIM_RELEASED_ONLY_MS if min_idle_ms is None else min_idle_ms,
                 )
             except NoAnswerError:
                 # Entries of a lost answer are delivered all the same.

@@ -10,6 +10,8 @@ import { consumeOverSocket } from "./socket.js";
 const CREDIT_DEFAULT = 100;
 const GRACE_MS_DEFAULT = 30_000;
 const POLL_WAIT_MS = 20_000;
+// A group read takes entries that were given back only if it claims. No entry that a consumer holds is so old.
+const CLAIM_RELEASED_ONLY_MS = Number.MAX_SAFE_INTEGER;
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 30_000;
 
@@ -221,7 +223,7 @@ export class Worker {
           count: room,
           waitMs: POLL_WAIT_MS,
           signal: this.stopping,
-          ...(this.options.claimMinIdleMs !== undefined && { claimMinIdleMs: this.options.claimMinIdleMs }),
+          claimMinIdleMs: this.options.claimMinIdleMs ?? CLAIM_RELEASED_ONLY_MS,
         });
         if (page.gap) this.reportGap(page.gap);
         for (const entry of page.entries) this.receive(entry, false);
