@@ -260,3 +260,13 @@ async def test_as_many_reads_wait_as_are_set() -> None:
             asked = [http.get(f"{ENTRIES}?after=$&wait=30") for _ in range(waiting)]
             statuses = sorted(answer.status_code for answer in await asyncio.gather(*asked))
             assert statuses == [200] * min(waiting, 3) + [429] * (waiting - min(waiting, 3))
+
+
+async def test_a_query_that_one_gateway_took_is_refused_by_another_with_a_lower_bound() -> None:
+    """What is remembered of queries is of one gateway's settings; as many are taken as come."""
+    async with gateway(count_max=10) as wide, gateway(count_max=5) as narrow:
+        for asked, expected in ((wide, 200), (narrow, 422), (wide, 200)):
+            assert (await asked.get(f"{ENTRIES}?count=6")).status_code == expected
+        for number in range(300):
+            assert (await narrow.get(f"{ENTRIES}?after={number}-0&count=5")).status_code == 200
+        assert (await narrow.get(f"{ENTRIES}?count=6")).status_code == 422
