@@ -13,6 +13,7 @@ list's item, or the name of an object's member, which Pydantic does not know.
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
@@ -162,16 +163,30 @@ Milliseconds = Annotated[int, Whole()]
 """Of answers and of bodies."""
 
 
-def _field_names(value: object, info: ValidationInfo) -> Sequence[str]:
-    if not isinstance(value, str):
-        raise wrong("it is the names of fields between commas")
-    try:
-        return projection.parse(value)
-    except RefusalError as refusal:
-        raise wrong(refusal.places[0].detail) from None
+def _text(
+    read: Callable[[str], object], hint: str = "it is text"
+) -> Callable[[object, ValidationInfo], object]:
+    """A value that `read` takes from text; of anything else `hint` says what it should be."""
+
+    def validate(value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, str):
+            raise wrong(hint)
+        try:
+            return read(value)
+        except RefusalError as refusal:
+            raise wrong(refusal.places[0].detail, refusal.code) from None
+
+    return validate
 
 
-FieldNames = Annotated[Sequence[str], _Type(_field_names, type="string", pattern="^[^,]+(,[^,]+)*$")]
+FieldNames = Annotated[
+    Sequence[str],
+    _Type(
+        _text(projection.parse, "it is the names of fields between commas"),
+        type="string",
+        pattern="^[^,]+(,[^,]+)*$",
+    ),
+]
 """`a,b`: names of fields between commas, each once."""
 
 
@@ -253,17 +268,9 @@ EntryId = Annotated[
 
 
 def _range_bound(*, upper: bool) -> _Type:
-    def validate(value: object, info: ValidationInfo) -> int:
-        if not isinstance(value, str):
-            raise wrong("it is '-', '+', an ID, or '(' and an ID")
-        try:
-            return query.bound(value, "", upper=upper)
-        except RefusalError as refusal:
-            raise wrong(refusal.places[0].detail, refusal.code) from None
-
     which = "`+` (the default)" if upper else "`-` (the default)"
     return _Type(
-        validate,
+        _text(partial(query.bound, upper=upper), "it is '-', '+', an ID, or '(' and an ID"),
         type="string",
         format="entry-bound",
         pattern=rf"^([-+]|\(?{ID_PATTERN})$",
@@ -276,16 +283,11 @@ UpperBound = Annotated[int, _range_bound(upper=True)]
 """The ends of a range, as the smallest and the largest ID that it includes."""
 
 
-def _time_bound(*, upper: bool) -> _Type:
-    def validate(value: object, info: ValidationInfo) -> int:
-        if not isinstance(value, str):
-            raise wrong("it is a time, a string")
-        try:
-            return query.time_bound(value, "", upper=upper)
-        except RefusalError as refusal:
-            raise wrong(refusal.places[0].detail) from None
+_A_TIME: Final = "it is a time, a string"
 
-    return _Type(validate, type="string", format="date-time")
+
+def _time_bound(*, upper: bool) -> _Type:
+    return _Type(_text(partial(query.time_bound, upper=upper), _A_TIME), type="string", format="date-time")
 
 
 TimeBound = Annotated[int, _time_bound(upper=False)]
@@ -293,16 +295,12 @@ UpperTimeBound = Annotated[int, _time_bound(upper=True)]
 """The first ID at or after a time (RFC 3339), and the last one at or before it."""
 
 
-def _moment(value: object, info: ValidationInfo) -> int:
-    if not isinstance(value, str):
-        raise wrong("it is a time, a string")
-    try:
-        return query.time_ms(value, "")
-    except RefusalError as refusal:
-        raise wrong(refusal.places[0].detail) from None
-
-
-Moment = Annotated[int, _Type(_moment, type="string", format="date-time", examples=["2026-01-31T12:00:00Z"])]
+Moment = Annotated[
+    int,
+    _Type(
+        _text(query.time_ms, _A_TIME), type="string", format="date-time", examples=["2026-01-31T12:00:00Z"]
+    ),
+]
 """A time (RFC 3339) in milliseconds since 1970, rounded up; never negative."""
 
 Start = Annotated[
@@ -346,17 +344,9 @@ class Gap(ResponseModel):
     ] = absent()
 
 
-def _header(read: Callable[[bytes], Any]) -> Callable[[object, ValidationInfo], Any]:
+def _header(read: Callable[[bytes], object]) -> Callable[[object, ValidationInfo], object]:
     """A header's value, by the grammar in `media`."""
-
-    def validate(value: object, info: ValidationInfo) -> object:
-        assert isinstance(value, str), "headers are text"
-        try:
-            return read(value.encode("latin-1"))
-        except RefusalError as refusal:
-            raise wrong(refusal.places[0].detail, refusal.code) from None
-
-    return validate
+    return _text(lambda value: read(value.encode("latin-1")))
 
 
 IfMatch = Annotated[

@@ -78,7 +78,7 @@ def malformed_id(name: str, hint: str = "it is an ID, '<ms>-<seq>' or '<ms>'") -
     return RefusalError("malformed_id", f"{name}: {hint}", places=[locate(name, hint)])
 
 
-def bound(text: str, name: str, *, upper: bool) -> int:
+def bound(text: str, *, upper: bool) -> int:
     """A range's inclusive bound: `-`, `+` (which a query turns into a blank), an ID or, exclusive, `(` and
     an ID.
     """
@@ -89,21 +89,21 @@ def bound(text: str, name: str, *, upper: bool) -> int:
     exclusive = text.startswith("(")
     parsed = ids.parse(text[exclusive:], missing_sequence=ids.SEQUENCE_MAX if upper else 0)
     if parsed is None:
-        raise malformed_id(name, "it is '-', '+', an ID, or '(' and an ID")
+        raise malformed_id("", "it is '-', '+', an ID, or '(' and an ID")
     if not exclusive:
         return parsed
     parsed += -1 if upper else 1
     if not ids.ID_MIN <= parsed <= ids.ID_MAX:
-        raise malformed_id(name, "there is no ID beyond this exclusive bound")
+        raise malformed_id("", "there is no ID beyond this exclusive bound")
     return parsed
 
 
-def time_ms(text: str, name: str) -> int:
+def time_ms(text: str) -> int:
     """A time in milliseconds since 1970, rounded up; 0 for one before."""
-    return ids.ms_of(time_bound(text, name, upper=False))
+    return ids.ms_of(time_bound(text, upper=False))
 
 
-def time_bound(text: str, name: str, *, upper: bool) -> int:
+def time_bound(text: str, *, upper: bool) -> int:
     """The first ID at or after a time, or the last one at or before it. IDs have milliseconds, times may
     have more.
     """
@@ -111,13 +111,13 @@ def time_bound(text: str, name: str, *, upper: bool) -> int:
         text.replace(" ", "+") if text[10:11] != " " else text[:10] + "T" + text[11:].replace(" ", "+")
     )
     if match is None:
-        raise invalid(name, "it is a time of RFC 3339, for example 2026-01-31T12:00:00Z")
+        raise invalid("", "it is a time of RFC 3339, for example 2026-01-31T12:00:00Z")
     day, clock, fraction, offset = match.groups()
     try:
         moment = datetime.fromisoformat(f"{day}T{clock}{offset or '+00:00'}")
         seconds = int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
     except (ValueError, OverflowError):
-        raise invalid(name, "there is no such time") from None
+        raise invalid("", "there is no such time") from None
     nanoseconds = int((fraction or "").ljust(9, "0"))
     ms, beyond = divmod(nanoseconds, _NANOSECONDS_A_MS)
     ms += seconds * 1000 + (1 if beyond and not upper else 0)
