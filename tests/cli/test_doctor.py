@@ -56,6 +56,12 @@ def test_a_gateway_that_is_away() -> None:
     assert (found["check"], found["state"]) == ("gateway", "wrong")
 
 
+@pytest.mark.parametrize("status", ["starting", "draining", "storage_failed", "backend_unavailable"])
+def test_a_gateway_that_is_not_ready_is_wrong(status: str) -> None:
+    found = _examined(status=status)["gateway"]
+    assert (found.state, found.detail) == ("wrong", f"http://127.0.0.1:1 is not ready: {status}")
+
+
 def test_a_log_that_a_server_has() -> None:
     found = _examined(backend="Valkey 9.1.2", log=None, durability={"fsync": None, "answers": "memory"})[
         "log"

@@ -136,7 +136,8 @@ export class GroupView extends EventTarget {
     const update = (/** @type {Consumer} */ consumer) => {
       setText(cells[0], formatCount(consumer.pending));
       setText(cells[1], formatDuration(consumer.idle_ms));
-      setText(cells[2], consumer.inactive_ms === null ? "never" : `${formatDuration(consumer.inactive_ms)} ago`);
+      // Null before the first delivery, and always where the backend is a Redis before 7.2.
+      setText(cells[2], consumer.inactive_ms === null ? "–" : `${formatDuration(consumer.inactive_ms)} ago`);
     };
     const remove = button("Remove…", () => this.removeConsumer(name), { "data-needs": "manage", "aria-label": `Remove ${name}` }, "button.plain.tiny");
     return { element: h("tr", {}, h("th", { scope: "row", title: name }, h("bdi", {}, name)), ...cells, h("td.number", {}, remove)), update };

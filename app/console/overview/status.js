@@ -29,6 +29,7 @@ export function describeStatus(status) {
   return {
     figures: known.filter(([, member]) => member !== undefined && member !== null).map(([name, , format]) => [name, format()]),
     problem: [
+      status.status === "backend_unavailable" ? "The backend does not answer. Requests fail until it does." : "",
       log?.failure ? `The log failed and accepts no writes until a restart: ${log.failure}` : "",
       memory?.full ? "Memory is full. Trim or delete a stream before you publish more." : "",
     ].filter((sentence) => sentence !== "").join(" "),

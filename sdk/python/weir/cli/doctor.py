@@ -69,13 +69,18 @@ def examine(
         yield Diagnosis("gateway", "wrong", str(error))
         return
     received_ms, status = now_ms(), response.json()
-    uptime = format_ms(status["uptime_ms"])
-    yield Diagnosis("gateway", "ok", f"{client.url}: {status['status']} for {uptime}")
+    yield _gateway(client.url, status)
     yield _versions(status["version"])
     yield _clock(response.headers.get("date"), sent_ms, received_ms)
     yield _memory(status["memory"])
     yield _log(status)
     yield _websocket(client)
+
+
+def _gateway(url: str, status: dict[str, Any]) -> Diagnosis:
+    if status["status"] != "ready":
+        return Diagnosis("gateway", "wrong", f"{url} is not ready: {status['status']}")
+    return Diagnosis("gateway", "ok", f"{url}: ready for {format_ms(status['uptime_ms'])}")
 
 
 def _versions(gateway: str) -> Diagnosis:
