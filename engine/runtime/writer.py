@@ -70,6 +70,13 @@ class LogFigures(NamedTuple):
 class Writer:
     """The log's only user on the event loop. Positions are those of `engine.log`."""
 
+    # Called when a sync begins: it covers nothing that is staged later.
+    on_sync_begins: Callable[[], None] | None = None
+    # Called with the position up to which everything is on disk.
+    on_synced: Callable[[int], None] | None = None
+    # Called when the disk begins to refuse writes, with the reason; with None when it takes one again.
+    on_full: Callable[[str | None], None] | None = None
+
     def __init__(self, log: Log, fsync: Fsync, monotonic: Callable[[], float]) -> None:
         self.log = log
         self._monotonic = monotonic
@@ -96,15 +103,9 @@ class Writer:
         # When the oldest frame that is not synced was written, at the earliest.
         self._unsynced_since: float | None = None
         self._closed = False
-        # Called when a sync begins: it covers nothing that is staged later.
-        self.on_sync_begins: Callable[[], None] | None = None
-        # Called with the position up to which everything is on disk.
-        self.on_synced: Callable[[int], None] | None = None
         # Whether the engine has failed: positions that are not safe by then never will be.
         self._abandoned = False
         self._on_failure: Callable[[str], None] | None = None
-        # Called when the disk begins to refuse writes, with the reason; with None when it takes one again.
-        self.on_full: Callable[[str | None], None] | None = None
         self._is_full = False
         self._told_upto = log.durable_upto
         # How long syncs have taken, failed ones included.
