@@ -386,12 +386,17 @@ class Request:
     async def transaction(self, commands: Sequence[Command], *, synced: bool = False) -> list[Reply]:
         """Run commands as one turn; the first refusal among them is raised."""
         replies: list[Reply] = []
-        for reply in await self.engine.transaction(commands, synced=synced, quotas=self.principal.quotas):
+        for reply in await self._run_together(commands, synced=synced):
             if isinstance(reply, EngineError):
                 raise reply
             self.count_delivered(reply)
             replies.append(reply)
         return replies
+
+    async def _run_together(
+        self, commands: Sequence[Command], *, synced: bool
+    ) -> Sequence[Reply | EngineError]:
+        return await self.engine.transaction(commands, synced=synced, quotas=self.principal.quotas)
 
 
 def _too_large(limit: int) -> RefusalError:

@@ -242,8 +242,9 @@ def _authorise(request: Request, parsed: Parsed) -> None:
 async def _run(request: Request, parsed: CommandRequest, room: int, name: str, encoded: Encoding) -> bytes:
     if parsed.command is None:
         return _immediate(request, parsed, encoded)
-    await transactions.probe(request.engine, request.gateway.command_limits, parsed, room, name)
-    parsed = redis.within(parsed, room, request.gateway.command_limits, name)
+    if redis.is_long(parsed):
+        await transactions.probe(request.engine, request.gateway.command_limits, parsed, room, name)
+        parsed = redis.within(parsed, room, request.gateway.command_limits, name)
     assert parsed.command is not None, "a limit takes no command away"
     reply = await request.execute(parsed.command, synced=parsed.synced)
     return await _written(request, parsed, reply, room, name, encoded)

@@ -274,30 +274,14 @@ def _consumer_detail(detail: ConsumerDetail) -> Resp:
     )
 
 
-def _added(reply: Added) -> Resp:
-    return _id(reply.ids[0])
-
-
-def _trimmed(reply: Trimmed) -> Resp:
-    return reply.deleted
-
-
-def _deletions(reply: Deletions) -> Resp:
-    return list(reply.results)
-
-
-def _pending_list(reply: PendingList) -> Resp:
-    return [_pending_entry(pending) for pending in reply.entries]
-
-
 _SHAPES: Final[Mapping[type, Callable[[Any], Resp]]] = {
-    Added: _added,
-    Deletions: _deletions,
-    PendingList: _pending_list,
+    Added: lambda reply: _id(reply.ids[0]),
+    Deletions: lambda reply: list(reply.results),
+    PendingList: lambda reply: list(map(_pending_entry, reply.entries)),
     PendingSummary: _pending_summary,
     StreamDetail: _stream_detail,
     StreamInfo: _stream,
-    Trimmed: _trimmed,
+    Trimmed: lambda reply: reply.deleted,
 }
 # Replies that consist of whole entries.
 ENTRY_SHAPES: Final[Mapping[type, Callable[[Any, Form], Resp]]] = {

@@ -11,7 +11,8 @@ served the ordinary way. So no command runs twice.
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from types import coroutine
+from typing import Any, Final, NamedTuple, NoReturn
 
 from app.gateway import Gateway, Receive
 from app.http.requests import Request
@@ -23,49 +24,28 @@ from engine.replies import Reply
 Replies = Sequence[Reply | EngineError]
 
 
-class _Turn:
-    """What a handler awaits: the replies of the engine to these commands, within its caller's quotas."""
+class _Turn(NamedTuple):
+    """The replies of the engine to these commands, within its caller's quotas."""
 
-    __slots__ = ("commands", "engine", "quotas")
-
-    def __init__(self, engine: CommandEngine, commands: Sequence[Command], quotas: Sequence[Quota]) -> None:
-        self.engine = engine
-        self.commands = commands
-        self.quotas = quotas
-
-    def __await__(self) -> Generator["_Turn", Replies, Replies]:
-        return (yield self)
+    engine: CommandEngine
+    commands: Sequence[Command]
+    quotas: Sequence[Quota]
 
 
-class _Elsewhere:
-    """A handler awaits something that only the ordinary way has."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator["_Elsewhere", None, NoReturn]:
-        yield self
-        raise AssertionError("a handler that waits for something else is not run on")
+# Something that a task can wait for, and something that only the ordinary way has.
+_TASK: Final = object()
+_ELSEWHERE: Final = object()
 
 
-class _Task:
-    """A handler awaits something that a task can wait for."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator["_Task", None, None]:
-        yield self
+@coroutine
+def _ask(wanted: object) -> Generator[object, Any, Any]:
+    """Wait for what the `InlineHandler` gives."""
+    return (yield wanted)
 
 
-class _Awaited:
-    """What a handler has yielded."""
-
-    __slots__ = ("wanted",)
-
-    def __init__(self, wanted: object) -> None:
-        self.wanted = wanted
-
-    def __await__(self) -> Generator[object, object, object]:
-        return (yield self.wanted)
+async def _go_elsewhere() -> NoReturn:
+    await _ask(_ELSEWHERE)
+    raise AssertionError("a handler that waits for something else is not run on")
 
 
 class InlineRequest(Request):
@@ -87,7 +67,7 @@ class InlineRequest(Request):
         """Recognise a caller that was recognised before."""
         principal = None if tickets else self.gateway.policy.recognise(self.headers, self.certificate)
         if principal is None:
-            await _Elsewhere()
+            await _go_elsewhere()
         self.principal = principal
 
     async def body(self) -> bytes:
@@ -102,32 +82,27 @@ class InlineRequest(Request):
     async def in_task(self) -> None:
         """Be served by one."""
         if not self._has_task:
-            await _Elsewhere()
+            await _go_elsewhere()
 
     async def execute(self, command: Command, *, synced: bool = False) -> Reply:
         """Run one command that does not wait, or in a task a group's read that does."""
         if isinstance(command, XReadGroup) and command.block_ms is not None and not synced:
-            await _Task()
+            await _ask(_TASK)
             self._has_task = True
             return await super().execute(command)
         if synced or getattr(command, "block_ms", None) is not None:
-            await _Elsewhere()
-        (reply,) = await _Turn(self.engine, (command,), self.principal.quotas)
+            await _go_elsewhere()
+        replies: Replies = await _ask(_Turn(self.engine, (command,), self.principal.quotas))
+        (reply,) = replies
         if isinstance(reply, EngineError):
             raise reply
         self.note_read(command, reply)
         return reply
 
-    async def transaction(self, commands: Sequence[Command], *, synced: bool = False) -> list[Reply]:
-        """Run commands as one turn; the first refusal among them is raised."""
+    async def _run_together(self, commands: Sequence[Command], *, synced: bool) -> Replies:
         if synced:
-            await _Elsewhere()
-        replies: list[Reply] = []
-        for reply in await _Turn(self.engine, commands, self.principal.quotas):
-            if isinstance(reply, EngineError):
-                raise reply
-            self.count_delivered(reply)
-            replies.append(reply)
+            await _go_elsewhere()
+        replies: Replies = await _ask(_Turn(self.engine, commands, self.principal.quotas))
         return replies
 
 
@@ -162,7 +137,7 @@ class InlineHandler:
             if plain:
                 self._done(ended.value)
             return plain
-        if not isinstance(wanted, _Turn | _Task):
+        if not isinstance(wanted, _Turn) and wanted is not _TASK:
             self._handler.close()
             return False
         self._go_on(wanted)
@@ -188,10 +163,10 @@ class InlineHandler:
             try:
                 if isinstance(wanted, _Turn):
                     sent: object = await self._submitted(wanted)
-                elif isinstance(wanted, _Task):
+                elif wanted is _TASK:
                     sent = None
                 else:
-                    sent = await _Awaited(wanted)
+                    sent = await _ask(wanted)
             except BaseException as error:  # noqa: BLE001 - the handler's to answer
                 step = partial(self._handler.throw, error)
             else:
