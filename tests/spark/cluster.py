@@ -25,7 +25,7 @@ _started_s_max: Final = 120.0
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 # What runs for a minute is not worth the slower compiler; a heap that is small starts fast.
-_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _HOSTS: Final = ("127.0.0.2", "127.0.0.3")
 
 
@@ -55,8 +55,8 @@ class Cluster:
             "spark.master": self.url,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": _JVM,
-            "spark.executor.extraJavaOptions": _JVM,
+            "spark.driver.extraJavaOptions": JVM,
+            "spark.executor.extraJavaOptions": JVM,
             "spark.executor.memory": "512m",
             "spark.executor.cores": str(self._slots),
             "spark.sql.shuffle.partitions": "2",
@@ -100,7 +100,7 @@ class Cluster:
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "192m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{_JVM} -Dlog4j2.configurationFile={self._folder}/log4j2.properties",
+            "SPARK_DAEMON_JAVA_OPTS": f"{JVM} -Dlog4j2.configurationFile={self._folder}/log4j2.properties",
         }
         with (self._folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(

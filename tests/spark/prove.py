@@ -45,7 +45,7 @@ from pyarrow import parquet as pq
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
 from pyspark_weir.sink.keys import pairs_of
 from tests.server import Server
-from tests.spark.cluster import Cluster
+from tests.spark.cluster import JVM, Cluster
 from tests.spark.prove_driver import COPY, GROUP, MIRRORED, ORIG
 from tests.spark.weblog import Weblog, publish
 
@@ -55,14 +55,13 @@ _STALL_S: Final = 3.0
 _END_S_MAX: Final = 1_800.0
 _ENDS_MAX: Final = 10
 _LOOK_S: Final = 0.2
-_UPKEEP_PAUSE_S: Final = 2.0
 # Between a commit of the table and Spark's own there is a tenth of a second.
 _LOOK_AT_COMMITS_S: Final = 0.002
 _COMMIT_S_MAX: Final = 20.0
 # The name alone is in the path of every Java as well.
 _WORKER: Final = "pyspark.daemon"
 _BATCH: Final = re.compile(r'"batch":(\d+)')
-_SPECULATION: Final = {
+SPECULATION: Final = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.quantile": "0.5",
@@ -75,8 +74,8 @@ _SPECULATION: Final = {
 @dataclass(frozen=True)
 class Plan:
     """How long and how many entries a second are published, and what is killed: `kinds` in turn, then any of
-    them; where `once`, publishing ends after each was killed once. `local`:
-    tasks run in the driver's Java, where Spark does not start a second attempt of a slow one.
+    them; where `once`, publishing ends after each was killed once. `local`: tasks run in the driver's Java,
+    where Spark does not start a second attempt of a slow one. `upkeep_pause_s` is between two rounds of upkeep.
     """
 
     seconds: float
@@ -87,6 +86,7 @@ class Plan:
     batch_entries: int = 5_000
     once: bool = False
     local: bool = False
+    upkeep_pause_s: float = 2.0
 
 
 @dataclass
@@ -255,8 +255,9 @@ class Driver:
 class Upkeep(threading.Thread):
     """Compacts, trims and vacuums the archive in turn, each in a process of its own."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: Server, folder: Path, pause_s: float) -> None:
         super().__init__(daemon=True)
+        self._pause_s = pause_s
         root = str(folder / "archive")
         self._log = folder / "upkeep.log"
         self._commands = (
@@ -273,7 +274,7 @@ class Upkeep(threading.Thread):
         self.complaints: list[str] = []
 
     def run(self) -> None:
-        while not self._ended.wait(_UPKEEP_PAUSE_S):
+        while not self._ended.wait(self._pause_s):
             if (self._root / "_delta_log").exists():
                 for command in self._commands:
                     if not self._ended.is_set():
@@ -419,10 +420,10 @@ def prove(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _line: N
         server = stack.enter_context(Server(folder / "weir-data", "--fsync", "always"))
         _make_groups(server)
         cluster = None if plan.local else stack.enter_context(Cluster(folder / "cluster"))
-        conf = {} if cluster is None else cluster.conf()
-        driver = Driver(server, folder, {**conf, **_SPECULATION}, plan)
+        conf = {"spark.driver.extraJavaOptions": JVM} if cluster is None else cluster.conf()
+        driver = Driver(server, folder, {**conf, **SPECULATION}, plan)
         stack.callback(driver.kill)
-        publisher, upkeep = Publisher(server, plan), Upkeep(server, folder)
+        publisher, upkeep = Publisher(server, plan), Upkeep(server, folder, plan.upkeep_pause_s)
         killer = Killer(server, cluster, driver, upkeep, folder / "archive/_delta_log")
         killer.dice.seed(plan.seed)
         publisher.start()
@@ -434,7 +435,7 @@ def prove(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _line: N
         upkeep.end()
         found = Result(driver_starts=driver.starts, kills=killer.kills, upkeep=upkeep.done)
         found.complaints = driver.complaints + upkeep.complaints
-        _compare(found, publisher.published, folder / "archive", server)
+        compare(found, publisher.published, folder / "archive", server)
     found.seconds = time.monotonic() - begun_s
     return found
 
@@ -475,7 +476,7 @@ def _make_groups(server: Server) -> None:
                 gateway.post(f"{of_stream(stream)}/groups", {"name": GROUP, "start": "0", "mkstream": True})
 
 
-def _compare(found: Result, published: dict[str, list[int]], root: Path, server: Server) -> None:
+def compare(found: Result, published: dict[str, list[int]], root: Path, server: Server) -> None:
     """Everything that was published with the archive and the mirror, read by other means than ours."""
     table = DeltaTable(str(root))
     archived = [one for path in table.file_uris() for one in _digests(path)]
