@@ -62,6 +62,15 @@ def test_a_gateway_that_is_not_ready_is_wrong(status: str) -> None:
     assert (found.state, found.detail) == ("wrong", f"http://127.0.0.1:1 is not ready: {status}")
 
 
+def test_a_ready_gateway_may_need_an_operator() -> None:
+    """A full disk, for instance: reads go on."""
+    found = _examined(failing=["disk_full", "backup_failed"])["gateway"]
+    assert (found.state, found.detail) == (
+        "wrong",
+        "http://127.0.0.1:1 is ready and needs an operator: disk_full, backup_failed",
+    )
+
+
 def test_a_log_that_a_server_has() -> None:
     found = _examined(backend="Valkey 9.1.2", log=None, durability={"fsync": None, "answers": "memory"})[
         "log"

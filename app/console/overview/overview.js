@@ -32,6 +32,8 @@ export class Overview {
     this.isReading = false;
     /** @type {any} */
     this.status = null;
+    /** @type {string[]} */
+    this.failing = [];
     this.version = "–";
     this.problem = h("p.notice.gap", { hidden: true, role: "status" });
     this.cards = h("dl.cards");
@@ -56,8 +58,11 @@ export class Overview {
     if (this.isReading) return;
     this.isReading = true;
     try {
-      const [status, version] = await Promise.all([api.getStatus(), api.getVersion(), this.groupLags.refresh(this.streamsWithGroups)]);
+      const [status, failing, version] = await Promise.all([
+        api.getStatus(), api.getFailing(), api.getVersion(), this.groupLags.refresh(this.streamsWithGroups),
+      ]);
       this.status = status;
+      this.failing = failing;
       this.version = version.version;
       this.draw();
     } finally {
@@ -115,7 +120,7 @@ export class Overview {
     const { items, isComplete } = this.catalogue;
     const more = isComplete ? "" : " or more";
     const sum = (/** @type {(item: CatalogueItem) => number} */ value) => items.reduce((total, item) => total + value(item), 0);
-    const { figures, problem } = describeStatus(this.status);
+    const { figures, problem } = describeStatus(this.status, this.failing);
     this.problem.hidden = problem === "";
     setText(this.problem, problem);
     const cards = [

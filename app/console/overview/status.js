@@ -6,13 +6,21 @@
 
 import { formatBytes, formatCount, formatDuration } from "../shared/format.js";
 
+// What the status says itself.
+const SAID = new Set(["log_failed", "memory_full"]);
+/** @type {Record<string, string>} */
+const FAILURES = { disk_full: "the disk is full, so publishing fails" };
+
 /**
  * Name and text of each figure that this gateway reports, and its problems in words ("" for none).
  * @param {any} status null where it is not available
+ * @param {string[]} [failing] what needs an operator
  * @returns {{figures: [string, string][], problem: string}}
  */
-export function describeStatus(status) {
-  if (status === null || status === undefined) return { figures: [], problem: "" };
+export function describeStatus(status, failing = []) {
+  const unsaid = failing.filter((what) => !SAID.has(what));
+  const needs = unsaid.length > 0 ? `An operator is needed: ${unsaid.map((what) => FAILURES[what] ?? what).join("; ")}.` : "";
+  if (status === null || status === undefined) return { figures: [], problem: needs };
   const { backend, memory, log, connections, durability, uptime_ms: uptimeMs } = status;
   /** @type {[string, unknown, () => string][]} */
   const known = [
@@ -32,6 +40,7 @@ export function describeStatus(status) {
       status.status === "backend_unavailable" ? "The backend does not answer. Requests fail until it does." : "",
       log?.failure ? `The log failed and accepts no writes until a restart: ${log.failure}` : "",
       memory?.full ? "Memory is full. Trim or delete a stream before you publish more." : "",
+      needs,
     ].filter((sentence) => sentence !== "").join(" "),
   };
 }

@@ -107,6 +107,17 @@ export async function getStatus() {
   }
 }
 
+/** What needs an operator at a gateway that is ready. @returns {Promise<string[]>} */
+export async function getFailing() {
+  try {
+    return (await call("GET", "/healthz/ready")).failing ?? [];
+  } catch (error) {
+    // Not ready: the status says why.
+    if (error instanceof ApiError) return [];
+    throw error;
+  }
+}
+
 /** The gateway's clock, in milliseconds. @returns {Promise<number>} */
 export async function getTime() {
   const { result } = await call("POST", "/v1/commands", ["TIME"]);

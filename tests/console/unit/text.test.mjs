@@ -115,6 +115,7 @@ test("a status becomes figures and problems; a status with fewer members shows f
   assert.deepEqual(failed.figures[0], ["Memory", "1.0 KiB"]);
   const over = describeStatus({ backend: "Valkey 9.1.2", log: null, durability: { fsync: null, answers: "replicated:1" } });
   assert.deepEqual(over.figures, [["Backend", "Valkey 9.1.2"], ["Promise", "replicated:1"]]);
+  assert.equal(describeStatus(status, ["disk_full", "backup_failed"]).problem, "An operator is needed: the disk is full, so publishing fails; backup_failed.");
   assert.match(describeStatus({ status: "backend_unavailable", log: null }).problem, /^The backend does not answer/);
   assert.deepEqual(describeStatus(null), { figures: [], problem: "" });
 });

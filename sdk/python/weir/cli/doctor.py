@@ -65,11 +65,12 @@ def examine(
     sent_ms = now_ms()
     try:
         response = client.send(Call("GET", "/v1/status", dict))
+        failing = _failing(client)
     except WeirError as error:
         yield Diagnosis("gateway", "wrong", str(error))
         return
     received_ms, status = now_ms(), response.json()
-    yield _gateway(client.url, status)
+    yield _gateway(client.url, status, failing)
     yield _versions(status["version"])
     yield _clock(response.headers.get("date"), sent_ms, received_ms)
     yield _memory(status["memory"])
@@ -77,9 +78,23 @@ def examine(
     yield _websocket(client)
 
 
-def _gateway(url: str, status: dict[str, Any]) -> Diagnosis:
+def _failing(client: "Client") -> list[str]:
+    """What needs an operator though the gateway is ready, a full disk for instance."""
+    from weir._http import Call
+    from weir.errors import UnavailableError
+
+    try:
+        found: list[str] = client.send(Call("GET", "/healthz/ready", dict)).json().get("failing", [])
+    except UnavailableError:
+        return []
+    return found
+
+
+def _gateway(url: str, status: dict[str, Any], failing: list[str]) -> Diagnosis:
     if status["status"] != "ready":
         return Diagnosis("gateway", "wrong", f"{url} is not ready: {status['status']}")
+    if failing:
+        return Diagnosis("gateway", "wrong", f"{url} is ready and needs an operator: {', '.join(failing)}")
     return Diagnosis("gateway", "ok", f"{url}: ready for {format_ms(status['uptime_ms'])}")
 
 
