@@ -152,11 +152,16 @@ class Request:
         """Recognise the caller, by a ticket if there is one. Raises `unauthenticated`, `rate_limited`."""
         if len(self.headers) < len(self.scope["headers"]):
             self._check_single()
-        policy = self.gateway.policy
-        known = None if tickets else policy.recognise(self.headers, self.certificate)
-        if known is not None:
+        known = None if tickets else self.gateway.policy.recognise(self.headers, self.certificate)
+        if known is None:
+            await self._authenticate_anew(tickets)
+        else:
             self.principal = known
-        elif tickets:
+
+    async def _authenticate_anew(self, tickets: Sequence[str]) -> None:
+        """Recognise a caller that nothing is remembered of."""
+        policy = self.gateway.policy
+        if tickets:
             with self._counting_failures():
                 self.principal = await self._redeem(tickets[0])
             self.check_access()

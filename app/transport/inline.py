@@ -63,12 +63,8 @@ class InlineRequest(Request):
         self._body = body
         self._has_task = False
 
-    async def authenticate(self, *, tickets: Sequence[str] = ()) -> None:
-        """Recognise a caller that was recognised before."""
-        principal = None if tickets else self.gateway.policy.recognise(self.headers, self.certificate)
-        if principal is None:
-            await _go_elsewhere()
-        self.principal = principal
+    async def _authenticate_anew(self, tickets: Sequence[str]) -> None:
+        await _go_elsewhere()
 
     async def body(self) -> bytes:
         """The whole body."""
