@@ -15,7 +15,7 @@ added and nothing else is touched; then the mark's last-delivered ID is how far 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from app import names
 from app.cli.migration import reading
@@ -36,6 +36,8 @@ _WINDOW_ENTRIES: Final = 100
 # What two clocks' readings may be apart; below it a pending entry has not been delivered again.
 _CLOCK_MS_MAX: Final = 50
 _SHOWN_IDS_MAX: Final = 10
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -533,27 +535,23 @@ def _shown(name: bytes) -> str:
 
 
 def _turns(items: Iterable[Item]) -> Iterator[list[Item]]:
-    some, count, size = list[Item](), 0, 0
-    for item in items:
-        item_size = 0 if item.entry is None else item.entry.size
-        if some and (count + len(item.claims) >= _COMMANDS_MAX or size + item_size > TURN_BYTES_MAX):
-            yield some
-            some, count, size = [], 0, 0
-        some.append(item)
-        count += 1 + len(item.claims)
-        size += item_size
-    if some:
-        yield some
+    return _pieces(items, lambda item: (1 + len(item.claims), 0 if item.entry is None else item.entry.size))
 
 
 def _chunks(commands: Iterable[Command]) -> Iterator[list[Command]]:
-    some, size = list[Command](), 0
-    for words in commands:
-        length = sum(len(word) for word in words if isinstance(word, bytes))
-        if some and (len(some) == _COMMANDS_MAX or size + length > TURN_BYTES_MAX):
+    return _pieces(commands, lambda words: (1, sum(len(word) for word in words if isinstance(word, bytes))))
+
+
+def _pieces(things: Iterable[T], cost: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
+    """What goes into one turn together; `cost` says the commands and bytes of each."""
+    some, count, size = list[T](), 0, 0
+    for one in things:
+        commands, length = cost(one)
+        if some and (count + commands > _COMMANDS_MAX or size + length > TURN_BYTES_MAX):
             yield some
-            some, size = [], 0
-        some.append(words)
+            some, count, size = [], 0, 0
+        some.append(one)
+        count += commands
         size += length
     if some:
         yield some
