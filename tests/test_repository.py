@@ -113,7 +113,7 @@ def test_a_lock_names_no_host(lock: str) -> None:
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_every_line_of_a_lock_is_an_exact_version_with_hashes(lock: str) -> None:
-    """A requirement without a hash would make pip refuse the whole file, on somebody else's machine."""
+    """A requirement without a hash makes pip refuse the whole file, and only on another machine."""
     requirements = re.findall(
         r"^[a-z0-9].*(?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)*", _text(lock), re.MULTILINE
     )

@@ -53,7 +53,7 @@ _EVERYWHERE: Final = {
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties").absolute().as_uri()
 _LOCAL_ONLY: Final = {
     CHECKPOINT_FILES: CHECKPOINT_FILES_LOCAL,
-    # Nobody else is to reach it, and a machine whose own name does not resolve is no obstacle.
+    # Only this machine reaches it, and it works where the machine's own name does not resolve.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",

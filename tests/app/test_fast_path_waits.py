@@ -51,7 +51,7 @@ class _Slow(MemoryStorage):
 
     def step(self, operation: str, name: str) -> Fault | None:
         if operation == "sync":
-            assert self.gate.wait(20), "somebody lets it go"
+            assert self.gate.wait(20), "the gate opens before the deadline"
         return super().step(operation, name)
 
 

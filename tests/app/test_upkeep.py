@@ -127,7 +127,7 @@ class _HeldInThreads(SystemClock):
 
     def wall_ms(self) -> int:
         if threading.current_thread() is not self._own:
-            assert self.gate.wait(ENDED_S_MAX), "somebody lets it go"
+            assert self.gate.wait(ENDED_S_MAX), "the gate opens before the deadline"
         return super().wall_ms()
 
 

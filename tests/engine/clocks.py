@@ -22,7 +22,7 @@ class HandClock:
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms
         self._monotonic = 1_000.0
-        # How much time passes each time that somebody looks.
+        # How much time passes with each reading.
         self.ticking_s = 0.0
 
     def wall_ms(self) -> int:

@@ -241,7 +241,7 @@ def test_the_letters_may_go_to_the_stream_itself(house: House) -> None:
 
 
 def test_letters_without_ids_left_are_not_written(house: House) -> None:
-    """Where somebody used up the stream's IDs the entry goes on being delivered; by hand it is refused."""
+    """Where the stream's IDs are used up the entry goes on being delivered; by hand it is refused."""
     grouped(house, deliveries=1)
     house.fill("s", 1)
     house.run(adding("dead"))

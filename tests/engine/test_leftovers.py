@@ -90,7 +90,7 @@ def test_whatever_a_rewrite_leaves_goes_at_the_next_start() -> None:
     ("name", "content"),
     [
         ("segment-0.weir", b"an older generation"),
-        ("base-8.weir", b"a picture of somebody's cat" * 9),
+        ("base-8.weir", b"the picture of a cat" * 9),
         ("base-70.weir", b"x"),
         ("base-0.weir", bytes(53)),
     ],
@@ -124,7 +124,7 @@ def test_a_file_of_another_log_is_set_aside() -> None:
 
 
 def test_copies_of_the_files_in_use_are_set_aside() -> None:
-    """Somebody's backup in the wrong place; under a second name it is theirs."""
+    """A backup in the wrong place; under a second name the user keeps it."""
     whole = files(based())
     base = next(name for name in whole if name.startswith("base-"))
     segment = next(name for name in whole if name.startswith("segment-"))

@@ -126,7 +126,7 @@ def test_the_text_is_the_one_that_is_drawn() -> None:
     ],
 )
 def test_any_other_manifest_is_refused_with_its_reason(text: bytes, reason: str) -> None:
-    """Also one whose checksum is right: somebody wrote it, but not this program for this log."""
+    """Also one whose checksum is right, but that was not written by this program for this log."""
     with pytest.raises(LogRefusedError, match=reason) as refused:
         decode(text)
     assert refused.value.file == "manifest"

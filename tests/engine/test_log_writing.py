@@ -232,7 +232,7 @@ class TestAFailingDisk:
 class TestTheReserve:
     def test_a_full_disk_is_found_before_anything_changes(self) -> None:
         """The refusal costs nothing, what was reserved can still be used, and space that returns is found."""
-        storage = MemoryStorage({"somebody else's": bytes(6000)}, space_bytes=16_000)
+        storage = MemoryStorage({"another program's": bytes(6000)}, space_bytes=16_000)
         log = open_log(storage, reserve_bytes=4096)
         log.ensure_reserve(1000)
         append(log, bytes(3000), synced=True)
@@ -242,7 +242,7 @@ class TestTheReserve:
             log.ensure_reserve(3000)
         assert log.poisoned is None
         append(log, bytes(3000), synced=True)
-        storage.unlink("somebody else's")
+        storage.unlink("another program's")
         log.ensure_reserve(3000)
         append(log, bytes(3000), synced=True)
         log.close()

@@ -227,7 +227,7 @@ class TestFiles:
         assert (tmp_path / "file").read_bytes() == b"mine"
 
     def test_another_users_directory_is_refused(self) -> None:
-        """What belongs to somebody else is not written, even by root, who could."""
+        """A directory of another user is not written, even by root, who could."""
         with tempfile.TemporaryDirectory() as theirs:
             if os.geteuid() == 0:
                 os.chown(theirs, UNAUTHENTICATED, UNAUTHENTICATED)
@@ -318,7 +318,7 @@ class TestFiles:
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """Be somebody whom modes bind: root is not."""
+    """Run as a user whom file modes bind, as they do not bind root."""
     if os.geteuid() != 0:
         yield
         return

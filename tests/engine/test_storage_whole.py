@@ -21,7 +21,7 @@ def spoil(filling: AbstractContextManager[Storage]) -> None:
 
 
 def fill_twice(path: Path) -> None:
-    """Somebody fills the directory meanwhile."""
+    """Fill the directory while it is being made."""
     with new_directory(path):
         path.mkdir()
         (path / "photo.jpeg").touch()
@@ -56,7 +56,7 @@ def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_appears_meanwhile_is_kept(tmp_path: Path) -> None:
-    """A directory of the name that somebody filled meanwhile is not replaced."""
+    """A directory of that name that was filled meanwhile is not replaced."""
     with pytest.raises(StorageRefusedError, match="not empty"):
         fill_twice(tmp_path / "a")
     assert names(tmp_path) == ["a"]

@@ -31,7 +31,7 @@ _KNOWN_MAX: Final = 40
 
 
 class Clients:
-    """`command` gives the next one. `known` are IDs, by stream, that were shown to somebody."""
+    """`command` gives the next one. `known` are IDs, by stream, that a client was shown."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -44,7 +44,7 @@ class Clients:
         )  # fmt: skip
 
     def tell(self, stream: str, some: Sequence[int]) -> None:
-        """Somebody knows these IDs now."""
+        """A client knows these IDs now."""
         self.known.setdefault(stream, []).extend(some)
         del self.known[stream][:-_KNOWN_MAX]
 

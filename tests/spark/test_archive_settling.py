@@ -122,8 +122,8 @@ def test_the_last_batch_of_a_run_is_settled_by_the_next_run(room: Room) -> None:
 
 
 @pytest.mark.parametrize("last", [4, 12])
-def test_a_stream_made_anew_is_not_told_to_be_archived(room: Room, last: int) -> None:
-    """Nobody has read its entries, which have the IDs of the old ones: retention has to keep them."""
+def test_a_stream_made_anew_is_not_reported_as_archived(room: Room, last: int) -> None:
+    """Its entries have the IDs of the old ones and were not read yet: retention has to keep them."""
     room.delete()
     room.publish(last)
     room.archiver.settle()

@@ -49,7 +49,7 @@ def test_a_plan_is_on_disk_before_anything_is_done(place: Watched) -> None:
 
 @pytest.mark.parametrize("missing", ["metadata", "offsets/7"])
 def test_a_batch_without_a_plan_is_not_begun(place: Watched, missing: str) -> None:
-    """Somebody has taken it away: the checkpoint is not this query's any more."""
+    """It was taken away: the checkpoint is not this query's any more."""
     Path(place.path(missing)).unlink()
     begun: list[int] = []
     with pytest.raises(PipelineError, match=f"{missing} is not as Spark writes it"):

@@ -78,7 +78,7 @@ def test_a_failed_query_fails_the_run(failure: str, code: str) -> None:
 
 
 def test_a_stop_ends_the_query_and_hides_what_it_died_of() -> None:
-    """Whatever breaks while it is stopped has been asked for."""
+    """An error during the stop is a consequence of the stop."""
     events = QueryEvents()
     life = Life(events, "run-0", 1, "interrupted", lasts=True)
     events.stop()

@@ -121,7 +121,7 @@ def test_in_node_a_worker_and_a_tail_outlive_kills_of_the_gateway(
 
 @pytest.fixture
 def site(client_module: Path) -> Iterator[str]:
-    """A web site of somebody else's, which serves the compiled client."""
+    """A web site of another origin, which serves the compiled client."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name

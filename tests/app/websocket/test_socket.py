@@ -40,7 +40,7 @@ def test_what_is_published_arrives_everywhere(
 
 
 def test_history_of_any_length_joins_what_is_new(client: SocketClient, http: httpx.Client) -> None:
-    """While somebody publishes: no gap, no duplicate."""
+    """While another client publishes: no gap, no duplicate."""
     old = [entry for _ in range(30) for entry in add(http, "s", *range(100))]
     client.send("subscribe", sub="t", streams={"s": "0"})
     new = [entry for _ in range(30) for entry in add(http, "s", *range(100))]

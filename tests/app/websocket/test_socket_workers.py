@@ -40,8 +40,8 @@ with connect(sys.argv[1]) as socket:
 
 
 def test_a_killed_worker_gets_its_entries_back(server: Server, http: httpx.Client) -> None:
-    """Killed between delivery and acknowledgement: when it comes again they are its own history; somebody
-    else gets them by claiming.
+    """Killed between delivery and acknowledgement: when it comes again they are its own history; another
+    consumer gets them by claiming.
     """
     ids = add(http, "s", 1, 2, 3)
     url = f"ws://127.0.0.1:{server.port}/v1/ws"

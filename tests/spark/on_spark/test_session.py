@@ -30,7 +30,7 @@ def _modules(_rows: Iterable[object]) -> Iterator[tuple[str, str]]:
 
 
 def test_workers_are_this_python_with_this_pipeline(spark: SparkSession) -> None:
-    """Whatever `python3` on PATH may be, and wherever the driver was started."""
+    """For any `python3` on PATH and any folder that the driver was started in."""
     found = spark.sparkContext.parallelize([0], 1).mapPartitions(_modules).collect()
     assert found == [(sys.executable, str(pyspark_weir.__file__))]
 

@@ -86,7 +86,7 @@ class TestVacuum:
         assert entries_in(maker.table) == before
 
     def test_what_was_replaced_just_now_stays(self, maker: Maker) -> None:
-        """Though it was written long ago: somebody may read the version before."""
+        """Though it was written long ago: a reader may have the version before open."""
         for path in folder(maker).glob("date=*/*.parquet"):
             aged(path, 10 * _WEEK_S)
         older = ArchiveTable.open(maker.table.root)

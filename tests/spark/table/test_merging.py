@@ -40,7 +40,7 @@ def merged(tables: Iterator[pa.Table]) -> list[Row]:
 
 @given(runs)
 def test_all_rows_come_once_and_in_order(given_runs: Sequence[tuple[list[Row], int]]) -> None:
-    """Whatever the runs share, and however they are cut."""
+    """For any rows that the runs share, and any size of the pieces."""
     found = merged(merge((pieces(one, size) for one, size in given_runs), KEYS))
     assert found == sorted(row for one, _ in given_runs for row in one)
 
