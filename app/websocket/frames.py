@@ -8,7 +8,7 @@ both (`app.openapi.asyncapi`).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -217,18 +217,6 @@ class PingFrame(ClientFrame, frozen=True, kw_only=True, tag="ping"):
     """Ask for a `pong`."""
 
 
-CLIENT_FRAMES: Final = (
-    AuthFrame,
-    PublishFrame,
-    SubscribeFrame,
-    ConsumeFrame,
-    AckFrame,
-    NackFrame,
-    CreditFrame,
-    UnsubscribeFrame,
-    CommandFrame,
-    PingFrame,
-)
 Sent = (
     AuthFrame
     | PublishFrame
@@ -241,6 +229,7 @@ Sent = (
     | CommandFrame
     | PingFrame
 )
+CLIENT_FRAMES: Final = get_args(Sent)
 
 
 class ServerFrame(BaseFrame, frozen=True, kw_only=True):
