@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import quote
 
 import orjson
 from fastapi import Header, Query
@@ -35,7 +34,7 @@ from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Header as ResponseHeader
-from app.http.responses import Response
+from app.http.responses import Response, location
 from engine import commands, errors, ids
 from engine.commands import (
     Command,
@@ -405,8 +404,8 @@ async def put_stream(
         )
     done, info = await request.write(command, XInfoStream(stream=stream))
     created = done and if_match is None
-    place = [(b"location", f"/v1/streams/{quote(stream, safe='')}".encode())] if created else []
-    return _changed(request, 201 if created else 200, stream, info, place)
+    where = [location("streams", stream)] if created else []
+    return _changed(request, 201 if created else 200, stream, info, where)
 
 
 @router.patch(

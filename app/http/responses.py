@@ -6,6 +6,7 @@ Knows: how a response leaves, and what happens if its client has left. Must neve
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 from starlette import responses
 
@@ -28,6 +29,11 @@ UNSENT_STATE: Final = "unsent"
 CODE_STATE: Final = "code"
 ROUTE_STATE: Final = "route"
 WAITED_STATE: Final = "waited"
+
+
+def location(*segments: str) -> Header:
+    """The header that says where something is: its path below `/v1`."""
+    return b"location", "/".join(["/v1", *[quote(one, safe="") for one in segments]]).encode()
 
 
 class Response(responses.Response):

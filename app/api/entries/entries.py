@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, Self
-from urllib.parse import quote
 
 import orjson
 from fastapi import Header, Query
@@ -44,7 +43,7 @@ from app.http.operations.operation import bound
 from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Header as AnswerHeader
-from app.http.responses import Response
+from app.http.responses import Response, location
 from app.sse.tails import end_with
 from engine import entries, ids, replies
 from engine.commands import Cursor, DescribeEdges, Refs, XDelEx, XRange, XRead
@@ -109,8 +108,7 @@ async def add_entries(
     safe = b"fsync" if preferences.synced else request.engine.durability.encode()
     headers: list[AnswerHeader] = [(b"weir-durability", safe)]
     if not published.batch and not options.removes(reply.ids[0]):
-        place = f"/v1/streams/{quote(stream, safe='')}/entries/{ids.format(reply.ids[0])}"
-        headers.append((b"location", place.encode()))
+        headers.append(location("streams", stream, "entries", ids.format(reply.ids[0])))
     if preferences.applied:
         headers.append((b"preference-applied", preferences.applied))
     return Response(201, content, headers)

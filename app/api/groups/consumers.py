@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Final
-from urllib.parse import quote
 
 from fastapi import Query
 from pydantic import Field
@@ -37,7 +36,7 @@ from app.http.models import (
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
-from app.http.responses import Response
+from app.http.responses import Response, location
 from engine import errors
 from engine.commands import (
     Cursor,
@@ -125,9 +124,8 @@ async def create_consumer(
         XInfoConsumers(stream=stream, group=group),
     )
     shown = _find(infos, stream, group, consumer)
-    segments = (quote(name, safe="") for name in (stream, group, consumer))
-    place = "/v1/streams/{}/groups/{}/consumers/{}".format(*segments)
-    return request.respond(201 if created else 200, shown, [(b"location", place.encode())] if created else [])
+    where = [location("streams", stream, "groups", group, "consumers", consumer)] if created else []
+    return request.respond(201 if created else 200, shown, where)
 
 
 def _infos(reply: Reply) -> list[ConsumerInfo]:

@@ -1,7 +1,6 @@
 """Groups of one stream: listing, making, showing, changing, removing them."""
 
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import quote
 
 from fastapi import Query
 from pydantic import Field
@@ -25,7 +24,7 @@ from app.http.models import (
 )
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
-from app.http.responses import Response
+from app.http.responses import Response, location
 from engine import errors, ids
 from engine.commands import Cursor, DeleteGroup, DescribeGroup, EnsureGroup, UpdateGroup, XInfoGroups
 from engine.replies import GroupInfo, Reply
@@ -218,8 +217,7 @@ async def _ensure(
     )
     _check_target(request, command)
     created, info = await group_calls.write(request, command, DescribeGroup(stream=stream, group=group))
-    place = f"/v1/streams/{quote(stream, safe='')}/groups/{quote(group, safe='')}"
-    where = [(b"location", place.encode())] if created else []
+    where = [location("streams", stream, "groups", group)] if created else []
     return request.respond(201 if created else 200, Group.of(info), where)
 
 
