@@ -6,10 +6,18 @@ Must never know: HTTP, disk, waiting: a read that would wait answers null, as on
 
 from collections.abc import Sequence
 
-from app.redis import Resp, parse
+from app.redis import CommandRequest, Resp, parse
 from engine import EngineError
 from engine.commands.execution import Blocked, Unfinished, execute
 from engine.keyspace import Keyspace
+
+
+def parse_or_refusal(words: Sequence[bytes]) -> CommandRequest | EngineError:
+    """The command, or why it is none."""
+    try:
+        return parse(words)
+    except EngineError as refusal:
+        return refusal
 
 
 class RedisSession:

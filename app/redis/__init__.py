@@ -16,7 +16,7 @@ from app.redis.bounds import (
     probes,
     within,
 )
-from app.redis.parsers.table import COMMANDS, check_transaction, parse, parse_each
+from app.redis.parsers.table import COMMANDS, check_transaction, parse
 from app.redis.request import EXECABORT, Action, CommandRequest, Visible
 from app.redis.resp import Resp, arguments, load, to_json
 from app.redis.written import text_bytes
@@ -36,7 +36,6 @@ __all__ = [
     "is_long",
     "load",
     "parse",
-    "parse_each",
     "probes",
     "text_bytes",
     "to_json",

@@ -42,7 +42,7 @@ def parse_each(rows: Sequence[Words | EngineError], limits: CommandLimits) -> Co
         if isinstance(row, EngineError):
             run.add(row)
         elif not run.add_plain(row):
-            run.add(_checked(redis.parse_each([row])[0], limits))
+            run.add(_parse(row, limits))
     return run
 
 
@@ -57,11 +57,9 @@ def parse_together(rows: Sequence[Words | EngineError], limits: CommandLimits) -
     return parse_each(words, limits)
 
 
-def _checked(parsed: Parsed, limits: CommandLimits) -> Parsed:
-    if isinstance(parsed, EngineError):
-        return parsed
+def _parse(words: Words, limits: CommandLimits) -> Parsed:
     try:
-        return redis.checked(parsed, limits)
+        return parse_one(words, limits)
     except EngineError as refusal:
         return refusal
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.redis import COMMANDS, Resp, check_transaction, parse, parse_each
+from app.redis import COMMANDS, Resp, check_transaction, parse
 from engine import EngineError, entries
 from engine.commands import (
     AutoSequence,
@@ -23,7 +23,7 @@ from engine.commands import (
     XReadGroup,
     XTrim,
 )
-from tests.redis_session import RedisSession
+from tests.redis_session import RedisSession, parse_or_refusal
 
 ID = "ERR Invalid stream ID specified as stream command argument"
 INTEGER = "ERR value is not an integer or out of range"
@@ -528,7 +528,7 @@ def test_a_transaction_with_an_unknown_command_is_discarded() -> None:
         check_transaction([words("XLEN")])
     commands = [words("XLEN s"), words("XADD s x a b")]
     check_transaction(commands)
-    first, second = parse_each(commands)
+    first, second = map(parse_or_refusal, commands)
     assert not isinstance(first, EngineError)
     assert isinstance(second, EngineError)
 
@@ -583,7 +583,7 @@ VOCABULARY = [
 def test_no_words_break_the_parser(name: str, rest: list[str]) -> None:
     """For any words the result is a request or a refusal."""
     given_words = [*name.split("|"), *("" if word == "''" else word for word in rest)]
-    (request,) = parse_each([[word.encode() for word in given_words]])
+    request = parse_or_refusal([word.encode() for word in given_words])
     if isinstance(request, EngineError):
         assert request.redis.startswith("ERR ")
     else:

@@ -7,7 +7,7 @@ Must never know: what a command should answer.
 import asyncio
 from collections.abc import Sequence
 
-from app.redis import CommandRequest, parse, parse_each
+from app.redis import CommandRequest, parse
 from engine import CommandEngine, Engine, EngineError
 from engine.commands import Command, DbSize
 from engine.commands.execution import Blocked, Unfinished, execute
@@ -18,6 +18,7 @@ from tests.engine.clocks import HandClock, settle
 from tests.engine.images import image
 from tests.engine.steps import ModelStep
 from tests.engine.world import plain, words_of
+from tests.redis_session import parse_or_refusal
 
 
 def keyspace_of(engine: Engine) -> Keyspace:
@@ -62,7 +63,7 @@ class Running:
 
     def run(self, *steps: ModelStep) -> list[object]:
         """One command, or several as a transaction."""
-        parsed = parse_each([words_of(step.words) for step in steps])
+        parsed = [parse_or_refusal(words_of(step.words)) for step in steps]
         requests = [each for each in parsed if isinstance(each, CommandRequest)]
         commands = [request.command for request in requests if request.command is not None]
         replies = iter(self.loop.run_until_complete(self._run(commands)))

@@ -170,11 +170,6 @@ def parse(words: Sequence[bytes]) -> CommandRequest:
     return msgspec.structs.replace(row.parse(Words(words)), name=name, actions=row.actions)
 
 
-def parse_each(commands: Sequence[Sequence[bytes]]) -> list[CommandRequest | EngineError]:
-    """Parse the commands of a pipeline; an invalid command is returned as its refusal."""
-    return [_parse_or_refusal(words) for words in commands]
-
-
 def check_transaction(commands: Sequence[Sequence[bytes]]) -> None:
     """Raise `EngineError` EXECABORT if one of these is unknown or has a wrong number of words: of a
     transaction with it nothing is to run.
@@ -184,10 +179,3 @@ def check_transaction(commands: Sequence[Sequence[bytes]]) -> None:
             look_up(words)
         except EngineError as refusal:
             raise discarded(refusal, place) from refusal
-
-
-def _parse_or_refusal(words: Sequence[bytes]) -> CommandRequest | EngineError:
-    try:
-        return parse(words)
-    except EngineError as refusal:
-        return refusal
