@@ -32,7 +32,8 @@ def read_access(settings: Settings) -> ServerAccess:
     tls = _trust(settings.backend_ca) if is_encrypted else None
     database = int(rest.partition("/")[2] or 0) if scheme in {"redis", "rediss"} else 0
     password = read_named_file(settings, "backend_password_file") if settings.backend_password_file else ""
-    return ServerAccess(settings.backend_user, password, tls, database)
+    mode = b"cluster" if scheme.endswith("+cluster") else b"standalone"
+    return ServerAccess(settings.backend_user, password, tls, database, mode)
 
 
 def _trust(authorities: str) -> ssl.SSLContext:

@@ -118,6 +118,8 @@ class Gateway:
         self.tickets = Tickets(clock.monotonic)
         # What is counted of the servers, with a backend.
         self.backend: BackendFigures | None = None
+        # Why the backend cannot be used now, for longer than a moment; set where there is one.
+        self.backend_outage: Callable[[], str | None] = lambda: None
         self.processes = OtherProcesses()
         self.audit = AuditLog(settings.audit_file, clock.wall_ms)
         # Connections and reads that end with their token.

@@ -57,6 +57,8 @@ _DIRECTORY_REMEDY: Final = (
 
 # While the log is read, its own log hears of it so often.
 _REPORT_S: Final = 5.0
+# Until a backend answers, it is looked at so often whether it ever can.
+_LOOK_S: Final = 0.2
 # A fault inside the engine that comes again so soon is not cured by reading the log.
 _FAULT_AGAIN_S: Final = 600.0
 # After a fault, what threads still do with files has this long to end.
@@ -251,29 +253,43 @@ class EngineLife:
         except SettingsError as error:
             raise ServerStoppedError(USAGE, str(error)) from None
         topology = make_topology(self._settings, access)
-        self._backend = ClusterEngine(topology, self._clock, self._settings.backend_poll_s)
-        self._gateway.backend = self._backend.figures
-        self._backend.on_missing_events = self._warn_of_slow_waking
-        is_up = asyncio.ensure_future(self._meet(self._backend))
-        stopping = asyncio.ensure_future(self.stopping.wait())
-        while not (is_up.done() or stopping.done()):
-            await asyncio.wait((is_up, stopping), timeout=_REPORT_S, return_when=asyncio.FIRST_COMPLETED)
-            if self._backend.outage is not None:
-                logs.get().warning("the backend does not answer", reason=self._backend.outage)
-        stopping.cancel()
-        if not is_up.done():
-            is_up.cancel()
-        else:
-            is_up.result()
-            self._gateway.open(self._backend)
-            logs.get().info("ready", backend=self._backend.backend)
-            if (reason := self._backend.unkept_promise) is not None:
+        backend = ClusterEngine(topology, self._clock, self._settings.backend_poll_s)
+        self._backend = backend
+        self._gateway.backend = backend.figures
+        self._gateway.backend_outage = lambda: backend.outage
+        backend.on_missing_events = self._warn_of_slow_waking
+        if await self._is_met(backend):
+            self._gateway.open(backend)
+            logs.get().info("ready", backend=backend.backend)
+            if (reason := backend.unkept_promise) is not None:
                 logs.get().warning(
                     "writes will be refused: no server can confirm them as backend_durability asks",
-                    backend_durability=self._backend.durability,
+                    backend_durability=backend.durability,
                     reason=reason,
                     remedy="connect replicas, or ask for less: backend_durability=memory promises one copy",
                 )
+
+    async def _is_met(self, backend: ClusterEngine) -> bool:
+        """Wait until the backend answers; False where the gateway is to stop before. Raises
+        ServerStoppedError where waiting is of no use.
+        """
+        is_up = asyncio.ensure_future(self._meet(backend))
+        stopping = asyncio.ensure_future(self.stopping.wait())
+        said = None
+        while not (is_up.done() or stopping.done() or backend.misfit):
+            await asyncio.wait((is_up, stopping), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            reason = backend.outage
+            if reason not in (None, said) and not is_up.done():
+                logs.get().warning("the backend cannot be used yet: it is tried again", reason=reason)
+                said = reason
+        stopping.cancel()
+        if is_up.done():
+            is_up.result()
+            return True
+        is_up.cancel()
+        if backend.misfit and not self.stopping.is_set():
+            raise ServerStoppedError(USAGE, f"backend: {backend.misfit}")
+        return False
 
     def _warn_of_slow_waking(self, reason: str) -> None:
         logs.get().warning(

@@ -43,6 +43,7 @@ class Health(ResponseModel):
         ),
     ]
     progress: LoadProgress = absent()
+    reason: Annotated[str, Field(description="why the backend cannot be used now")] = absent()
     failing: Annotated[
         list[str], Field(description="what an operator has to act on, as `weir_failing` of the metrics")
     ] = absent()
@@ -142,6 +143,9 @@ def _health(gateway: Gateway) -> Health:
     health = Health.model_construct(status=gateway.state)
     if gateway.phase in (Phase.STARTING, Phase.RESTARTING) and gateway.progress is not None:
         health.progress = LoadProgress.model_construct(**gateway.progress._asdict())
+    reason = gateway.backend_outage()
+    if reason is not None:
+        health.reason = reason
     if failing := gateway.failing:
         health.failing = failing
     return health

@@ -499,6 +499,11 @@ class ClusterEngine:
         """See `BackendHealth`."""
         return self._health.failure
 
+    @property
+    def misfit(self) -> str | None:
+        """See `BackendHealth`."""
+        return self._health.misfit
+
     def _observe(self, keys: int) -> None:
         """Note how large all is, now that the servers have said it."""
         self.streams = keys

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from engine.clock import Clock
 from engine.cluster.levels import QUESTIONS, Level, least, level_of
+from engine.cluster.misfits import Misfit, of_refusal
 from engine.cluster.node import Node
+from engine.cluster.refusals import reason_of
 from engine.cluster.topology import Topology
 from engine.cluster.wire import Words, report
 from engine.errors import EngineError
@@ -37,6 +39,8 @@ class BackendHealth:
         self._clock = clock
         self._observe = observe
         self._down_since: float | None = clock.monotonic()
+        # Why the last look found that they cannot be used, though they are connected.
+        self._refusal: str | None = None
 
     @property
     def outage(self) -> str | None:
@@ -48,8 +52,13 @@ class BackendHealth:
     @property
     def failure(self) -> str | None:
         """Why a server cannot be used now, or is not known; None where all can."""
-        failures = [self._topology.failure, *(node.failure for node in self._topology.nodes)]
+        failures = [self._topology.failure, *(node.failure for node in self._topology.nodes), self._refusal]
         return next((one for one in failures if one is not None), None)
+
+    @property
+    def misfit(self) -> str | None:
+        """Why these servers can never be used as the settings name them; None where they can, or may."""
+        return self.failure if isinstance(self.failure, Misfit) else None
 
     async def keep_on(self, is_up: asyncio.Future[None]) -> None:
         """Ask the servers again and again, until it is cancelled; `is_up` is done once all have answered."""
@@ -75,10 +84,16 @@ class BackendHealth:
         asked = (self._ask(node, [*QUESTIONS, ("DBSIZE",)]) for node in nodes)
         try:
             found = await asyncio.gather(*asked)
-        except EngineError:
+        except EngineError as error:
+            self._refusal = of_refusal(reason_of(error))
             return False
+        self._refusal = None
         if not found or self._topology.failure is not None:
             return False
         self.level = least([level_of(*replies) for *replies, _ in found])
+        if self._topology.is_fixed and self.level.primary:
+            where = f"{nodes[0].address} is a replica of {self.level.primary}"
+            self._refusal = f"{where}: name that one in `backend`, or find it by redis+sentinel://"
+            return False
         self._observe(sum(keys for *_, keys in found))
         return True

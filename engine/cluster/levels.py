@@ -33,12 +33,13 @@ QUESTIONS: Final[Sequence[Words]] = (
 
 class Level(msgspec.Struct, frozen=True):
     """The name and version of a server, for people. `syncs`: it says when a write is on its disk. `replicas`:
-    how many are connected to it.
+    how many are connected to it. `primary`: whose replica it is, empty if it is none.
     """
 
     name: str = "unknown"
     syncs: bool = True
     replicas: int = 0
+    primary: str = ""
 
 
 def level_of(info: bytes, persistence: bytes, replication: bytes, waitaof: Sequence[Any]) -> Level:
@@ -48,7 +49,8 @@ def level_of(info: bytes, persistence: bytes, replication: bytes, waitaof: Seque
     valkey = facts.get("valkey_version")
     name = f"Valkey {valkey}" if valkey else f"Redis {facts.get('redis_version', '')}"
     syncs = any(waitaof) and b"aof_enabled:1" in persistence
-    return Level(name, syncs, replicas=int(facts.get("connected_slaves", 0)))
+    primary = ":".join(facts[name] for name in ("master_host", "master_port") if name in facts)
+    return Level(name, syncs, replicas=int(facts.get("connected_slaves", 0)), primary=primary)
 
 
 def least(levels: Sequence[Level]) -> Level:
@@ -58,4 +60,5 @@ def least(levels: Sequence[Level]) -> Level:
         ", ".join(names),
         syncs=all(one.syncs for one in levels),
         replicas=min(one.replicas for one in levels),
+        primary=next((one.primary for one in levels if one.primary), ""),
     )

@@ -16,6 +16,7 @@ _UNAVAILABLE: Final = {
     *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "READONLY", "TRYAGAIN", "UNKILLABLE"),
     *("ASK", "MOVED", "NOAUTH", "NOPERM", "NOREPLICAS", "NOSCRIPT", "WRONGPASS"),
 }
+_NOT_NOW: Final = "LOADING the backend cannot be used now: "
 _BY_WORD: Final = {"NOGROUP": "no_group", "BUSYGROUP": "group_exists", "OOM": "memory_full"}
 _BY_SENTENCE: Final = (
     ("ERR no such key", "no_stream"),
@@ -52,10 +53,15 @@ def unavailable(reason: str, *, is_unknown: bool = False) -> EngineError:
     outcome = "; the request may or may not have been carried out" if is_unknown else "; nothing was changed"
     return EngineError(
         "backend_unavailable",
-        f"LOADING the backend cannot be used now: {reason}",
+        f"{_NOT_NOW}{reason}",
         f"the backend cannot be used now: {reason}{outcome}",
         outcome="unknown" if is_unknown else "not done",
     )
+
+
+def reason_of(error: EngineError) -> str:
+    """The reason that `unavailable` was given; the sentence of any other refusal."""
+    return error.redis.removeprefix(_NOT_NOW)
 
 
 def not_supported(what: str, level: str) -> EngineError:

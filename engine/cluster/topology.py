@@ -18,9 +18,19 @@ import msgspec
 
 from engine.cluster.figures import BackendFigures
 from engine.cluster.keys import SLOTS, slot_of
+from engine.cluster.misfits import Misfit
 from engine.cluster.node import MEMORY, Node
 from engine.cluster.replication import BackendDurability
-from engine.cluster.wire import Address, ConnectionLostError, ServerAccess, ServerError, ask, call, report
+from engine.cluster.wire import (
+    Address,
+    ConnectionLostError,
+    ServerAccess,
+    ServerError,
+    ask,
+    call,
+    report,
+    why_not,
+)
 
 # Between two looks, and until the next one where nothing asks for it: each up to half as much again.
 LOOK_S_MIN: Final = 1.0
@@ -178,23 +188,27 @@ class _Discovered(ABC):
                         await self._wanted.wait()
 
     async def _look(self) -> str | None:
-        """Ask one server after the other until one says where streams are. Reply: why none did."""
-        failure = "no server to ask"
+        """Ask one server after the other until one says where streams are. Reply: why none did, first what
+        time may cure.
+        """
+        failures: list[str] = []
         for address in self._to_ask():
             try:
                 is_changed, failure = await self._ask(address)
             except (ServerError, ConnectionLostError) as error:
-                failure = str(error)
+                failures.append(why_not(address, error))
                 continue
             except Exception as error:  # noqa: BLE001 - another one is asked, or this one again
                 report("a server could not be asked where streams are", error)
-                failure = f"{address}: {error}"
+                failures.append(f"{address}: {error}")
                 continue
             if is_changed:
                 call(self.on_change)
             if not failure:
                 return None
-        return failure
+            failures.append(failure)
+        curable = [one for one in failures if not isinstance(one, Misfit)]
+        return (curable or failures)[-1]
 
     def _to_ask(self) -> list[Address]:
         """Those that answer before those that do not, so that a dead one costs no time."""
@@ -311,7 +325,7 @@ class SentinelTopology(_Discovered):
     async def _ask(self, address: Address) -> tuple[bool, str]:
         found = await self._ask_sentinel(address)
         if found is None:
-            return False, f"{address} knows no {self._name!r}"
+            return False, f"{address} watches no primary {self._name!r}: `backend` ends with its name"
         host, port = found
         primary = Address(host.decode(), int(port))
         # A Sentinel that was away names the old one, which says so itself.
@@ -330,4 +344,4 @@ class SentinelTopology(_Discovered):
         except ConnectionLostError as error:
             if "NOAUTH" not in str(error):
                 raise
-        return await self._reply(address, msgspec.structs.replace(self._access, database=0), *words)
+        return await self._reply(address, msgspec.structs.replace(self._access, database=0, mode=b""), *words)

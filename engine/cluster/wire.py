@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 import hiredis
 import msgspec
 
+from engine.cluster import misfits
 from engine.cluster.figures import BackendFigures
 
 Word = bytes | str | int | float
@@ -80,12 +81,15 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class ServerAccess(msgspec.Struct, frozen=True):
-    """How connections are made: with which user and password, encrypted or not, to which database."""
+    """How connections are made: with which user and password, encrypted or not, to which database of a server
+    of which mode, as HELLO has it; empty: of any.
+    """
 
     user: str = ""
     password: str = ""
     tls: ssl.SSLContext | None = None
     database: int = 0
+    mode: bytes = b""
 
     def greeting(self) -> list[Words]:
         """The commands that begin a connection."""
@@ -131,8 +135,8 @@ class _Link(asyncio.Protocol):
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not self._nothing:
                 self._take(reply)
-        except hiredis.ProtocolError as error:
-            self.end(f"no RESP: {error}")
+        except hiredis.ProtocolError:
+            self.end(misfits.of_bytes(data))
 
     def _take(self, reply: Result) -> None:
         if type(reply) is hiredis.PushNotification:
@@ -140,10 +144,12 @@ class _Link(asyncio.Protocol):
         elif self.waiting:
             call(self.waiting.popleft()[0], reply)
         else:
-            self.end("a reply to nothing")
+            # A server that takes no further clients says so before it is asked anything.
+            self.end(reply.text if isinstance(reply, ServerError) else "a reply to nothing")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.end(str(exc) if exc is not None else "the server closed the connection")
+        reason = misfits.of_system(exc) if isinstance(exc, OSError) else str(exc or "")
+        self.end(reason or "the server closed the connection")
 
     def pause_writing(self) -> None:
         self.is_paused = True
@@ -201,7 +207,7 @@ class ServerConnection:
     ) -> None:
         self.address = address
         # Why it is down; None while it is up.
-        self.failure: str | None = "not connected yet"
+        self.failure: str | None = f"there is no connection to {address} yet"
         self._loop = asyncio.get_running_loop()
         self._access = access
         self._timeout_s = timeout_s
@@ -323,9 +329,13 @@ class ServerConnection:
                 async with asyncio.timeout(self._timeout_s):
                     link = await self._connect()
             except TimeoutError:
-                self._be_down(f"no connection to {self.address} within {self._timeout_s:g} s")
+                hint = "" if self._access.tls is None else f". {misfits.MAYBE_NO_TLS}"
+                self._be_down(f"no connection to {self.address} within {self._timeout_s:g} s{hint}")
             except (OSError, ServerError, ConnectionLostError) as error:
-                self._be_down(f"{self.address}: {error}")
+                reason = why_not(self.address, error)
+                hangs_up = isinstance(error, ConnectionLostError) and not isinstance(reason, misfits.Misfit)
+                hint = f". {misfits.MAYBE_TLS}" if hangs_up and self._access.tls is None else ""
+                self._be_down(f"{reason}{hint}" if hint else reason)
             except Exception as error:  # noqa: BLE001 - it is tried again
                 report("a connection could not be made", error)
                 self._be_down(f"{self.address}: {error}")
@@ -351,7 +361,9 @@ class ServerConnection:
         else:
             _, link = await self._loop.create_connection(make, where.host, where.port, ssl=tls)
         try:
-            for words in self._access.greeting():
+            hello, *select = self._access.greeting()
+            _expect(self._access.mode, await link.ask(hello))
+            for words in select:
                 await link.ask(words)
             if self._identifies:
                 link.identity = _identity_of(await link.ask(("INFO", "server")))
@@ -364,6 +376,25 @@ class ServerConnection:
         self.failure = reason
         self._figures.connections_lost += 1
         call(self._on_down, reason)
+
+
+def _expect(mode: bytes, hello: Result) -> None:
+    """Raise ConnectionLostError for a server of another mode, or too old."""
+    misfit = misfits.of_greeting(hello, mode)
+    if misfit is not None:
+        raise ConnectionLostError(misfit, may_have_run=False)
+
+
+def why_not(address: Address, error: OSError | ServerError | ConnectionLostError) -> str:
+    """Why a server cannot be used: a `Misfit` where no time cures that."""
+    if isinstance(error, ServerError):
+        reason = misfits.of_refusal(error.text)
+    else:
+        reason = misfits.of_system(error) if isinstance(error, OSError) else error.args[0]
+    if str(address) in reason:
+        return reason
+    text = f"{address}: {reason}"
+    return misfits.Misfit(text) if isinstance(reason, misfits.Misfit) else text
 
 
 def _identity_of(info: bytes) -> bytes:

@@ -150,7 +150,7 @@ async def test_a_name_that_sentinel_does_not_know_is_an_outage(servers: Watched)
     durability = parse_durability("memory")
     topology = SentinelTopology([servers.sentinel.address], "none", ServerAccess(), TIMEOUT_S, durability)
     topology.start()
-    await until(lambda: "knows no 'none'" in str(topology.failure))
+    await until(lambda: "watches no primary 'none'" in str(topology.failure))
     assert topology.node_of("s") is None
     await topology.close()
 
