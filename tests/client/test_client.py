@@ -205,6 +205,13 @@ def test_a_url_with_a_secret_is_refused_without_showing_it() -> None:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/behind/a/proxy/v1"])
+def test_a_url_with_the_version_is_refused_at_once(path: str) -> None:
+    """The client adds it to the URL of the gateway."""
+    with pytest.raises(ValueError, match="ends before /v1"):
+        Client(f"http://127.0.0.1:1{path}")
+
+
 def test_streams_and_groups_are_managed(url: str, stream: str) -> None:
     with Client(url) as client:
         client.ensure_stream(stream, retention={"max_len": 10})

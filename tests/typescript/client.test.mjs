@@ -64,8 +64,17 @@ test("refusals have the gateway's code", async () => {
   assert.equal(await client.getStream(stream), undefined);
   await assert.rejects(client.deleteStream(stream), (error) => error instanceof ApiError && error.code === "no_stream");
   assert.throws(() => client.group(stream, "a/b"), TypeError);
+  assert.throws(() => client.group(stream, "half \ud800"), { name: "TypeError", message: /is not a name/ });
   const nowhere = new Client({ url: "http://127.0.0.1:9", retryMs: 0 });
   await assert.rejects(nowhere.command("PING"), (error) => error instanceof NoAnswerError && error.outcomeUnknown);
+});
+
+test("what is no URL of a gateway is refused at once, and a failure names the gateway and the reason", async () => {
+  for (const no of ["localhost:8080", "8080", "ftp://localhost", `${url}/v1`]) {
+    assert.throws(() => new Client({ url: no }), { name: "TypeError", message: /^a gateway's URL/ });
+  }
+  const nowhere = new Client({ url: "http://127.0.0.1:9", retryMs: 0 });
+  await assert.rejects(nowhere.command("PING"), /gateway at http:\/\/127\.0\.0\.1:9\/ does not answer: .*(ECONNREFUSED|bad port)/);
 });
 
 test("streams and groups are managed", async () => {

@@ -146,6 +146,8 @@ def parse_url(url: str) -> httpx.URL:
         raise ValueError("a gateway's URL is like http://127.0.0.1:8080")
     if parsed.userinfo or parsed.query or parsed.fragment:
         raise ValueError("a gateway's URL has no user, query or fragment: pass the token as `token`")
+    if parsed.path.rstrip("/").endswith("/v1"):
+        raise ValueError("a gateway's URL ends before /v1")
     return parsed
 
 
@@ -160,7 +162,7 @@ def unanswered(error: httpx.TransportError, url: httpx.URL, *, repeatable: bool)
     """What a failed exchange means: a request that was never sent has no unknown outcome."""
     never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
     # "[Errno 111] Connection refused" → "connection refused"
-    reason = str(error).rpartition("] ")[2].lower() or type(error).__name__
+    reason = str(error).rpartition("] ")[2].lower().rstrip(".") or type(error).__name__
     if isinstance(error, httpx.TimeoutException):
         reason = "no answer in time"
     return NoAnswerError(

@@ -33,6 +33,15 @@ export interface Call {
   signal?: AbortSignal;
 }
 
+function parseUrl(text: string): URL {
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  if (url === undefined || !["http:", "https:"].includes(url.protocol)) {
+    throw new TypeError("a gateway's URL is like http://127.0.0.1:8080");
+  }
+  if (/\/v1\/?$/.test(url.pathname)) throw new TypeError("a gateway's URL ends before /v1");
+  return url;
+}
+
 export class Http {
   readonly url: URL;
   readonly retryMs: number;
@@ -42,7 +51,7 @@ export class Http {
 
   constructor(options: ClientOptions) {
     const origin = (globalThis as { location?: { origin?: string } }).location?.origin;
-    this.url = new URL(options.url ?? origin ?? "http://127.0.0.1:8080");
+    this.url = parseUrl(options.url ?? origin ?? "http://127.0.0.1:8080");
     if (this.url.username || this.url.password || this.url.search || this.url.hash) {
       throw new TypeError("a gateway's URL has no user, query or fragment: pass the token as `token`");
     }
@@ -77,7 +86,7 @@ export class Http {
         return (await response.json()) as T;
       } catch (error) {
         if (error instanceof SyntaxError) throw new NotAGatewayError("the answer is not JSON");
-        throw unanswered(error, call);
+        throw unanswered(error, call, this.url);
       }
     });
   }
@@ -123,7 +132,7 @@ export class Http {
       return await this.#fetch(this.endpoint(call.path, call.query), init);
     } catch (error) {
       if (call.signal?.aborted) throw error;
-      throw unanswered(error, call);
+      throw unanswered(error, call, this.url);
     }
   }
 }
@@ -141,9 +150,11 @@ export async function refusal(response: Response): Promise<ApiError> {
 }
 
 /** `fetch` does not say whether the request was sent, so a failure leaves it open unless repeating is safe. */
-function unanswered(error: unknown, call: Call): NoAnswerError {
-  const reason = error instanceof Error ? error.message : String(error);
-  return new NoAnswerError(`the gateway does not answer: ${reason}`, !isRepeatable(call), { cause: error });
+function unanswered(error: unknown, call: Call, url: URL): NoAnswerError {
+  // Node says "fetch failed", and why in its cause, whose message may be empty.
+  const { message, cause } = error instanceof Error ? error : new Error(String(error));
+  const { message: detail, code } = (cause ?? {}) as { message?: string; code?: string };
+  return new NoAnswerError(`the gateway at ${url.href} does not answer: ${detail || code || message}`, !isRepeatable(call), { cause: error });
 }
 
 function isRepeatable(call: Call): boolean {
@@ -162,7 +173,11 @@ export function segment(name: string): string {
   if (["", ".", ".."].includes(name) || name.includes("/")) {
     throw new TypeError(`${JSON.stringify(name)} is not a name: it must not hold '/', nor be '', '.' or '..'`);
   }
-  return encodeURIComponent(name);
+  try {
+    return encodeURIComponent(name);
+  } catch {
+    throw new TypeError(`${JSON.stringify(name)} is not a name: it is not valid Unicode`);
+  }
 }
 
 export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
