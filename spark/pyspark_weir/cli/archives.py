@@ -163,13 +163,14 @@ def verify(options: VerifyArguments) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompactArguments(arguments.RootArguments):
+class CompactArguments(arguments.RootArguments, arguments.SparkArguments):
     """Which files are merged."""
 
     target_mb: Annotated[int, typer.Option("--target-mb", min=1, help="target size of files, in MiB")] = (
         _target_mb_default
     )
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be merged")] = False
+    on_spark: Annotated[bool, typer.Option("--spark", help="merge in tasks of Spark")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +193,8 @@ class VacuumArguments(arguments.RootArguments):
 def compact(options: CompactArguments) -> None:
     """Merge small files of a day into large ones; readers see all entries at any time, each once.
 
-    It may run beside the archive job, and may be killed at any time. Replaced files stay until `vacuum`.
+    In this process, or in tasks of Spark with --spark, --master or --conf. It may run beside the archive job,
+    and may be killed at any time. Replaced files stay until `vacuum`.
     """
     from pyspark_weir import clock
     from pyspark_weir.errors import ArchiveLockedError
@@ -207,8 +209,14 @@ def compact(options: CompactArguments) -> None:
         rows = [{"date": one.day, "files": len(one.files), "bytes": one.size} for one in found]
         output.rows(rows, ("date", "files", "bytes"), as_json=options.as_json)
         return
+    rewrite = None
+    if options.on_spark or options.master or options.conf:
+        from pyspark_weir.jobs.compact import rewrite_on
+        from pyspark_weir.session import open_session
+
+        rewrite = rewrite_on(open_session(options.session("compact")), table.root, rules)
     removed = added = 0
-    for done in merged(table, rules):
+    for done in merged(table, rules, rewrite):
         removed += len(done.removed)
         added += len(done.added)
         if options.as_json:

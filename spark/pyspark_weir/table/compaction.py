@@ -8,7 +8,7 @@ once may merge the same files: the second commit is refused, and that one begins
 A batch that commits meanwhile changes nothing: it only adds files.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
@@ -91,18 +91,27 @@ def _sets(files: Sequence[DataFile], memory_bytes: int) -> Iterator[tuple[DataFi
     yield tuple(chosen)
 
 
-def compact(table: ArchiveTable, rules: CompactionRules) -> Iterator[Merged]:
-    """Merge small files until there are none left to merge; each step is done when it is yielded.
+Rewritten = tuple[DataFile, ...]
+# Rewrites some sets, and gives each with its new files as soon as these are on disk, or with what is wrong.
+Rewrite = Callable[[Sequence[Merge]], Iterable[tuple[Merge, Rewritten | ArchiveDamagedError]]]
+
+
+def compact(table: ArchiveTable, rules: CompactionRules, rewrite: Rewrite | None = None) -> Iterator[Merged]:
+    """Merge small files until there are none left to merge; each step is done when it is yielded. `rewrite`
+    does the work, in this process by default.
 
     Raises ArchiveDamagedError where a file is not as it was committed, CommitConflictError where another
     compaction is faster each time.
     """
+    chosen_rewrite = rewrite or (lambda some: ((one, try_rewrite(table.root, one, rules)) for one in some))
     lost = 0
     table.refresh()
     while chosen := merges(table.files(), rules):
-        for one in chosen:
+        for one, added in chosen_rewrite(chosen):
             try:
-                done = _merge(table, one, rules)
+                if isinstance(added, ArchiveDamagedError):
+                    raise added
+                table.replace(one.files, added)
             except (CommitConflictError, ArchiveDamagedError):
                 # Another compaction has replaced these files, and vacuum may have deleted them since.
                 lost += 1
@@ -110,7 +119,7 @@ def compact(table: ArchiveTable, rules: CompactionRules) -> Iterator[Merged]:
                     raise
                 break
             lost = 0
-            yield done
+            yield Merged(one.files, added)
         table.refresh()
 
 
@@ -120,8 +129,15 @@ def _is_replaced(table: ArchiveTable, one: Merge) -> bool:
     return any(file.path not in live for file in one.files)
 
 
-def _merge(table: ArchiveTable, one: Merge, rules: CompactionRules) -> Merged:
-    root = table.root
+def try_rewrite(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> Rewritten | ArchiveDamagedError:
+    """Write the rows of a set into new files, which the disk holds then; no commit names them yet."""
+    try:
+        return _rewrite(root, one, rules)
+    except ArchiveDamagedError as error:
+        return error
+
+
+def _rewrite(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> Rewritten:
     share = rules.memory_bytes // (4 * len(one.files))
     sources = [_entries(root, file, share) for file in one.files]
     rows, parts = sum(file.rows for file in one.files), -(-one.size // rules.target_bytes)
@@ -135,8 +151,7 @@ def _merge(table: ArchiveTable, one: Merge, rules: CompactionRules) -> Merged:
     root.sync([file.path for file in added])
     for file in added:
         prove(root, file)
-    table.replace(one.files, added)
-    return Merged(one.files, tuple(added))
+    return tuple(added)
 
 
 def _entries(root: ArchiveRoot, file: DataFile, memory_bytes: int) -> Iterator[pa.Table]:
