@@ -75,7 +75,7 @@ SPECULATION: Final = {
 class Plan:
     """How long and how many entries a second are published, and what is killed: `kinds` in turn, then any of
     them; where `once`, publishing ends after each was killed once. `local`: tasks run in the driver's Java,
-    where Spark does not start a second attempt of a slow one. `upkeep_pause_s` is between two rounds of upkeep.
+    where Spark does not start a second attempt of a slow one. `upkeep_pause_s`: between two rounds of upkeep.
     """
 
     seconds: float
