@@ -495,9 +495,8 @@ def _stored(pairs: Sequence[tuple[str, Value]], pointer: str, limits: EntryLimit
 
 def _of_envelopes(envelopes: Sequence[_One], limits: EntryLimits) -> ParsedEntries:
     bodies = _of_rows([envelope.fields for envelope in envelopes], limits)
-    if not any(envelope.id for envelope in envelopes):
-        return ParsedEntries(bodies, batch=True)
-    return ParsedEntries(bodies, [_plain_id(envelope.id) for envelope in envelopes], batch=True)
+    given = [envelope.id for envelope in envelopes]
+    return ParsedEntries(bodies, list(map(_plain_id, given)) if any(given) else (), batch=True)
 
 
 def _plain_id(text: str) -> NewId:
@@ -524,9 +523,8 @@ def _of_rows(rows: Sequence[Fields], limits: EntryLimits, text: bytes | None = N
 
 
 def _check_names_kept(body: bytes, envelopes: Sequence[_One], *, names_besides: int) -> None:
-    given_ids = sum(1 for envelope in envelopes if envelope.id)
-    fields = sum(len(envelope.fields) for envelope in envelopes)
-    _check_strings(body, names_besides + len(envelopes) + 2 * (given_ids + fields))
+    pairs = sum([len(envelope.fields) + (envelope.id != "") for envelope in envelopes])
+    _check_strings(body, names_besides + len(envelopes) + 2 * pairs)
 
 
 def _check_strings(body: bytes, strings: int) -> None:
