@@ -228,7 +228,7 @@ class LiveEntries:
             and node.text not in self.node_cache
         ):
             # Taking a cold node apart costs more than looking for a few.
-            plain = node.text.plain()
+            plain = self.node_cache.plain(node.text)
             rows = ((entry_id, entries.find(plain, entry_id)) for entry_id in ordered)
             found = {entry_id: row for entry_id, row in rows if row is not None}
         else:

@@ -77,14 +77,16 @@ class SealedNodes(SortedMap[SealedNode]):
 
 class DecodedNodeCache:
     """The texts taken apart last, over all streams, so that a walk entry by entry over a cold node unpacks it
-    once.
+    once. Of those searched as they are, the last one.
     """
 
-    __slots__ = ("_decoded",)
+    __slots__ = ("_decoded", "_plain", "_searched")
 
     def __init__(self) -> None:
         # The one that was used longest ago first.
         self._decoded: dict[Text, list[bytes]] = {}
+        self._searched: Text | None = None
+        self._plain = b""
 
     def __len__(self) -> int:
         return len(self._decoded)
@@ -100,6 +102,12 @@ class DecodedNodeCache:
             self._make_room(text.size)
         self._decoded[text] = found
         return found
+
+    def plain(self, text: Text) -> bytes:
+        """The joined entries of a text. Entries are often removed one after the other, each by a command."""
+        if text is not self._searched:
+            self._searched, self._plain = text, text.plain()
+        return self._plain
 
     def replace(self, gone: Text, text: Text, single: list[bytes]) -> None:
         """Keep what is at hand of a new text that takes the place of another."""

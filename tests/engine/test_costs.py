@@ -51,6 +51,13 @@ class Calls:
         self.count += event in ("call", "c_call")
 
 
+class Unpackings(Calls):
+    """How many nodes are unpacked meanwhile."""
+
+    def _count(self, _frame: FrameType, event: str, called: object) -> None:
+        self.count += event == "c_call" and getattr(called, "__name__", "") == "decompress"
+
+
 def cost(house: House, command: Command) -> int:
     """The calls that a command takes."""
     with Calls() as calls:
@@ -223,6 +230,16 @@ def test_a_walk_entry_by_entry_over_cold_nodes_unpacks_each_once() -> None:
                     house.run(XRange(stream=f"s{number}", start=id_at(place), end=id_at(place), count=1))
         costs.append(calls.count)
     assert costs[1] <= costs[0] * 1.05, costs
+
+
+def test_entries_deleted_one_by_one_unpack_their_cold_node_once() -> None:
+    """As by consumers that delete what they are done with; the next node is unpacked when its turn comes."""
+    house = filled(1_000)
+    pack(house)
+    with Unpackings() as unpackings:
+        for place in (10, 11, 12, 110, 111):
+            assert house.run(XDel(stream="s", ids=(id_at(place),))) == 1
+    assert unpackings.count == 2
 
 
 def test_keeping_an_exact_length_costs_about_as_much_as_the_append() -> None:
