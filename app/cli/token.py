@@ -3,6 +3,7 @@
 Knows: how to ask for a token. Must never know: how a gateway keeps tokens.
 """
 
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -129,22 +130,32 @@ def revoke(
     token_file: options.TokenFile = None,
 ) -> None:
     """Revoke a token of a running gateway. What is open with it ends within a second."""
+    from app.auth import tokens
     from weir._http import segment
 
+    if not re.fullmatch(tokens.ID_PATTERN, token_id):
+        raise typer.BadParameter("it is 12 letters and digits, as `weir token list` shows", param_hint="ID")
     _call(url, token_file, "DELETE", "/" + segment(token_id, "token"), None)
     output.say(f"{token_id} is revoked")
 
 
 def _call(url: str, token_file: Path | None, method: str, path: str, body: object) -> Any:  # noqa: ANN401 - JSON
     """Call the tokens of a gateway. Making one twice makes two, so it is not repeated."""
+    from weir import NotFoundError
     from weir._http import Call
+    from weir.cli.failure import Failure
     from weir.cli.gateway import connect
 
     with connect(url, token_file) as client:
         call = Call(
             method, f"/v1/admin/tokens{path}", lambda found: found, body=body, repeatable=method != "POST"
         )
-        return client.call(call)
+        try:
+            return client.call(call)
+        except NotFoundError as error:
+            if "admin_port" not in error.detail:
+                raise
+            raise Failure(f"{error.detail}, and name that port in --url", code=error.code) from None
 
 
 def _append(path: Path, table: str) -> None:

@@ -288,7 +288,7 @@ def test_redis_5_0_has_no_counters(url: str, stream: str) -> None:
     ("words", "code", "sentence"),
     [
         (("--redis", "http://127.0.0.1"), 2, "--redis"),
-        (("--redis", "redis://127.0.0.1:1", "--retry-for", "0"), 1, "Redis does not answer"),
+        (("--redis", "redis://127.0.0.1:1", "--retry-for", "0"), 1, "connection refused, at 127.0.0.1:1"),
         (("--match", "a", "b"), 2, "it does not go with names of streams"),
         (("no such stream",), 1, "there is no such stream in Redis"),
     ],

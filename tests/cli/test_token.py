@@ -14,7 +14,7 @@ from websockets.typing import Subprotocol
 
 from app.auth import Grant, token_file, tokens
 from tests.cli.command import weir
-from tests.server import Server
+from tests.server import Server, free_port
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -188,6 +188,26 @@ def test_a_running_gateway_makes_lists_and_revokes_tokens(tmp_path: Path) -> Non
         with Server(again, *options) as server:
             assert status(server, first) == expected
             assert status(server, root.read_text()) == 200
+
+
+def test_what_is_no_id_of_a_token_is_a_usage_error() -> None:
+    """Said in a sentence, without a gateway."""
+    done = weir(NOWHERE, "token", "revoke", "x")
+    assert done.code == 2
+    assert "12 letters and digits" in done.err
+
+
+def test_the_port_that_has_the_tokens_is_to_be_named(tmp_path: Path) -> None:
+    """With a port for administration, the other one does not serve them."""
+    root, port = tmp_path / "root.token", free_port()
+    root.write_text("root-token-of-at-least-24-characters")
+    options = ("--set", f"root_token_file={root}", "--admin-port", str(port))
+    with Server(tmp_path / "data", *options) as server:
+        refused = weir(server.url, "token", "list", "--token-file", str(root))
+        assert refused.code == 1
+        assert "see the setting admin_port, and name that port in --url" in refused.err
+        assert weir(f"http://127.0.0.1:{port}", "token", "list", "--token-file", str(root)).code == 0
+        assert server.stop() == 0
 
 
 def _restore(copy: Path, data: Path) -> None:

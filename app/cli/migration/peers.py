@@ -5,6 +5,7 @@ Must never know: what the commands are about.
 """
 
 import base64
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
@@ -21,6 +22,8 @@ _ANSWER_S_MAX: Final = 60.0
 _CONNECT_S_MAX: Final = 5.0
 # As base64 in JSON, half of what a body may have by default.
 TURN_BYTES_MAX: Final = 3 << 20
+# As the client of Redis says that a connection could not be made.
+_NO_CONNECTION: Final = re.compile(r"Error -?\d+ connecting to (?P<place>.+?)\. (?P<why>.+?)\.?")
 
 T = TypeVar("T")
 Word: TypeAlias = bytes | str | int
@@ -118,7 +121,7 @@ class SourceRedis:
         except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
             raise Failure(f"Redis: {error}") from None
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
-            raise Away(f"Redis does not answer: {error}") from None
+            raise Away(f"Redis does not answer: {_why(error)}") from None
         except exceptions.RedisError as error:
             raise Failure(f"Redis: {error}") from None
 
@@ -137,6 +140,12 @@ class SourceRedis:
             return _plain(self._connection.read_response())
         except exceptions.ResponseError as error:
             return RefusedReply(str(error))
+
+
+def _why(error: Exception) -> str:
+    """Why there is no answer, without the system's number of it."""
+    found = _NO_CONNECTION.fullmatch(str(error))
+    return f"{found['why'].lower()}, at {found['place']}" if found is not None else str(error)
 
 
 def _plain(reply: object) -> Reply:
