@@ -307,9 +307,9 @@ class _Process:
             return await RespServer(self._app.gateway, self._tls).start()
         except OSError as error:
             places = " and ".join(addresses(self._settings))
-            raise ServerStoppedError(
-                FAILED, f"cannot listen on {places}: {error.strerror or error}"
-            ) from None
+            # asyncio puts "error while attempting to bind on address (…): " before the reason.
+            reason = (error.strerror or str(error)).rpartition("): ")[2]
+            raise ServerStoppedError(FAILED, f"cannot listen on {places}: {reason}") from None
 
     def _count_connections(self) -> int:
         return sum(len(server.server_state.connections) for server in self._servers)

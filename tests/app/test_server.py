@@ -130,7 +130,7 @@ def test_a_taken_port_for_redis_clients_is_named(server: Server, tmp_path: Path)
     data = ("--port", "0", "--data", str(tmp_path / "other"))
     taken = run(*data, "--resp-port", str(server.port))
     assert (taken.code, "Errno" in taken.err) == (1, False)
-    assert f"weir: cannot listen on redis://127.0.0.1:{server.port}: " in taken.err
+    assert f"weir: cannot listen on redis://127.0.0.1:{server.port}: address already in use\n" in taken.err
     nowhere = tmp_path / "none" / "socket"
     refused = run(*data, "--resp-socket", str(nowhere))
     assert refused.code == 1

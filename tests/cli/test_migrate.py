@@ -343,4 +343,6 @@ def test_the_client_of_redis_is_asked_for(url: str) -> None:
         timeout=WAIT_S_MAX,
         check=False,
     )
-    assert (done.returncode, "pip install 'redis>=8.1'" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, f"{sys.executable} -m pip install 'redis>=8.1'" in done.stderr) == (1, True), (
+        done.stderr
+    )

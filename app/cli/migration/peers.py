@@ -6,6 +6,7 @@ Must never know: what the commands are about.
 
 import base64
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
@@ -85,7 +86,8 @@ class SourceRedis:
         try:
             from redis.connection import ConnectionPool
         except ImportError:
-            raise Failure("`weir import` needs the client of Redis: pip install 'redis>=8.1'") from None
+            install = f"{sys.executable} -m pip install 'redis>=8.1'"
+            raise Failure(f"`weir import` needs the client of Redis: {install}") from None
         try:
             # RESP2, which every version speaks, and replies as they come: this client makes dictionaries of
             # some of them, and so would lose fields that stand twice.
