@@ -193,7 +193,8 @@ FieldNames = Annotated[
 # ---- names and IDs
 
 
-def _checked_name(value: object, what: str, at: str | None = None) -> str:
+def check_name(value: object, what: str, at: str | None = None) -> str:
+    """A name. Raises the error of a value that is none."""
     if not isinstance(value, str):
         raise wrong(f"it is a {what}, a string", at=at)
     try:
@@ -214,7 +215,7 @@ class NameType(_Type):
         self.what = what
 
     def _name(self, value: object, info: ValidationInfo) -> str:
-        return _checked_name(value, self.what)
+        return check_name(value, self.what)
 
 
 StreamName = Annotated[str, NameType("stream name")]
@@ -232,7 +233,7 @@ class StreamNames(_Type):
         self.most = most
 
     def _names(self, value: object, info: ValidationInfo) -> list[str]:
-        names = [_checked_name(one, "stream name") for one in value] if isinstance(value, list) else []
+        names = [check_name(one, "stream name") for one in value] if isinstance(value, list) else []
         if not 1 <= len(names) <= self.most or len({*names}) < len(names):
             raise wrong(f"it is given once for each stream, 1 to {self.most} times")
         return names
@@ -430,9 +431,7 @@ class _ByStream(_Type):
         most = _context(info).settings.request_streams_max
         if len(value) > most:
             raise wrong(f"one request names at most {most} streams")
-        return {
-            _checked_name(name, "stream name", name): self.value(one, name) for name, one in value.items()
-        }
+        return {check_name(name, "stream name", name): self.value(one, name) for name, one in value.items()}
 
 
 IdsByStream = Annotated[dict[str, int], _ByStream(_id, **_ID_SCHEMA)]

@@ -28,7 +28,7 @@ def _anything(_: Reply) -> None:
     pass
 
 
-def _not_local(_: int) -> Resp:
+def _not_immediate(_: int) -> Resp:
     raise AssertionError("a command of the engine has no immediate answer")
 
 
@@ -39,11 +39,11 @@ def _not_shaped(_: Reply, __: Visible) -> Resp:
 class CommandRequest(msgspec.Struct, frozen=True):
     """A parsed command.
 
-    `command` is the engine command, None if the reply needs no engine (`immediate`). `name` is in lower
-    case, with a bar before a subcommand. Each of `actions` must be allowed on each of `streams`, on every
-    stream if `streams` is None; an empty tuple means that the command names no stream (its reply shows only
-    visible names, as KEYS and SCAN do). `synced`: reply once every earlier change is on disk. `check` raises
-    `EngineError` for a reply beyond a limit.
+    `command` is the engine command, None if the reply needs no engine: `immediate` makes it, from the time
+    in microseconds. `name` is in lower case, with a bar before a subcommand. Each of `actions` must be
+    allowed on each of `streams`, on every stream if `streams` is None; an empty tuple means that the command
+    names no stream (its reply shows only visible names, as KEYS and SCAN do). `synced`: reply once every
+    earlier change is on disk. `check` raises `EngineError` for a reply beyond a limit.
     """
 
     name: str
@@ -51,13 +51,9 @@ class CommandRequest(msgspec.Struct, frozen=True):
     streams: tuple[str, ...] | None = ()
     command: Command | None = None
     shape: Callable[[Reply, Visible], Resp] = _not_shaped
-    local: Callable[[int], Resp] = _not_local
+    immediate: Callable[[int], Resp] = _not_immediate
     synced: bool = False
     check: Callable[[Reply], None] = _anything
-
-    def immediate(self, now_us: int) -> Resp:
-        """Reply without the engine; `now_us` is the wall clock in microseconds (TIME)."""
-        return self.local(now_us)
 
     def answer(
         self,
@@ -167,9 +163,9 @@ def for_names(command: Command, shape: Callable[[Reply, Visible], Resp]) -> Comm
     return CommandRequest("", (), (), command, shape)
 
 
-def at_once(local: Callable[[int], Resp]) -> CommandRequest:
+def at_once(immediate: Callable[[int], Resp]) -> CommandRequest:
     """Make a request that needs no engine."""
-    return CommandRequest("", local=local)
+    return CommandRequest("", immediate=immediate)
 
 
 EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."

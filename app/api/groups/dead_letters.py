@@ -28,13 +28,13 @@ from app.http.models import (
     StreamName,
     UpperBound,
     Whole,
-    wrong,
+    check_name,
 )
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Response
-from engine import EngineError, ids
+from engine import ids
 from engine.commands import TURN_REDRIVEN_MAX, DescribeGroup, FindDeadLetters, IdempotencyKey, Redrive
 from engine.replies import DeadLettersFound, GroupInfo, Redriven, Reply
 
@@ -43,13 +43,6 @@ router: Final = Router("groups")
 # Maximum turns in which one request searches a dead-letter stream that groups share; `next` continues there.
 _SEARCHES_MAX: Final = 200
 _COUNT_DEFAULT: Final = 100
-
-
-def _check_owner(value: str) -> str:
-    try:
-        return names.check_text(value, "consumer name") if value else value
-    except EngineError as refusal:
-        raise wrong(refusal.detail, refusal.code) from None
 
 
 class DeadLetterFilter(RequestModel):
@@ -61,7 +54,7 @@ class DeadLetterFilter(RequestModel):
     ] = None
     end: Annotated[UpperBound | None, Field(description="last ID in the dead-letter stream")] = None
     consumer: Annotated[
-        Annotated[str, AfterValidator(_check_owner)] | None,
+        Annotated[str, AfterValidator(lambda name: name and check_name(name, "consumer name"))] | None,
         Field(
             description="who held the entry last; empty: it had been given back",
             json_schema_extra={
