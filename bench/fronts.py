@@ -4,7 +4,7 @@ Runs a gateway of one process and one with fronts, each with the same load over 
 connections, then batches that tails follow by server-sent events. The time is that of the process with the
 engine, from /proc/<pid>/stat (user and system, in ticks of 10 ms), so the load must be long.
 
-    python -m bench.fronts [--publishes 20000] [--entries 2000] [--tails 50] [--rounds 3]
+    python -m bench.fronts [--publishes 20000] [--connections 16] [--entries 2000] [--tails 50] [--rounds 3]
 
 The ratio is what matters: with N fronts the engine's core has room for 1/ratio of the load. What a machine of
 more cores has room for is a model: one core for the engine, one for each front, each used to four fifths.
@@ -35,6 +35,7 @@ class Load(NamedTuple):
     """How much is done in one round."""
 
     publishes: int
+    connections: int
     entries: int
     tails: int
 
@@ -85,8 +86,8 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
     return body
 
 
-async def publish(port: int, count: int) -> None:
-    """Publish single entries over some connections, each with one request at a time."""
+async def publish(port: int, count: int, connections: int) -> None:
+    """Publish single entries over so many connections, each with one request at a time."""
 
     async def one(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -95,7 +96,7 @@ async def publish(port: int, count: int) -> None:
             await answer(reader)
         writer.close()
 
-    await asyncio.gather(*[one(count // CONNECTIONS) for _ in range(CONNECTIONS)])
+    await asyncio.gather(*[one(count // connections) for _ in range(connections)])
 
 
 async def follow(port: int, entries: int, tails: int, stream: str = "live") -> None:
@@ -141,7 +142,7 @@ async def measure(engine: int, fronts: Sequence[int], port: int, load: Load) -> 
         engine_s, fronts_s = (one - other for one, other in zip(used_s(), before, strict=True))
         return engine_s * 1e6 / count, fronts_s * 1e6 / count
 
-    publishing = await cost(lambda: publish(port, load.publishes), load.publishes)
+    publishing = await cost(lambda: publish(port, load.publishes, load.connections), load.publishes)
     delivered = load.entries * load.tails
     delivering = await cost(lambda: follow(port, load.entries, load.tails), delivered)
     return Costs(*[Cost(*both) for both in zip(publishing, delivering, strict=True)])
@@ -167,11 +168,12 @@ def main() -> None:
     """Print the costs, and their ratio, as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--publishes", type=int, default=20_000)
+    parser.add_argument("--connections", type=int, default=CONNECTIONS)
     parser.add_argument("--entries", type=int, default=2_000)
     parser.add_argument("--tails", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    load = Load(given.publishes, given.entries, given.tails)
+    load = Load(given.publishes, given.connections, given.entries, given.tails)
     with tempfile.TemporaryDirectory() as folder:
         alone = Server(Path(folder) / "alone")
         one = rounds(alone, load, given.rounds).engine
