@@ -34,7 +34,7 @@ def xgroup_create(turn: Turn, command: types.XGroupCreate) -> bool:
 
 @runs(types.XGroupSetId)
 def xgroup_setid(turn: Turn, command: types.XGroupSetId) -> bool:
-    key, _ = _group(turn, command.stream, command.group)
+    key, _ = existing_group(turn, command.stream, command.group)
     start = _start(key, command.start)
     turn.move_group(command.stream, command.group, start, _clamped(key, command.entries_read))
     turn.notify("xgroup-setid", command.stream)
@@ -66,7 +66,7 @@ def xgroup_destroy(turn: Turn, command: types.XGroupDestroy) -> int:
 
 @runs(types.XGroupCreateConsumer)
 def xgroup_createconsumer(turn: Turn, command: types.XGroupCreateConsumer) -> int:
-    _, group = _group(turn, command.stream, command.group)
+    _, group = existing_group(turn, command.stream, command.group)
     if command.consumer in group.consumers:
         return 0
     turn.expect_consumer(command.stream, command.group, command.consumer)
@@ -76,7 +76,7 @@ def xgroup_createconsumer(turn: Turn, command: types.XGroupCreateConsumer) -> in
 
 @runs(types.XGroupDelConsumer)
 def xgroup_delconsumer(turn: Turn, command: types.XGroupDelConsumer) -> int | Unfinished:
-    _, group = _group(turn, command.stream, command.group)
+    _, group = existing_group(turn, command.stream, command.group)
     consumer = group.consumers.get(command.consumer)
     return (
         (turn.so_far or 0)
@@ -102,7 +102,8 @@ def drop_consumer(turn: Turn, stream: str, group: str, consumer: Consumer) -> in
     return Unfinished(held - len(consumer.pending))
 
 
-def _group(turn: Turn, stream: str, group: str) -> tuple[Key, Group]:
+def existing_group(turn: Turn, stream: str, group: str) -> tuple[Key, Group]:
+    """A group that is to be there. Raises EngineError with the sentences of XGROUP."""
     key = turn.keyspace.find(stream)
     if key is None:
         raise errors.key_required(stream)

@@ -15,7 +15,7 @@ from engine.commands import types, weir_commands
 from engine.commands.dead_letters import Dead, move_to_dead_letters, takes_letters
 from engine.commands.entries import PreparedEntries, prepare, store
 from engine.commands.expiring import expiry_of
-from engine.commands.grouping import drop_consumer
+from engine.commands.grouping import drop_consumer, existing_group
 from engine.commands.introspection import expect, group_info, stream_info
 from engine.commands.keys import unexpired
 from engine.commands.registry import runs
@@ -113,7 +113,7 @@ def ensure_group(turn: Turn, command: weir_commands.EnsureGroup) -> bool:
 
 @runs(weir_commands.UpdateGroup)
 def update_group(turn: Turn, command: weir_commands.UpdateGroup) -> bool:
-    key, group = turn.group(command.stream, command.group)
+    key, group = existing_group(turn, command.stream, command.group)
     if command.start is not None:
         start = key.stream.last_id if isinstance(command.start, types.Cursor) else command.start
         turn.move_group(command.stream, command.group, start, _read(key, command.entries_read))
@@ -145,7 +145,7 @@ def describe_group(turn: Turn, command: weir_commands.DescribeGroup) -> GroupInf
 
 @runs(weir_commands.DeleteGroup)
 def remove_group(turn: Turn, command: weir_commands.DeleteGroup) -> bool:
-    _, group = turn.group(command.stream, command.group)
+    _, group = existing_group(turn, command.stream, command.group)
     if group.pending and not command.drop:
         raise errors.group_has_pending(command.group, len(group.pending))
     turn.emit(RemoveGroup(command.stream, command.group))
@@ -155,7 +155,7 @@ def remove_group(turn: Turn, command: weir_commands.DeleteGroup) -> bool:
 
 @runs(weir_commands.DeleteConsumer)
 def remove_consumer(turn: Turn, command: weir_commands.DeleteConsumer) -> int | Unfinished:
-    _, group = turn.group(command.stream, command.group)
+    _, group = existing_group(turn, command.stream, command.group)
     consumer = group.consumers.get(command.consumer)
     if consumer is None:
         raise errors.no_consumer(command.stream, command.group, command.consumer)
