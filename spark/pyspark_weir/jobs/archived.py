@@ -11,7 +11,7 @@ files of the other never count.
 import json
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any, Final
@@ -27,15 +27,8 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceWriter,
-    EqualNullSafe,
-    EqualTo,
     Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -43,6 +36,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveError, PipelineError
+from pyspark_weir.filters import Compare, Comparison, comparison_of
 from pyspark_weir.table import deletions
 from pyspark_weir.table.files import DataFile, write_files
 from pyspark_weir.table.ranges import BatchRanges, StreamKey
@@ -143,9 +137,6 @@ class ArchiveDataSource(DataSource):
         return ArchiveRoot.of(self.options["root"], json.loads(self.options["storage"]))
 
 
-Compare = Callable[[Any, Any], Any]
-
-
 @dataclass
 class FilesPartition(InputPartition):
     """The files of one task."""
@@ -153,15 +144,8 @@ class FilesPartition(InputPartition):
     files: tuple[DataFile, ...]
 
 
-@dataclass(frozen=True)
-class Condition:
-    """What a filter says of a column that files have statistics of: it is one of `values` with `operator.eq`,
-    else `compare` holds between it and the only value.
-    """
-
-    column: str
-    compare: Compare
-    values: tuple[Any, ...]
+class Condition(Comparison):
+    """A comparison of a column that files have statistics of."""
 
     def may_hold(self, file: DataFile) -> bool:
         if self.column == "date":
@@ -186,33 +170,21 @@ class Condition:
         return self.compare(column, pa.scalar(self.values[0], kind))
 
 
-_COMPARISONS: Final[Mapping[type[Filter], Compare]] = {
-    EqualTo: operator.eq,
-    EqualNullSafe: operator.eq,
-    In: operator.eq,
-    LessThan: operator.lt,
-    LessThanOrEqual: operator.le,
-    GreaterThan: operator.gt,
-    GreaterThanOrEqual: operator.ge,
-}
 _TEXTS: Final = frozenset(("gateway", "stream", "generation", "id_key"))
 
 
 def conditions_of(one: Filter) -> tuple[Condition, ...]:
     """What a filter says that files have statistics of; nothing for others, which do not narrow."""
-    compare = _COMPARISONS.get(type(one))
-    attribute: tuple[str, ...] = getattr(one, "attribute", ())
-    if compare is None or len(attribute) != 1:
+    found = comparison_of(one)
+    if found is None:
         return ()
-    column: str = attribute[0]
-    value: Any = getattr(one, "value", None)
-    values: tuple[Any, ...] = tuple(value) if isinstance(one, In) else (value,)
+    column, compare, values = found
     try:
         if column == "id" and compare is operator.eq:
             column, values = "id_key", tuple([id_key(ids.parse(str(text))) for text in values])
     except PipelineError:
         return ()
-    if column == "ms" and values and all(type(value) is int for value in values):
+    if column == "ms" and all(type(value) is int for value in values):
         return _of_ms(compare, values)
     if all(_is_of(column, value) for value in values):
         return (Condition(column, compare, values),)

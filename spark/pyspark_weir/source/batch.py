@@ -7,6 +7,7 @@ Must never know: checkpoints, triggers, how a page becomes rows.
 
 import logging
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,20 +17,14 @@ from typing import Final, Self
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceReader,
-    EqualNullSafe,
-    EqualTo,
     Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.types import StructType
 
 from pyspark_weir import ids, offsets, schema
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError
+from pyspark_weir.filters import Compare, comparison_of
 from pyspark_weir.gateway import PlannedRange, PlanQuery
 from pyspark_weir.offsets import Position
 from pyspark_weir.options import EARLIEST, FAILFAST, LATEST, OffsetBounds, SourceOptions
@@ -67,18 +62,15 @@ class Narrowed:
 
     def with_filter(self, one: object) -> Self:
         """Narrowed by one filter more, as far as it is understood."""
-        attribute: tuple[str, ...] = getattr(one, "attribute", ())
-        if len(attribute) != 1:
+        found = comparison_of(one)
+        if found is None:
             return self
-        column = RESERVED.get(attribute[0], attribute[0])
-        values = _values(one)
-        if column in ("stream", "shard") and values is not None:
-            return self._of(column, frozenset(str(value) for value in values))
-        if column == "id" and values:
-            return self._of_ids(values)
-        if column in ("ms", "ts"):
-            return self._of_times(one, values)
-        return self
+        column, is_equal = RESERVED.get(found.column, found.column), found.compare is operator.eq
+        if column in ("stream", "shard") and is_equal:
+            return self._of(column, frozenset(map(str, found.values)))
+        if column == "id" and is_equal:
+            return self._of_ids(found.values)
+        return self._of_times(found.compare, found.values) if column in ("ms", "ts") else self
 
     def _of(self, column: str, names: frozenset[str]) -> Self:
         if column == "stream":
@@ -92,38 +84,18 @@ class Narrowed:
             return self
         return self._inside(found[0], found[-1])
 
-    def _of_times(self, one: object, values: Iterable[object] | None) -> Self:
+    def _of_times(self, compare: Compare, values: Sequence[object]) -> Self:
         """Whole milliseconds, rounded outwards."""
-        if values is not None:
-            bounds = [_ms(value) for value in values]
-            edges = [bound for bound in bounds if bound is not None]
-            if not edges or len(edges) < len(bounds):
-                return self
-            low, high = min(edges), max(edges)
-            return self._inside(_first_of(low), _last_of(high))
-        edge = _ms(getattr(one, "value", None))
-        if edge is None:
+        edges = [edge for edge in map(_ms, values) if edge is not None]
+        if len(edges) < len(values):
             return self
-        if isinstance(one, GreaterThan | GreaterThanOrEqual):
-            return self._inside(_first_of(edge), ids.LAST)
-        if isinstance(one, LessThan | LessThanOrEqual):
-            return self._inside(ids.ZERO, _last_of(edge))
-        return self
+        first = ids.ZERO if compare in (operator.lt, operator.le) else _first_of(min(edges))
+        last = ids.LAST if compare in (operator.gt, operator.ge) else _last_of(max(edges))
+        return self._inside(first, last)
 
     def _inside(self, first: ids.EntryId, last: ids.EntryId) -> Self:
         after, end = self.between(str(ids.previous_id(first)), str(last))
         return replace(self, after=after, end=end)
-
-
-def _values(one: object) -> tuple[object, ...] | None:
-    """What the column is equal to, one of; None for other filters, and where null is among them."""
-    if isinstance(one, EqualTo | EqualNullSafe):
-        found: tuple[object, ...] = (one.value,)
-    elif isinstance(one, In):
-        found = tuple(one.value)
-    else:
-        return None
-    return None if any(value is None for value in found) else found
 
 
 def _ms(value: object) -> int | None:
@@ -181,30 +153,25 @@ def loss_sentence(key: str, at: Position, plan: PlannedRange | None, loss: Loss)
     """What happened to a stream, where, and what to do."""
     gateway, stream = offsets.parts(key)
     where = f"stream {stream} of {gateway} after {at.id}"
+    if plan is None:
+        return (
+            f"{where}: the stream was deleted; what was unread of it is lost; go on without it with "
+            "failOnDataLoss=false"
+        )
     if loss is Loss.TRIMMED:
-        assert plan is not None, "a stream that was trimmed is there"
         return (
             f"{where}: entries up to {plan.removed_upto} were trimmed or deleted before they were read, the "
             f"first one left is {plan.first or 'none'}; trim later, or go on without them with "
             "failOnDataLoss=false"
         )
-    if loss is Loss.RECREATED:
-        assert plan is not None, "a stream that was made anew is there"
-        return (
-            f"{where}: the stream was deleted and made anew (generation {at.generation} is now "
-            f"{plan.generation}); what was unread of the old one is lost; go on in the new one with "
-            "onReset=earliest or onReset=latest"
-        )
-    if loss is Loss.AHEAD:
-        assert plan is not None, "a stream with a head is there"
-        return (
-            f"{where}: the stream ends at {plan.last}, before what was read of it; older data was restored, "
-            "or a crash took entries back; go on with onReset=earliest or onReset=latest"
-        )
-    return (
-        f"{where}: the stream was deleted; what was unread of it is lost; go on without it with "
-        "failOnDataLoss=false"
+    what = (
+        f"the stream was deleted and made anew (generation {at.generation} is now {plan.generation}); what "
+        "was unread of the old one is lost"
+        if loss is Loss.RECREATED
+        else f"the stream ends at {plan.last}, before what was read of it; older data was restored, or a "
+        "crash took entries back"
     )
+    return f"{where}: {what}; go on with onReset=earliest or onReset=latest"
 
 
 _log: Final = logging.getLogger(__name__)
