@@ -308,7 +308,12 @@ class GatewayClient(Client):
 
     def stream(self, name: str) -> Answer | None:
         """One stream, None where it is missing."""
-        return self.found(of_stream(name))
+        try:
+            return self.get(of_stream(name))
+        except Refused as refused:
+            if refused.problem not in _MISSING:
+                raise
+            return None
 
     def groups(self, name: str) -> Iterator[Answer]:
         """The groups of a stream; none where it is missing."""
@@ -341,15 +346,6 @@ class GatewayClient(Client):
 
     def get(self, path: str, query: Mapping[str, object] = MappingProxyType({})) -> Answer:
         return self.json(Call("GET", path, weir_calls.as_is, query=query))
-
-    def found(self, path: str) -> Answer | None:
-        """The same; None where its stream or group is missing."""
-        try:
-            return self.get(path)
-        except Refused as refused:
-            if refused.problem not in _MISSING:
-                raise
-            return None
 
     def post(
         self,

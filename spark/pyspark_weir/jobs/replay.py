@@ -16,8 +16,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from pyspark_weir import ids
 from pyspark_weir.checkpoint import StateFolder
@@ -33,21 +32,12 @@ from pyspark_weir.source.reading import RangePartition, batches
 from pyspark_weir.table.files import DataFile
 from pyspark_weir.table.reading import condition_of, scan
 from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.schema import ENTRY_FIELDS
 from pyspark_weir.table.table import ArchiveTable, EntryFilter
 
-_PAIR: Final = StructType(
-    [StructField("name", StringType(), nullable=False), StructField("value", BinaryType(), nullable=False)]
-)
-_ENTRY: Final = StructType(
-    [
-        StructField("id", StringType(), nullable=False),
-        StructField("fields", ArrayType(_PAIR, containsNull=False), nullable=False),
-    ]
-)
-ROWS: Final = StructType([StructField("stream", StringType(), nullable=False), *_ENTRY])
 # What a source gives of each entry, and with its target.
-SCHEMA: Final = to_arrow_schema(_ENTRY, timezone="UTC")
-_WITH_TARGET: Final = to_arrow_schema(ROWS, timezone="UTC")
+SCHEMA: Final = pa.schema([("id", pa.string()), ("fields", ENTRY_FIELDS)])
+_WITH_TARGET: Final = pa.schema([("stream", pa.string()), *SCHEMA])
 _ROWS_AT_ONCE: Final = 20_000
 _REMEDY: Final = "what is missing may be in an archive: replay that, or what is left under a new --job-id"
 
@@ -282,7 +272,7 @@ def _frame(
             for number in batch["id"].to_pylist():
                 yield from entries_of(source, tasks[number])
 
-    rows = spark.range(0, plan.tasks, 1, plan.tasks).mapInArrow(read, ROWS)
+    rows = spark.range(0, plan.tasks, 1, plan.tasks).mapInArrow(read, from_arrow_schema(_WITH_TARGET))
     if plan.replay.keep_ids:
         return rows
     fields = sf.col("fields")

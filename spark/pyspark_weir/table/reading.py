@@ -145,12 +145,7 @@ def overlapping(files: Iterable[T], bounds: Callable[[T], tuple[EntryId, EntryId
 
 
 def _of_stream(piece: pa.Table, key: StreamKey, after: EntryId, upto: EntryId) -> pa.Table:
-    mask = pc.and_(
-        pc.greater(piece.column("id_key"), id_key(after)), pc.less_equal(piece.column("id_key"), id_key(upto))
-    )
-    for name in StreamKey._fields:
-        mask = pc.and_(mask, pc.equal(piece.column(name), getattr(key, name)))
-    return piece.filter(mask)
+    return piece.filter(condition_of(EntryFilter(*key, after=after, upto=upto)))
 
 
 def _within(piece: pa.Table, span: Span, after: EntryId, upto: EntryId) -> int:
