@@ -44,8 +44,10 @@ class StateFolder(Folder):
         try:
             files, base = fs.FileSystem.from_uri(root)
         except (pa.ArrowInvalid, OSError) as error:
+            # Without Hadoop's library it goes on for a hundred lines, which name where it was looked for.
+            reason = str(error).partition("\n")[0]
             raise OptionError(
-                f"{root!r} is no place that can be reached from here ({error}): give a folder, "
+                f"{root!r} is no place that can be reached from here ({reason}): give a folder, "
                 "or an address that pyarrow.fs understands"
             ) from None
         return cls(files, base, root)
