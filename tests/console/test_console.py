@@ -147,6 +147,14 @@ async def test_a_gap_is_shown(page: Page, gateway: ConsoleGateway) -> None:
     await expect(rows(page, "4999")).to_be_visible()
 
 
+async def test_the_date_of_an_old_entry_is_shown_whole(page: Page, gateway: ConsoleGateway) -> None:
+    await gateway.call("POST", "old/entries", {"id": "1700000000000-0", "fields": {"n": "1"}})
+    await opened(page, gateway, "old")
+    cell = rows(page).first.get_by_role("gridcell").nth(1)
+    await expect(cell).to_have_text(re.compile(r"^2023-11-1\d \d\d:\d\d$"))
+    assert await cell.evaluate("cell => cell.scrollWidth <= cell.clientWidth")
+
+
 _LINES_SHOWN = """element => {
   const range = document.createRange();
   range.selectNodeContents(element);

@@ -147,7 +147,7 @@ export class Grid extends EventTarget {
   /** Set the widths of all rows through two CSS variables. */
   applyWidths() {
     const fields = this.columns.map(() => ["6rem", "minmax(6rem, 1fr)"]);
-    const defaults = [["12.5rem", "12.5rem"], ["8.5rem", "8.5rem"], ...fields, ["7rem", `minmax(7rem, ${fields.length === 0 ? 1 : 1.2}fr)`]];
+    const defaults = [["12.5rem", "12.5rem"], ["10rem", "10rem"], ...fields, ["7rem", `minmax(7rem, ${fields.length === 0 ? 1 : 1.2}fr)`]];
     const tracks = defaults.map(([least, track], index) => {
       const px = this.widths.get(this.columnKey(index));
       return px === undefined ? { least, track } : { least: `${px}px`, track: `${px}px` };
