@@ -35,7 +35,7 @@ dev: $(VENV)/.dev  ## make .venv with what the gate needs as well
 
 test: system dev $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## the whole gate: formatting, lint, types, contracts, tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint contracts early
-	@# mypy keeps one core busy for minutes, so it runs beside the tests.
+	@# mypy keeps one core busy for a minute, so it runs beside the tests.
 	@$(MAKE) --no-print-directory --jobs=2 types measured
 	@# What measures time has the machine for itself.
 	@$(MAKE) --no-print-directory --jobs=1 alone
