@@ -1,11 +1,12 @@
 """What holds for every test.
 
 Knows: hypothesis's profile, that Ctrl-C is heard, that nothing of ours may block the event loop, which tests
-share a process, in which order they begin, which are not measured, and that a test which could not run is
-named at the end.
+share a process, in which order they begin, which are not measured, when the collector runs, and that a test
+which could not run is named at the end.
 Must never know: engines, APIs, Redis; those fixtures live beside the tests that use them.
 """
 
+import gc
 import os
 import signal
 from collections import Counter
@@ -54,8 +55,23 @@ LONG = SPARK, *(f"tests/{folder}/" for folder in (*_PROGRAMS, *_WAITING))
 _REPEATED = "contract", "crash", "hostile", "proof"
 _OUTSIDE = "client", "console", "distributions", "documents", "sdk", "typescript", "spark/on_spark"
 _BESIDE_OTHERS = "fronts", "app/resp"
-_COMMANDS = [f"tests/cli/test_{name}" for name in ("backup", "command_line", "log", "migrate", "token")]
-UNMEASURED = *(f"tests/{folder}/" for folder in (*_REPEATED, *_OUTSIDE, *_BESIDE_OTHERS)), *_COMMANDS
+_COMMANDS = "backup", "command_line", "log", "migrate", "token"
+# Histories by chance, and the same call a thousand times: the tests beside these run the same lines.
+_ENGINE = (
+    *("beside_redis", "state_machine", "units_blocks", "units_groups", "units_stream"),
+    *("costs", "ends_of_ranges", "memory", "neighbours", "plan_durable", "under_load"),
+)
+_APP = (
+    *("test_answers", "test_frames_hostile", "test_hostile_bodies", "test_lookups", "test_memory_limit"),
+    *("test_openapi", "test_setting_bounds", "auth/test_attacks", "auth/test_enforcement"),
+    *("test_consuming_in_any_order", "test_push_in_any_order", "test_session_in_any_order"),
+)
+UNMEASURED = (
+    *(f"tests/{folder}/" for folder in (*_REPEATED, *_OUTSIDE, *_BESIDE_OTHERS)),
+    *(f"tests/cli/test_{name}" for name in _COMMANDS),
+    *(f"tests/engine/test_{name}.py" for name in _ENGINE),
+    *(f"tests/app/{name}.py" for name in _APP),
+)
 # The same test once more: over another kind of server, or through FastAPI after the short way.
 AGAIN = {"valkey", "fastapi"}
 
@@ -70,6 +86,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if mark not in _RARE or collection_path.suffix != ".py":
         return None
     return True if f"mark.{mark}" not in collection_path.read_text(encoding="utf-8") else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """The collector rests while thousands of modules and tests are read, and passes over them later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -215,6 +215,7 @@ async def test_a_plan_of_many_streams_waits_as_one(
     assert (await waiting)["streams"]["s4"]["count"] == 1
 
 
+@pytest.mark.no_cover
 async def test_a_pattern_that_is_hard_to_match_holds_nobody_up(http: httpx.AsyncClient) -> None:
     """Names are held against it while the loop goes on."""
     rows = [{"fields": {"n": "1"}}]

@@ -96,6 +96,7 @@ def plain(resp: Resp) -> object:
     return resp
 
 
+@pytest.mark.no_cover
 @given(resps)
 def test_base64_loses_nothing(resp: Resp) -> None:
     """Any reply comes out of an SDK's decoder as it went in, large integers as their text."""

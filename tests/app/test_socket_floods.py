@@ -101,6 +101,7 @@ def house() -> Iterator[PushWorld]:
     house.close()
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("sockets", [1, 100])
 def test_ten_thousand_auth_frames_keep_others_waiting_for_none(house: PushWorld, sockets: int) -> None:
     """Each socket checks one token at a time; all of them are answered, in the share of one caller."""

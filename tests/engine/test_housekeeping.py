@@ -283,6 +283,7 @@ def test_many_tended_streams_take_turns(house: House) -> None:
     assert cut == [TURN_LOOKS_MAX, 500, 0]
 
 
+@pytest.mark.no_cover
 def test_a_round_looks_at_every_tended_stream_before_it_rests(house: House) -> None:
     """1 000 streams with overdue entries: none waits for another second, and none is looked at twice."""
     for number in range(1_000):

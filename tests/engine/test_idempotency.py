@@ -81,6 +81,7 @@ def test_a_clock_that_goes_back_forgets_nothing(house: House) -> None:
     assert house.added(adding("other")).duplicate
 
 
+@pytest.mark.no_cover
 def test_so_many_keys_are_kept(house: House) -> None:
     """The oldest goes when there is one too many; a key used again after that is a new one."""
     for number in range(ANSWERS_MAX):

@@ -81,6 +81,7 @@ def looking(house: House, count: int = 10) -> XPendingRange:
     return XPendingRange(stream="s", group="g", start=0, end=ID_MAX, count=count, min_idle_ms=10)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("count", "more"), [(2, True), (3, False), (4, False)])
 @pytest.mark.parametrize("consumer", [None, "c"])
 def test_a_look_for_idle_entries_takes_several_turns(consumer: str | None, count: int, *, more: bool) -> None:

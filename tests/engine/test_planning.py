@@ -197,6 +197,7 @@ def live_in(live: Sequence[int], low: int, high: int) -> list[int]:
 # ---- costs
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("counts", "holes"), [((10_000, 1_000_000), False), ((10_000, 100_000), True)])
 def test_a_plan_costs_the_same_for_long_streams(counts: Sequence[int], *, holes: bool) -> None:
     """Counted, shared and cut: of a hundred times the entries at half as many calls more, holes or none."""

@@ -150,6 +150,7 @@ def test_a_key_is_forgotten_after_a_day(house: House) -> None:
     assert set(house.keyspace.answers) == {"other"}, "what is forgotten is not held either"
 
 
+@pytest.mark.no_cover
 def test_so_many_keys_are_kept(house: House) -> None:
     """The oldest goes when there is one too many."""
     house.published(Publish(parts=[part("a")], idempotency=key("first")))

@@ -196,6 +196,7 @@ def test_being_claimed_away_gives_credit_back(world: SocketWorld) -> None:
     assert credit_of(world.session, "w") == 0
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("place", [0, 12_000, 24_999])
 def test_whatever_it_holds_is_looked_at_in_turn(world: SocketWorld, place: int) -> None:
     """However much that is: the last gives credit back as the first does, and each time again."""
