@@ -15,7 +15,7 @@ from urllib.parse import quote
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase
 from app.http.entries import entry_bodies
-from app.http.entries.entry_bodies import ENVELOPE_START, ParsedEntries
+from app.http.entries.entry_bodies import ENVELOPE_STARTS, ParsedEntries
 from app.http.media import NDJSON, MediaType
 from app.http.middleware.request_id import as_refusal
 from app.http.responses import Response, refuse
@@ -66,7 +66,7 @@ class PublishCoalescer:
     def add(self, pending: PendingPublish, stream: str) -> bool:
         """Publish it with others. Returns False, and does nothing, if it must be served alone."""
         body = pending.body
-        if not body.startswith(ENVELOPE_START) or b"\n" in body or len(body) > _ENTRY_BYTES_MAX:
+        if not body.startswith(ENVELOPE_STARTS) or b"\n" in body or len(body) > _ENTRY_BYTES_MAX:
             return False
         if not self._streams:
             pending.call_soon(self._publish)

@@ -112,6 +112,8 @@ BODIES = st.sampled_from(
         *(b'{"fields":{"a":"1"}}\n{"fields":{"a":"1"}}', b'{"fields":{"a":"1"},"id":"*"}', b""),
         *(b'{"fields":{"a":"\\ud800"}}', b'{"fields":{"a":"\xff"}}', b'{"fields":{"a":null}}', b"[]"),
         *(b'{"a":"1"}', b'{"count":1}', b'{"ids":["1000-0"]}', b'{"fields":{"a":"%b"}}' % (b"x" * 5_000)),
+        *(b'{"fields": {"a": "1", "b" :"2"}}', b'{"fields": {"a": 1}}', b'{"fields": {"a": "1"}, "id": "*"}'),
+        *(b'{"fields":  {"a":"1"}}', b'{"fields": {"a": "\\u00e9", "a": "2"}}'),
     ]
 )
 HEADERS = st.sampled_from(
@@ -211,7 +213,8 @@ def test_entries_that_are_published_together_are_told_apart(pair: Pair) -> None:
     """Each publisher learns the ID of its own entry, and a bad one among them concerns itself alone."""
     lines = [pair.fast.connect() for _ in range(64)]
     bodies = [
-        b'{"fields":{"n":"%d"%b}}' % (n, b',"n":"again"' if n % 16 == 7 else b"") for n in range(len(lines))
+        b'{"fields":%b{"n":"%d"%b}}' % (b" " * (n % 3), n, b',"n":"again"' if n % 16 == 7 else b"")
+        for n in range(len(lines))
     ]
     for line, body in zip(lines, bodies, strict=True):
         line.send(post("/v1/streams/together/entries", body))
