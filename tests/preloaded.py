@@ -9,6 +9,7 @@ A process runs what `python -m weir` runs, with an environment, arguments and st
 import io
 import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
 import threading
@@ -64,7 +65,13 @@ def _receive(sent: Any) -> int:
     return number
 
 
-def _run(words: Sequence[str], streams: Sequence[int], folder: Path, environment: Mapping[str, str]) -> None:
+def _run(
+    words: Sequence[str],
+    streams: Sequence[int],
+    folder: Path,
+    environment: Mapping[str, str],
+    program: str | None,
+) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -80,7 +87,10 @@ def _run(words: Sequence[str], streams: Sequence[int], folder: Path, environment
 
     measured = coverage.process_startup() if _COVERAGE in environment else None
     try:
-        main()
+        if program is None:
+            main()
+        else:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
     finally:
         if measured is not None:
             # The fork server's processes end without what `atexit` has collected.
@@ -90,17 +100,23 @@ def _run(words: Sequence[str], streams: Sequence[int], folder: Path, environment
 
 class Preloaded:
     """`weir` with these arguments; used like a `subprocess.Popen`. `streams` are the open files that become
-    its standard input, output and error.
+    its standard input, output and error. `program` is a module that plants something before it runs `weir`.
     """
 
     # An exit code can be read once from the fork server, and threads may read at the same time.
     _asking: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, words: Sequence[str], streams: Sequence[int], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        streams: Sequence[int],
+        environment: Mapping[str, str],
+        program: str | None = None,
+    ) -> None:
         sent = [_Sent(number) for number in streams]
         # Processes that tests leave running end with pytest.
         self._process = _context().Process(
-            target=_run, args=(words, sent, Path.cwd(), dict(environment)), daemon=True
+            target=_run, args=(words, sent, Path.cwd(), dict(environment), program), daemon=True
         )
         with self._asking, pytest.MonkeyPatch.context() as ours:
             ours.delenv(_COVERAGE, raising=False)

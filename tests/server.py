@@ -39,8 +39,8 @@ def free_port() -> int:
 class Server:
     """`weir serve` on `data`; `start` may follow `kill` or `stop`, on the same port and data."""
 
-    # The module that is run.
-    program = "weir"
+    # A module that runs `weir` with something planted.
+    program: str | None = None
 
     def __init__(self, data: Path, *options: str, port: int | None = None) -> None:
         self.data = data
@@ -73,12 +73,12 @@ class Server:
         words = ["serve", *place, *FRONTS, *self._options]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(NOT_INHERITED)}
         with self._log.open("ab") as log, Path(os.devnull).open("rb") as nothing:
-            if not self.wrapper and self.program == "weir":
+            if not self.wrapper:
                 streams = [nothing.fileno(), log.fileno(), log.fileno()]
-                self._process = Preloaded(words, streams, environment)
+                self._process = Preloaded(words, streams, environment, self.program)
                 return
             self._process = subprocess.Popen(
-                [*self.wrapper, sys.executable, "-m", self.program, *words],
+                [*self.wrapper, sys.executable, "-m", self.program or "weir", *words],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,

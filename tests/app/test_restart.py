@@ -35,13 +35,13 @@ EVENTS: Final = {"accept": "text/event-stream"}
 class Poisoned(Server):
     """A server whose engine fails at any entry for one stream."""
 
-    program = "tests.app.poisoned"
+    program: str | None = "tests.app.poisoned"
 
 
 class Hanging(Server):
     """A server whose disk hangs too."""
 
-    program = "tests.app.hanging"
+    program: str | None = "tests.app.hanging"
 
 
 def call(server: Server, method: str, path: str, body: object = None) -> tuple[int, Any]:
@@ -145,7 +145,7 @@ def test_a_fault_restarts_the_engine_and_a_second_one_ends_the_process(server: P
     # Again: it would go on like that for ever.
     assert add(server, POISON)[0] == 500
     assert server.exit_code() == 5
-    server.program = "weir"
+    server.program = None
     server.start()
     status, page = call(server, "GET", "/v1/streams/s/entries")
     assert [one["id"] for one in page["entries"]] == [shown, added["id"]]
@@ -165,7 +165,7 @@ def test_a_disk_that_does_not_come_back_ends_the_process(tmp_path: Path) -> None
         assert is_unknown(waiting)
         events = [line["event"] for line in server.log_lines() if line["level"] == "critical"]
         assert events == ["a fault inside the engine", "a disk does not come back"]
-        server.program = "weir"
+        server.program = None
         server.start()
         status, page = call(server, "GET", "/v1/streams/s/entries")
         assert [one["id"] for one in page["entries"]] == [shown["id"]]
@@ -188,7 +188,7 @@ def test_a_stop_does_not_wait_for_a_disk_for_ever(fsync: str, tmp_path: Path) ->
         assert answered == (fsync == "everysec")
         (line,) = [line for line in server.log_lines() if line["level"] == "critical"]
         assert line["event"] == "a disk does not come back"
-        server.program = "weir"
+        server.program = None
         server.start()
         status, page = call(server, "GET", "/v1/streams/s/entries")
         assert [one["id"] for one in page["entries"]] == [shown["id"]]
@@ -201,7 +201,7 @@ def ends_as_if_killed(server: Server) -> None:
     assert server.exit_code() == 1
     (line,) = [line for line in server.log_lines() if line["level"] == "critical"]
     assert line["event"] == "a disk does not come back"
-    server.program = "weir"
+    server.program = None
     server.start()
     assert len(call(server, "GET", "/v1/streams/s/entries")[1]["entries"]) == 1
     assert server.stop() == 0
