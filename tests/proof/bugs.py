@@ -98,8 +98,8 @@ BUGS: Final[dict[str, Bug]] = {
         LOG, "        if self.poisoned is not None:\n", "        if False:\n", _FAILING, fsync="always",
     ),
     "waiting for a failed log": _bug(
-        WRITER, "        if self.log.poisoned is not None or self._abandoned:\n            # Nothing",
-        "        if False:\n            # Nothing", _FAILING, fsync="always",
+        WRITER, "        if self.log.poisoned is not None or self._abandoned:\n            # No further",
+        "        if False:\n            # No further", _FAILING, fsync="always",
     ),
     "full disk found too late": _bug(
         LOG, "        if needed_upto <= self._reserved_upto:\n", "        if True:\n", _FULL, fsync="always",
