@@ -1,28 +1,24 @@
 """The command line: what it prints and how it ends."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.cli import command
+from tests.cli.command import Ended
 
-def weir(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
-    command = [sys.executable, "-m", "weir", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env={**clean, **environment}
-    )
+
+def weir(*words: str, **environment: str) -> Ended:
+    return command.weir("", *words, also=environment)
 
 
 def test_the_version_is_printed() -> None:
     """Name and version, exit code 0."""
     result = weir("--version")
-    assert (result.returncode, result.stdout.split()[0]) == (0, "weir")
+    assert (result.code, result.out.split()[0]) == (0, "weir")
 
 
 def test_config_prints_what_is_in_force(tmp_path: Path) -> None:
@@ -32,8 +28,8 @@ def test_config_prints_what_is_in_force(tmp_path: Path) -> None:
     result = weir(
         "config", "--port", "99", "--set", "count_default=5", WEIR_FSYNC="no", WEIR_CONFIG=str(file)
     )
-    lines = result.stdout.splitlines()
-    assert result.returncode == 0
+    lines = result.out.splitlines()
+    assert result.code == 0
     for line, source in [("port = 99", "flag"), ("count_default = 5", "flag"), ("count_max = 9", "file")]:
         assert f"({source})" in lines[lines.index(line) - 1]
     assert "(environment)" in lines[lines.index('fsync = "no"') - 1]
@@ -54,12 +50,12 @@ def test_config_takes_every_flag_of_serve(tmp_path: Path) -> None:
         "resp-port": "6379",
         "resp-socket": "redis.sock",
     }
-    listed = set(re.findall(r"--([a-z-]+)", weir("serve", "--help").stdout))
+    listed = set(re.findall(r"--([a-z-]+)", weir("serve", "--help").out))
     assert listed - {"insecure", "config", "set", "help"} == set(flags)
     words = [word for name, value in flags.items() for word in (f"--{name}", value)]
     result = weir("config", *words, "--insecure")
-    assert result.returncode == 0, result.stderr
-    shown = tomllib.loads(result.stdout)
+    assert result.code == 0, result.err
+    shown = tomllib.loads(result.out)
     assert {name: str(shown[name.replace("-", "_")]) for name in flags} == flags
     assert shown["insecure"] is True
 
@@ -67,15 +63,15 @@ def test_config_takes_every_flag_of_serve(tmp_path: Path) -> None:
 def test_a_variable_that_is_no_setting_is_named(tmp_path: Path) -> None:
     """With what is meant, by `weir config` and in the log of a server, before its data is opened."""
     result = weir("config", WEIR_FSYNK="no", WEIR_COLOUR="red", WEIR_FSYNC="no")
-    assert result.returncode == 0
-    assert result.stderr.splitlines() == [
+    assert result.code == 0
+    assert result.err.splitlines() == [
         "weir: WARNING: WEIR_COLOUR is no setting",
         "weir: WARNING: WEIR_FSYNK is no setting: do you mean WEIR_FSYNC?",
     ]
     (tmp_path / "data").write_text("no directory: the server ends at once")
     result = weir("serve", "--port", "0", "--data", str(tmp_path / "data"), WEIR_FSYNK="no")
-    assert result.returncode != 0
-    warning = json.loads(result.stderr.splitlines()[0])
+    assert result.code != 0
+    warning = json.loads(result.err.splitlines()[0])
     assert (warning["level"], warning["event"]) == ("warning", "unknown variable")
     assert (warning["name"], warning["nearest"]) == ("WEIR_FSYNK", "WEIR_FSYNC")
 
@@ -97,6 +93,6 @@ def test_a_variable_that_is_no_setting_is_named(tmp_path: Path) -> None:
 def test_wrong_usage_ends_with_2(words: tuple[str, ...]) -> None:
     """A sentence on standard error, no trace."""
     result = weir(*words)
-    assert result.returncode == 2
-    assert result.stderr
-    assert "Traceback" not in result.stderr
+    assert result.code == 2
+    assert result.err
+    assert "Traceback" not in result.err
