@@ -98,7 +98,8 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     """One entry handed to a consumer. `text` is None where a pending entry is deleted from the stream.
 
     `idle_ms` and `deliveries` are None for plain new entries; for claims they are those before this delivery
-    (0 and 0 for new entries of a read with CLAIM). `delivery_count` counts this delivery.
+    (0 and 0 for new entries of a read with CLAIM). `delivery_count` counts this delivery. An entry that was
+    `released` had no owner: its `idle_ms` counts from 1970, as in Redis.
     """
 
     id: int
@@ -106,6 +107,7 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     delivery_count: int
     idle_ms: int | None = None
     deliveries: int | None = None
+    released: bool = False
 
     def pairs(self) -> list[tuple[str, bytes]] | None:
         """The fields in order, values as bytes; None where `text` is None."""

@@ -95,7 +95,7 @@ _PUSHED_SCHEMA: Final = {
             "pairs": {"type": "array", "items": {"type": "array", "items": _ANY}},
             "meta": {"type": "object", "additionalProperties": _ANY},
             "delivery_count": {"type": "integer", "minimum": 0},
-            "idle_ms": {"type": "integer", "minimum": 0},
+            "idle_ms": {"type": ["integer", "null"], "minimum": 0},
         },
     },
 }

@@ -119,8 +119,8 @@ def _new(stream: str, found: Sequence[Any], *, claims: bool) -> StreamDeliveries
     claimed, rows, *edges, lost, more = found
     before, last, removed_upto, first = map(_parse, edges)
     given = [
-        Delivered(_parse(entry_id), text_of(entry_id, words), count + 1, idle_ms, count)
-        for entry_id, words, idle_ms, count in claimed
+        Delivered(_parse(entry_id), text_of(entry_id, words), count + 1, idle_ms, count, bool(released))
+        for entry_id, words, idle_ms, count, released in claimed
     ]
     first_time = (0, 0) if claims else (None, None)
     given += [

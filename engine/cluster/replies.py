@@ -87,7 +87,8 @@ def with_counts(
     found = []
     for one in given:
         was, now = before.get(one.id, _NOT_PENDING), after.get(one.id, _NOT_PENDING)
-        found.append(Delivered(one.id, one.text, now.deliveries, was.idle_ms, was.deliveries))
+        released = one.id in before and not was.consumer
+        found.append(Delivered(one.id, one.text, now.deliveries, was.idle_ms, was.deliveries, released))
     return found
 
 

@@ -295,7 +295,8 @@ class _Claiming:
         elif self._room.takes(len(text)):
             self._claimed[entry_id] = count
             shown = None if self._claim.just_ids else text
-            self.found.append(Delivered(entry_id, shown, count, idle_ms, before))
+            released = again is None and pending is not None and pending.consumer is None
+            self.found.append(Delivered(entry_id, shown, count, idle_ms, before, released))
         else:
             self.more = True
 
@@ -364,6 +365,5 @@ def _autoclaimed(
 ) -> Delivered:
     before = pending.delivery_count
     count = before if command.just_ids else min(before + 1, DELIVERY_COUNT_MAX)
-    return Delivered(
-        entry_id, None if command.just_ids else text, count, pending.idle_ms(turn.now_ms), before
-    )
+    idle_ms, released = pending.idle_ms(turn.now_ms), pending.consumer is None
+    return Delivered(entry_id, None if command.just_ids else text, count, idle_ms, before, released)

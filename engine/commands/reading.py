@@ -330,8 +330,8 @@ def _claim_idle(
         if more:
             break
         count = pending.delivery_count
-        idle_ms = pending.idle_ms(turn.now_ms)
-        found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count))
+        idle_ms, released = pending.idle_ms(turn.now_ms), pending.consumer is None
+        found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count, released))
     turn.lookups_left -= len(found) + len(dead)
     move_to_dead_letters(turn, name, command.group, dead, TOO_MANY)
     if len(gone) > _PASSED_OVER_MAX:

@@ -43,6 +43,21 @@ async def test_what_is_not_idle_stays_where_it_is(held: httpx.AsyncClient) -> No
     assert [one["id"] for one in (await held.post(CLAIM, json=body)).json()["entries"]] == ["3-0"]
 
 
+async def test_what_was_given_back_has_no_idle_time(held: httpx.AsyncClient) -> None:
+    """It had no consumer, however it is taken over. Redis counts from 1970: so does the command API."""
+    nacked = {"ids": ["2-0"], "mode": "fail"}
+    read = {"count": 1, "claim_min_idle_ms": (1 << 53) - 1}
+    for path, body in ((f"{G}/consumers/b/read", read), (CLAIM, {**TAKE, "ids": ["2-0"]}), (AUTO, TAKE)):
+        await held.post(G + "/nack", json=nacked)
+        taken = {one["id"]: one for one in (await held.post(path, json=body)).json()["entries"]}
+        assert taken["2-0"]["idle_ms"] is None
+        assert all(one["idle_ms"] >= 0 for name, one in taken.items() if name != "2-0")
+    await held.post(G + "/nack", json=nacked)
+    words = ["XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "CLAIM", "600000", "STREAMS", "s", ">"]
+    ((_, ((entry_id, _, idle_ms, _),)),) = (await held.post("/v1/commands", json=words)).json()["result"]
+    assert (entry_id, idle_ms > 1_600_000_000_000) == ("2-0", True)
+
+
 async def test_ids_alone(held: httpx.AsyncClient) -> None:
     """Nothing was delivered, so nothing is counted."""
     answer = await held.post(CLAIM, json={**TAKE, "ids": ["1-0"], "just_ids": True})

@@ -170,7 +170,8 @@ def _entries(body: Any) -> list[object]:
 def _claimed(one: Any) -> list[object]:
     """An entry of a read with CLAIM, which says how often it was delivered before."""
     before = one["delivery_count"] - 1 if "idle_ms" in one else 0
-    return [*_entry(one), one.get("idle_ms", 0), before]
+    idle_ms = one.get("idle_ms", 0)
+    return [*_entry(one), NOTHING if idle_ms is None else idle_ms, before]
 
 
 def _flat(**members: object) -> list[object]:

@@ -15,7 +15,9 @@ _JSON_BOOLEANS: Final = {True: b"true", False: b"false"}
 
 
 class DeliveredEntry(ResponseModel):
-    """An entry handed to a consumer. `fields` is null where a pending entry was deleted from the stream."""
+    """An entry handed to a consumer. `fields` is null where a pending entry was deleted from the stream,
+    `idle_ms` where it was given back before: it had no consumer.
+    """
 
     id: IdText
     fields: dict[str, str] | None
@@ -23,16 +25,22 @@ class DeliveredEntry(ResponseModel):
     pairs: Pairs = absent()
     meta: Meta = absent()
     delivery_count: Count = absent()
-    idle_ms: Milliseconds = absent()
+    idle_ms: Milliseconds | None = absent()
 
 
 def delivered(one: Delivered) -> bytes:
     """An entry with how often it was delivered, this time included, and, where it was taken over, for how
-    long it had been idle. `fields` is null where the entry is gone from the stream.
+    long it had been idle. `fields` is null where the entry is gone from the stream, the idle time where it
+    had been given back.
     """
     text = one.text if one.text is not None else b'{"id":"%b","fields":null}' % ids.format(one.id).encode()
-    idle = b',"idle_ms":%d' % min(one.idle_ms, INTEGER_MAX) if one.idle_ms is not None else b""
-    return b'%b,"delivery_count":%d%b}' % (text[:-1], min(one.delivery_count, INTEGER_MAX), idle)
+    return b'%b,"delivery_count":%d%b}' % (text[:-1], min(one.delivery_count, INTEGER_MAX), _idle(one))
+
+
+def _idle(one: Delivered) -> bytes:
+    if one.released:
+        return b',"idle_ms":null'
+    return b"" if one.idle_ms is None else b',"idle_ms":%d' % min(one.idle_ms, INTEGER_MAX)
 
 
 def deliveries(found: StreamDeliveries) -> bytes:

@@ -100,7 +100,7 @@ local function claim_page(rows, gone)
       return
     else
       redis.call('XCLAIM', stream, group, consumer, 0, row[1], 'RETRYCOUNT', row[4] + 1, 'JUSTID')
-      claimed[#claimed + 1] = { entry[1], entry[2], row[2] == RELEASED and 0 or row[3], row[4] }
+      claimed[#claimed + 1] = { entry[1], entry[2], row[3], row[4], row[2] == RELEASED and 1 or 0 }
     end
   end
 end

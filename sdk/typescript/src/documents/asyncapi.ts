@@ -215,7 +215,7 @@ export interface components {
                     readonly [key: string]: string;
                 };
                 readonly delivery_count?: number;
-                readonly idle_ms?: number;
+                readonly idle_ms?: number | null;
             }[];
             /** @description an entry's ID, `<ms>-<seq>` */
             readonly next: string;

@@ -1172,7 +1172,10 @@ export interface components {
              */
             readonly refs?: "keep" | "delete" | "acked";
         };
-        /** @description An entry handed to a consumer. `fields` is null where a pending entry was deleted from the stream. */
+        /**
+         * @description An entry handed to a consumer. `fields` is null where a pending entry was deleted from the stream,
+         *     `idle_ms` where it was given back before: it had no consumer.
+         */
         readonly DeliveredEntry: {
             /**
              * Format: entry-id
@@ -1192,7 +1195,7 @@ export interface components {
             readonly pairs?: readonly (readonly string[])[];
             readonly meta?: components["schemas"]["Meta"];
             readonly delivery_count?: number;
-            readonly idle_ms?: number;
+            readonly idle_ms?: number | null;
         };
         /**
          * @description New entries come with `last_delivered_id`, those of a history read with `next`. `more` says that a
