@@ -504,9 +504,9 @@ class ClusterEngine:
         """See `BackendHealth`."""
         return self._health.misfit
 
-    def _observe(self, keys: int) -> None:
+    def _observe(self, streams: int) -> None:
         """Note how large all is, now that the servers have said it."""
-        self.streams = keys
+        self.streams = streams
         self.memory.observe(resident_bytes())
 
     def _note_missing_events(self, reason: str) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from engine import errors
 from engine.cluster import group_words, redrive, words
 from engine.cluster.group_scripts import group_read, read_stream
+from engine.cluster.keys import is_stream_name
 from engine.cluster.plans import plan
 from engine.cluster.reading import read_request
 from engine.cluster.routing import BackendRequest, Lane
@@ -214,16 +215,8 @@ async def _plan(backend: Backend, command: Plan) -> Reply:
 async def _names(backend: Backend, prefix: str, after: str | None) -> list[str]:
     """The names of streams in order. Those that are no names here are of other programs."""
     found = await backend.scan(_GLOB.sub(r"\\\1", prefix) + "*")
-    names = {name.decode() for name in found if _is_name(name)}
+    names = {name.decode() for name in found if is_stream_name(name)}
     return sorted(name for name in names if after is None or name > after)
-
-
-def _is_name(name: bytes) -> bool:
-    try:
-        text = name.decode()
-    except UnicodeDecodeError:
-        return False
-    return 0 < len(name) <= 512 and "/" not in text and text.isprintable() and text not in (".", "..")
 
 
 @gathers(ListStreams)

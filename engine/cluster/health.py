@@ -2,7 +2,7 @@
 
 Knows: how they are asked, and when a failure is an outage. Must never know: streams, requests of clients.
 
-    every second   QUESTIONS, DBSIZE at each primary ──► level, keys; without a reply the outage begins
+    every second   QUESTIONS, SCAN at each primary ──► level, streams; without a reply the outage begins
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from engine.cluster.levels import QUESTIONS, Level, least, level_of
 from engine.cluster.misfits import Misfit, of_refusal
 from engine.cluster.node import Node
 from engine.cluster.refusals import reason_of
+from engine.cluster.stream_count import StreamCount
 from engine.cluster.topology import Topology
 from engine.cluster.wire import Words, report
 from engine.errors import EngineError
@@ -29,7 +30,7 @@ Ask = Callable[[Node, Sequence[Words]], Awaitable[Sequence[Any]]]
 
 class BackendHealth:
     """What the servers say of themselves. `ask` raises EngineError; `observe` is called with the number of
-    their keys whenever all have answered.
+    their streams whenever all have answered.
     """
 
     def __init__(self, topology: Topology, ask: Ask, clock: Clock, observe: Callable[[int], None]) -> None:
@@ -38,6 +39,7 @@ class BackendHealth:
         self._ask = ask
         self._clock = clock
         self._observe = observe
+        self._count = StreamCount()
         self._down_since: float | None = clock.monotonic()
         # Why the last look found that they cannot be used, though they are connected.
         self._refusal: str | None = None
@@ -80,8 +82,8 @@ class BackendHealth:
 
     async def _look(self) -> bool:
         """Whether all servers are there."""
-        nodes = self._topology.nodes
-        asked = (self._ask(node, [*QUESTIONS, ("DBSIZE",)]) for node in nodes)
+        nodes = list(self._topology.nodes)
+        asked = (self._ask(node, [*QUESTIONS, self._count.question(node.address)]) for node in nodes)
         try:
             found = await asyncio.gather(*asked)
         except EngineError as error:
@@ -95,5 +97,6 @@ class BackendHealth:
             where = f"{nodes[0].address} is a replica of {self.level.primary}"
             self._refusal = f"{where}: name that one in `backend`, or find it by redis+sentinel://"
             return False
-        self._observe(sum(keys for *_, keys in found))
+        self._count.note([(node.address, names) for node, (*_, names) in zip(nodes, found, strict=True)])
+        self._observe(self._count.streams)
         return True

@@ -68,6 +68,15 @@ def stream_of(key: bytes) -> str | None:
         return None
 
 
+def is_stream_name(name: bytes) -> bool:
+    """Whether a client could name a stream so."""
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return False
+    return 0 < len(name) <= 512 and "/" not in text and text.isprintable() and text not in (".", "..")
+
+
 def slot_key(slot: int, kind: str, name: str) -> bytes:
     """The key of a kind that belongs to a slot, and to something else than a stream: a front, a producer."""
     return b"weir/{%b}/%b/%b" % (tag_of(slot), kind.encode(), name.encode())

@@ -11,7 +11,9 @@ from engine import EngineError
 from engine.cluster.figures import LANES, OUTCOMES
 from engine.cluster.keys import slot_of
 from engine.cluster.routing import Lane
-from engine.commands import EnsureGroup, XAdd, XInfoStream, XRead
+from engine.cluster.stream_count import StreamCount
+from engine.cluster.wire import Address
+from engine.commands import Delete, EnsureGroup, IdempotencyKey, XAdd, XInfoStream, XRead
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
 from tests.cluster.servers import Backend, BackendServer
 from tests.cluster.test_executor import BODY, opened, refused, until
@@ -45,6 +47,38 @@ async def test_requests_are_counted_by_lane_and_outcome(backend: Backend) -> Non
         assert 0 < times["write"].total < sum(counts["write"].values())
         assert engine.figures.in_flight == {"write": 0, "group": 0, "read": 0}
     assert tuple(lane.value for lane in Lane) == LANES
+
+
+async def test_streams_are_counted_and_nothing_else(backend: Backend) -> None:
+    """Neither Weir's own keys, nor those of other programs."""
+    async with opened(backend) as engine:
+        for name in ("a", "b", "c"):
+            await engine.execute(XAdd(stream=name, bodies=[BODY], idempotency=IdempotencyKey("k", b"d")))
+            await engine.execute(EnsureGroup(stream=name, group="g", start=0, policy={"max_deliveries": 3}))
+        backend.call("SET", "text", "1")
+        backend.call("XADD", "of/another", "*", "a", "1")
+        backend.call("XADD", "of-another", "*", "a", "1")
+    async with opened(backend) as engine:
+        assert engine.streams == 4
+        await engine.execute(Delete(streams=["a"]))
+        await until(lambda: engine.streams == 3)
+
+
+def test_many_streams_are_counted_a_part_at_a_time() -> None:
+    """The number is that of the last round; during a server's first one, of those found so far."""
+    count, one, other = StreamCount(), Address("one", 1), Address("other", 2)
+    first: list[tuple[Address, tuple[bytes, list[bytes]]]] = [
+        (one, (b"7", [b"a", b"b", b"a/b"])),
+        (other, (b"0", [b"c"])),
+    ]
+    count.note(first)
+    assert (count.streams, count.question(one)[1], count.question(other)[1]) == (3, b"7", b"0")
+    count.note([(one, (b"0", [b"d"])), (other, (b"0", []))])
+    assert (count.streams, count.question(one)[1]) == (3, b"0")
+    count.note([(one, (b"7", [])), (other, (b"0", []))])
+    assert count.streams == 3
+    count.note([(one, (b"0", [b"a"]))])
+    assert count.streams == 1
 
 
 async def test_requests_that_are_on_their_way_are_shown(own_server: BackendServer) -> None:
