@@ -192,11 +192,54 @@ def test_refusals_are_typed_by_what_went_wrong(url: str, stream: str) -> None:
         assert missing.value.request_id
         with pytest.raises(weir.InvalidRequestError):
             client.read(stream, start="no ID")
-        with pytest.raises(ValueError, match="at least one field"):
-            client.publish(stream, {})
         for name in ("", ".", "..", "a/b", "\ud800"):
             with pytest.raises(ValueError, match="name"):
                 client.publish(name, {"n": 1})
+
+
+@pytest.mark.parametrize("half", ["\ud800", "\udc80 \ud800", "\udcff\ud83d"])
+def test_a_value_that_cannot_be_sent_is_refused_before_it_is_sent(stream: str, half: str) -> None:
+    """Half a surrogate pair has no UTF-8, except where it stands for a byte (surrogateescape)."""
+    with Client(f"http://127.0.0.1:{free_port()}", retry_s=0) as client:
+        group = client.group(stream, "g")
+        for call in (
+            lambda: client.publish(stream, {"n": half}),
+            lambda: client.publish(stream, {half: b"bytes"}),
+            lambda: client.publish_batch(stream, [{"n": 1}, {"n": half}]),
+            lambda: client.publish_many({stream: [{half: 1}]}),
+            lambda: client.publish(stream, {"n": 1}, key=half),
+            lambda: client.publish(stream, {"n": 1}, if_last_id=half),
+            lambda: client.command("XADD", stream, "*", "n", half),
+            lambda: list(client.list_streams(prefix=half)),
+            lambda: next(client.tail(stream, half)),
+            lambda: next(client.tail(stream, after=half)),
+            lambda: group.dead_letter("5-1", reason=half),
+            lambda: list(group.pending(consumer=half)),
+        ):
+            with pytest.raises(weir.InvalidValueError) as refused:
+                call()
+            assert isinstance(refused.value, weir.WeirError)
+            assert isinstance(refused.value, ValueError)
+            assert str(refused.value).isprintable()
+
+
+def test_what_is_no_entry_key_or_tail_is_refused_before_it_is_sent(stream: str) -> None:
+    with Client(f"http://127.0.0.1:{free_port()}", retry_s=None) as client:
+        with pytest.raises(weir.InvalidValueError, match="at least one field"):
+            client.publish(stream, {})
+        with pytest.raises(weir.InvalidValueError, match="at least one field"):
+            client.publish(stream, [])
+        for key in ("ü", "a\nb", "\0"):
+            with pytest.raises(weir.InvalidValueError, match="idempotency-key"):
+                client.publish(stream, {"n": 1}, key=key)
+        with pytest.raises(weir.InvalidValueError, match="at least one stream"):
+            next(client.tail())
+    for url in ("localhost:8080", "http://127.0.0.1/v1", "http://user@127.0.0.1"):
+        with pytest.raises(weir.InvalidValueError, match="URL"):
+            Client(url)
+    with pytest.raises(weir.InvalidValueError, match="authorization") as secret:
+        Client("http://127.0.0.1:9", token="secret\n").get_stream(stream)
+    assert "secret" not in str(secret.value)
 
 
 def test_a_url_with_a_secret_is_refused_without_showing_it() -> None:
@@ -239,6 +282,47 @@ def test_streams_and_groups_are_managed(url: str, stream: str) -> None:
         client.delete_stream(stream)
 
 
+def test_what_cannot_be_done_dies_and_goes_back(url: str, stream: str) -> None:
+    with Client(url) as client:
+        ids = client.publish_batch(stream, [{"n": 0}, {"n": 1}, {"n": 2}]).ids
+        group = client.group(stream, "g")
+        group.ensure(start="0", dead_letter={"stream": f"{stream} dead"})
+        group.read("c", count=3)
+        assert group.dead_letter(ids[0], ids[1], reason="no such customer") == {
+            "stream": f"{stream} dead",
+            "ids": list(ids[:2]),
+        }
+        assert group.dead_letter(ids[1], ids[2])["ids"] == [ids[2]]
+        letters = [letter.id for letter in client.entries(f"{stream} dead")]
+        assert list(group.pending()) == []
+
+        shown = group.redrive(reason="no such customer", consumer="c", count=1, dry_run=True)
+        assert (shown["stream"], shown["redriven"], shown["duplicate"]) == (f"{stream} dead", 1, False)
+        assert shown["entries"] == [{"dead_letter_id": letters[0], "id": None}]
+        assert shown["next"] == letters[0]
+        once = group.redrive(start=f"({letters[0]}", end=letters[2], key="k")
+        assert [one["dead_letter_id"] for one in once["entries"]] == letters[1:]
+        again = group.redrive(start=f"({letters[0]}", end=letters[2], key="k")
+        assert again == {**once, "duplicate": True}
+        assert group.redrive(letters[:1])["next"] is None
+        copies = client.read(stream, start=f"({ids[2]}").entries
+        assert [copy.fields["n"] for copy in copies] == ["1", "2", "0"]
+        with pytest.raises(weir.InvalidRequestError):
+            group.redrive(ids=[])
+
+
+def test_a_redrive_whose_answer_is_lost_happens_once(server: Server, stream: str) -> None:
+    with link(server.port, LOSE, BUSY, PASS) as lossy, Client(lossy.url) as flaky, Client(server.url) as own:
+        entry = own.publish(stream, {"n": 1})
+        group = own.group(stream, "g")
+        group.ensure(start="0", dead_letter={"stream": f"{stream} dead"})
+        group.read("c")
+        group.dead_letter(entry.id)
+        done = flaky.group(stream, "g").redrive()
+        assert (done["redriven"], done["duplicate"]) == (1, True)
+        assert own.get_stream(stream)["length"] == 2  # type: ignore[index]
+
+
 def test_a_token_is_sent_and_looked_up_each_time() -> None:
     seen, tokens = [], iter(["one", "two"])
 
@@ -253,15 +337,20 @@ def test_a_token_is_sent_and_looked_up_each_time() -> None:
     assert seen == ["Bearer one", "Bearer two"]
 
 
-def test_an_answer_that_is_no_gateways_is_named(url: str) -> None:
+@pytest.mark.parametrize("text", ["<html>", "{}", "[]", "null", '"ok"', "7"])
+def test_an_answer_that_is_no_gateways_is_named(text: str) -> None:
     def page(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, text="<html>")
+        return httpx.Response(200, text=text)
 
-    with (
-        Client("http://gateway", transport=httpx.MockTransport(page)) as client,
-        pytest.raises(weir.NotAGatewayError),
-    ):
-        client.command("PING")
+    with Client("http://gateway", transport=httpx.MockTransport(page)) as client:
+        for call in (
+            lambda: client.command("PING"),
+            lambda: client.publish("s", {"n": 1}),
+            lambda: client.read("s"),
+            lambda: list(client.list_streams()),
+        ):
+            with pytest.raises(weir.NotAGatewayError):
+                call()
 
 
 def test_both_clients_offer_the_same() -> None:

@@ -65,6 +65,43 @@ class PendingEntry(TypedDict):
     delivery_count: int
 
 
+class DeadLettered(TypedDict):
+    """The entries that became dead letters, and the stream that holds those."""
+
+    stream: str
+    ids: list[str]
+
+
+class DeadLetterFilter(TypedDict, total=False):
+    """Dead letters from ID `start` to `end` of the dead-letter stream, that this consumer held last (empty:
+    it had been given back), with this reason.
+    """
+
+    start: str
+    end: str
+    consumer: str
+    reason: str
+
+
+class RedrivenEntry(TypedDict):
+    """A dead letter, and the entry that it has become; null of a dry run."""
+
+    dead_letter_id: str
+    id: str | None
+
+
+class Redriven(TypedDict):
+    """What went back from the dead-letter stream `stream`. `next` is the last dead letter that was looked at,
+    null where there are no others; `duplicate`: the same idempotency key had done it before.
+    """
+
+    stream: str
+    redriven: int
+    entries: list[RedrivenEntry]
+    next: str | None
+    duplicate: bool
+
+
 class Trimmed(TypedDict):
     """What a trim removed, or would remove: entries, how many of them are pending, and the first one left."""
 
@@ -318,8 +355,32 @@ def autoclaim(stream: str, group: str, body: Mapping[str, object]) -> Call[Any]:
     return Call("POST", f"{group_path(stream, group)}/autoclaim", as_is, body=body, repeatable=False)
 
 
-def redrive(stream: str, group: str, body: Mapping[str, object], key: str | None) -> Call[Any]:
-    """Send dead letters of a group back to its stream; a dry run needs no idempotency key."""
+def dead_letter(stream: str, group: str, ids: Sequence[str], reason: str | None) -> Call[DeadLettered]:
+    """Move pending entries to the group's dead-letter stream."""
+    body = {"ids": list(ids)} | ({} if reason is None else {"reason": reason})
+    return Call("POST", f"{group_path(stream, group)}/dead-letter", as_is, body=body)
+
+
+def redrive(
+    stream: str,
+    group: str,
+    *,
+    ids: Sequence[str] | None,
+    selected: DeadLetterFilter,
+    count: int | None,
+    dry_run: bool,
+    key: str | None,
+) -> Call[Redriven]:
+    """Send dead letters of a group back to its stream, once; a dry run takes no idempotency key."""
+    members = {
+        "ids": None if ids is None else list(ids),
+        "filter": selected or None,
+        "count": count,
+        "dry_run": dry_run or None,
+    }
+    body = {name: value for name, value in members.items() if value is not None}
+    if key is None and not dry_run:
+        key = new_key()
     headers = {} if key is None else {"idempotency-key": key}
     path = f"{group_path(stream, group)}/dead-letters/redrive"
     return Call("POST", path, as_is, body=body, headers=headers)

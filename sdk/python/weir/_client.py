@@ -18,9 +18,12 @@ from weir import _calls
 from weir._calls import (
     AddOptions,
     ConsumerInfo,
+    DeadLettered,
+    DeadLetterFilter,
     GroupInfo,
     NackMode,
     PendingEntry,
+    Redriven,
     References,
     StreamInfo,
 )
@@ -377,6 +380,32 @@ class Group:
         (`fatal`).
         """
         self._client.call(_calls.nack(self.stream, self.name, ids, mode))
+
+    def dead_letter(self, *ids: str, reason: str | None = None) -> DeadLettered:
+        """Move pending entries to the group's dead-letter stream, as many as the gateway moves at once: call
+        again for those that are still pending. As with `ack`, an entry that was moved in an attempt whose
+        answer was lost is not among the `ids` of the answer.
+        """
+        return self._client.call(_calls.dead_letter(self.stream, self.name, ids, reason))
+
+    def redrive(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        count: int | None = None,
+        dry_run: bool = False,
+        key: str | None = None,
+        **selected: Unpack[DeadLetterFilter],
+    ) -> Redriven:
+        """Send dead letters of the group back to its stream, as new entries that every group reads, once,
+        however often the call has to be sent: these `ids` of the dead-letter stream, or the first `count`
+        (100) that `start`, `end`, `consumer` and `reason` select. `dry_run` only shows which. One call takes
+        at most 100: while `next` is set, continue with `start=f"({next}"`.
+        """
+        call = _calls.redrive(
+            self.stream, self.name, ids=ids, selected=selected, count=count, dry_run=dry_run, key=key
+        )
+        return self._client.call(call)
 
     def claim(self, consumer: str, *ids: str, min_idle_ms: int = 0) -> tuple[Entry, ...]:
         """Take entries over that were idle for so long; those that were taken."""

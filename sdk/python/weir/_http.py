@@ -17,7 +17,14 @@ from urllib.parse import quote
 import httpx
 
 from weir import _tracing
-from weir.errors import ApiError, InvalidNameError, NoAnswerError, NotAGatewayError, of_problem
+from weir.errors import (
+    ApiError,
+    InvalidNameError,
+    InvalidValueError,
+    NoAnswerError,
+    NotAGatewayError,
+    of_problem,
+)
 
 T = TypeVar("T")
 Token = str | Callable[[], str | None] | None
@@ -78,10 +85,9 @@ class ConnectionOptions:
         return {"trust_env": False, "headers": {"accept-encoding": "identity"}, **verify}
 
     def endpoint(self, path: str, query: Mapping[str, object]) -> httpx.URL:
-        """The URL of a path."""
-        # Encoded here: httpx leaves `+` and `(` as they are, and IDs may begin with them.
+        """The URL of a path. Raises InvalidValueError."""
         pairs = [
-            f"{name}={quote(_text(one), safe='')}"
+            f"{name}={_quote(one)}"
             for name, value in query.items()
             if value is not None
             for one in (value if isinstance(value, list | tuple) else [value])
@@ -90,20 +96,21 @@ class ConnectionOptions:
         return self.url.copy_with(path=self.url.path.rstrip("/") + path, query=raw)
 
     def headers(self) -> dict[str, str]:
-        """Those of every request; the token is looked up each time."""
+        """Those of every request; the token is looked up each time. Raises InvalidValueError."""
         headers = {"accept": "application/json, application/problem+json"}
         token = self.token() if callable(self.token) else self.token
         if token is not None:
-            headers["authorization"] = f"Bearer {token}"
+            headers["authorization"] = _check_header("authorization", f"Bearer {token}")
         return headers
 
     def request(self, client: httpx.Client | httpx.AsyncClient, call: Call[T]) -> httpx.Request:
-        """The request of a call."""
-        headers, content = {**self.headers(), **_tracing.headers(), **call.headers}, None
+        """The request of a call. Raises InvalidValueError."""
+        own = {name: _check_header(name, value) for name, value in call.headers.items()}
+        headers, content = {**self.headers(), **_tracing.headers(), **own}, None
         if isinstance(call.body, bytes):
             content = call.body
         elif call.body is not None:
-            content = json.dumps(call.body, ensure_ascii=False, separators=(",", ":")).encode()
+            content = _to_json(call.body)
             headers.setdefault("content-type", "application/json")
         timeout = httpx.Timeout(self.timeout_s + call.wait_ms / 1000, connect=CONNECT_S_MAX)
         url = self.endpoint(call.path, call.query)
@@ -137,17 +144,17 @@ class ConnectionOptions:
 
 
 def parse_url(url: str) -> httpx.URL:
-    """A gateway's base URL. Raises ValueError, without showing the URL: it may hold a secret."""
+    """A gateway's base URL. Raises InvalidValueError, without showing the URL: it may hold a secret."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ValueError(f"not a URL like http://127.0.0.1:8080: {error}") from None
+        raise InvalidValueError(f"not a URL like http://127.0.0.1:8080: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError("a gateway's URL is like http://127.0.0.1:8080")
+        raise InvalidValueError("a gateway's URL is like http://127.0.0.1:8080")
     if parsed.userinfo or parsed.query or parsed.fragment:
-        raise ValueError("a gateway's URL has no user, query or fragment: pass the token as `token`")
+        raise InvalidValueError("a gateway's URL has no user, query or fragment: pass the token as `token`")
     if parsed.path.rstrip("/").endswith("/v1"):
-        raise ValueError("a gateway's URL ends before /v1")
+        raise InvalidValueError("a gateway's URL ends before /v1")
     return parsed
 
 
@@ -172,13 +179,11 @@ def unanswered(error: httpx.TransportError, url: httpx.URL, *, repeatable: bool)
 
 def parse_response(response: httpx.Response, call: Call[T]) -> T:
     """What the successful answer of a call holds. Raises NotAGatewayError."""
-    if response.status_code == 204:
-        return call.parse(None)
     try:
-        members = json.loads(response.content)
-    except ValueError:
-        raise NotAGatewayError(f"{response.url.copy_with(query=None)} did not answer with JSON") from None
-    return call.parse(members)
+        return call.parse(None if response.status_code == 204 else json.loads(response.content))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        where = response.url.copy_with(query=None)
+        raise NotAGatewayError(f"{where} did not answer with the JSON of a gateway") from error
 
 
 def refusal(response: httpx.Response) -> ApiError:
@@ -205,10 +210,27 @@ def segment(name: str, what: str) -> str:
         raise InvalidNameError(f"the {what} name is not valid UTF-8") from None
 
 
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+def _quote(value: object) -> str:
+    """A value of a query. Encoded here: httpx leaves `+` and `(` as they are, and IDs may begin with them."""
+    text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError as error:
+        raise InvalidValueError.of_text(error) from None
+
+
+def _to_json(body: object) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValueError.of_text(error) from None
+
+
+def _check_header(name: str, value: str) -> str:
+    """The value. What is refused is not shown: it may be a token."""
+    if not (value.isascii() and value.isprintable()):
+        raise InvalidValueError(f"{name} cannot be sent: it is not printable ASCII")
+    return value
 
 
 def _is_loopback(host: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from weir._http import segment
 from weir.entries import Entry, Gap, parse_gap
-from weir.errors import GapError, of_problem
+from weir.errors import GapError, InvalidValueError, of_problem
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 # A stream without news sends a comment every 15 seconds; after twice that the connection is dead.
@@ -85,7 +85,7 @@ class Tail:
         self, streams: tuple[str, ...], after: str, last: int | None, on_gap: Callable[[Gap], None] | None
     ) -> None:
         if not streams:
-            raise ValueError("name at least one stream")
+            raise InvalidValueError("name at least one stream")
         self._streams = streams
         self._begin: dict[str, object] = {"last": last} if last is not None else {"after": after}
         self._cursor: str | None = None

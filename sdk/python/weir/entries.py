@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from weir.errors import InvalidValueError
+
 Value = str | bytes | int | float | bool
 # What can be published: a mapping, or pairs where a name occurs twice.
 Fields = Mapping[str, Value] | Sequence[tuple[str, Value]]
@@ -138,10 +140,10 @@ def parse_gap(members: Mapping[str, Any]) -> Gap:
 
 
 def encode_entry(fields: Fields, entry_id: str | None = None) -> dict[str, Any]:
-    """An entry as a publisher sends it. Raises ValueError for an entry without fields."""
+    """An entry as a publisher sends it. Raises InvalidValueError for one without fields."""
     pairs = list(fields.items() if isinstance(fields, Mapping) else fields)
     if not pairs:
-        raise ValueError("an entry has at least one field")
+        raise InvalidValueError("an entry has at least one field")
     members: dict[str, Any] = {} if entry_id is None else {"id": entry_id}
     if any(_is_binary(value) for _, value in pairs):
         members["encoding"] = "base64"
@@ -162,4 +164,7 @@ def _to_bytes(value: Value) -> bytes:
         return value
     if isinstance(value, bool):
         return b"true" if value else b"false"
-    return (value if isinstance(value, str) else repr(value)).encode("utf-8", "surrogateescape")
+    try:
+        return (value if isinstance(value, str) else repr(value)).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidValueError.of_text(error) from None

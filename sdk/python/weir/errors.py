@@ -5,7 +5,8 @@ Knows: the gateway's problem documents (RFC 9457) and their codes. Must never kn
     WeirError
     ├─ NoAnswerError           no answer arrived; a change may have happened all the same
     ├─ NotAGatewayError        what answered is no gateway
-    ├─ InvalidNameError        a stream, group or consumer cannot have this name (also a ValueError)
+    ├─ InvalidValueError       an argument cannot be sent (also a ValueError); nothing was sent
+    │  └─ InvalidNameError     a stream, group or consumer cannot have this name
     ├─ GapError                entries were removed before they were read
     ├─ ConsumerReplacedError   another connection consumes under the same name
     ├─ ConnectionClosedError   the gateway closed a WebSocket for good
@@ -13,7 +14,7 @@ Knows: the gateway's problem documents (RFC 9457) and their codes. Must never kn
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 
 class WeirError(Exception):
@@ -36,7 +37,16 @@ class NotAGatewayError(WeirError):
     """Something answered, but not as a gateway does."""
 
 
-class InvalidNameError(WeirError, ValueError):
+class InvalidValueError(WeirError, ValueError):
+    """An argument that cannot be sent: text without UTF-8, a key that is not ASCII, an empty entry."""
+
+    @classmethod
+    def of_text(cls, error: UnicodeEncodeError) -> Self:
+        """For text that holds half of a surrogate pair."""
+        return cls(f"text with {error.object[error.start]!a} cannot be sent: it has no UTF-8")
+
+
+class InvalidNameError(InvalidValueError):
     """A name that would be another path, or none: it holds '/', is '', '.' or '..', or is not valid UTF-8."""
 
 

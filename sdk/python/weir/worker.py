@@ -22,6 +22,7 @@ from weir._http import Token, Verify
 from weir._links import LongPollLink, WebSocketLink, WorkerLink
 from weir._settling import Settlement
 from weir.entries import Entry, Gap
+from weir.errors import InvalidValueError
 
 log: Final = logging.getLogger("weir.worker")
 
@@ -103,7 +104,7 @@ class Worker:
         grace_s: float = GRACE_S_DEFAULT,
     ) -> None:
         if credit < 1:
-            raise ValueError("credit is at least 1")
+            raise InvalidValueError("credit is at least 1")
         self.stream = stream
         self.group = group
         self.consumer = consumer

@@ -3,17 +3,17 @@
 Knows: how many requests it takes, and that each has an effect once. Must never know: HTTP, tables.
 """
 
-import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
 from weir.cli import options, output
 
 if TYPE_CHECKING:
-    from weir import Client
+    from collections.abc import Iterator
+
+    from weir import Client, DeadLetterFilter, Redriven, RedrivenEntry
 
 _COUNT_DEFAULT: Final = 100
 # IDs of one request; far below what a gateway allows.
@@ -47,10 +47,10 @@ class RedriveOptions:
     ca: options.Ca = None
 
     @property
-    def filter(self) -> dict[str, str]:
+    def filter(self) -> "DeadLetterFilter":
         """What selects dead letters without IDs."""
         given = {"reason": self.reason, "consumer": self.consumer, "start": self.start, "end": self.end}
-        return {name: value for name, value in given.items() if value is not None}
+        return cast("DeadLetterFilter", {name: one for name, one in given.items() if one is not None})
 
     def __post_init__(self) -> None:
         """Raises typer.BadParameter for options that exclude each other."""
@@ -84,38 +84,37 @@ def redrive(given: RedriveOptions) -> None:
         output.say(f"there may be more: --start '({answer['next']}' goes on")
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: "RedrivenEntry") -> str:
     return row["dead_letter_id"] if row["id"] is None else f"{row['dead_letter_id']} {row['id']}"
 
 
 class RedriveCalls:
-    """The requests of one redrive, each with its own idempotency key; yields the answer of each."""
+    """The calls of one redrive; yields the answer of each."""
 
     def __init__(self, client: "Client", stream: str, group: str, *, dry_run: bool) -> None:
         self._client = client
-        self._stream = stream
-        self._group = group
+        self._group = client.group(stream, group)
         self._dry_run = dry_run
 
-    def redrive_ids(self, ids: list[str]) -> Iterator[dict[str, Any]]:
+    def redrive_ids(self, ids: list[str]) -> "Iterator[Redriven]":
         """Redrive these IDs. Repeats the request for those that did not fit into one turn of the gateway."""
         left = ids
         while left:
             asked = left[:_CALL_IDS_MAX]
-            answer = self._call({"ids": asked})
+            answer = self._group.redrive(asked, dry_run=self._dry_run)
             yield answer
             done = {row["dead_letter_id"] for row in answer["entries"]}
             rest = [one for one in asked if one not in done] if answer["next"] is not None else []
             left = [*rest, *left[_CALL_IDS_MAX:]]
 
-    def redrive_matching(self, wanted: dict[str, str], most: int | None) -> Iterator[dict[str, Any]]:
+    def redrive_matching(self, wanted: "DeadLetterFilter", most: int | None) -> "Iterator[Redriven]":
         """Redrive at most `most` that match, None for all. An entry that dies again is not resent."""
         left = most
         if "end" not in wanted:
             wanted = {**wanted, "end": self._last()}
         while left is None or left > 0:
             asked = _CALL_IDS_MAX if left is None else min(left, _CALL_IDS_MAX)
-            answer = self._call({"filter": wanted, "count": asked})
+            answer = self._group.redrive(**wanted, count=asked, dry_run=self._dry_run)
             yield answer
             if answer["next"] is None:
                 return
@@ -124,17 +123,8 @@ class RedriveCalls:
                 left -= answer["redriven"]
 
     def _last(self) -> str:
-        """The last ID of the dead-letter stream; `+` without one: then the request itself is refused."""
-        from weir import _calls
-
-        place = self._client.call(_calls.get_group(self._stream, self._group)).get("dead_letter")
-        found = None if place is None else self._client.get_stream(place["stream"])
+        """The last ID of the dead-letter stream; `+` without one: then the call itself is refused."""
+        info = self._group.info()
+        place = info and info.get("dead_letter")
+        found = None if not place else self._client.get_stream(place["stream"])
         return _END if found is None else found["last_id"]
-
-    def _call(self, body: dict[str, object]) -> dict[str, Any]:
-        from weir import _calls
-
-        key = None if self._dry_run else f"weir-redrive-{secrets.token_hex(16)}"
-        body = {**body, "dry_run": True} if self._dry_run else body
-        answer: dict[str, Any] = self._client.call(_calls.redrive(self._stream, self._group, body, key))
-        return answer
