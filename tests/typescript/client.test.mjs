@@ -3,9 +3,8 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
 
-const { ApiError, Client, ConsumerReplacedError, GapError, NoAnswerError, Worker, bytes } = await import(
-  process.env.WEIR_CLIENT
-);
+const { ApiError, Client, ConsumerReplacedError, GapError, InvalidValueError, NoAnswerError, WeirError, Worker, bytes } =
+  await import(process.env.WEIR_CLIENT);
 const webSocket = (await import(process.env.WEIR_WS)).WebSocket;
 const url = process.env.WEIR_URL;
 const client = new Client({ url });
@@ -63,18 +62,75 @@ test("refusals have the gateway's code", async () => {
   const stream = fresh();
   assert.equal(await client.getStream(stream), undefined);
   await assert.rejects(client.deleteStream(stream), (error) => error instanceof ApiError && error.code === "no_stream");
-  assert.throws(() => client.group(stream, "a/b"), TypeError);
-  assert.throws(() => client.group(stream, "half \ud800"), { name: "TypeError", message: /is not a name/ });
+  assert.throws(() => client.group(stream, "a/b"), WeirError);
+  assert.throws(() => client.group(stream, "half \ud800"), { name: "InvalidValueError", message: /is not a name/ });
   const nowhere = new Client({ url: "http://127.0.0.1:9", retryMs: 0 });
   await assert.rejects(nowhere.command("PING"), (error) => error instanceof NoAnswerError && error.outcomeUnknown);
 });
 
 test("what is no URL of a gateway is refused at once, and a failure names the gateway and the reason", async () => {
   for (const no of ["localhost:8080", "8080", "ftp://localhost", `${url}/v1`]) {
-    assert.throws(() => new Client({ url: no }), { name: "TypeError", message: /^a gateway's URL/ });
+    assert.throws(() => new Client({ url: no }), { name: "InvalidValueError", message: /^a gateway's URL/ });
   }
   const nowhere = new Client({ url: "http://127.0.0.1:9", retryMs: 0 });
   await assert.rejects(nowhere.command("PING"), /gateway at http:\/\/127\.0\.0\.1:9\/ does not answer: .*(ECONNREFUSED|bad port)/);
+});
+
+test("what cannot be sent is refused before it is sent", async () => {
+  const nowhere = new Client({ url: "http://127.0.0.1:9", retryMs: Infinity });
+  const half = "half \ud800";
+  const calls = [
+    () => nowhere.publish("s", {}),
+    () => nowhere.publish("s", []),
+    () => nowhere.publish("s", { n: half }),
+    () => nowhere.publish("s", { [half]: "n" }),
+    () => nowhere.publish("s", { n: half, raw: new Uint8Array(1) }),
+    () => nowhere.publishMany({ s: [{ [half]: 1 }] }),
+    () => nowhere.publishMany({ [half]: [{ n: 1 }] }),
+    () => nowhere.command("XADD", "s", "*", "n", half),
+    () => nowhere.listStreams(half).next(),
+    () => nowhere.tail(["s", half]).next(),
+    () => nowhere.tail([]).next(),
+    () => nowhere.tail("s", { after: half }).next(),
+    () => nowhere.group("s", "g").deadLetter(["5-1"], half),
+    ...[half, "ü", "a\nb", "→"].map((key) => () => nowhere.publish("s", { n: 1 }, { key })),
+    () => new Client({ url: "http://127.0.0.1:9", token: "secret\n" }).getStream("s"),
+  ];
+  for (const call of calls) {
+    await assert.rejects(
+      call(),
+      (error) => error instanceof InvalidValueError && error instanceof WeirError && !/secret/.test(error.message),
+      String(call),
+    );
+  }
+});
+
+test("a backslash is no surrogate", async () => {
+  const stream = fresh();
+  const text = "\\ud800 \\\\ud800 \u{1f600}";
+  await client.publish(stream, { [text]: text });
+  assert.deepEqual((await client.read(stream)).entries[0].fields, { [text]: text });
+});
+
+test("what cannot be done dies and goes back", async () => {
+  const stream = fresh();
+  const { ids } = await client.publishBatch(stream, [{ n: 0 }, { n: 1 }, { n: 2 }]);
+  const group = client.group(stream, "g");
+  await group.ensure("0", { dead_letter: { stream: `${stream} dead` } });
+  await group.read("c");
+  const moved = await group.deadLetter(ids.slice(0, 2), "no such customer");
+  assert.deepEqual(moved, { stream: `${stream} dead`, ids: ids.slice(0, 2) });
+  assert.deepEqual((await group.deadLetter(ids.slice(1))).ids, ids.slice(2));
+  const letters = (await collect(client.entries(`${stream} dead`))).map(({ id }) => id);
+  const shown = await group.redrive({ filter: { reason: "no such customer" }, count: 1, dry_run: true });
+  assert.deepEqual([shown.entries, shown.next], [[{ dead_letter_id: letters[0], id: null }], letters[0]]);
+  const selection = { filter: { start: `(${shown.next}`, end: letters[2] }, key: "k" };
+  const once = await group.redrive(selection);
+  assert.deepEqual(once.entries.map(({ dead_letter_id }) => dead_letter_id), letters.slice(1));
+  assert.deepEqual(await group.redrive(selection), { ...once, duplicate: true });
+  assert.equal((await group.redrive({ ids: letters.slice(0, 1) })).redriven, 1);
+  const copies = await collect(client.entries(stream, { after: ids[2] }));
+  assert.deepEqual(copies.map(({ fields }) => fields.n), ["1", "2", "0"]);
 });
 
 test("streams and groups are managed", async () => {

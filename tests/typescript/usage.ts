@@ -21,6 +21,17 @@ void worker.run(async ({ entry, ack, extend }) => {
   ack();
 });
 
+export async function sendBack(): Promise<string[]> {
+  const group = client.group("orders", "billing");
+  const { ids } = await group.deadLetter(["5-1"], "no such customer");
+  // @ts-expect-error the description of the API has no such member
+  await group.redrive({ filter: { reasons: "no such customer" } });
+  const { entries } = await group.redrive({ filter: { reason: "no such customer" }, dry_run: true });
+  // @ts-expect-error a dry run has no new entries
+  const copies: string[] = entries.map(({ id }) => id);
+  return [...ids, ...copies];
+}
+
 export function codeOf(error: unknown): string {
   return error instanceof ApiError ? error.code : "";
 }

@@ -17,7 +17,7 @@ import {
   type StreamInfo,
   type WireEntry,
 } from "./entries.js";
-import { ApiError, GapError, type Problem } from "./errors.js";
+import { ApiError, GapError, InvalidValueError, type Problem } from "./errors.js";
 import { Http, segment, sleep, type Call, type ClientOptions } from "./http.js";
 import { EventParser } from "./sse.js";
 
@@ -38,6 +38,14 @@ export interface AddOptions extends Query<"addEntries"> {
 }
 
 export type Range = Pick<Query<"readEntries">, "start" | "end" | "since" | "until" | "reverse" | "count">;
+
+export type DeadLettered = Answer<"deadLetterEntries">;
+export type Redriven = Answer<"redriveDeadLetters">;
+
+export interface RedriveOptions extends Body<"redriveDeadLetters"> {
+  /** Idempotency key; random if not given, none for a dry run. */
+  key?: string;
+}
 
 export interface TailOptions {
   /** Begin after this ID; `0`: with the oldest entry, `$` (default): with the next. */
@@ -114,7 +122,7 @@ export class Client {
   async *tail(streams: string | readonly string[], options: TailOptions = {}): AsyncGenerator<Entry> {
     const names = typeof streams === "string" ? [streams] : streams;
     const first = names[0];
-    if (first === undefined) throw new TypeError("name at least one stream");
+    if (first === undefined) throw new InvalidValueError("name at least one stream");
     const start = options.last === undefined ? { after: options.after ?? "$" } : { last: options.last };
     let cursor: string | undefined;
     for (let retryMs = RETRY_MS_DEFAULT; ; await sleep(retryMs * (0.5 + Math.random()), options.signal)) {
@@ -277,6 +285,29 @@ export class Group {
     await this.#post<"nackEntries">("/nack", { ids, mode }, false);
   }
 
+  /**
+   * Move pending entries to the group's dead-letter stream, as many as the gateway moves at once: call again for those
+   * that are still pending. As with `ack`, an entry that was moved in an attempt whose answer was lost is not among the
+   * `ids` of the answer.
+   */
+  async deadLetter(ids: readonly string[], reason?: string): Promise<DeadLettered> {
+    return this.#post<"deadLetterEntries">("/dead-letter", { ids, reason }, true);
+  }
+
+  /**
+   * Send dead letters of the group back to its stream, as new entries that every group reads, once, however often the
+   * call has to be sent: these `ids` of the dead-letter stream, or the first `count` (100) that `filter` selects. With
+   * `dry_run` it only shows which. One call takes at most 100: while `next` is set, continue with `filter.start`
+   * `(<next>`.
+   */
+  async redrive(options: RedriveOptions = {}): Promise<Redriven> {
+    const { key = options.dry_run ? undefined : newKey(), ...body } = options;
+    const headers: Record<string, string> = key === undefined ? {} : { "idempotency-key": key };
+    const path = `${this.#path}/dead-letters/redrive`;
+    const call: Call = { method: "POST", path, body, headers, repeatable: true };
+    return this.#http.json<Answer<"redriveDeadLetters">>(call);
+  }
+
   /** Take over entries that were idle for so long; those that were taken. */
   async claim(consumer: string, ids: readonly string[], minIdleMs = 0): Promise<Entry[]> {
     const body = { consumer, ids, min_idle_ms: minIdleMs };
@@ -313,7 +344,7 @@ export class Group {
     return parsePage(await this.#http.json<Answer<"readGroup">>({ method: "POST", path, body, ...more }), this.stream);
   }
 
-  async #post<Id extends "ackEntries" | "nackEntries" | "claimEntries">(
+  async #post<Id extends "ackEntries" | "nackEntries" | "claimEntries" | "deadLetterEntries">(
     action: string,
     body: Sent<Body<Id>>,
     repeatable: boolean,

@@ -1,6 +1,8 @@
 /** Entries and the answers that hold them. Members that the gateway names keep their names. */
 
 import type { Answer, Schema } from "./documents/types.js";
+import { InvalidValueError } from "./errors.js";
+import { checkUnicode } from "./http.js";
 
 export type Value = string | number | boolean | Uint8Array;
 /** What can be published: an object, or pairs where a name occurs twice. */
@@ -73,9 +75,10 @@ export function bytes(entry: Entry): Record<string, Uint8Array> {
   return Object.fromEntries(entry.pairs.map(([name, value]) => [name, decode(value)]));
 }
 
-/** An entry as a publisher sends it. */
+/** An entry as a publisher sends it. Throws an InvalidValueError for one without fields. */
 export function encodeEntry(fields: Fields, id?: string): Omit<Schema<"NewEntry">, "fields"> & { fields: object } {
   const pairs = isPairs(fields) ? fields : Object.entries(fields);
+  if (pairs.length === 0) throw new InvalidValueError("an entry has at least one field");
   const head = id === undefined ? {} : { id };
   if (pairs.some(([, value]) => value instanceof Uint8Array)) {
     return { ...head, encoding: "base64", fields: pairs.map(([name, value]) => [name, toBase64(value)]) };
@@ -88,7 +91,7 @@ function isPairs(fields: Fields): fields is readonly (readonly [string, Value])[
 }
 
 function toBase64(value: Value): string {
-  const raw = value instanceof Uint8Array ? value : new TextEncoder().encode(String(value));
+  const raw = value instanceof Uint8Array ? value : new TextEncoder().encode(checkUnicode(String(value)));
   let binary = "";
   for (const byte of raw) binary += String.fromCharCode(byte);
   return btoa(binary);

@@ -24,6 +24,9 @@ export class NoAnswerError extends WeirError {
   }
 }
 
+/** An argument that cannot be sent: a name, a value, a key or a URL. Nothing was sent. */
+export class InvalidValueError extends WeirError {}
+
 /** Something answered, but not as a gateway does. */
 export class NotAGatewayError extends WeirError {}
 

@@ -1,6 +1,6 @@
 /** One call of the API: how it is sent, what its answer means, whether to send it again. */
 
-import { ApiError, NoAnswerError, NotAGatewayError, type Problem } from "./errors.js";
+import { ApiError, InvalidValueError, NoAnswerError, NotAGatewayError, type Problem } from "./errors.js";
 
 const RETRY_PAUSE_MS_MIN = 100;
 const RETRY_PAUSE_MS_MAX = 5_000;
@@ -8,6 +8,8 @@ const RETRY_PAUSE_MS_MAX = 5_000;
 const BUSY = [429, 503];
 /** What a proxy says when the gateway behind it does not answer: the outcome is unknown. */
 const BROKEN = [502, 504];
+/** What JSON.stringify makes of half a surrogate pair, and not of a backslash that the text itself holds. */
+const ESCAPED_HALF = /(?<!\\)(?:\\\\)*\\ud[89a-f][0-9a-f]{2}/;
 
 export interface ClientOptions {
   /** The gateway; in a browser its own origin if not given, elsewhere http://127.0.0.1:8080. */
@@ -36,9 +38,9 @@ export interface Call {
 function parseUrl(text: string): URL {
   const url = URL.canParse(text) ? new URL(text) : undefined;
   if (url === undefined || !["http:", "https:"].includes(url.protocol)) {
-    throw new TypeError("a gateway's URL is like http://127.0.0.1:8080");
+    throw new InvalidValueError("a gateway's URL is like http://127.0.0.1:8080");
   }
-  if (/\/v1\/?$/.test(url.pathname)) throw new TypeError("a gateway's URL ends before /v1");
+  if (/\/v1\/?$/.test(url.pathname)) throw new InvalidValueError("a gateway's URL ends before /v1");
   return url;
 }
 
@@ -53,7 +55,7 @@ export class Http {
     const origin = (globalThis as { location?: { origin?: string } }).location?.origin;
     this.url = parseUrl(options.url ?? origin ?? "http://127.0.0.1:8080");
     if (this.url.username || this.url.password || this.url.search || this.url.hash) {
-      throw new TypeError("a gateway's URL has no user, query or fragment: pass the token as `token`");
+      throw new InvalidValueError("a gateway's URL has no user, query or fragment: pass the token as `token`");
     }
     this.#token = options.token;
     this.#timeoutMs = options.timeoutMs ?? 60_000;
@@ -66,7 +68,7 @@ export class Http {
     url.pathname = this.url.pathname.replace(/\/$/, "") + path;
     for (const [name, value] of Object.entries(query)) {
       for (const one of Array.isArray(value) ? value : [value]) {
-        if (one !== undefined) url.searchParams.append(name, String(one));
+        if (one !== undefined) url.searchParams.append(name, checkUnicode(String(one)));
       }
     }
     return url;
@@ -118,6 +120,7 @@ export class Http {
     const headers: Record<string, string> = { accept: "application/json, application/problem+json", ...call.headers };
     const token = await this.token();
     if (token !== undefined) headers.authorization = `Bearer ${token}`;
+    checkHeaders(headers);
     const signals = [call.signal, timeoutMs === undefined ? undefined : AbortSignal.timeout(timeoutMs)];
     const init: RequestInit = {
       method: call.method ?? "GET",
@@ -126,10 +129,11 @@ export class Http {
     };
     if (call.body !== undefined) {
       headers["content-type"] ??= "application/json";
-      init.body = JSON.stringify(call.body);
+      init.body = toJson(call.body);
     }
+    const url = this.endpoint(call.path, call.query);
     try {
-      return await this.#fetch(this.endpoint(call.path, call.query), init);
+      return await this.#fetch(url, init);
     } catch (error) {
       if (call.signal?.aborted) throw error;
       throw unanswered(error, call, this.url);
@@ -171,12 +175,32 @@ function mayRepeat(error: unknown, call: Call): boolean {
 /** A name as one segment of a path. */
 export function segment(name: string): string {
   if (["", ".", ".."].includes(name) || name.includes("/")) {
-    throw new TypeError(`${JSON.stringify(name)} is not a name: it must not hold '/', nor be '', '.' or '..'`);
+    throw new InvalidValueError(`${JSON.stringify(name)} is not a name: it must not hold '/', nor be '', '.' or '..'`);
   }
-  try {
-    return encodeURIComponent(name);
-  } catch {
-    throw new TypeError(`${JSON.stringify(name)} is not a name: it is not valid Unicode`);
+  if (!isUnicode(name)) throw new InvalidValueError(`${JSON.stringify(name)} is not a name: it is not valid Unicode`);
+  return encodeURIComponent(name);
+}
+
+/** The text, unless it holds half of a surrogate pair: URLs and bytes would hold another character in its place. */
+export function checkUnicode(text: string): string {
+  if (isUnicode(text)) return text;
+  throw new InvalidValueError(`${JSON.stringify(text)} cannot be sent: it is not valid Unicode`);
+}
+
+function toJson(body: unknown): string {
+  const text = JSON.stringify(body);
+  if (ESCAPED_HALF.test(text)) throw new InvalidValueError("text that is not valid Unicode cannot be sent");
+  return text;
+}
+
+function isUnicode(text: string): boolean {
+  return !/\p{Surrogate}/u.test(text);
+}
+
+/** What is refused is not shown: it may be a token. */
+function checkHeaders(headers: Record<string, string>): void {
+  for (const [name, value] of Object.entries(headers)) {
+    if (!/^[ -~]*$/.test(value)) throw new InvalidValueError(`${name} cannot be sent: it is not printable ASCII`);
   }
 }
 

@@ -3,7 +3,7 @@
 import { problemError } from "./client.js";
 import type { Frame, Sent } from "./documents/types.js";
 import { parseEntry } from "./entries.js";
-import { ConnectionClosedError, ConsumerReplacedError, type Problem } from "./errors.js";
+import { ConnectionClosedError, ConsumerReplacedError, InvalidValueError, type Problem } from "./errors.js";
 import { batches, type Settlement } from "./settlements.js";
 import type { Worker } from "./worker.js";
 
@@ -17,7 +17,7 @@ const UNSUBSCRIBE = "unsubscribe";
 /** Consume until the connection ends; whether it was one. Throws what cannot be helped by coming again. */
 export async function consumeOverSocket(worker: Worker): Promise<boolean> {
   const Socket = worker.options.webSocket ?? globalThis.WebSocket;
-  if (Socket === undefined) throw new TypeError("there is no WebSocket here: pass `webSocket`, or via: 'long-poll'");
+  if (Socket === undefined) throw new InvalidValueError("there is no WebSocket here: pass `webSocket`, or via: 'long-poll'");
   const url = worker.client.http.endpoint("/v1/ws");
   url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
   const token = await worker.client.http.token();
