@@ -98,6 +98,19 @@ WATCH = """() => {
 COUNT = """() => Object.fromEntries(
   ["SCRIPT", "LINK", "META", "FORM", "NOSCRIPT", "TITLE", "TEXTAREA", "A"].map(
     (tag) => [tag, document.querySelectorAll(tag).length]))"""
+LETTERS_LEFT_TO_RIGHT = """(element) => {
+  const last = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  let text = null;
+  while (last.nextNode()) if (last.currentNode.data.includes("gpj.exe")) text = last.currentNode;
+  const at = text.data.indexOf("gpj.exe");
+  const left = [0, 6].map((offset) => {
+    const range = document.createRange();
+    range.setStart(text, at + offset);
+    range.setEnd(text, at + offset + 1);
+    return range.getBoundingClientRect().left;
+  });
+  return left[0] < left[1];
+}"""
 UNKNOWN = """(known) => [...document.querySelectorAll("*")]
   .map((one) => one.tagName).filter((tag) => !known.includes(tag))"""
 
@@ -146,6 +159,37 @@ async def test_names_are_shown_as_text(page: Page, gateway: ConsoleGateway) -> N
     )
     await expect(page.get_by_role("heading", level=1, name=names[0], exact=True)).to_be_visible()
     await _check(page, before, links=0)
+
+
+async def test_hidden_characters_are_shown_and_turn_nothing_around(
+    page: Page, gateway: ConsoleGateway
+) -> None:
+    """A name that would look as if it ended in .jpg: the code of its character is shown, the order stays."""
+    name = "hidden \u202egpj.exe"
+    await gateway.http.put(f"/v1/streams/{_quoted(name)}/groups/{_quoted(name)}", json={"start": "0"})
+    assert (
+        await gateway.http.post(f"/v1/streams/{_quoted(name)}/entries", json={"fields": {name: name}})
+    ).is_success
+    await opened(page, gateway, "harmless")
+    link = page.get_by_role("region", name="List of streams").get_by_role("link", name="gpj.exe")
+    await expect(link).to_have_attribute("title", "hidden [U+202E]gpj.exe")
+    await link.click()
+    await expect(page).to_have_title("hidden [U+202E]gpj.exe – Weir console")
+    heading = page.get_by_role("heading", level=1)
+    cell = rows(page).locator("div").nth(2)
+    column = page.get_by_role("columnheader", name="gpj.exe")
+    for shown in (link, heading, cell, column):
+        await expect(shown.locator(".code")).to_have_attribute("data-code", "U+202E")
+        assert await shown.evaluate("element => element.textContent") == name, "what is copied is the name"
+        assert await shown.evaluate(LETTERS_LEFT_TO_RIGHT)
+    await cell.click()
+    for shown in await page.get_by_role("complementary", name="Entry").locator("pre, .name").all():
+        assert await shown.evaluate(LETTERS_LEFT_TO_RIGHT)
+    await page.get_by_role("tab", name="Groups").click()
+    group = page.get_by_role("main").get_by_role("link", name="gpj.exe")
+    await expect(group).to_have_attribute("title", "hidden [U+202E]gpj.exe")
+    assert await group.evaluate(LETTERS_LEFT_TO_RIGHT)
+    await gateway.http.delete(f"/v1/streams/{_quoted(name)}?pending=drop")
 
 
 async def test_reasons_of_dead_letters_are_shown_as_text(page: Page, gateway: ConsoleGateway) -> None:

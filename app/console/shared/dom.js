@@ -1,15 +1,21 @@
 /*
  * Elements from code: the one place where the page makes them.
  *
- * Knows: tags, attributes, text. Must never know: markup. Text from a stream becomes a text node or the value of a
+ * Knows: tags, attributes, text, which characters are hidden. Must never know: markup. Text from a stream becomes a text node or the value of a
  * harmless attribute; neither this module nor its callers ever parse a string as HTML.
  */
+
+import { formatCode, showHidden, splitHidden } from "./format.js";
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 /** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Attributes */
 
 // No attribute may carry code or style: `on…` takes functions only, and links stay on this page.
 const FORBIDDEN = new Set(["style", "srcdoc", "src", "innerHTML"]);
+// What browsers and screen readers show as plain text.
+const SHOWN = new Set(["title", "aria-label", "placeholder"]);
+// Elements for hidden characters in one text; a text with more is escaped.
+const CODES_MAX = 1_000;
 
 /**
  * Make an element: `h("td.number", { title: "…" }, "text", child)`.
@@ -29,7 +35,8 @@ export function h(kind, attributes = {}, ...children) {
     } else if (FORBIDDEN.has(name) || name.startsWith("on") || (name === "href" && !String(value).startsWith("#"))) {
       throw new Error(`the attribute ${name} is not allowed in this page`);
     } else {
-      element.setAttribute(name, value === true ? "" : String(value));
+      const text = value === true ? "" : String(value);
+      element.setAttribute(name, SHOWN.has(name) ? showHidden(text) : text);
     }
   }
   append(element, children);
@@ -43,8 +50,35 @@ export function h(kind, attributes = {}, ...children) {
 function append(parent, children) {
   for (const child of children) {
     if (child === null || child === undefined || child === false) continue;
-    parent.appendChild(child instanceof Node ? child : document.createTextNode(String(child)));
+    if (child instanceof Node) parent.appendChild(child);
+    else appendText(parent, String(child));
   }
+}
+
+/**
+ * Hidden characters are shown by their code, each in an element of its own, so that none changes the order of others.
+ * The text of the element stays as it is, also when it is copied.
+ * @param {Node} parent @param {string} text
+ */
+function appendText(parent, text) {
+  const parts = splitHidden(text);
+  if (parent instanceof HTMLOptionElement || parts.length > 2 * CODES_MAX) {
+    parent.appendChild(document.createTextNode(showHidden(text)));
+    return;
+  }
+  for (const [index, part] of parts.entries()) {
+    if (index % 2 === 0) parent.appendChild(document.createTextNode(part));
+    else parent.appendChild(makeCode(part));
+  }
+}
+
+/** @param {string} character */
+function makeCode(character) {
+  const element = document.createElement("span");
+  element.className = "code";
+  element.dataset.code = formatCode(character);
+  element.textContent = character;
+  return element;
 }
 
 /**
@@ -63,7 +97,9 @@ export function fill(parent, ...children) {
  * @param {string} text
  */
 export function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  if (element.textContent === text) return;
+  if (splitHidden(text).length === 1) element.textContent = text;
+  else fill(element, text);
 }
 
 /**

@@ -7,6 +7,10 @@
 const COUNT = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
+// Characters that are not seen or change the order of those around them: control and format characters, except tabs,
+// line ends, and the joiners of scripts and emoji.
+const HIDDEN = /((?![\t\n\r\u200c\u200d])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}])/u;
+
 const LABEL_CHARS_MAX = 90;
 const LABEL_END_CHARS = 30;
 
@@ -80,6 +84,15 @@ export function formatWhen(ms, nowMs) {
   if (at.slice(0, 10) === now.slice(0, 10)) return formatTime(ms);
   return at.slice(0, 4) === now.slice(0, 4) ? at.slice(5, -4) : at.slice(0, -7);
 }
+
+/** A text cut at its hidden characters: every second part is one of them. @param {string} text */
+export const splitHidden = (text) => (HIDDEN.test(text) ? text.split(HIDDEN) : [text]);
+
+/** @param {string} character U+202E */
+export const formatCode = (character) => `U+${(character.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}`;
+
+/** A text whose hidden characters are shown as their codes. @param {string} text */
+export const showHidden = (text) => splitHidden(text).map((part, index) => (index % 2 === 0 ? part : `[${formatCode(part)}]`)).join("");
 
 /** The name of a field as a label, which is never empty. @param {string} name */
 export const formatName = (name) => (name === "" ? '""' : name);

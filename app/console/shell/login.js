@@ -8,6 +8,7 @@
 import * as api from "../shared/api.js";
 import { ask } from "../shared/dialogs.js";
 import { button, setText } from "../shared/dom.js";
+import { showHidden } from "../shared/format.js";
 
 /** @typedef {import("../shared/api.js").Caller} Caller */
 
@@ -63,7 +64,7 @@ export class Login extends EventTarget {
     this.isEntered = true;
     this.button.hidden = api.getToken() === "";
     setText(this.button, "Log out");
-    this.button.title = describe(caller);
+    this.button.title = showHidden(describe(caller));
     this.dispatchEvent(new Event("enter"));
   }
 }

@@ -9,7 +9,7 @@ import { attempt } from "../shared/announce.js";
 import * as api from "../shared/api.js";
 import { ask } from "../shared/dialogs.js";
 import { button, fill, h, setText } from "../shared/dom.js";
-import { countEntries, formatBytes, formatCount } from "../shared/format.js";
+import { countEntries, formatBytes, formatCount, showHidden } from "../shared/format.js";
 import { describeRetention, parseRetention, retentionFields } from "../shared/retention.js";
 import { GroupView } from "../groups/group_view.js";
 import { Inspector } from "../live/inspector.js";
@@ -109,8 +109,8 @@ export class StreamPage extends EventTarget {
     this.measures.reset();
     this.generation = "";
     fill(this.title, h("bdi", {}, this.name));
-    this.title.title = this.name;
-    document.title = `${this.name} – Weir console`;
+    this.title.title = showHidden(this.name);
+    document.title = `${showHidden(this.name)} – Weir console`;
     setText(this.figures, "");
     await this.live.open(this.name);
   }

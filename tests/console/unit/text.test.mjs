@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { parseFilter } from "../../../app/console/live/filter.js";
 import { compareIds } from "../../../app/console/shared/entry.js";
-import { formatBytes, formatDuration, formatRate, formatShort, formatTime, formatWhen, pluralize } from "../../../app/console/shared/format.js";
+import { formatBytes, formatDuration, formatRate, formatShort, formatTime, formatWhen, pluralize, showHidden } from "../../../app/console/shared/format.js";
 import { formatAddress, parseAddress } from "../../../app/console/shared/address.js";
 import { parseJump } from "../../../app/console/live/jump.js";
 import { describePolicy, parsePolicy, policyFields } from "../../../app/console/groups/policy.js";
@@ -23,6 +23,14 @@ test("a filter matches both values of a repeated field", () => {
   const twice = { id: "5-1", fields: { a: "2" }, pairs: /** @type {[string, string][]} */ ([["a", "1"], ["a", "2"]]) };
   assert.ok(parseFilter("a=1")?.(twice));
   assert.ok(parseFilter("a=2")?.(twice));
+});
+
+test("hidden characters have codes, and what scripts and emoji are made of stays", () => {
+  const hidden = ["\0", "\b", "\u001b", "\u007f", "\u0085", "\u00ad", "\u061c", "\u200b", "\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202e", "\u2060", "\u2066", "\u2069", "\ufeff", "\u{e0041}"];
+  for (const one of hidden) assert.match(showHidden(`a${one}b${one}`), /^a(\[U\+[0-9A-F]{4,6}\])b\1$/);
+  assert.equal(showHidden("\u202egpj.exe"), "[U+202E]gpj.exe");
+  const seen = ["", "a b", "a\tb\r\nc", "שלום", "سلام", "نامه\u200cای", "👩\u200d💻", "e\u0301", "\u00a0", "U+202E"];
+  for (const one of seen) assert.equal(showHidden(one), one);
 });
 
 test("IDs compare as two numbers of any length", () => {
