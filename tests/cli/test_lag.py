@@ -100,10 +100,13 @@ def test_a_gateway_that_is_away_ends_one_report() -> None:
     assert "Traceback" not in done.err
 
 
-def test_an_empty_report_says_so(url: str) -> None:
+def test_an_empty_report_says_so(url: str, stream: str) -> None:
     """A misspelt stream is not taken for one without lag. Programs find no line."""
-    done = weir(url, "lag", "missing", "--over", "0")
+    httpx.put(f"{url}/v1/streams/{stream}", json={}).raise_for_status()
+    done = weir(url, "lag", stream, "--over", "0")
     assert (done.code, done.err) == (0, "weir: no group was found\n")
+    done = weir(url, "lag", "missing", "--over", "50ms")
+    assert (done.code, done.err) == (0, "weir: there is no stream missing\n")
     assert weir(url, "lag", "missing", "--over", "0", "--json").out == ""
 
 
@@ -150,6 +153,20 @@ def test_that_there_is_no_group_is_said_once(
     shown = capsys.readouterr()
     assert shown.err == "weir: no group was found\n" * 2
     assert len(shown.out.splitlines()) == 1
+
+
+def test_a_missing_stream_is_named_beside_the_groups_of_others(
+    url: str, orders: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, however many rounds miss it."""
+    with Client(url) as client:
+        selection = GroupSelection((orders, "missing"), groups=("audit",))
+        report = LagReport(client, selection, LagHistory(0), None, as_json=True)
+        for _ in range(3):
+            report.show(report.sample())
+    shown = capsys.readouterr()
+    assert shown.err == "weir: there is no stream missing\n"
+    assert len(shown.out.splitlines()) == 3
 
 
 def test_the_oldest_pending_entry_is_shown(url: str, orders: str) -> None:

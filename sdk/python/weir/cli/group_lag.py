@@ -6,7 +6,7 @@ Must never know: how the results are shown, what time it is.
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -87,25 +87,36 @@ class GroupLag:
     trend: str | None
 
 
-def sample_groups(client: Client, selection: GroupSelection, at_ms: int) -> list[GroupSample]:
-    """Each selected group as it is now; what does not exist is left out. Raises WeirError."""
+def sample_groups(
+    client: Client,
+    selection: GroupSelection,
+    at_ms: int,
+    on_missing: Callable[[str], None] = lambda _: None,
+) -> list[GroupSample]:
+    """Each selected group as it is now; what does not exist is left out. `on_missing` is called with each
+    named stream that does not exist. Raises WeirError.
+    """
     return [
         _sample(client, stream, group, at_ms)
-        for stream in _streams(client, selection)
+        for stream in _streams(client, selection, on_missing)
         if stream["groups"]
         for group in client.list_groups(stream["name"])
         if not selection.groups or group["name"] in selection.groups
     ]
 
 
-def _streams(client: Client, selection: GroupSelection) -> Iterator[_calls.StreamInfo]:
+def _streams(
+    client: Client, selection: GroupSelection, on_missing: Callable[[str], None]
+) -> Iterator[_calls.StreamInfo]:
     if not selection.streams:
         matches = re.compile(selection.pattern).fullmatch
         yield from (stream for stream in client.list_streams() if matches(stream["name"]))
         return
     for name in selection.streams:
         stream = client.get_stream(name)
-        if stream is not None:
+        if stream is None:
+            on_missing(name)
+        else:
             yield stream
 
 

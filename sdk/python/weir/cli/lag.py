@@ -114,16 +114,23 @@ class LagReport:
     as_json: bool
     # One that repeats says it once.
     _is_none_said: bool = field(default=False, init=False)
+    _missing: frozenset[str] = field(default=frozenset(), init=False)
 
     def sample(self) -> "list[GroupLag]":
-        """The lags as of now. Raises WeirError."""
+        """The lags as of now. Says which streams are missing. Raises WeirError."""
         from weir.cli.group_lag import sample_groups
 
-        return self.history.add(sample_groups(self.client, self.selection, time.time_ns() // 1_000_000))
+        missing: list[str] = []
+        samples = sample_groups(self.client, self.selection, time.time_ns() // 1_000_000, missing.append)
+        for name in missing:
+            if name not in self._missing:
+                output.say(f"there is no stream {name}")
+        self._missing = frozenset(missing)
+        return self.history.add(samples)
 
     def show(self, lags: "list[GroupLag]") -> None:
         """Print the lags, and draw all samples so far."""
-        if not lags and not self._is_none_said:
+        if not lags and not self._is_none_said and not self._missing:
             output.say("no group was found")
         self._is_none_said = not lags
         output.rows(
