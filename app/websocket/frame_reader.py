@@ -13,7 +13,7 @@ import re
 from typing import Final, NoReturn
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, inspect
 
 from app.errors import RefusalError, invalid, step
 from app.http import strict_json
@@ -28,6 +28,14 @@ _decode: Final = msgspec.json.Decoder(Sent).decode
 # Names and JSON pointers of the members of each frame.
 _NAMES: Final = {kind: [(field, f"/{field}") for field in kind.__struct_fields__] for kind in CLIENT_FRAMES}
 
+_KINDS: Final = {
+    str(info.tag): info
+    for info in inspect.multi_type_info(CLIENT_FRAMES)
+    if isinstance(info, inspect.StructType)
+}
+_MISSING: Final = "it is missing"
+# The end of msgspec's words: the path of the wrong member, and its place in a list.
+_PLACE: Final = re.compile(r" - at (?:key in )?`\$\.(?P<name>\w+)(?:\[(?P<at>[0-9]+)\])?[^`]*`$")
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]', re.DOTALL)
 # A `ref` has at most 128 characters, each of up to 12 bytes if escaped.
 _REF_VALUE: Final = re.compile(r'\s*:\s*("(?:[^"\\]|\\.){0,1536}"|-?[0-9]{1,16})(?=\s*[,}])')
@@ -108,9 +116,54 @@ def _refuse(text: bytes, error: Exception, depth_max: int) -> NoReturn:
         raise MalformedFrameError(refusal) from None
     if not isinstance(value, Object):
         raise MalformedFrameError(strict_json.malformed("a frame is a JSON object"))
-    what, _, place = str(error).partition(" - at `$")
-    pointer = place.rstrip("`").replace("[...]", "").replace("[", "/").replace("]", "").replace(".", "/")
-    raise RefusedFrameError(invalid(pointer, what.replace("`", "")), _ref_in(text)) from None
+    raise RefusedFrameError(_what_is_wrong(value, str(error)), _ref_in(text)) from None
+
+
+def _what_is_wrong(value: Object, error: str) -> RefusalError:
+    """The refusal of an object that is no frame; `error` says in msgspec's words which member is wrong."""
+    members = dict(value)
+    if "op" not in members:
+        return invalid("/op", _MISSING)
+    kind = _KINDS.get(str(members["op"]))
+    if kind is None:
+        return invalid("/op", f"it is one of {', '.join(_KINDS)}")
+    fields = {field.name: field for field in kind.fields}
+    for name in members.keys() - fields.keys() - {"op"}:
+        return invalid(f"/{step(name)}", f"unknown member; known here: {', '.join(fields)}")
+    for name, field in fields.items():
+        if field.required and name not in members:
+            return invalid(f"/{name}", _MISSING)
+    place = _PLACE.search(error)
+    if place is None or place["name"] not in fields:
+        return invalid("", "it is not a frame")
+    wrong = fields[place["name"]].type
+    if place["at"] is not None and isinstance(wrong, inspect.ListType):
+        return invalid(f"/{place['name']}/{place['at']}", _sentence(wrong.item_type))
+    return invalid(f"/{place['name']}", _sentence(wrong))
+
+
+def _sentence(kind: inspect.Type) -> str:
+    """What a value of this type is, as REST's refusals say it."""
+    return f"it is {_noun(kind)}"
+
+
+def _noun(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.Metadata():
+            return _noun(kind.type)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType():
+            return f"a whole number between {kind.ge} and {kind.le}"
+        case inspect.StrType() if kind.max_length is not None:
+            return f"a string of {kind.min_length or 0} to {kind.max_length} characters"
+        case inspect.ListType():
+            return "a list of at least one ID"
+        case inspect.DictType():
+            return "an object: the name of each stream with its cursor, a string"
+        case inspect.UnionType():
+            return ", or ".join(map(_noun, kind.types))
+    return "a string"
 
 
 def _ref_in(text: bytes) -> Ref:

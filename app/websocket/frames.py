@@ -39,8 +39,9 @@ Ref = (
     Annotated[str, Meta(max_length=128, description="chosen by the client; the answer repeats it")]
     | Annotated[int, Meta(ge=-_INTEGER_MAX, le=_INTEGER_MAX)]
 )
-Name = Annotated[str, Meta(min_length=1, max_length=512)]
-Id = Annotated[str, Meta(description="an entry's ID, `<ms>-<seq>`", max_length=64)]
+# What uses a name or an ID checks it, and has the refusals of REST.
+Name = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": names.NAME_BYTES_MAX})]
+Id = Annotated[str, Meta(description="an entry's ID, `<ms>-<seq>`", extra_json_schema={"maxLength": 64})]
 Count = Annotated[int, Meta(ge=1, le=CREDIT_MAX)]
 Credit = Annotated[int, Meta(ge=0, le=CREDIT_MAX, description="entries that may be sent")]
 ClaimIdle = Annotated[

@@ -1,9 +1,15 @@
 """Hostile JSON at every operation that takes it: a clear 4xx, never a 5xx, nothing stored."""
 
 import json
+from collections.abc import Iterator
 
 import httpx
 import pytest
+
+from app.errors import RefusalError
+from app.http.models import RequestModel
+from app.http.operations.binder import read_body
+from app.main import App
 
 ENTRIES = "/v1/streams/s/entries"
 READ = "/v1/streams/s/groups/g/consumers/c/read"
@@ -194,3 +200,28 @@ async def test_values_of_a_form_may_be_any_bytes(http: httpx.AsyncClient) -> Non
 async def nothing_stored(http: httpx.AsyncClient) -> None:
     """Neither an entry nor a stream, and the gateway serves on."""
     assert (await http.post("/v1/commands", json=["DBSIZE"])).json() == {"result": 0}
+
+
+def _models(kind: type[RequestModel]) -> Iterator[type[RequestModel]]:
+    for one in kind.__subclasses__():
+        yield from (one, *_models(one))
+
+
+def test_a_refusal_is_in_the_gateways_words(closed_app: App) -> None:
+    """Whichever member of a body is wrong: the sentences of Pydantic stay inside."""
+    numbers, texts, lists = [5, -5, 5.5], ["", "x" * 600, "a/b"], [[], [5], ["x"] * 3, ["a"] * 101]
+    values: list[object] = [*numbers, *texts, *lists, True, {}, {"a": 5}, {"": ""}]
+    details: set[str] = set()
+    for model in _models(RequestModel):
+        for body in ({name: value} for name in model.model_fields for value in values):
+            try:
+                read_body(
+                    json.dumps(body).encode(),
+                    model=model,
+                    default=None,
+                    settings=closed_app.gateway.settings,
+                )
+            except RefusalError as refusal:
+                details |= {place.detail for place in refusal.places}
+    assert "it is true or false" in details
+    assert [one for one in details if "should" in one or "valid" in one] == []

@@ -319,12 +319,21 @@ def _sentence(kind: str, context: Mapping[str, Any], message: str, known: str) -
         return f"unknown member; known here: {known}" if known else "unknown member"
     if kind == "value_error":
         return str(context["error"])
-    return _SENTENCES.get(kind, message)
+    return _SENTENCES[kind].format(**context) if kind in _SENTENCES else message
 
 
+_LONG_ENOUGH: Final = "its length is at least {min_length}"
+_SHORT_ENOUGH: Final = "its length is at most {max_length}"
 _SENTENCES: Final = {
     "missing": "it is missing",
+    "bool_type": "it is true or false",
     "string_type": "it is a string",
+    "string_unicode": "it is a string",
+    "string_pattern_mismatch": "it matches {pattern}",
+    "string_too_short": _LONG_ENOUGH,
+    "string_too_long": _SHORT_ENOUGH,
+    "too_short": _LONG_ENOUGH,
+    "too_long": _SHORT_ENOUGH,
     "list_type": "it is a list",
     "dict_type": "it is a JSON object",
     "model_type": "it is a JSON object",

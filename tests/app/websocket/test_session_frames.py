@@ -1,5 +1,6 @@
 """Frames that are refused, and those after which a conversation ends."""
 
+import re
 from typing import Final
 
 import pytest
@@ -11,7 +12,8 @@ FIELDS: Final = {"fields": {"a": "1"}}
 CONSUME: Final = {"sub": "x", "stream": "s", "group": "g", "consumer": "c"}
 REFUSED: Final[list[tuple[str, Json, str]]] = [
     ("nothing", {}, "/op"),
-    ("ping", {"more": 1}, ""),
+    ("ping", {"more": 1}, "/more"),
+    ("ping", {"`a` - at `$.ref`": 1}, "/`a` - at `$.ref`"),
     ("ping", {"ref": None}, "/ref"),
     ("ping", {"ref": "x" * 129}, "/ref"),
     ("publish", {"stream": "s"}, "/entries"),
@@ -30,6 +32,8 @@ REFUSED: Final[list[tuple[str, Json, str]]] = [
     ("publish", {"stream": "s", **FIELDS, "idempotency_key": "ł"}, "/idempotency_key"),
     ("publish", {"stream": "s", **FIELDS, "durability": "replicated:1"}, "/durability"),
     ("publish", {"stream": 1, **FIELDS}, "/stream"),
+    ("publish", FIELDS, "/stream"),
+    ("publish", {"stream": "s", **FIELDS, "approx": "yes"}, "/approx"),
     ("subscribe", {"sub": "", "streams": {"s": "0"}}, "/sub"),
     ("subscribe", {"sub": "x" * 65, "streams": {"s": "0"}}, "/sub"),
     ("subscribe", {"sub": "ł" * 33, "streams": {"s": "0"}}, "/sub"),
@@ -44,9 +48,11 @@ REFUSED: Final[list[tuple[str, Json, str]]] = [
     ("consume", {**CONSUME, "sub": "t"}, "/sub"),
     ("consume", {**CONSUME, "claim_min_idle_ms": 999}, "/claim_min_idle_ms"),
     ("consume", {**CONSUME, "noack": True}, "/credit"),
+    ("consume", {**CONSUME, "create": 0}, "/create"),
     ("ack", {"sub": "none", "ids": ["1-0"]}, "/sub"),
     ("ack", {"sub": "t", "ids": ["1-0"]}, "/sub"),
     ("ack", {"sub": "w", "ids": []}, "/ids"),
+    ("ack", {"sub": "w", "ids": ["1-0", 1]}, "/ids/1"),
     ("ack", {"sub": "w", "ids": ["1-0"] * 101}, "/ids"),
     ("ack", {"sub": "w", "ids": ["1-0"], "delete": "all"}, "/delete"),
     ("nack", {"sub": "w", "ids": ["1-0"], "mode": "loud"}, "/mode"),
@@ -54,7 +60,7 @@ REFUSED: Final[list[tuple[str, Json, str]]] = [
     ("credit", {"sub": "w", "n": 1_000_000}, "/n"),
     ("credit", {"sub": "t", "n": 1}, "/sub"),
     ("unsubscribe", {"sub": "none"}, "/sub"),
-    ("command", {"command": "PING", "more": 1}, ""),
+    ("command", {"command": "PING", "more": 1}, "/more"),
 ]  # fmt: skip
 
 
@@ -71,6 +77,7 @@ def test_a_wrong_frame_is_refused_and_the_conversation_goes_on(op: str, members:
     assert result.get("ref") == (5 if "ref" not in members else None)
     if pointer or "errors" in result["problem"]:
         assert result["problem"]["errors"][0]["pointer"] == pointer
+    assert not re.search("Expected|Object|Invalid|should", result["problem"]["detail"])
     assert world.closed is None
     assert world.say("ping") == [{"op": "pong"}]
 
@@ -79,17 +86,23 @@ def test_a_wrong_frame_is_refused_and_the_conversation_goes_on(op: str, members:
     ("frame", "code"),
     [
         ({"op": "publish", "stream": "a/b", **FIELDS}, "invalid_name"),
+        ({"op": "publish", "stream": "", **FIELDS}, "invalid_name"),
+        ({"op": "publish", "stream": "x" * 513, **FIELDS}, "invalid_name"),
+        ({"op": "publish", "stream": "s", **FIELDS, "if_last_id": "1" * 65}, "malformed_id"),
         ({"op": "publish", "stream": "s", **FIELDS, "id": "x"}, "malformed_id"),
         ({"op": "publish", "stream": "s", **FIELDS, "if_last_id": "x"}, "malformed_id"),
         ({"op": "publish", "stream": "s", "entries": [FIELDS] * 101}, "too_many_entries"),
         ({"op": "publish", "stream": "s", "fields": {"a": "x" * 1_000}}, "entry_too_large"),
         ({"op": "subscribe", "sub": "x", "streams": {"s": "x"}}, "malformed_id"),
         ({"op": "subscribe", "sub": "x", "streams": {"..": "0"}}, "invalid_name"),
+        ({"op": "subscribe", "sub": "x", "streams": {"": "0"}}, "invalid_name"),
+        ({"op": "subscribe", "sub": "x", "streams": {"s": "1" * 65}}, "malformed_id"),
         ({"op": "ack", "sub": "w", "ids": ["1-0", "x"]}, "malformed_id"),
         ({"op": "consume", **CONSUME, "stream": "none"}, "no_stream"),
         ({"op": "consume", **CONSUME, "group": "none"}, "no_group"),
         ({"op": "consume", **CONSUME, "create": "x"}, "malformed_id"),
-        ({"op": "consume", **CONSUME, "group": ""}, "invalid"),
+        ({"op": "consume", **CONSUME, "group": ""}, "invalid_name"),
+        ({"op": "consume", **CONSUME, "consumer": "x" * 513}, "invalid_name"),
     ],
 )
 def test_refusals_have_the_codes_of_rest(frame: Json, code: str) -> None:
