@@ -3,9 +3,11 @@
 Knows: what is in the streams, and what must be printed about it. Must never know: routes.
 """
 
+from urllib.parse import quote
+
 import pytest
 
-from tests.cli.command import cells, fill, multi, redis, weir, work
+from tests.cli.command import call, cells, fill, multi, redis, weir, work
 
 
 def test_streams_are_listed(url: str, stream: str) -> None:
@@ -76,3 +78,27 @@ def test_a_guarded_trim_stops_at_what_a_group_has_not_finished(url: str, stream:
     assert done.err.endswith("(trim_guarded)\n")
     assert redis(url, "XLEN", stream) == 5
     assert "3 of them pending" in weir(url, "trim", stream, "--maxlen", "1").out
+
+
+def test_no_command_prints_what_would_turn_a_line_around(url: str, stream: str) -> None:
+    """U+202E and the like are printed as escapes, wherever they stand."""
+    turned = f"{stream} \u202egpj.exe"
+    call(url, f"/v1/streams/{quote(turned, safe='')}/entries", {"fields": {"\u202e": "\u2066 \u200f"}})
+    redis(url, "XGROUP", "CREATE", turned, turned, "0")
+    redis(url, "XREADGROUP", "GROUP", turned, turned, "STREAMS", turned, ">")
+    for words in (
+        ["streams", "--prefix", turned],
+        ["info", turned],
+        ["groups", turned],
+        ["pending", turned, turned],
+        ["lag", turned, "--over", "0"],
+        ["lag", f"{turned} missing", "--over", "0"],
+        ["read", turned],
+        ["trim", turned, "--maxlen", "x"],
+        ["info", f"{turned}/"],
+    ):
+        for more in ([], ["--json"]):
+            done = weir(url, *words, *more)
+            printed = done.out + done.err
+            assert printed, words
+            assert printed.replace("\n", "").isprintable(), (words, more, printed)
