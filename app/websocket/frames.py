@@ -19,6 +19,7 @@ from app.http import media, query
 from app.http.entries import deliveries, entry_bodies
 from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.publishing import AddOptions
+from app.http.entries.values import FIELDS_SCHEMA
 from app.http.operations.binder import bind_query
 from app.limits import EntryLimits
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
@@ -70,17 +71,13 @@ Traceparent = Annotated[
 ]
 
 _ANY: Final = {"type": "string"}
-_FIELDS_SCHEMA: Final = {
-    "description": "an object of names and values, or a list of [name, value] pairs",
-    "type": ["object", "array"],
-}
 _ENTRIES_SCHEMA: Final = {
     "type": "array",
     "minItems": 1,
     "items": {
         "type": "object",
         "required": ["fields"],
-        "properties": {"id": _ANY, "fields": _FIELDS_SCHEMA, "encoding": {"const": "base64"}},
+        "properties": {"id": _ANY, "fields": FIELDS_SCHEMA, "encoding": {"const": "base64"}},
         "additionalProperties": False,
     },
 }
@@ -108,7 +105,7 @@ _COMMAND_SCHEMA: Final = {
 }
 Command = Annotated[Raw, Meta(extra_json_schema=_COMMAND_SCHEMA)]
 Entries = Annotated[Raw, Meta(extra_json_schema=_ENTRIES_SCHEMA)]
-Fields = Annotated[Raw, Meta(extra_json_schema=_FIELDS_SCHEMA)]
+Fields = Annotated[Raw, Meta(extra_json_schema=FIELDS_SCHEMA)]
 Pushed = Annotated[Raw, Meta(extra_json_schema=_PUSHED_SCHEMA)]
 
 

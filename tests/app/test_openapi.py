@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 
 import httpx
+import jsonschema_rs
 import msgspec
 import pytest
 
@@ -346,3 +347,27 @@ def test_sdks_read_entries_as_json_alone() -> None:
         "readColumns": ["application/vnd.weir.columns+json"],
     }
     assert "*/*" not in OPERATIONS["addEntries"].declaration["requestBody"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"a": "1", "b": 1, "c": 1.5, "d": True}, 201),
+        ([["a", "1"], ["a", 2], ["b", False]], 201),
+        ({}, 422),
+        ([], 422),
+        ({"a": None}, 422),
+        ({"a": {}}, 422),
+        ([["a"]], 422),
+        ([["a", "b", "c"]], 422),
+        ([[1, "b"]], 422),
+    ],
+)
+async def test_fields_are_described_as_they_are_taken(
+    http: httpx.AsyncClient, fields: object, status: int
+) -> None:
+    """Numbers and booleans too, so that a generated client can send them."""
+    validator = jsonschema_rs.validator_for(SCHEMAS["NewEntry"])
+    assert validator.is_valid({"fields": fields}) == (status == 201)
+    answer = await http.post("/v1/streams/s/entries", json={"fields": fields})
+    assert answer.status_code == status

@@ -7,7 +7,7 @@ import base64
 import binascii
 import re
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from app.errors import RefusalError, invalid, locate, step
 from app.http import strict_json
@@ -18,6 +18,23 @@ Value = str | bytes
 INT64_MIN: Final = -(1 << 63)
 UINT64_MAX: Final = (1 << 64) - 1
 _INTEGER_DIGITS_MAX: Final = 20
+_VALUE_SCHEMA: Final = {"type": ["string", "number", "boolean"]}
+FIELDS_SCHEMA: Final[dict[str, Any]] = {
+    "description": "an object of names and values, or a list of [name, value] pairs",
+    "anyOf": [
+        {"type": "object", "minProperties": 1, "additionalProperties": _VALUE_SCHEMA},
+        {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "array",
+                "prefixItems": [{"type": "string"}, _VALUE_SCHEMA],
+                "minItems": 2,
+                "maxItems": 2,
+            },
+        },
+    ],
+}
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
 
 

@@ -29,12 +29,22 @@ export interface components {
             readonly entries?: readonly {
                 readonly id?: string;
                 /** @description an object of names and values, or a list of [name, value] pairs */
-                readonly fields: Record<string, never> | readonly unknown[];
+                readonly fields: {
+                    readonly [key: string]: string | number | boolean;
+                } | readonly (readonly [
+                    string,
+                    string | number | boolean
+                ])[];
                 /** @constant */
                 readonly encoding?: "base64";
             }[];
             /** @description an object of names and values, or a list of [name, value] pairs */
-            readonly fields?: Record<string, never> | readonly unknown[];
+            readonly fields?: {
+                readonly [key: string]: string | number | boolean;
+            } | readonly (readonly [
+                string,
+                string | number | boolean
+            ])[];
             readonly id?: string;
             readonly encoding?: string;
             readonly nomkstream?: boolean;

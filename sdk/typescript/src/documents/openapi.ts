@@ -2085,12 +2085,16 @@ export interface components {
         /**
          * @description An entry to publish. Values are strings; numbers and booleans are stored as their JSON text.
          *
-         *     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
+         *     In a list of [name, value] pairs a name can stand twice.
          */
         readonly NewEntry: {
+            /** @description an object of names and values, or a list of [name, value] pairs */
             readonly fields: {
-                readonly [key: string]: string;
-            };
+                readonly [key: string]: string | number | boolean;
+            } | readonly (readonly [
+                string,
+                string | number | boolean
+            ])[];
             /**
              * Format: new-entry-id
              * @description `*` (the default), `<ms>-*` or `<ms>-<seq>`; `*` by default
