@@ -13,6 +13,7 @@ import { makeSeparator } from "./shared/separator.js";
 import { loadSetting, saveSetting } from "./shared/storage.js";
 import { Tail } from "./live/tail.js";
 import { Overview } from "./overview/overview.js";
+import { describeOutage } from "./overview/status.js";
 import { Header } from "./shell/header.js";
 import { Login } from "./shell/login.js";
 import { StreamList } from "./shell/stream_list.js";
@@ -89,6 +90,20 @@ async function poll() {
   isPolling = false;
 }
 
+// Beside the round of requests: these wait while the backend hangs.
+let isCheckingHealth = false;
+async function checkHealth() {
+  if (isCheckingHealth || document.hidden || !login.isEntered || connection.state.phase !== "open") return;
+  isCheckingHealth = true;
+  try {
+    connection.setOutage(describeOutage(await api.getHealth()));
+  } catch {
+    // The connection says whether the gateway can be reached.
+  } finally {
+    isCheckingHealth = false;
+  }
+}
+
 async function readClock() {
   for (let i = 0; i < CLOCK_READINGS; i += 1) {
     const sentMs = Date.now();
@@ -157,6 +172,7 @@ document.addEventListener("visibilitychange", () => {
 setListWidth(loadSetting("list") ?? "");
 begin();
 setInterval(poll, POLL_MS);
+setInterval(checkHealth, POLL_MS);
 setInterval(() => connection.tick(), CONNECTION_TICK_MS);
 setInterval(() => {
   page.tick();

@@ -238,10 +238,12 @@ export class LiveView {
   /** @returns {[string, string]} a class of the style sheet, and words */
   describeMode() {
     const { mode, isCaughtUp, pausedAtMs, connection } = this.tail;
-    if (mode === "loading") return ["loading", "Loading"];
+    const { phase, outage } = connection.state;
     if (mode === "paused") return ["paused", `Paused at ${formatTime(pausedAtMs)}`];
     if (mode === "history") return ["history", "History"];
-    if (connection.state.phase !== "open") return ["disconnected", "Not connected"];
+    if (phase === "open" && outage !== "") return ["disconnected", "Waiting for the gateway"];
+    if (mode === "loading") return ["loading", "Loading"];
+    if (phase !== "open") return ["disconnected", "Not connected"];
     return ["live", isCaughtUp ? "Live" : "Catching up"];
   }
 

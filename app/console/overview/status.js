@@ -11,6 +11,19 @@ const SAID = new Set(["log_failed", "memory_full"]);
 /** @type {Record<string, string>} */
 const FAILURES = { disk_full: "the disk is full, so publishing fails" };
 
+/** @type {Record<string, string>} */
+const OUTAGES = {
+  backend_unavailable: "the backend does not answer",
+  starting: "the gateway is reading its log",
+  restarting: "the gateway is restarting",
+  draining: "the gateway is stopping",
+};
+// The gateway serves, or reads at least: the overview says what is wrong.
+const SERVING = new Set(["ready", "storage_failed"]);
+
+/** Why a gateway cannot serve, by its health; "" where it can. @param {{status: string}} health */
+export const describeOutage = ({ status }) => (SERVING.has(status) ? "" : OUTAGES[status] ?? "the gateway cannot serve now");
+
 /**
  * Name and text of each figure that this gateway reports, and its problems in words ("" for none).
  * @param {any} status null where it is not available

@@ -27,6 +27,7 @@ export class ApiError extends Error {
     super(String(problem?.detail ?? problem?.title ?? `the gateway responded with ${status}`));
     this.status = status;
     this.code = String(problem?.code ?? "");
+    this.body = problem;
   }
 }
 
@@ -107,12 +108,23 @@ export async function getStatus() {
   }
 }
 
+/** Whether the gateway can serve, and what needs an operator. @returns {Promise<{status: string, failing?: string[]}>} */
+export async function getHealth() {
+  try {
+    return await call("GET", "/healthz/ready");
+  } catch (error) {
+    if (error instanceof ApiError && typeof error.body?.status === "string") return error.body;
+    throw error;
+  }
+}
+
 /** What needs an operator at a gateway that is ready. @returns {Promise<string[]>} */
 export async function getFailing() {
   try {
-    return (await call("GET", "/healthz/ready")).failing ?? [];
-  } catch (error) {
+    const { status, failing } = await getHealth();
     // Not ready: the status says why.
+    return status === "ready" ? (failing ?? []) : [];
+  } catch (error) {
     if (error instanceof ApiError) return [];
     throw error;
   }

@@ -10,7 +10,7 @@
 /** @typedef {import("./api.js").Entry} Entry */
 /** @typedef {import("./api.js").Gap} Gap */
 /** @typedef {{phase: "connecting" | "open" | "waiting" | "refused", sinceMs: number, attempt: number,
- *   retryAtMs: number, lostAtMs: number, reason: string}} State */
+ *   retryAtMs: number, lostAtMs: number, reason: string, outage: string}} State */
 /**
  * @typedef {object} Subscriber
  * @property {(entries: Entry[], chars: number) => void} onEntries `chars` is the length of the frame
@@ -101,7 +101,7 @@ export class Connection extends EventTarget {
     this.token = "";
     this.environment = environment;
     /** @type {State} */
-    this.state = { phase: "connecting", sinceMs: environment.now(), attempt: 0, retryAtMs: 0, lostAtMs: 0, reason: "" };
+    this.state = { phase: "connecting", sinceMs: environment.now(), attempt: 0, retryAtMs: 0, lostAtMs: 0, reason: "", outage: "" };
     /** @type {WebSocket | null} */
     this.socket = null;
     /** @type {Map<string, Subscription>} */
@@ -131,6 +131,11 @@ export class Connection extends EventTarget {
   /** Reconnect now instead of later. */
   retry() {
     if (this.state.phase === "waiting" || this.state.phase === "refused") this.open();
+  }
+
+  /** Note why the gateway cannot serve though it is connected, "" where it can. @param {string} outage */
+  setOutage(outage) {
+    if (outage !== this.state.outage) this.setState({ phase: this.state.phase, outage });
   }
 
   /** @param {string} stream @param {string} after @param {number} credit @param {Subscriber} subscriber */

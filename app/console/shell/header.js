@@ -51,7 +51,7 @@ export class Header extends EventTarget {
       button("Keys", () => this.showShortcuts(), { title: "?" }),
     );
     this.setTheme(loadSetting("theme") ?? "system");
-    this.announcedPhase = "";
+    this.announcedKind = "";
     connection.addEventListener("change", () => this.update());
     setInterval(() => this.update(), UPDATE_MS);
     this.update();
@@ -59,12 +59,14 @@ export class Header extends EventTarget {
 
   update() {
     const { state } = this.connection;
-    this.dot.className = `dot ${state.phase}`;
+    const isOut = state.phase === "open" && state.outage !== "";
+    this.dot.className = `dot ${isOut ? "waiting" : state.phase}`;
     setText(this.description, describe(state));
     this.retry.hidden = state.phase === "open" || state.phase === "connecting";
-    if (state.phase !== this.announcedPhase && state.phase !== "connecting") {
-      if (this.announcedPhase !== "") say(state.phase === "open" ? "Connected" : `Not connected: ${state.reason}`);
-      this.announcedPhase = state.phase;
+    const kind = isOut ? "out" : state.phase;
+    if (kind !== this.announcedKind && kind !== "connecting") {
+      if (this.announcedKind !== "") say(kind === "open" ? "Connected" : isOut ? describe(state) : `Not connected: ${state.reason}`);
+      this.announcedKind = kind;
     }
   }
 
@@ -98,6 +100,7 @@ export class Header extends EventTarget {
 /** @param {State} state */
 function describe(state) {
   const timeOfDay = (/** @type {number} */ ms) => formatTime(ms).slice(0, 8);
+  if (state.phase === "open" && state.outage !== "") return `Connected, but ${state.outage}`;
   if (state.phase === "open") return `Connected since ${timeOfDay(state.sinceMs)}`;
   if (state.phase === "refused") return `Refused: ${state.reason}`;
   if (state.lostAtMs === 0) return "Connecting";

@@ -150,6 +150,17 @@ test("a stopped subscription receives no more entries and is cancelled at the ga
   assert.equal(gateway.subscriptions.size, 0);
 });
 
+test("an outage of the gateway leaves the time of the connection as it is", () => {
+  const { gateway, connection } = subscribed();
+  const { sinceMs } = connection.state;
+  let changes = 0;
+  connection.addEventListener("change", () => (changes += 1));
+  gateway.nowMs += 1_000;
+  for (const outage of ["the backend does not answer", "the backend does not answer", ""]) connection.setOutage(outage);
+  assert.equal(changes, 2);
+  assert.deepEqual([connection.state.phase, connection.state.sinceMs, connection.state.outage], ["open", sinceMs, ""]);
+});
+
 test("gaps, ends and errors reach the subscriber", () => {
   const { gateway, subscription, seen } = subscribed();
   const gap = { requested: "5-0", first_available: "5-2", lost: 1 };

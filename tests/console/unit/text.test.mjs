@@ -8,7 +8,7 @@ import { formatAddress, parseAddress } from "../../../app/console/shared/address
 import { parseJump } from "../../../app/console/live/jump.js";
 import { describePolicy, parsePolicy, policyFields } from "../../../app/console/groups/policy.js";
 import { UNLIMITED, describeRetention, parseRetention, retentionFields } from "../../../app/console/shared/retention.js";
-import { describeStatus } from "../../../app/console/overview/status.js";
+import { describeOutage, describeStatus } from "../../../app/console/overview/status.js";
 
 const entry = { id: "1700000000000-7", fields: { city: "Graz", total: "101", note: "two words" } };
 
@@ -23,6 +23,12 @@ test("a filter matches both values of a repeated field", () => {
   const twice = { id: "5-1", fields: { a: "2" }, pairs: /** @type {[string, string][]} */ ([["a", "1"], ["a", "2"]]) };
   assert.ok(parseFilter("a=1")?.(twice));
   assert.ok(parseFilter("a=2")?.(twice));
+});
+
+test("a gateway that cannot serve says why; one whose log failed still reads", () => {
+  assert.deepEqual(["ready", "storage_failed"].map((status) => describeOutage({ status })), ["", ""]);
+  assert.equal(describeOutage({ status: "backend_unavailable" }), "the backend does not answer");
+  assert.equal(describeOutage({ status: "unavailable" }), "the gateway cannot serve now");
 });
 
 test("hidden characters have codes, and what scripts and emoji are made of stays", () => {
