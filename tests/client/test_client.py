@@ -353,6 +353,21 @@ def test_an_answer_that_is_no_gateways_is_named(text: str) -> None:
                 call()
 
 
+def test_an_answer_that_cannot_be_decoded_is_no_answer() -> None:
+    """A proxy may say gzip of what is not."""
+
+    def broken(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(400, headers={"content-encoding": "gzip"}, stream=httpx.ByteStream(b"{}"))
+
+    transport = httpx.MockTransport(broken)
+    with Client("http://gateway", retry_s=0, transport=transport) as client:
+        with pytest.raises(weir.NoAnswerError) as lost:
+            client.command("PING")
+        assert lost.value.outcome_unknown
+        with pytest.raises(weir.NoAnswerError):
+            next(client.tail("s"))
+
+
 def test_both_clients_offer_the_same() -> None:
     for ours, twin in ((Client, AsyncClient), (Group, AsyncGroup)):
         names = {name for name in vars(ours) if not name.startswith("_")}

@@ -289,7 +289,7 @@ class AsyncClient:
                 request = self.connection.request(self._http, call)
                 try:
                     response = await self._http.send(request)
-                except httpx.TransportError as error:
+                except httpx.RequestError as error:
                     raise unanswered(error, self.connection.url, repeatable=call.repeatable) from error
                 if response.is_success:
                     return response
@@ -317,11 +317,11 @@ class AsyncClient:
                 )
                 try:
                     response = await self._http.send(request, stream=True)
-                except httpx.TransportError as error:
+                    if response.is_success:
+                        return response
+                    await response.aread()
+                except httpx.RequestError as error:
                     raise unanswered(error, self.connection.url, repeatable=True) from error
-                if response.is_success:
-                    return response
-                await response.aread()
                 raise refusal(response)
         raise AssertionError("an attempt returns or raises")
 

@@ -282,7 +282,7 @@ class Client:
                 request = self.connection.request(self._http, call)
                 try:
                     response = self._http.send(request)
-                except httpx.TransportError as error:
+                except httpx.RequestError as error:
                     raise unanswered(error, self.connection.url, repeatable=call.repeatable) from error
                 if response.is_success:
                     return response
@@ -310,11 +310,11 @@ class Client:
                 )
                 try:
                     response = self._http.send(request, stream=True)
-                except httpx.TransportError as error:
+                    if response.is_success:
+                        return response
+                    response.read()
+                except httpx.RequestError as error:
                     raise unanswered(error, self.connection.url, repeatable=True) from error
-                if response.is_success:
-                    return response
-                response.read()
                 raise refusal(response)
         raise AssertionError("an attempt returns or raises")
 

@@ -165,7 +165,7 @@ def tls_context(verify: Verify) -> ssl.SSLContext | None:
     return ssl.create_default_context(cafile=str(verify))
 
 
-def unanswered(error: httpx.TransportError, url: httpx.URL, *, repeatable: bool) -> NoAnswerError:
+def unanswered(error: httpx.RequestError, url: httpx.URL, *, repeatable: bool) -> NoAnswerError:
     """What a failed exchange means: a request that was never sent has no unknown outcome."""
     never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
     # "[Errno 111] Connection refused" → "connection refused"
