@@ -6,7 +6,7 @@ Knows: when the engine may be used, how a blocked read ends early. Must never kn
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from app import logs
 from app.auth import AccessPolicy, OpenPolicy, Principal, TokenPolicy
@@ -35,9 +35,11 @@ from app.metrics.tracing import Tracer
 from app.settings import Settings
 from app.tenants import Tenant, Tenants
 from engine import Clock, EngineError, EngineProtocol, LogFigures, errors
-from engine.cluster import BackendFigures
 from engine.commands import XReadGroup
 from engine.replies import GroupRead, Reply
+
+if TYPE_CHECKING:
+    from engine.cluster import BackendFigures
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

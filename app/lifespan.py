@@ -12,11 +12,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from app import logs
 from app.auth.revocation_file import RevocationFile, RevocationFileError
-from app.backend import make_topology, read_access
 from app.gateway import Gateway, Receive, RecoveryProgress
 from app.http.responses import Send
 from app.live.other_gateways import OtherGateways
@@ -33,7 +32,9 @@ from engine import (
     StorageLockedError,
     StorageRefusedError,
 )
-from engine.cluster import ClusterEngine
+
+if TYPE_CHECKING:
+    from engine.cluster import ClusterEngine
 
 FINE: Final = 0
 FAILED: Final = 1
@@ -248,6 +249,9 @@ class EngineLife:
 
     async def _open_backend(self) -> None:
         """Wait until the server answers, or the gateway is to stop."""
+        from app.backend import make_topology, read_access  # noqa: PLC0415 - a start over Weir's own log
+        from engine.cluster import ClusterEngine  # noqa: PLC0415 - needs neither
+
         try:
             access = await asyncio.to_thread(read_access, self._settings)
         except SettingsError as error:
@@ -269,7 +273,7 @@ class EngineLife:
                     remedy="connect replicas, or ask for less: backend_durability=memory promises one copy",
                 )
 
-    async def _is_met(self, backend: ClusterEngine) -> bool:
+    async def _is_met(self, backend: "ClusterEngine") -> bool:
         """Wait until the backend answers; False where the gateway is to stop before. Raises
         ServerStoppedError where waiting is of no use.
         """
@@ -299,7 +303,7 @@ class EngineLife:
             remedy="set notify-keyspace-events to Ktgx in the server, or let the gateway's user run CONFIG",
         )
 
-    async def _meet(self, backend: ClusterEngine) -> None:
+    async def _meet(self, backend: "ClusterEngine") -> None:
         """Wait until the backend answers, and know of the other gateways over it."""
         await backend.start()
         others = OtherGateways(backend.gateways, self._gateway.tickets)

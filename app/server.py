@@ -20,7 +20,6 @@ import uvloop
 from app import logs
 from app.api.socket import FRAME_OVERHEAD_BYTES
 from app.auth import TokenPolicy
-from app.backend import durability_of
 from app.fronts.control import READY, Control
 from app.fronts.front_life import FrontLife
 from app.fronts.ports import FrontPorts
@@ -125,6 +124,8 @@ def say_data(settings: Settings, say: Say) -> None:
     if settings.is_embedded:
         say(f"data     {settings.data} (fsync {settings.fsync})")
     else:
+        from app.backend import durability_of  # noqa: PLC0415 - imports what no other start needs
+
         # No password is in it: `Settings` refuses a URL with one.
         say(f"backend  {settings.backend} (durability {durability_of(settings).name})")
     if not settings.is_loopback and not settings.has_tokens:

@@ -24,7 +24,6 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engine.cluster import parse_durability
 from engine.commands import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 
 PREFIX: Final = "WEIR_"
@@ -136,7 +135,11 @@ def _backend(url: str) -> str:
 
 def _durability(text: str) -> str:
     """Refuse what is no promise."""
-    return text and parse_durability(text).name
+    if not text:
+        return text
+    from engine.cluster import parse_durability  # noqa: PLC0415 - nothing else needs it over Weir's own log
+
+    return parse_durability(text).name
 
 
 Algorithms = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_algorithms)]

@@ -9,7 +9,7 @@ import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from app.auth import Action
 from app.gateway import Gateway
@@ -21,9 +21,11 @@ from app.metrics.families import Figures
 from app.metrics.report import Report
 from app.version import VERSION
 from engine import EngineError, EngineProtocol
-from engine.cluster import BackendFigures
 from engine.commands import ListStreams, MeasureStreams
 from engine.replies import GroupMeasure, Listing, Measured, StreamMeasure
+
+if TYPE_CHECKING:
+    from engine.cluster import BackendFigures
 
 router: Final = Router("gateway")
 
@@ -117,7 +119,7 @@ def _add_engine(figures: Figures, engine: EngineProtocol) -> None:
         figures.add("weir_memory_limit_bytes", memory.bytes_max)
 
 
-def _add_backend(figures: Figures, backend: BackendFigures) -> None:
+def _add_backend(figures: Figures, backend: "BackendFigures") -> None:
     for lane, outcomes in backend.requests.items():
         for outcome, count in outcomes.items():
             figures.add("weir_backend_requests_total", count, lane, outcome)

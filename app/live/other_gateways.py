@@ -4,20 +4,22 @@ Knows: how a ticket is kept for the others. Must never know: the backend's comma
 """
 
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from app.auth.principal import Principal, pack_principal, unpack_principal
 from app.auth.tickets import LIFETIME_S, Tickets
 from app.live.shared_leases import SharedLeases
-from engine.cluster import Gateways
+
+if TYPE_CHECKING:
+    from engine.cluster import Gateways
 
 
 class OtherGateways:
     """What a gateway with these `tickets` shares over `gateways`, from `join` on."""
 
-    def __init__(self, gateways: Gateways, tickets: Tickets) -> None:
+    def __init__(self, gateways: "Gateways", tickets: Tickets) -> None:
         self._gateways = gateways
         self._tickets = tickets
         self.leases: Final = SharedLeases(gateways.say)

@@ -429,3 +429,13 @@ def test_descriptors_are_told_of_again_after_a_minute() -> None:
     for number, now_s in ((limit - 2, 1.0), (limit - 1, 2.0), (limit - 1, 61.9), (limit - 1, 62.0)):
         watch.taken(number, now_s)
     assert said.getvalue().count("all file descriptors are in use") == 2
+
+
+def test_a_start_over_the_own_log_imports_no_backend() -> None:
+    """It would take a hundredth of the time until the gateway serves, and never be used."""
+    program = (
+        "import sys, app.main, app.server, app.lifespan; from app.settings import load; load({});"
+        "print([name for name in sys.modules if name.startswith('engine.cluster')])"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
