@@ -32,7 +32,8 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> subprocess.Complet
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        # Spark alone takes a minute where it has half a core.
+        timeout=300,
     )
 
 
