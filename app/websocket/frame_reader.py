@@ -10,6 +10,7 @@ and the connection stays open.
 
 import json
 import re
+from collections.abc import Collection, Mapping
 from typing import Final, NoReturn
 
 import msgspec
@@ -17,7 +18,7 @@ from msgspec import UNSET, Raw, inspect
 
 from app.errors import RefusalError, invalid, step
 from app.http import strict_json
-from app.http.strict_json import Object
+from app.http.strict_json import Json, Object
 from app.websocket.effects import Ref
 from app.websocket.frames import CLIENT_FRAMES, Sent
 from app.websocket.frames import Ref as KnownRef
@@ -25,6 +26,8 @@ from app.websocket.frames import Ref as KnownRef
 # msgspec reads a frame in 0.43 us, orjson and pydantic take 4 times as long (CPU time, `python -m
 # bench.decoding`): docs/decisions/msgspec-for-entries-and-frames.md.
 _decode: Final = msgspec.json.Decoder(Sent).decode
+_decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+_UNREADABLE: Final = msgspec.MsgspecError, UnicodeDecodeError, RecursionError
 # Names and JSON pointers of the members of each frame.
 _NAMES: Final = {kind: [(field, f"/{field}") for field in kind.__struct_fields__] for kind in CLIENT_FRAMES}
 
@@ -65,10 +68,20 @@ def read(text: bytes, depth_max: int) -> Sent:
     """
     try:
         frame: Sent = _decode(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        _refuse(text, error, depth_max)
+    except _UNREADABLE:
+        frame = _read_without_nulls(text, depth_max)
     if text.count(b'"') != 2 * _strings(frame):
         _check_members(text, frame, depth_max)
+    return frame
+
+
+def _read_without_nulls(text: bytes, depth_max: int) -> Sent:
+    """Parse a frame without its null members: docs/decisions/null-is-not-given.md. Raises as `read`."""
+    try:
+        given = {name: value for name, value in _decode_members(text).items() if bytes(value) != b"null"}
+        frame: Sent = _decode(msgspec.json.encode(given))
+    except _UNREADABLE as error:
+        _refuse(text, error, depth_max)
     return frame
 
 
@@ -93,7 +106,7 @@ def _strings(frame: Sent) -> int:
 
 
 def _check_members(text: bytes, frame: Sent, depth_max: int) -> None:
-    """Refuse repeated members and invalid values."""
+    """Refuse repeated members, unknown ones that are null, and invalid values."""
     try:
         value = strict_json.parse(text, depth_max=depth_max)
     except RefusalError as refusal:
@@ -104,6 +117,9 @@ def _check_members(text: bytes, frame: Sent, depth_max: int) -> None:
         twice = strict_json.repeated_name(members) if isinstance(members, Object) else None
         if twice is not None:
             raise RefusedFrameError(invalid(f"{where}/{step(twice)}", "the member occurs twice"), frame.ref)
+    unknown = _unknown(dict(value), type(frame).__struct_fields__)
+    if unknown is not None:
+        raise RefusedFrameError(unknown, frame.ref)
 
 
 def _refuse(text: bytes, error: Exception, depth_max: int) -> NoReturn:
@@ -121,15 +137,15 @@ def _refuse(text: bytes, error: Exception, depth_max: int) -> NoReturn:
 
 def _what_is_wrong(value: Object, error: str) -> RefusalError:
     """The refusal of an object that is no frame; `error` says in msgspec's words which member is wrong."""
-    members = dict(value)
+    members = {name: member for name, member in value if member is not None}
     if "op" not in members:
         return invalid("/op", _MISSING)
     kind = _KINDS.get(str(members["op"]))
     if kind is None:
         return invalid("/op", f"it is one of {', '.join(_KINDS)}")
     fields = {field.name: field for field in kind.fields}
-    for name in members.keys() - fields.keys() - {"op"}:
-        return invalid(f"/{step(name)}", f"unknown member; known here: {', '.join(fields)}")
+    if unknown := _unknown(dict(value), fields):
+        return unknown
     for name, field in fields.items():
         if field.required and name not in members:
             return invalid(f"/{name}", _MISSING)
@@ -140,6 +156,12 @@ def _what_is_wrong(value: Object, error: str) -> RefusalError:
     if place["at"] is not None and isinstance(wrong, inspect.ListType):
         return invalid(f"/{place['name']}/{place['at']}", _sentence(wrong.item_type))
     return invalid(f"/{place['name']}", _sentence(wrong))
+
+
+def _unknown(members: Mapping[str, Json], known: Collection[str]) -> RefusalError | None:
+    for name in members.keys() - {*known, "op"}:
+        return invalid(f"/{step(name)}", f"unknown member; known here: {', '.join(known)}")
+    return None
 
 
 def _sentence(kind: inspect.Type) -> str:

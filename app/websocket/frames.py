@@ -373,20 +373,25 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def parse_publish(frame: PublishFrame, limits: EntryLimits) -> tuple[AddOptions, ParsedEntries, int | None]:
     """The options of a publish, its entries in their stored form, and the last ID that it expects."""
-    if (frame.entries is UNSET) == (frame.fields is UNSET):
-        raise invalid("/entries", "give either `entries` or `fields`, not both")
+    entries, fields = _text(frame.entries), _text(frame.fields)
     beside = [name for name in ("id", "encoding") if getattr(frame, name) is not UNSET]
-    if frame.entries is not UNSET:
+    if entries is not None and fields is None:
         if beside:
             raise invalid(f"/{beside[0]}", "give it in each of `entries`")
-        body = b'{"entries":%b}' % bytes(frame.entries)
-    else:
-        assert isinstance(frame.fields, Raw), "exactly one of the two is set"
+        body = b'{"entries":%b}' % entries
+    elif fields is not None and entries is None:
         more = b"".join(b',"%b":%b' % (name.encode(), _encode(getattr(frame, name))) for name in beside)
-        body = b'{"fields":%b%b}' % (bytes(frame.fields), more)
+        body = b'{"fields":%b%b}' % (fields, more)
+    else:
+        raise invalid("/entries", "give either `entries` or `fields`, not both")
     key = frame.idempotency_key
     found = entry_bodies.read(body, _JSON, limits, digest=key is not UNSET)
     return _options(frame), found, _expected(frame)
+
+
+def _text(given: Raw | UnsetType) -> bytes | None:
+    """Null is not given, as in other members."""
+    return None if given is UNSET or (text := bytes(given)) == b"null" else text
 
 
 _JSON: Final = media.MediaType(media.JSON, media.JSON)

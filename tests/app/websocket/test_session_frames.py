@@ -14,7 +14,13 @@ REFUSED: Final[list[tuple[str, Json, str]]] = [
     ("nothing", {}, "/op"),
     ("ping", {"more": 1}, "/more"),
     ("ping", {"`a` - at `$.ref`": 1}, "/`a` - at `$.ref`"),
-    ("ping", {"ref": None}, "/ref"),
+    ("ping", {"ref": None, "more": 1}, "/more"),
+    ("ping", {"more": None}, "/more"),
+    ("credit", {"sub": "w", "n": None}, "/n"),
+    ("credit", {"sub": None, "n": 1}, "/sub"),
+    ("publish", {"stream": None, **FIELDS, "maxlen": "x"}, "/stream"),
+    ("publish", {"stream": "s", **FIELDS, "minid": None, "maxlen": "x"}, "/maxlen"),
+    ("publish", {"stream": "s", "fields": None}, "/entries"),
     ("ping", {"ref": "x" * 129}, "/ref"),
     ("publish", {"stream": "s"}, "/entries"),
     ("publish", {"stream": "s", **FIELDS, "entries": [FIELDS]}, "/entries"),
@@ -160,6 +166,15 @@ def test_no_member_stands_twice(text: bytes) -> None:
     assert world.sent[-1]["problem"]["code"] == "invalid"
     assert "twice" in world.sent[-1]["problem"]["detail"]
     assert world.texts("t") == []
+
+
+def test_a_null_member_of_a_frame_is_not_given(world: SocketWorld) -> None:
+    """As in REST's bodies: docs/decisions/null-is-not-given.md."""
+    assert world.say("ping", ref=None) == [{"op": "pong"}]
+    (stored,) = world.say("publish", ref=1, stream="s", **FIELDS, entries=None, maxlen=None, minid=None)
+    assert (stored["op"], stored["ref"], len(stored["ids"])) == ("ok", 1, 1)
+    world.do(world.session.receive(b'{"op":"ping","ref" : null , "ref":2}'))
+    assert world.sent[-1]["problem"]["errors"] == [{"pointer": "/ref", "detail": "the member occurs twice"}]
 
 
 def test_a_frame_with_escapes_is_a_frame(world: SocketWorld) -> None:
