@@ -62,6 +62,19 @@ def test_a_gateway_that_is_not_ready_is_wrong(status: str) -> None:
     assert (found.state, found.detail) == ("wrong", f"http://127.0.0.1:1 is not ready: {status}")
 
 
+@pytest.mark.parametrize("text", ["<html>", "{}", "[]", "7", '{"status":"ready","version":1}'])
+def test_what_is_no_gateway_is_wrong(text: str) -> None:
+    """One finding, and no traceback."""
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, text=text)
+
+    with Client("http://127.0.0.1:1", transport=httpx.MockTransport(answer), retry_s=0) as client:
+        (found,) = examine(client)
+    assert (found.check, found.state) == ("gateway", "wrong")
+    assert "did not answer with the JSON of a gateway" in found.detail
+
+
 def test_a_ready_gateway_may_need_an_operator() -> None:
     """A full disk, for instance: reads go on."""
     found = _examined(failing=["disk_full", "backup_failed"])["gateway"]

@@ -36,8 +36,9 @@ class Entry:
     """One entry. `pairs` are all fields in order, `fields` the last value of each name.
 
     Of an entry that was deleted while it was pending only the ID is left: `deleted` is true, `fields` empty.
-    `delivery_count` and `idle_ms` are set where a group delivers or claims. `meta` is kept beside the fields:
-    `traceparent` if a gateway that traces stored it as a part of a trace.
+    `delivery_count` and `idle_ms` are set where a group delivers or claims; `idle_ms` is None for an entry
+    that was given back. `meta` is kept beside the fields: `traceparent` if a gateway that traces stored it as
+    a part of a trace.
     """
 
     id: str

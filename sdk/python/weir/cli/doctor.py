@@ -59,35 +59,45 @@ def examine(
     client: "Client", now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 ) -> Iterator[Diagnosis]:
     """What the checks find; the first one only, where the gateway does not answer."""
-    from weir._http import Call
+    from weir._http import Call, parse_response
     from weir.errors import WeirError
 
+    def look(status: dict[str, Any]) -> list[Diagnosis]:
+        return [
+            _gateway(client.url, status, failing),
+            _versions(status["version"]),
+            _clock(response.headers.get("date"), sent_ms, received_ms),
+            _memory(status["memory"]),
+            _log(status),
+        ]
+
+    call = Call("GET", "/v1/status", look)
     sent_ms = now_ms()
     try:
-        response = client.send(Call("GET", "/v1/status", dict))
+        response = client.send(call)
+        received_ms = now_ms()
         failing = _failing(client)
+        found = parse_response(response, call)
     except WeirError as error:
         yield Diagnosis("gateway", "wrong", str(error))
         return
-    received_ms, status = now_ms(), response.json()
-    yield _gateway(client.url, status, failing)
-    yield _versions(status["version"])
-    yield _clock(response.headers.get("date"), sent_ms, received_ms)
-    yield _memory(status["memory"])
-    yield _log(status)
+    yield from found
     yield _websocket(client)
 
 
 def _failing(client: "Client") -> list[str]:
     """What needs an operator though the gateway is ready, a full disk for instance."""
-    from weir._http import Call
+    from weir._http import Call, parse_response
     from weir.errors import UnavailableError
 
+    def listed(ready: dict[str, list[str]]) -> list[str]:
+        return ready.get("failing", [])
+
+    call = Call("GET", "/healthz/ready", listed)
     try:
-        found: list[str] = client.send(Call("GET", "/healthz/ready", dict)).json().get("failing", [])
+        return parse_response(client.send(call), call)
     except UnavailableError:
         return []
-    return found
 
 
 def _gateway(url: str, status: dict[str, Any], failing: list[str]) -> Diagnosis:
