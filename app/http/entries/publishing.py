@@ -9,12 +9,11 @@ from functools import partial
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from fastapi import Depends, Header
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from app.http.entries import entry_bodies
 from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.entry_pages import Base64
-from app.http.entries.values import FIELDS_SCHEMA
 from app.http.media import JSON, NDJSON
 from app.http.models import (
     Count,
@@ -55,10 +54,11 @@ _INT64_MAX: Final = (1 << 63) - 1
 class NewEntry(RequestModel):
     """An entry to publish. Values are strings; numbers and booleans are stored as their JSON text.
 
-    In a list of [name, value] pairs a name can stand twice.
+    `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
     """
 
-    fields: Annotated[object, WithJsonSchema(FIELDS_SCHEMA)]
+    # Strings alone: of several types, generators of clients make classes around each value.
+    fields: dict[str, str] = Field(min_length=1)
     id: Annotated[
         str,
         Field(

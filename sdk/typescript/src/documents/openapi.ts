@@ -2085,16 +2085,12 @@ export interface components {
         /**
          * @description An entry to publish. Values are strings; numbers and booleans are stored as their JSON text.
          *
-         *     In a list of [name, value] pairs a name can stand twice.
+         *     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
          */
         readonly NewEntry: {
-            /** @description an object of names and values, or a list of [name, value] pairs */
             readonly fields: {
-                readonly [key: string]: string | number | boolean;
-            } | readonly (readonly [
-                string,
-                string | number | boolean
-            ])[];
+                readonly [key: string]: string;
+            };
             /**
              * Format: new-entry-id
              * @description `*` (the default), `<ms>-*` or `<ms>-<seq>`; `*` by default
