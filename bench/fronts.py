@@ -87,7 +87,7 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 
 
 async def publish(port: int, count: int, connections: int) -> None:
-    """Publish single entries over so many connections, each with one request at a time."""
+    """Publish single entries over `connections` connections, one request at a time on each."""
 
     async def one(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
