@@ -58,7 +58,7 @@ _DIRECTORY_REMEDY: Final = (
 
 # While the log is read, its own log hears of it so often.
 _REPORT_S: Final = 5.0
-# Until a backend answers, it is looked at so often whether it ever can.
+# Until a backend answers, its state is read this often.
 _LOOK_S: Final = 0.2
 # A fault inside the engine that comes again so soon is not cured by reading the log.
 _FAULT_AGAIN_S: Final = 600.0
@@ -274,18 +274,19 @@ class EngineLife:
                 )
 
     async def _is_met(self, backend: "ClusterEngine") -> bool:
-        """Wait until the backend answers; False where the gateway is to stop before. Raises
-        ServerStoppedError where waiting is of no use.
+        """Wait until the backend answers, and log each reason why not once. False: the gateway stops.
+
+        Raises ServerStoppedError if it can never answer.
         """
         is_up = asyncio.ensure_future(self._meet(backend))
         stopping = asyncio.ensure_future(self.stopping.wait())
-        said = None
+        logged: set[str] = set()
         while not (is_up.done() or stopping.done() or backend.misfit):
             await asyncio.wait((is_up, stopping), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             reason = backend.outage
-            if reason not in (None, said) and not is_up.done():
+            if reason is not None and reason not in logged and not is_up.done():
                 logs.get().warning("the backend cannot be used yet: it is tried again", reason=reason)
-                said = reason
+                logged.add(reason)
         stopping.cancel()
         if is_up.done():
             is_up.result()

@@ -6,7 +6,6 @@ Must never know: what they are asked for.
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -22,8 +21,6 @@ NDJSON: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
 COLUMNS: Final = "application/vnd.weir.columns+json"
 
-# Clients send few different types.
-_REMEMBERED_MAX: Final = 256
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 _QUALITY: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
 # Without commas, which no tag of ours has.
@@ -40,7 +37,6 @@ class MediaType(msgspec.Struct, frozen=True):
     name: str
 
 
-@lru_cache(_REMEMBERED_MAX)
 def content_type(header: bytes, coding: bytes) -> MediaType:
     """The body's media type. Raises `unsupported_media_type` for multipart, other charsets, any
     Content-Encoding.

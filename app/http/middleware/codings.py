@@ -48,7 +48,8 @@ class Compressor(Protocol):
         ...
 
 
-@lru_cache(256)
+# A header may be as long as a head: few of them are remembered.
+@lru_cache(32)
 def accepted(header: bytes) -> Coding | None:
     """The coding that an Accept-Encoding likes best, None for none."""
     quality: dict[str, float] = {}
