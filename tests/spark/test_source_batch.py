@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_weir.clock import monotonic_s
 from pyspark_weir.errors import DataLoss, PipelineError
 from pyspark_weir.gateway import of_group, of_stream
-from pyspark_weir.source.batch import PushdownReader
+from pyspark_weir.options import source_options
+from pyspark_weir.source.batch import PushdownReader, reader_of
 from tests.server import Server
 from tests.spark.weir import Weir, read_all, rows_of, steps
 
@@ -165,6 +167,26 @@ class TestPushdown:
     def test_an_id_reads_one_entry(self, weir: Weir) -> None:
         weir.publish(range(1, 11))
         assert ids_of(read_all(self.reader(weir, [EqualTo(("id",), "4-0")]))) == ids(4)
+
+    def test_columns_of_ones_own_are_fields_also_where_they_are_named_like_the_entrys(
+        self, weir: Weir
+    ) -> None:
+        """`ms`, how long a visit took, says nothing of the ID; `_ms` does."""
+        fields = {"ms": "7000", "id": "9-0", "stream": "x", "ts": "1970-01-01"}
+        entries = [{"id": one, "fields": fields} for one in ids(1, 20)]
+        weir.gateway.post(f"{of_stream(weir.name())}/entries", {"entries": entries})
+        options = source_options(weir.options(pushdown="true"))
+        columns = StructType([StructField(name, StringType()) for name in (*fields, "_id")])
+        filters: list[Filter] = [
+            EqualTo(("stream",), "x"),
+            EqualTo(("id",), "9-0"),
+            GreaterThan(("ms",), 6_000),
+            LessThan(("_ms",), 10),
+        ]
+        reader = reader_of(options, columns)
+        assert isinstance(reader, PushdownReader)
+        assert list(reader.pushFilters(filters)) == filters
+        assert [row["_id"] for row in read_all(reader)] == ids(1)
 
 
 class TestRelations:

@@ -73,7 +73,7 @@ def test_no_entry_that_a_bound_on_ts_lets_through_is_left_out(
 
 
 def test_a_bound_shortens_the_range() -> None:
-    narrowed = Narrowed.by([GreaterThanOrEqual(("ms",), 1_000), LessThan(("_ms",), 2_000)])
+    narrowed = Narrowed.by([GreaterThanOrEqual(("ms",), 1_000), LessThan(("ms",), 2_000)])
     assert not reads(narrowed, ids.EntryId(999, ids.HALF_MAX))
     assert reads(narrowed, ids.EntryId(1_000, 0))
     assert not reads(narrowed, ids.EntryId(2_002, 0))
@@ -81,7 +81,7 @@ def test_a_bound_shortens_the_range() -> None:
 
 def test_streams_and_gateways_are_chosen() -> None:
     narrowed = Narrowed.by(
-        [In(("stream",), ("a", "b")), EqualTo(("_stream",), "b"), EqualTo(("shard",), "g1")]
+        [In(("stream",), ("a", "b")), EqualTo(("stream",), "b"), EqualTo(("shard",), "g1")]
     )
     assert narrowed.takes("g1", "b")
     assert not narrowed.takes("g1", "a")

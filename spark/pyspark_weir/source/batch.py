@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
+from types import MappingProxyType
 from typing import Final, Self
 
 import pyarrow as pa
@@ -34,6 +35,9 @@ from pyspark_weir.source.decode import Form
 from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.source.reading import batches
 
+# What a column of the entry's own name is, unless the user's schema names its fields.
+_ENTRYS: Final = MappingProxyType({name: name for name in RESERVED.values()})
+
 
 @dataclass(frozen=True)
 class Narrowed:
@@ -45,10 +49,11 @@ class Narrowed:
     end: str = str(ids.LAST)
 
     @classmethod
-    def by(cls, filters: Iterable[object]) -> Self:
+    def by(cls, filters: Iterable[object], meant: Mapping[str, str] = _ENTRYS) -> Self:
+        """`meant`: columns of the schema, and what of the entry each of them is; others are its fields."""
         narrowed = cls()
         for one in filters:
-            narrowed = narrowed.with_filter(one)
+            narrowed = narrowed.with_filter(one, meant)
         return narrowed
 
     def takes(self, gateway: str, stream: str) -> bool:
@@ -60,12 +65,12 @@ class Narrowed:
     def between(self, after: str, end: str) -> tuple[str, str]:
         return ids.later(after, self.after), ids.earlier(end, self.end)
 
-    def with_filter(self, one: object) -> Self:
+    def with_filter(self, one: object, meant: Mapping[str, str]) -> Self:
         """Narrowed by one filter more, as far as it is understood."""
         found = comparison_of(one)
         if found is None:
             return self
-        column, is_equal = RESERVED.get(found.column, found.column), found.compare is operator.eq
+        column, is_equal = meant.get(found.column), found.compare is operator.eq
         if column in ("stream", "shard") and is_equal:
             return self._of(column, frozenset(map(str, found.values)))
         if column == "id" and is_equal:
@@ -263,7 +268,7 @@ class PushdownReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's
         """Narrows what is read; every filter goes back, for Spark to look at each row."""
-        self._narrowed = Narrowed.by(filters)
+        self._narrowed = Narrowed.by(filters, RESERVED if self._form.format == "columns" else _ENTRYS)
         yield from filters
 
 
