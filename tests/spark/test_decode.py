@@ -244,6 +244,28 @@ class TestColumns:
         assert all(missing[name] is None and mistaken[name] is None for name in names)
         assert (large["small"], large["price"], large["whole"]) == (None, None, 7)
 
+    @pytest.mark.parametrize(
+        ("text", "whole", "price"),
+        [
+            ("+5", 5, "5.00"),
+            ("++5", None, None),
+            ("0x10", None, None),
+            ("1_0", None, None),
+            ("٣", None, None),
+            ("-0", 0, "0.00"),
+            ("19.845", None, "19.85"),
+            ("-19.845", None, "-19.85"),
+            ("9223372036854775807", ids.BIGINT_MAX, None),
+            ("9223372036854775808", None, None),
+        ],
+    )
+    def test_are_numbers_where_they_are_to_spark(
+        self, text: str, whole: int | None, price: str | None
+    ) -> None:
+        entry: Entry = (1, 0, [(b"whole", text.encode()), (b"price", text.encode())])
+        (row,) = rows(a_form(self.OWN), entry)
+        assert (row["whole"], row["price"]) == (whole, None if price is None else Decimal(price))
+
     def test_values_that_do_not_fit_are_counted(self) -> None:
         """By column; a missing field is no misfit, and neither is another field."""
         own = StructType([StructField("a", LongType()), StructField("b", DoubleType())])

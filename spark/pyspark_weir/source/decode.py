@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, Self
@@ -175,11 +175,19 @@ def cast_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         return _each(trimmed, kind, _moment)
     if pa.types.is_decimal(kind):
         return _each(trimmed, kind, lambda text: _decimal(text, kind))
+    if pa.types.is_integer(kind):
+        trimmed = _digits(trimmed)
     try:
         return pc.cast(trimmed, kind)
     except pa.ArrowInvalid:
         # Some text is none: then one by one.
         return _each(trimmed, kind, lambda text: pa.scalar(text).cast(kind).as_py())
+
+
+def _digits(texts: pa.Array) -> pa.Array:
+    """Null for what is no integer to Spark: Arrow would read `0x10`, but no plus."""
+    plain = pc.match_substring_regex(texts, "^[+-]?[0-9]+$")
+    return pc.utf8_ltrim(pc.if_else(plain, texts, pa.scalar(None, pa.string())), "+")
 
 
 def _booleans(texts: pa.Array) -> pa.Array:
@@ -207,9 +215,12 @@ def _moment(text: str) -> datetime:
 
 
 def _decimal(text: str, kind: pa.Decimal128Type) -> Decimal:
-    """Rounded to the column's scale. Raises where it has too many digits."""
-    found = Decimal(text).quantize(Decimal(1).scaleb(-kind.scale))
-    if not found.is_finite() or len(found.as_tuple().digits) > kind.precision:
+    """Rounded to the column's scale, as Spark does. Raises where it has too many digits."""
+    found = Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP)
+    # Python reads `1_0`, and the digits of other scripts.
+    if not text.isascii() or "_" in text or not found.is_finite():
+        raise ValueError(text)
+    if len(found.as_tuple().digits) > kind.precision:
         raise ValueError(text)
     return found
 
