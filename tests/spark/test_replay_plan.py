@@ -15,9 +15,11 @@ from pyspark_weir.jobs import replay_plan
 from pyspark_weir.jobs.replay import FromArchive
 from pyspark_weir.jobs.replay_plan import Done, EntrySelection, Replay, ReplayPlan, ReplayRange, Targets
 from pyspark_weir.table.files import write_files
+from pyspark_weir.table.ranges import BatchRanges, Range
 from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import Batch
 from tests.spark.archive_tables import GATEWAY, GENERATION, Maker
-from tests.spark.table.making import read_rows
+from tests.spark.table.making import key_of, read_rows, rows_of
 
 DAY_MS = 86_400_000
 REPLAY = Replay(job="j", source="somewhere", gateway="there", tasks=2, slice_rows=4)
@@ -66,6 +68,20 @@ def test_a_range_is_cut_by_id_within_files(maker: Maker) -> None:
     plan = plan_of(maker, wanted=EntrySelection(after="12-0", end="15-0"))
     assert read(maker, plan) == {"a": ["13-0", "14-0", "15-0"]}
     assert plan.rows == 3
+
+
+def test_files_may_share_ids(maker: Maker) -> None:
+    """A task that had the first and the third piece of a stream wrote both into one file."""
+    files = [
+        file
+        for some in ([1, 2, 5, 6], [3, 4])
+        for file in write_files(maker.root, rows_of(key_of("a"), [f"{one}-0" for one in some]))
+    ]
+    ranges = (Range(key_of("a"), ids.ZERO, ids.parse("6-0"), 6),)
+    maker.table.commit(Batch(BatchRanges("query", 0, ranges), tuple(files)))
+    plan = plan_of(maker)
+    assert read(maker, plan) == {"a": entry_ids(1, 6)}
+    assert [sum(span.rows for span in part) for part in plan.slices] == [4, 2]
 
 
 def test_streams_are_chosen_by_name_or_pattern(maker: Maker) -> None:

@@ -18,13 +18,14 @@ from typing import Final, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_weir import ids
 from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import OptionError, PipelineError
 from pyspark_weir.ids import EntryId
 from pyspark_weir.table.ranges import StreamKey
-from pyspark_weir.table.reading import keys_in
+from pyspark_weir.table.reading import keys_in, overlapping
 from pyspark_weir.table.schema import id_of_key
 from pyspark_weir.table.table import ArchiveTable, EntryFilter
 
@@ -200,12 +201,12 @@ def archive_spans(table: ArchiveTable, replay: Replay) -> list[ReplayRange]:
     for file in table.files(within):
         for key, own in keys_in(table.root, file, within).items():
             if key in stored:
-                stored[key] += [own[start : start + slice_rows] for start in range(0, len(own), slice_rows)]
+                stored[key].append(own)
     found: list[tuple[EntryId, ReplayRange]] = []
     latest: dict[tuple[str, str], EntryId] = {}
     for key, parts in stored.items():
-        for part in sorted(parts, key=lambda one: one[0].as_py()):
-            first, last = id_of_key(part[0].as_py()), id_of_key(part[-1].as_py())
+        for part in _apart(parts, slice_rows):
+            first, last = _edges(part)
             # It may have begun with smaller IDs; it still comes after.
             at = max(latest.get(key[:2], ids.ZERO), first)
             latest[key[:2]] = at
@@ -214,6 +215,20 @@ def archive_spans(table: ArchiveTable, replay: Replay) -> list[ReplayRange]:
             )
             found.append((at, span))
     return [span for _, span in sorted(found, key=lambda one: one[0])]
+
+
+def _apart(parts: Iterable[pa.Array], rows_max: int) -> Iterator[pa.Array]:
+    """The `id_key`s of a stream, which files may have interleaved, as ranges that share none."""
+    for together in overlapping(sorted(parts, key=_edges), _edges):
+        keys = pa.concat_arrays(together)
+        if len(together) > 1:
+            keys = keys.take(pc.array_sort_indices(keys))
+        for start in range(0, len(keys), rows_max):
+            yield keys[start : start + rows_max]
+
+
+def _edges(keys: pa.Array) -> tuple[EntryId, EntryId]:
+    return id_of_key(keys[0].as_py()), id_of_key(keys[-1].as_py())
 
 
 def load(state: StateFolder) -> ReplayPlan | None:
