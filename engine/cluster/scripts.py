@@ -358,6 +358,11 @@ def rename(stream: str, target: str, words: Sequence[Word]) -> ScriptCall:
     return ScriptCall(script("rename"), [*stream_keys(stream), *stream_keys(target)], words, bool)
 
 
+def change_lifetime(stream: str, words: Sequence[Word]) -> ScriptCall:
+    """PEXPIRE, PEXPIREAT or PERSIST, with its options. Reply: whether the lifetime was changed."""
+    return ScriptCall(script("lifetime"), stream_keys(stream)[:1], words, bool)
+
+
 def describe_edges(
     command: DescribeEdges, generation: str, cursor: int | None = None, count: int = 0
 ) -> ScriptCall:

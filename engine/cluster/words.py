@@ -348,8 +348,8 @@ def _delete(command: Delete, _: WriteOrigin) -> BackendRequest:
 def _exists(command: Exists, _: WriteOrigin) -> BackendRequest:
     return BackendRequest(
         stream=command.streams[0],
-        commands=[("EXISTS", name) for name in command.streams],
-        decode=sum,
+        commands=[("TYPE", name) for name in command.streams],
+        decode=lambda types: sum(one == b"stream" for one in types),
         lane=Lane.READ,
     )
 
@@ -363,17 +363,20 @@ def _type(command: Type, _: WriteOrigin) -> BackendRequest:
 def _expire(command: Expire, _: WriteOrigin) -> BackendRequest:
     conditions = [flag.name or "" for flag in ExpireCondition if flag in command.condition]
     named = "PEXPIRE" if command.relative else "PEXPIREAT"
-    return one(command, (named, command.stream, command.ms, *conditions), bool)
+    call = scripts.change_lifetime(command.stream, [named, command.ms, *conditions])
+    return by_script(command.stream, call)
 
 
 @sends(Persist)
 def _persist(command: Persist, _: WriteOrigin) -> BackendRequest:
-    return one(command, ("PERSIST", command.stream), bool)
+    return by_script(command.stream, scripts.change_lifetime(command.stream, ["PERSIST"]))
 
 
 @sends(TimeToLive)
 def _time_to_live(command: TimeToLive, _: WriteOrigin) -> BackendRequest:
-    return one(command, ("PEXPIRETIME" if command.absolute else "PTTL", command.stream))
+    time_to_live = ("PEXPIRETIME" if command.absolute else "PTTL", command.stream)
+    commands: list[Words] = [("TYPE", command.stream), time_to_live]
+    return many(command, commands, lambda results: results[1] if results[0] == b"stream" else -2)
 
 
 @sends(Rename)

@@ -1,11 +1,12 @@
 -- DEL of one stream, with all that Weir keeps beside it.
 -- KEYS: stream, meta, answers, order
 -- ARGV: what it has to be ('' for anything)
-local info = ARGV[1] ~= '' and find(KEYS[1])
+local is_there = is_stream(KEYS[1])
+local info = is_there and ARGV[1] ~= '' and find(KEYS[1])
 if info and described(KEYS[1], KEYS[2], info) ~= ARGV[1] then
   return refuse('stream_changed')
 end
-local count = redis.call('DEL', KEYS[1])
+local count = is_there and redis.call('DEL', KEYS[1]) or 0
 -- A write in any case: WAIT behind it then covers that of the one that did it before.
 redis.call('HSET', KEYS[2], 'g', '')
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])

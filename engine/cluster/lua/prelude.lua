@@ -109,6 +109,11 @@ local function named(row)
   return found
 end
 
+-- A key of another type is another program's: under its name there is no stream.
+local function is_stream(key)
+  return redis.call('TYPE', key).ok == 'stream'
+end
+
 -- XINFO STREAM, nil where there is none.
 local function find(stream)
   if redis.call('EXISTS', stream) == 0 then

@@ -1,6 +1,11 @@
 -- RENAME, RENAMENX or COPY of a stream, with all that Weir keeps beside it: a new generation under its new name.
 -- KEYS: stream, meta, answers, order; then those of the target
 -- ARGV: generation, the command, its options
+if not is_stream(KEYS[1]) then
+  return ARGV[2] == 'COPY' and 0 or redis.error_reply('ERR no such key')
+end
+-- Refused where the target is a key of another type.
+redis.call('XLEN', KEYS[5])
 local done = redis.pcall(ARGV[2], KEYS[1], KEYS[5], unpack(ARGV, 3))
 if type(done) == 'table' and done.err then
   return done

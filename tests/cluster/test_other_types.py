@@ -1,0 +1,90 @@
+"""Keys of other types are other programs': they are no streams, and nothing changes or removes them."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from engine import EngineError, entries
+from engine.cluster import ClusterEngine
+from engine.commands import Command, Copy, Delete, Exists, Expire, Persist, Rename, TimeToLive, Type, XAdd
+from engine.replies import Reply
+from tests.cluster.servers import Backend, BackendServer
+from tests.cluster.test_executor import engine, opened
+
+__all__ = ["engine"]
+
+BODY = entries.body([("a", "1")])
+# One slot, so that a cluster runs what concerns both.
+TEXT, STREAM = "{x}text", "{x}s"
+
+
+@pytest.fixture
+def text(backend: Backend) -> Backend:
+    """A string without a lifetime."""
+    backend.call("SET", TEXT, "1")
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [
+        (Delete(streams=[TEXT]), 0),
+        (Delete(streams=[TEXT, "elsewhere"]), 0),
+        (Exists(streams=[TEXT]), 0),
+        (Exists(streams=[TEXT, "elsewhere"]), 0),
+        (Type(stream=TEXT), "none"),
+        (Expire(stream=TEXT, ms=100_000, relative=True), False),
+        (Expire(stream=TEXT, ms=1, relative=False), False),
+        (TimeToLive(stream=TEXT), -2),
+        (TimeToLive(stream=TEXT, absolute=True), -2),
+        (Copy(stream=TEXT, target="{x}other", replace=True), False),
+    ],
+)
+async def test_they_are_as_missing(
+    text: Backend, engine: ClusterEngine, command: Command, reply: Reply
+) -> None:
+    assert await engine.execute(command) == reply
+    assert (text.call("GET", TEXT), text.call("PTTL", TEXT)) == (b"1", -1)
+
+
+async def test_their_lifetime_stays(text: Backend, engine: ClusterEngine) -> None:
+    text.call("PEXPIRE", TEXT, 100_000)
+    assert await engine.execute(Persist(stream=TEXT)) is False
+    assert 0 < text.call("PTTL", TEXT) <= 100_000
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (Rename(stream=TEXT, target="{x}other"), "no_stream"),
+        (Rename(stream=STREAM, target=TEXT), "invalid"),
+        (Rename(stream=STREAM, target=TEXT, replace=False), "invalid"),
+        (Copy(stream=STREAM, target=TEXT, replace=True), "invalid"),
+        (XAdd(stream=TEXT, bodies=[BODY]), "invalid"),
+    ],
+)
+async def test_no_stream_takes_their_place(
+    text: Backend, engine: ClusterEngine, command: Command, code: str
+) -> None:
+    await engine.execute(XAdd(stream=STREAM, bodies=[BODY]))
+    with pytest.raises(EngineError) as refusal:
+        await engine.execute(command)
+    assert refusal.value.code == code
+    assert (text.call("GET", TEXT), text.call("TYPE", STREAM)) == (b"1", b"stream")
+
+
+async def test_streams_beside_them_are_removed(text: Backend, engine: ClusterEngine) -> None:
+    await engine.execute(XAdd(stream=STREAM, bodies=[BODY]))
+    assert await engine.execute(Delete(streams=[TEXT, STREAM])) == 1
+    assert text.call("GET", TEXT) == b"1"
+    assert text.call("EXISTS", STREAM) == 0
+
+
+async def test_a_removal_is_one_turn_with_them(server: BackendServer) -> None:
+    """Over one server, and as a transaction."""
+    server.call("SET", TEXT, "1")
+    async with opened(server) as engine:
+        add: Sequence[Command] = [XAdd(stream=STREAM, bodies=[BODY]), Delete(streams=[TEXT, STREAM])]
+        _, removed = await engine.transaction(add)
+    assert removed == 1
+    assert server.call("GET", TEXT) == b"1"
