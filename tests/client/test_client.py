@@ -1,15 +1,18 @@
 """Publishing, reading and managing through the Python client, beside a real gateway."""
 
 import asyncio
+import enum
 import inspect
+import multiprocessing
 import threading
+from decimal import Decimal
 from pathlib import Path
 
 import httpx
 import pytest
 
 import weir
-from tests.cli.link import BUSY, LOSE, PASS, link
+from tests.cli.link import BAD_GATEWAY, BUSY, LOSE, PASS, link
 from tests.server import Server, free_port
 from weir import AsyncClient, AsyncGroup, Client, Group
 
@@ -57,6 +60,41 @@ def test_bytes_and_repeated_names_survive(url: str, stream: str) -> None:
     assert binary.raw["n"] == b"1"
     assert pairs.pairs == (("a", "1"), ("a", "2"))
     assert pairs.fields == {"a": "2"}
+
+
+class Priority(enum.IntEnum):
+    HIGH = 1
+
+
+def test_a_value_is_stored_the_same_beside_bytes(url: str, stream: str) -> None:
+    fields: dict[str, weir.Value] = {
+        "text": "ü",
+        "flag": True,
+        "whole": 7,
+        "real": 1e22,
+        "enum": Priority.HIGH,
+    }
+    with Client(url) as client:
+        client.publish(stream, fields)
+        client.publish(stream, {**fields, "bytes": b"\xff"})
+        alone, beside = client.read(stream).entries
+    assert beside.pairs == (*alone.pairs, ("bytes", "\udcff"))
+
+
+@pytest.mark.parametrize("value", [None, [1], {"n": 1}, Decimal(1), bytearray(b"1")])
+def test_what_is_no_value_is_refused_beside_bytes_too(stream: str, value: object) -> None:
+    """Python's own text of it would be stored otherwise."""
+    with Client(f"http://127.0.0.1:{free_port()}", retry_s=0) as client, pytest.raises(TypeError):
+        client.publish(stream, {"n": value, "bytes": b"\xff"})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_json_does_not_have_is_refused(stream: str, value: float) -> None:
+    with Client(f"http://127.0.0.1:{free_port()}", retry_s=0) as client:
+        with pytest.raises(weir.InvalidValueError, match="JSON"):
+            client.publish(stream, {"n": value})
+        with pytest.raises(weir.InvalidValueError, match="JSON"):
+            client.publish(stream, {"n": value, "bytes": b"\xff"})
 
 
 def test_what_was_read_can_be_published_again(url: str, stream: str) -> None:
@@ -138,6 +176,44 @@ def test_a_change_that_may_have_happened_is_not_repeated(server: Server, stream:
             client.command("XADD", stream, "*", "n", 1)
         assert lost.value.outcome_unknown
         assert client.command("XLEN", stream) == 1
+
+
+def test_what_a_proxy_says_for_a_gateway_that_is_away_is_no_answer(server: Server, stream: str) -> None:
+    """A change that is safe to repeat is repeated. Of any other the outcome is unknown."""
+    with link(server.port, BAD_GATEWAY, BAD_GATEWAY) as proxy, Client(proxy.url) as client:
+        client.publish(stream, {"n": 1})
+        proxy.plan.append(BAD_GATEWAY)
+        with pytest.raises(weir.NoAnswerError, match="502") as lost:
+            client.command("XADD", stream, "*", "n", 1)
+        assert lost.value.outcome_unknown
+
+
+def test_a_refused_command_says_what_redis_would(url: str) -> None:
+    with Client(url) as client, pytest.raises(weir.InvalidRequestError, match="ERR unknown command"):
+        client.command("NOPE")
+
+
+def _publish_and_read_back(client: Client, stream: str) -> None:
+    for number in range(50):
+        stored = client.publish(stream, {"n": number})
+        entry = client.get_entry(stream, stored.id)
+        assert entry is not None
+        assert entry.fields == {"n": str(number)}
+
+
+def test_a_forked_process_has_connections_of_its_own(url: str, stream: str) -> None:
+    """Parent and child would read each other's answers on a connection that both have."""
+    fork = multiprocessing.get_context("fork")
+    with Client(url, retry_s=0) as client:
+        client.publish(stream, {"n": 0})
+        names = [f"{stream}-{number}" for number in range(3)]
+        children = [fork.Process(target=_publish_and_read_back, args=(client, name)) for name in names]
+        for child in children:
+            child.start()
+        _publish_and_read_back(client, f"{stream}-parent")
+        for child in children:
+            child.join(30)
+    assert [child.exitcode for child in children] == [0, 0, 0]
 
 
 def test_a_gateway_that_is_not_there_is_no_unknown_outcome(stream: str) -> None:
@@ -229,7 +305,7 @@ def test_what_is_no_entry_key_or_tail_is_refused_before_it_is_sent(stream: str) 
             client.publish(stream, {})
         with pytest.raises(weir.InvalidValueError, match="at least one field"):
             client.publish(stream, [])
-        for key in ("ü", "a\nb", "\0"):
+        for key in ("", "ü", "a\nb", "\0"):
             with pytest.raises(weir.InvalidValueError, match="idempotency-key"):
                 client.publish(stream, {"n": 1}, key=key)
         with pytest.raises(weir.InvalidValueError, match="at least one stream"):
@@ -366,6 +442,12 @@ def test_an_answer_that_cannot_be_decoded_is_no_answer() -> None:
         assert lost.value.outcome_unknown
         with pytest.raises(weir.NoAnswerError):
             next(client.tail("s"))
+
+
+def test_all_names_can_be_imported_at_once() -> None:
+    everything: dict[str, object] = {}
+    exec("from weir import *", everything)
+    assert everything.keys() >= {"Client", "AsyncClient", "Worker", "WeirError"}
 
 
 def test_both_clients_offer_the_same() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - as every attribute
     # Modules have names in lower case; Python imports them itself.
-    if name.startswith("_") or name.islower():
+    if name != "__all__" and (name.startswith("_") or name.islower()):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from weir import _public  # noqa: PLC0415
 

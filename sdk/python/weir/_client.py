@@ -72,7 +72,8 @@ class Client:
     ) -> None:
         where = parse_url(url or os.environ.get("WEIR_URL") or DEFAULT_URL)
         self.connection = ConnectionOptions(where, token, timeout_s, retry_s, tls_context(verify))
-        self._http = httpx.Client(transport=transport, **self.connection.options)
+        self._transport = transport
+        self._open()
 
     def __enter__(self) -> Self:
         return self
@@ -91,6 +92,17 @@ class Client:
         """The gateway's base URL."""
         return str(self.connection.url)
 
+    def _open(self) -> None:
+        self._pool = httpx.Client(transport=self._transport, **self.connection.options)
+        self._process = os.getpid()
+
+    @property
+    def _http(self) -> httpx.Client:
+        # A forked process would read answers to its parent on the connections that it has inherited.
+        if self._process != os.getpid():
+            self._open()
+        return self._pool
+
     # --- publish ------------------------------------------------------------------------------------------
 
     def publish(
@@ -106,7 +118,7 @@ class Client:
         given: choose one yourself if the same entry may be published by another process as well.
         """
         body = encode_entry(fields, id)
-        return self.call(_calls.publish(stream, body, key or _calls.new_key(), options))
+        return self.call(_calls.publish(stream, body, _calls.new_key() if key is None else key, options))
 
     def publish_batch(
         self,
@@ -118,13 +130,13 @@ class Client:
     ) -> Published:
         """Add entries, all or none, with consecutive IDs."""
         body = {"entries": [encode_entry(one) for one in entries]}
-        return self.call(_calls.publish(stream, body, key or _calls.new_key(), options))
+        return self.call(_calls.publish(stream, body, _calls.new_key() if key is None else key, options))
 
     def publish_many(
         self, streams: Mapping[str, Iterable[Fields]], *, key: str | None = None
     ) -> dict[str, Published]:
         """Add entries to several streams, all or none."""
-        return self.call(_calls.publish_many(streams, key or _calls.new_key()))
+        return self.call(_calls.publish_many(streams, _calls.new_key() if key is None else key))
 
     # --- read ---------------------------------------------------------------------------------------------
 
@@ -286,7 +298,7 @@ class Client:
                     raise unanswered(error, self.connection.url, repeatable=call.repeatable) from error
                 if response.is_success:
                     return response
-                raise refusal(response)
+                raise refusal(response, repeatable=call.repeatable)
         raise AssertionError("an attempt returns or raises")
 
     @contextmanager
@@ -315,7 +327,7 @@ class Client:
                     response.read()
                 except httpx.RequestError as error:
                     raise unanswered(error, self.connection.url, repeatable=True) from error
-                raise refusal(response)
+                raise refusal(response, repeatable=True)
         raise AssertionError("an attempt returns or raises")
 
 

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from weir import _tracing
+from weir.entries import to_json
 from weir.errors import (
     ApiError,
     InvalidNameError,
@@ -110,7 +111,7 @@ class ConnectionOptions:
         if isinstance(call.body, bytes):
             content = call.body
         elif call.body is not None:
-            content = _to_json(call.body)
+            content = to_json(call.body)
             headers.setdefault("content-type", "application/json")
         timeout = httpx.Timeout(self.timeout_s + call.wait_ms / 1000, connect=CONNECT_S_MAX)
         url = self.endpoint(call.path, call.query)
@@ -186,7 +187,7 @@ def parse_response(response: httpx.Response, call: Call[T]) -> T:
         raise NotAGatewayError(f"{where} did not answer with the JSON of a gateway") from error
 
 
-def refusal(response: httpx.Response) -> ApiError:
+def refusal(response: httpx.Response, *, repeatable: bool) -> ApiError | NoAnswerError:
     """The error in an answer; proxies in between may answer with anything."""
     try:
         problem = json.loads(response.content)
@@ -195,6 +196,8 @@ def refusal(response: httpx.Response) -> ApiError:
     error = of_problem(
         problem if isinstance(problem, dict) else {}, response.status_code, response.reason_phrase
     )
+    if error.status in _BROKEN and not repeatable:
+        return NoAnswerError(str(error), outcome_unknown=True)
     after = response.headers.get("retry-after", "")
     error.retry_after_s = float(after) if after.isascii() and after.isdigit() else None
     return error
@@ -219,17 +222,10 @@ def _quote(value: object) -> str:
         raise InvalidValueError.of_text(error) from None
 
 
-def _to_json(body: object) -> bytes:
-    try:
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidValueError.of_text(error) from None
-
-
 def _check_header(name: str, value: str) -> str:
     """The value. What is refused is not shown: it may be a token."""
-    if not (value.isascii() and value.isprintable()):
-        raise InvalidValueError(f"{name} cannot be sent: it is not printable ASCII")
+    if not (value and value.isascii() and value.isprintable()):
+        raise InvalidValueError(f"{name} cannot be sent: it is empty, or not printable ASCII")
     return value
 
 

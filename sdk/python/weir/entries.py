@@ -7,6 +7,7 @@ file names, so that one type serves all; `Entry.raw` gives the bytes.
 """
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -141,7 +142,10 @@ def parse_gap(members: Mapping[str, Any]) -> Gap:
 
 
 def encode_entry(fields: Fields, entry_id: str | None = None) -> dict[str, Any]:
-    """An entry as a publisher sends it. Raises InvalidValueError for one without fields."""
+    """An entry as a publisher sends it.
+
+    Raises InvalidValueError for one without fields, TypeError for a value of another type beside bytes.
+    """
     pairs = list(fields.items() if isinstance(fields, Mapping) else fields)
     if not pairs:
         raise InvalidValueError("an entry has at least one field")
@@ -163,9 +167,21 @@ def _is_binary(value: Value) -> bool:
 def _to_bytes(value: Value) -> bytes:
     if isinstance(value, bytes):
         return value
-    if isinstance(value, bool):
-        return b"true" if value else b"false"
+    if isinstance(value, str):
+        try:
+            return value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise InvalidValueError.of_text(error) from None
+    if isinstance(value, int | float):
+        return to_json(value)
+    raise TypeError(f"a value is str, bytes, int, float or bool, not {type(value).__name__}")
+
+
+def to_json(value: object) -> bytes:
+    """JSON as it is sent. Raises InvalidValueError for what JSON cannot hold."""
     try:
-        return (value if isinstance(value, str) else repr(value)).encode("utf-8", "surrogateescape")
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except UnicodeEncodeError as error:
         raise InvalidValueError.of_text(error) from None
+    except ValueError as error:
+        raise InvalidValueError(f"a value cannot be sent as JSON: {error}") from None

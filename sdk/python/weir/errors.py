@@ -180,7 +180,8 @@ def of_problem(problem: Mapping[str, Any], status: int, reason: str = "") -> Api
 
     `reason` is HTTP's reason phrase.
     """
-    code, detail = problem.get("code"), problem.get("detail")
+    # Of a Redis command only Redis's own sentence is there.
+    code, detail = problem.get("code"), problem.get("detail", problem.get("error"))
     code = code if isinstance(code, str) else ""
     detail = detail if isinstance(detail, str) else f"the gateway answered {status} {reason}".rstrip()
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ApiError)
