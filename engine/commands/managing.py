@@ -117,6 +117,8 @@ def update_group(turn: Turn, command: weir_commands.UpdateGroup) -> bool:
     if command.start is not None:
         start = key.stream.last_id if isinstance(command.start, types.Cursor) else command.start
         turn.move_group(command.stream, command.group, start, _read(key, command.entries_read))
+        # XGROUP SETID wakes no reader. A consumer that stays connected would wait for the next entry.
+        turn.signal(command.stream)
     elif command.entries_read is not None:
         known = _read(key, command.entries_read)
         turn.move_group(command.stream, command.group, group.last_delivered_id, known)

@@ -153,3 +153,16 @@ async def test_a_group_that_goes_ends_its_readers(app: App, http: httpx.AsyncCli
     await client.request
     assert client.sent[0]["status"] == 404
     assert b'"no_group"' in client.sent[1]["body"]
+
+
+async def test_a_group_that_is_moved_back_serves_its_readers(app: App, http: httpx.AsyncClient) -> None:
+    """A waiting group read gets what PATCH makes new again; XGROUP SETID wakes no reader, as in Redis."""
+    await http.post("/v1/streams/s/entries", json={"id": "5-0", "fields": {"a": "b"}})
+    await http.post("/v1/streams/s/groups", json={"name": "g"})
+    client = WaitingClient(app, "POST", READ, body=b'{"wait":5000}')
+    await client.waits(app)
+    await http.post("/v1/commands", json=["XGROUP", "SETID", "s", "g", "4-0"])
+    assert app.gateway.engine.waiting == 1
+    await http.patch("/v1/streams/s/groups/g", json={"last_delivered_id": "0"})
+    await client.request
+    assert b'"5-0"' in client.sent[1]["body"]
