@@ -64,6 +64,9 @@ class _LinkHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.do_POST()
 
+    def do_PUT(self) -> None:
+        self.do_POST()
+
     def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, value in headers.items():

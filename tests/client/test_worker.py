@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 
 import weir
-from tests.cli.link import DROP, LOSE, link
+from tests.cli.link import BAD_GATEWAY, DROP, LOSE, PASS, link
 from tests.server import Server
 from weir import AsyncClient, Delivery, Worker
 from weir._links import give_back
@@ -250,6 +250,27 @@ async def test_a_second_worker_of_the_same_name_ends_the_first(url: str, stream:
         assert replaced.value.reason == "replaced"
 
 
+async def test_a_long_poll_outlasts_what_a_proxy_says_of_a_gateway_that_is_away(
+    server: Server, stream: str
+) -> None:
+    """A group read must not be repeated, and neither must what gives entries back."""
+    done: list[str] = []
+
+    async def handle(delivery: Delivery) -> None:
+        done.append(delivery.entry.fields["n"])
+        if len(done) == 1:
+            raise ValueError("not this time")
+
+    async with AsyncClient(server.url) as client:
+        await client.publish(stream, {"n": 0})
+        # The group is made, its history read; then the proxy has no gateway.
+        with link(server.port, PASS, PASS, BAD_GATEWAY, PASS, PASS, BAD_GATEWAY, BAD_GATEWAY) as proxy:
+            worker = Worker(proxy.url, stream, group="g", consumer="c", via="long-poll")
+            async with until_done(worker, handle):
+                await wait_until_settled(client, stream)
+    assert done == ["0", "0"]
+
+
 @vias
 async def test_what_is_refused_for_good_ends_the_worker(url: str, via: Via) -> None:
     async def handle(_: Delivery) -> None:
@@ -273,6 +294,54 @@ async def test_extending_resets_the_idle_time(url: str, stream: str) -> None:
                 delivery.nack()  # too late, and without effect
                 break
         assert await settled(client, stream)
+
+
+async def test_a_signal_ends_all_workers_of_a_process(url: str, stream: str) -> None:
+    """The first to end leaves the signal to the others."""
+    slow, fast = asyncio.Event(), asyncio.Event()
+
+    async def linger(_: Delivery) -> None:
+        slow.set()
+        await asyncio.sleep(0.3)
+
+    async def finish(_: Delivery) -> None:
+        fast.set()
+
+    async with AsyncClient(url) as client, asyncio.timeout(40), asyncio.TaskGroup() as group:
+        await client.publish(stream, {"n": 0})
+        for name, handle in (("slow", linger), ("fast", finish)):
+            group.create_task(Worker(url, stream, group=name, consumer="c").run(handle))
+        await asyncio.gather(slow.wait(), fast.wait())
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "as it was before"
+
+
+@vias
+async def test_a_worker_with_much_credit_gives_all_of_it_back(url: str, stream: str, via: Via) -> None:
+    """A gateway takes at most 500 IDs in a request that gives entries back."""
+    async with AsyncClient(url) as client:
+        await client.publish_batch(stream, [{"n": number} for number in range(1_002)])
+        async with asyncio.timeout(40):
+            async with Worker(url, stream, group="g", consumer="c", via=via, credit=1_002) as worker:
+                async for delivery in worker:
+                    if delivery.entry.fields["n"] == "1":
+                        break
+        pending = [one async for one in client.group(stream, "g").pending()]
+        assert len([one for one in pending if one["consumer"] is not None]) == 2, "those that were begun"
+
+
+async def test_a_worker_whose_end_is_cancelled_leaves_nothing_behind(url: str, stream: str) -> None:
+    async with AsyncClient(url) as client:
+        await client.publish(stream, {"n": 0})
+        before = asyncio.all_tasks()
+        worker = await Worker(url, stream, group="g", consumer="c").__aenter__()
+        async for _ in worker:  # what it holds unsettled delays its end
+            closing = asyncio.create_task(worker.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            break
+        assert asyncio.all_tasks() == before
 
 
 async def test_sigterm_ends_a_worker_after_the_work_in_hand(url: str, stream: str) -> None:

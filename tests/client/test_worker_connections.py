@@ -6,14 +6,20 @@ Knows: frames of `weir.v1`. Must never know: how a worker keeps its connection.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 import weir
+from tests.certificates import Authority
+from tests.server import free_port
 from weir import Worker
 
 HELLO: Final = {"op": "hello", "heartbeat_ms": 100}
@@ -53,7 +59,12 @@ class ScriptedGateway:
 
 async def first_of(gateway: ScriptedGateway) -> str:
     """The first entry that a worker gets. It stays unsettled: there is no gateway to settle it with."""
-    worker = Worker(gateway.url, "s", group="g", consumer="c", grace_s=0)
+    return await first_of_url(gateway.url)
+
+
+async def first_of_url(url: str) -> str:
+    """The same, of what listens there."""
+    worker = Worker(url, "s", group="g", consumer="c", grace_s=0)
     async with asyncio.timeout(SOON_S), worker:
         async for delivery in worker:
             return delivery.entry.id
@@ -83,3 +94,53 @@ async def test_close_codes_from_4500_on_are_final() -> None:
         with pytest.raises(weir.ConnectionClosedError, match="because") as closed:
             await first_of(gateway)
     assert (closed.value.code, gateway.connections) == (4500, 2)
+
+
+@pytest.mark.parametrize(
+    "frame", ["hello", "[1]", '{"op":"hello"}', '{"op":"entries","entries":[{}]}', '{"op":"error"}', b"\xff"]
+)
+async def test_a_frame_that_is_no_gateways_ends_the_worker(frame: str | bytes) -> None:
+    async def send(socket: ServerConnection) -> None:
+        await socket.send(frame)
+        await socket.wait_closed()
+
+    async with serve(send, "127.0.0.1", 0, subprotocols=[Subprotocol("weir.v1")]) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(weir.NotAGatewayError):
+            await first_of_url(url)
+
+
+async def test_a_page_in_place_of_a_gateway_ends_the_worker() -> None:
+    def page(connection: ServerConnection, _: Request) -> Response:
+        return connection.respond(HTTPStatus.OK, "<html>")
+
+    async with serve(lambda _: asyncio.sleep(0), "127.0.0.1", 0, process_request=page) as server:
+        with pytest.raises(weir.NotAGatewayError):
+            await first_of_url(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+
+async def logged(caplog: pytest.LogCaptureFixture, url: str, *, attempts_s: float) -> Iterator[str]:
+    """What a worker logs that tries to reach a gateway for some time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(attempts_s):
+            await first_of_url(url)
+    return (record.getMessage() for record in caplog.records if record.name == "weir.worker")
+
+
+async def test_a_gateway_that_is_away_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    (line,) = await logged(caplog, url, attempts_s=1.5)
+    assert url in line
+
+
+async def test_a_worker_over_tls_checks_the_certificate(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """By the authorities that httpx trusts, if no others are named."""
+    pair = Authority(tmp_path).issue("127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    async with serve(lambda _: asyncio.sleep(0), "127.0.0.1", 0, ssl=context) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        (line,) = await logged(caplog, url, attempts_s=1.5)
+    assert "certificate verify failed" in line

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
@@ -84,6 +85,13 @@ class ConnectionOptions:
             return {"trust_env": True, **verify}
         # On one machine compression costs more than it saves, and no proxy of the environment is wanted.
         return {"trust_env": False, "headers": {"accept-encoding": "identity"}, **verify}
+
+    @cached_property
+    def websocket_tls(self) -> ssl.SSLContext | None:
+        """For WebSockets, which trust what httpx trusts."""
+        if self.url.scheme == "http":
+            return None
+        return self.tls or httpx.create_ssl_context(trust_env=self.options["trust_env"])
 
     def endpoint(self, path: str, query: Mapping[str, object]) -> httpx.URL:
         """The URL of a path. Raises InvalidValueError."""

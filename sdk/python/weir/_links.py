@@ -7,6 +7,7 @@ Must never know: what the program does with an entry.
 import asyncio
 import contextlib
 import json
+import logging
 import random
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -16,13 +17,15 @@ from websockets.typing import Subprotocol
 
 from weir._calls import NackMode, References
 from weir._settling import Settlement, batches
-from weir.entries import Entry, parse_gap
+from weir.entries import Entry, Gap, parse_gap
 from weir.errors import (
     ApiError,
     ConnectionClosedError,
     ConsumerReplacedError,
     NoAnswerError,
+    NotAGatewayError,
     UnavailableError,
+    WeirError,
     of_problem,
 )
 
@@ -30,14 +33,16 @@ if TYPE_CHECKING:
     from weir._async_client import AsyncGroup
     from weir.worker import Worker
 
+log: Final = logging.getLogger("weir.worker")
+
 PAUSE_S_MIN: Final = 0.1
 PAUSE_S_MAX: Final = 30.0
 # Until the gateway has said how often its heartbeat comes.
 HEARTBEAT_S_DEFAULT: Final = 15.0
 # Close codes from here on mean: do not come again.
 FINAL_CLOSE_MIN: Final = 4500
-# The gateway's own limit of IDs a request, `ids_max`, is not below this by default.
-IDS_MAX: Final = 1_000
+# At most this many IDs a request: no gateway takes more where they are given back, or deleted.
+IDS_MAX: Final = 500
 POLL_WAIT_MS: Final = 20_000
 # A group read takes entries that were given back only if it claims. No entry that a consumer holds is so old.
 CLAIM_RELEASED_ONLY_MS: Final = 2**53 - 1
@@ -85,6 +90,8 @@ class WebSocketLink:
         # Settlements on their way over this connection, by the `ref` of their frame.
         self._sent: dict[int, list[Settlement]] = {}
         self._ref = 0
+        # Why there was no connection last time; empty after one that worked.
+        self._outage = ""
         # Until `caught_up` comes what this consumer had already.
         self._in_history = True
         self._unsubscribed = False
@@ -102,14 +109,24 @@ class WebSocketLink:
                     raise ConnectionClosedError(code, closed.rcvd.reason if closed.rcvd else "") from None
             except InvalidStatus as refused:
                 error = _refusal(refused)
-                if not error.retryable:
+                if not isinstance(error, ApiError) or not error.retryable:
                     raise error from None
-            except (OSError, TimeoutError, InvalidHandshake, UnavailableError):
-                pass  # not there at the moment
+                self._report(str(error))
+            except (OSError, InvalidHandshake, UnavailableError) as error:
+                self._report(str(error) or "no answer in time")
             if not self._worker.stopping:
                 await self._pauses.pause()
         # Over a subscription, what is given back would come again at once.
         await _settle_by_requests(self._worker, self._wake)
+
+    def _report(self, outage: str) -> None:
+        """Log that the gateway cannot be used at the moment, once for each reason."""
+        if outage != self._outage:
+            self._outage = outage
+            url, worker = self._worker.client.url, self._worker
+            log.warning(
+                "worker %s of %s tries again to reach %s: %s", worker.consumer, worker.stream, url, outage
+            )
 
     async def _session(self) -> None:
         """One connection, from its handshake to its end."""
@@ -124,7 +141,7 @@ class WebSocketLink:
             compression=None,
             max_size=None,
             ping_interval=None,  # the gateway's heartbeat says that it is there
-            ssl=connection.tls if target.scheme == "wss" else None,
+            ssl=connection.websocket_tls,
             proxy=True if connection.options["trust_env"] else None,
         )
         try:
@@ -146,7 +163,9 @@ class WebSocketLink:
             while not self._unsubscribed:
                 async with asyncio.timeout(2 * self._heartbeat_s):
                     message = await socket.recv()
-                self._accept(json.loads(message))
+                gap = self._accept(message)
+                if gap is not None:
+                    self._worker.gap(gap)
         finally:
             sending.cancel()
             with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
@@ -168,7 +187,16 @@ class WebSocketLink:
             frame["claim_min_idle_ms"] = worker.claim_min_idle_ms
         return frame
 
-    def _accept(self, frame: dict[str, Any]) -> None:
+    def _accept(self, message: str | bytes) -> Gap | None:
+        """Take a frame; the gap that it reports. Raises what ends the worker."""
+        try:
+            return self._take(json.loads(message))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NotAGatewayError(
+                f"{self._worker.client.url} sent a frame that is not a gateway's"
+            ) from error
+
+    def _take(self, frame: dict[str, Any]) -> Gap | None:
         op = frame.get("op")
         if op == "hello":
             self._heartbeat_s = frame["heartbeat_ms"] / 1000
@@ -183,13 +211,15 @@ class WebSocketLink:
         elif op == "error":
             self._accept_error(frame)
         elif op == "gap":
-            self._worker.gap(parse_gap(frame))
+            return parse_gap(frame)
         elif op == "revoked":
             raise ConsumerReplacedError(frame["reason"])
+        return None
 
     def _accept_ok(self, ref: object) -> None:
         if ref == _CONSUME_REF:
             self._pauses.reset()
+            self._outage = ""
             # What an earlier connection did not confirm is sent again.
             self._wake.set()
         elif ref == _UNSUBSCRIBE_REF:
@@ -333,8 +363,10 @@ async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
     await asyncio.wait(tasks)
 
 
-def _refusal(refused: InvalidStatus) -> ApiError:
+def _refusal(refused: InvalidStatus) -> WeirError:
     """What the handshake was answered with."""
+    if refused.response.status_code < 400:
+        return NotAGatewayError("what answered speaks no WebSocket, so it is no gateway")
     try:
         problem = json.loads(refused.response.body or b"")
     except ValueError:

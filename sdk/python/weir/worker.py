@@ -31,6 +31,9 @@ GRACE_S_DEFAULT: Final = 30.0
 
 Handler = Callable[["Delivery"], Awaitable[None]]
 
+# The running workers that a signal stops: an event loop has one handler for each signal.
+_STOPPED_BY: Final[dict[tuple[asyncio.AbstractEventLoop, signal.Signals], list["Worker"]]] = {}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
@@ -180,13 +183,18 @@ class Worker:
         that are held even then stay pending for this consumer.
         """
         self.stop()
-        if self._linking is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._grace_s):
-                    await self._until_settled(self._linking)
-            self._linking.cancel()
-            await asyncio.wait((self._linking,))
-        await self._client.close()
+        linking = self._linking
+        try:
+            if linking is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._grace_s):
+                        await self._until_settled(linking)
+        finally:
+            # Also where the wait is cancelled.
+            if linking is not None:
+                linking.cancel()
+                await asyncio.wait((linking,))
+            await self._client.close()
 
     # --- for links and deliveries -------------------------------------------------------------------------
 
@@ -332,14 +340,24 @@ class Worker:
 
     @contextlib.contextmanager
     def _stopped_by(self, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-        loop, installed = asyncio.get_running_loop(), []
-        for number in signals:
+        loop = asyncio.get_running_loop()
+        keys = [(loop, number) for number in signals]
+        for key in keys:
+            _STOPPED_BY.setdefault(key, []).append(self)
             # Elsewhere than in the main thread, and on Windows, there are no handlers.
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, self.stop)
-                installed.append(number)
+                loop.add_signal_handler(key[1], _stop_all, key)
         try:
             yield
         finally:
-            for number in installed:
-                loop.remove_signal_handler(number)
+            for key in keys:
+                _STOPPED_BY[key].remove(self)
+                if not _STOPPED_BY[key]:
+                    del _STOPPED_BY[key]
+                    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                        loop.remove_signal_handler(key[1])
+
+
+def _stop_all(key: tuple[asyncio.AbstractEventLoop, signal.Signals]) -> None:
+    for worker in _STOPPED_BY[key]:
+        worker.stop()
