@@ -35,6 +35,8 @@ ALLOWED: Final = {
     "starlette": ["background", "get_route_handler"],
     "uvicorn": [
         "capture_signals",
+        "chunked_encoding",
+        "expected_content_length",
         "force_exit",
         "handle_events",
         "handle_parser_exception",
@@ -46,6 +48,7 @@ ALLOWED: Final = {
         "should_exit",
         "startup",
         "total_requests",
+        "waiting_for_100_continue",
     ],
     "spark": [
         "commit",

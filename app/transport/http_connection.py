@@ -226,8 +226,12 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
-        async def response(*request: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
-            await app(*request)
+        is_old = cycle.scope["http_version"] == "1.0"
+        # HTTP/1.0 has no 100 Continue (RFC 9110, 10.1.1).
+        cycle.waiting_for_100_continue &= not is_old
+
+        async def response(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
+            await app(scope, receive, partial(_send_unchunked, cycle) if is_old else send)
             # What was not answered because the connection was closing is no mistake, which uvicorn would log.
             if not cycle.response_started and self.transport.is_closing():
                 cycle.disconnected = True
@@ -386,6 +390,19 @@ class HttpConnection(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+async def _send_unchunked(cycle: RequestResponseCycle, message: Any) -> None:  # noqa: ANN401 - uvicorn's
+    """Send to a client of HTTP/1.0, which knows no chunks (RFC 9112, 6.1): a body without a length ends with
+    the connection.
+    """
+    if message["type"] == "http.response.start":
+        if all(name.lower() != b"content-length" for name, _ in message["headers"]):
+            cycle.chunked_encoding = False
+    else:
+        # uvicorn refuses a body that is not as long as expected.
+        cycle.expected_content_length = len(message.get("body", b""))
+    await cycle.send(message)
 
 
 def _is_ambiguous(version: str, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bool:

@@ -24,6 +24,8 @@ from app.transport.descriptors import Descriptors
 from tests.cli.command import Ended, weir
 from tests.server import Server
 
+FORM = "application/x-www-form-urlencoded"
+
 
 class Signalled(Server):
     """A server that can be sent any signal."""
@@ -380,6 +382,30 @@ def test_a_large_body_is_refused_before_it_is_sent(server: Server) -> None:
     answer = raw(server, head)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in answer.lower()
+
+
+def old_request(server: Server, line: bytes, body: bytes = b"") -> tuple[bytes, bytes]:
+    """Head and body of the answer to a client that speaks HTTP/1.0."""
+    head = b"%b HTTP/1.0\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    head, _, found = raw(server, head % (line, len(body)) + body).partition(b"\r\n\r\n")
+    return head.lower(), found
+
+
+def test_an_old_client_gets_no_chunks(server: Server) -> None:
+    """HTTP/1.0 does not know them (RFC 9112, 6.1): a body without a length ends with its connection."""
+    request(server, "POST", "/v1/streams/old/entries", b"a=b", **{"Content-Type": FORM})
+    head, body = old_request(server, b"GET /v1/streams/old/export")
+    assert head.startswith(b"http/1.1 200 ")
+    assert b"transfer-encoding" not in head
+    assert b"\r\nconnection: close" in head
+    assert json.loads(body)["fields"] == {"a": "b"}
+    assert old_request(server, b"HEAD /v1/streams/old/export")[1] == b""
+
+
+def test_an_old_client_is_not_asked_for_its_body(server: Server) -> None:
+    """HTTP/1.0 has no 100 Continue (RFC 9110, 10.1.1)."""
+    head, body = old_request(server, b"POST /v1/commands", b'["PING"]')
+    assert (head[:13], json.loads(body)) == (b"http/1.1 200 ", {"result": "PONG"})
 
 
 def test_options_of_the_server_itself(server: Server) -> None:
