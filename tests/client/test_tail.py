@@ -5,6 +5,7 @@ import threading
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +94,36 @@ def test_a_gap_says_that_a_failover_has_lost_entries() -> None:
 def test_a_refused_tail_raises_what_was_refused(url: str, stream: str) -> None:
     with Client(url) as client, pytest.raises(weir.InvalidRequestError):
         next(client.tail(stream, after="no ID"))
+
+
+@pytest.mark.parametrize(
+    "event",
+    ["entry\ndata: hello", "entry\ndata: {}", "entry\ndata: 7", "gap\ndata: {}", "error\ndata: []"],
+)
+def test_an_event_that_is_no_gateways_is_named(event: str) -> None:
+    (parsed,) = EventParser().feed(f"event: {event}\n\n".encode())
+    with pytest.raises(weir.NotAGatewayError):
+        Tail(("s",), "5-0", None, None).accept(parsed)
+
+
+def test_a_page_in_place_of_events_is_named() -> None:
+    """It would be asked for again for ever otherwise."""
+
+    def page(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, html="<html>")
+
+    client = Client("http://gateway", transport=httpx.MockTransport(page))
+    with client, pytest.raises(weir.NotAGatewayError, match="gateway/v1/streams/s/tail"):
+        next(client.tail("s"))
+
+
+def test_what_a_program_raises_at_a_gap_is_its_own() -> None:
+    def fail(_: weir.Gap) -> None:
+        raise KeyError("mine")
+
+    gap = '{"requested":"5-0","first_available":"5-2","lost":null}'
+    with pytest.raises(KeyError, match="mine"):
+        Tail(("s",), "5-0", None, fail).accept(Event("gap", gap, "5-1", None))
 
 
 LINES = b"id: 1-0\nevent: entry\ndata: a\xe2\x80\xa8b\n\n: comment\n\nretry: 50\r\ndata:x\rdata: y\r\n\r\n"

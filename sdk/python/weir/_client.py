@@ -33,6 +33,7 @@ from weir._http import (
     ConnectionOptions,
     Token,
     Verify,
+    check_events,
     parse_response,
     parse_url,
     refusal,
@@ -184,7 +185,8 @@ class Client:
         """Entries as they are published, for ever, across lost connections and restarts of the gateway.
 
         Begins after an ID, or `last` entries back. Raises GapError where entries were removed before they
-        were read; with `on_gap` that is called instead, and the tail goes on.
+        were read; with `on_gap` that is called instead, and the tail goes on. Raises NoAnswerError after an
+        outage of more than `retry_s`.
         """
         tail = Tail(streams, after, last, on_gap)
         while True:
@@ -306,6 +308,7 @@ class Client:
         """The body of the tail's next connection, once there is one."""
         response = self._connect(tail)
         try:
+            check_events(response)
             yield response.iter_raw()
         finally:
             response.close()

@@ -195,6 +195,12 @@ def parse_response(response: httpx.Response, call: Call[T]) -> T:
         raise NotAGatewayError(f"{where} did not answer with the JSON of a gateway") from error
 
 
+def check_events(response: httpx.Response) -> None:
+    """Raises NotAGatewayError for a successful answer that has no events."""
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        raise NotAGatewayError(f"{response.url.copy_with(query=None)} did not answer with events")
+
+
 def refusal(response: httpx.Response, *, repeatable: bool) -> ApiError | NoAnswerError:
     """The error in an answer; proxies in between may answer with anything."""
     try:

@@ -5,13 +5,13 @@ Knows: the event stream format of WHATWG HTML, the gateway's events. Must never 
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from weir._http import segment
 from weir.entries import Entry, Gap, parse_gap
-from weir.errors import GapError, InvalidValueError, of_problem
+from weir.errors import ApiError, GapError, InvalidValueError, NotAGatewayError, of_problem
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 # A stream without news sends a comment every 15 seconds; after twice that the connection is dead.
@@ -106,26 +106,36 @@ class Tail:
         return "/v1/tail", {"stream": list(self._streams), **query}, headers
 
     def accept(self, event: Event) -> Entry | None:
-        """The entry that an event holds, if any. Raises ApiError, GapError."""
+        """The entry that an event holds, if any. Raises ApiError, GapError, NotAGatewayError."""
         if event.retry_ms is not None:
             self.retry_ms = event.retry_ms
-        entry = None
-        if event.name == "entry":
-            entry = Entry.parse(json.loads(event.data), self._streams[0])
-        elif event.name == "gap":
-            self._gap(json.loads(event.data))
-        elif event.name == "error":
-            problem = json.loads(event.data)
-            raise of_problem(problem, problem.get("status", 500))
+        try:
+            found = self._parse(event)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NotAGatewayError("the tail has an event that is not a gateway's") from error
+        if isinstance(found, GapError):
+            self._report(found)
+        elif isinstance(found, ApiError):
+            raise found
         elif event.name == "end":
             self.ended = True
         if event.id is not None:
             self._cursor = event.id
-        return entry
+        return found if isinstance(found, Entry) else None
 
-    def _gap(self, members: Mapping[str, Any]) -> None:
+    def _parse(self, event: Event) -> Entry | GapError | ApiError | None:
+        if event.name not in ("entry", "gap", "error"):
+            return None
+        members = json.loads(event.data)
+        if event.name == "entry":
+            return Entry.parse(members, self._streams[0])
+        if event.name == "error":
+            return of_problem(members, members.get("status", 500))
         gap = parse_gap(members)
+        stream = members.get("stream", self._streams[0])
+        return GapError(stream, gap.requested, gap.first_available, gap.lost, gap.reason)
+
+    def _report(self, lost: GapError) -> None:
         if self._on_gap is None:
-            stream = members.get("stream", self._streams[0])
-            raise GapError(stream, gap.requested, gap.first_available, gap.lost, gap.reason)
-        self._on_gap(gap)
+            raise lost
+        self._on_gap(Gap(lost.requested, lost.first_available, lost.lost, lost.reason))
