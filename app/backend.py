@@ -1,16 +1,20 @@
 """The backend that the settings name: its addresses, how it is reached, what its writes promise.
 
-Knows: the forms of its URL, which `settings` has checked. Must never know: what is sent there.
+Knows: the forms of its URL, which `settings` has checked, what is logged of it.
+Must never know: what is sent there.
 """
 
 import re
 import ssl
 from typing import Final
 
+from app.logs import FullLog
 from app.settings import Settings, SettingsError, read_named_file
+from engine import Clock
 from engine.cluster import (
     Address,
     BackendDurability,
+    BackendHealth,
     ClusterTopology,
     SentinelTopology,
     ServerAccess,
@@ -65,6 +69,26 @@ def make_topology(settings: Settings, access: ServerAccess) -> Topology:
     if scheme.endswith("+sentinel"):
         return SentinelTopology(addresses, path, access, timeout_s, durability)
     return Standalone(addresses[0], access, timeout_s, durability)
+
+
+def log_health(health: BackendHealth, clock: Clock) -> None:
+    """Log each outage of the backend, and each time that it has no memory left, with its end."""
+    outages = FullLog(
+        clock.monotonic,
+        full="the backend cannot be used: requests that need it get 503 backend_unavailable",
+        room="the backend can be used again",
+        remedy="do what the reason says: the gateway goes on by itself once the backend can be used",
+    )
+    memory = FullLog(
+        clock.monotonic,
+        full="the backend has no memory left: writes get 507 memory_full; reads, acks and trims go on",
+        room="the backend has memory again: writes go on",
+        remedy="acknowledge, trim or delete; or raise maxmemory at the server",
+    )
+    health.on_outage = lambda reason: outages.change(
+        {} if reason is None else {"reason": reason}, is_full=reason is not None
+    )
+    health.on_full = lambda is_full: memory.change({}, is_full=is_full)
 
 
 def _address(text: str, default_port: int) -> Address:

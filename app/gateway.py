@@ -122,6 +122,8 @@ class Gateway:
         self.backend: BackendFigures | None = None
         # Why the backend cannot be used now, for longer than a moment; set where there is one.
         self.backend_outage: Callable[[], str | None] = lambda: None
+        # Whether a server of the backend has no memory left; set where there is one.
+        self.is_backend_full: Callable[[], bool] = lambda: False
         self.processes = OtherProcesses()
         self.audit = AuditLog(settings.audit_file, clock.wall_ms)
         # Connections and reads that end with their token.
@@ -313,7 +315,7 @@ class Gateway:
             found |= {
                 "log_failed": _has_failed(self._engine.log_figures()),
                 "disk_full": self._is_disk_full,
-                "memory_full": self._engine.memory.is_full,
+                "memory_full": self._engine.memory.is_full or self.is_backend_full(),
                 "rewrite_failed": self._engine.rewriting.failure is not None,
             }
         return found | dict.fromkeys(self.processes.failing, True)

@@ -249,7 +249,7 @@ class EngineLife:
 
     async def _open_backend(self) -> None:
         """Wait until the server answers, or the gateway is to stop."""
-        from app.backend import make_topology, read_access  # noqa: PLC0415 - a start over Weir's own log
+        from app.backend import log_health, make_topology, read_access  # noqa: PLC0415 - a start over Weir's own log
         from engine.cluster import ClusterEngine  # noqa: PLC0415 - needs neither
 
         try:
@@ -261,6 +261,8 @@ class EngineLife:
         self._backend = backend
         self._gateway.backend = backend.figures
         self._gateway.backend_outage = lambda: backend.outage
+        self._gateway.is_backend_full = lambda: backend.health.is_full
+        log_health(backend.health, self._clock)
         backend.on_missing_events = self._warn_of_slow_waking
         if await self._is_met(backend):
             self._gateway.open(backend)

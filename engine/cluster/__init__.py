@@ -7,6 +7,7 @@ Must never know: the web, settings, logging.
 from engine.cluster.executor import ClusterEngine
 from engine.cluster.figures import BackendFigures
 from engine.cluster.gateways import Gateways
+from engine.cluster.health import BackendHealth
 from engine.cluster.replication import BackendDurability, parse_durability
 from engine.cluster.topology import ClusterTopology, SentinelTopology, Standalone, Topology
 from engine.cluster.wire import Address, ServerAccess
@@ -15,6 +16,7 @@ __all__ = [
     "Address",
     "BackendDurability",
     "BackendFigures",
+    "BackendHealth",
     "ClusterEngine",
     "ClusterTopology",
     "Gateways",

@@ -103,7 +103,7 @@ class ClusterEngine:
         self._topology = topology
         self._origins = Origins()
         self._sender = Sender(topology, self._origins.end)
-        self._health = BackendHealth(topology, self._ask, clock, self._observe)
+        self.health: Final = BackendHealth(topology, self._ask, clock, self._observe)
         self._loop = asyncio.get_running_loop()
         self._ending: asyncio.Future[None] = self._loop.create_future()
         self._keeping: Sequence[asyncio.Task[None]] = ()
@@ -127,7 +127,7 @@ class ClusterEngine:
         self._topology.on_change = self._wakeups.rearrange
         self._topology.start()
         is_up: asyncio.Future[None] = self._loop.create_future()
-        work = (self._health.keep_on(is_up), self.maintenance.keep_on())
+        work = (self.health.keep_on(is_up), self.maintenance.keep_on())
         self._keeping = [self._loop.create_task(one) for one in work]
         return is_up
 
@@ -152,7 +152,7 @@ class ClusterEngine:
     @property
     def _can_confirm(self) -> bool:
         """Whether all servers can keep this promise."""
-        return self._health.level.syncs or not self._topology.durability.disks
+        return self.health.level.syncs or not self._topology.durability.disks
 
     @property
     def delivery_durability(self) -> str:
@@ -192,7 +192,7 @@ class ClusterEngine:
             return [await _attempt(self._run(command)) for command in commands]
         if is_one:
             raise not_supported(
-                "a transaction with a command on all or on several streams", self._health.level.name
+                "a transaction with a command on all or on several streams", self.health.level.name
             )
         raise cross_slot()
 
@@ -240,7 +240,7 @@ class ClusterEngine:
 
         async def run() -> None:
             if quotas:
-                done([not_supported("a quota", self._health.level.name)] * len(commands))
+                done([not_supported("a quota", self.health.level.name)] * len(commands))
                 return
             replies: list[Reply | EngineError] = []
             # Writes go out together, so that one confirmation is for all of them.
@@ -290,7 +290,7 @@ class ClusterEngine:
             self._origins.end(origin.number)
             raise
         if request is None:
-            raise not_supported(type(command).__name__, self._health.level.name)
+            raise not_supported(type(command).__name__, self.health.level.name)
         return request
 
     def _made(self, command: Command, origin: WriteOrigin) -> BackendRequest | None:
@@ -336,7 +336,7 @@ class ClusterEngine:
     def _send(self, request: BackendRequest, finish: Finish) -> None:
         if request.lane is Lane.WRITE and not self._can_confirm:
             # Sent, it would be stored, and then refused.
-            needs = f"{self._health.level.name}: it needs WAITAOF and an append-only file"
+            needs = f"{self.health.level.name}: it needs WAITAOF and an append-only file"
             self._origins.end(request.number)
             self._loop.call_soon(finish, not_supported(f"backend_durability={self.durability}", needs))
             return
@@ -492,17 +492,17 @@ class ClusterEngine:
     @property
     def outage(self) -> str | None:
         """See `EngineProtocol`."""
-        return self._health.outage
+        return self.health.outage
 
     @property
     def failure(self) -> str | None:
         """See `BackendHealth`."""
-        return self._health.failure
+        return self.health.failure
 
     @property
     def misfit(self) -> str | None:
         """See `BackendHealth`."""
-        return self._health.misfit
+        return self.health.misfit
 
     def _observe(self, streams: int) -> None:
         """Note how large all is, now that the servers have said it."""
@@ -520,7 +520,7 @@ class ClusterEngine:
     @property
     def backend(self) -> str:
         """See `EngineProtocol`."""
-        return self._health.level.name
+        return self.health.level.name
 
     @property
     def missing(self) -> Sequence[str]:
@@ -532,7 +532,7 @@ class ClusterEngine:
     @property
     def unkept_promise(self) -> str | None:
         """Why no write can be as safe as `durability` says, as the servers are now; None where it can."""
-        level, needed = self._health.level, self._topology.durability.replicas_needed
+        level, needed = self.health.level, self._topology.durability.replicas_needed
         if not self._can_confirm:
             return f"{level.name} has no WAITAOF, or no append-only file"
         if level.replicas < needed:

@@ -3,6 +3,7 @@
 Knows: how they are asked, and when a failure is an outage. Must never know: streams, requests of clients.
 
     every second   QUESTIONS, SCAN at each primary ──► level, streams; without a reply the outage begins
+                   PROBE_OF_WRITES at each ──► whether it takes writes; if not, the same, or it is full
 """
 
 import asyncio
@@ -10,13 +11,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from engine.clock import Clock
-from engine.cluster.levels import QUESTIONS, Level, least, level_of
+from engine.cluster.levels import PROBE_OF_WRITES, QUESTIONS, Level, least, level_of
 from engine.cluster.misfits import Misfit, of_refusal
 from engine.cluster.node import Node
 from engine.cluster.refusals import reason_of
 from engine.cluster.stream_count import StreamCount
 from engine.cluster.topology import Topology
-from engine.cluster.wire import Words, report
+from engine.cluster.wire import Words, call, report
 from engine.errors import EngineError
 
 _LOOK_S: Final = 1.0
@@ -35,6 +36,12 @@ class BackendHealth:
 
     def __init__(self, topology: Topology, ask: Ask, clock: Clock, observe: Callable[[int], None]) -> None:
         self.level = Level()
+        # Whether a server has no memory left.
+        self.is_full = False
+        # Called after the start, when either has changed.
+        self.on_outage: Callable[[str | None], None] = lambda _: None
+        self.on_full: Callable[[bool], None] = lambda _: None
+        self._told = (False, False)
         self._topology = topology
         self._ask = ask
         self._clock = clock
@@ -65,13 +72,24 @@ class BackendHealth:
     async def keep_on(self, is_up: asyncio.Future[None]) -> None:
         """Ask the servers again and again, until it is cancelled; `is_up` is done once all have answered."""
         while True:
-            if await self._is_there():
+            is_there = await self._is_there()
+            if is_there and self._refusal is None:
                 self._down_since = None
-                if not is_up.done():
-                    is_up.set_result(None)
             elif self._down_since is None:
                 self._down_since = self._clock.monotonic()
+            if is_there and not is_up.done():
+                is_up.set_result(None)
+            if is_up.done():
+                self._tell()
             await asyncio.sleep(_LOOK_S if is_up.done() else _LOOK_FIRST_S)
+
+    def _tell(self) -> None:
+        outage, (was_down, was_full) = self.outage, self._told
+        self._told = (outage is not None, self.is_full)
+        if was_down != (outage is not None):
+            call(self.on_outage, outage)
+        if was_full != self.is_full:
+            call(self.on_full, self.is_full)
 
     async def _is_there(self) -> bool:
         try:
@@ -81,7 +99,7 @@ class BackendHealth:
             return False
 
     async def _look(self) -> bool:
-        """Whether all servers are there."""
+        """Whether all servers are there. They may take no writes, for now."""
         nodes = list(self._topology.nodes)
         asked = (self._ask(node, [*QUESTIONS, self._count.question(node.address)]) for node in nodes)
         try:
@@ -99,4 +117,13 @@ class BackendHealth:
             return False
         self._count.note([(node.address, names) for node, (*_, names) in zip(nodes, found, strict=True)])
         self._observe(self._count.streams)
-        return True
+        probes = (self._ask(node, [PROBE_OF_WRITES]) for node in nodes)
+        return self._note_refusals(await asyncio.gather(*probes, return_exceptions=True))
+
+    def _note_refusals(self, results: Sequence[object]) -> bool:
+        """Take in how writes are refused; False where that stays so."""
+        refusals = [one for one in results if isinstance(one, EngineError)]
+        self.is_full = any(one.code == "memory_full" for one in refusals)
+        others = [of_refusal(reason_of(one)) for one in refusals if one.code != "memory_full"]
+        self._refusal = next(iter(others), None)
+        return not isinstance(self._refusal, Misfit)

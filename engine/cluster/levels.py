@@ -30,6 +30,9 @@ QUESTIONS: Final[Sequence[Words]] = (
     ("COMMAND", "INFO", "WAITAOF"),
 )
 
+# Refused where writes are, for want of memory, of replicas, of a disk or of rights; it writes nothing.
+PROBE_OF_WRITES: Final[Words] = ("EVAL", "#!lua\nreturn 1", 0)
+
 
 class Level(msgspec.Struct, frozen=True):
     """The name and version of a server, for people. `syncs`: it says when a write is on its disk. `replicas`:

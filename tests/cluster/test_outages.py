@@ -1,0 +1,115 @@
+"""That servers cannot be used, or take no writes, is noticed without any request, shown, and logged once."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import EngineError
+from engine.cluster.health import OUTAGE_S_MAX
+from engine.commands import XAdd, XGroupCreate, XInfoGroups, XLen
+from tests.cluster.servers import Backend, BackendServer
+from tests.cluster.test_executor import BODY, AdjustedClock, opened, until
+from tests.server import Server
+
+PATIENCE_S = 15.0
+
+
+@pytest.mark.parametrize(
+    ("word", "option", "refusing", "taking"),
+    [("NOREPLICAS", "min-replicas-to-write", 1, 0), ("NOPERM", "", "-eval", "+eval")],
+)
+async def test_servers_that_take_no_writes_cannot_be_used(
+    own_server: BackendServer, word: str, option: str, refusing: int | str, taking: int | str
+) -> None:
+    """Reads go on."""
+    change = ("CONFIG", "SET", option) if option else ("ACL", "SETUSER", "default")
+    clock = AdjustedClock()
+    async with opened(own_server, clock=clock) as engine:
+        told: list[str | None] = []
+        engine.health.on_outage = told.append
+        own_server.call(*change, refusing)
+        clock.ahead_s = OUTAGE_S_MAX
+        await until(lambda: engine.failure is not None)
+        clock.ahead_s *= 2
+        await until(lambda: engine.outage is not None)
+        assert word in (engine.outage or "")
+        assert await engine.execute(XLen(stream="s")) == 0
+        await until(lambda: len(told) == 1)
+        own_server.call(*change, taking)
+        await until(lambda: engine.outage is None)
+        await until(lambda: len(told) == 2)
+        assert told[1] is None
+        await engine.execute(XAdd(stream="s", bodies=[BODY]))
+
+
+async def test_servers_that_take_no_writes_yet_are_read(own_server: BackendServer) -> None:
+    """A gateway that starts over them serves."""
+    own_server.call("CONFIG", "SET", "min-replicas-to-write", 1)
+    async with opened(own_server) as engine:
+        assert await engine.execute(XLen(stream="s")) == 0
+        with pytest.raises(EngineError, match="NOREPLICAS"):
+            await engine.execute(XAdd(stream="s", bodies=[BODY]))
+
+
+async def test_a_full_server_is_told(backend: Backend) -> None:
+    """It is no outage; reads go on, of several commands too."""
+    clock = AdjustedClock()
+    async with opened(backend, clock=clock) as engine:
+        told: list[bool] = []
+        engine.health.on_full = told.append
+        assert not engine.health.is_full
+        await engine.execute(XAdd(stream="s", bodies=[BODY]))
+        await engine.execute(XGroupCreate(stream="s", group="g", start=0))
+        backend.call("CONFIG", "SET", "maxmemory", 1)
+        try:
+            groups = await engine.execute(XInfoGroups(stream="s"))
+            assert isinstance(groups, list)
+            assert len(groups) == 1
+            await until(lambda: engine.health.is_full)
+            clock.ahead_s = 2 * OUTAGE_S_MAX
+            assert engine.outage is None
+        finally:
+            backend.call("CONFIG", "SET", "maxmemory", 0)
+        await until(lambda: not engine.health.is_full)
+        await until(lambda: told == [True, False])
+
+
+def test_a_gateway_logs_an_outage_and_its_end_once(own_server: BackendServer, tmp_path: Path) -> None:
+    """And that a server is full, which is among what fails."""
+    words = ["--backend", own_server.url, "--set", "log_requests=none", "--set", "backend_timeout_ms=500"]
+    with Server(tmp_path / "data", *words) as gateway:
+        own_server.pause()
+        eventually(lambda: health(gateway)["status"] == "backend_unavailable")
+        own_server.resume()
+        eventually(lambda: health(gateway)["status"] == "ready")
+        own_server.call("CONFIG", "SET", "maxmemory", 1)
+        eventually(lambda: health(gateway).get("failing") == ["memory_full"])
+        own_server.call("CONFIG", "SET", "maxmemory", 0)
+        eventually(lambda: "failing" not in health(gateway))
+        gateway.stop()
+        lines = [line for line in gateway.log_lines() if line["level"] in {"critical", "warning"}]
+    assert [line["level"] for line in lines] == ["critical", "warning"] * 2
+    assert str(own_server.port) in lines[0]["reason"]
+    assert [word in line["event"] for word, line in zip(("cannot be used", "again"), lines, strict=False)]
+    assert "maxmemory" in lines[2]["remedy"]
+
+
+def health(gateway: Server) -> dict[str, Any]:
+    request = urllib.request.Request(f"{gateway.url}/healthz/ready")
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return dict(json.load(answer))
+    except urllib.error.HTTPError as refused:
+        return dict(json.load(refused))
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
