@@ -6,10 +6,11 @@ Knows: a real gateway, and archives made without Spark. Must never know: how an 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import httpx
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery, of_stream
 from pyspark_weir.ids import EntryId
 from pyspark_weir.jobs.verify import VerifyReport, verify
 from pyspark_weir.table.compaction import CompactionRules, compact
@@ -24,6 +25,16 @@ from tests.spark.table.making import Maker, commit_files_unchecked, commit_unche
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as running:
         yield running
+
+
+class CountingLink(httpx.HTTPTransport):
+    """A connection that counts its requests."""
+
+    requests = 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests += 1
+        return super().handle_request(request)
 
 
 class Room:
@@ -105,6 +116,20 @@ class TestGood:
         commit_unchecked(room.table, None, [Range(room.key, EntryId(9, 0), EntryId(12, 0), 3)])
         found = room.report()
         assert (found.findings, found.compared) == ((), 12)
+
+    def test_many_streams_are_asked_for_and_counted_at_once(self, tmp_path: Path, server: Server) -> None:
+        """Not one after the other, each with a look through files that hold all of them."""
+        link = CountingLink()
+        names = [f"{tmp_path.name}-{number}" for number in range(200)]
+        with GatewayClient(GatewayAccess("g0", server.url), transport=link) as gateway:
+            entries = [{"id": "1-0", "fields": [["n", "1-0"], ["n", "1"]]}]
+            gateway.post("/v1/publish", {"streams": dict.fromkeys(names, entries)})
+            maker = Maker(tmp_path / "archive")
+            seen = gateway.plan(PlanQuery(dict.fromkeys(names, "0-0"))).streams
+            maker.batch({key_of(name, seen[name].generation): ["1-0"] for name in names})
+            link.requests = 0
+            found = verify(maker.table, {"g0": gateway})
+        assert (found.findings, found.rows, link.requests) == ((), 200, 1)
 
     def test_a_stream_that_is_gone_leaves_its_archive(self, room: Room) -> None:
         room.gateway.delete_stream(room.stream)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveError
-from pyspark_weir.gateway import ColumnsPage, GatewayClient, PlannedRange, PlanQuery
+from pyspark_weir.gateway import ColumnsPage, GatewayClient, PlannedRange, PlanQuery, of_one_call
 from pyspark_weir.ids import EntryId
 from pyspark_weir.table.files import DataFile, prove
 from pyspark_weir.table.merging import check_sorted
@@ -71,15 +71,19 @@ def verify(table: ArchiveTable, gateways: Mapping[str, GatewayClient], *, deep: 
         findings += stored.day_findings(list(own))
     findings += _count_findings(ranges, stored.rows)
     deleted = compared = 0
+    by_gateway: dict[str, dict[str, StreamKey]] = defaultdict(dict)
     for (gateway, stream), position in sorted(table.positions().items()):
-        key = StreamKey(gateway, stream, position.generation)
+        by_gateway[gateway][stream] = StreamKey(gateway, stream, position.generation)
+    for gateway, keys in by_gateway.items():
         if gateway not in gateways:
-            findings.append(Finding(str(key), f"no gateway was named {gateway}: it was not compared"))
+            why = f"no gateway was named {gateway}: it was not compared"
+            findings += [Finding(str(key), why) for key in keys.values()]
             continue
-        seen = _Stream(table, key, position.upto, gateways[gateway])
-        findings += seen.findings(deep=deep)
-        deleted += seen.deleted
-        compared += seen.compared
+        for some in of_one_call(keys):
+            seen = _Streams(table, some, gateways[gateway])
+            findings += seen.findings(deep=deep)
+            deleted += seen.deleted
+            compared += seen.compared
     rows = sum(file.rows for file in files)
     return VerifyReport(table.version, len(files), rows, tuple(findings), deleted, compared)
 
@@ -151,73 +155,82 @@ class _ArchivedFiles:
         return found
 
 
-class _Stream:
-    def __init__(self, table: ArchiveTable, key: StreamKey, upto: EntryId, gateway: GatewayClient) -> None:
+class _Streams:
+    """Streams of one gateway, as many as a call may name: their entries are counted in one pass."""
+
+    def __init__(self, table: ArchiveTable, keys: Mapping[str, StreamKey], gateway: GatewayClient) -> None:
         self._table = table
-        self._key = key
-        self._upto = upto
+        self._keys = keys
         self._gateway = gateway
+        self._uptos = {one.key: one.upto for one in table.ranges()}
         self.deleted = 0
         self.compared = 0
 
     def findings(self, *, deep: bool) -> Iterator[Finding]:
         """Whether all that the gateway has, up to where the archive goes, is in the archive."""
-        stream = self._key.stream
-        query = PlanQuery(streams={stream: ids.BEGINNING}, end={stream: str(self._upto)})
-        found = self._gateway.plan(query).streams.get(stream)
-        if found is None:
-            return
-        if found.generation != self._key.generation:
-            yield Finding(str(self._key), f"the stream was made anew, with generation {found.generation}")
-            return
-        if ids.parse(found.last) < self._upto:
-            yield Finding(
-                str(self._key), f"the archive goes up to {self._upto}, the stream only to {found.last}"
-            )
-        if found.first is None or not found.count:
-            return
-        after = ids.previous_id(ids.parse(found.first))
-        files = self._table.files(
-            EntryFilter(self._key.gateway, stream, self._key.generation, after=after, upto=self._upto)
-        )
+        ends = {stream: str(self._uptos[key]) for stream, key in self._keys.items()}
+        beginnings = dict.fromkeys(self._keys, ids.BEGINNING)
+        planned = self._gateway.plan(PlanQuery(streams=beginnings, end=ends)).streams
+        found = {key: planned[stream] for stream, key in self._keys.items() if stream in planned}
+        for key, seen in found.items():
+            yield from self._wrong_places(key, seen)
+        held = {key: seen for key, seen in found.items() if seen.generation == key.generation and seen.count}
+        yield from self._counts(held)
+        if deep:
+            for key, seen in held.items():
+                try:
+                    yield from self._entries(key, *self._range(key, seen))
+                except ArchiveError as error:
+                    yield Finding(str(key), error.sentence)
+
+    def _wrong_places(self, key: StreamKey, seen: PlannedRange) -> Iterator[Finding]:
+        upto = self._uptos[key]
+        if seen.generation != key.generation:
+            yield Finding(str(key), f"the stream was made anew, with generation {seen.generation}")
+        elif ids.parse(seen.last) < upto:
+            yield Finding(str(key), f"the archive goes up to {upto}, the stream only to {seen.last}")
+
+    def _range(self, key: StreamKey, seen: PlannedRange) -> tuple[EntryId, EntryId]:
+        """What both have: after the gateway's first entry's predecessor, up to the archive's last."""
+        return ids.previous_id(ids.parse(seen.first or ids.BEGINNING)), self._uptos[key]
+
+    def _counts(self, held: Mapping[StreamKey, PlannedRange]) -> Iterator[Finding]:
+        wanted = {key: self._range(key, seen) for key, seen in held.items()}
         try:
-            yield from self._counts(found, files, after)
-            if deep:
-                yield from self._entries(files, after)
+            archived = count(self._table.root, self._table.files(), wanted)
         except ArchiveError as error:
-            yield Finding(str(self._key), error.sentence)
+            yield Finding(self._gateway.access.name, f"its streams were not counted: {error.sentence}")
+            return
+        for key, seen in held.items():
+            if archived[key] < seen.count:
+                yield Finding(
+                    str(key),
+                    f"the gateway holds {seen.count} entries from {seen.first} to {self._uptos[key]}, "
+                    f"the archive {archived[key]}: {seen.count - archived[key]} are missing",
+                )
+            self.deleted += max(0, archived[key] - seen.count)
 
-    def _counts(self, found: PlannedRange, files: Sequence[DataFile], after: EntryId) -> Iterator[Finding]:
-        archived = count(self._table.root, files, {self._key: (after, self._upto)})[self._key]
-        if archived < found.count:
-            yield Finding(
-                str(self._key),
-                f"the gateway holds {found.count} entries from {found.first} to {self._upto}, "
-                f"the archive {archived}: {found.count - archived} are missing",
-            )
-        self.deleted = max(0, archived - found.count)
-
-    def _entries(self, files: Sequence[DataFile], after: EntryId) -> Iterator[Finding]:
-        archived = self._read_archived(files, after)
+    def _entries(self, key: StreamKey, after: EntryId, upto: EntryId) -> Iterator[Finding]:
+        archived = self._read_archived(key, after, upto)
         one = next(archived, None)
-        pages = self._gateway.pages(self._key.stream, after=str(after), end=str(self._upto))
+        pages = self._gateway.pages(key.stream, after=str(after), end=str(upto))
         for entry_id, pairs in (found for page in pages for found in page_entries(page)):
             while one is not None and one[0] < entry_id:
                 one = next(archived, None)  # deleted since it was archived
             if one is None or one[0] != entry_id:
-                yield Finding(str(self._key), f"{entry_id} is in the gateway, and not in the archive")
+                yield Finding(str(key), f"{entry_id} is in the gateway, and not in the archive")
                 return
             if one[1] != pairs:
-                yield Finding(
-                    str(self._key), f"{entry_id} has other fields in the archive than in the gateway"
-                )
+                yield Finding(str(key), f"{entry_id} has other fields in the archive than in the gateway")
                 return
             self.compared += 1
             one = next(archived, None)
 
-    def _read_archived(self, files: Sequence[DataFile], after: EntryId) -> Iterator[tuple[EntryId, Pairs]]:
-        pieces = entries_of(self._table.root, files, self._key, after, self._upto, ("id", "fields"))
-        for piece in pieces:
+    def _read_archived(
+        self, key: StreamKey, after: EntryId, upto: EntryId
+    ) -> Iterator[tuple[EntryId, Pairs]]:
+        files = self._table.files(EntryFilter(*key, after=after, upto=upto))
+        for piece in entries_of(self._table.root, files, key, after, upto, ("id", "fields")):
             texts, fields = piece.column("id").to_pylist(), piece.column("fields").to_pylist()
             for text, pairs in zip(texts, fields, strict=True):
                 yield ids.parse(text), [(pair["name"].encode(), pair["value"]) for pair in pairs]
