@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from app.limits import CommandLimits
-from app.redis.request import CommandRequest, Visible
+from app.redis.request import CommandRequest
 from app.redis.resp import Resp
 from engine import EngineError, entries, errors, ids
 from engine.commands import (
@@ -63,16 +63,21 @@ def checked(request: CommandRequest, limits: CommandLimits) -> CommandRequest:
     Raises EngineError if the command is too large, for example `entry_too_large`.
     """
     command = request.command
-    if isinstance(command, XAdd | XIdmpRecord):
+    if command is None:
+        return request
+    # To ask for the type takes a quarter of `isinstance`, and every command of a pipeline is asked.
+    if type(command) is XAdd:
         _check_production(command.producer_key)
-    if isinstance(command, XAdd):
         _check_entry(command.bodies[0], limits)
-    elif command is not None:
-        named = command.named_streams() or ()
-        _check_number(named, "streams", "request_streams_max", limits.request_streams_max)
+        return request
+    if type(command) is XIdmpRecord:
+        _check_production(command.producer_key)
+    named = command.named_streams() or ()
+    _check_number(named, "streams", "request_streams_max", limits.request_streams_max)
+    if entry_ids := command.named_ids():
         name = "lookups_max" if limits.lookups_max < limits.ids_max and command.looks_up else "ids_max"
-        _check_number(command.named_ids(), "IDs", name, getattr(limits, name))
-    if isinstance(command, ConfigGet):
+        _check_number(entry_ids, "IDs", name, getattr(limits, name))
+    if type(command) is ConfigGet:
         return _with_config(request, limits.config)
     cut = _cut(command, limits.rows_max)
     return request if cut is command else msgspec.structs.replace(request, command=cut)
@@ -81,9 +86,9 @@ def checked(request: CommandRequest, limits: CommandLimits) -> CommandRequest:
 def _with_config(request: CommandRequest, config: Sequence[tuple[str, int | str]]) -> CommandRequest:
     """CONFIG GET of the gateway's settings too."""
 
-    def shape(reply: Reply, visible: Visible) -> Resp:
+    def shape(reply: Reply) -> Resp:
         assert isinstance(reply, ConfigValues), "ConfigGet gives the settings"
-        return request.shape(ConfigValues(sorted([*reply.values, *config])), visible)
+        return request.shape(ConfigValues(sorted([*reply.values, *config])))
 
     return msgspec.structs.replace(request, shape=shape)
 
@@ -119,11 +124,11 @@ def _check_number(found: Sequence[object], what: str, name: str, most: int) -> N
         )
 
 
-def _cut(command: Command | None, rows_max: int) -> Command | None:
+def _cut(command: Command, rows_max: int) -> Command:
     """The command with its COUNT reduced, if COUNT is a maximum and the next call continues."""
-    if isinstance(command, XReadGroup) and (command.count is None or command.count > rows_max):
+    if type(command) is XReadGroup and (command.count is None or command.count > rows_max):
         return msgspec.structs.replace(command, count=rows_max)
-    if isinstance(command, XAutoClaim) and command.count > rows_max:
+    if type(command) is XAutoClaim and command.count > rows_max:
         return msgspec.structs.replace(command, count=rows_max)
     return command
 
@@ -200,6 +205,11 @@ def too_long(bytes_max: int, name: str, way_round: str) -> EngineError:
 
 
 # ---- XINFO STREAM … FULL
+
+
+def takes_two_steps(request: CommandRequest) -> bool:
+    """Whether the size of its reply has to be found out in advance."""
+    return type(request.command) is XInfoStreamFull
 
 
 def probes(request: CommandRequest, bytes_max: int) -> tuple[Command, ...]:

@@ -5,7 +5,8 @@ Must never know: JSON, HTTP statuses, any single command.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -28,6 +29,8 @@ _TOGETHER: Final = "pipeline_bytes_max"
 # Longer replies take milliseconds to write, so a thread writes them.
 _INLINE_BYTES_MAX: Final = 256 << 10
 _INLINE_NAMES_MAX: Final = 100
+# The room of a command whose reply is short.
+_NO_ROOM_NEEDED: Final = (0, _ONE)
 
 
 def parse_one(words: Words, limits: CommandLimits) -> CommandRequest:
@@ -66,7 +69,7 @@ def _parse(words: Words, limits: CommandLimits) -> Parsed:
 
 async def run(request: Request, parsed: CommandRequest, encoded: Encoding) -> bytes:
     """Run one command. Raises EngineError, `forbidden`."""
-    _authorise(request, parsed)
+    _authorise(request, parsed, set())
     settings = request.gateway.settings
     return await _run(request, parsed.bounded(settings.wait_ms_max), settings.answer_bytes_max, _ONE, encoded)
 
@@ -85,7 +88,7 @@ async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
         )
     room = min(room, request.gateway.settings.answer_bytes_max)
     try:
-        _authorise(request, parsed)
+        _authorise(request, parsed, set())
         result = await _run(request, parsed, room, _ONE, encoded)
     except (EngineError, RefusalError) as refusal:
         request.end_actions(CODES[refusal.code].status, refusal.code)
@@ -101,8 +104,7 @@ async def run_each(request: Request, parsed: CommandRun, encoded: Encoding) -> l
     if parsed.count > 1:
         await request.take_turn()
     pipeline = _Pipeline(request, encoded)
-    for item in parsed.items:
-        await pipeline.add(item)
+    await pipeline.run(parsed.items)
     return await pipeline.end()
 
 
@@ -139,31 +141,40 @@ class _Pipeline:
         self._rooms: list[tuple[int, str]] = []
         self._found: list[bytes] = []
 
-    async def add(self, item: Adds | Parsed) -> None:
-        """Run a command after those that were added before; `end` waits for it."""
-        if self._run.is_full():
+    async def run(self, items: Iterable[Adds | Parsed]) -> None:
+        """Run commands in order; `end` waits for the last of them."""
+        for item in items:
+            if self._run.is_full():
+                await self._flush()
+                await self._request.take_turn()
+            if isinstance(item, CommandRequest):
+                if redis.is_long(item) or runs_alone(item):
+                    await self._add_large(item)
+                else:
+                    self._rooms.append(_NO_ROOM_NEEDED)
+                    self._run.add(item)
+            elif isinstance(item, Adds):
+                self._run.add_adds(item)
+            else:
+                self._run.add(item)
+
+    async def _add_large(self, parsed: CommandRequest) -> None:
+        """Add a command with a long reply, or run one that runs alone."""
+        wanted = self._request.gateway.settings.answer_bytes_max if redis.is_long(parsed) else 0
+        alone = runs_alone(parsed)
+        if alone or self._taken + wanted > self._left:
             await self._flush()
-            await self._request.take_turn()
-        if isinstance(item, Adds):
-            self._run.add_adds(item)
-            return
-        most = self._request.gateway.settings.answer_bytes_max
-        wanted = most if isinstance(item, CommandRequest) and redis.is_long(item) else 0
-        alone = isinstance(item, CommandRequest) and runs_alone(item)
-        if alone or (wanted and self._taken + wanted > self._left):
-            await self._flush()
-        name = _ONE if wanted <= self._left else _TOGETHER
         if wanted and self._left <= 0:
-            item = _no_room(self._request)
+            self._run.add(_no_room(self._request))
+            return
+        name = _ONE if wanted <= self._left else _TOGETHER
         room = min(wanted, max(1, self._left))
-        if alone and isinstance(item, CommandRequest):
-            await self._run_alone(item, room, name)
+        if alone:
+            await self._run_alone(parsed, room, name)
             return
         self._taken += room
-        if isinstance(item, CommandRequest):
-            self._rooms.append((room, name))
-            item = redis.within(item, room, self._request.gateway.command_limits, name)
-        self._run.add(item)
+        self._rooms.append((room, name))
+        self._run.add(redis.within(parsed, room, self._request.gateway.command_limits, name))
 
     async def end(self) -> list[bytes]:
         """Return all results, in order."""
@@ -191,8 +202,7 @@ class _Pipeline:
         before = len(self._found)
         for outcome in run.outcomes(await replies):
             if isinstance(outcome, tuple):
-                parsed, reply = outcome
-                answered = Answered(parsed, reply, *next(rooms))
+                answered = Answered(*outcome, *next(rooms))
                 self._found.append(await _shaped(self._request, answered, self._encoded))
             else:
                 self._found.append(_added(outcome, self._encoded))
@@ -216,25 +226,29 @@ def _no_room(request: Request) -> EngineError:
 
 
 def _authorise_each(request: Request, parsed: CommandRun) -> None:
+    allowed = set[Hashable]()
     for item in parsed.items:
-        if isinstance(item, Adds):
+        if isinstance(item, CommandRequest):
+            _authorise(request, item, allowed)
+        elif isinstance(item, Adds):
             request.require(Action.WRITE, item.stream)
-        else:
-            _authorise(request, item)
 
 
-def _authorise(request: Request, parsed: Parsed) -> None:
-    if isinstance(parsed, EngineError):
-        return
-    audited = parsed.audited
+def _authorise(request: Request, parsed: CommandRequest, allowed: set[Hashable]) -> None:
+    """Raise `forbidden` unless the caller may run the command. What was `allowed` is not asked again."""
+    audited = parsed.audited if request.gateway.audit.is_on else None
     if audited is not None:
         action, names = audited
         request.note_action(action, parsed.name, **names)
     group = getattr(parsed.command, "group", None)
     consumer = getattr(parsed.command, "consumer", None)
+    wanted = parsed.actions, parsed.streams, group, consumer
+    if wanted in allowed:
+        return
     for action in parsed.actions:
         for stream in (None,) if parsed.streams is None else parsed.streams:
             request.require(Action(action), stream, group, consumer)
+    allowed.add(wanted)
 
 
 async def _run(request: Request, parsed: CommandRequest, room: int, name: str, encoded: Encoding) -> bytes:
@@ -245,45 +259,38 @@ async def _run(request: Request, parsed: CommandRequest, room: int, name: str, e
         parsed = redis.within(parsed, room, request.gateway.command_limits, name)
     assert parsed.command is not None, "a limit takes no command away"
     reply = await request.execute(parsed.command, synced=parsed.synced)
-    return await _written(request, parsed, reply, room, name, encoded)
+    write = partial(_write, request, Answered(parsed, reply, room, name), encoded)
+    return await asyncio.to_thread(write) if _is_laborious(reply) else write()
 
 
 async def _shaped(request: Request, answered: Answered, encoded: Encoding) -> bytes:
-    parsed = answered.parsed
+    """The result of one of several commands."""
+    parsed, reply = answered.parsed, answered.reply
     if isinstance(parsed, EngineError):
         return bodies.outcome(parsed, encoded)
     if parsed.command is None:
         return _immediate(request, parsed, encoded)
     try:
-        if not isinstance(answered.reply, EngineError):
-            request.count_delivered(answered.reply)
-        return await _written(request, parsed, answered.reply, answered.room, answered.name, encoded)
+        if isinstance(reply, EngineError):
+            raise reply
+        request.count_delivered(reply)
+        write = partial(_write, request, answered, encoded)
+        return await asyncio.to_thread(write) if _is_laborious(reply) else write()
     except EngineError as refusal:
         return bodies.outcome(refusal, encoded)
 
 
-async def _written(
-    request: Request,
-    parsed: CommandRequest,
-    reply: Reply | EngineError,
-    room: int,
-    name: str,
-    encoded: Encoding,
-) -> bytes:
-
-    def write() -> bytes:
-        written = parsed.written(reply, request.may_read, base64=encoded.reply)
-        redis.check_written(parsed, len(written), room, name)
-        return bodies.result(written)
-
-    return await asyncio.to_thread(write) if _is_laborious(reply) else write()
+def _write(request: Request, answered: Answered, encoded: Encoding) -> bytes:
+    parsed, reply, room, name = answered
+    assert isinstance(parsed, CommandRequest), "a refusal is written at once"
+    written = parsed.written(reply, request.may_read, base64=encoded.reply)
+    redis.check_written(parsed, len(written), room, name)
+    return bodies.result(written)
 
 
-def _is_laborious(reply: Reply | EngineError) -> bool:
+def _is_laborious(reply: Reply) -> bool:
     """Whether writing the reply takes long: many entries, or many names to match."""
-    if isinstance(reply, EngineError):
-        return False
-    if isinstance(reply, Listing):
+    if type(reply) is Listing:
         return len(reply.names) > _INLINE_NAMES_MAX
     return redis.text_bytes(reply) > _INLINE_BYTES_MAX
 

@@ -32,7 +32,7 @@ def _not_immediate(_: int) -> Resp:
     raise AssertionError("a command of the engine has no immediate answer")
 
 
-def _not_shaped(_: Reply, __: Visible) -> Resp:
+def _not_shaped(_: Reply) -> Resp:
     raise AssertionError("an immediate answer comes without a reply of the engine")
 
 
@@ -50,7 +50,9 @@ class CommandRequest(msgspec.Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     streams: tuple[str, ...] | None = ()
     command: Command | None = None
-    shape: Callable[[Reply, Visible], Resp] = _not_shaped
+    shape: Callable[[Reply], Resp] = _not_shaped
+    # In its place where the reply lists names of streams.
+    shape_names: Callable[[Reply, Visible], Resp] | None = None
     immediate: Callable[[int], Resp] = _not_immediate
     synced: bool = False
     check: Callable[[Reply], None] = _anything
@@ -71,7 +73,7 @@ class CommandRequest(msgspec.Struct, frozen=True):
         self.check(reply)
         if type(reply) in replies.ENTRY_SHAPES and not self._ids_alone:
             return replies.of_entries(reply, form)
-        return self.shape(reply, visible)
+        return self.shape(reply) if self.shape_names is None else self.shape_names(reply, visible)
 
     def written(
         self, reply: Reply | EngineError, visible: Visible = _everything, *, base64: bool = False
@@ -113,9 +115,10 @@ class CommandRequest(msgspec.Struct, frozen=True):
 
 def for_engine(command: Command, shape: Callable[[Reply], Resp] = replies.resp) -> CommandRequest:
     """Make a request for the engine. The table adds name and actions."""
-    named = command.named_streams()
-    streams = None if named is None else tuple(dict.fromkeys(named))
-    return CommandRequest("", (), streams, command, lambda reply, _: shape(reply))
+    streams = command.named_streams()
+    if streams is not None and len(streams) > 1:
+        streams = tuple(dict.fromkeys(streams))
+    return CommandRequest("", (), streams, command, shape)
 
 
 def refused_behind_key(stream: str, refusal: EngineError, missing: "EngineError | Resp") -> CommandRequest:
@@ -160,7 +163,7 @@ def _raised(answer: "EngineError | Resp") -> Resp:
 
 def for_names(command: Command, shape: Callable[[Reply, Visible], Resp]) -> CommandRequest:
     """Make a request whose reply lists stream names; names that are not visible are left out."""
-    return CommandRequest("", (), (), command, shape)
+    return CommandRequest("", command=command, shape_names=shape)
 
 
 def at_once(immediate: Callable[[int], Resp]) -> CommandRequest:

@@ -9,7 +9,7 @@ Must never know: commands, replies of the engine, HTTP.
 import base64 as base64_codec
 import binascii
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import msgspec
 
@@ -61,6 +61,12 @@ def arguments(values: Sequence[object], *, base64: bool) -> list[bytes]:
     With `base64` every string is base64 (RFC 4648 section 4, padded); numbers and booleans are their JSON
     text in any case. Raises the refusal `invalid` for anything else.
     """
+    if not base64:
+        try:
+            # Nearly all words are text; this takes nothing else.
+            return [*map(str.encode, cast("Sequence[str]", values))]
+        except (TypeError, UnicodeEncodeError):
+            pass
     return [_argument(value, place, base64=base64) for place, value in enumerate(values)]
 
 

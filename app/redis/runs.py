@@ -19,7 +19,7 @@ import msgspec
 
 from app import names
 from app.limits import CommandLimits
-from app.redis.bounds import is_long, probes
+from app.redis.bounds import is_long, takes_two_steps
 from app.redis.request import CommandRequest
 from engine import EngineError, errors
 from engine.commands import AddEach, Command
@@ -175,22 +175,23 @@ class CommandRun:
         """What the engine has to run."""
         found: list[Command] = []
         for item in self.items:
-            if isinstance(item, Adds):
+            if isinstance(item, CommandRequest):
+                if item.command is not None:
+                    found.append(item.command)
+            elif isinstance(item, Adds):
                 found.append(item.command())
-            elif isinstance(item, CommandRequest) and item.command is not None:
-                found.append(item.command)
         return found
 
     def outcomes(self, replies: Sequence[Reply | EngineError]) -> Iterator[RunResult]:
         """What each command comes to; `replies` has one for each of `commands`."""
         given = iter(replies)
         for item in self.items:
-            if isinstance(item, EngineError):
-                yield item
+            if isinstance(item, CommandRequest):
+                yield item, None if item.command is None else next(given)
             elif isinstance(item, Adds):
                 yield from each_added(next(given), len(item.bodies))
             else:
-                yield item, None if item.command is None else next(given)
+                yield item
 
 
 def _bodies_of(names: Sequence[bytes], columns: Sequence[Sequence[bytes]]) -> list[bytes]:
@@ -223,4 +224,4 @@ def each_added(reply: Reply | EngineError | None, number: int) -> Iterator[Engin
 def runs_alone(parsed: CommandRequest) -> bool:
     """Whether the command cannot be part of a run: it waits for entries or the disk, or takes two steps."""
     blocks = getattr(parsed.command, "block_ms", None) is not None
-    return blocks or parsed.synced or bool(probes(parsed, 0))
+    return blocks or parsed.synced or takes_two_steps(parsed)

@@ -186,7 +186,9 @@ class Turns:
 
     def position_of(self, commands: Sequence[Command]) -> int:
         """The position of the last frame that these commands' replies may show."""
-        return max([self._touched.upto(command.depends_on()) for command in commands], default=0)
+        # Commands of a run mostly depend on the same streams.
+        named = {command.depends_on() for command in commands}
+        return max(map(self._touched.upto, named), default=0)
 
     def _stage(self, turn: Turn, start: int) -> int:
         """Put the turn's records into a frame. Returns its position, 0 if there are none."""

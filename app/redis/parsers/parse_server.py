@@ -289,4 +289,4 @@ def waitaof(words: Words) -> CommandRequest:
     timeout_ms(words.take())
     if not local:
         return at_once(lambda _: [0, 0])
-    return CommandRequest("", (), (), DbSize(), lambda _, __: [1, 0], synced=True)
+    return CommandRequest("", (), (), DbSize(), lambda _: [1, 0], synced=True)
