@@ -17,7 +17,7 @@ from app.auth.audit import Facts
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.auth.policy import unauthenticated
 from app.auth.rate_limiter import Meter, caller_of
-from app.errors import RefusalError
+from app.errors import RefusalError, invalid
 from app.gateway import ClientLeftError, Gateway, Receive
 from app.http import media
 from app.http.client_address import client_address
@@ -39,6 +39,28 @@ STRANGER: Final = "stranger"
 # A body of this size takes about ten milliseconds to read: larger ones are read in a thread.
 _INLINE_BYTES_MAX: Final = 1 << 20
 _TICKET: Final = b"ticket="
+# Each has one value: of two a proxy may have looked at the other. Lists go on from line to line.
+_SINGLE: Final = {
+    name.lower().encode(): name
+    for name in (
+        "Content-Type",
+        "Idempotency-Key",
+        "Last-Event-ID",
+        "Upstash-Encoding",
+        "Weir-Chunk",
+        "Weir-Encoding",
+        "Weir-Epoch",
+        "Weir-Producer",
+    )
+}
+
+
+def _join(lines: Sequence[Header]) -> Mapping[bytes, bytes]:
+    """The headers by name; those of several lines are one list (RFC 9110, 5.3)."""
+    joined: dict[bytes, bytes] = {}
+    for name, value in lines:
+        joined[name] = b"%b, %b" % (joined[name], value) if name in joined else value
+    return joined
 
 
 class Request:
@@ -62,7 +84,10 @@ class Request:
         self.scope = scope
         self.receive = receive
         self.names = names
-        self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        lines = scope["headers"]
+        self.headers: Mapping[bytes, bytes] = dict(lines)
+        if len(self.headers) < len(lines):
+            self.headers = _join(lines)
         self.principal: Principal = UNAUTHENTICATED
         # By which API its entries leave, for the metrics.
         self.door: Door = "rest"
@@ -172,9 +197,13 @@ class Request:
             self.principal = await policy.authenticate(self.headers, self.certificate)
 
     def _check_single(self) -> None:
-        """Raise `unauthenticated` for credentials that come twice: a proxy may have looked at others."""
-        if sum(name == b"authorization" for name, _ in self.scope["headers"]) > 1:
+        """Raise `unauthenticated` for credentials that come twice, `invalid` for others of one value."""
+        names = [name for name, _ in self.scope["headers"]]
+        if names.count(b"authorization") > 1:
             raise unauthenticated("a request has one header Authorization", "invalid_request")
+        for name, title in _SINGLE.items():
+            if names.count(name) > 1:
+                raise invalid(title, "it is given once")
 
     async def identify(self, text: str) -> Principal:
         """Whose token this is. Raises `unauthenticated`, `rate_limited`."""

@@ -402,3 +402,28 @@ async def test_an_endless_body_is_cut_at_the_limit(http: httpx.AsyncClient) -> N
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
     assert answer.headers["connection"] == "close"
     assert chunks < 100
+
+
+async def test_a_list_may_continue_in_another_header(http: httpx.AsyncClient) -> None:
+    """RFC 9110, 5.3."""
+    wishes = [("prefer", "durability=fsync"), ("prefer", "return=minimal")]
+    answer = await http.post(ENTRIES, json={"entries": [{"fields": {"a": "b"}}]}, headers=wishes)
+    assert answer.headers["weir-durability"] == "fsync"
+    assert "ids" not in answer.json()
+    seen = [("if-match", '"9-0"'), ("if-match", f'"{answer.json()["last_id"]}"')]
+    tag = (await http.get("/v1/streams/s")).headers["etag"]
+    held = [("if-none-match", tag), ("if-none-match", '"x"')]
+    assert (await http.get("/v1/streams/s", headers=held)).status_code == 304
+    assert (await http.post(ENTRIES, json={"fields": {"a": "b"}}, headers=seen)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "name", ["Idempotency-Key", "Content-Type", "Weir-Producer", "Weir-Epoch", "Weir-Chunk", "Last-Event-ID"]
+)
+async def test_a_header_with_one_value_comes_once(http: httpx.AsyncClient, name: str) -> None:
+    """A proxy may have looked at the other one."""
+    twice = [(name, "1"), (name.lower(), "1")]
+    answer = await http.post("/v1/publish", json={"streams": {"s": [{"fields": {"a": "b"}}]}}, headers=twice)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+    assert answer.json()["errors"] == [{"header": name, "detail": "it is given once"}]
+    assert await stored(http) == []
