@@ -27,7 +27,7 @@ from pyspark_weir.jobs.trim import (
     plan,
     run,
 )
-from pyspark_weir.table.deletions import known_upto, read
+from pyspark_weir.table.deletions import known_upto, read, version
 from pyspark_weir.table.ranges import Range
 from pyspark_weir.table.table import ArchiveTable
 from tests.server import Server
@@ -273,6 +273,24 @@ class TestPlanning:
         assert (found.entries, found.why) == (10, "no ID comes after the last entry's")
         room.trimmed(found)
         assert room.left() == [ids.HALF_MAX]
+
+
+def test_what_was_deleted_from_many_streams_is_recorded_at_once(
+    tmp_path: Path, gateway: GatewayClient
+) -> None:
+    """A commit a stream would make each trim slower than the one before: the log of deletions only grows."""
+    rooms = [Room(tmp_path / "archive", gateway, f"{tmp_path.name}-{number}") for number in range(20)]
+    maker = rooms[0].maker
+    maker.batch({room.key: ["1-0", "2-0", "3-0"] for room in rooms})
+    for room in rooms:
+        room.settled("3-0")
+        gateway.post(f"{of_stream(room.stream)}/entries/delete", {"ids": ["2-0"]})
+    planned = plan(maker.table, {"g0": gateway}, TrimRules(), 1_000)
+    assert [done.deleted for done in run(maker.table, {"g0": gateway}, planned)] == [2] * len(rooms)
+    # The table's creation, and this.
+    assert version(maker.table.root) == 1
+    assert known_upto(maker.table.root) == dict.fromkeys((room.key for room in rooms), EntryId(3, 0))
+    assert read(maker.table.root).num_rows == len(rooms)
 
 
 def test_thousands_of_streams_are_planned_in_several_calls(tmp_path: Path, gateway: GatewayClient) -> None:

@@ -6,13 +6,13 @@ Must never know: Spark, what is printed, whether the user has agreed.
 A plan is made from one version of the table: what is committed later is trimmed by the next one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveDamagedError, ArchiveError, Refused
-from pyspark_weir.gateway import GatewayClient, PlannedRange, PlanQuery, of_one_call
+from pyspark_weir.gateway import Answer, GatewayClient, PlannedRange, PlanQuery, of_one_call
 from pyspark_weir.ids import EntryId
 from pyspark_weir.table.deletions import record
 from pyspark_weir.table.files import DataFile, prove
@@ -21,6 +21,9 @@ from pyspark_weir.table.reading import count, ids_of
 from pyspark_weir.table.schema import id_of_key
 from pyspark_weir.table.table import ArchiveTable, EntryFilter
 
+# Deletions of this many streams are recorded in one commit; what is deleted between that and a trim is
+# not recorded.
+_RECORDED_AT_ONCE: Final = 100
 _ARCHIVED: Final = "the archive ends there"
 _SETTLED: Final = "the archive job has not settled what comes after: let it run once more"
 
@@ -138,17 +141,38 @@ def run(
 
     What was deleted from a stream since it was archived is recorded before: afterwards nothing shows it.
     """
-    for one in planned:
-        if one.refused is not None or not one.entries:
-            continue
-        gateway = gateways[one.key.gateway]
+    due = [one for one in planned if one.refused is None and one.entries]
+    for start in range(0, len(due), _RECORDED_AT_ONCE):
+        some = due[start : start + _RECORDED_AT_ONCE]
+        refused = _record(table, gateways, some)
+        for one in some:
+            why = refused.get(one.key)
+            yield _trim(gateways[one.key.gateway], one) if why is None else TrimResult(one, refused=why)
+
+
+def _record(
+    table: ArchiveTable, gateways: Mapping[str, GatewayClient], due: Sequence[TrimProposal]
+) -> dict[StreamKey, str]:
+    """Record what was deleted of these ranges, in one commit; why some must not be trimmed."""
+    refused: dict[StreamKey, str] = {}
+    deleted: dict[StreamKey, list[EntryId]] = {}
+    for one in due:
         try:
-            record(table.root, {one.key: ids.parse(one.upto)}, {one.key: _find_deleted(table, gateway, one)})
-            deleted = gateway.trim(one.key.stream, minid=one.minid, guard=True)
-        except (Refused, ArchiveError) as refused:
-            yield TrimResult(one, refused=refused.sentence)
-        else:
-            yield TrimResult(one, deleted=deleted)
+            deleted[one.key] = list(_find_deleted(table, gateways[one.key.gateway], one))
+        except (Refused, ArchiveError) as error:
+            refused[one.key] = error.sentence
+    try:
+        record(table.root, {one.key: ids.parse(one.upto) for one in due if one.key in deleted}, deleted)
+    except ArchiveError as error:
+        refused |= dict.fromkeys(deleted, error.sentence)
+    return refused
+
+
+def _trim(gateway: GatewayClient, one: TrimProposal) -> TrimResult:
+    try:
+        return TrimResult(one, deleted=gateway.trim(one.key.stream, minid=one.minid, guard=True))
+    except Refused as refused:
+        return TrimResult(one, refused=refused.sentence)
 
 
 def _find_deleted(table: ArchiveTable, gateway: GatewayClient, one: TrimProposal) -> Iterator[EntryId]:
@@ -237,8 +261,9 @@ class _Planner:
 
     def _bound(self, key: StreamKey, seen: PlannedRange) -> Bound:
         stream = key.stream
-        bounds = [Bound(self._uptos[key], _ARCHIVED), _FULL, self._settled_bound(stream)]
-        for group in self._gateway.groups(stream):
+        shown = self._gateway.stream(stream)
+        bounds = [Bound(self._uptos[key], _ARCHIVED), _FULL, _settled_bound(shown)]
+        for group in self._gateway.groups(stream) if shown is not None and shown["groups"] else ():
             name = group["name"]
             if name in self._rules.ignored_groups:
                 continue
@@ -251,17 +276,17 @@ class _Planner:
             bounds.append(self._last(stream, seen))
         return lowest(bounds)
 
-    def _settled_bound(self, stream: str) -> Bound:
-        """What the archive job has reported to the gateway. A driver that dies after the table's commit reads
-        its batch again, and what is missing then would look like a loss.
-        """
-        shown = self._gateway.stream(stream)
-        return Bound(ids.ZERO if shown is None else ids.parse(shown["archived_up_to"]), _SETTLED)
-
     def _last(self, stream: str, seen: PlannedRange) -> Bound:
         if seen.first is None or seen.count <= self._rules.keep_last:
             return count_bound(seen.first or ids.BEGINNING)
         return count_bound(self._gateway.first_of_last(stream, self._rules.keep_last))
+
+
+def _settled_bound(shown: Answer | None) -> Bound:
+    """What the archive job has reported to the gateway. A driver that dies after the table's commit reads its
+    batch again, and what is missing then would look like a loss.
+    """
+    return Bound(ids.ZERO if shown is None else ids.parse(shown["archived_up_to"]), _SETTLED)
 
 
 def _compare(key: StreamKey, bound: Bound, found: PlannedRange, archived: int | str) -> TrimProposal:
