@@ -288,8 +288,6 @@ async def publish(
     time (`duplicate`), however much later it comes again; an older epoch is refused. docs/bulk.md says how
     long what is remembered.
     """
-    if b"if-match" in request.headers:
-        raise invalid("If-Match", "it goes with publishing into one stream")
     chunk = _chunk(producer, epoch, number)
     if idempotency_key is not None and chunk is not None:
         raise invalid(

@@ -174,3 +174,29 @@ async def test_conditions_are_described(http: httpx.AsyncClient) -> None:
         described = paths["/v1/streams/{stream}"][method]
         assert "If-Match" in {one["name"] for one in described["parameters"]}
         assert "412" in described["responses"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "header"),
+    [
+        ("PUT", STREAM, "If-None-Match"),
+        ("PATCH", STREAM, "If-None-Match"),
+        ("DELETE", STREAM, "If-None-Match"),
+        ("POST", ENTRIES, "If-None-Match"),
+        ("DELETE", ENTRIES + "/1-0", "If-Match"),
+        ("PATCH", STREAM + "/groups/g", "If-Match"),
+        ("DELETE", STREAM + "/groups/g", "If-Match"),
+        ("POST", STREAM + "/trim", "If-Match"),
+        ("POST", "/v1/publish", "If-Match"),
+        ("POST", "/v1/commands", "If-Match"),
+    ],
+)
+async def test_a_condition_that_is_not_looked_at_is_refused(
+    made: httpx.AsyncClient, method: str, path: str, header: str
+) -> None:
+    """Ignored, it would be taken for fulfilled. Nothing is changed."""
+    before = await tag(made, STREAM + "?full=true")
+    answer = await made.request(method, path, json={}, headers={header: "*"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+    assert answer.json()["errors"] == [{"header": header, "detail": "this operation has no such condition"}]
+    assert await tag(made, STREAM + "?full=true") == before

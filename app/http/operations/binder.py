@@ -118,6 +118,8 @@ class Binder:
         self.has_text = bool(self._known or self._headers)
         self.has_body = self._body is not None or self._own_body is not None
         self.own_body = self._own_body[1] if self._own_body else None
+        # The headers that are bound, in lower case.
+        self.headers = frozenset(header for header, _ in self._headers)
 
     def _add(
         self,

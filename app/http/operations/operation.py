@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from app.auth import Access, Action, Rule
 from app.auth.rate_limiter import Meter
+from app.errors import invalid
 from app.gateway import ClientLeftError, Phase
 from app.http import media
 from app.http.conditional import revalidate, tag_of
@@ -28,6 +29,8 @@ from app.http.responses import ROUTE_STATE, NoResponse, Response, StreamingRespo
 
 _PATH_NAME: Final = re.compile(r"\{(\w+)")
 _ENTRY_ID: Final = re.compile(r"/entries/\{id\}")
+# Conditions of a change. One that is not looked at would be taken for fulfilled.
+_CONDITIONS: Final = {b"if-match": "If-Match", b"if-none-match": "If-None-Match"}
 # What a patch may be: with 415 and OPTIONS (RFC 5789, 2.2 and 3.1).
 ACCEPT_PATCH: Final = (b"accept-patch", f"{MERGE_PATCH}, {JSON}".encode())
 
@@ -63,6 +66,9 @@ class Operation(Route):
         self.offers = (JSON, *self._forms) if self._forms else options.get("offers", ())
         names, lenient = frozenset(_PATH_NAME.findall(path)), rule is Access.OPEN
         self.binder = Binder(endpoint, names, lenient=lenient, bodiless=options.get("bodiless", False))
+        self._unknown_conditions = (
+            frozenset() if method in ("GET", "HEAD") else _CONDITIONS.keys() - self.binder.headers
+        )
         own_body = self.binder.own_body
         self.described = (*options.get("described", ()), *(own_body.models if own_body else ()))
         self.operation_id = _camel(endpoint.__name__)
@@ -170,6 +176,9 @@ class Operation(Route):
             accepted = media.accepted(request.headers.get(b"accept", b""), self.offers)
             if accepted in self._forms:
                 return await self._forms[accepted](request)
+        for condition in self._unknown_conditions:
+            if condition in request.headers:
+                raise invalid(_CONDITIONS[condition], "this operation has no such condition")
         result = await self.endpoint(**await self.binder.bind(request))
         if not isinstance(result, Response):
             result = Response(self.status_code, result.__pydantic_serializer__.to_json(result))
