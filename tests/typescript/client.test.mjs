@@ -3,9 +3,19 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
 
-const { ApiError, Client, ConsumerReplacedError, GapError, InvalidValueError, NoAnswerError, WeirError, Worker, bytes } =
-  await import(process.env.WEIR_CLIENT);
-const webSocket = (await import(process.env.WEIR_WS)).WebSocket;
+const {
+  ApiError,
+  Client,
+  ConsumerReplacedError,
+  GapError,
+  InvalidValueError,
+  NoAnswerError,
+  NotAGatewayError,
+  WeirError,
+  Worker,
+  bytes,
+} = await import(process.env.WEIR_CLIENT);
+const { WebSocket: webSocket, WebSocketServer } = await import(process.env.WEIR_WS);
 const url = process.env.WEIR_URL;
 const client = new Client({ url });
 let streams = 0;
@@ -93,7 +103,12 @@ test("what cannot be sent is refused before it is sent", async () => {
     () => nowhere.tail([]).next(),
     () => nowhere.tail("s", { after: half }).next(),
     () => nowhere.group("s", "g").deadLetter(["5-1"], half),
-    ...[half, "ü", "a\nb", "→"].map((key) => () => nowhere.publish("s", { n: 1 }, { key })),
+    ...[undefined, null, NaN, Infinity, 1n, {}, [], () => 1].flatMap((value) => [
+      () => nowhere.publish("s", { n: 1, value }),
+      () => nowhere.publish("s", [["value", value]]),
+      () => nowhere.publish("s", { value, raw: new Uint8Array(1) }),
+    ]),
+    ...["", half, "ü", "a\nb", "→"].map((key) => () => nowhere.publish("s", { n: 1 }, { key })),
     () => new Client({ url: "http://127.0.0.1:9", token: "secret\n" }).getStream("s"),
   ];
   for (const call of calls) {
@@ -103,6 +118,100 @@ test("what cannot be sent is refused before it is sent", async () => {
       String(call),
     );
   }
+});
+
+/** What listens where a gateway should. */
+async function beside(answer, use) {
+  const server = createServer((request, response) => {
+    request.resume();
+    answer(request, response);
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  try {
+    return await use(`http://127.0.0.1:${server.address().port}`);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+}
+
+for (const text of ["<html>", "{}", "[]", "null", '"ok"', "7", '{"entries":[null],"streams":null}', '{"entries":7}']) {
+  test(`an answer that is no gateway's is named: ${text}`, async () => {
+    await beside((_, response) => response.end(text), async (foreign) => {
+      const client = new Client({ url: foreign, retryMs: 0 });
+      const group = client.group("s", "g");
+      const calls = [
+        () => client.command("PING"),
+        () => client.publish("s", { n: 1 }),
+        () => client.publishMany({ s: [{ n: 1 }] }),
+        () => client.read("s"),
+        () => collect(client.entries("s")),
+        () => client.getEntry("s", "5-1"),
+        () => client.getStream("s"),
+        () => client.ensureStream("s"),
+        () => client.deleteEntries("s", ["5-1"]),
+        () => client.trim("s", { maxlen: 1 }),
+        () => collect(client.listStreams()),
+        () => client.tail("s").next(),
+        () => group.ensure(),
+        () => group.info(),
+        () => group.read("c"),
+        () => group.ack(["5-1"]),
+        () => group.claim("c", ["5-1"]),
+        () => group.extend("c", ["5-1"]),
+        () => collect(group.pending()),
+        () => group.deadLetter(["5-1"]),
+        () => group.redrive(),
+        ...["long-poll"].map((via) => () => new Worker(client, { stream: "s", group: "g", consumer: "c", via }).run(() => 0)),
+      ];
+      for (const call of calls) await assert.rejects(call(), NotAGatewayError, String(call));
+    });
+  });
+}
+
+for (const event of ["entry\ndata: hello", "entry\ndata: {}", "entry\ndata: 7", "error\ndata: 7", "gap\ndata: x"]) {
+  test(`an event that is no gateway's is named: ${JSON.stringify(event)}`, async () => {
+    const answer = (_, response) => {
+      response.setHeader("content-type", "text/event-stream");
+      response.end(`event: ${event}\n\n`);
+    };
+    await beside(answer, (foreign) => assert.rejects(new Client({ url: foreign }).tail("s").next(), NotAGatewayError));
+  });
+}
+
+for (const frame of ["hello", "7", "null", '{"op":"hello"}', '{"op":"entries","entries":[{}]}', '{"op":"error"}']) {
+  test(`a frame that is no gateway's ends the worker: ${frame}`, async () => {
+    const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
+    server.on("connection", (socket) => socket.send(frame));
+    await new Promise((resolve) => server.on("listening", resolve));
+    const worker = new Worker(`http://127.0.0.1:${server.address().port}`, { stream: "s", group: "g", consumer: "c", webSocket });
+    await assert.rejects(worker.run(() => 0), NotAGatewayError);
+    server.close();
+  });
+}
+
+test("what a proxy says for a gateway that is away is no answer", async () => {
+  let left = 0;
+  const answer = async (request, response) => {
+    response.statusCode = left-- > 0 ? 502 : 201;
+    response.end(JSON.stringify({ id: "5-1", duplicate: false }));
+  };
+  await beside(answer, async (proxy) => {
+    const client = new Client({ url: proxy });
+    left = 2;
+    assert.deepEqual((await client.publish("s", { n: 1 })).ids, ["5-1"]);
+    left = 1;
+    await assert.rejects(client.command("XADD", "s", "*", "n", 1), (error) => error instanceof NoAnswerError && error.outcomeUnknown);
+  });
+});
+
+test("a refused command says what Redis would", async () => {
+  await assert.rejects(client.command("NOPE"), { name: "ApiError", message: /^ERR unknown command/ });
+});
+
+test("credit is at least 1", () => {
+  const options = { stream: "s", group: "g", consumer: "c" };
+  for (const credit of [0, NaN]) assert.throws(() => new Worker(url, { ...options, credit }), InvalidValueError);
 });
 
 test("a backslash is no surrogate", async () => {
@@ -206,6 +315,33 @@ for (const via of ["websocket", "long-poll"]) {
     await running;
     assert.equal(errors.length, 1);
     assert.deepEqual(seen.filter((n) => n === "1").length, 2);
+  });
+
+  test(`a worker ends within its grace if the gateway is away, ${via}`, async () => {
+    const stream = fresh();
+    await client.publish(stream, { n: 0 });
+    let answers = true;
+    const cut = (...all) => (answers ? fetch(...all) : Promise.reject(new TypeError("the link is cut")));
+    const linked = new Client({ url, fetch: cut, retryMs: 100 });
+    const worker = new Worker(linked, options(stream, { graceMs: 300 }));
+    await worker.run(async () => {
+      answers = false;
+      worker.stop();
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    });
+  });
+
+  test(`a worker with much credit gives all of it back, ${via}`, async () => {
+    const stream = fresh();
+    await client.publishBatch(stream, Array.from({ length: 1_002 }, (_, n) => ({ n })));
+    const worker = new Worker(url, options(stream, { credit: 1_002 }));
+    await worker.run(async () => {
+      await until(async () => (await client.group(stream, "g").info())?.pending === 1_002);
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      worker.stop();
+    });
+    const pending = await collect(client.group(stream, "g").pending());
+    assert.equal(pending.filter(({ consumer }) => consumer !== null).length, 0);
   });
 
   test(`a worker that stops gives back what it has not begun, ${via}`, async () => {

@@ -3,6 +3,7 @@
 import type { Answer, Body, Query, Schema, Sent } from "./documents/types.js";
 import {
   encodeEntry,
+  list,
   parseEntry,
   parsePage,
   parsePublished,
@@ -17,8 +18,8 @@ import {
   type StreamInfo,
   type WireEntry,
 } from "./entries.js";
-import { ApiError, GapError, InvalidValueError, type Problem } from "./errors.js";
-import { Http, segment, sleep, type Call, type ClientOptions } from "./http.js";
+import { ApiError, GapError, InvalidValueError, NotAGatewayError, type Problem } from "./errors.js";
+import { Http, isObject, segment, sleep, type Call, type ClientOptions } from "./http.js";
 import { EventParser } from "./sse.js";
 
 /** A tail without news sends a comment every 15 seconds; after twice that the connection is dead. */
@@ -87,7 +88,7 @@ export class Client {
       body: { streams: Object.fromEntries(encoded) as unknown },
       headers: { "idempotency-key": key },
       repeatable: true,
-    });
+    }, "streams", "duplicate");
     const parse = (one: Schema<"PublishedRun">): Published => parsePublished({ ...one, duplicate: answer.duplicate });
     return Object.fromEntries(Object.entries(answer.streams).map(([name, one]) => [name, parse(one)]));
   }
@@ -139,10 +140,10 @@ export class Client {
       for await (const text of texts(await this.http.stream(call), options.signal)) {
         for (const event of parser.feed(text)) {
           retryMs = event.retryMs ?? retryMs;
-          if (event.name === "error") throw problemError(JSON.parse(event.data) as Problem);
-          if (event.name === "gap") reportGap(JSON.parse(event.data) as Gap & { stream?: string }, first, options);
+          if (event.name === "error") throw problemError(parse(event.data));
+          if (event.name === "gap") reportGap(parse<Gap & { stream?: string }>(event.data), first, options);
           if (event.name === "entry") {
-            const entry = parseEntry(JSON.parse(event.data) as WireEntry, first);
+            const entry = parseEntry(parse<WireEntry>(event.data), first);
             cursor = event.id ?? cursor;
             yield entry;
           } else cursor = event.id ?? cursor;
@@ -170,14 +171,14 @@ export class Client {
       path,
       body: { ids, refs },
       repeatable: true,
-    });
+    }, "results");
     return answer.results ?? {};
   }
 
   /** Remove old entries; how many. `guard` refuses to remove what a group has not finished. */
   async trim(stream: string, bounds: Body<"trimStream">): Promise<number> {
     const path = `${streamPath(stream)}/trim`;
-    const answer = await this.http.json<Answer<"trimStream">>({ method: "POST", path, body: bounds, repeatable: true });
+    const answer = await this.http.json<Answer<"trimStream">>({ method: "POST", path, body: bounds, repeatable: true }, "deleted");
     return answer.deleted;
   }
 
@@ -185,21 +186,21 @@ export class Client {
   async *listStreams(prefix?: string): AsyncGenerator<StreamInfo> {
     for (let after: string | null | undefined; after !== null; ) {
       const query: Sent<Query<"listStreams">> = { prefix, limit: 1_000, after };
-      const page = await this.http.json<Answer<"listStreams">>({ path: "/v1/streams", query });
-      yield* page.streams;
+      const page = await this.http.json<Answer<"listStreams">>({ path: "/v1/streams", query }, "streams", "next");
+      yield* list(page.streams);
       after = page.next;
     }
   }
 
   /** One stream; undefined if it does not exist. */
   async getStream(stream: string): Promise<StreamInfo | undefined> {
-    return ifFound(this.http.json<Answer<"getStream">>({ path: streamPath(stream) }));
+    return ifFound(this.http.json<Answer<"getStream">>({ path: streamPath(stream) }, "name"));
   }
 
   /** Create a stream if it is missing. */
   async ensureStream(stream: string, retention?: Retention): Promise<StreamInfo> {
     const body: Body<"putStream"> = retention ? { retention } : {};
-    return this.http.json<Answer<"putStream">>({ method: "PUT", path: streamPath(stream), body });
+    return this.http.json<Answer<"putStream">>({ method: "PUT", path: streamPath(stream), body }, "name");
   }
 
   /** Delete a stream with its entries and groups. */
@@ -215,12 +216,12 @@ export class Client {
   /** Run a Redis stream command: `await client.command("XLEN", "orders")`. */
   async command(...words: (string | number)[]): Promise<unknown> {
     const call: Call = { method: "POST", path: "/v1/commands", body: words };
-    return (await this.http.json<Answer<"runCommand">>(call)).result;
+    return (await this.http.json<Answer<"runCommand">>(call, "result")).result;
   }
 
   async #page(stream: string, query: Sent<Query<"readEntries">>, more: Partial<Call> = {}): Promise<Page> {
     const path = `${streamPath(stream)}/entries`;
-    return parsePage(await this.http.json<Answer<"readEntries">>({ path, query, ...more }), stream);
+    return parsePage(await this.http.json<Answer<"readEntries">>({ path, query, ...more }, "entries"), stream);
   }
 
   async #add(stream: string, body: object, options: AddOptions): Promise<Published> {
@@ -230,32 +231,36 @@ export class Client {
     if (durability !== undefined) headers.prefer = `durability=${durability}`;
     const path = `${streamPath(stream)}/entries`;
     const call: Call = { method: "POST", path, query, body, headers, repeatable: true };
-    return parsePublished(await this.http.json<Answer<"addEntries">>(call));
+    return parsePublished(await this.http.json<Answer<"addEntries">>(call, "duplicate"));
   }
 }
 
 export class Group {
   readonly #http: Http;
   readonly #path: string;
+  readonly #signal: AbortSignal | undefined;
 
   constructor(
     http: Http,
     readonly stream: string,
     readonly name: string,
+    /** Ends all calls of this object once it is aborted. */
+    signal?: AbortSignal,
   ) {
     this.#http = http;
+    this.#signal = signal;
     this.#path = `${streamPath(stream)}/groups/${segment(name)}`;
   }
 
   /** Create the group and its stream where they are missing; an existing group keeps its position. */
   async ensure(start = "$", policy: Omit<Body<"ensureGroup">, "start"> = {}): Promise<GroupInfo> {
     const body: Body<"ensureGroup"> = { start, ...policy };
-    return this.#http.json<Answer<"ensureGroup">>({ method: "PUT", path: this.#path, body });
+    return this.#json<Answer<"ensureGroup">>({ method: "PUT", path: this.#path, body }, "name");
   }
 
   /** The group as it is now; undefined if it does not exist. */
   async info(): Promise<GroupInfo | undefined> {
-    return ifFound(this.#http.json<Answer<"getGroup">>({ path: this.#path }));
+    return ifFound(this.#json<Answer<"getGroup">>({ path: this.#path }, "name"));
   }
 
   /** Deliver new entries to a consumer. If the answer is lost they are delivered all the same: see `history`. */
@@ -276,7 +281,7 @@ export class Group {
 
   /** Acknowledge entries, and with `remove` delete them from the stream; how many were pending. */
   async ack(ids: readonly string[], remove?: References): Promise<number> {
-    const answer = await this.#post<"ackEntries">("/ack", { ids, delete: remove }, true);
+    const answer = await this.#post<"ackEntries">("/ack", { ids, delete: remove }, true, "acknowledged");
     return answer.acknowledged;
   }
 
@@ -291,7 +296,7 @@ export class Group {
    * `ids` of the answer.
    */
   async deadLetter(ids: readonly string[], reason?: string): Promise<DeadLettered> {
-    return this.#post<"deadLetterEntries">("/dead-letter", { ids, reason }, true);
+    return this.#post<"deadLetterEntries">("/dead-letter", { ids, reason }, true, "ids", "stream");
   }
 
   /**
@@ -305,20 +310,20 @@ export class Group {
     const headers: Record<string, string> = key === undefined ? {} : { "idempotency-key": key };
     const path = `${this.#path}/dead-letters/redrive`;
     const call: Call = { method: "POST", path, body, headers, repeatable: true };
-    return this.#http.json<Answer<"redriveDeadLetters">>(call);
+    return this.#json<Answer<"redriveDeadLetters">>(call, "stream", "redriven", "entries");
   }
 
   /** Take over entries that were idle for so long; those that were taken. */
   async claim(consumer: string, ids: readonly string[], minIdleMs = 0): Promise<Entry[]> {
     const body = { consumer, ids, min_idle_ms: minIdleMs };
-    const answer = await this.#post<"claimEntries">("/claim", body, false);
-    return (answer.entries ?? []).map((entry) => parseEntry(entry, this.stream));
+    const answer = await this.#post<"claimEntries">("/claim", body, false, "entries");
+    return list(answer.entries ?? []).map((entry) => parseEntry(entry, this.stream));
   }
 
   /** Start the idle time of a consumer's own entries anew; the IDs that it still holds. */
   async extend(consumer: string, ids: readonly string[]): Promise<string[]> {
     const body = { consumer, ids, min_idle_ms: 0, just_ids: true };
-    return [...((await this.#post<"claimEntries">("/claim", body, true)).ids ?? [])];
+    return [...list((await this.#post<"claimEntries">("/claim", body, true, "ids")).ids ?? [])];
   }
 
   /** What was delivered and not acknowledged, by ID. */
@@ -326,8 +331,8 @@ export class Group {
     for (let start = "-"; ; ) {
       const { consumer, minIdleMs: min_idle_ms } = options;
       const query: Sent<Query<"listPending">> = { start, count: 1_000, consumer, min_idle_ms };
-      const page = await this.#http.json<Answer<"listPending">>({ path: `${this.#path}/pending`, query });
-      yield* page.pending ?? [];
+      const page = await this.#json<Answer<"listPending">>({ path: `${this.#path}/pending`, query }, "pending");
+      yield* list(page.pending ?? []);
       if (!page.more || page.next === undefined) return;
       start = `(${page.next}`;
     }
@@ -336,20 +341,26 @@ export class Group {
   /** Delete the group; refused while entries are pending, unless they are dropped. */
   async delete(dropPending = false): Promise<void> {
     const query: Query<"deleteGroup"> = dropPending ? { pending: "drop" } : {};
-    await this.#http.json({ method: "DELETE", path: this.#path, query });
+    await this.#json({ method: "DELETE", path: this.#path, query });
   }
 
   async #read(consumer: string, body: Sent<Body<"readGroup">>, more: Partial<Call>): Promise<Page> {
     const path = `${this.#path}/consumers/${segment(consumer)}/read`;
-    return parsePage(await this.#http.json<Answer<"readGroup">>({ method: "POST", path, body, ...more }), this.stream);
+    return parsePage(await this.#json<Answer<"readGroup">>({ method: "POST", path, body, ...more }, "entries"), this.stream);
   }
 
   async #post<Id extends "ackEntries" | "nackEntries" | "claimEntries" | "deadLetterEntries">(
     action: string,
     body: Sent<Body<Id>>,
     repeatable: boolean,
+    ...members: (keyof Answer<Id> & string)[]
   ): Promise<Answer<Id>> {
-    return this.#http.json<Answer<Id>>({ method: "POST", path: this.#path + action, body, repeatable });
+    return this.#json<Answer<Id>>({ method: "POST", path: this.#path + action, body, repeatable }, ...members);
+  }
+
+  async #json<T>(call: Call, ...members: (keyof T & string)[]): Promise<T> {
+    const signals = [call.signal, this.#signal].filter((signal) => signal !== undefined);
+    return this.#http.json<T>(signals.length > 0 ? { ...call, signal: AbortSignal.any(signals) } : call, ...members);
   }
 }
 
@@ -389,6 +400,18 @@ async function* texts(response: Response, signal?: AbortSignal): AsyncGenerator<
   } finally {
     await reader?.cancel().catch(() => undefined);
   }
+}
+
+/** The JSON of an event, which is an object. */
+function parse<T extends object>(data: string): T {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(data);
+  } catch {
+    // Refused below.
+  }
+  if (isObject(parsed)) return parsed as T;
+  throw new NotAGatewayError("the tail has an event that is not a gateway's");
 }
 
 function reportGap(event: Gap & { stream?: string }, stream: string, options: TailOptions): void {

@@ -1,8 +1,8 @@
 /** Entries and the answers that hold them. Members that the gateway names keep their names. */
 
 import type { Answer, Schema } from "./documents/types.js";
-import { InvalidValueError } from "./errors.js";
-import { checkUnicode } from "./http.js";
+import { InvalidValueError, NotAGatewayError } from "./errors.js";
+import { checkUnicode, isObject } from "./http.js";
 
 export type Value = string | number | boolean | Uint8Array;
 /** What can be published: an object, or pairs where a name occurs twice. */
@@ -40,6 +40,7 @@ export interface Page {
 export type Published = Required<Pick<Schema<"Added">, "first_id" | "last_id" | "count" | "ids" | "duplicate">>;
 
 export function parseEntry(wire: WireEntry, stream: string): Entry {
+  if (!isObject(wire) || typeof wire.id !== "string") throw new NotAGatewayError("an entry is not a gateway's");
   const { fields, pairs, ...rest } = wire;
   return {
     stream,
@@ -52,11 +53,17 @@ export function parseEntry(wire: WireEntry, stream: string): Entry {
 
 export function parsePage(wire: Answer<"readEntries"> | Answer<"readGroup">, stream: string): Page {
   return {
-    entries: wire.entries.map((entry) => parseEntry(entry, stream)),
+    entries: list(wire.entries).map((entry) => parseEntry(entry, stream)),
     next: wire.next ?? null,
     more: wire.more,
     ...(wire.gap && { gap: wire.gap }),
   };
+}
+
+/** The items of an answer. */
+export function list<T>(items: readonly T[]): readonly T[] {
+  if (Array.isArray(items)) return items;
+  throw new NotAGatewayError("the answer has no list where a gateway's has one");
 }
 
 export function parsePublished(wire: Answer<"addEntries">): Published {
@@ -75,15 +82,23 @@ export function bytes(entry: Entry): Record<string, Uint8Array> {
   return Object.fromEntries(entry.pairs.map(([name, value]) => [name, decode(value)]));
 }
 
-/** An entry as a publisher sends it. Throws an InvalidValueError for one without fields. */
+/** An entry as a publisher sends it. Throws an InvalidValueError for one without fields, or with other values. */
 export function encodeEntry(fields: Fields, id?: string): Omit<Schema<"NewEntry">, "fields"> & { fields: object } {
   const pairs = isPairs(fields) ? fields : Object.entries(fields);
   if (pairs.length === 0) throw new InvalidValueError("an entry has at least one field");
+  for (const [name, value] of pairs) checkValue(name, value);
   const head = id === undefined ? {} : { id };
   if (pairs.some(([, value]) => value instanceof Uint8Array)) {
     return { ...head, encoding: "base64", fields: pairs.map(([name, value]) => [name, toBase64(value)]) };
   }
   return { ...head, fields: isPairs(fields) ? pairs : fields };
+}
+
+/** JSON would leave out what is undefined, and have null for what is no number. */
+function checkValue(name: string, value: unknown): void {
+  if (typeof value === "string" || typeof value === "boolean" || value instanceof Uint8Array) return;
+  if (typeof value === "number" && Number.isFinite(value)) return;
+  throw new InvalidValueError(`the value of ${JSON.stringify(name)} is no string, number, boolean or Uint8Array`);
 }
 
 function isPairs(fields: Fields): fields is readonly (readonly [string, Value])[] {

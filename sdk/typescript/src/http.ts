@@ -78,27 +78,31 @@ export class Http {
     return typeof this.#token === "function" ? this.#token() : this.#token;
   }
 
-  /** The answer's JSON, null for 204. */
-  async json<T>(call: Call): Promise<T> {
+  /** The answer's JSON, null for 204. A NotAGatewayError if it has not these members. */
+  async json<T>(call: Call, ...members: (keyof T & string)[]): Promise<T> {
     return this.#retried(call, async () => {
       const response = await this.#send(call, this.#timeoutMs + (call.waitMs ?? 0));
-      if (!response.ok) throw await refusal(response);
+      if (!response.ok) throw await refusal(response, call);
       if (response.status === 204) return null as T;
+      let answer: unknown;
       try {
-        return (await response.json()) as T;
+        answer = await response.json();
       } catch (error) {
-        if (error instanceof SyntaxError) throw new NotAGatewayError("the answer is not JSON");
-        throw unanswered(error, call, this.url);
+        if (!(error instanceof SyntaxError)) throw unanswered(error, call, this.url);
       }
+      if (isObject(answer) && members.every((name) => name in answer)) return answer as T;
+      throw new NotAGatewayError(`${call.path} did not answer with the JSON of a gateway`);
     });
   }
 
-  /** An answer whose body does not end. */
+  /** An answer with events, whose body does not end. */
   async stream(call: Call): Promise<Response> {
     return this.#retried(call, async () => {
       const response = await this.#send(call);
-      if (!response.ok) throw await refusal(response);
-      return response;
+      if (!response.ok) throw await refusal(response, call);
+      if (response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
+      await response.body?.cancel();
+      throw new NotAGatewayError(`${call.path} did not answer with events`);
     });
   }
 
@@ -141,11 +145,15 @@ export class Http {
   }
 }
 
-export async function refusal(response: Response): Promise<ApiError> {
+async function refusal(response: Response, call: Call): Promise<ApiError | NoAnswerError> {
+  if (BROKEN.includes(response.status) && !isRepeatable(call)) {
+    return new NoAnswerError(`the gateway answered ${response.status}`, true);
+  }
   let problem: Problem = {};
   try {
     const parsed: unknown = await response.json();
-    if (typeof parsed === "object" && parsed !== null) problem = parsed as Problem;
+    // Of a Redis command only Redis's own sentence is there.
+    if (isObject(parsed)) problem = "error" in parsed ? { detail: String(parsed.error), ...parsed } : parsed;
   } catch {
     // A proxy in between may answer with anything.
   }
@@ -159,6 +167,16 @@ function unanswered(error: unknown, call: Call, url: URL): NoAnswerError {
   const { message, cause } = error instanceof Error ? error : new Error(String(error));
   const { message: detail, code } = (cause ?? {}) as { message?: string; code?: string };
   return new NoAnswerError(`the gateway at ${url.href} does not answer: ${detail || code || message}`, !isRepeatable(call), { cause: error });
+}
+
+/** Whether the same may succeed later: no answer, or one that a gateway or a proxy gives for a time. */
+export function isTemporary(error: unknown): boolean {
+  if (error instanceof NoAnswerError) return true;
+  return error instanceof ApiError && (error.retryable || BUSY.includes(error.status) || BROKEN.includes(error.status));
+}
+
+export function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null;
 }
 
 function isRepeatable(call: Call): boolean {
@@ -200,7 +218,9 @@ function isUnicode(text: string): boolean {
 /** What is refused is not shown: it may be a token. */
 function checkHeaders(headers: Record<string, string>): void {
   for (const [name, value] of Object.entries(headers)) {
-    if (!/^[ -~]*$/.test(value)) throw new InvalidValueError(`${name} cannot be sent: it is not printable ASCII`);
+    if (!/^[ -~]+$/.test(value)) {
+      throw new InvalidValueError(`${name} cannot be sent: it is empty, or not printable ASCII`);
+    }
   }
 }
 

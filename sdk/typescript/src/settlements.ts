@@ -11,8 +11,8 @@ export interface Settlement {
   readonly detail: string | undefined;
 }
 
-/** At most this many IDs a request; the gateway takes at least these. */
-const IDS_MAX = 1_000;
+/** At most this many IDs a request: no gateway takes more where they are given back, or deleted. */
+const IDS_MAX = 500;
 const PAUSE_MS = 500;
 
 /** Runs of equal decisions, in order. */
@@ -29,7 +29,12 @@ export function* batches(settlements: readonly Settlement[]): Generator<Settleme
   if (batch.length > 0) yield batch;
 }
 
-export async function settleByRequest(group: Group, consumer: string, batch: readonly Settlement[]): Promise<void> {
+export async function settleByRequest(
+  group: Group,
+  consumer: string,
+  batch: readonly Settlement[],
+  over: AbortSignal,
+): Promise<void> {
   let ids = batch.map((one) => one.id);
   const [first] = batch;
   if (first?.kind === "ack") {
@@ -42,7 +47,7 @@ export async function settleByRequest(group: Group, consumer: string, batch: rea
     } catch (error) {
       if (!(error instanceof NoAnswerError)) throw error;
       // Perhaps done: giving back again what another consumer holds by now would take it away.
-      await sleep(PAUSE_MS);
+      await sleep(PAUSE_MS, over);
       const held = new Set<string>();
       for await (const one of group.pending({ consumer })) held.add(one.id);
       ids = ids.filter((id) => held.has(id));

@@ -2,8 +2,9 @@
 
 import { problemError } from "./client.js";
 import type { Frame, Sent } from "./documents/types.js";
-import { parseEntry } from "./entries.js";
-import { ConnectionClosedError, ConsumerReplacedError, InvalidValueError, type Problem } from "./errors.js";
+import { parseEntry, type Gap } from "./entries.js";
+import { ConnectionClosedError, ConsumerReplacedError, InvalidValueError, NotAGatewayError, type Problem } from "./errors.js";
+import { isObject } from "./http.js";
 import { batches, type Settlement } from "./settlements.js";
 import type { Worker } from "./worker.js";
 
@@ -55,7 +56,7 @@ class Connection {
     this.#resolve = resolve;
     this.#reject = reject;
     socket.addEventListener("open", () => this.#open(token));
-    socket.addEventListener("message", ({ data }) => this.#message(String(data)));
+    socket.addEventListener("message", ({ data }) => this.#message(data));
     socket.addEventListener("close", ({ code, reason }) => this.#closed(code, reason));
     // Without a listener for "error", some runtimes end the process.
     socket.addEventListener("error", () => this.#closed(1006, ""));
@@ -71,12 +72,31 @@ class Connection {
     void this.#settle();
   }
 
-  #message(text: string): void {
+  #message(data: unknown): void {
     this.#listen();
-    const frame = JSON.parse(text) as Frame;
-    if (frame.op === "hello") this.#heartbeatMs = frame.heartbeat_ms;
+    try {
+      const frame = JSON.parse(String(data)) as Frame;
+      if (!isObject(frame)) throw new TypeError("no object");
+      if (frame.op === "gap") this.#gap(frame);
+      else this.#take(frame);
+    } catch (cause) {
+      this.#end(new NotAGatewayError("a frame is not a gateway's", { cause }));
+    }
+  }
+
+  #gap(gap: Gap): void {
+    try {
+      this.#worker.reportGap(gap);
+    } catch (error) {
+      // The program's own.
+      this.#end(error as Error);
+    }
+  }
+
+  #take(frame: Frame): void {
+    if (frame.op === "hello" && frame.heartbeat_ms > 0) this.#heartbeatMs = frame.heartbeat_ms;
+    else if (frame.op === "hello") throw new TypeError("no heartbeat");
     else if (frame.op === "caught_up") this.#inHistory = false;
-    else if (frame.op === "gap") this.#worker.reportGap(frame);
     else if (frame.op === "revoked") this.#end(new ConsumerReplacedError(frame.reason));
     else if (frame.op === "error") this.#refused(frame.problem);
     else if (frame.op === "ok") this.#ok(frame.ref);

@@ -1,9 +1,9 @@
 /** A worker: a consumer of a group that acknowledges what it has done. */
 
-import { Client, type Group, type NackMode, type References } from "./client.js";
+import { Client, Group, type NackMode, type References } from "./client.js";
 import type { Entry, Gap } from "./entries.js";
-import { NoAnswerError, WeirError } from "./errors.js";
-import { sleep } from "./http.js";
+import { InvalidValueError } from "./errors.js";
+import { isTemporary, sleep } from "./http.js";
 import { batches, settleByRequest, type Settlement } from "./settlements.js";
 import { consumeOverSocket } from "./socket.js";
 
@@ -64,16 +64,20 @@ export class Worker {
   readonly #held = new Set<string>();
   readonly #unconfirmed = new Map<string, Settlement>();
   readonly #stopping = new AbortController();
+  /** Aborted at the very end: nothing is sent any more. */
+  readonly #over = new AbortController();
   #changed: () => void = () => undefined;
   #change: Promise<void> = Promise.resolve();
   #failure: { error: unknown } | undefined;
+  /** The gateway could not be used last time, and that was said. */
+  #away = false;
 
   constructor(client: Client | string, options: WorkerOptions) {
     this.client = typeof client === "string" ? new Client({ url: client }) : client;
     this.options = options;
     this.credit = options.credit ?? CREDIT_DEFAULT;
-    if (!(this.credit >= 1)) throw new RangeError("credit is at least 1");
-    this.#group = this.client.group(options.stream, options.group);
+    if (!(this.credit >= 1)) throw new InvalidValueError("credit is at least 1");
+    this.#group = new Group(this.client.http, options.stream, options.group, this.#over.signal);
     this.#renew();
   }
 
@@ -100,9 +104,8 @@ export class Worker {
    * acknowledged, unless it settled the delivery itself; what it throws is reported and given back.
    */
   async run(handle: Handler, concurrency = 1): Promise<void> {
-    const over = new AbortController();
-    const linking = this.#link(over.signal).catch((error: unknown) => {
-      this.#failure ??= { error };
+    const linking = this.#link().catch((error: unknown) => {
+      if (!this.#over.signal.aborted) this.#failure ??= { error };
       this.#notify();
     });
     await Promise.all(Array.from({ length: concurrency }, () => this.#work(handle)));
@@ -110,7 +113,7 @@ export class Worker {
     while (!this.#failure && this.#held.size + this.#unconfirmed.size > 0 && performance.now() < deadline) {
       await Promise.race([this.#change, sleep(100)]);
     }
-    over.abort();
+    this.#over.abort();
     this.#notify();
     await linking;
     if (this.#failure) throw this.#failure.error;
@@ -185,24 +188,28 @@ export class Worker {
     }
   }
 
-  async #link(over: AbortSignal): Promise<void> {
+  async #link(): Promise<void> {
     if (this.options.via === "long-poll") {
-      await Promise.all([this.#poll(), this.#settleByRequests(over)]);
+      await Promise.all([this.#poll(), this.#settleByRequests()]);
       return;
     }
     for (let pauseMs = PAUSE_MS_MIN; !this.stopping.aborted; pauseMs = Math.min(2 * pauseMs, PAUSE_MS_MAX)) {
-      if (await consumeOverSocket(this)) pauseMs = PAUSE_MS_MIN;
+      if (await consumeOverSocket(this)) {
+        pauseMs = PAUSE_MS_MIN;
+        this.#away = false;
+      } else if (!this.stopping.aborted) this.#warn("no WebSocket could be opened");
       if (!this.stopping.aborted) await interruptible(pauseMs * (0.5 + Math.random()), this.stopping);
     }
     // Over a subscription, what is given back would come again at once.
-    await this.#settleByRequests(over);
+    await this.#settleByRequests();
   }
 
-  async #settleByRequests(over: AbortSignal): Promise<void> {
+  async #settleByRequests(): Promise<void> {
+    const over = this.#over.signal;
     while (!over.aborted && !this.#failure) {
       const change = this.#change;
       for (const batch of batches(this.unconfirmed)) {
-        await this.#unanswered(() => settleByRequest(this.#group, this.options.consumer, batch));
+        await this.#unanswered(() => settleByRequest(this.#group, this.options.consumer, batch, over));
         this.confirm(batch);
       }
       if (this.#unconfirmed.size === 0) await change;
@@ -225,11 +232,13 @@ export class Worker {
           signal: this.stopping,
           claimMinIdleMs: this.options.claimMinIdleMs ?? CLAIM_RELEASED_ONLY_MS,
         });
+        this.#away = false;
         if (page.gap) this.reportGap(page.gap);
         for (const entry of page.entries) this.receive(entry, false);
       } catch (error) {
         if (this.stopping.aborted) break;
-        if (!(error instanceof NoAnswerError)) throw error;
+        if (!isTemporary(error)) throw error;
+        this.#warn(error);
         // Entries of a lost answer are delivered all the same.
         await interruptible(PAUSE_MS_MIN, this.stopping);
         await this.#readHistory();
@@ -240,7 +249,12 @@ export class Worker {
 
   /** What an answer held that was cut off. Not by reading the history, which would count as a delivery. */
   async #giveBackUnseen(): Promise<void> {
-    for await (const { id } of this.#group.pending({ consumer: this.options.consumer })) {
+    const pending = await this.#unanswered(async () => {
+      const ids: string[] = [];
+      for await (const { id } of this.#group.pending({ consumer: this.options.consumer })) ids.push(id);
+      return ids;
+    });
+    for (const id of pending) {
       if (this.#held.has(id) || this.#unconfirmed.has(id)) continue;
       this.#unconfirmed.set(id, { id, kind: "nack", detail: "silent" });
       this.#notify();
@@ -262,12 +276,18 @@ export class Worker {
       try {
         return await request();
       } catch (error) {
-        if (!(error instanceof NoAnswerError) && !(error instanceof WeirError && "retryable" in error && error.retryable)) {
-          throw error;
-        }
-        await sleep(PAUSE_MS_MIN * 10);
+        if (!isTemporary(error)) throw error;
+        this.#warn(error);
+        await sleep(PAUSE_MS_MIN * 10, this.#over.signal);
       }
     }
+  }
+
+  #warn(reason: unknown): void {
+    if (this.#away) return;
+    this.#away = true;
+    const said = reason instanceof Error ? reason.message : String(reason);
+    console.warn(`worker ${this.options.consumer} tries again to reach ${this.client.http.url.href}: ${said}`);
   }
 
   #notify(): void {
