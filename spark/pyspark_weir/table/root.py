@@ -24,6 +24,11 @@ from pyspark_weir.errors import OptionError
 UNFINISHED: Final = ".tmp"
 
 
+# With pyarrow's three a store that is busy for two seconds ends a batch; these go on for about a minute, as
+# deltalake's own do.
+_ATTEMPTS_MAX: Final = 10
+
+
 class Folder:
     """`files` is pyarrow's file system, `base` the path of the folder there; names are relative to it."""
 
@@ -182,7 +187,7 @@ class ArchiveRoot(Folder):
         scheme, found, rest = given.get("endpoint_override", "").partition("://")
         if found:
             given |= {"scheme": scheme, "endpoint_override": rest.rstrip("/")}
-        return fs.S3FileSystem(**given)
+        return fs.S3FileSystem(**given, retry_strategy=fs.AwsStandardS3RetryStrategy(_ATTEMPTS_MAX))
 
     @property
     def base(self) -> str:  # type: ignore[override] # it follows from `url`

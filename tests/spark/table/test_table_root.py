@@ -4,6 +4,9 @@ Knows: the forms of a root. Must never know: what is stored there.
 """
 
 import pickle
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -87,3 +90,46 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     root.delete("a/b")
     root.delete("a/b")
     assert root.names("a") == []
+
+
+class BusyStore(ThreadingHTTPServer):
+    """An object store that asks for patience a few times before it answers."""
+
+    refusals = 3
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: BusyStore
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        busy = self.server.refusals > 0
+        self.server.refusals -= busy
+        content = b"" if busy else b"hello"
+        self.send_response(503 if busy else 200)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    do_GET = do_HEAD  # noqa: N815 - the server's names
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def busy_store() -> Iterator[BusyStore]:
+    with BusyStore(("127.0.0.1", 0), _Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_store_that_is_busy_is_asked_again(busy_store: BusyStore) -> None:
+    """As gateways are, so that a moment of load ends no batch."""
+    url = f"http://127.0.0.1:{busy_store.server_port}"
+    root = ArchiveRoot.of("s3://bucket/x", {**_KEYS, "AWS_ENDPOINT_URL": url, "AWS_REGION": "eu-1"})
+    assert root.read("file") == b"hello"
