@@ -146,6 +146,15 @@ class TestVacuum:
         assert "1 files deleted" in weir("vacuum", table.root.url).stderr
         assert not stray.exists()
 
+    def test_a_disk_that_refuses_is_one_line(self, table: ArchiveTable) -> None:
+        """So is one that is full, or a bucket that does not answer."""
+        Path(table.root.path("_weir/lock")).mkdir(parents=True)
+        found = weir("vacuum", table.root.url)
+        assert (found.exit_code, found.exception.__class__) == (1, SystemExit)
+        assert found.stderr.startswith("weir: WEIR_FAILED: ")
+        assert found.stderr.endswith(f"Is a directory: '{table.root.url}/_weir/lock'\n")
+        assert found.stderr.count("\n") == 1
+
     def test_less_than_a_week_is_a_wrong_option(self, table: ArchiveTable) -> None:
         found = weir("vacuum", table.root.url, "--older-than", "6d")
         assert found.exit_code == 2

