@@ -33,7 +33,9 @@ spark: $(VENV)/.spark  ## the same, and what `weir-spark` needs: Spark, Arrow, a
 
 dev: $(VENV)/.dev  ## make .venv with what the gate needs as well
 
-test: system dev $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## the whole gate: formatting, lint, types, contracts, tests
+test: system  ## the whole gate: formatting, lint, types, contracts, tests
+	@# Beside each other, since each waits for its downloads.
+	@$(MAKE) --no-print-directory --jobs=3 dev $(TOOLS)/.stamp $(SDK)/node_modules/.stamp
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint contracts early
 	@# mypy keeps one core busy for a minute, so it runs beside the tests.
 	@$(MAKE) --no-print-directory --jobs=2 types measured
@@ -126,13 +128,13 @@ $(VENV)/.spark: requirements-spark.lock $(VENV)/.project
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.spark
 	@echo "installing what requirements-dev.lock names"
-	@$(PIP) install --require-hashes --no-build-isolation -r requirements-dev.lock
+	@$(PIP) install --no-compile --require-hashes --no-build-isolation -r requirements-dev.lock
 	@touch $@
 
 $(TOOLS)/.stamp: requirements-tools.lock $(VENV)/.made
 	@.ci/make-venv "$(PYTHON)" $(TOOLS)
 	@echo "installing what requirements-tools.lock names"
-	@$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-tools.lock
+	@$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --require-hashes -r requirements-tools.lock
 	@touch $@
 
 $(SDK)/node_modules/.stamp: $(SDK)/package.json $(SDK)/package-lock.json | system
