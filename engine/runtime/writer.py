@@ -89,7 +89,8 @@ class Writer:
         self._flush_scheduled = False
         # The write that a thread does.
         self._writing: asyncio.Future[None] | None = None
-        self._syncing: asyncio.Future[None] | None = None
+        self._syncing: asyncio.Future[int] | None = None
+        self._sync_scheduled = False
         self._sync_upto = 0
         # Up to which time IDs are promised to be skipped after a crash: asked for, and on disk; and what has
         # been asked for with the position that makes it good.
@@ -300,7 +301,7 @@ class Writer:
         if self.log.written_upto < self.log.staged_upto:
             self._flush_soon()
         self._release()
-        self._sync_if_wanted()
+        self._begin_sync()
 
     def _end_long_write(self, began: float, ended: asyncio.Future[None]) -> None:
         self._writing = None
@@ -316,36 +317,49 @@ class Writer:
             self._flush()
 
     def _want_sync(self, position: int) -> None:
+        """Have a sync begin behind the write of this cycle, or behind the sync that is under way."""
         self._sync_upto = max(self._sync_upto, position)
-        self._sync_if_wanted()
+        if self._is_sync_due and not self._sync_scheduled:
+            self._sync_scheduled = True
+            asyncio.get_running_loop().call_soon(self._write_and_sync)
 
-    def _sync_if_wanted(self) -> None:
-        wanted = min(self._sync_upto, self.log.written_upto)
-        if self._syncing is None and self.log.poisoned is None and wanted > self.log.durable_upto:
-            self._syncing = asyncio.ensure_future(self._sync())
-
-    async def _sync(self) -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        # It covers what is staged, unless a thread writes; later writes are not covered.
+    def _write_and_sync(self) -> None:
+        self._sync_scheduled = False
+        # The end of a write begins the sync, but a thread may be writing.
         self._flush()
+        if not self._closed:
+            self._begin_sync()
+
+    @property
+    def _is_sync_due(self) -> bool:
+        wanted = min(self._sync_upto, self.log.written_upto)
+        return self._syncing is None and self.log.poisoned is None and wanted > self.log.durable_upto
+
+    def _begin_sync(self) -> None:
+        """Sync all that is written, if some of it has to be. What is written meanwhile is not covered."""
+        if not self._is_sync_due:
+            return
         if self.on_sync_begins is not None:
             self.on_sync_begins()
+        loop = asyncio.get_running_loop()
+        self._syncing = loop.run_in_executor(self._thread, self.log.sync, self.log.written_upto)
+        self._syncing.add_done_callback(partial(self._end_sync, loop.time()))
+
+    def _end_sync(self, began: float, ended: asyncio.Future[int]) -> None:
+        self._syncing = None
+        self.sync_seconds.observe(asyncio.get_running_loop().time() - began)
         try:
-            await loop.run_in_executor(self._thread, self.log.sync, self.log.written_upto)
+            ended.result()
         except LogPoisonedError:
             self._fail_all()
             return
-        finally:
-            self._syncing = None
-            self.sync_seconds.observe(loop.time() - began)
         self._unsynced_since = began if self.log.written_upto > self.log.durable_upto else None
         while self._promises and self._promises[0][0] <= self.log.durable_upto:
             self._promised_ms = self._promises.popleft()[1]
         if self._barrier is not None and self.log.durable_upto >= self._barrier[1]:
             self._barrier = None
         self._release()
-        self._sync_if_wanted()
+        self._begin_sync()
 
     def _release(self) -> None:
         if not self._releasing:
@@ -427,9 +441,9 @@ class Writer:
         """After a fault: write what whole turns have staged, and sync it if an answer waits for that."""
         await self._write_all()
         if self._waiting or self._waiting_for_sync:
-            self._want_sync(self.log.staged_upto)
-        while self._syncing is not None:
-            await self._syncing
+            self._sync_upto = self.log.staged_upto
+            self._begin_sync()
+        await self._end_syncs()
         if self._ticker is not None:
             self._ticker.cancel()
         self._abandoned = self._closed = True
@@ -448,14 +462,17 @@ class Writer:
         await self._write_all()
         # From here on the log is the thread's alone.
         self._closed = True
-        while self._syncing is not None:
-            await self._syncing
+        await self._end_syncs()
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._close_log)
         finally:
             self._end_threads()
             self._release()
             self._fail_all()
+
+    async def _end_syncs(self) -> None:
+        while self._syncing is not None:
+            await asyncio.wait((self._syncing,))
 
     def _end_threads(self) -> None:
         self._thread.shutdown(wait=False)
