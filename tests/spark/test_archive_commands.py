@@ -155,6 +155,15 @@ class TestVacuum:
         assert found.stderr.endswith(f"Is a directory: '{table.root.url}/_weir/lock'\n")
         assert found.stderr.count("\n") == 1
 
+    def test_a_log_that_cannot_be_read_is_one_line(self, table: ArchiveTable) -> None:
+        """As of a later version of Delta."""
+        later = {"protocol": {"minReaderVersion": 99, "minWriterVersion": 99}}
+        path = Path(table.root.path(f"_delta_log/{table.version + 1:020d}.json"))
+        path.write_text(json.dumps(later) + "\n")
+        found = weir("compact", table.root.url)
+        assert (found.exit_code, found.stderr.count("\n")) == (1, 1)
+        assert found.stderr.startswith("weir: WEIR_FAILED: ")
+
     def test_less_than_a_week_is_a_wrong_option(self, table: ArchiveTable) -> None:
         found = weir("vacuum", table.root.url, "--older-than", "6d")
         assert found.exit_code == 2

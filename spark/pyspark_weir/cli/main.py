@@ -46,8 +46,8 @@ class Jobs(TyperGroup):
                 _silence_spark()
             output.say(str(error))
             raise typer.Exit(_EXIT_CODES.get(error.code, 1)) from None
-        except OSError as error:
-            # A disk or an object store. deltalake's reasons are several lines, with colours.
+        except _storage_errors() as error:
+            # deltalake's reasons are several lines, with colours.
             output.say(f"WEIR_FAILED: {' '.join(_DECORATION.sub(' ', str(error)).split())}")
             raise typer.Exit(1) from None
         except ModuleNotFoundError as error:
@@ -88,6 +88,12 @@ jobs.command(rich_help_panel=_ARCHIVES)(as_command(archives.adopt))
 jobs.command(rich_help_panel=_SENDING)(as_command(sending.replay))
 jobs.command(rich_help_panel=_SENDING)(as_command(sending.mirror))
 join_lines(jobs)
+
+
+def _storage_errors() -> tuple[type[Exception], ...]:
+    """What a disk or an object store raises, without importing deltalake to find out that it was not used."""
+    used = sys.modules.get("deltalake.exceptions")
+    return (OSError,) if used is None else (OSError, used.DeltaError)
 
 
 def _session() -> "SparkSession | None":
