@@ -32,6 +32,8 @@ _TOKEN: Final = "token:"  # noqa: S105 - the beginning of names
 _REVOKED: Final = "revoked:"
 _Row = TypeVar("_Row", bound=BaseModel)
 DROP_TOKENS: Final = "drop-tokens"
+# A backend that does not answer is asked again after this time.
+_READ_AGAIN_S: Final = 1.0
 # What has expired is removed with what is made, a few at a time.
 _FORGOTTEN_MAX: Final = 100
 
@@ -58,13 +60,26 @@ class TokenStore:
     # ---- at start
 
     def load(self, engine: EngineProtocol, file: RevocationFile | None, done: Callable[[], None]) -> None:
-        """Read what the log and the file hold, then call `done`. Until then no token is accepted."""
+        """Read what the log and the file hold, then call `done`. Until then no token is accepted. A backend
+        that does not answer is asked again.
+        """
         self._engine, self._file = engine, file
         if file is not None:
             self._policy.revoke(file.kept)
 
+        is_logged = False
+
         def listed(replies: Sequence[Reply | EngineError]) -> None:
+            nonlocal is_logged
             page = replies[0]
+            if isinstance(page, EngineError) and page.code == "backend_unavailable":
+                if not is_logged:
+                    logs.get().warning(
+                        "the tokens cannot be read yet: this is tried again", reason=page.detail
+                    )
+                is_logged = True
+                asyncio.get_running_loop().call_later(_READ_AGAIN_S, read)
+                return
             if isinstance(page, EngineError):
                 remedy = "restart the gateway: until then it refuses every token of the log"
                 logs.get().critical("the tokens in the log cannot be read", reason=page.detail, remedy=remedy)
@@ -73,7 +88,10 @@ class TokenStore:
             self._know(engine, page)
             done()
 
-        engine.submit([ListMetadata()], listed)
+        def read() -> None:
+            engine.submit([ListMetadata()], listed)
+
+        read()
 
     def look(self) -> None:
         """Read them again, since another gateway may have changed them: what it has revoked ends here too."""
@@ -84,6 +102,9 @@ class TokenStore:
 
     def _looked(self, _: object) -> None:
         self._looking = None
+        if self._look_again:
+            # Asked for between the last read and this.
+            self.look()
 
     async def _read_again(self, engine: EngineProtocol) -> None:
         while self._look_again:
@@ -92,6 +113,7 @@ class TokenStore:
                 try:
                     page = await engine.execute(ListMetadata())
                 except EngineError:
+                    self._look_again = False
                     # It is read again with the next look, which comes in a few seconds.
                     return
                 assert isinstance(page, MetadataPage), "a list of metadata answers a page"

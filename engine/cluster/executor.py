@@ -26,6 +26,7 @@ from engine.cluster.health import BackendHealth
 from engine.cluster.keys import slot_of
 from engine.cluster.levels import ALWAYS_MISSING
 from engine.cluster.maintenance import Maintenance
+from engine.cluster.misfits import Misfit
 from engine.cluster.node import Node
 from engine.cluster.origins import Origins, unnumbered
 from engine.cluster.refusals import not_supported, refusal_of
@@ -492,17 +493,17 @@ class ClusterEngine:
     @property
     def outage(self) -> str | None:
         """See `EngineProtocol`."""
-        return self.health.outage
+        return self.health.outage or self.gateways.failure
 
     @property
     def failure(self) -> str | None:
-        """See `BackendHealth`."""
-        return self.health.failure
+        """Why the servers cannot be used now; None where they can."""
+        return self.health.failure or self.gateways.failure
 
     @property
     def misfit(self) -> str | None:
-        """See `BackendHealth`."""
-        return self.health.misfit
+        """Why these servers can never be used as the settings name them; None where they can, or may."""
+        return self.failure if isinstance(self.failure, Misfit) else None
 
     def _observe(self, streams: int) -> None:
         """Note how large all is, now that the servers have said it."""

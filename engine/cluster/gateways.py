@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from engine.cluster.misfits import Misfit, of_refusal
+from engine.cluster.refusals import reason_of
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.wakeups import Wakeups
 from engine.cluster.wire import call
@@ -34,6 +36,8 @@ class Gateways:
     """This gateway's way to the others. `run` runs a request and raises EngineError."""
 
     def __init__(self, run: Run, wakeups: Wakeups) -> None:
+        # Why this gateway cannot join; None while nothing is wrong.
+        self.failure: str | None = None
         self._run = run
         self._wakeups = wakeups
         self._take: Take | None = None
@@ -43,7 +47,7 @@ class Gateways:
 
     async def join(self, take: Take) -> None:
         """Call `take` with each message from now on, this gateway's own too, in one order everywhere. Returns
-        when the backend has answered.
+        when the backend has answered; `failure` says why it has not.
         """
         self._take = take
         await self._find_newest()
@@ -87,9 +91,13 @@ class Gateways:
         while True:
             try:
                 last_id = await self._run(newest)
-            except EngineError:
+            except EngineError as error:
+                reason = of_refusal(reason_of(error))
+                text = f"{_MESSAGES}: {reason}"
+                self.failure = Misfit(text) if isinstance(reason, Misfit) else text
                 await asyncio.sleep(_AGAIN_S)
             else:
+                self.failure = None
                 self._last_id = b"-" if last_id is None else b"(" + last_id
                 return
 
@@ -101,6 +109,9 @@ class Gateways:
 
     def _ended(self, _: object) -> None:
         self._reading = None
+        if self._again:
+            # Asked for between the last read and this.
+            self._look()
 
     async def _read(self) -> None:
         """Read until nothing is left. What a backend that is away has refused comes with the next look."""
@@ -110,6 +121,7 @@ class Gateways:
             try:
                 rows = await self._run(_request(_MESSAGES, [words], lambda found: found[0], Lane.READ))
             except EngineError:
+                self._again = False
                 return
             for entry_id, fields in rows:
                 self._last_id, self._again = b"(" + entry_id, True

@@ -64,11 +64,6 @@ class BackendHealth:
         failures = [self._topology.failure, *(node.failure for node in self._topology.nodes), self._refusal]
         return next((one for one in failures if one is not None), None)
 
-    @property
-    def misfit(self) -> str | None:
-        """Why these servers can never be used as the settings name them; None where they can, or may."""
-        return self.failure if isinstance(self.failure, Misfit) else None
-
     async def keep_on(self, is_up: asyncio.Future[None]) -> None:
         """Ask the servers again and again, until it is cancelled; `is_up` is done once all have answered."""
         while True:

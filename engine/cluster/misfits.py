@@ -28,7 +28,10 @@ _REFUSALS: Final = (
     ("NOPROTO", _TOO_OLD),
     ("WRONGPASS", "correct `backend_user` and `backend_password_file`"),
     ("NOAUTH", "it wants a password: name a file that has it in `backend_password_file`"),
-    ("NOPERM", "let the user of the gateway run this command, or name another one in `backend_user`"),
+    (
+        "NOPERM",
+        "let the user of the gateway run this command on any key, or name another one in `backend_user`",
+    ),
 )
 # Redis, greeted so, hangs up without a word where it wants TLS, and waits for more where it has none.
 MAYBE_TLS: Final = "If it speaks TLS, say rediss in the place of redis in `backend`"

@@ -8,6 +8,7 @@ from typing import Any, cast
 import hiredis
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from app.gateway import Phase
 from app.live.other_gateways import OtherGateways
@@ -163,3 +164,18 @@ async def test_a_token_that_cannot_be_read_hides_no_revocation(server: BackendSe
             revoked = await first.delete(f"/v1/admin/tokens/{made['id']}", headers=admin)
             assert revoked.status_code == 204
             await is_eventually(401)
+
+
+async def test_tokens_are_read_once_the_server_answers_again(own_server: BackendServer) -> None:
+    """It hangs between the start and this: the log says so once, and no restart is needed."""
+    settings = Settings(log_requests="none", root_token=SecretStr(ROOT))
+    async with opened(own_server, 0.3) as engine:
+        app = create_app(settings, SystemClock())
+        own_server.pause()
+        with capture_logs() as lines:
+            app.gateway.open(engine)
+            await until(lambda: len(lines) == 1)
+            await asyncio.sleep(1.5)
+            own_server.resume()
+            await until(lambda: app.gateway.phase is Phase.READY)
+    assert [(line["log_level"], "0.3 s" in line["reason"]) for line in lines] == [("warning", True)]

@@ -116,6 +116,19 @@ async def test_users_and_passwords(server: BackendServer, tmp_path: Path) -> Non
         server.call("ACL", "DELUSER", "weir")
 
 
+@pytest.mark.parametrize("rule", ["resetkeys", "-xrevrange"])
+async def test_a_user_that_may_not_read_what_gateways_say(own_server: BackendServer, rule: str) -> None:
+    own_server.call("ACL", "SETUSER", "default", rule)
+    refusal = await why_it_ends(own_server.url)
+    assert "weir/gateways: NOPERM" in refusal
+    assert "let the user of the gateway run this command" in refusal
+
+
+async def test_a_key_in_the_place_of_what_gateways_say(server: BackendServer) -> None:
+    server.call("SET", "weir/gateways", "1")
+    await is_tried_again(server.url, "weir/gateways: WRONGTYPE", lambda: server.call("DEL", "weir/gateways"))
+
+
 async def test_a_server_of_another_kind(server: BackendServer, tmp_path: Path) -> None:
     """A cluster, a single server, a Sentinel: each where the URL is for another one."""
     place = f"127.0.0.1:{server.port}"
