@@ -68,6 +68,9 @@ def test_what_our_own_source_gives_goes_back_as_it_was() -> None:
         "seq": pa.array([1]),
         "ts": pa.array([None], pa.timestamp("us", "UTC")),
         "fields": pa.array([[{"name": "a", "value": b"1"}]], PAIRS),
+        "shard": strings("g0"),
+        "bytes": pa.array([2]),
+        "id_key": strings("5-1"),
     }
     assert entries(columns) == [SinkEntry("s", "5-1", [("a", "1")], None)]
     assert entries(columns, explicit_ids=False)[0].id is None

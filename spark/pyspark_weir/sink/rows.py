@@ -194,7 +194,7 @@ ID: Final = "id"
 FIELDS: Final = "fields"
 KEY: Final = "idempotency_id"
 # What our own source gives beside an entry's fields; the gateway makes them anew.
-_ABOUT: Final = frozenset({"ms", "seq", "ts", "shard", "bytes"})
+_ABOUT: Final = frozenset({"ms", "seq", "ts", "shard", "bytes", "id_key"})
 
 # As the gateway takes names; here the row is still known.
 _name_bytes_max: Final = 512
