@@ -115,6 +115,8 @@ class _Link(asyncio.Protocol):
         # Of each command whose reply has not come: the callback, and its deadline.
         self.waiting: deque[tuple[Done, float]] = deque()
         self.is_paused = False
+        # Ended by a refusal of what has no reply, as of SUBSCRIBE: the next link will end so, too.
+        self.is_refused = False
         self.identity = IDENTITY
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._push = push
@@ -145,6 +147,7 @@ class _Link(asyncio.Protocol):
             call(self.waiting.popleft()[0], reply)
         else:
             # A server that takes no further clients says so before it is asked anything.
+            self.is_refused = True
             self.end(reply.text if isinstance(reply, ServerError) else "a reply to nothing")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -340,13 +343,13 @@ class ServerConnection:
                 report("a connection could not be made", error)
                 self._be_down(f"{self.address}: {error}")
             else:
-                pause_s = RECONNECT_S_MIN
                 self.failure = None
                 self._link = link
                 self._figures.connections_up += 1
                 call(self._on_up)
                 self._flush()
                 reason = await link.lost
+                pause_s = RECONNECT_S_MAX if link.is_refused else RECONNECT_S_MIN
                 self._link = None
                 self._figures.connections_up -= 1
                 self._be_down(f"{self.address}: {reason}")

@@ -13,7 +13,7 @@ from engine import ids
 from engine.cluster import group_scripts
 from engine.cluster.group_waits import GroupWaits
 from engine.cluster.scripts import ScriptCall
-from engine.cluster.wakeups import Wakeups, Watch, notifies
+from engine.cluster.wakeups import EVENTS, Wakeups, Watch, notifies
 from engine.cluster.wire import Address, ServerAccess, ServerConnection, ServerError
 from engine.commands import GiveBack, XReadGroup
 from engine.commands.types import Cursor
@@ -235,6 +235,27 @@ async def test_a_server_that_does_not_allow_its_setting_is_named(server: Backend
             watch.close()
     finally:
         server.call("ACL", "SETUSER", "default", "+config")
+
+
+async def test_a_server_that_allows_no_subscription_is_not_asked_again_and_again(
+    own_server: BackendServer,
+) -> None:
+    """Reads are polled."""
+    own_server.call("CONFIG", "SET", "notify-keyspace-events", EVENTS)
+    own_server.call("ACL", "SETUSER", "default", "resetchannels")
+    woken: list[None] = []
+    async with client_of(own_server, poll_s=0.2) as client:
+        watch = client.wakeups.watch("s", lambda: woken.append(None))
+        before = connections_made(own_server)
+        await asyncio.sleep(3)
+        assert connections_made(own_server) - before <= 4
+        assert woken
+        watch.close()
+
+
+def connections_made(server: BackendServer) -> int:
+    lines = server.call("INFO", "stats").decode().splitlines()
+    return int(next(line for line in lines if line.startswith("total_connections_received")).split(":")[1])
 
 
 async def test_one_primary_does_not_hide_what_another_lacks(
