@@ -13,11 +13,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.async_api import Locator, Page, Request, Route, expect
 
 from tests.console.conftest import ConsoleGateway
 from tests.console.test_console import AXE, check_access, opened, rows
+from tests.server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -134,6 +136,26 @@ async def test_the_overview_shows_the_gateway(page: Page, gateway: ConsoleGatewa
     await expect(page.get_by_role("region", name="Lag of each group over time")).to_contain_text("team 30")
     await page.get_by_role("link", name="Weir console, overview").click()
     await expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
+
+
+@pytest.mark.parametrize(("count", "counted"), [(5_000, "5,000"), (5_001, "5,000 or more")])
+async def test_the_overview_says_that_it_is_of_the_first_streams(
+    page: Page, tmp_path: Path, count: int, counted: str
+) -> None:
+    """The list holds 5,000: the largest stream, or one that lags, may be beyond them."""
+    with Server(tmp_path / "data") as server:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+            for start in range(0, count, 1_000):
+                names = [f"s-{number:04}" for number in range(start, min(start + 1_000, count))]
+                body = {"streams": {name: [{"fields": {"n": "1"}}] for name in names}}
+                (await http.post("/v1/publish", json=body)).raise_for_status()
+        await page.goto(f"{server.url}/console")
+        entries = page.locator(".card").filter(has=page.get_by_text("Entries", exact=True)).locator("dd")
+        await expect(entries).to_have_text(counted)
+        notice = page.get_by_text("the first 5,000 streams by name")
+        await expect(notice).to_be_visible(visible=count > 5_000)
+        # The page must not ask a gateway that is gone.
+        await page.goto("about:blank")
 
 
 async def test_nothing_is_said_of_groups_before_they_are_read(page: Page, gateway: ConsoleGateway) -> None:

@@ -36,6 +36,7 @@ export class Overview {
     this.failing = [];
     this.version = "–";
     this.problem = h("p.notice.gap", { hidden: true, role: "status" });
+    this.partial = h("p.notice.info", { hidden: true });
     this.cards = h("dl.cards");
     this.plot = new Plot(formatRate);
     this.rate = h("span.figure", {}, "–");
@@ -46,6 +47,7 @@ export class Overview {
       "div.overview", {},
       h("h1", {}, "Overview"),
       this.problem,
+      this.partial,
       this.cards,
       h("section.chart.whole", { "aria-label": "Rate: entries published per second, all streams" }, h("h2.small", {}, "Rate of all streams"), this.rate, this.plot.element),
       h("div.columns", {}, this.lagging.element, this.busiest.element, this.largest.element),
@@ -123,6 +125,8 @@ export class Overview {
     const { figures, problem } = describeStatus(this.status, this.failing);
     this.problem.hidden = problem === "";
     setText(this.problem, problem);
+    this.partial.hidden = isComplete || Number.isNaN(this.catalogue.readAtMs);
+    setText(this.partial, `This page counts and compares the first ${formatCount(items.length)} streams by name. There are more.`);
     const cards = [
       ["Streams", `${formatCount(items.length)}${more}`],
       ["Entries", `${formatShort(sum(({ stream }) => stream.length))}${more}`],
