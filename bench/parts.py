@@ -125,7 +125,8 @@ def memory(method: Method, _: Results) -> Sequence[Figure]:
     """P8."""
     theirs = min(method.entries, versus.PRELOADED)
     how = (
-        f"one round; growth of the gateway's process with {method.entries:,} entries, "
+        f"one round; growth of the gateway's process from {method.entries:,} entries to "
+        f"{versus.GROWN * method.entries:,}, "
         f"Redis's MEMORY USAGE with {theirs:,}"
     )
     return [
