@@ -63,6 +63,7 @@ class RespConnection(asyncio.Protocol):
     def __init__(self, port: Port) -> None:
         self._port = port
         self._loop = asyncio.get_running_loop()
+        self._monotonic = port.gateway.clock.monotonic
         self._reader = RequestReader()
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -265,7 +266,7 @@ class RespConnection(asyncio.Protocol):
 
     def now_s(self) -> float:
         """The monotonic clock."""
-        return self._port.now_s()
+        return self._monotonic()
 
     def log_in(self, principal: Principal) -> None:
         """Go on as this caller, until the token ends. What was begun as a caller of another tenant ends."""
@@ -389,8 +390,8 @@ class RespConnection(asyncio.Protocol):
     def _begin(self) -> None:
         """Begin the next run, or the next command that is by itself."""
         commands, client = self._reader.commands, self.client
-        client.last_used_s = self.now_s()
-        if client.principal is None or client.transaction is not None or client.is_subscriber:
+        client.last_used_s = self._monotonic()
+        if client.principal is None or client.transaction is not None or len(self.subscriber):
             self._begin_alone(commands.popleft())
             return
         run = CommandRun(self._port.gateway.command_limits, client.stream_to_add_to)

@@ -32,6 +32,7 @@ class Port:
         self.gateway = gateway
         self.request_limits = RequestLimits(gateway.command_limits.words_max, settings.body_bytes_max)
         self.long_replies_max = max(1, settings.pipeline_bytes_max // settings.answer_bytes_max)
+        self._is_embedded = settings.is_embedded
         self.auth_s_max = AUTH_S_MAX
         self.stall_s_max = min(STALL_S_MAX, settings.stall_s_max)
         self.connections: dict[int, Link] = {}
@@ -60,7 +61,7 @@ class Port:
     @property
     def shares_adds(self) -> bool:
         """Whether clients may add entries together: there are several, and the streams are here."""
-        return len(self.connections) > 1 and self.gateway.engine.backend == "embedded"
+        return len(self.connections) > 1 and self._is_embedded
 
     @property
     def channels(self) -> int:
