@@ -20,6 +20,7 @@ from engine.cluster import (
     ServerAccess,
     Standalone,
     Topology,
+    Trouble,
     parse_durability,
 )
 
@@ -72,23 +73,32 @@ def make_topology(settings: Settings, access: ServerAccess) -> Topology:
 
 
 def log_health(health: BackendHealth, clock: Clock) -> None:
-    """Log each outage of the backend, and each time that it has no memory left, with its end."""
-    outages = FullLog(
-        clock.monotonic,
-        full="the backend cannot be used: requests that need it get 503 backend_unavailable",
-        room="the backend can be used again",
-        remedy="do what the reason says: the gateway goes on by itself once the backend can be used",
-    )
-    memory = FullLog(
-        clock.monotonic,
-        full="the backend has no memory left: writes get 507 memory_full; reads, acks and trims go on",
-        room="the backend has memory again: writes go on",
-        remedy="acknowledge, trim or delete; or raise maxmemory at the server",
-    )
-    health.on_outage = lambda reason: outages.change(
-        {} if reason is None else {"reason": reason}, is_full=reason is not None
-    )
-    health.on_full = lambda is_full: memory.change({}, is_full=is_full)
+    """Log each trouble of the backend, and its end."""
+    kept = {
+        Trouble.OUTAGE: FullLog(
+            clock.monotonic,
+            full="the backend cannot be used: requests that need it get 503 backend_unavailable",
+            room="the backend can be used again",
+            remedy="do what the reason says: the gateway goes on by itself once the backend can be used",
+        ),
+        Trouble.FULL: FullLog(
+            clock.monotonic,
+            full="the backend has no memory left: writes get 507 memory_full; reads, acks and trims go on",
+            room="the backend has memory again: writes go on",
+            remedy="acknowledge, trim or delete; or raise maxmemory at the server",
+        ),
+        Trouble.UNKEPT_PROMISE: FullLog(
+            clock.monotonic,
+            full="writes will be refused: no server can confirm them as backend_durability asks",
+            room="the backend can confirm writes again",
+            remedy="connect replicas, or ask for less: backend_durability=memory promises one copy",
+        ),
+    }
+
+    def log(trouble: Trouble, reason: str | None) -> None:
+        kept[trouble].change({} if reason is None else {"reason": reason}, is_full=reason is not None)
+
+    health.on_change = log
 
 
 def _address(text: str, default_port: int) -> Address:

@@ -261,19 +261,12 @@ class EngineLife:
         self._backend = backend
         self._gateway.backend = backend.figures
         self._gateway.backend_outage = lambda: backend.outage
-        self._gateway.is_backend_full = lambda: backend.health.is_full
+        self._gateway.is_backend_full = lambda: backend.health.full is not None
         log_health(backend.health, self._clock)
         backend.on_missing_events = self._warn_of_slow_waking
         if await self._is_met(backend):
             self._gateway.open(backend)
             logs.get().info("ready", backend=backend.backend)
-            if (reason := backend.unkept_promise) is not None:
-                logs.get().warning(
-                    "writes will be refused: no server can confirm them as backend_durability asks",
-                    backend_durability=backend.durability,
-                    reason=reason,
-                    remedy="connect replicas, or ask for less: backend_durability=memory promises one copy",
-                )
 
     async def _is_met(self, backend: "ClusterEngine") -> bool:
         """Wait until the backend answers, and log each reason why not once. False: the gateway stops.

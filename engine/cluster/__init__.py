@@ -7,7 +7,7 @@ Must never know: the web, settings, logging.
 from engine.cluster.executor import ClusterEngine
 from engine.cluster.figures import BackendFigures
 from engine.cluster.gateways import Gateways
-from engine.cluster.health import BackendHealth
+from engine.cluster.health import BackendHealth, Trouble
 from engine.cluster.replication import BackendDurability, parse_durability
 from engine.cluster.topology import ClusterTopology, SentinelTopology, Standalone, Topology
 from engine.cluster.wire import Address, ServerAccess
@@ -24,5 +24,6 @@ __all__ = [
     "ServerAccess",
     "Standalone",
     "Topology",
+    "Trouble",
     "parse_durability",
 ]

@@ -151,11 +151,6 @@ class ClusterEngine:
         return self._topology.durability.name
 
     @property
-    def _can_confirm(self) -> bool:
-        """Whether all servers can keep this promise."""
-        return self.health.level.syncs or not self._topology.durability.disks
-
-    @property
     def delivery_durability(self) -> str:
         """See `CommandEngine`. A delivery that is lost is made again: it waits for no replica."""
         return "memory"
@@ -335,7 +330,7 @@ class ClusterEngine:
         self._send(request, settle)
 
     def _send(self, request: BackendRequest, finish: Finish) -> None:
-        if request.lane is Lane.WRITE and not self._can_confirm:
+        if request.lane is Lane.WRITE and not self.health.can_confirm:
             # Sent, it would be stored, and then refused.
             needs = f"{self.health.level.name}: it needs WAITAOF and an append-only file"
             self._origins.end(request.number)
@@ -527,18 +522,8 @@ class ClusterEngine:
     def missing(self) -> Sequence[str]:
         """See `EngineProtocol`."""
         events = self._wakeups.missing_events
-        promise = [] if self.unkept_promise is None else [f"backend_durability={self.durability}"]
+        promise = [] if self.health.unkept_promise is None else [f"backend_durability={self.durability}"]
         return [*ALWAYS_MISSING, *promise, *([] if events is None else ["prompt waking of reads"])]
-
-    @property
-    def unkept_promise(self) -> str | None:
-        """Why no write can be as safe as `durability` says, as the servers are now; None where it can."""
-        level, needed = self.health.level, self._topology.durability.replicas_needed
-        if not self._can_confirm:
-            return f"{level.name} has no WAITAOF, or no append-only file"
-        if level.replicas < needed:
-            return f"a primary has {level.replicas} connected replicas, and {needed} must have each write"
-        return None
 
     def log_figures(self) -> None:
         """See `EngineProtocol`: the log is the server's."""

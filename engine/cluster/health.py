@@ -8,6 +8,7 @@ Knows: how they are asked, and when a failure is an outage. Must never know: str
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum, auto
 from typing import Any, Final
 
 from engine.clock import Clock
@@ -29,6 +30,14 @@ OUTAGE_S_MAX: Final = 3.0
 Ask = Callable[[Node, Sequence[Words]], Awaitable[Sequence[Any]]]
 
 
+class Trouble(Enum):
+    """What may be wrong: servers are away, one has no memory left, no write can be as safe as promised."""
+
+    OUTAGE = auto()
+    FULL = auto()
+    UNKEPT_PROMISE = auto()
+
+
 class BackendHealth:
     """What the servers say of themselves. `ask` raises EngineError; `observe` is called with the number of
     their streams whenever all have answered.
@@ -36,12 +45,11 @@ class BackendHealth:
 
     def __init__(self, topology: Topology, ask: Ask, clock: Clock, observe: Callable[[int], None]) -> None:
         self.level = Level()
-        # Whether a server has no memory left.
-        self.is_full = False
-        # Called after the start, when either has changed.
-        self.on_outage: Callable[[str | None], None] = lambda _: None
-        self.on_full: Callable[[bool], None] = lambda _: None
-        self._told = (False, False)
+        # How a server refuses writes that has no memory left; None while all have some.
+        self.full: str | None = None
+        # Called after the start with each trouble and its reason, and with None in its place once it is over.
+        self.on_change: Callable[[Trouble, str | None], None] = lambda *_: None
+        self._told: dict[Trouble, str | None] = {}
         self._topology = topology
         self._ask = ask
         self._clock = clock
@@ -64,6 +72,23 @@ class BackendHealth:
         failures = [self._topology.failure, *(node.failure for node in self._topology.nodes), self._refusal]
         return next((one for one in failures if one is not None), None)
 
+    @property
+    def can_confirm(self) -> bool:
+        """Whether all servers can say that a write is as safe as `backend_durability` asks."""
+        return self.level.syncs or not self._topology.durability.disks
+
+    @property
+    def unkept_promise(self) -> str | None:
+        """Why no write can be as safe as it asks, as the servers are now; None where it can."""
+        needed = self._topology.durability.replicas_needed
+        if not self.can_confirm:
+            return f"{self.level.name} has no WAITAOF, or no append-only file"
+        if self.level.replicas < needed:
+            return (
+                f"a primary has {self.level.replicas} connected replicas, and {needed} must have each write"
+            )
+        return None
+
     async def keep_on(self, is_up: asyncio.Future[None]) -> None:
         """Ask the servers again and again, until it is cancelled; `is_up` is done once all have answered."""
         while True:
@@ -79,12 +104,15 @@ class BackendHealth:
             await asyncio.sleep(_LOOK_S if is_up.done() else _LOOK_FIRST_S)
 
     def _tell(self) -> None:
-        outage, (was_down, was_full) = self.outage, self._told
-        self._told = (outage is not None, self.is_full)
-        if was_down != (outage is not None):
-            call(self.on_outage, outage)
-        if was_full != self.is_full:
-            call(self.on_full, self.is_full)
+        now = {
+            Trouble.OUTAGE: self.outage,
+            Trouble.FULL: self.full,
+            Trouble.UNKEPT_PROMISE: self.unkept_promise,
+        }
+        for trouble, reason in now.items():
+            if (reason is None) != (self._told.get(trouble) is None):
+                call(self.on_change, trouble, reason)
+        self._told = now
 
     async def _is_there(self) -> bool:
         try:
@@ -118,7 +146,7 @@ class BackendHealth:
     def _note_refusals(self, results: Sequence[object]) -> bool:
         """Take in how writes are refused; False where that stays so."""
         refusals = [one for one in results if isinstance(one, EngineError)]
-        self.is_full = any(one.code == "memory_full" for one in refusals)
+        self.full = next((one.redis for one in refusals if one.code == "memory_full"), None)
         others = [of_refusal(reason_of(one)) for one in refusals if one.code != "memory_full"]
         self._refusal = next(iter(others), None)
         return not isinstance(self._refusal, Misfit)

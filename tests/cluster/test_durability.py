@@ -162,14 +162,16 @@ async def test_a_promise_that_too_few_replicas_can_keep_is_named(pair: Pair) -> 
     """Before a write is refused for it, and no longer once there are enough."""
     primary, replica = pair
     async with opened(primary, durability="replicated:2") as engine:
-        assert engine.unkept_promise == "a primary has 1 connected replicas, and 2 must have each write"
+        assert (
+            engine.health.unkept_promise == "a primary has 1 connected replicas, and 2 must have each write"
+        )
         assert "backend_durability=replicated:2" in engine.missing
     async with opened(primary, durability="replicated:1") as engine:
-        assert engine.unkept_promise is None
+        assert engine.health.unkept_promise is None
         replica.call("REPLICAOF", "NO", "ONE")
         await until(lambda: "backend_durability=replicated:1" in engine.missing)
         replica.call("REPLICAOF", "127.0.0.1", primary.port)
-        await until(lambda: engine.unkept_promise is None)
+        await until(lambda: engine.health.unkept_promise is None)
 
 
 async def test_memory_waits_for_nothing(pair: Pair) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine import EngineError
-from engine.cluster.health import OUTAGE_S_MAX
+from engine.cluster.health import OUTAGE_S_MAX, Trouble
 from engine.commands import XAdd, XGroupCreate, XInfoGroups, XLen
 from tests.cluster.servers import Backend, BackendServer
 from tests.cluster.test_executor import BODY, AdjustedClock, opened, until
@@ -30,8 +30,8 @@ async def test_servers_that_take_no_writes_cannot_be_used(
     change = ("CONFIG", "SET", option) if option else ("ACL", "SETUSER", "default")
     clock = AdjustedClock()
     async with opened(own_server, clock=clock) as engine:
-        told: list[str | None] = []
-        engine.health.on_outage = told.append
+        told: list[tuple[Trouble, str | None]] = []
+        engine.health.on_change = lambda *change: told.append(change)
         own_server.call(*change, refusing)
         clock.ahead_s = OUTAGE_S_MAX
         await until(lambda: engine.failure is not None)
@@ -43,7 +43,7 @@ async def test_servers_that_take_no_writes_cannot_be_used(
         own_server.call(*change, taking)
         await until(lambda: engine.outage is None)
         await until(lambda: len(told) == 2)
-        assert told[1] is None
+        assert told == [(Trouble.OUTAGE, told[0][1]), (Trouble.OUTAGE, None)]
         await engine.execute(XAdd(stream="s", bodies=[BODY]))
 
 
@@ -56,13 +56,25 @@ async def test_servers_that_take_no_writes_yet_are_read(own_server: BackendServe
             await engine.execute(XAdd(stream="s", bodies=[BODY]))
 
 
+async def test_that_writes_cannot_be_confirmed_is_told(pair: tuple[BackendServer, BackendServer]) -> None:
+    """While a gateway runs, too."""
+    primary, replica = pair
+    async with opened(primary, durability="replicated:1") as engine:
+        told: list[tuple[Trouble, bool]] = []
+        engine.health.on_change = lambda trouble, reason: told.append((trouble, reason is None))
+        replica.call("REPLICAOF", "NO", "ONE")
+        await until(lambda: told == [(Trouble.UNKEPT_PROMISE, False)])
+        replica.call("REPLICAOF", "127.0.0.1", primary.port)
+        await until(lambda: told == [(Trouble.UNKEPT_PROMISE, False), (Trouble.UNKEPT_PROMISE, True)])
+
+
 async def test_a_full_server_is_told(backend: Backend) -> None:
     """It is no outage; reads go on, of several commands too."""
     clock = AdjustedClock()
     async with opened(backend, clock=clock) as engine:
-        told: list[bool] = []
-        engine.health.on_full = told.append
-        assert not engine.health.is_full
+        told: list[tuple[Trouble, bool]] = []
+        engine.health.on_change = lambda trouble, reason: told.append((trouble, reason is None))
+        assert engine.health.full is None
         await engine.execute(XAdd(stream="s", bodies=[BODY]))
         await engine.execute(XGroupCreate(stream="s", group="g", start=0))
         backend.call("CONFIG", "SET", "maxmemory", 1)
@@ -70,13 +82,13 @@ async def test_a_full_server_is_told(backend: Backend) -> None:
             groups = await engine.execute(XInfoGroups(stream="s"))
             assert isinstance(groups, list)
             assert len(groups) == 1
-            await until(lambda: engine.health.is_full)
+            await until(lambda: engine.health.full is not None)
             clock.ahead_s = 2 * OUTAGE_S_MAX
             assert engine.outage is None
         finally:
             backend.call("CONFIG", "SET", "maxmemory", 0)
-        await until(lambda: not engine.health.is_full)
-        await until(lambda: told == [True, False])
+        await until(lambda: engine.health.full is None)
+        await until(lambda: told == [(Trouble.FULL, False), (Trouble.FULL, True)])
 
 
 def test_a_gateway_logs_an_outage_and_its_end_once(own_server: BackendServer, tmp_path: Path) -> None:
