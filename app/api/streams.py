@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import orjson
 from fastapi import Header, Query
@@ -75,6 +75,8 @@ class Retention(RequestModel):
     Limits are kept to exactly about once a second, and roughly with each publish.
     """
 
+    is_patch: ClassVar[bool] = True
+
     max_len: Annotated[Limit, Field(description="entries")] = None
     max_age_ms: Annotated[Limit, Field(description="milliseconds since the entry's ID")] = None
     max_bytes: Annotated[Limit, Field(description="bytes of the entries as JSON")] = None
@@ -96,6 +98,8 @@ class NewStream(RequestModel):
     """A stream to be there. What `retention` does not name has no limit. A lifetime that is not named stays;
     null ends it.
     """
+
+    is_patch: ClassVar[bool] = True
 
     retention: Retention = absent()
     expires_at: Annotated[Moment | None, Field(description="when the stream is removed")] = None
@@ -511,7 +515,7 @@ class Trimming(RequestModel):
     def command(self, stream: str) -> XTrim:
         """The trim; exact by default. Raises 422 unless one way is given."""
         ways = ("maxlen", "minid", "older_than_ms")
-        given = [name for name in ways if name in self.model_fields_set]
+        given = [name for name in ways if getattr(self, name) is not None]
         if len(given) != 1:
             raise invalid(f"/{given[1]}" if given else "", f"a trim has one of {', '.join(ways)}")
         if self.limit is not None and not self.approx:

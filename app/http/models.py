@@ -14,10 +14,10 @@ list's item, or the name of an object's member, which Pydantic does not know.
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic_core import PydanticCustomError, PydanticUseDefault, core_schema
 
 from app import names
 from app.errors import RefusalError
@@ -64,6 +64,29 @@ class RequestModel(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
+    # Of a patch, where null takes something away: members that cannot be taken away refuse it.
+    is_patch: ClassVar[bool] = False
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:  # noqa: ANN401 - pydantic's
+        schema = handler(source)
+        if cls.is_patch:
+            return schema
+        fields: Any = handler.resolve_ref_schema(schema)
+        while fields["type"] != "model-fields":
+            fields = fields["schema"]
+        for field in fields["fields"].values():
+            optional = field["schema"]
+            if optional["type"] == "default" and optional["schema"]["type"] != "nullable":
+                given = core_schema.nullable_schema(optional["schema"])
+                optional["schema"] = core_schema.no_info_after_validator_function(_default_for_null, given)
+        return schema
+
+
+def _default_for_null(value: object) -> object:
+    if value is None:
+        raise PydanticUseDefault
+    return value
 
 
 class QueryModel(BaseModel):

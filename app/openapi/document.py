@@ -142,7 +142,9 @@ def _say_default(member: Json) -> None:
     default = member.pop("default", None)
     if default is not None:
         words = f"`{default if isinstance(default, str) else orjson.dumps(default).decode()}` by default"
-        said = member.get("description", "")
+        # What may be null too is described among its alternatives.
+        described = (one["description"] for one in member.get("anyOf", ()) if "description" in one)
+        said = member.get("description") or next(described, "")
         if words not in said:
             member["description"] = f"{said}; {words}" if said else words
 

@@ -51,7 +51,6 @@ async def test_a_group_is_made_and_shown(group: httpx.AsyncClient) -> None:
         ("s", {"name": ""}, 400, "invalid_name"),
         ("s", {"name": "h", "start": "x"}, 400, "malformed_id"),
         ("s", {"name": "h", "start": 5}, 422, "invalid"),
-        ("s", {"name": "h", "start": None}, 422, "invalid"),
         ("s", {"name": "h", "mkstream": "yes"}, 422, "invalid"),
         ("s", {"name": "h", "entries_read": -1}, 422, "invalid"),
         ("s", {"name": "h", "entries_read": 1.5}, 422, "invalid"),
@@ -155,6 +154,33 @@ async def test_a_member_that_is_null_was_not_given(group: httpx.AsyncClient, nam
     assert (answer.status_code, len(answer.json()["entries"])) == (200, 3)
     history = await group.post(READ, json={"after": "0"})
     assert len(history.json()["entries"]) == 3
+
+
+async def test_members_that_are_null_were_not_given(group: httpx.AsyncClient) -> None:
+    """A serializer may write null for what it leaves out, also where the default is something else."""
+    await group.post(READ, json={"count": 1})
+    claim = {"consumer": "c", "min_idle_ms": 0, "ids": ["1-0"], "force": None, "just_ids": None}
+    assert (await group.post(ACK.replace("/ack", "/claim"), json=claim)).status_code == 200
+    claim = {"consumer": "c", "min_idle_ms": 0, "start": None, "just_ids": None}
+    found = await group.post(ACK.replace("/ack", "/autoclaim"), json=claim)
+    assert [one["id"] for one in found.json()["entries"]] == ["1-0"]
+    stream = READ.partition("/groups")[0]
+    trim = {"maxlen": 2, "minid": None, "older_than_ms": None, "approx": None, "refs": None, "dry_run": None}
+    assert (await group.post(stream + "/trim", json=trim)).json()["deleted"] == 1
+    made = await group.post(stream + "/groups", json={"name": "h", "start": None, "mkstream": None})
+    assert (made.status_code, made.json()["last_delivered_id"]) == (201, "3-0")
+    deleted = await group.post(stream + "/entries/delete", json={"ids": ["3-0"], "refs": None})
+    assert deleted.json()["deleted"] == 1
+    assert (await group.post("/v1/plan", json={"streams": {"s": "0"}, "parts": None})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body", [{"retention": None}, {"retention": {"keep_unarchived": None}}, {"archived_up_to": None}]
+)
+async def test_what_cannot_be_taken_away_is_not_null(group: httpx.AsyncClient, body: object) -> None:
+    """In a patch null takes something away (RFC 7396)."""
+    answer = await group.patch(READ.partition("/groups")[0], json=body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
 
 
 async def test_a_missing_group_is_404(group: httpx.AsyncClient) -> None:

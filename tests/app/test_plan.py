@@ -145,7 +145,6 @@ async def test_a_plan_that_waits_is_one_of_the_waiters(app: App, two: httpx.Asyn
         ({"pattern": "é" * 256 + "*"}, 422, "invalid", "/pattern"),
         ({"pattern": None}, 422, "invalid", "/streams"),
         ({"streams": None}, 422, "invalid", "/streams"),
-        ({"streams": {"a:1": "0"}, "parts": None}, 422, "invalid", "/parts"),
         ({"streams": {"a:1": "0"}, "durable_only": 1}, 422, "invalid", "/durable_only"),
     ],
 )

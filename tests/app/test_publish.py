@@ -427,3 +427,21 @@ async def test_a_header_with_one_value_comes_once(http: httpx.AsyncClient, name:
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
     assert answer.json()["errors"] == [{"header": name, "detail": "it is given once"}]
     assert await stored(http) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kind"),
+    [
+        (ENTRIES, '{"id":null,"encoding":null,"entries":null,"fields":{"a":"b"}}', "json"),
+        (ENTRIES, '{"entries":[{"id":null,"encoding":null,"fields":{"a":"b"}}]}', "json"),
+        (ENTRIES, '{"id":null,"encoding":null,"fields":{"a":"b"}}', "x-ndjson"),
+        ("/v1/publish", '{"streams":{"s":[{"id":null,"encoding":null,"fields":{"a":"b"}}]}}', "json"),
+    ],
+)
+async def test_a_member_that_is_null_was_not_given(
+    http: httpx.AsyncClient, path: str, body: str, kind: str
+) -> None:
+    """A field of null is refused: it would be a value."""
+    answer = await http.post(path, content=body, headers={"content-type": f"application/{kind}"})
+    assert answer.status_code == 201
+    assert await fields(http) == [{"a": "b"}]

@@ -27,6 +27,8 @@ from engine.commands import AutoSequence, NewId
 # Such a body is no row of texts: to try that costs 3 us more. Python's `json` writes the blank.
 ENVELOPE_STARTS: Final = b'{"fields":{', b'{"fields": {'
 _ENVELOPE_MEMBERS: Final = {"id", "fields", "encoding"}
+# If they are null they were not given.
+_OPTIONAL_MEMBERS: Final = {"id", "encoding", "entries"}
 # Where a batch says that it is one, unless its writer is fond of blanks.
 _PEEK_BYTES: Final = 32
 _ALONE: Final = "a batch has no other members"
@@ -480,7 +482,7 @@ def _members(value: Object, pointer: str) -> dict[str, Json]:
     twice = strict_json.repeated_name(value)
     if twice is not None:
         raise invalid(f"{pointer}/{step(twice)}", "the member occurs twice")
-    return dict(value)
+    return {name: member for name, member in value if member is not None or name not in _OPTIONAL_MEMBERS}
 
 
 def _stored(pairs: Sequence[tuple[str, Value]], pointer: str, limits: EntryLimits) -> bytes:

@@ -1012,11 +1012,11 @@ export interface components {
              * Format: entry-start
              * @description `-` or an ID; an answer's `next_start` goes on; `-` by default
              */
-            readonly start?: string;
+            readonly start?: string | null;
             /** @description 100 by default */
             readonly count?: number | null;
             /** @description `false` by default */
-            readonly just_ids?: boolean;
+            readonly just_ids?: boolean | null;
         };
         /** @description What was taken over, where to go on (`0-0` at the end), and what was pending and is deleted. */
         readonly AutoClaimedEntries: {
@@ -1065,9 +1065,9 @@ export interface components {
             readonly time_ms?: number | null;
             readonly retry_count?: number | null;
             /** @description `false` by default */
-            readonly force?: boolean;
+            readonly force?: boolean | null;
             /** @description `false` by default */
-            readonly just_ids?: boolean;
+            readonly just_ids?: boolean | null;
             readonly last_id?: string | null;
         };
         /**
@@ -1154,7 +1154,7 @@ export interface components {
         readonly DeadLettering: {
             readonly ids: readonly string[];
             /** @description `by hand` by default */
-            readonly reason?: string;
+            readonly reason?: string | null;
         };
         /** @description How many are gone, and the result for each; `kept`: `refs` is `acked`, and a group still needs it. */
         readonly Deleted: {
@@ -1166,11 +1166,8 @@ export interface components {
         /** @description Entries to delete. */
         readonly Deletion: {
             readonly ids: readonly string[];
-            /**
-             * @description references in pending lists: they stay, go too, or forbid the removal; `keep` by default
-             * @enum {string}
-             */
-            readonly refs?: "keep" | "delete" | "acked";
+            /** @description references in pending lists: they stay, go too, or forbid the removal; `keep` by default */
+            readonly refs?: ("keep" | "delete" | "acked") | null;
         };
         /**
          * @description An entry handed to a consumer. `fields` is null where a pending entry was deleted from the stream,
@@ -1231,13 +1228,10 @@ export interface components {
             readonly ack_timeout_ms?: number | null;
             /** @description consumers that have not read or been connected for so long are removed, and what they hold is released */
             readonly consumer_timeout_ms?: number | null;
-            /**
-             * Format: entry-cursor
-             * @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default
-             */
-            readonly start?: string;
+            /** @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default */
+            readonly start?: string | null;
             /** @description make the stream where it is missing; `true` by default */
-            readonly mkstream?: boolean;
+            readonly mkstream?: boolean | null;
             /** @description keeps the lag of a new group exact */
             readonly entries_read?: number | null;
         };
@@ -1535,7 +1529,7 @@ export interface components {
             readonly mode: "silent" | "fail" | "fatal";
             readonly retry_count?: number | null;
             /** @description `false` by default */
-            readonly force?: boolean;
+            readonly force?: boolean | null;
         };
         /** @description A backup to begin, in a new directory of this name below the setting `backup_dir`. */
         readonly NewBackup: {
@@ -1550,13 +1544,10 @@ export interface components {
             readonly consumer_timeout_ms?: number | null;
             /** @description 1 to 512 bytes of UTF-8 without `/` and control characters, not `.` or `..` */
             readonly name: string;
-            /**
-             * Format: entry-cursor
-             * @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default
-             */
-            readonly start?: string;
+            /** @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default */
+            readonly start?: string | null;
             /** @description make the stream where it is missing; `false` by default */
-            readonly mkstream?: boolean;
+            readonly mkstream?: boolean | null;
             /** @description keeps the lag of a new group exact */
             readonly entries_read?: number | null;
         };
@@ -1599,7 +1590,7 @@ export interface components {
         readonly NewToken: {
             readonly grants: readonly components["schemas"]["Grant"][];
             /** @description what it is for; `` by default */
-            readonly label?: string;
+            readonly label?: string | null;
             /** @description for how long it is good; without it for as long as the caller's token is */
             readonly expires_in_ms?: number | null;
         };
@@ -1672,9 +1663,9 @@ export interface components {
             readonly max_entries?: number | null;
             readonly max_bytes?: number | null;
             /** @description maximum number of pieces of each range; `1` by default */
-            readonly parts?: number;
+            readonly parts?: number | null;
             /** @description `false` by default */
-            readonly durable_only?: boolean;
+            readonly durable_only?: boolean | null;
             /** @description milliseconds to wait where there is nothing */
             readonly wait?: number | null;
         };
@@ -2023,28 +2014,21 @@ export interface components {
         /** @description One of `maxlen`, `minid` and `older_than_ms` says what goes. */
         readonly Trimming: {
             /** @description keep this many of the newest */
-            readonly maxlen?: number;
-            /**
-             * Format: entry-id
-             * @description remove what has a smaller ID
-             * @example 1526919030474-55
-             */
-            readonly minid?: string;
+            readonly maxlen?: number | null;
+            /** @description remove what has a smaller ID */
+            readonly minid?: string | null;
             /** @description remove what is older */
-            readonly older_than_ms?: number;
+            readonly older_than_ms?: number | null;
             /** @description whole nodes only, which costs less; `false` by default */
-            readonly approx?: boolean;
+            readonly approx?: boolean | null;
             /** @description with `approx`: maximum number to remove; 0 is no limit */
             readonly limit?: number | null;
-            /**
-             * @description references in pending lists: they stay, go too, or forbid the removal; `keep` by default
-             * @enum {string}
-             */
-            readonly refs?: "keep" | "delete" | "acked";
+            /** @description references in pending lists: they stay, go too, or forbid the removal; `keep` by default */
+            readonly refs?: ("keep" | "delete" | "acked") | null;
             /** @description only show what would go; `false` by default */
-            readonly dry_run?: boolean;
+            readonly dry_run?: boolean | null;
             /** @description refuse to remove what a group has not finished; `false` by default */
-            readonly guard?: boolean;
+            readonly guard?: boolean | null;
         };
         /**
          * @description The same, and `missing`: what clients cannot have of this backend; empty for Weir's own log. Left out
@@ -2095,12 +2079,9 @@ export interface components {
              * Format: new-entry-id
              * @description `*` (the default), `<ms>-*` or `<ms>-<seq>`; `*` by default
              */
-            readonly id?: string;
-            /**
-             * @description `base64`: all values are base64
-             * @constant
-             */
-            readonly encoding?: "base64";
+            readonly id?: string | null;
+            /** @description `base64`: all values are base64 */
+            readonly encoding?: "base64" | null;
         };
         /** @description A refusal (RFC 9457). What else it has depends on its code: IDs, counts, names. */
         readonly Problem: {
