@@ -78,7 +78,7 @@ class EventParser:
 class Tail:
     """Where a live tail is. Ask `request` for the next connection, `accept` its events, until `ended`.
 
-    `on_gap` hears of entries that were removed before they were read; without it that raises GapError.
+    `on_gap` is called for entries that were removed before they were read; without it GapError is raised.
     """
 
     def __init__(

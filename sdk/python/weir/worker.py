@@ -86,8 +86,8 @@ class Worker:
 
     `url` and `token` as for `AsyncClient`. `start` is where a group that is created begins: `0` with the
     oldest entry, `$` with the next. `claim_min_idle_ms` also takes over what other consumers have held for so
-    long. `via` is the way to the gateway. `on_gap` hears of entries that were removed unread; without it that
-    is logged as a warning. `grace_s` is how long `close` waits for what is being worked on.
+    long. `via` is the way to the gateway. `on_gap` is called for entries that were removed unread; without
+    it a warning is logged. `grace_s` is how long `close` waits for what is being worked on.
     """
 
     def __init__(  # noqa: PLR0913 - a worker's options

@@ -29,9 +29,9 @@ export interface WorkerOptions {
   via?: "websocket" | "long-poll";
   /** Node before version 22 has none of its own: pass the one of the package `ws`. */
   webSocket?: typeof WebSocket;
-  /** Hears of entries that were removed before the group read them; without it that is a console warning. */
+  /** Called for entries that were removed before the group read them; without it a warning is logged. */
   onGap?: (gap: Gap) => void;
-  /** Hears what `handle` threw; without it that is a console error. */
+  /** Called with what `handle` threw; without it an error is logged. */
   onError?: (error: unknown, entry: Entry) => void;
   /** How long `run` waits at its end for what is being worked on. */
   graceMs?: number;
