@@ -154,7 +154,7 @@ def _rows(entries: int) -> dict[str, Iterator[dict[str, str]]]:
 
 def memory(entries: int) -> dict[str, tuple[float, float]]:
     """Bytes an entry of each shape: what the gateway's process grows by from `entries` to `GROWN` times as
-    many, and Redis's MEMORY USAGE. What a process takes once, for buffers and threads, is no part of an entry.
+    many, and Redis's MEMORY USAGE. What a process takes once, as for buffers, is no part of an entry.
     """
     found: dict[str, tuple[float, float]] = {}
     for shape, rows in _rows(GROWN * entries).items():
