@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster, BlockBusterFunction
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 from xdist.scheduler import LoadFileScheduling
 
 # No deadline: an example shares two cores with a server, and slow is not wrong.
@@ -74,6 +74,10 @@ UNMEASURED = (
 )
 # The same test once more: over another kind of server, or through FastAPI after the short way.
 AGAIN = {"valkey", "fastapi"}
+# Measured with the first of a test's parameters: the others run the same lines.
+FIRST_ALONE = "tests/engine/"
+# What Hypothesis draws is not measured: lines that it alone reaches would come and go. Here it reaches most.
+DRAWN_ALONE = "tests/engine/test_packed.py"
 
 
 # Marks that tests have by name, in few files.
@@ -102,13 +106,29 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long begins first; begun last, one process would be at it while the others have ended."""
+    measured: set[str] = set()
     for item in items:
-        parameters = item.nodeid.partition("[")[2].removesuffix("]").split("-")
-        if item.nodeid.startswith(UNMEASURED) or not AGAIN.isdisjoint(parameters):
+        if _is_measured(item, measured):
+            measured.add(_name(item))
+        else:
             item.add_marker(pytest.mark.no_cover)
     if hasattr(config, "workerinput"):
         begins = [*LONG, ""]
         items.sort(key=lambda item: next(n for n, path in enumerate(begins) if item.nodeid.startswith(path)))
+
+
+def _name(item: pytest.Item) -> str:
+    """A test's name without its parameters."""
+    return item.nodeid.partition("[")[0]
+
+
+def _is_measured(item: pytest.Item, before: set[str]) -> bool:
+    """Whether a test's lines count; `before` are the names of those that do already."""
+    path = item.nodeid
+    parameters = path.removesuffix("]").partition("[")[2].split("-")
+    is_again = (_name(item) in before and path.startswith(FIRST_ALONE)) or not AGAIN.isdisjoint(parameters)
+    is_drawn = is_hypothesis_test(getattr(item, "obj", None)) and not path.startswith(DRAWN_ALONE)
+    return not (is_again or is_drawn or path.startswith(UNMEASURED))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,6 +13,7 @@ TESTS: Final = """
 import sys
 
 import pytest
+from hypothesis import given, strategies as st
 
 @pytest.mark.no_cover
 def test_one() -> None:
@@ -20,6 +21,10 @@ def test_one() -> None:
 
 def test_two() -> None:
     assert sys.gettrace() is not None
+
+@given(st.none())
+def test_drawn(drawn: None) -> None:
+    assert sys.gettrace() is None
 """
 
 
@@ -43,4 +48,4 @@ def test_nothing_traces_a_test_that_is_not_measured(tmp_path: Path, processes: i
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
