@@ -52,7 +52,8 @@ def parse_repeated(
 
 
 def _unknown(name: str, known: Sequence[str]) -> RefusalError:
-    hint = f"unknown parameter {name!r}; known: {', '.join(known)}"
+    others = f"known: {', '.join(known)}" if known else "there are none here"
+    hint = f"unknown parameter {name!r}; {others}"
     return RefusalError(
         "unknown_parameter", hint, places=[ErrorLocation("parameter", name, "it is unknown here")]
     )

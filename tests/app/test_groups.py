@@ -285,6 +285,8 @@ async def test_unknown_parameters_are_refused(group: httpx.AsyncClient, path: st
     """400, never ignored."""
     answer = await group.get(f"{GROUPS}{path}?colour=red")
     assert (answer.status_code, answer.json()["code"]) == (400, "unknown_parameter")
+    known = "there are none here" if path in ("/g", "/g/consumers/c") else "known: "
+    assert f"unknown parameter 'colour'; {known}" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("path", ["/v1/streams/s", "/v1/streams/s/groups/g"])
