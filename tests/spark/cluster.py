@@ -24,8 +24,12 @@ from tests.server import free_port
 _started_s_max: Final = 120.0
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
-# What runs for a minute is not worth the slower compiler; a heap that is small starts fast.
-JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# What runs for a minute is not worth the slower compiler, nor that Spark's classes, a fifth of a start, are
+# verified; a heap that is small starts fast, and room for classes spares collections while they are loaded.
+JVM: Final = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 _HOSTS: Final = ("127.0.0.2", "127.0.0.3")
 
 

@@ -14,10 +14,9 @@ from pyspark.sql import SparkSession
 
 from pyspark_weir.session import SessionOptions, open_session
 from tests.server import Server
+from tests.spark.cluster import JVM
 
 _HERE = Path(__file__).parent
-# The fast compiler alone: what runs once is not worth more. One collector for two cores.
-_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,7 +33,7 @@ def session() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         # Spark's Python processes inherit it, and would be measured at the price of half their speed.
         patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
-        session = open_session(SessionOptions(app="tests", conf={"spark.driver.extraJavaOptions": _JVM}))
+        session = open_session(SessionOptions(app="tests", conf={"spark.driver.extraJavaOptions": JVM}))
     yield session
     session.stop()
 

@@ -16,11 +16,12 @@ import httpx
 import orjson
 
 from tests.server import Server
+from tests.spark.cluster import JVM
 
 ROOT = Path(__file__).parents[3]
 # A first query on a machine that does other things as well.
 _heard_s_max = 240.0
-_QUICK = "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_QUICK = f"spark.driver.extraJavaOptions={JVM}"
 
 
 class Job:

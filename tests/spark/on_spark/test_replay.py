@@ -29,6 +29,7 @@ from pyspark_weir.jobs.replay_plan import EntrySelection, Replay, Targets
 from pyspark_weir.sink.keys import pairs_of
 from pyspark_weir.table.root import ArchiveRoot
 from tests.server import Server
+from tests.spark.cluster import JVM
 from tests.spark.weblog import Weblog, publish
 from weir._calls import as_is
 from weir._http import Call
@@ -37,7 +38,7 @@ ENTRIES: Final = 24_000
 _chunk: Final = 4_000
 _step_s_max: Final = 240.0
 _look_s: Final = 0.01
-_JVM: Final = "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_JVM: Final = f"spark.driver.extraJavaOptions={JVM}"
 
 
 @dataclass(frozen=True)
