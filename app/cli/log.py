@@ -198,17 +198,22 @@ def rewrite(
 ) -> None:
     """Make the log as short as what is in it; of deleted entries no byte is left.
 
-    Where a server has the log open, it is asked at --url to do so, and goes on meanwhile.
+    A server that has the log open is asked at --url to do so, and goes on meanwhile. So is the one at --url
+    where no data directory is named or there.
     """
     from engine import StorageLockedError
 
     path = chosen(data)
     with ending(path):
-        try:
-            done = _rewritten(path)
-        except StorageLockedError as locked:
-            output.say(f"{locked}: asking {url}")
+        if data is None and not path.is_dir():
+            output.say(f"there is no {path}: asking {url}")
             done = _rewrite_over_api(url, token_file, ca)
+        else:
+            try:
+                done = _rewritten(path)
+            except StorageLockedError as locked:
+                output.say(f"{locked}: asking {url}")
+                done = _rewrite_over_api(url, token_file, ca)
     if as_json:
         output.lines([output.json_line(done)])
         return

@@ -248,6 +248,13 @@ def test_a_rewrite_leaves_what_is_in_it(data: Path) -> None:
         assert "is in use by process" in asked.err
         assert asked.objects[0]["bytes_after"] > 0
         assert weir(NOWHERE, "log", "rewrite", "--data", str(data)).code == 1
+        elsewhere = {"WEIR_DATA": str(data / "nowhere")}
+        remote = weir(server.url, "log", "rewrite", also=elsewhere)
+        assert (remote.code, remote.err) == (
+            0,
+            f"weir: there is no {data / 'nowhere'}: asking {server.url}\n",
+        )
+        assert weir(NOWHERE, "log", "rewrite", also=elsewhere).code == 1
         server.kill()
         server.start()
         assert redis(server.url, "XPENDING", "orders", "g") == pending
