@@ -50,7 +50,7 @@ class ThreadWriter(Writer):
 
     def _written(self) -> None:
         self._release()
-        self._sync_if_wanted()
+        self._begin_sync()
 
 
 async def flood(engine: Engine, seconds: float) -> list[float]:
