@@ -1,6 +1,7 @@
 """The commands in README.md and docs/ do what the documents say, in the order in which they stand."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def test_commands_print_what_the_document_says(
     """Each command of a document, typed in its order, prints what stands below it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
     environment |= {"PYTHONPATH": PYTHONPATH, "WEIR_URL": server.url, **_QUICK_JAVA}
-    text = _placed(document.read_text(), server.port, redis.port).replace("6380", str(resp_port))
+    text = _placed(document.read_text(), server.port, redis.port, resp_port)
     for name, program in programs(text).items():
         (tmp_path / name).write_text(program)
     if 'weir-client"' in text:
@@ -80,10 +81,16 @@ def _compile_client(into: Path) -> None:
     subprocess.run([compiler, "-p", package, "--outDir", into / "dist"], check=True)
 
 
-def _placed(text: str, port: int, redis_port: int) -> str:
+def _placed(text: str, port: int, redis_port: int, resp_port: int) -> str:
     """The document with its ports moved to free ones, and `.venv` where it is."""
-    moved = text.replace("localhost:8080", f"127.0.0.1:{port}").replace("8081", str(free_port()))
-    moved = moved.replace("6379", str(redis_port))
+    places = {
+        "localhost:8080": f"127.0.0.1:{port}",
+        "8081": str(free_port()),
+        "6379": str(redis_port),
+        "6380": str(resp_port),
+    }
+    # In one pass: the digits of one port may stand in another.
+    moved = re.sub("|".join(places), lambda found: places[found[0]], text)
     # In this order: where Python is, `.venv/bin/` may stand in the path.
     moved = moved.replace(".venv/bin/python", sys.executable)
     moved = moved.replace(".venv/bin/weir-spark", f"{sys.executable} -m pyspark_weir")
