@@ -435,6 +435,8 @@ async def test_after_a_jump_the_arrow_keys_continue_there(page: Page, gateway: C
     await place.press("Enter")
     await expect(chosen).to_contain_text("n0600")
     await expect(grid).to_be_focused()
+    # Rows above it are loaded after the jump.
+    await expect(chosen).to_have_attribute("data-index", "500")
     await page.keyboard.press("ArrowDown")
     await expect(chosen).to_contain_text("n0601")
     await page.keyboard.press("ArrowUp")
