@@ -206,7 +206,7 @@ def restart(entries: int, rounds: int) -> Pairs:
 
 
 def _publish(ours: Weir, texts: Sequence[bytes]) -> None:
-    """All of them, in batches, behind those that are there."""
+    """Publish all of them in batches, after what the stream has."""
     before = _length(ours)
     for start in range(0, len(texts), BATCH):
         body = b"\n".join(texts[start : start + BATCH])
