@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
 
+import msgspec
 from pydantic import BaseModel
 
 from app.auth import UNAUTHENTICATED, Action, Principal, Resource
@@ -381,6 +382,18 @@ class Request:
             return await self.engine.execute(command, synced=synced, quotas=self.principal.quotas)
         self.scope["state"][WAITED_STATE] = True
         await self.take_turn()
+        try:
+            return await self._wait(command, synced=synced)
+        except RefusalError as refusal:
+            if refusal.code != "too_many_waiters":
+                raise
+            # Entries that are there need no wait.
+            reply = await self._execute(msgspec.structs.replace(command, block_ms=None), synced=synced)
+            if not entries_in(reply):
+                raise
+            return reply
+
+    async def _wait(self, command: Command, *, synced: bool) -> Reply:
         if not isinstance(command, XReadGroup):
             work = self.engine.execute(command, synced=synced)
             return await self.gateway.wait(work, self.receive, self.principal, self.caller)

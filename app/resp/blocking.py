@@ -9,7 +9,9 @@ from typing import Final
 
 import msgspec
 
+from app.errors import RefusalError
 from app.gateway import Gateway
+from app.metrics.counters import entries_in
 from app.tenants import Tenant
 from engine import EngineError, errors
 from engine.commands import BlockingCommand, XReadGroup
@@ -21,9 +23,7 @@ _FOREVER_MS: Final = 10 * 365 * 24 * 3_600_000
 
 class BlockedRead:
     """One read, from its start to `done`, which gets the reply. Once abandoned, `done` is not called.
-    It counts for `caller`.
-
-    Raises `too_many_waiters`.
+    It counts for `caller`; where too many wait already it gets what is there, or `too_many_waiters`.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class BlockedRead:
         tenant: Tenant,
         command: BlockingCommand,
         caller: str,
-        done: Callable[[Reply | EngineError], None],
+        done: Callable[[Reply | EngineError | RefusalError], None],
     ) -> None:
         self._gateway = gateway
         self._prefix = tenant.prefix
@@ -40,7 +40,13 @@ class BlockedRead:
         self._done = done
         self._abandoned = False
         self._error: EngineError | None = None
-        self._unfollow = gateway.follow(gateway.waits, caller)
+        self._refusal: RefusalError | None = None
+        try:
+            self._unfollow = gateway.follow(gateway.waits, caller)
+        except RefusalError as refusal:
+            self._refusal = refusal
+            self._unfollow = _uncounted
+            command = msgspec.structs.replace(command, block_ms=None)
         self._until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.ensure_future(tenant.engine.execute(command, until=self._until))
         self._task.add_done_callback(self._answer)
@@ -69,8 +75,14 @@ class BlockedRead:
         if self._abandoned:
             if isinstance(self._command, XReadGroup):
                 self._gateway.give_back(self._prefix, self._command, reply)
+        elif self._refusal is not None and not isinstance(reply, EngineError) and not entries_in(reply):
+            self._done(self._refusal)
         else:
             self._done(reply if self._error is None else self._error)
+
+
+def _uncounted() -> None:
+    """A read that does not wait does not count."""
 
 
 def with_time(command: BlockingCommand) -> BlockingCommand:

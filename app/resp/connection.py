@@ -536,9 +536,11 @@ class RespConnection(asyncio.Protocol):
         return None
 
     def _block(self, parsed: CommandRequest, command: BlockingCommand) -> None:
-        def served(reply: Reply | EngineError) -> None:
+        def served(reply: Reply | EngineError | RefusalError) -> None:
             self.blocked = None
-            if is_laborious([reply]):
+            if isinstance(reply, RefusalError):
+                self._finish(wire.refusal(in_words_of_redis(reply)))
+            elif is_laborious([reply]):
                 self._await(asyncio.to_thread(self.runner.write, (parsed, reply)))
             else:
                 self._finish_with(self.runner.write, (parsed, reply))

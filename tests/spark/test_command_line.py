@@ -105,6 +105,8 @@ main()
         (("--conf", "spark.driver.memory"), "write it as --conf name=value"),
         (("--gateway", "http://a", "--gateway", "http://b"), "several gateways need names"),
         (("--gateway", "ftp://a"), "is not like http://127.0.0.1:8080"),
+        (("--source", "Subscribe=t"), "--source Subscribe=…: another option of this command says it too"),
+        (("--storage", "AWS_REGION=x"), "is a folder of this machine, which takes no options: AWS_REGION"),
     ],
 )
 def test_wrong_usage_ends_with_two(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -130,6 +132,8 @@ def test_streams_have_to_be_named() -> None:
         "fetchSize": "7",
     }
     assert StreamArguments(source_options=['assign={"g0":["a"]}']).source()
+    elsewhere = StreamArguments(streams="a", source_options=["gateway.urls=http://b"])
+    assert elsewhere.source()["gateway.urls"] == "http://b"
 
 
 def test_the_group_to_be_moved_along_may_be_an_option_of_the_source() -> None:

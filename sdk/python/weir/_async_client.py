@@ -119,9 +119,7 @@ class AsyncClient:
         given: choose one yourself if the same entry may be published by another process as well.
         """
         body = encode_entry(fields, id)
-        return await self.call(
-            _calls.publish(stream, body, _calls.new_key() if key is None else key, options)
-        )
+        return await self.call(_calls.publish(stream, body, key, options))
 
     async def publish_batch(
         self,
@@ -133,15 +131,13 @@ class AsyncClient:
     ) -> Published:
         """Add entries, all or none, with consecutive IDs."""
         body = {"entries": [encode_entry(one) for one in entries]}
-        return await self.call(
-            _calls.publish(stream, body, _calls.new_key() if key is None else key, options)
-        )
+        return await self.call(_calls.publish(stream, body, key, options))
 
     async def publish_many(
         self, streams: Mapping[str, Iterable[Fields]], *, key: str | None = None
     ) -> dict[str, Published]:
         """Add entries to several streams, all or none."""
-        return await self.call(_calls.publish_many(streams, _calls.new_key() if key is None else key))
+        return await self.call(_calls.publish_many(streams, key))
 
     # --- read ---------------------------------------------------------------------------------------------
 

@@ -142,20 +142,18 @@ def _nothing(_: object) -> None:
     return None
 
 
-def new_key() -> str:
-    """An idempotency key that no other caller uses."""
-    return uuid4().hex
+def _idempotency(key: str | None) -> dict[str, str]:
+    """The header with this key, or with one that no other caller uses."""
+    return {"idempotency-key": uuid4().hex if key is None else key}
 
 
 # --- entries ---------------------------------------------------------------------------------------------
 
 
 def publish(stream: str, body: object, key: str | None, options: AddOptions) -> Call[Published]:
-    """Add one entry, or `{"entries": [...]}`."""
-    headers, prefer = {}, []
+    """Add one entry, or `{"entries": [...]}`, once, however often it has to be sent."""
+    headers, prefer = _idempotency(key), []
     query: dict[str, object] = dict(options)
-    if key is not None:
-        headers["idempotency-key"] = key
     if_last_id = query.pop("if_last_id", None)
     if if_last_id is not None:
         headers["if-match"] = f'"{if_last_id}"'
@@ -170,17 +168,12 @@ def publish(stream: str, body: object, key: str | None, options: AddOptions) -> 
         query=query,
         body=body,
         headers=headers,
-        repeatable=key is not None,
     )
 
 
 def publish_lines(stream: str, lines: bytes, key: str) -> Call[Published]:
     """Add entries that are written as NDJSON, all or none."""
-    headers = {
-        "content-type": "application/x-ndjson",
-        "idempotency-key": key,
-        "prefer": "return=minimal",
-    }
+    headers = _idempotency(key) | {"content-type": "application/x-ndjson", "prefer": "return=minimal"}
     return Call("POST", f"{stream_path(stream)}/entries", Published.parse, body=lines, headers=headers)
 
 
@@ -194,8 +187,7 @@ def publish_many(streams: Mapping[str, Iterable[Fields]], key: str | None) -> Ca
             for name, one in answer["streams"].items()
         },
         body={"streams": {name: [encode_entry(one) for one in entries] for name, entries in streams.items()}},
-        headers={} if key is None else {"idempotency-key": key},
-        repeatable=key is not None,
+        headers=_idempotency(key),
     )
 
 
@@ -379,9 +371,7 @@ def redrive(
         "dry_run": dry_run or None,
     }
     body = {name: value for name, value in members.items() if value is not None}
-    if key is None and not dry_run:
-        key = new_key()
-    headers = {} if key is None else {"idempotency-key": key}
+    headers = {} if dry_run and key is None else _idempotency(key)
     path = f"{group_path(stream, group)}/dead-letters/redrive"
     return Call("POST", path, as_is, body=body, headers=headers)
 

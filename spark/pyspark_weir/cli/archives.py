@@ -263,7 +263,7 @@ def adopt(options: AdoptArguments) -> None:
     from pyspark_weir.jobs import adopt as job
     from pyspark_weir.table.table import ArchiveTable
 
-    old, new = (arguments.archive_root(one, options.storage) for one in (options.old, options.root))
+    old, new = arguments.archive_roots((options.old, options.root), options.storage)
     rows = 0
     for done in job.adopt(old, new):
         rows += done.rows

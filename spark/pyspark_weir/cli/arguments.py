@@ -144,7 +144,12 @@ class StreamArguments(GatewayArguments):
             found["subscribe"] = self.streams
         if self.pattern is not None:
             found["subscribePattern"] = self.pattern
-        found |= pairs(self.source_options, "--source")
+        others = pairs(self.source_options, "--source")
+        given = {name.lower() for name in found if name != "gateway.urls" or self.gateways}
+        for name in others:
+            if name.lower() in given:
+                raise OptionError(f"--source {name}=…: another option of this command says it too, give one")
+        found |= others
         if not any(name.lower() in ("assign", "subscribe", "subscribepattern") for name in found):
             raise OptionError("no streams are named: use --streams a,b or --pattern 'orders-.*'")
         source_options(found)
@@ -223,10 +228,19 @@ def one_access(connection: dict[str, str]) -> "GatewayAccess":
 
 def archive_root(place: str, storage: Sequence[str] | None) -> "ArchiveRoot":
     """The root of an archive; --storage is for buckets. Raises OptionError."""
+    return archive_roots((place,), storage)[0]
+
+
+def archive_roots(places: Sequence[str], storage: Sequence[str] | None) -> "list[ArchiveRoot]":
+    """The roots of several archives; where one is a bucket, --storage is for it alone. Raises OptionError."""
     from pyspark_weir.table.root import ArchiveRoot
 
-    root = ArchiveRoot.of(place)
-    return root if root.is_local else ArchiveRoot.of(place, pairs(storage, "--storage"))
+    options = pairs(storage, "--storage")
+    are_local = [ArchiveRoot.of(place).is_local for place in places]
+    return [
+        ArchiveRoot.of(place, {} if is_local and not all(are_local) else options)
+        for place, is_local in zip(places, are_local, strict=True)
+    ]
 
 
 def names(text: str | None) -> tuple[str, ...]:

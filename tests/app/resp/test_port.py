@@ -134,6 +134,27 @@ async def test_a_blocked_read_is_ended_by_another_client(port: TestedPort, how: 
     assert await reader.reply() == reply
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("XREAD", "BLOCK", "0", "STREAMS", "s", "0"),
+        ("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">"),
+    ],
+)
+async def test_where_too_many_wait_a_read_gets_what_is_there(open_port: Any, words: tuple[str, ...]) -> None:
+    """It need not wait, so it is no waiter; the same read is refused once there is nothing."""
+    port = await open_port(waiters_max=1)
+    waiting, wire = await port.connect(), await port.connect()
+    waiting.send("XREAD", "BLOCK", "0", "STREAMS", "other", "$")
+    await until(lambda: port.gateway.engine.waiting == 1)
+    await wire.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+    await wire.call("XADD", "s", "1-1", "a", "b")
+    assert await wire.call(*words) == [[b"s", [[ID, [b"a", b"b"]]]]]
+    await wire.call("XDEL", "s", "1-1")
+    assert await wire.call(*words) == "-ERR too many reads wait already: try again later"
+    assert await wire.call("PING") == "PONG"
+
+
 async def test_entries_for_a_client_that_has_left_go_to_the_next(port: TestedPort) -> None:
     """A worker that disconnects while it waits takes nothing with it."""
     gone, worker, writer = [await port.connect() for _ in range(3)]
