@@ -236,6 +236,17 @@ async def test_a_pipeline_reads_while_its_bytes_last(beside: int, *, runs: bool)
         assert isinstance(found, list) == runs, found
 
 
+@pytest.mark.parametrize(
+    ("most", "sentence"), [(1_000, "1 second"), (1_500, "1.5 seconds"), (3_599_999, "3599.999 seconds")]
+)
+async def test_how_long_a_read_may_wait_is_said_as_it_is_set(most: int, sentence: str) -> None:
+    """Prefer asks in whole seconds; the limit may be a part of one."""
+    async with gateway(wait_ms_max=most) as http:
+        answer = await http.get(f"{ENTRIES}?after=$", headers={"prefer": "wait=3600"})
+        assert answer.status_code == 422
+        assert answer.json()["detail"] == f"Prefer: wait is at most {sentence}"
+
+
 # ---- how many may stay
 
 

@@ -113,7 +113,8 @@ class DirectedRange(EntryRange):
 def preferred_wait_ms(prefer_wait_s: int | None, limits: ReadLimits) -> int | None:
     """What Prefer asks for."""
     if prefer_wait_s is not None and prefer_wait_s * 1000 > limits.wait_ms_max:
-        raise invalid("Prefer", f"wait is at most {limits.wait_ms_max // 1000} seconds")
+        unit = "second" if limits.wait_ms_max == 1000 else "seconds"
+        raise invalid("Prefer", f"wait is at most {limits.wait_ms_max / 1000:.7g} {unit}")
     return None if prefer_wait_s is None else prefer_wait_s * 1000
 
 
