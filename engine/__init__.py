@@ -29,7 +29,7 @@ from engine.runtime import (
     Rewriter,
     Rewritten,
 )
-from engine.storage import Storage, StorageLockedError, StorageRefusedError
+from engine.storage import Storage, StorageLockedError, StorageRefusedError, TargetRefusedError
 
 __all__ = [
     "SLOW_TURN_S",
@@ -55,5 +55,6 @@ __all__ = [
     "StorageLockedError",
     "StorageRefusedError",
     "SystemClock",
+    "TargetRefusedError",
     "back_up",
 ]

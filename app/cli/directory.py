@@ -52,12 +52,14 @@ def opened(path: Path) -> Iterator["FileStorage"]:
 @contextmanager
 def ending(path: Path) -> Iterator[None]:
     """Turn what an engine says about a directory into the end of a command."""
-    from engine import LogRefusedError, StorageLockedError, StorageRefusedError
+    from engine import LogRefusedError, StorageLockedError, StorageRefusedError, TargetRefusedError
 
     try:
         yield
     except StorageLockedError as locked:
         raise Failure(str(locked), exit_code=LOCKED) from None
+    except TargetRefusedError as refused:
+        raise Failure(str(refused), exit_code=USAGE) from None
     except (LogRefusedError, StorageRefusedError) as refused:
         raise Failure(str(refused), exit_code=REFUSED) from None
     except OSError as error:

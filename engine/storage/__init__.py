@@ -20,6 +20,10 @@ class StorageRefusedError(Exception):
     """The directory cannot be used at all: missing, not a directory, another user's, not writable."""
 
 
+class TargetRefusedError(StorageRefusedError):
+    """No new directory can have this path: something is there already, or its parent is missing."""
+
+
 class StorageLockedError(Exception):
     """Another process works in the directory; `holder` is its process id, None where that is unreadable."""
 

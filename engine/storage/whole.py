@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from engine.storage import StorageRefusedError
+from engine.storage import StorageRefusedError, TargetRefusedError
 from engine.storage.file import LOCK_NAME, FileStorage
 
 _LOST_AND_FOUND: Final = "lost+found"  # in every new ext4
@@ -26,7 +26,7 @@ def new_directory(path: Path, kept: Collection[str] = ()) -> Iterator[FileStorag
 
     Until then it is a sibling called `.<name>.partial`; one that an interrupted attempt left is taken over.
     A mount point, or a directory in one that is not ours, has no sibling: it is filled as it is.
-    Raises StorageRefusedError where something is in the way, StorageLockedError while another attempt runs.
+    Raises TargetRefusedError where something is in the way, StorageLockedError while another attempt runs.
     """
     path = Path(os.path.abspath(path))  # noqa: PTH100 - a link is to be refused, not followed
     kept = {*kept, _LOST_AND_FOUND}
@@ -88,9 +88,11 @@ def _emptied(storage: FileStorage, partial: Path) -> Iterator[None]:
 
 def _check_free(path: Path, kept: Collection[str]) -> None:
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise StorageRefusedError(f"{path} is there already, and is no directory")
+        raise TargetRefusedError(f"{path} is there already, and is no directory")
     if path.is_dir() and any(each.name not in kept for each in path.iterdir()):
-        raise StorageRefusedError(f"{path} is not empty: nothing in it is overwritten")
+        raise TargetRefusedError(f"{path} is not empty: nothing in it is overwritten")
+    if not path.parent.is_dir():
+        raise TargetRefusedError(f"{path.parent} is no directory: only the last part of the path is made")
 
 
 def _clear(storage: FileStorage, partial: Path, kept: Collection[str] = (_LOST_AND_FOUND,)) -> None:

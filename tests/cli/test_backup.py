@@ -106,7 +106,9 @@ def test_a_backup_under_load_has_everything_acknowledged_before_it(tmp_path: Pat
 
 @pytest.mark.parametrize("command", ["backup", "restore"])
 def test_nothing_is_overwritten(tmp_path: Path, command: str) -> None:
-    """A target that holds anything, is no directory, or has no parent is refused; an empty one is filled."""
+    """A target that holds anything, is no directory, or has no parent is refused as a wrong
+    argument; an empty one is filled.
+    """
     with Server(tmp_path / "data") as server:
         fill(server.url, "orders", 3)
         server.stop()
@@ -120,10 +122,15 @@ def test_nothing_is_overwritten(tmp_path: Path, command: str) -> None:
     def to(target: Path) -> Ended:
         return run(command, target, source) if command == "backup" else run(command, source, target)
 
-    for name in ("full", "file", "link", "no/where"):
+    for name, what in (
+        ("full", "is not empty"),
+        ("file", "no directory"),
+        ("link", "no directory"),
+        ("no/where", f"{tmp_path / 'no'} is no directory"),
+    ):
         done = to(tmp_path / name)
-        assert (done.code, done.out) == (3, ""), name
-        assert "Traceback" not in done.err
+        assert (done.code, done.out) == (2, ""), name
+        assert what in done.err
     assert [file.name for file in (tmp_path / "full").iterdir()] == ["photo.jpeg"]
     assert to(tmp_path / "empty").code == 0
     assert not [file.name for file in tmp_path.iterdir() if file.name.endswith(".partial")]

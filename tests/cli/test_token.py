@@ -197,6 +197,13 @@ def test_what_is_no_id_of_a_token_is_a_usage_error() -> None:
     assert "12 letters and digits" in done.err
 
 
+def test_a_gateway_that_is_named_wants_a_token() -> None:
+    """Otherwise the token would be made here, and the gateway would not know it."""
+    ended = weir(NOWHERE, "token", "create", "--grant", "*:*", "--url", NOWHERE)
+    assert (ended.code, ended.out) == (2, "")
+    assert "--token-file" in ended.err
+
+
 def test_the_port_that_has_the_tokens_is_to_be_named(tmp_path: Path) -> None:
     """With a port for administration, the other one does not serve them."""
     root, port = tmp_path / "root.token", free_port()
@@ -213,7 +220,7 @@ def test_the_port_that_has_the_tokens_is_to_be_named(tmp_path: Path) -> None:
 def _restore(copy: Path, data: Path) -> None:
     """Put a backup in the place of the log, as an operator does."""
     refused = weir(NOWHERE, "restore", str(copy), "--data", str(data))
-    assert refused.code == 3
+    assert refused.code == 2
     for file in data.iterdir():
         if file.name != "revoked":
             file.unlink()
