@@ -43,6 +43,7 @@ Label = Annotated[str, typer.Option("--label", help="what it is for", show_defau
 
 
 def create(
+    context: typer.Context,
     grant: Grants,
     expires: Expires = None,
     label: Label = "",
@@ -53,7 +54,7 @@ def create(
     """Make a token. Its text goes to standard output, once.
 
     With --token-file a running gateway makes and keeps it; the token in that file needs `admin` or `issue`.
-    Without it the table for the gateway's tokens_file goes to --file, else to standard error.
+    Without it no gateway is asked: the table for its tokens_file goes to --file, else to standard error.
     Actions: read, write, consume, manage, admin, issue; `*:*` allows everything.
     """
     if with_token is not None:
@@ -63,6 +64,13 @@ def create(
         body = {"grants": grants, "label": label, "expires_in_ms": expires}
         print(_call(url, with_token, "POST", "", body)["token"])
         return
+    source = context.get_parameter_source("url")
+    # WEIR_URL is in the environment for other commands as well.
+    if source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter(
+            "a gateway makes tokens for those who have one: name the file that holds yours with "
+            "--token-file, or leave out --url and put the table into the gateway's tokens_file"
+        )
     from pydantic import ValidationError
 
     from app.auth import token_file, tokens
