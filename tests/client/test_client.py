@@ -444,6 +444,22 @@ def test_an_answer_that_cannot_be_decoded_is_no_answer() -> None:
             next(client.tail("s"))
 
 
+async def test_a_closed_client_says_so() -> None:
+    """In a sentence and with an error of its own; closing twice is no mistake."""
+    nowhere = "http://127.0.0.1:9"
+    client, twin = Client(nowhere), AsyncClient(nowhere)
+    for _ in range(2):
+        client.close()
+        await twin.close()
+    for call in (lambda: client.publish("s", {"n": 1}), lambda: next(client.tail("s"))):
+        with pytest.raises(weir.ClientClosedError, match="this client is closed: make another one"):
+            call()
+    with pytest.raises(weir.ClientClosedError):
+        await twin.group("s", "g").read("c")
+    with pytest.raises(weir.ClientClosedError):
+        await anext(twin.tail("s"))
+
+
 def test_all_names_can_be_imported_at_once() -> None:
     everything: dict[str, object] = {}
     exec("from weir import *", everything)

@@ -360,3 +360,14 @@ async def test_sigterm_ends_a_worker_after_the_work_in_hand(url: str, stream: st
         assert info is not None
         assert info["pending"] == 1, "the second entry was given back"
     assert done == ["0"]
+
+
+@vias
+async def test_a_closed_worker_does_not_run_again(url: str, stream: str, via: Via) -> None:
+    async def handle(delivery: Delivery) -> None:
+        raise AssertionError(delivery)
+
+    worker = Worker(url, stream, group="g", consumer="c", via=via)
+    await worker.close()
+    with pytest.raises(weir.ClientClosedError, match="this worker is closed: make another one"):
+        await worker.run(handle, stop_on=())

@@ -42,7 +42,7 @@ from weir._http import (
 )
 from weir._sse import SILENCE_S_MAX, EventParser, Tail
 from weir.entries import Entry, Fields, Gap, Page, Published, encode_entry
-from weir.errors import NotFoundError
+from weir.errors import ClientClosedError, NotFoundError
 
 T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -85,13 +85,19 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
+        """Close the connections; calls raise ClientClosedError from then on."""
+        if not self.is_closed:
+            await self._http.aclose()
 
     @property
     def url(self) -> str:
         """The gateway's base URL."""
         return str(self.connection.url)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._pool.is_closed
 
     def _open(self) -> None:
         self._pool = httpx.AsyncClient(transport=self._transport, **self.connection.options)
@@ -99,6 +105,8 @@ class AsyncClient:
 
     @property
     def _http(self) -> httpx.AsyncClient:
+        if self.is_closed:
+            raise ClientClosedError
         # A forked process would read answers to its parent on the connections that it has inherited.
         if self._process != os.getpid():
             self._open()

@@ -22,6 +22,7 @@ from weir.entries import Entry, Fields, Gap, Page, Published, Value
 from weir.errors import (
     ApiError,
     AuthenticationError,
+    ClientClosedError,
     ConflictError,
     ConnectionClosedError,
     ConsumerReplacedError,
@@ -49,6 +50,7 @@ __all__ = [
     "AsyncGroup",
     "AuthenticationError",
     "Client",
+    "ClientClosedError",
     "ConflictError",
     "ConnectionClosedError",
     "ConsumerInfo",

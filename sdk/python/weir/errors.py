@@ -7,6 +7,7 @@ Knows: the gateway's problem documents (RFC 9457) and their codes. Must never kn
     ├─ NotAGatewayError        what answered is no gateway
     ├─ InvalidValueError       an argument cannot be sent (also a ValueError); nothing was sent
     │  └─ InvalidNameError     a stream, group or consumer cannot have this name
+    ├─ ClientClosedError       the client or the worker was closed before this call (also a RuntimeError)
     ├─ GapError                entries were removed before they were read
     ├─ ConsumerReplacedError   another connection consumes under the same name
     ├─ ConnectionClosedError   the gateway closed a WebSocket for good
@@ -48,6 +49,13 @@ class InvalidValueError(WeirError, ValueError):
 
 class InvalidNameError(InvalidValueError):
     """A name that would be another path, or none: it holds '/', is '', '.' or '..', or is not valid UTF-8."""
+
+
+class ClientClosedError(WeirError, RuntimeError):
+    """A call of a client, or a start of a worker, after `close`; nothing was sent."""
+
+    def __init__(self, what: str = "client") -> None:
+        super().__init__(f"this {what} is closed: make another one, or close this one later")
 
 
 class GapError(WeirError):

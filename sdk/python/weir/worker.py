@@ -22,7 +22,7 @@ from weir._http import Token, Verify
 from weir._links import LongPollLink, WebSocketLink, WorkerLink
 from weir._settling import Settlement
 from weir.entries import Entry, Gap
-from weir.errors import InvalidValueError
+from weir.errors import ClientClosedError, InvalidValueError
 
 log: Final = logging.getLogger("weir.worker")
 
@@ -129,6 +129,8 @@ class Worker:
     # --- for programs -------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        if self._client.is_closed:
+            raise ClientClosedError("worker")
         self._linking = asyncio.create_task(self._keep_linked())
         return self
 
