@@ -163,10 +163,12 @@ def xpending_range(turn: Turn, command: types.XPendingRange) -> PendingList | Un
                 f"ERR too many pending entries: a transaction looks at {TURN_SCANNED_MAX}; "
                 "use XPENDING by itself, or a smaller range"
             )
-        if one.consumer is None or one.idle_ms(turn.now_ms) >= command.min_idle_ms:
+        owner = one.consumer
+        idle_ms = -1 if owner is None else one.idle_ms(turn.now_ms)
+        if owner is None or idle_ms >= command.min_idle_ms:
             if len(found) == command.count:
                 return PendingList(found, more=True)
-            found.append(_pending_entry(turn, entry_id, one))
+            found.append(PendingEntry(entry_id, owner.name if owner else None, idle_ms, one.delivery_count))
         elif turn.scans_left < 0:
             return Unfinished((entry_id, found))
     return PendingList(found)
@@ -184,12 +186,6 @@ def _pending_in(group: Group, command: types.XPendingRange, start: int) -> Itera
         if entry_id > command.end:
             return
         yield entry_id, one
-
-
-def _pending_entry(turn: Turn, entry_id: int, one: PendingState) -> PendingEntry:
-    if one.consumer is None:
-        return PendingEntry(entry_id, None, -1, one.delivery_count)
-    return PendingEntry(entry_id, one.consumer.name, one.idle_ms(turn.now_ms), one.delivery_count)
 
 
 # --- claiming -----------------------------------------------------------------------------------------------

@@ -133,3 +133,14 @@ def test_finds_what_stands_side_by_side_and_what_does_not(halves: list[tuple[int
     places = {number: place for place, number in enumerate(ascending)}
     wanted = [upper << 64 | lower for upper in range(5) for lower in range(11)]
     assert [packed.find(number) for number in wanted] == [places.get(number) for number in wanted]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), unique=True, min_size=1),
+    st.sets(st.tuples(st.integers(0, 4), st.integers(0, 10))),
+)
+def test_finds_several_in_one_pass(held: list[tuple[int, int]], looked_for: set[tuple[int, int]]) -> None:
+    ascending = [upper << 64 | lower for upper, lower in sorted(held)]
+    wanted = [upper << 64 | lower for upper, lower in sorted(looked_for)]
+    places = {number: place for place, number in enumerate(ascending)}
+    assert PackedNumbers.of(ascending).places(wanted) == [places[each] for each in wanted if each in places]
