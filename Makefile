@@ -12,6 +12,7 @@ PIP_SHOWN := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := app engine sdk spark tests bench .ci
 SDK := tests/sdk
 TOOLS := $(VENV)/tools
+CLASSES := $(VENV)/spark-classes.jsa
 NOT_RUN := .not-run
 WORKERS ?= $(shell echo $$(( $$(nproc) < 3 ? $$(nproc) + 2 : 4 )))
 SECOND_LOOK := $(BIN)/python .ci/second_look.py $(NOT_RUN) $(BIN)/pytest
@@ -36,7 +37,7 @@ dev: $(VENV)/.dev  ## make .venv with what the gate needs as well
 test: system  ## the whole gate: formatting, lint, types, contracts, tests
 	@# Beside each other, since each waits for its downloads.
 	@$(MAKE) --no-print-directory --jobs=3 dev $(TOOLS)/.stamp $(SDK)/node_modules/.stamp
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint contracts early
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(CLASSES) lint contracts early
 	@# mypy keeps one core busy for a minute, so it runs beside the tests.
 	@$(MAKE) --no-print-directory --jobs=2 types measured
 	@# What measures time has the machine for itself.
@@ -71,7 +72,7 @@ early: dev $(SDK)/node_modules/.stamp  ## within seconds: what the tree says abo
 	$(BIN)/pytest -m early --not-run=$(NOT_RUN)
 
 # More processes than cores, since tests wait for servers, disks and Spark.
-measured: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp
+measured: dev system $(CLASSES) $(TOOLS)/.stamp $(SDK)/node_modules/.stamp
 	$(SECOND_LOOK) -m "not (early or alone)" --numprocesses=$(WORKERS) --cov --cov-report=json:.coverage.json --not-run=$(NOT_RUN)
 	@$(BIN)/python .ci/module_coverage.py .coverage.json
 
@@ -130,6 +131,11 @@ $(VENV)/.dev: requirements-dev.lock $(VENV)/.spark
 	@echo "installing what requirements-dev.lock names"
 	@$(PIP) install --no-compile --require-hashes --no-build-isolation -r requirements-dev.lock
 	@touch $@
+
+# Tests start Spark some forty times, and half of a start is reading classes.
+$(CLASSES): $(VENV)/.spark
+	@rm -f $@
+	@$(BIN)/python -m tests.spark.classes
 
 $(TOOLS)/.stamp: requirements-tools.lock $(VENV)/.made
 	@.ci/make-venv "$(PYTHON)" $(TOOLS)

@@ -20,15 +20,18 @@ import pyspark
 from pyspark_weir import java
 from pyspark_weir.session import CHECKPOINT_FILES, CHECKPOINT_FILES_LOCAL
 from tests.server import free_port
+from tests.spark import classes
 
 _started_s_max: Final = 120.0
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 # What runs for a minute is not worth the slower compiler, nor that Spark's classes, a fifth of a start, are
 # verified; a heap that is small starts fast, and room for classes spares collections while they are loaded.
+# Where the archive of classes is of another Java, it is not used.
 JVM: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    f"-XX:SharedArchiveFile={classes.ARCHIVE} -Xlog:cds=off"
 )
 _HOSTS: Final = ("127.0.0.2", "127.0.0.3")
 
