@@ -209,3 +209,28 @@ async def test_both_streams_must_be_writable(streams: list[str], status: int) ->
     async with client_of(app) as http:
         assert (await http.post(REDRIVE, json={})).status_code == status
     await engine.close()
+
+
+async def test_one_call_puts_back_a_hundred_where_more_are_asked_for(http: httpx.AsyncClient) -> None:
+    """By count and by IDs, as the document says; `next` goes on behind them."""
+    await http.put("/v1/streams/s", json={})
+    await http.put(G, json={"start": "0", "dead_letter": {"stream": "dead", "max_deliveries": 1}})
+    numbers = [f"{number}-0" for number in range(1, 103)]
+    for some in (numbers[:51], numbers[51:]):
+        rows = [{"id": one, "fields": {"n": "1"}} for one in some]
+        await http.post("/v1/streams/s/entries", json={"entries": rows})
+        await http.post(f"{G}/consumers/a/read", json={"count": 51})
+        moved = await http.post(G + "/dead-letter", json={"ids": some})
+        assert moved.json() == {"stream": "dead", "ids": some}
+    letters = [one["id"] for one in (await http.get("/v1/streams/dead/entries?count=200")).json()["entries"]]
+    for asked in ({"count": 102}, {"ids": letters}):
+        answer = (await http.post(REDRIVE, json={**asked, "dry_run": True})).json()
+        assert (answer["redriven"], answer["next"]) == (100, letters[99])
+    await http.post(REDRIVE, json={"count": 102})
+    rest = (await http.post(REDRIVE, json={"ids": letters[100:]})).json()
+    assert ([one["dead_letter_id"] for one in rest["entries"]], rest["next"]) == (letters[100:], None)
+    members = (await http.get("/openapi.json")).json()["components"]["schemas"]
+    wanted, moved_to = members["RedriveWanted"]["properties"], members["DeadLetteredEntries"]["properties"]
+    assert "100 at most" in wanted["count"]["description"]
+    assert "100 of them at most" in wanted["ids"]["description"]
+    assert "in the source" in moved_to["ids"]["description"]

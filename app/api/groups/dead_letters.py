@@ -77,10 +77,17 @@ class RedriveWanted(RequestModel):
     filter fits; without both the first `count` of the group.
     """
 
-    ids: Ids | None = None
+    ids: Annotated[
+        Ids | None,
+        Field(description="in the dead-letter stream; one call puts back 100 of them at most, see `next`"),
+    ] = None
     filter: DeadLetterFilter | None = None
     count: Annotated[
-        Annotated[int, Whole(1, "count_max")] | None, Field(description="100 by default; not with `ids`")
+        Annotated[int, Whole(1, "count_max")] | None,
+        Field(
+            description="100 by default; not with `ids`. One call puts back 100 at most, also where this is "
+            "larger: `next` of the answer goes on"
+        ),
     ] = None
     dry_run: Annotated[bool | None, Field(description="change nothing, and answer what would be done")] = None
 
@@ -128,14 +135,18 @@ class RedrivenEntry(ResponseModel):
 
 
 class RedrivenEntries(ResponseModel):
-    """What was put back from the dead-letter stream `stream`. As much as one turn takes: `next` is the last
-    dead letter that was looked at, null where there are no others.
-    """
+    """What was put back from the dead-letter stream `stream`, as much as one call takes."""
 
     stream: NameText
     redriven: Count
     entries: list[RedrivenEntry]
-    next: IdText | None
+    next: Annotated[
+        IdText | None,
+        Field(
+            description="the last dead letter that was looked at, where there may be others: call again with "
+            "`filter.start` `(<next>`, or with the `ids` behind `next`; null where there are none"
+        ),
+    ]
     duplicate: Annotated[bool, Field(description="answered as the first time under this key")]
 
 

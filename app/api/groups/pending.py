@@ -270,8 +270,14 @@ class DeadLettering(RequestModel):
 class DeadLetteredEntries(ResponseModel):
     """What was moved, and where. As much as one turn takes: what is still pending goes with the next call."""
 
-    stream: NameText
-    ids: list[IdText]
+    stream: Annotated[NameText, Field(description="the dead-letter stream")]
+    ids: Annotated[
+        list[IdText],
+        Field(
+            description="of the entries that were moved, in the source; their dead letters have IDs of their "
+            "own, and these as `weir-id`"
+        ),
+    ]
 
 
 @router.post(

@@ -66,7 +66,7 @@ class PendingEntry(TypedDict):
 
 
 class DeadLettered(TypedDict):
-    """The entries that became dead letters, and the stream that holds those."""
+    """`ids` in the source of the entries that became dead letters, and the stream that holds those."""
 
     stream: str
     ids: list[str]

@@ -1147,7 +1147,9 @@ export interface components {
         };
         /** @description What was moved, and where. As much as one turn takes: what is still pending goes with the next call. */
         readonly DeadLetteredEntries: {
+            /** @description the dead-letter stream */
             readonly stream: string;
+            /** @description of the entries that were moved, in the source; their dead letters have IDs of their own, and these as `weir-id` */
             readonly ids: readonly string[];
         };
         /** @description Pending entries to move to the group's dead-letter stream. */
@@ -1697,21 +1699,20 @@ export interface components {
          *     filter fits; without both the first `count` of the group.
          */
         readonly RedriveWanted: {
+            /** @description in the dead-letter stream; one call puts back 100 of them at most, see `next` */
             readonly ids?: readonly string[] | null;
             readonly filter?: components["schemas"]["DeadLetterFilter"] | null;
-            /** @description 100 by default; not with `ids` */
+            /** @description 100 by default; not with `ids`. One call puts back 100 at most, also where this is larger: `next` of the answer goes on */
             readonly count?: number | null;
             /** @description change nothing, and answer what would be done */
             readonly dry_run?: boolean | null;
         };
-        /**
-         * @description What was put back from the dead-letter stream `stream`. As much as one turn takes: `next` is the last
-         *     dead letter that was looked at, null where there are no others.
-         */
+        /** @description What was put back from the dead-letter stream `stream`, as much as one call takes. */
         readonly RedrivenEntries: {
             readonly stream: string;
             readonly redriven: number;
             readonly entries: readonly components["schemas"]["RedrivenEntry"][];
+            /** @description the last dead letter that was looked at, where there may be others: call again with `filter.start` `(<next>`, or with the `ids` behind `next`; null where there are none */
             readonly next: string | null;
             /** @description answered as the first time under this key */
             readonly duplicate: boolean;
