@@ -148,8 +148,9 @@ class SortedMap(Generic[V]):
 
     def items(self, low: int = 0) -> Iterator[tuple[int, V]]:
         """Keys from `low` (inclusive) upwards. The map must not change meanwhile."""
-        index = bisect_left(self._tops, low)
-        for block in islice(self._blocks, index, None):
+        # By index: `islice` walks over all blocks before the first.
+        for index in range(bisect_left(self._tops, low), len(self._blocks)):
+            block = self._blocks[index]
             start = columns.left(block.keys, low)
             yield from zip(columns.since(block.keys, start), columns.since(block.values, start), strict=True)
 
