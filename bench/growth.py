@@ -1,6 +1,6 @@
 """What an operation costs in a short stream and in a long one, all of whose entries are pending (P12).
 
-The engine runs in process. Rounds alternate between the two streams.
+The engine runs in process. Each operation alternates between the two streams.
 """
 
 import gc
@@ -69,8 +69,8 @@ def filled(size: int) -> Keyspace:
     return keyspace
 
 
-def one_round(keyspace: Keyspace, size: int, number: int) -> dict[str, float]:
-    """Microseconds an operation."""
+def operations(keyspace: Keyspace, size: int, number: int) -> dict[str, Callable[[int], object]]:
+    """What is measured in one round, by name; each is given its place in it."""
     now_ms, first = FIRST_MS + size, number * ROUNDS
 
     def run(command: Command) -> None:
@@ -79,36 +79,26 @@ def one_round(keyspace: Keyspace, size: int, number: int) -> dict[str, float]:
     streams = (("s", Cursor.NEW),)
     middle = size // 2 + first
     return {
-        "XADD": median_us(lambda _: run(XAdd(stream="s", bodies=(BODY,)))),
-        "XREAD of the last 10": median_us(
-            lambda _: run(XRead(streams=(("s", entry_id(size - 11)),), count=10))
+        "XADD": lambda _: run(XAdd(stream="s", bodies=(BODY,))),
+        "XREAD of the last 10": lambda _: run(XRead(streams=(("s", entry_id(size - 11)),), count=10)),
+        "XREADGROUP > 10": lambda _: run(XReadGroup(group="g", consumer="c", streams=streams, count=10)),
+        "XACK from the middle": lambda place: run(
+            XAck(stream="s", group="standing", ids=(entry_id(middle + place),))
         ),
-        "XREADGROUP > 10": median_us(
-            lambda _: run(XReadGroup(group="g", consumer="c", streams=streams, count=10))
+        "XRANGE 100 from the middle": lambda place: run(
+            XRange(stream="s", start=entry_id(middle + place), end=ids.ID_MAX, count=100)
         ),
-        "XACK from the middle": median_us(
-            lambda place: run(XAck(stream="s", group="standing", ids=(entry_id(middle + place),)))
+        "XPENDING 100 from the middle": lambda _: run(
+            XPendingRange(stream="s", group="standing", start=entry_id(middle), end=ids.ID_MAX, count=100)
         ),
-        "XRANGE 100 from the middle": median_us(
-            lambda place: run(XRange(stream="s", start=entry_id(middle + place), end=ids.ID_MAX, count=100))
+        "XAUTOCLAIM 100 from the middle": lambda _: run(
+            XAutoClaim(stream="s", group="standing", consumer="d", min_idle_ms=0, start=entry_id(middle))
         ),
-        "XPENDING 100 from the middle": median_us(
-            lambda _: run(
-                XPendingRange(stream="s", group="standing", start=entry_id(middle), end=ids.ID_MAX, count=100)
-            )
+        "count between two IDs": lambda place: keyspace.keys["s"].stream.count_between(
+            entry_id(place), entry_id(size - 100 - place)
         ),
-        "XAUTOCLAIM 100 from the middle": median_us(
-            lambda _: run(
-                XAutoClaim(stream="s", group="standing", consumer="d", min_idle_ms=0, start=entry_id(middle))
-            )
-        ),
-        "count between two IDs": median_us(
-            lambda place: keyspace.keys["s"].stream.count_between(
-                entry_id(place), entry_id(size - 100 - place)
-            )
-        ),
-        "XDEL from the middle": median_us(
-            lambda place: run(XDel(stream="s", ids=(entry_id(size // 4 + (first + place) * 3),)))
+        "XDEL from the middle": lambda place: run(
+            XDel(stream="s", ids=(entry_id(size // 4 + (first + place) * 3),))
         ),
     }
 
@@ -121,7 +111,10 @@ def growth(size: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
     gc.freeze()
     found: dict[str, list[tuple[float, float]]] = {}
     for number in range(rounds):
-        large, small = (one_round(keyspaces[each], each, number) for each in sizes)
-        for name, took_us in large.items():
-            found.setdefault(name, []).append((took_us, small[name]))
+        runs = {each: operations(keyspaces[each], each, number) for each in sizes}
+        for name in runs[size]:
+            # Side by side, and in turns the first: a machine changes its speed within a round.
+            order = sizes if number % 2 else sizes[::-1]
+            took_us = {each: median_us(runs[each][name]) for each in order}
+            found.setdefault(name, []).append((took_us[size], took_us[SMALL]))
     return found
