@@ -66,7 +66,7 @@ def test_a_backup_that_fails_says_why(tmp_path: Path) -> None:
         assert ask(server.url + PATH, {"name": "a"})[0] == 202
         failed = ended(server.url + PATH)
         assert failed["state"] == "failed"
-        assert "No such file or directory" in failed["error"]
+        assert "nowhere is no directory" in failed["error"]
         assert ask(server.url + PATH, {"name": "b"})[0] == 202
 
 
