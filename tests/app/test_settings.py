@@ -2,6 +2,7 @@
 name.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from app.settings import (
     toml_line,
     unknown_variables,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +127,27 @@ def test_every_setting_is_described() -> None:
         assert field.description, name
         if field.annotation is int:
             assert field.metadata, f"{name} has no limit"
+
+
+def test_every_limit_is_documented_with_its_default() -> None:
+    """The tables of docs/limits.md; behind `## Quotas` are members of grants."""
+    page, _, _ = (ROOT / "docs" / "limits.md").read_text().partition("## Quotas")
+    documented: dict[str, str] = {}
+    for row in re.findall(r"^\| `(.+?)` \| (.+?) \|", page, re.MULTILINE):
+        names, defaults = row[0].split("`, `"), row[1].split(", ")
+        documented |= zip(names, defaults * len(names) if len(defaults) == 1 else defaults, strict=True)
+    limits = {
+        name: field.default
+        for name, field in Settings.model_fields.items()
+        if field.annotation is int and name.endswith(("_max", "_burst", "_per_s"))
+    }
+    assert {name: _in_words(name, default) for name, default in limits.items()}.items() <= documented.items()
+
+
+def _in_words(name: str, default: int) -> str:
+    if "_bytes_" not in name or not default:
+        return f"{default:,}"
+    return f"{default >> 20} MiB" if default >= 1 << 20 else f"{default >> 10} KiB"
 
 
 def test_a_setting_of_a_few_words_lists_them() -> None:
