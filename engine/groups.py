@@ -234,7 +234,7 @@ class Group:
         """Make `consumer` the owner of entries; cheap for new ones, which ascend beyond all pending ones."""
         if len(delivery_counts) != len(entry_ids):
             raise ValueError("each entry has a delivery count")
-        last, latest, mine = self.pending.last(), self.by_delivery.last(), consumer.pending.last()
+        last, latest = self.pending.last(), self.by_delivery.last()
         order = self._order(time_ms)
         self._serial += len(entry_ids) - 1
         orders = range(order, order + len(entry_ids))
@@ -242,7 +242,6 @@ class Group:
         if (
             (last is not None and last[0] >= entry_ids[0])
             or (latest is not None and latest[0] >= order)
-            or (mine is not None and mine[0] >= entry_ids[0])
             or not all(map(lt, entry_ids, islice(entry_ids, 1, None)))
         ):
             self._put_each(entry_ids, states)
@@ -349,7 +348,7 @@ class Group:
             yield entry_id, pending
 
     def of_others(self, consumer: Consumer) -> Iterator[tuple[int, PendingState]]:
-        """The same without what `consumer` owns. It ends behind `_own_passed_over_max` of those; where they
+        """The same without what `consumer` owns. It ends behind `_OWN_PASSED_OVER_MAX` of those; where they
         come first the next call goes on there. The group must not change meanwhile.
         """
         passed_over, leading = 0, True
@@ -415,8 +414,7 @@ class Group:
         """How much memory it takes, about."""
         pending, consumers = len(self.pending), len(self.consumers)
         in_lists = min(_IN_LISTS_MAX, pending)
-        held_in_lists = consumers * _CONSUMER_IN_LISTS
-        held_in_lists = min(held_in_lists, pending)
+        held_in_lists = min(consumers * _CONSUMER_IN_LISTS, pending)
         return (
             GROUP_BYTES
             + consumers * CONSUMER_BYTES
