@@ -366,7 +366,7 @@ def _keep(storage: Storage, name: str, length: int, size: int) -> str:
     while True:
         copy = stem if number == 1 else f"{stem}.{number}"
         if copy not in names:
-            storage.replace(copy, _chunks(storage, name, length, size))
+            storage.replace(copy, read_chunks(storage, name, length, size))
             return copy
         if storage.size(copy) == size - length and _same(storage, copy, name, length, size):
             return copy
@@ -374,12 +374,13 @@ def _keep(storage: Storage, name: str, length: int, size: int) -> str:
 
 
 def _same(storage: Storage, copy: str, name: str, length: int, size: int) -> bool:
-    kept = _chunks(storage, copy, 0, size - length)
-    torn = _chunks(storage, name, length, size)
+    kept = read_chunks(storage, copy, 0, size - length)
+    torn = read_chunks(storage, name, length, size)
     return all(a == b for a, b in zip(kept, torn, strict=True))
 
 
-def _chunks(storage: Storage, name: str, start: int, end: int) -> Iterator[bytes]:
+def read_chunks(storage: Storage, name: str, start: int, end: int) -> Iterator[bytes]:
+    """The bytes of a file from `start` to `end`, piece by piece."""
     for offset in range(start, end, CHUNK_BYTES):
         yield storage.read(name, offset, min(CHUNK_BYTES, end - offset))
 
@@ -398,7 +399,7 @@ def settle(storage: Storage, manifest: Manifest, found: Manifest, tail: LogTail)
 
 def _settle(storage: Storage, segment: Segment, length: int, durable_upto: int) -> Handle:
     offset = min(max(0, durable_upto - segment.position), length)
-    for chunk in _chunks(storage, segment.name, offset, length):
+    for chunk in read_chunks(storage, segment.name, offset, length):
         storage.overwrite(segment.name, offset, chunk)
         offset += len(chunk)
     handle = storage.open(segment.name)

@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.codec import CHUNK_BYTES, encode_file_frame
+from engine.codec import encode_file_frame
 from engine.log.backup import Ending, ending_of, new_life
 from engine.log.files import SET_ASIDE, free_name
 from engine.log.inspection import FrameRun, manifest_from
 from engine.log.log import Log
 from engine.log.manifest import MANIFEST, Manifest, Segment
+from engine.log.recovery import read_chunks
 from engine.storage import Storage
 
 _NEW: Final = ".new"
@@ -72,7 +73,9 @@ class CutExtra(RepairStep):
         return f"{self.name}.extra-{self.length}"
 
     def do(self, storage: Storage, payloads: Sequence[bytes], now_ms: int) -> None:
-        storage.replace(free_name(storage, self._kept), _chunks(storage, self.name, self.length, self.size))
+        storage.replace(
+            free_name(storage, self._kept), read_chunks(storage, self.name, self.length, self.size)
+        )
         storage.truncate(self.name, self.length)
         handle = storage.open(self.name)
         try:
@@ -157,7 +160,7 @@ class GiveUp(RepairStep):
 
     def _content(self, storage: Storage, ending: Ending) -> Iterator[bytes]:
         if self.cut is not None:
-            yield from _chunks(storage, self.cut.file.name, 0, self.cut.length)
+            yield from read_chunks(storage, self.cut.file.name, 0, self.cut.length)
             yield ending_of(self.cut, ending)[0]
             return
         segment, salt = self.segment, secrets.randbits(32)
@@ -205,8 +208,3 @@ def _replace_manifest(storage: Storage, manifest: Manifest) -> None:
         if not any(storage.read(name, 0, len(old) + 1) == old for name in kept):
             storage.replace(free_name(storage, f"{MANIFEST}{SET_ASIDE}"), [old])
     storage.replace(MANIFEST, [manifest.encode()])
-
-
-def _chunks(storage: Storage, name: str, start: int, end: int) -> Iterator[bytes]:
-    for offset in range(start, end, CHUNK_BYTES):
-        yield storage.read(name, offset, min(CHUNK_BYTES, end - offset))
