@@ -199,10 +199,7 @@ class Request:
 
     def _check_single(self) -> None:
         """Raise `unauthenticated` for credentials that come twice, `invalid` for others of one value."""
-        lines = self.scope["headers"]
-        if len(self.headers) == len(lines):
-            return
-        names = [name for name, _ in lines]
+        names = [name for name, _ in self.scope["headers"]]
         if names.count(b"authorization") > 1:
             raise unauthenticated("a request has one header Authorization", "invalid_request")
         for name, title in _SINGLE.items():

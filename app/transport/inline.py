@@ -183,7 +183,7 @@ class InlineHandler:
         self._submitting, self._replies = True, None
         try:
             turn.engine.submit(turn.commands, self._take, quotas=turn.quotas)
-        except Exception as error:  # noqa: BLE001 - every exception has an answer, see `routing.answer`
+        except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             self._handler.throw(error)
         finally:
             self._submitting = False
