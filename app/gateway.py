@@ -106,7 +106,7 @@ class Gateway:
         self._set_limits()
         self.counters = Counters()
         self.measured_streams = StreamSelection(settings.metrics_streams)
-        self.dead_letters = DeadLetterLog()
+        self.dead_letters = DeadLetterLog(clock.monotonic)
         self.slow_turns = SlowTurns(clock.wall_ms)
         self.backups = Backups(settings, clock)
         # Files that could not be read again: what was read before stays in use.
@@ -223,6 +223,7 @@ class Gateway:
         self._tenants = Tenants(engine, self.leases)
         MemoryLog(engine.memory, self.clock.monotonic)
         engine.on_dead_lettered = self.dead_letters.note
+        engine.on_letters_refused = self.dead_letters.note_refused
         engine.on_slow = self.slow_turns.note
         engine.when_log_fails(_log_failed)
         engine.when_full(self._disk_changed)

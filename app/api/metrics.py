@@ -94,6 +94,7 @@ def _add_report(figures: Figures, report: Report) -> None:
 
 def _add_gateway(figures: Figures, gateway: Gateway, failing: Sequence[str]) -> None:
     figures.add("weir_dead_letters_total", gateway.dead_letters.total)
+    figures.add("weir_dead_letters_refused_total", gateway.dead_letters.refused_total)
     for what in gateway.failures():
         figures.add("weir_failing", what in failing, what)
     figures.add("weir_build_info", 1, VERSION, platform.python_version())

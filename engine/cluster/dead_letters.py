@@ -14,7 +14,7 @@ one who stored it knows at step 3 that the other may have settled the entry.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -73,13 +73,21 @@ def owner_of(consumer: bytes) -> str:
     return "" if (name := name_of(consumer)) == RELEASED else name
 
 
-async def move(run: Run, dying: Dying) -> list[int]:
-    """Move them; which of them, of those that went. A refusal leaves an entry pending, for the next time."""
-    moved = await asyncio.gather(*(_move(run, dying, one) for one in dying.due))
-    return [one.id for one, went in zip(dying.due, moved, strict=True) if went]
+class Moved(NamedTuple):
+    """Which entries went, and the refusals of others, which stay pending."""
+
+    ids: list[int]
+    refusals: list[EngineError]
 
 
-async def _move(run: Run, dying: Dying, one: Due) -> bool:
+async def move(run: Run, dying: Dying) -> Moved:
+    """Move them. A refusal leaves an entry pending, for the next time."""
+    ends = await asyncio.gather(*(_move(run, dying, one) for one in dying.due))
+    moved = [one.id for one, end in zip(dying.due, ends, strict=True) if end is True]
+    return Moved(moved, [end for end in ends if isinstance(end, EngineError)])
+
+
+async def _move(run: Run, dying: Dying, one: Due) -> bool | EngineError:
     origin = (dying.stream, ids.format(one.id), dying.group, one.consumer)
     key = f"{_OWN}{dying.generation}/{dying.stream}/{dying.group}/{ids.format(one.id)}"
     letter = letter_of(one.text, origin, one.deliveries, dying.reason)
@@ -98,8 +106,8 @@ async def _move(run: Run, dying: Dying, one: Due) -> bool:
         is_own = not added.duplicate and not shared and _is_answer(kept, added.ids[0])
         if is_own and not settled:
             await run(words.only_request(XDel(stream=dying.letters, ids=added.ids)))
-    except EngineError:
-        return False
+    except EngineError as refusal:
+        return refusal
     return bool(settled)
 
 

@@ -90,6 +90,7 @@ class ClusterEngine:
     def __init__(self, topology: Topology, clock: Clock, poll_s: float = POLL_S) -> None:
         self.fsync: Fsync = "no"
         self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
+        self.on_letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], None] | None = None
         self.on_slow: Callable[[Sequence[Command], float], None] | None = None
         self.on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None
         self.active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
@@ -209,7 +210,7 @@ class ClusterEngine:
             own, results = results[: len(one.commands)], results[len(one.commands) :]
             reply = settled(one, own)
             self._count(reply)
-            replies.append(await self._move(reply) if isinstance(reply, Dying) else reply)
+            replies.append(await _attempt(self._move(reply)) if isinstance(reply, Dying) else reply)
         return replies
 
     def submit(
@@ -354,12 +355,21 @@ class ClusterEngine:
         return await self._move(reply) if isinstance(reply, Dying) else reply
 
     async def _move(self, dying: Dying) -> Reply:
-        """Move dead letters, then reply what their finder replies."""
-        moved = await move(self.run, dying)
+        """Move dead letters, then reply what their finder replies. Raises EngineError where a caller named
+        them and none could be moved.
+        """
+        moved, refusals = await move(self.run, dying)
+        names = (dying.stream, dying.group)
         if moved and self.on_dead_lettered is not None:
-            self.on_dead_lettered([(dying.stream, dying.group, one, dying.reason) for one in moved])
+            self.on_dead_lettered([(*names, one, dying.reason) for one in moved])
+        if refusals and self.on_letters_refused is not None:
+            self.on_letters_refused([(*names, dying.letters, one.detail) for one in refusals])
         reply: Reply = dying.reply
-        return msgspec.structs.replace(reply, ids=moved) if isinstance(reply, DeadLettered) else reply
+        if not isinstance(reply, DeadLettered):
+            return reply
+        if refusals and not moved:
+            raise refusals[0]
+        return msgspec.structs.replace(reply, ids=moved)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -7,8 +7,9 @@ Must never know: their readers.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from engine import entries, ids
+from engine import entries, errors, ids
 from engine.commands.turn import Turn
+from engine.errors import EngineError
 from engine.groups import Group, PendingState
 from engine.records import Append
 
@@ -38,27 +39,32 @@ class Dead(NamedTuple):
     pending: PendingState
 
 
-def is_dead(turn: Turn, group: Group, delivery_count: int) -> bool:
-    """Whether one more delivery, which would be number `delivery_count`, is one too many."""
-    policy = group.policy
-    return (
-        policy.dead_letter_stream is not None
-        and policy.max_deliveries is not None
-        and delivery_count > policy.max_deliveries
-        and takes_letters(turn, policy.dead_letter_stream)
-    )
-
-
-def takes_letters(turn: Turn, target: str) -> bool:
-    """Whether the stream has IDs left, may be made if it is missing, and there is memory for letters. Where
-    not, entries go on being delivered instead.
+def is_dead(turn: Turn, group: Group, delivery_count: int, names: tuple[str, str]) -> bool:
+    """Whether one more delivery, which would be number `delivery_count`, is one too many. Where the
+    dead-letter stream takes none, entries go on being delivered; `names` are the group's stream and its own,
+    to say so.
     """
-    if turn.keyspace.memory.is_over:
+    policy = group.policy
+    target = policy.dead_letter_stream
+    if target is None or policy.max_deliveries is None or delivery_count <= policy.max_deliveries:
         return False
-    key = turn.keyspace.find(target)
+    if (refusal := refuse_letters(turn, target)) is None:
+        return True
+    turn.letters_refused.append((*names, target, refusal.detail))
+    return False
+
+
+def refuse_letters(turn: Turn, target: str) -> EngineError | None:
+    """Why the stream takes no dead letters: there is no memory, it cannot be made, or has no IDs left."""
+    keyspace, memory = turn.keyspace, turn.keyspace.memory
+    if memory.is_over:
+        assert memory.bytes_max is not None, "only a limit is reached"
+        return errors.memory_full(memory.used_bytes, memory.bytes_max)
+    key = keyspace.find(target)
     if key is None:
-        return len(turn.keyspace.keys) < turn.keyspace.caps.streams_max
-    return ids.ms_of(key.stream.last_id) < ids.MS_MAX
+        streams_max = keyspace.caps.streams_max
+        return errors.too_many_streams(streams_max) if len(keyspace.keys) >= streams_max else None
+    return errors.stream_exhausted() if ids.ms_of(key.stream.last_id) >= ids.MS_MAX else None
 
 
 def move_to_dead_letters(
@@ -72,7 +78,8 @@ def move_to_dead_letters(
     target = turn.keyspace.keys[stream].groups[group_name].policy.dead_letter_stream
     assert target is not None, "only a group with a dead-letter stream buries"
     turn.expire(target)
-    if not takes_letters(turn, target):
+    if (refusal := refuse_letters(turn, target)) is not None:
+        turn.letters_refused += [(stream, group_name, target, refusal.detail)] * len(dead)
         return []
     dead = _fitting(turn, dead, len(stream.encode()) + len(group_name.encode()) + _TOLD_BYTES)
     if not dead:

@@ -170,10 +170,11 @@ def _give_back(
     key = turn.keyspace.keys[name]
     group = key.groups[group_name]
     turn.settle(name, group_name, [entry_id for entry_id, _ in rows if _is_gone(key, entry_id)])
+    names = (name, group_name)
     dead = [
         Dead(entry_id, text, one)
         for entry_id, one in rows
-        if is_dead(turn, group, one.delivery_count + 1) and (text := key.stream.get(entry_id))
+        if is_dead(turn, group, one.delivery_count + 1, names) and (text := key.stream.get(entry_id))
     ]
     move_to_dead_letters(turn, name, group_name, dead, TOO_MANY)
     counts = {entry_id: one.delivery_count for entry_id, one in rows if entry_id in group.pending}

@@ -12,7 +12,7 @@ import msgspec
 
 from engine import errors, ids
 from engine.commands import types, weir_commands
-from engine.commands.dead_letters import Dead, move_to_dead_letters, takes_letters
+from engine.commands.dead_letters import Dead, move_to_dead_letters, refuse_letters
 from engine.commands.entries import PreparedEntries, prepare, store
 from engine.commands.expiring import expiry_of
 from engine.commands.grouping import drop_consumer, existing_group
@@ -198,9 +198,8 @@ def dead_letter_entries(turn: Turn, command: weir_commands.DeadLetterEntries) ->
     target = group.policy.dead_letter_stream
     if target is None:
         raise errors.invalid("ERR the group has no dead-letter stream", "set the group's dead_letter first")
-    if not takes_letters(turn, target):
-        turn.expect_room(target not in turn.keyspace.keys)
-        raise errors.stream_exhausted()
+    if (refusal := refuse_letters(turn, target)) is not None:
+        raise refusal
     wanted = dict.fromkeys(command.ids)
     pending = {entry_id: one for entry_id in wanted if (one := group.pending.get(entry_id))}
     texts = key.stream.find_each(pending)

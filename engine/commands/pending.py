@@ -236,6 +236,7 @@ class _Claiming:
         "_claim",
         "_claimed",
         "_group",
+        "_names",
         "_room",
         "_time_ms",
         "_turn",
@@ -248,6 +249,7 @@ class _Claiming:
     def __init__(self, turn: Turn, group: Group, command: types.XClaim, time_ms: int) -> None:
         claim = command.claim
         self._turn, self._group, self._claim, self._time_ms = turn, group, claim, time_ms
+        self._names = (command.stream, command.group)
         self._room = Budget(None if claim.just_ids else command.bytes_max, len(claim.ids))
         self._claimed: dict[int, int] = {}
         self.found: list[Delivered] = []
@@ -282,7 +284,7 @@ class _Claiming:
             pending is not None
             and again is None
             and count > before
-            and is_dead(self._turn, self._group, count)
+            and is_dead(self._turn, self._group, count, self._names)
         ):
             if len(self.dead) < TURN_LETTERS_MAX:
                 self.dead[entry_id] = Dead(entry_id, text, pending)
@@ -315,6 +317,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     room = Budget(None if command.just_ids else command.bytes_max, turn.ids_left())
     rows = group.pending.items(command.start)
     may_take = partial(_may_take, turn, key.stream, command.min_idle_ms)
+    names = (command.stream, command.group)
     for entry_id, pending, text in with_texts(key.stream, islice(rows, attempts), count, may_take):
         if len(found) + len(deleted_ids) == count:
             next_start = entry_id
@@ -325,7 +328,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
             deleted_ids.append(entry_id)
         elif pending.consumer is not None and pending.idle_ms(turn.now_ms) < command.min_idle_ms:
             continue
-        elif not command.just_ids and is_dead(turn, group, pending.delivery_count + 1):
+        elif not command.just_ids and is_dead(turn, group, pending.delivery_count + 1, names):
             if len(dead) == TURN_LETTERS_MAX:
                 next_start = entry_id
                 break

@@ -200,7 +200,7 @@ def _history(
     for entry_id, pending, text in with_texts(key.stream, rows, command.count):
         if len(found) == command.count or len(dead) == TURN_LETTERS_MAX or _looked_enough(turn, found):
             more = True
-        elif text is not None and is_dead(turn, group, pending.delivery_count + 1):
+        elif text is not None and is_dead(turn, group, pending.delivery_count + 1, (name, command.group)):
             dead.append(Dead(entry_id, text, pending))
             continue
         else:
@@ -322,7 +322,7 @@ def _claim_idle(
         elif text is None:
             gone.append(entry_id)
             continue
-        elif is_dead(turn, group, pending.delivery_count + 1):
+        elif is_dead(turn, group, pending.delivery_count + 1, (name, command.group)):
             dead.append(Dead(entry_id, text, pending))
             continue
         else:

@@ -107,6 +107,7 @@ class Turn(Look):
         "frame_bytes_left",
         "ids_seen",
         "letters_bytes",
+        "letters_refused",
         "lookups_left",
         "may_continue",
         "read_bytes_left",
@@ -137,6 +138,8 @@ class Turn(Look):
         self.auto_ms = -1
         # Dead letters made: stream, group, ID and reason of each.
         self.dead_lettered: list[tuple[str, str, int, str]] = []
+        # Entries that were to be dead letters and could not: stream, group, dead-letter stream and why.
+        self.letters_refused: list[tuple[str, str, str, str]] = []
         # What happened, and to which stream, in Redis's words for keyspace events; None if no caller asks.
         self.events: list[tuple[str, str]] | None = [] if keyspace.notifies else None
         # The bytes of entries that became dead letters.

@@ -246,6 +246,17 @@ class Engine:
         self._turns.on_dead_lettered = call
 
     @property
+    def on_letters_refused(self) -> Callable[[Sequence[tuple[str, str, str, str]]], None] | None:
+        """Called after a turn in which entries could not become dead letters: stream, group, dead-letter
+        stream and why, of each.
+        """
+        return self._turns.on_letters_refused
+
+    @on_letters_refused.setter
+    def on_letters_refused(self, call: Callable[[Sequence[tuple[str, str, str, str]]], None] | None) -> None:
+        self._turns.on_letters_refused = call
+
+    @property
     def on_slow(self) -> Callable[[Sequence[Command], float], None] | None:
         """Called with the commands of a turn that took longer than `SLOW_TURN_S`, and its seconds."""
         return self._turns.on_slow

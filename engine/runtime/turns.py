@@ -72,6 +72,9 @@ class Turns:
         self.on_broken: Callable[[BaseException], None] = lambda _: None
         # Called after a turn that made dead letters: stream, group, ID and reason of each.
         self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
+        # Called after a turn in which entries could not become dead letters: stream, group, dead-letter
+        # stream and why, of each.
+        self.on_letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], None] | None = None
         # Called with the commands of a turn that took longer than `SLOW_TURN_S`, and its seconds.
         self.on_slow: Callable[[Sequence[Command], float], None] | None = None
         # Called with what happened in a turn, and to which stream, once its frame is safe.
@@ -152,6 +155,8 @@ class Turns:
         except DirtyTurnError as error:
             self._break_down(error)
             raise errors.internal() from None
+        if turn.letters_refused and self.on_letters_refused is not None:
+            self.on_letters_refused(turn.letters_refused)
         took_s = self._clock.monotonic() - began_s
         if took_s > SLOW_TURN_S and self.on_slow is not None:
             self.on_slow(commands[: len(replies)], took_s)

@@ -12,6 +12,7 @@ from app import logs
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine
+from engine.errors import stream_exhausted
 from tests.app.conftest import store
 from tests.engine.clocks import HandClock, settle
 
@@ -162,6 +163,25 @@ async def test_dead_letters_are_logged_and_counted(
     assert (result["level"], result["event"]) == ("warning", "dead letters")
     assert (result["stream"], result["group"], result["reason"]) == ("s", "g", "two\\nlines")
     assert (result["count"], result["ids"]) == (2, ["1-0", "2-0"])
+
+
+async def test_dead_letters_that_cannot_be_moved_are_logged_once_a_minute(
+    held: httpx.AsyncClient, app: App, clock: HandClock, log: io.StringIO
+) -> None:
+    """An error with a remedy for the group; each attempt is counted. The entries go on being delivered."""
+    await store(held, "dead", 1)
+    await held.post("/v1/streams/dead/last-id", json={"last_id": "18446744073709551615-0"})
+    for seconds, lines in ((0, 0), (0, 1), (59, 1), (1, 2)):
+        clock.pass_ms(1_000 * seconds)
+        answer = await held.post(READ.format("a"), json={"after": "0"})
+        assert [one["id"] for one in answer.json()["entries"]] == ["1-0", "2-0"]
+        assert len(log.getvalue().splitlines()) == lines
+    result = json.loads(log.getvalue().splitlines()[0])
+    assert (result["level"], result["event"]) == ("error", "dead letters cannot be moved")
+    assert (result["stream"], result["group"], result["dead_letter_stream"]) == ("s", "g", "dead")
+    assert (result["reason"], result["count"]) == (stream_exhausted().detail, 2)
+    assert "dead_letter" in result["remedy"]
+    assert (app.gateway.dead_letters.refused_total, app.gateway.dead_letters.total) == (6, 0)
 
 
 async def test_what_is_held_too_long_is_given_back(held: httpx.AsyncClient, clock: HandClock) -> None:

@@ -153,9 +153,9 @@ async def test_after_a_failure_it_is_repeated_and_stored_once(engine: ClusterEng
         return await engine.run(request)
 
     dying = await look(engine, 0)
-    assert await dead_letters.move(run, dying) == []
+    assert (await dead_letters.move(run, dying)).ids == []
     assert await pending(engine) == 2
-    assert await dead_letters.move(engine.run, dying) == [ids.make(5, 0)]
+    assert (await dead_letters.move(engine.run, dying)).ids == [ids.make(5, 0)]
     assert (len(await letters(engine)), await pending(engine)) == (1, 1)
 
 
@@ -180,7 +180,7 @@ async def test_what_was_settled_in_between_is_no_dead_letter(engine: ClusterEngi
     """Its reader did its work after all."""
     dying = await look(engine, 0)
     await engine.execute(XAck(stream="s", group="g", ids=[ids.make(5, 0)]))
-    assert await dead_letters.move(engine.run, dying) == []
+    assert (await dead_letters.move(engine.run, dying)).ids == []
     assert await letters(engine) == []
 
 
@@ -197,10 +197,10 @@ async def test_of_two_movers_that_meet_neither_loses_the_dead_letter(
         reply = await engine.run(request)
         steps += 1
         if steps == pausing:
-            moved.extend(await dead_letters.move(engine.run, dying))
+            moved.extend((await dead_letters.move(engine.run, dying)).ids)
         return reply
 
-    moved += await dead_letters.move(run, dying)
+    moved += (await dead_letters.move(run, dying)).ids
     assert moved == [ids.make(5, 0)]
     assert ([one["weir-id"] for one in await letters(engine)], await pending(engine)) == (["5-0"], 1)
 
@@ -229,7 +229,7 @@ async def test_the_dead_letter_of_an_earlier_death_stays(engine: ClusterEngine) 
         return reply
 
     resumed: Any = asyncio.get_running_loop().create_future()
-    assert await dead_letters.move(again, dying) == []
+    assert (await dead_letters.move(again, dying)).ids == []
     assert resumed.done()
     assert [one["weir-id"] for one in await letters(engine)] == ["5-0", "5-0"]
 
@@ -247,11 +247,20 @@ async def test_it_may_die_again(engine: ClusterEngine) -> None:
 async def test_a_refused_dead_letter_leaves_its_entry_pending(
     server: BackendServer, engine: ClusterEngine
 ) -> None:
-    """It is tried again at the next read."""
+    """It is tried again at the next read, and reported; by hand the caller is refused."""
+    refused: list[tuple[str, str, str, str]] = []
+    engine.on_letters_refused = refused.extend
     await deliver(engine, "claim")
     server.call("SET", "dead", "of another program")
     assert await deliver(engine, "claiming read") == []
     assert await pending(engine) == 2
+    [first, second] = refused
+    assert first == second == ("s", "g", "dead", first[3])
+    assert "wrong kind of value" in first[3]
+    bury = DeadLetterEntries(stream="s", group="g", ids=[ids.make(5, 0)], reason="bad")
+    with pytest.raises(EngineError, match="wrong kind of value"):
+        await engine.execute(bury)
+    assert len(refused) == 3
     server.call("DEL", "dead")
     await deliver(engine, "claiming read")
     assert (await pending(engine), len(await letters(engine))) == (0, 2)

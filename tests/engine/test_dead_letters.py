@@ -29,6 +29,7 @@ from engine.commands import (
 )
 from engine.commands.base import Command
 from engine.entries import Pairs
+from engine.errors import stream_exhausted
 from engine.records import Append, Settle
 from engine.replies import Added, AutoClaimed, Claimed, DeadLettered, Entries, GroupRead
 from engine.storage.memory import MemoryStorage
@@ -241,7 +242,9 @@ def test_the_letters_may_go_to_the_stream_itself(house: House) -> None:
 
 
 def test_letters_without_ids_left_are_not_written(house: House) -> None:
-    """Where the stream's IDs are used up the entry goes on being delivered; by hand it is refused."""
+    """Where the stream's IDs are used up the entry goes on being delivered, which is reported each time; by
+    hand it is refused.
+    """
     grouped(house, deliveries=1)
     house.fill("s", 1)
     house.run(adding("dead"))
@@ -249,6 +252,8 @@ def test_letters_without_ids_left_are_not_written(house: House) -> None:
     house.run(reading())
     for ask in AGAIN.values():
         assert given(house.run(ask)) == [ONE] or ask is AGAIN["a history read"]
+        refused = [("s", "g", "dead", stream_exhausted().detail)]
+        assert house.turn.letters_refused == (refused if given(house.run(ask)) else [])
     refusal = house.refused(DeadLetterEntries(stream="s", group="g", ids=[ONE], reason=""))
     assert refusal.code == "stream_exhausted"
 
