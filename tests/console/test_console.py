@@ -98,6 +98,35 @@ async def test_a_reader_jumps_into_history_and_back(page: Page, gateway: Console
     await expect(rows(page, "n1499")).to_be_visible()
 
 
+async def test_a_reader_scrolls_on_beyond_the_rows_that_a_page_keeps(
+    page: Page, gateway: ConsoleGateway
+) -> None:
+    """Rows that leave at the front do not move those in sight; at the end, the wheel asks for newer ones."""
+    ids = [
+        *await gateway.publish("long", *({"n": f"n{n:05}"} for n in range(9_000))),
+        *await gateway.publish("long", *({"n": f"n{n:05}"} for n in range(9_000, 10_400))),
+    ]
+    await opened(page, gateway, "long")
+    place = page.get_by_role("textbox", name="Jump to")
+    await place.fill(ids[0])
+    await place.press("Enter")
+    await expect(page.locator(".status")).to_have_text("500 rows loaded")
+    grid = page.get_by_role("grid")
+    for loaded in range(1_000, 10_001, 500):
+        await grid.evaluate("element => { element.scrollTop = element.scrollHeight }")
+        await expect(page.locator(".status")).to_have_text(f"{loaded:,} rows loaded")
+    await grid.evaluate("element => { element.scrollTop = element.scrollHeight }")
+    await expect(page.locator(".status")).to_contain_text("the newest entry is reached")
+    await expect(rows(page, "n09999")).to_be_in_viewport()
+    await grid.evaluate("element => { element.scrollTop = element.scrollHeight }")
+    await expect(rows(page, "n10399")).to_be_in_viewport()
+    await gateway.publish("long", {"n": "later"})
+    await grid.hover()
+    await page.mouse.wheel(0, 100)
+    await page.mouse.wheel(0, 100)
+    await expect(rows(page, "later")).to_be_in_viewport()
+
+
 async def test_scrolling_away_from_the_end_pauses(page: Page, gateway: ConsoleGateway) -> None:
     """The rows in sight stay; the reader chooses columns; a notice names skipped entries."""
     await gateway.publish("scroll", *({"n": f"n{n:04}", "m": "x"} for n in range(300)))

@@ -56,6 +56,7 @@ export class Grid extends EventTarget {
       tabindex: 0,
       "aria-label": label,
       onscroll: () => this.handleScroll(),
+      onwheel: (/** @type {WheelEvent} */ event) => this.handleWheel(event),
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.handleKey(event),
     }, h("div.grid-top", { role: "rowgroup" }, this.head), this.space);
     /** Chosen widths by column key. @type {Map<string, number>} */
@@ -167,7 +168,7 @@ export class Grid extends EventTarget {
     return Math.ceil(this.height / ROW_PX) + 2 * OVERSCAN;
   }
 
-  /** Keep the visible rows in place after rows were inserted at the front. @param {number} count */
+  /** Keep the visible rows in place after rows were inserted at the front, or left there. @param {number} count */
   shiftBy(count) {
     if (this.followsEnd) return;
     this.space.style.height = `${(this.rows?.length ?? 0) * ROW_PX}px`;
@@ -266,6 +267,13 @@ export class Grid extends EventTarget {
     if (scrollTop < END_PX) this.dispatchEvent(new Event("start"));
     if (atEnd) this.dispatchEvent(new Event("end"));
     this.draw();
+  }
+
+  /** At an end nothing scrolls, but there may be more entries beyond it. @param {WheelEvent} event */
+  handleWheel({ deltaY }) {
+    const { scrollTop, scrollHeight, clientHeight } = this.element;
+    if (deltaY < 0 && scrollTop <= 0) this.dispatchEvent(new Event("start"));
+    if (deltaY > 0 && scrollHeight - scrollTop - clientHeight <= 1) this.dispatchEvent(new Event("end"));
   }
 
   /** @param {number} index @param {boolean} opens */

@@ -102,7 +102,7 @@ export class LiveView {
   /** @param {{before?: number, refiltered?: boolean}} detail */
   draw({ before = 0, refiltered = false }) {
     this.learnFields();
-    if (before > 0) this.grid.shiftBy(before);
+    if (before !== 0) this.grid.shiftBy(before);
     if (refiltered) this.grid.selectNone();
     if (this.tail.mode === "live") this.grid.followsEnd = true;
     this.grid.draw();
@@ -266,7 +266,8 @@ export class LiveView {
     const size = tail.test === null ? `${pluralize(tail.rows.length, "row")} loaded` : `${pluralize(tail.shown.length, "row")} shown`;
     if (tail.mode === "paused") {
       const more = tail.isOutOfCredit ? ", more wait in the stream" : "";
-      return `${pluralize(tail.waitingCount, "new entry", "new entries")}${more} · ${size}`;
+      const older = tail.isFull ? " · jump to see older entries" : "";
+      return `${pluralize(tail.waitingCount, "new entry", "new entries")}${more} · ${size}${older}`;
     }
     if (tail.mode === "history") return `${size}${tail.atEnd ? " · the newest entry is reached" : ""}`;
     return behindMs > BEHIND_MS_MAX ? `${formatDuration(behindMs)} behind · ${size}` : `${formatCount(tail.receivedCount)} received · ${size}`;

@@ -29,7 +29,8 @@ const ENTRY_CHARS = 60;
 const FIELD_CHARS = 6;
 
 /**
- * Fires `rows` when rows were added or replaced (with `before`, the rows inserted at the front, or `refiltered`), `mode`
+ * Fires `rows` when rows were added or replaced (with `before`, the rows inserted at the front, negative if rows left
+ * there, or `refiltered`), `mode`
  * when the mode or the progress changes, `arrival` with new entries, `notice` with a notice row.
  */
 export class Tail extends EventTarget {
@@ -62,6 +63,8 @@ export class Tail extends EventTarget {
     this.frameRequest = 0;
     // Counts calls of `close`: a response to an earlier request is ignored.
     this.epoch = 0;
+    /** The pages that are being read. @type {Set<string>} */
+    this.underWay = new Set();
   }
 
   /** @param {string} stream */
@@ -95,7 +98,8 @@ export class Tail extends EventTarget {
       this.shown.unshift([skipped]);
       this.dispatchEvent(new Event("rows"));
     }
-    this.atStart = page.entries.length < PAGE_COUNT;
+    // A page of large entries has fewer than asked for.
+    this.atStart = page.entries.length === 0;
     this.follow(page.next ?? "0-0");
   }
 
@@ -127,18 +131,18 @@ export class Tail extends EventTarget {
 
   /** @param {import("../shared/api.js").Page} page */
   addPage(page) {
+    const { dropped } = this.shown;
     if (page.gap) this.add(makeGapNotice(page.gap));
     for (const entry of page.entries) this.add(makeEntryRow(entry, estimateChars(entry)));
-    this.dispatchEvent(new Event("rows"));
+    this.dispatchEvent(new CustomEvent("rows", { detail: { before: dropped - this.shown.dropped } }));
   }
 
   /** Load entries before the first row, unless the tail is live. */
   async loadOlder() {
     const first = firstId(this.rows);
     if (first === null || this.atStart || this.mode === "live" || !this.hasRoomBefore(first)) return;
-    const { epoch } = this;
-    const page = await api.listEntries(this.stream, { reverse: true, end: `(${first}`, count: PAGE_COUNT });
-    if (epoch !== this.epoch || first !== firstId(this.rows)) return;
+    const page = await this.fetchPage({ reverse: true, end: `(${first}`, count: PAGE_COUNT });
+    if (page === null || first !== firstId(this.rows)) return;
     this.atStart = !page.more;
     const rows = page.entries.reverse().map((entry) => makeEntryRow(entry, estimateChars(entry)));
     if (this.mode === "history" && this.rows.length + rows.length > this.rows.slots.length) this.atEnd = false;
@@ -146,6 +150,21 @@ export class Tail extends EventTarget {
     const shown = rows.filter((row) => this.matches(row));
     this.shown.unshift(shown);
     this.dispatchEvent(new CustomEvent("rows", { detail: { before: shown.length } }));
+  }
+
+  /** A page of the history shown; null if it is under way already, or if other rows are shown meanwhile.
+   * @param {Record<string, string | number | boolean>} range */
+  async fetchPage(range) {
+    const { epoch, underWay } = this;
+    const key = JSON.stringify(range);
+    if (underWay.has(key)) return null;
+    underWay.add(key);
+    try {
+      const page = await api.listEntries(this.stream, range);
+      return epoch === this.epoch ? page : null;
+    } finally {
+      underWay.delete(key);
+    }
   }
 
   /** Whether older rows fit: not if the newest would have to leave, or if the filter still keeps older rows.
@@ -156,13 +175,18 @@ export class Tail extends EventTarget {
     return this.mode === "history" || (this.rows.length + PAGE_COUNT <= ROWS_MAX && this.rows.chars < CHARS_MAX / 2);
   }
 
+  /** Whether there may be older entries that do not fit beside the newest. */
+  get isFull() {
+    const first = firstId(this.rows);
+    return first !== null && !this.atStart && !this.hasRoomBefore(first);
+  }
+
   /** Load entries after the last row of history. */
   async loadNewer() {
     const last = lastId(this.rows);
     if (last === null || this.mode !== "history") return;
-    const { epoch } = this;
-    const page = await api.listEntries(this.stream, { after: last, count: PAGE_COUNT });
-    if (epoch !== this.epoch || last !== lastId(this.rows)) return;
+    const page = await this.fetchPage({ after: last, count: PAGE_COUNT });
+    if (page === null || last !== lastId(this.rows)) return;
     this.atEnd = !page.more;
     if (page.entries.length > 0) this.atStart = false;
     this.addPage(page);

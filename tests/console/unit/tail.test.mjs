@@ -3,6 +3,7 @@ import { afterEach, beforeEach, test } from "node:test";
 import { parseFilter } from "../../../app/console/live/filter.js";
 import { Connection } from "../../../app/console/shared/connection.js";
 import { PAGE_COUNT, Tail, firstId, lastId } from "../../../app/console/live/tail.js";
+import { ROWS_MAX } from "../../../app/console/live/rows.js";
 import { Gateway } from "./gateway.mjs";
 
 /** @type {(() => void)[]} */
@@ -25,11 +26,11 @@ function drawFrame() {
 /** @param {Tail} tail */
 const idsOf = (tail) => [...tail.shown].map((row) => (row.kind === "entry" ? row.id : row.text));
 
-/** A live tail of a stream with these entries. @param {string[]} ids */
-async function opened(ids = []) {
+/** A live tail of a stream with these entries. @param {string[]} ids @param {number} [pageMax] entries of a page */
+async function opened(ids = [], pageMax) {
   const gateway = new Gateway();
   for (const id of ids) gateway.publish(id);
-  globalThis.fetch = /** @type {any} */ (async (/** @type {string} */ path) => new Response(JSON.stringify(page(gateway, path))));
+  globalThis.fetch = /** @type {any} */ (async (/** @type {string} */ path) => new Response(JSON.stringify(page(gateway, path, pageMax))));
   const connection = new Connection("ws://gateway/v1/ws", gateway.environment);
   connection.open();
   gateway.socket.accept();
@@ -38,10 +39,10 @@ async function opened(ids = []) {
   return { gateway, tail };
 }
 
-/** The response to `GET …/entries`. @param {Gateway} gateway @param {string} path */
-function page({ entries }, path) {
+/** The response to `GET …/entries`. @param {Gateway} gateway @param {string} path @param {number} pageMax */
+function page({ entries }, path, pageMax = Number.POSITIVE_INFINITY) {
   const asked = new URL(path, "http://gateway").searchParams;
-  const count = Number(asked.get("count") ?? asked.get("last") ?? 100);
+  const count = Math.min(pageMax, Number(asked.get("count") ?? asked.get("last") ?? 100));
   const at = (/** @type {string | null} */ id) => (id === null ? -1 : entries.findIndex((one) => one.id === id.replace("(", "")));
   if (asked.has("last")) return { entries: entries.slice(-count), next: entries.at(-1)?.id ?? "0-0", more: false };
   if (asked.get("reverse")) {
@@ -137,6 +138,47 @@ test("history loads in both directions without a hole", async () => {
   assert.deepEqual(idsOf(tail), ids);
 });
 
+test("older entries load though the newest were too large for a whole page", async () => {
+  const ids = ["5-0", "5-1", "5-2", "5-3", "5-4", "5-5", "5-6"];
+  const { tail } = await opened(ids, 3);
+  tail.pause();
+  assert.deepEqual(idsOf(tail), ids.slice(4));
+  await tail.loadOlder();
+  assert.ok(!tail.atStart);
+  await tail.loadOlder();
+  assert.deepEqual(idsOf(tail), ids);
+  assert.ok(tail.atStart);
+});
+
+test("a paused tail that keeps the newest rows says when it has no room for older ones", async () => {
+  const { tail } = await opened(Array.from({ length: ROWS_MAX + 700 }, (_, n) => `5-${n}`));
+  tail.pause();
+  while (tail.rows.length < ROWS_MAX) {
+    assert.ok(!tail.isFull);
+    await tail.loadOlder();
+  }
+  assert.ok(tail.isFull);
+  await tail.jump(firstId(tail.rows) ?? "");
+  assert.ok(!tail.isFull);
+});
+
+test("a page of history says how many rows it drove out in front of those in sight", async () => {
+  const { tail } = await opened(Array.from({ length: ROWS_MAX + 700 }, (_, n) => `5-${n}`));
+  await tail.jump("5-0");
+  let before = 0;
+  tail.addEventListener("rows", (event) => {
+    ({ before } = /** @type {CustomEvent} */ (event).detail);
+  });
+  while (tail.rows.length < ROWS_MAX) {
+    await tail.loadNewer();
+    assert.equal(before, 0);
+  }
+  await tail.loadNewer();
+  assert.deepEqual([before, firstId(tail.rows)], [-500, "5-500"]);
+  await tail.loadNewer();
+  assert.deepEqual([before, firstId(tail.rows)], [-200, "5-700"]);
+});
+
 test("an entry deleted on this page stays as a row without fields", async () => {
   const { tail } = await opened(["5-1", "5-2"]);
   tail.markDeleted("5-1");
@@ -152,6 +194,23 @@ test("a recreated stream is followed from its beginning", async () => {
   drawFrame();
   assert.match(idsOf(tail)[1] ?? "", /created again/);
   assert.equal(idsOf(tail)[2], "5-1");
+});
+
+test("a page is asked for once while it is under way, and again after it failed", async () => {
+  const { tail } = await opened(Array.from({ length: 1_400 }, (_, n) => `5-${n}`));
+  await tail.jump("5-600");
+  const { fetch } = globalThis;
+  let asked = 0;
+  globalThis.fetch = async () => {
+    asked += 1;
+    throw new TypeError("Failed to fetch");
+  };
+  const pages = [tail.loadNewer(), tail.loadNewer(), tail.loadOlder(), tail.loadOlder()];
+  await Promise.allSettled(pages);
+  assert.equal(asked, 2);
+  globalThis.fetch = fetch;
+  await tail.loadNewer();
+  assert.equal(lastId(tail.rows), "5-1399");
 });
 
 test("a response that arrives after a new jump is ignored", async () => {
