@@ -300,6 +300,20 @@ class TestCrashes:
             assert new is not None
             assert ids.ms_of(new) < NOW_MS + 60_000
 
+    async def test_of_ids_far_ahead_each_leaves_with_its_own_sync(self) -> None:
+        """Those that come during a sync do not hold up those that it covers."""
+        disk = SlowDisk()
+        async with Conversation(disk, "everysec") as talk:
+            await talk.add("s", f"{NOW_MS + 10**9}-0")
+            disk.hold()
+            first = await talk.begin("XADD", "s", "*", "a", "1")
+            second = await talk.begin("XADD", "s", "*", "a", "1")
+            disk.let_one_go()
+            assert await first == f"{NOW_MS + 10**9}-1"
+            assert not second.done()
+            disk.let_go()
+            assert await second == f"{NOW_MS + 10**9}-2"
+
     async def test_the_first_automatic_id_waits_for_the_floor(self) -> None:
         """It is shown only once a crash could not give it again."""
         disk = SlowDisk()
@@ -330,6 +344,23 @@ class TestFullDisk:
             lost = storage.crash()
         async with Conversation(lost, "always") as again:
             assert await again.call("XLEN", "s") == 1
+
+    async def test_an_expired_stream_is_neither_read_nor_removed(self) -> None:
+        """Its removal is logged first, for which there is no room."""
+        storage = MemoryStorage(space_bytes=20 << 20)
+        async with Conversation(storage, "always") as talk:
+            await talk.add("old", "1-0")
+            await talk.call("PEXPIRE", "old", "200")
+            for size in (1 << 20, 1 << 10, 1):
+                await _fill(talk, "x" * size)
+            while await talk.call("PEXPIRE", "old", "200") == 1:
+                pass
+            await talk.pass_ms(200, 0)
+            assert await talk.call("XLEN", "old") == FULL
+            assert talk.engine.streams == 2
+            storage.space_bytes = None
+            assert await talk.call("XLEN", "old") == 0
+            assert talk.engine.streams == 1
 
     async def test_a_transaction_is_refused_whole(self) -> None:
         """Not the first commands of it done and the others not."""

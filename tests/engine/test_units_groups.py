@@ -146,6 +146,27 @@ def test_what_a_consumer_holds_itself_is_walked_over_once() -> None:
     assert next(group.of_others(mine), None) is not None
 
 
+def test_what_others_hold_before_its_own_is_found_each_time() -> None:
+    """Only entries of its own in front of all others are skipped by the next look."""
+    group, mine, other = Group(0, None), Consumer("a", 0), Consumer("b", 0)
+    group.consumers |= {"a": mine, "b": other}
+    group.own_run([1], other, 5, [1])
+    group.own_run([2, 3], mine, 5, [1, 1])
+    looks = [[entry_id for entry_id, _ in group.of_others(mine)] for _ in range(2)]
+    assert looks == [[1], [1]]
+
+
+def test_a_group_needs_what_it_has_still_to_read_or_to_acknowledge() -> None:
+    """After it was set back, what is pending stands above what it reads again."""
+    group, consumer = Group(5, None), Consumer("a", 0)
+    group.consumers["a"] = consumer
+    assert group.needed_from() == 6
+    group.own_run([4, 5], consumer, 5, [1, 1])
+    assert group.needed_from() == 4
+    group.last_delivered_id = 2
+    assert group.needed_from() == 3
+
+
 def test_idle_time_is_never_negative() -> None:
     """The clock may have been set back since."""
     group = Group(0, None)

@@ -168,9 +168,10 @@ def test_a_node_seals_at_its_bytes(bytes_max: int, nodes: int) -> None:
     assert stream.node_count == nodes
 
 
-def test_a_batch_makes_the_nodes_that_its_entries_would_one_by_one() -> None:
+# Two of the first entries have 80 bytes.
+@pytest.mark.parametrize("limits", [NodeLimits(4, 300), *(NodeLimits(0, 80 + by) for by in (-1, 0, 1))])
+def test_a_batch_makes_the_nodes_that_its_entries_would_one_by_one(limits: NodeLimits) -> None:
     """However they come."""
-    limits = NodeLimits(4, 300)
     one_by_one, _ = filled(30, limits)
     batch = Stream()
     texts = [entries.encode(number, entries.body([("n", "x" * 10)])) for number in range(1, 31)]
