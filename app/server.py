@@ -26,6 +26,7 @@ from app.fronts.ports import FrontPorts
 from app.gateway import Gateway, Phase, Receive
 from app.http.responses import Scope, Send
 from app.lifespan import CLOSE_S_MAX, FAILED, EngineLife, ServerStoppedError, check_exposure
+from app.live.stalls import STALL_S_MAX
 from app.main import ROUTES, App, create_app
 from app.policies import static_tokens
 from app.resp.listening import RespServer, addresses
@@ -38,8 +39,6 @@ from app.transport.websocket_connection import SocketLimits, guarded_socket
 from engine import Clock
 
 _BACKLOG: Final = 2_048
-# What a socket does not take in this time ends its connection.
-SOCKET_STALL_S_MAX: Final = 10.0
 # A peer that is gone without a word is noticed after this long, while something waits to be sent to it.
 _USER_TIMEOUT_MS: Final = 10_000
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -459,9 +458,7 @@ def _config(
         serve,
         http=protocol,
         interface="asgi3",
-        ws=guarded_socket(
-            SocketLimits(min(settings.stall_s_max, SOCKET_STALL_S_MAX), settings.request_s_max)
-        ),
+        ws=guarded_socket(SocketLimits(min(settings.stall_s_max, STALL_S_MAX), settings.request_s_max)),
         loop="none",
         lifespan="off",
         log_config=None,

@@ -22,6 +22,8 @@ PROBLEM: Final = b"application/problem+json"
 HTML: Final = b"text/html; charset=utf-8"
 # An extension of a request's scope: a function that returns whether the client has left.
 GONE_EXTENSION: Final = "weir.gone"
+# Set where the connection itself ends for a client that takes nothing.
+STALL_EXTENSION: Final = "weir.ends_stalled"
 # In a request's state: the `unsent` of its response, for code that waits before it writes the response.
 UNSENT_STATE: Final = "unsent"
 # In a request's state, for the metrics: the code of its refusal, its operation's label, and that its time is

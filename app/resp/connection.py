@@ -23,6 +23,7 @@ from app.errors import RefusalError
 from app.live.fair_queue import ConnectionTurn
 from app.live.sessions import AccessEnd, OpenSession
 from app.live.shares import Share
+from app.live.stalls import StallTimer
 from app.metrics.slow_turns import SlowTurns
 from app.redis import CommandRequest, wire
 from app.redis.runs import RUN_COMMANDS_MAX, CommandRun, runs_alone
@@ -74,7 +75,7 @@ class RespConnection(asyncio.Protocol):
         self._busy = self._going = False
         self._writing_stopped = self._reading_stopped = False
         self._ended = self._at_end = False
-        self._stall: asyncio.TimerHandle | None = None
+        self._stall: StallTimer | None = None
         self._unknown: asyncio.TimerHandle | None = None
         self._session: OpenSession | None = None
         self._share: Share | None = None
@@ -164,19 +165,10 @@ class RespConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client does not take its replies."""
         self._writing_stopped = True
-        self._await_progress(self.output_bytes)
+        self._stall = StallTimer(self._transport, self._port.stall_s_max, self._stalled)
 
-    def _await_progress(self, before: int) -> None:
-        """Close in a while if no less waits then."""
-
-        def look() -> None:
-            left = self.output_bytes
-            if left >= before:
-                self.abort(f"it took no replies for {self._port.stall_s_max:g} s")
-            else:
-                self._await_progress(left)
-
-        self._stall = self._loop.call_later(self._port.stall_s_max, look)
+    def _stalled(self) -> None:
+        self.abort(f"it took no replies for {self._port.stall_s_max:g} s")
 
     def resume_writing(self) -> None:
         """It takes them again."""

@@ -11,6 +11,7 @@ from typing import Final
 
 from app import logs
 from app.gateway import Gateway
+from app.live.stalls import STALL_S_MAX
 from app.resp.client import RespClient
 from app.resp.link import Link
 from app.resp.requests import RequestLimits
@@ -18,8 +19,6 @@ from app.resp.shared_adds import SharedAdds
 from app.resp.subscriptions import Subscriptions
 from app.tenants import TenantNames
 
-# What a client does not take in this time ends its connection.
-STALL_S_MAX: Final = 10.0
 # A client that has not shown a token by then ends, where tokens are needed: others want its place.
 AUTH_S_MAX: Final = 10.0
 

@@ -14,9 +14,10 @@ from app.auth import Principal
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Receive, wait_for_disconnect
 from app.http.entries.entry_pages import gap_refused
-from app.http.responses import GONE_EXTENSION, WAITED_STATE, Response, Scope, Send
+from app.http.responses import GONE_EXTENSION, STALL_EXTENSION, WAITED_STATE, Response, Scope, Send
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from app.live.sessions import AccessEnd
+from app.live.stalls import STALL_S_MAX
 from app.metrics.counters import Counters
 from app.sse import cursors as wire
 from app.sse import events
@@ -27,8 +28,6 @@ from engine import Clock, EngineError
 _PIECE_COUNT_MAX: Final = 1_000
 _PIECE_BYTES_MAX: Final = 256 << 10
 _SEVERAL_COUNT_MAX: Final = 100
-# A client that accepts no data for this long is disconnected.
-STALL_S_MAX: Final = 10.0
 # Clients reconnect at random times in this range, not all at once.
 _RETRY_MS_LEAST: Final = 1_000
 _RETRY_MS_MOST: Final = 5_000
@@ -89,8 +88,10 @@ class EventStream(Response):
             if self._source is None:
                 await send({"type": "http.response.body", "body": b""})
             else:
-                gone = scope.get("extensions", {}).get(GONE_EXTENSION, _never)
-                await self._run(self._source, receive, partial(_put, send, gone), send)
+                extensions = scope.get("extensions", {})
+                gone = extensions.get(GONE_EXTENSION, _never)
+                stall_s = None if STALL_EXTENSION in extensions else STALL_S_MAX
+                await self._run(self._source, receive, partial(_put, send, gone, stall_s), send)
         finally:
             if self._source is not None:
                 self._source.close()
@@ -155,11 +156,11 @@ def _never() -> bool:
     return False
 
 
-async def _put(send: Send, gone: Callable[[], bool], piece: bytes) -> None:
+async def _put(send: Send, gone: Callable[[], bool], stall_s: float | None, piece: bytes) -> None:
     if gone():
         raise StalledError
     try:
-        async with asyncio.timeout(STALL_S_MAX):
+        async with asyncio.timeout(stall_s):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except TimeoutError:
         raise StalledError from None

@@ -23,7 +23,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from app.auth import certificates
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.errors import RefusalError
-from app.http.responses import GONE_EXTENSION, Response
+from app.http.responses import GONE_EXTENSION, STALL_EXTENSION, WAITED_STATE, Response
+from app.live.stalls import STALL_S_MAX, StallTimer
 from app.transport.descriptors import Descriptors
 
 # Makes the answer to a refused request; its request ID is in the log.
@@ -103,7 +104,7 @@ class HttpConnection(HttpToolsProtocol):
         self._slice_bytes = _SLICE_BYTES_MIN
         self._upgraded = False
         self._deadline: asyncio.TimerHandle | None = None
-        self._stall: asyncio.TimerHandle | None = None
+        self._stall: StallTimer | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -214,7 +215,10 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_over = True
         # uvicorn's `send` silently drops data after the peer has left, and reports the end later.
-        cast("dict[str, Any]", self.scope)["extensions"] = {GONE_EXTENSION: self.transport.is_closing}
+        cast("dict[str, Any]", self.scope)["extensions"] = {
+            GONE_EXTENSION: self.transport.is_closing,
+            STALL_EXTENSION: True,
+        }
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -251,10 +255,17 @@ class HttpConnection(HttpToolsProtocol):
         scope = cast("Mapping[str, Any]", self.scope)
         self.begin_parsed(scope, super().handle_websocket_upgrade)
 
+    @property
+    def _stall_s_max(self) -> float:
+        # Of the request that was parsed last: nothing comes behind a stream. On the fast path there is none.
+        scope = cast("Mapping[str, Any] | None", self.scope)
+        streams = scope is not None and WAITED_STATE in scope.get("state", ())
+        return min(self.limits.stall_s_max, STALL_S_MAX) if streams else self.limits.stall_s_max
+
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stall is None:
-            self._stall = self.loop.call_later(self.limits.stall_s_max, self.transport.abort)
+            self._stall = StallTimer(self.transport, self._stall_s_max, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()

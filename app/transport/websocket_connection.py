@@ -21,6 +21,8 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
 from websockets.streams import StreamReader
 
+from app.live.stalls import StallTimer
+
 try:
     from websockets.speedups import apply_mask
 except ImportError:  # built without its part in C
@@ -157,7 +159,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._slice_bytes = _SLICE_BYTES_MIN
         self._small_frames = float(_SMALL_FRAMES_MAX)
         self._counted_at = self.loop.time()
-        self._stall: asyncio.TimerHandle | None = None
+        self._stall: StallTimer | None = None
         self._sent_at_pause = 0
 
     # ---- for the listener
@@ -268,7 +270,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._has_waiting = True
         self._sent_at_pause = self._counted.sent_bytes
         if self._stall is None:
-            self._stall = self.loop.call_later(self.limits.stall_s_max, self._stalled)
+            self._stall = StallTimer(self.transport, self.limits.stall_s_max, self._stalled)
         self._read_on()
 
     def resume_writing(self) -> None:

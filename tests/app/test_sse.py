@@ -10,11 +10,12 @@ import pytest
 
 from app.http.responses import GONE_EXTENSION
 from app.live.feeds import Feeds
+from app.live.stalls import STALL_S_MAX
 from app.main import App, create_app
 from app.metrics.counters import Counters
 from app.settings import Settings
 from app.sse.cursors import TailOptions
-from app.sse.tails import STALL_S_MAX, TailSource
+from app.sse.tails import TailSource
 from engine import Engine, EngineError, entries
 from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.sse.tails import STALL_S_MAX
+from app.live.stalls import STALL_S_MAX
 from tests.app.test_sse import EventReader, SseWorld, world
 from tests.engine.clocks import let_threads_run, settle
 
