@@ -6,6 +6,7 @@ Must never know: what is sent there.
 
 import re
 import ssl
+from collections.abc import Callable
 from typing import Final
 
 from app.logs import FullLog
@@ -72,8 +73,10 @@ def make_topology(settings: Settings, access: ServerAccess) -> Topology:
     return Standalone(addresses[0], access, timeout_s, durability)
 
 
-def log_health(health: BackendHealth, clock: Clock) -> None:
-    """Log each trouble of the backend, and its end."""
+def log_health(health: BackendHealth, clock: Clock, on_outage: Callable[[bool], None]) -> None:
+    """Log each trouble of the backend, and its end. `on_outage` is called when an outage is logged, or its
+    end.
+    """
     kept = {
         Trouble.OUTAGE: FullLog(
             clock.monotonic,
@@ -97,6 +100,8 @@ def log_health(health: BackendHealth, clock: Clock) -> None:
 
     def log(trouble: Trouble, reason: str | None) -> None:
         kept[trouble].change({} if reason is None else {"reason": reason}, is_full=reason is not None)
+        if trouble is Trouble.OUTAGE:
+            on_outage(reason is not None)
 
     health.on_change = log
 

@@ -138,6 +138,8 @@ class Gateway:
         self.on_ready: list[Callable[[], None]] = []
         # Called when the engine is replaced: release everything that belongs to it.
         self.on_restart: list[Callable[[], None]] = []
+        # Called with True when the backend cannot be used for longer than a moment, with False when it can.
+        self.on_outage: list[Callable[[bool], None]] = []
         self._disk_log = _disk_log(clock)
         # Called to replace a faulty engine; without it, a fault refuses every request until the process ends.
         self.on_fault: list[Callable[[], None]] = []
@@ -273,6 +275,11 @@ class Gateway:
         )
         for fault in self.on_fault:
             fault()
+
+    def change_outage(self, is_away: bool) -> None:  # noqa: FBT001 - a callback
+        """The backend cannot be used, or can again."""
+        for notify in self.on_outage:
+            notify(is_away)
 
     def drop(self) -> None:
         """Drop the engine: end its readers and followers with a retry, and release all consumer leases."""

@@ -262,7 +262,7 @@ class EngineLife:
         self._gateway.backend = backend.figures
         self._gateway.backend_outage = lambda: backend.outage
         self._gateway.is_backend_full = lambda: backend.health.full is not None
-        log_health(backend.health, self._clock)
+        log_health(backend.health, self._clock, self._gateway.change_outage)
         backend.on_missing_events = self._warn_of_slow_waking
         if await self._is_met(backend):
             self._gateway.open(backend)

@@ -8,6 +8,7 @@ entries that arrive when the socket's buffer is full.
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec
@@ -38,6 +39,7 @@ from app.websocket.effects import (
     Effects,
     FetchPage,
     ReadGroup,
+    Rest,
     RunCommand,
     SendFrame,
     Submit,
@@ -102,7 +104,7 @@ class Connection:
         # Lists, not deques: they are short, and an empty deque takes 0.7 KB.
         self._effects: list[Effect] = []
         self._running = False
-        self._tails: dict[int, Mapping[str, Subscriber]] = {}
+        self._tails: dict[int, dict[str, Subscriber]] = {}
         # Subscriptions that wait for their turn or their feeds, and what withdraws each of them.
         self._opening: dict[int, Callable[[], object]] = {}
         self._leases: dict[int, ConsumerLease] = {}
@@ -138,6 +140,8 @@ class Connection:
         else:
             self._enter()
         self._link.write_frame(frames.encode(hello))
+        if self._hub.is_backend_away:
+            self.begin_outage()
         self._heartbeat(hello.heartbeat_ms / 1000, first=True)
 
     @_event
@@ -218,6 +222,16 @@ class Connection:
     def look(self) -> None:
         """Check entries in flight."""
         self._do(self._session.consumers.tick())
+
+    @_event
+    def begin_outage(self) -> None:
+        """The backend cannot be used."""
+        self._do(self._session.begin_outage())
+
+    @_event
+    def end_outage(self) -> None:
+        """The backend can be used again."""
+        self._do(self._session.end_outage())
 
     def lost(self, sent_bytes: int) -> None:
         """Release everything: the socket is gone. `sent_bytes` were written to it."""
@@ -474,11 +488,38 @@ class Connection:
     async def _take_history(self, effect: FetchPage, tail: Subscriber) -> None:
         try:
             item = await tail.look(effect.count_max, effect.bytes_max)
+        except EngineError as error:
+            if error.code != _AWAY:
+                raise
+            self._follow_later(effect, tail)
+        else:
             # The next page of this subscription waits for its turn.
             self._took(effect, tail, item)
         finally:
             self._looking_behind = False
         self._take_again()
+
+    def _follow_later(self, effect: FetchPage, tail: Subscriber) -> None:
+        """Follow the stream anew once the backend can be read, as a client would that connects again."""
+        tail.close()
+        if self._tails.get(effect.key, {}).pop(effect.stream, None) is not None:
+            self._spawn(self._follow_again(effect.key, effect.stream, tail.cursor))
+            self._do(self._session.tails.on_away(effect.key))
+
+    async def _follow_again(self, key: int, stream: str, cursor: int) -> None:
+        found: Subscriber | None = None
+        while found is None and key in self._tails:
+            await asyncio.sleep(_rest_s())
+            try:
+                found = await self._tenant.feeds.subscribe(stream, cursor)
+            except EngineError as error:
+                if error.code != _AWAY:
+                    raise
+        if found is not None and key in self._tails:
+            self._tails[key][stream] = found
+            self._do(self._session.tails.on_ready(key, stream))
+        elif found is not None:
+            found.close()
 
     def _take_again(self) -> None:
         """Perform the effects that waited for the socket or for another read."""
@@ -495,6 +536,13 @@ class Connection:
             self._wait_for(effect.key, effect.stream)
 
     # ---- consumers
+
+    def _rest(self, effect: Rest) -> None:
+        self._loop.call_later(_rest_s(), self._rested, effect.key)
+
+    @_event
+    def _rested(self, key: int) -> None:
+        self._do(self._session.consumers.on_rested(key))
 
     def _claim(self, effect: AcquireLease) -> None:
         lease = self._tenant.leases.acquire(effect.consumer, partial(self._replaced, effect.key))
@@ -579,6 +627,12 @@ class Connection:
 
 _HEARTBEAT: Final = frames.encode(frames.HeartbeatFrame())
 _INTERNAL_CLOSE: Final = 4000
+_AWAY: Final = "backend_unavailable"
+
+
+def _rest_s() -> float:
+    """How long to leave a backend alone that could not be read: not all come again at once."""
+    return random.uniform(0.5, 1.5)  # noqa: S311 - jitter
 
 
 def _close_all(tails: Mapping[str, Subscriber]) -> None:
@@ -595,6 +649,7 @@ _PERFORM: Final[Mapping[type[Effect], Callable[[Connection, Any], None]]] = {
     FetchPage: Connection._take,  # noqa: SLF001
     AcquireLease: Connection._claim,  # noqa: SLF001
     ReadGroup: Connection._read,  # noqa: SLF001
+    Rest: Connection._rest,  # noqa: SLF001
     Unsubscribe: Connection._leave,  # noqa: SLF001
     Close: Connection._close,  # noqa: SLF001
 }

@@ -89,6 +89,12 @@ class ReadGroup(Effect, frozen=True):
     going_on: bool = False
 
 
+class Rest(Effect, frozen=True):
+    """Wait a moment for the backend, then call `on_rested`."""
+
+    key: int
+
+
 class Unsubscribe(Effect, frozen=True):
     """End a subscription: its reads, and following its streams."""
 

@@ -286,10 +286,16 @@ class GapFrame(ServerFrame, frozen=True, kw_only=True, tag="gap"):
 
 
 class PausedFrame(ServerFrame, frozen=True, kw_only=True, tag="paused"):
-    """No credit is left: further entries wait in their stream."""
+    """Further entries wait in their stream: no credit is left, or the backend cannot be used."""
 
     sub: Sub
-    reason: Annotated[str, Meta(extra_json_schema={"enum": ["credit"]})]
+    reason: Annotated[str, Meta(extra_json_schema={"enum": ["credit", "backend"]})]
+
+
+class ResumedFrame(ServerFrame, frozen=True, kw_only=True, tag="resumed"):
+    """The backend can be used again, after `paused` for `backend`: what waited follows."""
+
+    sub: Sub
 
 
 REASONS: Final = ("replaced", "group_destroyed", "stream_deleted", "forbidden")
@@ -355,6 +361,7 @@ SERVER_FRAMES: Final = (
     CaughtUpFrame,
     GapFrame,
     PausedFrame,
+    ResumedFrame,
     RevokedFrame,
     GoAwayFrame,
     ExpiringFrame,

@@ -9,6 +9,7 @@ At most one ReadGroup of a subscription is in progress, for no more entries than
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec import UNSET
 
@@ -16,12 +17,15 @@ from app.auth import Action
 from app.errors import RefusalError, invalid, to_refusal
 from app.live.in_flight import PendingCheck
 from app.websocket import frames
-from app.websocket.effects import AcquireLease, Close, Effects, ReadGroup, SendFrame, Submit
+from app.websocket.effects import AcquireLease, Close, Effects, ReadGroup, Rest, SendFrame, Submit
 from app.websocket.subscription_table import Replies, SubscriptionTable
 from app.websocket.subscriptions import ConsumerSubscription, caught_up_frame, gap_frame
 from engine import EngineError, ids
-from engine.commands import Command, Cursor, Exists, Nack, XAck, XAckDel, XNack
+from engine.commands import Command, Cursor, Exists, Nack, XAck, XAckDel, XNack, XPendingRange
 from engine.replies import Deletions, GroupInfo, GroupRead, PendingList, Reply, StreamDeliveries
+
+# Pending entries of one look for those that were not sent.
+_FOUND_MAX: Final = 10_000
 
 
 class GroupReader:
@@ -77,8 +81,11 @@ class GroupReader:
 
     def go_on(self, work: ConsumerSubscription, *, going_on: bool = False) -> Effects:
         """Read again, if there is credit."""
-        if work.ended or work.reading or not work.owned or self._table.draining:
+        if work.ended or work.reading or work.resting or not work.owned or self._table.draining:
             return []
+        if work.unsure and work.history is None:
+            work.resting = True
+            return [self._find_unsent(work, ids.ID_MIN)]
         if not work.room:
             return self._table.pause(work)
         work.paused = False
@@ -141,8 +148,55 @@ class GroupReader:
             return []
         if refusal.code in ("no_group", "no_stream"):
             return self._revoke_missing(work)
+        if refusal.code == "backend_unavailable":
+            work.resting, work.unsure = True, not work.noack
+            return [*self._table.note_away(work), Rest(work.key)]
         self._table.closed = True
         return [self._table.error(UNSET, refusal), Close(refusal.kind.close or 4000, refusal.code)]
+
+    def on_rested(self, key: int) -> Effects:
+        """Handle Rest: read again."""
+        work = self._table.by_key.get(key)
+        if not isinstance(work, ConsumerSubscription):
+            return []
+        work.resting = False
+        return self.go_on(work)
+
+    def _find_unsent(self, work: ConsumerSubscription, start: int) -> Submit:
+        """Look for entries that a lost reply has delivered. Reading history would count as a delivery, so
+        they go back to the group.
+        """
+        stream, group, name = work.consumer_key
+
+        def done(replies: Replies) -> Effects:
+            reply = replies[0]
+            if isinstance(reply, EngineError):
+                return self._fail(work, to_refusal(reply))
+            assert isinstance(reply, PendingList), "XPENDING with a range replies with a PendingList"
+            if work.ended:
+                return []
+            unsent = [one.id for one in reply.entries if one.id not in work.in_flight]
+            return [self._return_unsent(work, unsent, reply.entries[-1].id + 1 if reply.more else None)]
+
+        look = XPendingRange(
+            stream=stream, group=group, start=start, end=ids.ID_MAX, count=_FOUND_MAX, consumer=name
+        )
+        return self._table.submit([look], done)
+
+    def _return_unsent(
+        self, work: ConsumerSubscription, unsent: Sequence[int], following: int | None
+    ) -> Submit:
+        """Return these entries, then look for more after them, or read again."""
+
+        def done(replies: Replies) -> Effects:
+            if isinstance(replies[0], EngineError):
+                return self._fail(work, to_refusal(replies[0]))
+            if following is not None:
+                return [] if work.ended else [self._find_unsent(work, following)]
+            work.unsure = False
+            return self.on_rested(work.key)
+
+        return self._table.submit([work.consumer_key.give_back(unsent)], done)
 
     def _revoke_missing(self, work: ConsumerSubscription) -> Effects:
         """Revoke a subscription whose group is gone: with its stream, or alone."""

@@ -22,6 +22,8 @@ class OpenConnection(Protocol):
     def drain(self, after_ms: int) -> None: ...
     def fail(self, error: Exception) -> None: ...
     def look(self) -> None: ...
+    def begin_outage(self) -> None: ...
+    def end_outage(self) -> None: ...
 
 
 class Hub:
@@ -34,9 +36,12 @@ class Hub:
         self.working: dict[OpenConnection, None] = {}
         # Callers take turns with their frames.
         self.frames = FairQueue(CycleBudget(gateway.clock.monotonic), FRAMES_A_CYCLE_MAX)
+        # Whether the backend cannot be used, for longer than a moment.
+        self.is_backend_away = False
         self._looking: asyncio.TimerHandle | None = None
         gateway.on_drain.append(self.drain)
         gateway.on_restart.append(self.restart)
+        gateway.on_outage.append(self.change_outage)
 
     def drain(self) -> None:
         """Notify every connection that the gateway stops."""
@@ -48,6 +53,15 @@ class Hub:
         """End every connection: its engine is replaced."""
         for connection in list(self.open):
             connection.fail(errors.restarting())
+
+    def change_outage(self, is_away: bool) -> None:  # noqa: FBT001 - a callback
+        """Notify every connection that the backend cannot be used, or can again."""
+        self.is_backend_away = is_away
+        for connection in list(self.open):
+            if is_away:
+                connection.begin_outage()
+            else:
+                connection.end_outage()
 
     def look_now_and_then(self) -> None:
         """Check entries in flight at intervals while there are consumers."""

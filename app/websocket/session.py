@@ -63,6 +63,8 @@ class Session:
         self.revoke = self.table.revoke
         self.drain = self.table.drain
         self.finish_drain = self.table.finish_drain
+        self.begin_outage = self.table.begin_outage
+        self.end_outage = self.table.end_outage
         self._handlers: Final[Mapping[type, Callable[[Any], Effects]]] = {
             frames.AuthFrame: self._auth,
             frames.PublishFrame: self._publish,
@@ -196,9 +198,10 @@ class Session:
         if one.credit + held + frame.n > frames.CREDIT_MAX:
             raise invalid("/n", f"there is credit for at most {frames.CREDIT_MAX} entries")
         one.credit += frame.n
+        away = self.table.note_away(one)
         if isinstance(one, ConsumerSubscription):
-            return self.consumers.go_on(one)
-        return self.tails.go_on(one)
+            return [*away, *self.consumers.go_on(one)]
+        return [*away, *self.tails.go_on(one)]
 
     def on_disconnect(self, unwritten: Iterable[tuple[int, Sequence[int]]]) -> Effects:
         """End all subscriptions. `unwritten` are entries that were not sent, by subscription."""

@@ -135,6 +135,14 @@ class StreamReader:
             effects += self._caught_up(tail, stream, cursor)
         return effects + self.go_on(tail)
 
+    def on_away(self, key: int) -> Effects:
+        """Handle a FetchPage that found that the backend cannot be read. `on_ready` follows when it can."""
+        tail = self._table.by_key.get(key)
+        if not isinstance(tail, StreamSubscription):
+            return []
+        tail.taking = None
+        return [*self._table.note_away(tail), *self.go_on(tail)]
+
     def _send_page(self, tail: StreamSubscription, stream: str, item: FeedPage | FeedGap | None) -> Effects:
         if item is None:
             return []

@@ -38,6 +38,8 @@ class SubscriptionTable:
         self._waiting: dict[int, Callable[[Replies], Effects]] = {}
         self.draining = False
         self.closed = False
+        # For longer than a moment, as health and log say.
+        self.is_backend_away = False
 
     def require(
         self, action: Action, stream: str, group: str | None = None, consumer: str | None = None
@@ -146,6 +148,26 @@ class SubscriptionTable:
             return []
         one.paused = True
         return [SendFrame(frames.encode(frames.PausedFrame(sub=one.name, reason="credit")))]
+
+    def begin_outage(self) -> Effects:
+        """Say once that the backend cannot be used. Without credit, entries wait in any case."""
+        self.is_backend_away = True
+        return [effect for one in self.by_name.values() if one.room for effect in self.note_away(one)]
+
+    def note_away(self, one: AnySubscription) -> Effects:
+        """Say to a subscription that has room that entries wait for the backend, if they do."""
+        if not self.is_backend_away or one.away or self.closed:
+            return []
+        one.away = True
+        return [SendFrame(frames.encode(frames.PausedFrame(sub=one.name, reason="backend")))]
+
+    def end_outage(self) -> Effects:
+        """Say that the backend can be used again where the contrary was said."""
+        self.is_backend_away = False
+        away = [one for one in self.by_name.values() if one.away and not self.closed]
+        for one in away:
+            one.away = False
+        return [SendFrame(frames.encode(frames.ResumedFrame(sub=one.name))) for one in away]
 
     # ---- ends
 

@@ -25,7 +25,7 @@ READ_WAIT_MS: Final = 60_000
 class Subscription:
     """One subscription of a connection. `credit` None is unlimited."""
 
-    __slots__ = ("batch_max", "credit", "ended", "key", "name", "paused")
+    __slots__ = ("away", "batch_max", "credit", "ended", "key", "name", "paused")
 
     def __init__(self, key: int, name: str, credit: int | None, batch_max: int) -> None:
         self.key = key
@@ -33,6 +33,8 @@ class Subscription:
         self.credit = credit
         self.batch_max = batch_max
         self.paused = False
+        # The client knows that the backend cannot be used.
+        self.away = False
         self.ended = False
 
     @property
@@ -64,7 +66,8 @@ class StreamSubscription(Subscription):
 class ConsumerSubscription(Subscription):
     """A consumer of a group. `in_flight` is what was sent and neither acknowledged nor given back.
 
-    `history` is the position in its own pending entries, None once they were all read.
+    `history` is the position in its own pending entries, None once they were all read. `unsure`: a reply was
+    lost, so it may have been given entries that were not sent. `resting`: it reads nothing for now.
     """
 
     __slots__ = (
@@ -78,7 +81,9 @@ class ConsumerSubscription(Subscription):
         "noack",
         "owned",
         "reading",
+        "resting",
         "stream",
+        "unsure",
     )
 
     def __init__(self, key: int, frame: frames.ConsumeFrame, batch_max: int) -> None:
@@ -94,6 +99,8 @@ class ConsumerSubscription(Subscription):
         self.history: int | None = None if self.noack else ids.ID_MIN
         self.owned = False
         self.reading = False
+        self.resting = False
+        self.unsure = False
         self.looking = False
         # Where the next check of the entries in flight continues.
         self.looked_upto = ids.ID_MIN

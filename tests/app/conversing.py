@@ -18,6 +18,7 @@ from app.websocket.effects import (
     Effect,
     FetchPage,
     ReadGroup,
+    Rest,
     RunCommand,
     SendFrame,
     SessionLimits,
@@ -142,6 +143,8 @@ class SocketWorld:
                 self.opened(key, streams)
             case AcquireLease(key, _):
                 self.do(self.session.consumers.on_lease(key))
+            case Rest(key):
+                self.do(self.session.consumers.on_rested(key))
             case RunCommand(ref, command):
                 self.do(self.session.on_command_result(ref, b'{"result":%b}' % command))
             case Authenticate(ref, token):

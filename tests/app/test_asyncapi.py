@@ -79,7 +79,9 @@ def test_what_is_sent_has_the_described_shape() -> None:
     world.say("publish", stream="s", fields={"a": "/w=="}, encoding="base64")
     world.say("publish", stream="s", fields=[["a", "1"], ["a", "2"]])
     world.say("publish", stream="s", fields={})
-    world.say("subscribe", sub="t", streams={"s": "0", "long": "0"}, credit=5, ref=4)
+    world.say("subscribe", sub="t", streams={"s": "0", "long": "0"}, credit=9, ref=4)
+    world.do(world.session.begin_outage())
+    world.do(world.session.end_outage())
     working(world, 2, credit=2)
     world.say("nack", sub="w", ids=world.pushed("w"), ref=5)
     world.say("ack", sub="w", ids=world.pushed("w"), ref=6)
@@ -88,7 +90,7 @@ def test_what_is_sent_has_the_described_shape() -> None:
     world.do(world.session.drain(100))
     seen = {frame["op"] for frame in world.sent}
     assert seen == {
-        *("ok", "error", "pong", "entries", "caught_up", "paused", "revoked", "goaway"),
+        *("ok", "error", "pong", "entries", "caught_up", "paused", "resumed", "revoked", "goaway"),
     }
     for frame in world.sent:
         assert faults(frame, MESSAGES[frame["op"]]["payload"]) == [], frame

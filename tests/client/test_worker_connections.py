@@ -139,6 +139,29 @@ async def test_a_gateway_that_is_away_is_logged_once(caplog: pytest.LogCaptureFi
     assert url in line
 
 
+async def test_a_backend_that_is_away_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """And that it is back; the socket stays, and that credit is used up is no news."""
+    caplog.set_level("INFO", "weir.worker")
+
+    async def talk(socket: ServerConnection) -> None:
+        frames = [
+            HELLO,
+            {"op": "paused", "sub": "work", "reason": "credit"},
+            {"op": "paused", "sub": "work", "reason": "backend"},
+            {"op": "resumed", "sub": "work"},
+            {"op": "entries", "sub": "work", "entries": [{"id": "5-1", "fields": {"n": "1"}}]},
+        ]
+        for frame in frames:
+            await socket.send(json.dumps(frame))
+        await socket.wait_closed()
+
+    async with serve(talk, "127.0.0.1", 0, subprotocols=[Subprotocol("weir.v1")]) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert await first_of_url(url) == "5-1"
+    lines = [record.getMessage() for record in caplog.records if record.name == "weir.worker"]
+    assert lines[:2] == [f"worker c of s waits: the backend of {url} is away", "worker c of s goes on"]
+
+
 async def test_a_worker_over_tls_checks_the_certificate(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""A primary hangs, its connections stay, and its replica takes over: clients that follow come back to it."""
+"""A primary hangs, its connections stay, and its replica takes over: clients that follow go on there."""
 
 import asyncio
 import json
@@ -76,8 +76,13 @@ async def followed(port: int, client: AsyncClient) -> AsyncIterator[tuple[Tail, 
 
 
 async def test_who_follows_comes_back_to_the_server_that_took_over(tmp_path: Path) -> None:
-    """Event streams end with `backend_unavailable`, and so do sockets. No entry is missed or comes twice."""
+    """Event streams end with `backend_unavailable` and come back, sockets stay. No entry is missed or comes
+    twice.
+    """
     with cluster(tmp_path) as shards:
+        for server in (one for shard in shards for one in shard.servers):
+            # The replica takes over later than a read is given up.
+            server.call("CONFIG", "SET", "cluster-node-timeout", 2_000)
         seeds = ",".join(str(shard.servers[0].address) for shard in shards)
         settings = ("backend_durability=memory", "backend_timeout_ms=500", "backend_poll_s=1")
         words = [
@@ -103,9 +108,9 @@ async def test_who_follows_comes_back_to_the_server_that_took_over(tmp_path: Pat
                     await asyncio.to_thread(
                         servers_until, lambda: replica.call("ROLE")[0] == b"master", "the replica takes over"
                     )
-                    await until(lambda: bool(events.ends and socket.closes), SOON_S)
+                    await until(lambda: bool(events.ends), SOON_S)
                     await add()
                     await add()
         # Who comes back before the replica has taken over may be refused, as a socket's handshake may.
         assert {reason for reason, _ in events.ends} - {"status 503"} == {"backend_unavailable"}
-        assert set(socket.closes) == {(4000, "backend_unavailable")}
+        assert socket.closes == []

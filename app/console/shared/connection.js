@@ -31,6 +31,7 @@ const HEARTBEAT_MS_DEFAULT = 15_000;
 // Close codes that a reconnect does not cure.
 const REFUSED_MIN = 4500;
 const REFUSED_MAX = 4999;
+const BACKEND_AWAY = "the backend does not answer";
 // `WebSocket.OPEN`
 const OPEN = 1;
 
@@ -210,6 +211,8 @@ export class Connection extends EventTarget {
       subscriber.onEntries(entries, chars);
     } else if (frame.op === "gap") subscriber.onGap(frame.gap ?? frame);
     else if (frame.op === "caught_up") subscriber.onCaughtUp();
+    else if (frame.op === "paused" && frame.reason === "backend") this.setOutage(BACKEND_AWAY);
+    else if (frame.op === "resumed") this.setOutage("");
     else if (frame.op === "paused") subscriber.onPaused();
     else if (frame.op === "revoked") {
       subscription.isActive = false;

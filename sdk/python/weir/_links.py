@@ -128,6 +128,17 @@ class WebSocketLink:
                 "worker %s of %s tries again to reach %s: %s", worker.consumer, worker.stream, url, outage
             )
 
+    def _note_backend(self, frame: dict[str, Any]) -> None:
+        """Log that entries wait for the gateway's backend, and that they come again."""
+        worker = self._worker
+        if frame["op"] == "resumed":
+            log.info("worker %s of %s goes on", worker.consumer, worker.stream)
+        elif frame["reason"] == "backend":
+            url = worker.client.url
+            log.warning(
+                "worker %s of %s waits: the backend of %s is away", worker.consumer, worker.stream, url
+            )
+
     async def _session(self) -> None:
         """One connection, from its handshake to its end."""
         connection = self._worker.client.connection
@@ -212,6 +223,8 @@ class WebSocketLink:
             self._accept_error(frame)
         elif op == "gap":
             return parse_gap(frame)
+        elif op in ("paused", "resumed"):
+            self._note_backend(frame)
         elif op == "revoked":
             raise ConsumerReplacedError(frame["reason"])
         return None

@@ -98,6 +98,7 @@ class Connection {
     else if (frame.op === "hello") throw new TypeError("no heartbeat");
     else if (frame.op === "caught_up") this.#inHistory = false;
     else if (frame.op === "revoked") this.#end(new ConsumerReplacedError(frame.reason));
+    else if (frame.op === "paused" && frame.reason === "backend") this.#worker.reportAway();
     else if (frame.op === "error") this.#refused(frame.problem);
     else if (frame.op === "ok") this.#ok(frame.ref);
     else if (frame.op === "entries") {

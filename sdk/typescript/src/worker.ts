@@ -147,6 +147,11 @@ export class Worker {
     else console.warn(`${gap.lost ?? "some"} entries after ${gap.requested} were removed before they were read`);
   }
 
+  /** For links: the backend of the gateway cannot be used, and entries wait there. */
+  reportAway(): void {
+    console.warn(`worker ${this.options.consumer} waits: the backend of ${this.client.http.url.href} is away`);
+  }
+
   /** For links: resolves when something was received, settled or confirmed, or it stops. */
   changed(): Promise<void> {
     return this.#change;

@@ -5,6 +5,7 @@ Knows: frames, effects, what a group is. Must never know: event loops, connectio
 
 import pytest
 
+from app.errors import RefusalError
 from app.live.feeds import FeedGap, FeedPage
 from app.websocket.effects import Close, FetchPage, ReadGroup, SendFrame, Submit, Subscribe, Unsubscribe
 from engine import ids
@@ -174,6 +175,69 @@ def test_an_acknowledgement_gives_its_credit_back(world: SocketWorld) -> None:
     # It has no owner now, so it comes first.
     assert sent[1]["entries"][0]["id"] == second
     assert sent[1]["entries"][0]["delivery_count"] == 2
+
+
+AWAY = RefusalError("backend_unavailable", "the backend cannot be used now")
+
+
+def fail_read(world: SocketWorld, *, delivers: bool) -> None:
+    """The backend answers no read; it may have delivered entries before."""
+    (read,) = [one for one in world.under_way if isinstance(one, ReadGroup)]
+    world.under_way.remove(read)
+    if delivers:
+        world.run(read.command)
+    world.do(world.session.consumers.on_delivery(read.key, AWAY))
+
+
+def test_an_outage_is_said_once_to_whom_has_room(world: SocketWorld) -> None:
+    """However often reads fail meanwhile; what has no credit hears of it when it gets some."""
+    working(world, 1)
+    world.say("subscribe", sub="spent", streams={"s": "0"}, credit=0)
+    before = len(world.sent)
+    fail_read(world, delivers=False)
+    assert world.sent[before:] == []
+    world.do(world.session.begin_outage())
+    world.settle()
+    fail_read(world, delivers=False)
+    world.do(world.session.tails.on_away(key_of(world.session, "spent")))
+    world.tell("credit", sub="spent", n=1)
+    world.do(world.session.end_outage())
+    world.do(world.session.end_outage())
+    said = [(one["op"], one["sub"], one.get("reason")) for one in world.sent[before:]]
+    assert said == [
+        ("paused", "w", "backend"),
+        ("paused", "spent", "backend"),
+        ("resumed", "w", None),
+        ("resumed", "spent", None),
+    ]
+
+
+def test_what_a_lost_reply_delivered_comes_once(world: SocketWorld) -> None:
+    """As a first delivery; what is in flight does not come again."""
+    working(world, 1)
+    fail_read(world, delivers=False)
+    world.settle()
+    (read,) = [one for one in world.under_way if isinstance(one, ReadGroup)]
+    world.add("s", 2)
+    world.under_way = [read]
+    fail_read(world, delivers=True)
+    sent = len(world.sent)
+    world.settle()
+    assert world.pushed("w") == world.texts("s")
+    assert all(
+        "delivery_count" not in one or one["delivery_count"] == 1 for one in world.sent[sent]["entries"]
+    )
+    assert ops(world.sent[sent:]) == ["entries"]
+
+
+def test_nothing_that_was_sent_once_only_is_looked_for(world: SocketWorld) -> None:
+    """With `noack` nothing is pending: it reads on."""
+    working(world, 1, noack=True, credit=9)
+    fail_read(world, delivers=False)
+    world.settle()
+    world.add("s")
+    world.settle()
+    assert world.pushed("w") == world.texts("s")
 
 
 def test_an_acknowledgement_may_delete(world: SocketWorld) -> None:

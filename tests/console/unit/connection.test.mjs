@@ -161,6 +161,15 @@ test("an outage of the gateway leaves the time of the connection as it is", () =
   assert.deepEqual([connection.state.phase, connection.state.sinceMs, connection.state.outage], ["open", sinceMs, ""]);
 });
 
+test("a backend that is away is an outage, not a lack of credit", () => {
+  const { gateway, connection, subscription, seen } = subscribed();
+  gateway.socket.push({ op: "paused", sub: subscription.sub, reason: "backend" });
+  assert.equal(connection.state.outage, "the backend does not answer");
+  gateway.socket.push({ op: "resumed", sub: subscription.sub });
+  assert.equal(connection.state.outage, "");
+  assert.deepEqual(seen, []);
+});
+
 test("gaps, ends and errors reach the subscriber", () => {
   const { gateway, subscription, seen } = subscribed();
   const gap = { requested: "5-0", first_available: "5-2", lost: 1 };

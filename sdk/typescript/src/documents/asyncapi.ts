@@ -263,7 +263,7 @@ export interface components {
         };
         /**
          * PausedFrame
-         * @description No credit is left: further entries wait in their stream.
+         * @description Further entries wait in their stream: no credit is left, or the backend cannot be used.
          */
         readonly PausedFrame: {
             /** @enum {unknown} */
@@ -271,7 +271,17 @@ export interface components {
             /** @description the subscription's name */
             readonly sub: string;
             /** @enum {string} */
-            readonly reason: "credit";
+            readonly reason: "credit" | "backend";
+        };
+        /**
+         * ResumedFrame
+         * @description The backend can be used again, after `paused` for `backend`: what waited follows.
+         */
+        readonly ResumedFrame: {
+            /** @enum {unknown} */
+            readonly op: "resumed";
+            /** @description the subscription's name */
+            readonly sub: string;
         };
         /**
          * RevokedFrame
