@@ -73,11 +73,12 @@ early: dev $(SDK)/node_modules/.stamp  ## within seconds: what the tree says abo
 
 # More processes than cores, since tests wait for servers, disks and Spark.
 measured: dev system $(CLASSES) $(TOOLS)/.stamp $(SDK)/node_modules/.stamp
-	$(SECOND_LOOK) -m "not (early or alone)" --numprocesses=$(WORKERS) --cov --cov-report=json:.coverage.json --not-run=$(NOT_RUN)
+	$(SECOND_LOOK) -m "not (early or paired or alone)" --numprocesses=$(WORKERS) --cov --cov-report=json:.coverage.json --not-run=$(NOT_RUN)
 	@$(BIN)/python .ci/module_coverage.py .coverage.json
 
 # What measures time, and without coverage: it makes the same turn three times as long.
 alone: dev system
+	$(SECOND_LOOK) -m paired --numprocesses=2 --not-run=$(NOT_RUN)
 	$(SECOND_LOOK) -m alone --not-run=$(NOT_RUN)
 	@if [ -s $(NOT_RUN) ]; then cat $(NOT_RUN); else echo "every test could run here, and none failed once"; fi
 

@@ -48,7 +48,9 @@ def loop_guard() -> Iterator[BlockBuster]:
 _PROGRAMS = "contract", "proof", "console", "sdk", "typescript", "distributions", "documents", "cli"
 # Where they wait most of their time.
 _WAITING = "cluster", "fronts", "hostile", "crash"
-LONG = SPARK, *(f"tests/{folder}/" for folder in (*_PROGRAMS, *_WAITING))
+# A third of those that run in pairs.
+_TURNS = "tests/engine/test_stalls.py"
+LONG = SPARK, _TURNS, *(f"tests/{folder}/" for folder in (*_PROGRAMS, *_WAITING))
 
 # Coverage makes the same code up to three times as slow. These start processes, most of which are not
 # measured, or do in large numbers what the tests of a package do once: those hold the floors without them.
@@ -81,7 +83,7 @@ DRAWN_ALONE = "tests/engine/test_packed.py"
 
 
 # Marks that tests have by name, in few files.
-_RARE = "early", "alone"
+_RARE = "early", "paired", "alone"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

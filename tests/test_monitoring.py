@@ -308,7 +308,7 @@ def full(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.alone
+@pytest.mark.paired
 @needs(no_prometheus)
 @needs(no_strace)
 def test_alerts_fire(gateway: Server, full: Server, tmp_path: Path) -> None:

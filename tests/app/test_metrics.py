@@ -251,7 +251,7 @@ def test_times_counted_together_are_those_counted_one_by_one() -> None:
     assert times.histogram.total == pytest.approx(expected.total)
 
 
-@pytest.mark.alone
+@pytest.mark.paired
 async def test_a_scrape_of_ten_thousand_streams_is_quick_and_small() -> None:
     """Under 50 ms and 1 MB, with as many series of streams as there may be."""
     async with serving(metrics_streams=("*",)) as (_, engine, app):

@@ -95,7 +95,7 @@ def test_the_lag_of_the_loop_is_measured(server: Server) -> None:
             time.sleep(0.05)
 
 
-@pytest.mark.alone
+@pytest.mark.paired
 def test_a_scrape_with_ten_thousand_streams_and_connections(server: Server) -> None:
     """Under 50 ms and 1 MB, with as many connections as files may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -125,7 +125,7 @@ def test_a_scrape_with_ten_thousand_streams_and_connections(server: Server) -> N
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.alone
+@pytest.mark.paired
 async def test_a_scrape_holds_the_event_loop_for_moments_alone(tmp_path: Path) -> None:
     """Others have their turns while streams are measured and text is written."""
     app = create_app(Settings(metrics_streams=("*",), data=tmp_path), SystemClock())

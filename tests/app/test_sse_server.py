@@ -168,7 +168,7 @@ def _resident_bytes(server: Server) -> int:
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
-@pytest.mark.alone
+@pytest.mark.paired
 def test_readers_that_stall_are_cut_and_cost_little(server: Server) -> None:
     """Twenty of them, before thirty megabytes of history: two megabytes each at most, gone within fifteen
     seconds; one that reads gets what is new meanwhile.

@@ -22,7 +22,7 @@ from engine.commands import Cursor, FlushAll, XAdd, XGroupCreate, XGroupDestroy,
 from tests.app.conftest import calling
 from tests.turns import TURN_S_MAX, assert_within_async, longest_turn_s
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.paired
 
 SETTINGS: Final = Settings(log_requests="none")
 PENDING: Final = 2 * SETTINGS.ids_max

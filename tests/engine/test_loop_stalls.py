@@ -23,7 +23,7 @@ from engine.runtime.writer import ANSWERS_AT_ONCE_MAX, ANSWERS_S_MAX
 from tests.engine.clocks import HandClock
 from tests.turns import TURN_S_MAX, assert_within_async, longest_turn_s
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.paired
 
 ENTRY_BYTES: Final = 8 << 20
 ANSWERS_MS_MAX: Final = round(ANSWERS_S_MAX * 1000)

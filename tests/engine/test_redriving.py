@@ -354,7 +354,7 @@ def best_s(house: House, commands: Sequence[Redrive | FindDeadLetters]) -> float
     return min(times)
 
 
-@pytest.mark.alone
+@pytest.mark.paired
 def test_no_turn_takes_long() -> None:
     """Also where each dead letter has to be unpacked from a node of its own, and repacked without it."""
     house, most = House(), redriving.TURN_REDRIVEN_MAX

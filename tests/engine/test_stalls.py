@@ -61,7 +61,7 @@ from engine.records.snapshot import Capture
 from tests.engine.house import House
 from tests.turns import TURN_S_MAX, assert_within
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.paired
 
 ENTRIES: Final = 100_000
 READ_MAX: Final = 10_000

@@ -183,9 +183,13 @@ def test_an_innocent_client_under_attack(big: Server) -> None:
     """T32, T19, T20. While others attack, a client's p99 stays below 250 ms, in one of three floods at least:
     the machine's other work is no attack of theirs.
     """
-    best = min((_under_attack(big) for _ in range(FLOODS)), key=_p99)
-    result = f"p50 {statistics.median(best):.3f} s, p99 {_p99(best):.3f} s, most {max(best):.3f} s"
-    assert _p99(best) <= P99_S_MAX, result
+    seen = []
+    for _ in range(FLOODS):
+        took = _under_attack(big)
+        if _p99(took) <= P99_S_MAX:
+            return
+        seen.append(f"p50 {statistics.median(took):.3f} s, p99 {_p99(took):.3f} s, most {max(took):.3f} s")
+    raise AssertionError(seen)
 
 
 def _p99(took: list[float]) -> float:

@@ -24,7 +24,7 @@ from tests.app.websocket.group_calls import (
 from tests.server import Server
 
 
-@pytest.mark.alone
+@pytest.mark.paired
 def test_a_reader_that_stalls_is_gone_and_nobody_notices(patient: Server) -> None:
     """Within 15 s, with 4004, at no more than 2 MiB; the others get everything meanwhile. What never left for
     a stalled consumer goes back at once.
@@ -164,7 +164,7 @@ def test_entries_for_a_stalled_socket_do_not_gather(patient: Server) -> None:
         assert sorted(seen) == sorted(ids)
 
 
-@pytest.mark.alone
+@pytest.mark.paired
 def test_history_for_a_stalled_socket_does_not_gather(patient: Server) -> None:
     """However many subscriptions begin with it at once; once the socket reads, each gets all of it."""
     count = 60
