@@ -202,6 +202,8 @@ class GroupReader:
         """Revoke a subscription whose group is gone: with its stream, or alone."""
 
         def done(replies: Replies) -> Effects:
+            if isinstance(replies[0], EngineError):
+                return self._fail(work, to_refusal(replies[0]))
             return self._table.revoke(work.key, "group_destroyed" if replies[0] == 1 else "stream_deleted")
 
         return [self._table.submit([Exists(streams=[work.stream])], done)]
