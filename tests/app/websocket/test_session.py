@@ -8,9 +8,20 @@ import pytest
 from app.errors import RefusalError
 from app.live.feeds import FeedGap, FeedPage
 from app.websocket.effects import Close, FetchPage, ReadGroup, SendFrame, Submit, Subscribe, Unsubscribe
-from engine import ids
+from engine import EngineError, ids
 from engine.commands import Claim as ClaimOptions
-from engine.commands import Cursor, EnsureGroup, Nack, NackMode, Trim, XClaim, XNack, XReadGroup, XTrim
+from engine.commands import (
+    Cursor,
+    EnsureGroup,
+    Nack,
+    NackMode,
+    Trim,
+    XClaim,
+    XGroupDestroy,
+    XNack,
+    XReadGroup,
+    XTrim,
+)
 from engine.replies import Entries
 from engine.replies import Gap as EngineGap
 from tests.app.conversing import LIMITS, Json, SocketWorld, credit_of, key_of, names_of, ops, working
@@ -401,6 +412,23 @@ def test_a_consumer_is_told_why_it_ends(world: SocketWorld, command: list[str], 
     world.settle()
     assert world.sent[-1] == {"op": "revoked", "sub": "w", "reason": reason}
     assert names_of(world.session) == []
+
+
+def test_a_consumer_goes_on_while_nobody_can_say_what_is_gone(world: SocketWorld) -> None:
+    """The backend is away just when its stream is asked for; afterwards it gets the true reason."""
+    working(world, 1)
+    world.run(XGroupDestroy(stream="s", group="g"))
+    (read,) = [one for one in world.under_way if isinstance(one, ReadGroup)]
+    world.under_way.remove(read)
+    sent = len(world.sent)
+    world.do(world.session.consumers.on_delivery(read.key, RefusalError("no_group", "there is no group")))
+    (question,) = [one for one in world.under_way if isinstance(one, Submit)]
+    world.under_way.remove(question)
+    away = EngineError("backend_unavailable", "ERR away", "the backend cannot be used now")
+    world.do(world.session.on_replies(question.token, [away]))
+    assert (world.sent[sent:], names_of(world.session)) == ([], ["w"])
+    world.settle()
+    assert world.sent[sent:] == [{"op": "revoked", "sub": "w", "reason": "group_destroyed"}]
 
 
 def test_a_replaced_consumer_gets_a_frame(world: SocketWorld) -> None:
