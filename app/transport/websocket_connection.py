@@ -167,7 +167,8 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     def listen(self, listener: Listener) -> None:
         """Pass messages to this listener from now on; before, nothing is read."""
         self._listener = listener
-        # Some kilobytes of the handshake, needed no more.
+        # Some kilobytes of the handshake, needed no more. The library's parser keeps the request.
+        self.request.headers.clear()
         del self.request, self.response
         self._read_on()
 
