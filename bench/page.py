@@ -44,6 +44,8 @@ class Results(msgspec.Struct):
     figures: list[Figure] = []
     # Parts that could not be measured, and why.
     failed: dict[str, str] = {}
+    # Parts that were measured again, and why.
+    repeated: dict[str, str] = {}
     beside: push.Rounds = {}
     standing: push.Rounds = {}
     fan_out: fanout.Rounds = {}
@@ -136,8 +138,12 @@ def tables(results: Results) -> str:
         f"{', '.join(results.versions)}. Load {results.load_before:.1f} before the run; neighbours on the "
         f"same hardware took {results.stolen_percent:.1f} % of the processor time during it."
     )
-    failed = [f"Not measured: {part}, {reason}" for part, reason in results.failed.items()]
-    lines = [intro, "", *HEAD, *(figure.line() for figure in results.figures), "", *failed]
+    failed = [f"* Not measured: {part}, {reason}" for part, reason in results.failed.items()]
+    again = [
+        f"* Measured again, since it failed the first time: {part}, {reason}"
+        for part, reason in results.repeated.items()
+    ]
+    lines = [intro, "", *HEAD, *(figure.line() for figure in results.figures), "", *failed, *again]
     if _has_latencies(results):
         lines += ["", LATENCY]
     if results.beside:
@@ -229,6 +235,7 @@ def _remember(results: Results, history: Path) -> None:
         "versions": results.versions,
         "figures": {f"{one.part} {one.work}": round(one.value, 3) for one in results.figures},
         "not_measured": list(results.failed),
+        "measured_again": list(results.repeated),
     }
     lines = history.read_text().splitlines() if history.exists() else []
     kept = [one for one in lines if json.loads(one)["release"] != release]

@@ -3,7 +3,7 @@
 Knows: goals, and how each figure's method reads. Must never know: how anything is measured.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from bench import fanout, growth, pending, push, requests, resp, single, spark, turns, versus
@@ -233,7 +233,9 @@ def request_costs(method: Method, _: Results) -> Sequence[Figure]:
     return sorted(figures, key=lambda figure: figure.part)
 
 
-PARTS: Final[dict[tuple[str, ...], Callable[[Method, Results], Sequence[Figure]]]] = {
+# By the numbers of the figures that each measures.
+Parts = Mapping[tuple[str, ...], Callable[[Method, Results], Sequence[Figure]]]
+PARTS: Final[Parts] = {
     ("P1", "P4"): throughput,
     ("P2", "P3"): lone_requests,
     ("P5",): latency,

@@ -1,6 +1,7 @@
 """What a benchmark may publish."""
 
 import json
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from bench import page, parts, push
+from bench.__main__ import run
 from bench.figure import FULL, QUICK, Figure, Method, alone, at_least, at_most, beside
 from bench.page import BUSY_LOAD, Results, unpublishable
 
@@ -109,6 +111,31 @@ def test_a_run_in_which_nothing_failed_names_no_missing_part(tmp_path: Path) -> 
     page.write(replace(full(), failed={}), tmp_path)
     assert all("Not measured" not in (tmp_path / name).read_text() for name in PAGES)
     assert json.loads((tmp_path / page.HISTORY).read_text().splitlines()[1])["not_measured"] == []
+
+
+def test_what_failed_once_is_measured_again_and_the_page_says_so(tmp_path: Path) -> None:
+    """What fails twice has no figures; what never fails is not named."""
+    left = {"P1": 0, "P2": 1, "P3": 2}
+
+    def part(number: str) -> Callable[[Method, Results], Sequence[Figure]]:
+        def measure(_: Method, __: Results) -> Sequence[Figure]:
+            if left[number]:
+                left[number] -= 1
+                raise RuntimeError(f"{number} lost entries\nand so on")
+            return [alone(number, "a request", "µs", [100], at_most(120), "3 rounds")]
+
+        return measure
+
+    found = results()
+    run(found, set(), {(number,): part(number) for number in left})
+    prepare(tmp_path)
+    page.write(found, tmp_path)
+    speed = (tmp_path / "docs/speed.md").read_text()
+    assert [one.part for one in found.figures] == ["P1", "P2"]
+    assert "Not measured: P3, RuntimeError: P3 lost entries\n" in speed
+    assert "Measured again, since it failed the first time: P2, RuntimeError: P2 lost entries\n" in speed
+    line = json.loads((tmp_path / page.HISTORY).read_text().splitlines()[1])
+    assert (line["not_measured"], line["measured_again"]) == (["P3"], ["P2"])
 
 
 @pytest.mark.parametrize("failed", [None, "P5", "P6"])
