@@ -7,6 +7,7 @@ Must never know: which timer ends what.
 import asyncio
 import json
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -56,6 +57,13 @@ async def until(holds: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline, "it never held"
         await settle()
         await let_threads_run()
+
+
+def unacknowledged(connection: Any) -> int:
+    """How many packets are on their way: `tcpi_unacked` in the kernel's `struct tcp_info`, a u32."""
+    accepted = connection.transport.get_extra_info("socket")
+    info: bytes = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28)
+    return int.from_bytes(info[24:28], sys.byteorder)
 
 
 class ScriptedConnection:
@@ -137,7 +145,10 @@ class TimedWorld:
         await settle()
 
     async def stall_ms(self, milliseconds: int) -> None:
-        """Pass time in steps: a reader counts as stalled when it was found so several times."""
+        """Pass time in steps: a reader counts as stalled when it was found so several times. What the kernel
+        has sent is acknowledged before, which takes up to 200 ms of a time that no test can move.
+        """
+        await until(lambda: not any(map(unacknowledged, self.state.connections)))
         for _ in range(0, milliseconds, STEP_MS):
             await self.pass_ms(STEP_MS)
 
