@@ -235,10 +235,6 @@ class ServerConnection:
     async def close(self) -> None:
         """End it: what has no reply yet never gets one."""
         self._is_closed = True
-        if self._keeping is not None:
-            self._figures.connections_wanted -= 1
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping])
         if self._watching is not None:
             self._watching.cancel()
         if self._link is not None:
@@ -246,6 +242,11 @@ class ServerConnection:
             self._link = None
             self._figures.connections_up -= 1
         self._refuse_unsent("closed")
+        # Last, because whoever closes may be cancelled while it waits.
+        if self._keeping is not None:
+            self._figures.connections_wanted -= 1
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
         # The transport of an ended link is closed in the next cycle.
         await asyncio.sleep(0)
 

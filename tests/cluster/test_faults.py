@@ -17,7 +17,7 @@ from app.settings import Settings
 from engine import EngineError, SystemClock
 from engine.cluster import Address, ClusterEngine, ClusterTopology, ServerAccess, Standalone
 from engine.cluster.routing import BackendRequest, Lane
-from engine.cluster.wire import ConnectionLostError, ServerConnection
+from engine.cluster.wire import ConnectionLostError, ServerConnection, ask
 from engine.cluster.words import METADATA_KEY
 from tests.app.conftest import calling
 from tests.cluster.servers import BackendServer
@@ -100,6 +100,20 @@ async def test_a_connection_that_cannot_be_made_is_tried_again(reported: list[di
     connection.send(("PING",), lost.set_result)
     assert isinstance(await lost, ConnectionLostError)
     await connection.close()
+
+
+@pytest.mark.parametrize("cycles", range(12))
+async def test_a_question_that_is_broken_off_leaves_no_connection(cycles: int) -> None:
+    """At any moment: also while its connection is closed, the reply having come."""
+    odd = OddServer()
+    async with odd.listening() as address:
+        asking = asyncio.create_task(ask(address, ACCESS, ("PING",), 1.0))
+        while b"PING" not in odd.seen:  # noqa: ASYNC110 - cycle by cycle
+            await asyncio.sleep(0)
+        for _ in range(cycles):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
 
 
 async def test_a_cluster_that_says_something_else_is_asked_again(reported: list[dict[str, Any]]) -> None:
