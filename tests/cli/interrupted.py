@@ -8,10 +8,9 @@ Knows: the lock of the HTTP client, how `weir` is started. Must never know: what
 import runpy
 import signal
 import sys
+import threading
 
 from httpcore import _synchronization as synchronization
-
-_plain = synchronization.ThreadLock.__exit__
 
 
 class Interrupted:
@@ -20,15 +19,28 @@ class Interrupted:
     left = 0
 
 
-def _exit(lock: synchronization.ThreadLock, *error: object) -> None:
-    Interrupted.left -= 1
-    if not Interrupted.left:
-        signal.raise_signal(signal.SIGINT)
-    _plain(lock, *error)  # type: ignore[arg-type]
+class _Lock:
+    """A lock, as the HTTP client uses one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def acquire(self) -> None:
+        self._lock.acquire()
+
+    def release(self) -> None:
+        Interrupted.left -= 1
+        if not Interrupted.left:
+            signal.raise_signal(signal.SIGINT)
+        self._lock.release()
+
+
+def _init(lock: synchronization.ThreadLock) -> None:
+    lock._lock = _Lock()  # type: ignore[assignment]  # noqa: SLF001 - the client has no other place for it
 
 
 if __name__ == "__main__":
     Interrupted.left = int(sys.argv[1])
-    synchronization.ThreadLock.__exit__ = _exit  # type: ignore[method-assign]
+    synchronization.ThreadLock.__init__ = _init  # type: ignore[method-assign, assignment]
     sys.argv = ["weir", *sys.argv[2:]]
     runpy.run_module("weir", run_name="__main__", alter_sys=True)

@@ -6,6 +6,7 @@ Knows: what must have been printed when. Must never know: how it waits.
 import json
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.command import begun, call, redis, weir
+from tests.cli.command import begun, call, environment, redis, weir
 from tests.cli.link import LOSE, PASS, link
 from tests.server import Server
 from weir import Client
@@ -140,6 +141,16 @@ def test_it_outlives_its_server(tmp_path: Path) -> None:
             code, _, err = interrupted(process)
     assert code == 0
     assert "trying again" in err
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 5, 8])
+def test_ctrl_c_ends_it_also_while_the_http_client_has_a_lock(url: str, stream: str, nth: int) -> None:
+    """A lock that is kept would hold up the end for ever."""
+    program = [sys.executable, "-m", "tests.cli.interrupted", str(nth), "tail", stream]
+    ended = subprocess.run(
+        program, env=environment(url), capture_output=True, text=True, timeout=END_S_MAX, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 def test_hostile_entries_stay_one_line_each(url: str, stream: str) -> None:
