@@ -123,6 +123,7 @@ async def test_a_reader_scrolls_on_beyond_the_rows_that_a_page_keeps(
     await gateway.publish("long", {"n": "later"})
     await grid.hover()
     await page.mouse.wheel(0, 100)
+    await expect(rows(page, "later")).to_be_attached()
     await page.mouse.wheel(0, 100)
     await expect(rows(page, "later")).to_be_in_viewport()
 
