@@ -504,8 +504,8 @@ class RespConnection(asyncio.Protocol):
                 raise errors.invalid(NOT_IN_SUBSCRIPTION.format(words[0].lower().decode("latin-1")))
         transaction = self.client.transaction
         if transaction is not None and (found is None or not found.in_multi):
-            if found is not None and found.open:
-                # AUTH and HELLO: their words are secret, and an unknown command's are repeated.
+            if found is not None:
+                # Not as an unknown command, whose words are repeated: those of AUTH are secret.
                 transaction.discard()
                 raise errors.invalid("ERR Command not allowed inside a transaction")
             transaction.queue(words, self.runner.parse_unbounded)

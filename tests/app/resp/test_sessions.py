@@ -35,6 +35,14 @@ async def test_a_transaction_with_an_unknown_command_is_discarded(wire: Wire) ->
     assert await wire.call("EXISTS", "s") == 0
 
 
+@pytest.mark.parametrize("words", [["SELECT", "0"], ["UNWATCH"], ["CLIENT", "ID"], ["INFO"], ["COMMAND"]])
+async def test_a_transaction_refuses_commands_about_the_connection(wire: Wire, words: list[str]) -> None:
+    """It says so: they are there, only not inside a transaction."""
+    await wire.call("MULTI")
+    assert await wire.call(*words) == "-ERR Command not allowed inside a transaction"
+    assert await wire.call("EXEC") == ABORTED
+
+
 async def test_a_transaction_is_as_long_as_a_turn(port: TestedPort, wire: Wire) -> None:
     """One command more discards it, and what was queued is freed at once: a flood costs nothing."""
     most = port.gateway.settings.transaction_commands_max
