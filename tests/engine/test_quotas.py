@@ -29,7 +29,7 @@ from engine.commands.base import Command
 from engine.idempotency import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 from engine.storage.memory import MemoryStorage
-from tests.engine.clocks import HandClock
+from tests.engine.clocks import HandClock, settle
 from tests.engine.house import adding, id_of
 
 
@@ -169,6 +169,26 @@ async def test_of_a_pipeline_those_that_fit_are_run(engine: Engine) -> None:
         await engine.execute(XLen(stream="b"), synced=True)
     codes = [one.code if isinstance(one, EngineError) else "" for one in replies]
     assert codes == ["", "quota_exceeded", "", "", "quota_exceeded", ""]
+
+
+async def test_a_pipeline_whose_commands_are_looked_at_one_by_one_lets_others_run() -> None:
+    """It goes on in the next cycle of the loop after five milliseconds."""
+    held, clock = quota("a.", streams_max=1), HandClock(1_000)
+    engine = Engine.open(MemoryStorage(), clock=clock)
+    await engine.start()
+    await engine.execute(adding("a.1"), quotas=[held])
+    refused = [adding(f"a.{number}") for number in range(2, 42)]
+    replies: list[object] = []
+    engine.submit_each(refused, replies.extend, [held])
+    assert len(replies) == 40, "it has time for all"
+    replies.clear()
+    clock.ticking_s = 0.000_5
+    engine.submit_each(refused, replies.extend, [held])
+    assert replies == []
+    clock.ticking_s = 0.0
+    await settle()
+    assert len(replies) == 40
+    await engine.close()
 
 
 async def test_a_flush_leaves_room(engine: Engine) -> None:

@@ -178,6 +178,18 @@ async def test_who_reads_on_was_seen_when_given_something() -> None:
     await engine.close()
 
 
+@pytest.mark.parametrize("going_on", [False, True])
+async def test_a_read_that_does_not_wait_is_answered_with_nothing(*, going_on: bool) -> None:
+    """Also of one who reads on, whose read is not run where nothing is there."""
+    engine, result = await with_group("everysec"), Replies()
+    read = XReadGroup(group="g", consumer="a", streams=[("s", Cursor.NEW)])
+    engine.read(read, result.put_nowait, asyncio.get_running_loop().create_future(), going_on=going_on)
+    await settle()
+    assert given(result.get_nowait()) == []
+    assert engine.waiting == 0
+    await engine.close()
+
+
 async def test_a_waiting_read_is_ended_by_its_owner_and_with_the_engine() -> None:
     """As its time would, with nothing given; and with `draining`."""
     engine, result = await with_group("everysec"), Replies()
