@@ -11,6 +11,7 @@ The same load over HTTP for each arrangement, from one process that is not count
     single  single entries, one request at a time on each connection
     group   the entries of `batch`, read by a group 100 at a time and acknowledged
     tails   batches of 100 that tails follow by server-sent events; an entry is counted at each tail
+    lone    single entries that tails follow: milliseconds from the request to the arrival at each tail
     idle    tails of streams without entries: processor time a second, less what there is without them
 
 Processor times are user and system time from /proc/<pid>/stat, of the gateways and of all servers. They hold
@@ -24,6 +25,7 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -33,30 +35,33 @@ from typing import Any, Final
 
 import msgspec
 
-from bench.fronts import BATCH, BODY, CONNECTIONS, answer, cpu_s, follow, request
+from bench.fronts import BATCH, BODY, CONNECTIONS, MARK, answer, cpu_s, follow, request
 from tests.cluster.clusters import cluster
 from tests.cluster.servers import BackendServer
 from tests.server import Server
 
 IDLE_STREAMS: Final = 100
 IDLE_TAILS: Final = 1_000
+# Between two lone entries: far more than one takes.
+LONE_PAUSE_S: Final = 0.05
 BATCH_GOAL: Final = 0.8
 GATEWAYS_GOAL: Final = 1.7
 CORES_MIN: Final = 8
 
 
 class ScaleLoad(msgspec.Struct, frozen=True):
-    """How much each gateway is given. `entries` of `batch`, as many for `group`."""
+    """How much each gateway is given. `entries` of `batch`, as many for `group`; `tails` for `lone` too."""
 
     entries: int
     singles: int
     tailed: int
     tails: int
+    lone: int
     idle_s: float
 
 
-FULL: Final = ScaleLoad(entries=200_000, singles=20_000, tailed=4_000, tails=50, idle_s=15.0)
-QUICK: Final = ScaleLoad(entries=20_000, singles=2_000, tailed=500, tails=20, idle_s=5.0)
+FULL: Final = ScaleLoad(entries=200_000, singles=20_000, tailed=4_000, tails=50, lone=400, idle_s=15.0)
+QUICK: Final = ScaleLoad(entries=20_000, singles=2_000, tailed=500, tails=20, lone=40, idle_s=5.0)
 
 
 class StepCost(msgspec.Struct, frozen=True):
@@ -71,6 +76,8 @@ class Arrangement(msgspec.Struct):
     """What was measured; `idle_*` are milliseconds of processor time a second for 1,000 idle tails."""
 
     steps: dict[str, StepCost]
+    lone_p50_ms: float
+    lone_p99_ms: float
     idle_gateway_ms: float
     idle_servers_ms: float
 
@@ -151,6 +158,36 @@ async def prepare(port: int) -> None:
         await post(port, [group])
 
 
+async def lone(port: int, load: ScaleLoad) -> list[float]:
+    """Publish one entry after the other: the milliseconds after which each tail had each of them."""
+    stream, sent_s, found = f"/v1/streams/lone-{port}", list[float](), list[float]()
+    opened = asyncio.Semaphore(0)
+
+    async def tail() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {stream}/tail?after=$ HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readuntil(b"id: ")
+        opened.release()
+        for number in range(load.lone):
+            await reader.readuntil(MARK)
+            found.append((time.perf_counter() - sent_s[number]) * 1e3)
+        writer.close()
+
+    following = [asyncio.create_task(tail()) for _ in range(load.tails)]
+    for _ in following:
+        await opened.acquire()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(load.lone):
+        sent_s.append(time.perf_counter())
+        writer.write(request(f"{stream}/entries", BODY))
+        await answer(reader)
+        await asyncio.sleep(LONE_PAUSE_S)
+    await asyncio.gather(*following)
+    writer.close()
+    return found
+
+
 @contextmanager
 def idle_tails(port: int) -> Iterator[Callable[[], Awaitable[None]]]:
     """Event streams that get nothing: the function opens them."""
@@ -216,7 +253,9 @@ async def measure(hops: Hops, load: ScaleLoad) -> Arrangement:
     # Scripts are loaded, and the code is warm.
     await asyncio.gather(*[singles(port, msgspec.structs.replace(load, singles=500)) for port in hops.ports])
     found = {name: await cost(hops, entries, step) for name, (entries, step) in steps.items()}
-    return Arrangement(found, *await idle_cost(hops, load.idle_s))
+    late_ms = [ms for one in await asyncio.gather(*[lone(port, load) for port in hops.ports]) for ms in one]
+    percentiles = statistics.quantiles(late_ms, n=100)
+    return Arrangement(found, percentiles[49], percentiles[98], *await idle_cost(hops, load.idle_s))
 
 
 def gateway_words(url: str, durability: str) -> list[str]:
@@ -267,6 +306,10 @@ def table(found: dict[str, Arrangement]) -> str:
                 f"{name:<14}{step:<8}{cost_of.per_s:>12,.0f}{ratio:>12.2f}"
                 f"{cost_of.gateway_us:>12.1f}{cost_of.servers_us:>12.1f}"
             )
+        lines.append(
+            f"{name:<14}lone entries to tails: p50 {one.lone_p50_ms:.2f} ms, p99 {one.lone_p99_ms:.2f} ms "
+            f"({one.lone_p99_ms / found['embedded'].lone_p99_ms:.2f} x embedded)"
+        )
         lines.append(
             f"{name:<14}1,000 idle tails: gateway {one.idle_gateway_ms:.1f} ms/s, "
             f"servers {one.idle_servers_ms:.1f} ms/s"
