@@ -178,7 +178,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "entries taken without credit": _bug(
         "app/websocket/stream_reader.py", "max(0, min(tail.credit - 1, tail.batch_max))",
-        "max(1, min(tail.credit - 1, tail.batch_max))", "tests/app/test_push_in_any_order.py",
+        "max(1, min(tail.credit - 1, tail.batch_max))", "tests/app/test_push_bounds.py",
     ),
     "conversation that goes on after its failure": _bug(
         "app/websocket/connection.py", "            push.fail(error)\n", "            pass\n",
