@@ -141,9 +141,13 @@ class Promises:
                 self._shown[life] = max(self._shown.get(life, 0), entry_id)
         return upto
 
-    def added_at(self, stream: str, entry_id: int) -> int:
-        """The position of the frame that an entry came with last; 0 if it came with none."""
-        return next((position for position, _ in reversed(self._added.get((stream, entry_id), []))), 0)
+    def added_at(self, stream: str, entry_id: int, upto: int) -> int:
+        """The position of the frame that an entry came with last, up to `upto`; 0 if it came with none.
+
+        The stream may have been deleted since, and its successor may have given the ID again.
+        """
+        frames = (position for position, _ in self._added.get((stream, entry_id), []) if position <= upto)
+        return max(frames, default=0)
 
     # --- what must hold -------------------------------------------------------------------------------------
 
