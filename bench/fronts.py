@@ -99,15 +99,21 @@ async def publish(port: int, count: int, connections: int) -> None:
     await asyncio.gather(*[one(count // connections) for _ in range(connections)])
 
 
+async def open_tail(port: int, stream: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Follow what is published from now on, by server-sent events."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET /v1/streams/{stream}/tail?after=$ HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    await reader.readuntil(b"\r\n\r\n")
+    await reader.readuntil(b"id: ")
+    return reader, writer
+
+
 async def follow(port: int, entries: int, tails: int, stream: str = "live") -> None:
     """Publish batches that tails follow, until each has all entries."""
     opened = asyncio.Semaphore(0)
 
     async def tail() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET /v1/streams/{stream}/tail?after=$ HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
-        await reader.readuntil(b"\r\n\r\n")
-        await reader.readuntil(b"id: ")
+        reader, writer = await open_tail(port, stream)
         opened.release()
         left, rest = entries, b""
         while left > 0:

@@ -35,7 +35,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bench.fronts import BATCH, BODY, CONNECTIONS, MARK, answer, cpu_s, follow, request
+from bench.fronts import BATCH, BODY, CONNECTIONS, MARK, answer, cpu_s, follow, open_tail, request
 from tests.cluster.clusters import cluster
 from tests.cluster.servers import BackendServer
 from tests.server import Server
@@ -160,14 +160,11 @@ async def prepare(port: int) -> None:
 
 async def lone(port: int, load: ScaleLoad) -> list[float]:
     """Publish one entry after the other: the milliseconds after which each tail had each of them."""
-    stream, sent_s, found = f"/v1/streams/lone-{port}", list[float](), list[float]()
+    stream, sent_s, found = f"lone-{port}", list[float](), list[float]()
     opened = asyncio.Semaphore(0)
 
     async def tail() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET {stream}/tail?after=$ HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
-        await reader.readuntil(b"\r\n\r\n")
-        await reader.readuntil(b"id: ")
+        reader, writer = await open_tail(port, stream)
         opened.release()
         for number in range(load.lone):
             await reader.readuntil(MARK)
@@ -180,7 +177,7 @@ async def lone(port: int, load: ScaleLoad) -> list[float]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for _ in range(load.lone):
         sent_s.append(time.perf_counter())
-        writer.write(request(f"{stream}/entries", BODY))
+        writer.write(request(f"/v1/streams/{stream}/entries", BODY))
         await answer(reader)
         await asyncio.sleep(LONE_PAUSE_S)
     await asyncio.gather(*following)
