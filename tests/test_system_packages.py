@@ -27,6 +27,11 @@ def no_apt() -> str | None:
     return None if as_root.returncode == 0 else "needs root, or a sudo that asks nothing"
 
 
+def no_absence_of_systemd() -> str | None:
+    """Why nothing can be learnt here of machines without systemd."""
+    return "needs a machine without systemd" if Path("/run/systemd/system").exists() else None
+
+
 def held(path: Path) -> IO[str]:
     """Hold it as apt does, until it is closed."""
     lock = path.open("w")
@@ -50,3 +55,12 @@ def test_installing_waits_for_apts_locks(tmp_path: Path) -> None:
             with lock, pytest.raises(subprocess.TimeoutExpired):
                 installing.wait(HELD_S)
         assert installing.wait(30) == 0
+
+
+@needs(no_absence_of_systemd)
+def test_a_daemon_that_has_only_a_unit_of_systemd_was_not_started() -> None:
+    """Debian's caddy is such a package, and `service` knows no such name."""
+    stopped = subprocess.run(
+        [CI / "stop-daemon", "weir-has-no-init-script"], check=False, capture_output=True
+    )
+    assert (stopped.returncode, stopped.stderr) == (0, b"")
