@@ -66,6 +66,14 @@ class Watched(ShardServers):
         _, port = self.sentinel.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
         return int(port) == server.port and server.call("ROLE")[0] == b"master"
 
+    def may_fail_over(self) -> bool:
+        """Whether Sentinel would take the replica: it must have had an answer from the replica itself, not
+        only its name from the primary.
+        """
+        replicas = self.sentinel.call("SENTINEL", "REPLICAS", NAME)
+        states = [dict(zip(row[::2], row[1::2], strict=True)) for row in replicas]
+        return [state[b"master-link-status"] for state in states] == [b"ok"]
+
     @property
     def url(self) -> str:
         """As the setting `backend` has it; nothing listens at the first address."""
@@ -82,5 +90,5 @@ def watched(directory: Path, kind: str) -> Iterator[Watched]:
         sentinel = stack.enter_context(Sentinel(directory, kind, first.port))
         found = Watched(first, second, sentinel)
         until(found.is_replicated, "the replica follows")
-        until(lambda: len(sentinel.call("SENTINEL", "REPLICAS", NAME)) == 1, "Sentinel knows the replica")
+        until(found.may_fail_over, "Sentinel would take the replica")
         yield found
