@@ -119,6 +119,15 @@ class Text(msgspec.Struct, gc=False, eq=False):
         return len((self._packed if self._plain is None else self._plain) or b"")
 
 
+def compress_each(texts: Sequence[Text]) -> list[bytes]:
+    """What `Text.compress` gives for each, without taking the interpreter's lock between two of them: a busy
+    event loop gives it up less often than it has texts to compress.
+    """
+    plain: list[bytes | bytearray | memoryview] = [text.plain() for text in texts if not text.is_packed]
+    packed = iter(new_compressor().multi_compress_to_buffer(plain) if plain else ())
+    return [text.compress() if text.is_packed else next(packed).tobytes() for text in texts]
+
+
 class SealedNode(msgspec.Struct, kw_only=True, gc=False, eq=False):
     """A full node. It never changes: deleting makes a new one that shares the text.
 
@@ -203,7 +212,7 @@ class OpenNode:
         """Each entry, deleted ones too."""
         return self.stored
 
-    def extend(self, ids: list[int], texts: list[bytes], size: int) -> None:
+    def extend(self, ids: list[int], texts: Sequence[bytes], size: int) -> None:
         """Take entries; `size` is the sum of their bytes."""
         self.ids.extend(ids)
         self.stored.extend(texts)

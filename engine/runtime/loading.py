@@ -11,7 +11,7 @@ from typing import Final
 
 from engine.keyspace import Caps, Keyspace
 from engine.log import Log, LogRefusedError
-from engine.nodes import Text, new_compressor
+from engine.nodes import Text, compress_each
 from engine.records import replay
 from engine.storage import Storage
 from engine.storage.file import FileStorage
@@ -19,6 +19,8 @@ from engine.storage.memory import MemoryStorage
 
 # Cold texts are compressed at least this many at a time.
 PACK_TEXTS_MIN: Final = 32
+# And at most, since what comes of them stands in one buffer first.
+_PACK_TEXTS_MAX: Final = 256
 # Called with the step ("checking", then "loading"), the bytes of the log that it has done, and all its bytes.
 Progress = Callable[[str, int, int], None]
 _PAYLOADS_A_TELL: Final = 4096
@@ -73,8 +75,8 @@ def _pack(texts: Sequence[Text]) -> None:
 
 def pack(texts: Sequence[Text]) -> list[bytes]:
     """Compress each text. May be called from any thread."""
-    compressor = new_compressor()
-    return [text.compress(compressor) for text in texts]
+    starts = range(0, len(texts), _PACK_TEXTS_MAX)
+    return [packed for start in starts for packed in compress_each(texts[start : start + _PACK_TEXTS_MAX])]
 
 
 def _storage_of(data: Path | Storage | None, holder: int | None) -> Storage:

@@ -1,12 +1,14 @@
 """Compressing that fails costs nothing: the texts stay as they were, and it is tried again."""
 
 import asyncio
-from typing import ClassVar
-
-import zstandard
+import sys
+import threading
+import time
+from typing import ClassVar, Final
 
 from engine.keyspace import Keyspace
 from engine.nodes import Text
+from engine.runtime.loading import pack
 from engine.runtime.packing import RETRY_S, Packer
 from tests.engine.clocks import HandClock
 
@@ -16,10 +18,10 @@ class NeedsMemory(Text):
 
     short: ClassVar[bool] = True
 
-    def compress(self, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
+    def plain(self) -> bytes:
         if self.short:
             raise MemoryError
-        return super().compress(compressor)
+        return super().plain()
 
 
 async def test_compressing_is_tried_again_when_memory_was_short() -> None:
@@ -67,3 +69,32 @@ async def test_a_stop_waits_for_what_is_under_way_and_survives_its_failure() -> 
     packer.begin()
     await packer.close()
     assert len(result) == 1
+
+
+SWITCH_S: Final = 0.05
+
+
+def test_a_busy_event_loop_does_not_hold_compressing_up() -> None:
+    """Each text would wait for the interpreter's lock by itself, and texts would pile up under load."""
+    texts = [Text(b"%d" % number * 999) for number in range(100)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        packing = threading.Thread(target=pack, args=(texts,))
+        packing.start()
+        ends_s = time.monotonic() + len(texts) * SWITCH_S / 4
+        while packing.is_alive() and time.monotonic() < ends_s:
+            pass
+        assert not packing.is_alive()
+    finally:
+        sys.setswitchinterval(before)
+        packing.join()
+
+
+def test_texts_packed_together_are_as_each_by_itself() -> None:
+    """More than one call takes, one of which is packed already."""
+    texts = [Text(b"%d" % number * 99) for number in range(1_000)]
+    alone = [text.compress() for text in texts]
+    texts[300].keep_packed(alone[300])
+    assert pack(texts) == alone
+    assert pack([]) == []
