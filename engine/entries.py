@@ -24,7 +24,7 @@ this form contains another.
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, overload
 
 import msgspec
 
@@ -33,6 +33,11 @@ Pairs = Sequence[tuple[str, Value]]
 
 SEPARATOR: Final = b',{"id":"'
 _HEAD: Final = b'{"id":"'
+
+# Below this number, making each entry at once is cheaper.
+_JOINED_MIN: Final = 64
+# Sequence numbers with the quotation mark behind them. A batch mostly begins at 0: the clock has moved on.
+_SMALL_NUMBERS: Final = [b'%d"' % number for number in range(2_000)]
 
 _to_json: Final = msgspec.json.Encoder().encode
 
@@ -90,17 +95,65 @@ def encode(entry_id: int, entry_body: bytes) -> bytes:
     return b'{"id":"%d-%d"%b' % (entry_id >> 64, entry_id & 0xFFFFFFFFFFFFFFFF, entry_body)
 
 
-def encode_run(first_id: int, bodies: Sequence[bytes]) -> list[bytes]:
+def encode_run(first_id: int, bodies: Sequence[bytes]) -> Sequence[bytes]:
     """The stored forms of entries with consecutive IDs."""
-    last_sequence = (first_id & 0xFFFFFFFFFFFFFFFF) + len(bodies) - 1
-    if last_sequence > 0xFFFFFFFFFFFFFFFF:
+    if (first_id & 0xFFFFFFFFFFFFFFFF) + len(bodies) - 1 > 0xFFFFFFFFFFFFFFFF:
         return [encode(first_id + place, entry_body) for place, entry_body in enumerate(bodies)]
-    head = b'{"id":"%d-' % (first_id >> 64)
-    sequences = range(first_id & 0xFFFFFFFFFFFFFFFF, last_sequence + 1)
-    return [
-        b'%b%d"%b' % (head, sequence, entry_body)
-        for sequence, entry_body in zip(sequences, bodies, strict=True)
-    ]
+    run = EntriesOfOneMs(first_id, bodies)
+    return run if len(bodies) >= _JOINED_MIN else run[:]
+
+
+class EntriesOfOneMs(Sequence[bytes]):
+    """Stored forms of entries with consecutive IDs of one millisecond, made when they are asked for.
+
+    `joined` makes one text of many without making each: 0.04 us an entry, where making each takes 0.2 us.
+    """
+
+    __slots__ = ("_bodies", "_head", "_sequence")
+
+    def __init__(self, first_id: int, bodies: Sequence[bytes]) -> None:
+        self._head = b'{"id":"%d-' % (first_id >> 64)
+        self._sequence = first_id & 0xFFFFFFFFFFFFFFFF
+        self._bodies = bodies
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[bytes]: ...
+
+    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
+        head, numbers = self._head, range(self._sequence, self._sequence + len(self._bodies))
+        if isinstance(place, int):
+            return b'%b%d"%b' % (head, numbers[place], self._bodies[place])
+        return [
+            b'%b%d"%b' % (head, number, entry_body)
+            for number, entry_body in zip(numbers[place], self._bodies[place], strict=True)
+        ]
+
+    def joined(self, start: int, stop: int) -> bytes:
+        """Those from `start` to before `stop` as one text, joined by `,`; at least one."""
+        pieces = [b"," + self._head] * (3 * (stop - start))
+        pieces[0] = self._head
+        pieces[1::3] = _number_texts(self._sequence + start, self._sequence + stop)
+        pieces[2::3] = self._bodies[start:stop]
+        return b"".join(pieces)
+
+
+def join(stored_texts: Sequence[bytes], start: int, stop: int) -> bytes:
+    """The joined text of the entries from `start` to before `stop`; at least one."""
+    if isinstance(stored_texts, EntriesOfOneMs):
+        return stored_texts.joined(start, stop)
+    return b",".join(stored_texts[start:stop])
+
+
+def _number_texts(start: int, stop: int) -> list[bytes]:
+    if stop <= len(_SMALL_NUMBERS):
+        return _SMALL_NUMBERS[start:stop]
+    return [b'%d"' % number for number in range(start, stop)]
 
 
 def texts(joined: bytes) -> list[bytes]:

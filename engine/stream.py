@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from engine import ids
+from engine import entries, ids
 from engine.live_entries import Found, LiveEntries
 from engine.memory import ENTRY_BYTES, OPEN_NODE_BYTES
 from engine.nodes import Node, OpenNode, SealedNode, Text, last_live_place, live_place
@@ -51,18 +51,25 @@ class Stream(LiveEntries):
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def append(self, new_ids: Sequence[int], texts: list[bytes], limits: NodeLimits) -> list[Text]:
+    def append(self, new_ids: Sequence[int], texts: Sequence[bytes], limits: NodeLimits) -> list[Text]:
         """Append entries with ascending IDs above `last_id`; the texts that have gone cold by it."""
         assert new_ids[0] > self.last_id, "the command has compared the IDs"
-        done = 0
+        joins, done = limits.entries_max > 0, 0
+        # `[:]`: each entry is made once, not anew for each node.
+        texts = texts if joins else texts[:]
         while done < len(texts):
+            stop = done + limits.entries_max
+            if joins and stop < len(texts) and not self._has_room(limits):
+                joins = self._append_whole(new_ids[done:stop], texts, done, limits)
+                done, texts = (stop, texts) if joins else (done, texts[:])
+                continue
             node = self._room(limits)
-            stop = self._fits(node, texts, done, limits)
-            chunk = texts[done:stop]
+            most = limits.entries_max - len(node.ids) if limits.entries_max else len(texts)
+            chunk = self._fitting(node, texts[done : done + most], limits)
             size = sum(map(len, chunk))
-            node.extend(list(new_ids[done:stop]), chunk, size)
+            node.extend(list(new_ids[done : done + len(chunk)]), chunk, size)
             self.footprint.add(len(chunk) * ENTRY_BYTES + size)
-            done = stop
+            done += len(chunk)
         if self.length == 0:
             self.first_id = new_ids[0]
         self.length += len(texts)
@@ -70,26 +77,45 @@ class Stream(LiveEntries):
         self.last_id = self.last_live_id = new_ids[-1]
         return [self._hot.popleft() for _ in range(len(self._hot) - UNPACKED_NODES)]
 
-    def _room(self, limits: NodeLimits) -> OpenNode:
-        """The open node, a new one if the old one is full."""
+    def _append_whole(
+        self, node_ids: Sequence[int], texts: Sequence[bytes], start: int, limits: NodeLimits
+    ) -> bool:
+        """Append the entries from `start` on as a sealed node; False if one may not take them all."""
+        count = len(node_ids)
+        joined = entries.join(texts, start, start + count)
+        if limits.bytes_max and len(joined) >= limits.bytes_max:
+            return False
+        if self.open is not None:
+            self._seal()
+        text, first, last = Text(joined), node_ids[0], node_ids[-1]
+        self._add_sealed(SealedNode(first=first, last=last, count=count, held=count, deleted=0, text=text))
+        return True
+
+    def _has_room(self, limits: NodeLimits) -> bool:
+        """Whether there is an open node that takes an entry."""
         node = self.open
-        if node is not None and (
+        return node is not None and not (
             (limits.entries_max and len(node.ids) >= limits.entries_max)
             or (limits.bytes_max and node.size >= limits.bytes_max)
-        ):
+        )
+
+    def _room(self, limits: NodeLimits) -> OpenNode:
+        """The open node, a new one if the old one is full."""
+        if self.open is not None and not self._has_room(limits):
             self._seal()
-            node = None
-        if node is None:
-            node = self.open = OpenNode()
+        if self.open is None:
+            self.open = OpenNode()
             self.footprint.add(OPEN_NODE_BYTES)
-        return node
+        return self.open
 
     def _seal(self) -> None:
         assert self.open is not None, "there is a node to seal"
-        sealed = self.open.seal()
-        self.nodes.extend((sealed.first,), (sealed,))
-        self._hot.append(sealed.text)
+        self._add_sealed(self.open.seal())
         self._drop_open(self.open)
+
+    def _add_sealed(self, node: SealedNode) -> None:
+        self.nodes.extend((node.first,), (node,))
+        self._hot.append(node.text)
 
     def _drop_open(self, node: OpenNode) -> None:
         """Have no open node any more."""
@@ -97,19 +123,16 @@ class Stream(LiveEntries):
         self.open = None
 
     @staticmethod
-    def _fits(node: OpenNode, texts: list[bytes], start: int, limits: NodeLimits) -> int:
-        """The end of the longest run from `start` that the node takes: entries go in while it is not full."""
-        stop = len(texts) if not limits.entries_max else start + limits.entries_max - len(node.ids)
-        if not limits.bytes_max:
-            return stop
+    def _fitting(node: OpenNode, texts: Sequence[bytes], limits: NodeLimits) -> Sequence[bytes]:
+        """As many of the texts as the node takes: entries go in while its bytes are not too many."""
         size = node.size
-        if size + sum(map(len, texts[start:stop])) < limits.bytes_max:
-            return stop
-        for place in range(start, min(stop, len(texts))):
+        if not limits.bytes_max or size + sum(map(len, texts)) < limits.bytes_max:
+            return texts
+        for place, text in enumerate(texts):
             if size >= limits.bytes_max:
-                return place
-            size += len(texts[place])
-        return stop
+                return texts[:place]
+            size += len(text)
+        return texts
 
     def cut(self, below: int) -> int:
         """Remove all entries with IDs below `below`; how many were live."""

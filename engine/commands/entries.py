@@ -155,7 +155,7 @@ def _next_id(turn: Turn, last_id: int, wanted: types.NewId) -> int:
     return wanted
 
 
-def _texts(new_ids: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
+def _texts(new_ids: Sequence[int], bodies: Sequence[bytes]) -> Sequence[bytes]:
     if isinstance(new_ids, range):
         return entries.encode_run(new_ids[0], bodies)
     return [entries.encode(entry_id, body) for entry_id, body in zip(new_ids, bodies, strict=True)]

@@ -120,7 +120,7 @@ class Append(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         stream = keyspace.keys[self.stream].stream
-        keyspace.cold += stream.append(self.ids, list(self.texts), keyspace.node_limits())
+        keyspace.cold += stream.append(self.ids, self.texts, keyspace.node_limits())
         keyspace.appended += len(self.texts)
 
 

@@ -49,7 +49,10 @@ _FORMS: Final[dict[str, tuple[_Pack, _Pack]]] = {
     "id": (_pack_id, _unpack_id),
     "bound": (_pack_bound, _unpack_id),
     "ids": (_pack_ids, _unpack_ids),
-    "texts": (b",".join, lambda joined: entries.texts(joined) if joined else []),
+    "texts": (
+        lambda texts: entries.join(texts, 0, len(texts)),
+        lambda joined: entries.texts(joined) if joined else [],
+    ),
     "in the texts": (lambda _: None, lambda _: ()),
 }
 

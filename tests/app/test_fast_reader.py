@@ -15,7 +15,7 @@ from app.http.entries import entry_bodies, values
 from app.http.entries.entry_bodies import ParsedEntries
 from app.http.media import MediaType
 from app.limits import EntryLimits
-from engine import EngineError
+from engine import EngineError, entries
 
 LIMITS = EntryLimits(entries_max=20, entry_bytes_max=200, fields_max=4, depth_max=8)
 NDJSON = MediaType("", "application/x-ndjson")
@@ -63,6 +63,19 @@ def test_lines_mean_the_same_to_both_readers(
     assert outcome(lambda raw, limits: entry_bodies.read(raw, NDJSON, limits), body) == outcome(
         strict_lines, body
     )
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("ending", [b"", b"\n"])
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_an_entry_is_as_long_as_is_allowed(rows: int, ending: bytes, beyond: int) -> None:
+    """As stored, whatever the body has beside it."""
+    stored = LIMITS.entry_bytes_max + beyond
+    line = b'{"a":"%b"}' % (b"x" * (stored - len(entries.body([("a", "")]))))
+    body = b"\n".join([b'{"a":"1"}'] * (rows - 1) + [line]) + ending
+    found = outcome(lambda raw, limits: entry_bodies.read(raw, NDJSON, limits), body)
+    assert found == outcome(strict_lines, body)
+    assert (found[0] == "refused") == (beyond > 0)
 
 
 @given(st.one_of(envelopes, batches, odd), written)

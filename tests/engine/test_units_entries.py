@@ -66,14 +66,23 @@ def test_the_form_is_the_documented_one() -> None:
     assert entries.body_of_fields(b'{"a":"1"}') == entries.body([("a", "1")])
 
 
-@given(entry_ids, st.integers(1, 5))
-@example(ids.make(7, ids.SEQUENCE_MAX - 1), 4)
-def test_a_run_is_consecutive_entries(first_id: int, count: int) -> None:
-    """Also where the sequence overflows into the milliseconds."""
+@given(entry_ids, st.integers(1, 200), st.integers(0, 199), st.integers(1, 200))
+@example(ids.make(7, ids.SEQUENCE_MAX - 1), 4, 1, 2)
+@example(ids.make(7, ids.SEQUENCE_MAX - 99), 100, 98, 99)
+@example(ids.make(7, ids.SEQUENCE_MAX - 98), 100, 98, 99)
+@example(ids.make(7, 1_900), 100, 0, 99)
+@example(ids.make(7, 1_901), 100, 98, 99)
+def test_a_run_is_consecutive_entries(first_id: int, count: int, start: int, stop: int) -> None:
+    """Also where the sequence overflows into the milliseconds; each, some of them, and some as one text."""
     first_id = min(first_id, ids.ID_MAX - count)
     bodies = [entries.body([("n", str(number))]) for number in range(count)]
     run = entries.encode_run(first_id, bodies)
-    assert run == [entries.encode(first_id + place, body) for place, body in enumerate(bodies)]
+    each = [entries.encode(first_id + place, body) for place, body in enumerate(bodies)]
+    assert list(run) == each
+    assert run[start:stop] == each[start:stop]
+    assert run[-1] == each[-1]
+    start, stop = min(start, count - 1), max(min(start, count - 1) + 1, min(stop, count))
+    assert entries.join(run, start, stop) == b",".join(each[start:stop])
 
 
 @given(fields, st.randoms())

@@ -169,14 +169,30 @@ def test_a_node_seals_at_its_bytes(bytes_max: int, nodes: int) -> None:
 
 
 # Two of the first entries have 80 bytes.
-@pytest.mark.parametrize("limits", [NodeLimits(4, 300), *(NodeLimits(0, 80 + by) for by in (-1, 0, 1))])
-def test_a_batch_makes_the_nodes_that_its_entries_would_one_by_one(limits: NodeLimits) -> None:
-    """However they come."""
+NODE_LIMITS: Final = [NodeLimits(4, 300), NodeLimits(5, 0), *(NodeLimits(0, 80 + by) for by in (-1, 0, 1))]
+
+
+@pytest.mark.parametrize("limits", [*NODE_LIMITS, *(NodeLimits(3, 120 + by) for by in (-1, 0, 1, 2, 3))])
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 5, 29])
+@pytest.mark.parametrize("as_list", [True, False])
+def test_a_batch_makes_the_nodes_that_its_entries_would_one_by_one(
+    limits: NodeLimits, first: int, *, as_list: bool
+) -> None:
+    """However they come: behind `first` others, as texts or as what makes them."""
     one_by_one, _ = filled(30, limits)
-    batch = Stream()
-    texts = [entries.encode(number, entries.body([("n", "x" * 10)])) for number in range(1, 31)]
-    batch.append(range(1, 31), texts, limits)
-    assert [node.first for node in batch.nodes.values()] == [node.first for node in one_by_one.nodes.values()]
+    batch, _ = filled(first, limits)
+    run = entries.EntriesOfOneMs(first + 1, [entries.body([("n", "x" * 10)])] * (30 - first))
+    batch.append(range(first + 1, 31), run[:] if as_list else run, limits)
+    batch.check()
+    assert described(batch) == described(one_by_one)
+
+
+def described(stream: Stream) -> list[object]:
+    """All that entries leave in a stream."""
+    nodes = [(node.first, node.last, node.count, node.text.plain()) for node in stream.nodes.values()]
+    opened = None if stream.open is None else (stream.open.ids, stream.open.stored, stream.open.size)
+    counters = stream.length, stream.first_id, stream.last_id, stream.entries_added, stream.footprint.bytes
+    return [nodes, opened, counters]
 
 
 def test_the_newest_nodes_stay_warm() -> None:
