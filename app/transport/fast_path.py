@@ -230,7 +230,7 @@ class FastPathConnection(HttpConnection):
         """Serve plain requests. Returns the bytes that are for the parser."""
         at = 0
         for number in range(_AT_ONCE_MAX):
-            if number and not self.shared.gateway.cycle.has_time():
+            if number and (at == len(data) or not self.shared.gateway.cycle.has_time()):
                 break
             is_in_turn = at < len(data) and self.is_between_requests
             request = self.shared.requests.read(data, at) if is_in_turn else None
