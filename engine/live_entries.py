@@ -112,7 +112,7 @@ class LiveEntries:
                     isinstance(node, SealedNode)
                     and low <= node.first
                     and node.last <= high
-                    and run.add_node(node)
+                    and run.add_node(node, self.node_cache.plain)
                 ):
                     run.add(*self._window(node, low, high, slice(count)))
         return run.entries(more=self._more(run.last, low, high, reverse=reverse))

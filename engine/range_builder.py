@@ -4,7 +4,9 @@ Knows: entries and whole nodes, and up to how many entries and bytes they are ta
 Must never know: which nodes there are, and what was asked.
 """
 
-from engine.nodes import SealedNode
+from collections.abc import Callable
+
+from engine.nodes import SealedNode, Text
 from engine.replies import Entries
 
 
@@ -22,13 +24,13 @@ class RangeBuilder:
         self.last = 0
         self.full = count_max <= 0
 
-    def add_node(self, node: SealedNode) -> bool:
+    def add_node(self, node: SealedNode, plain: Callable[[Text], bytes]) -> bool:
         """Take a whole node without looking into it; False if it does not fit or has deletions or was
         repacked.
         """
         if node.deleted or node.held != node.count or node.held > self._left:
             return False
-        text = node.text.plain()
+        text = plain(node.text)
         if self._bytes_left is not None and len(text) > self._bytes_left:
             return False
         self._take(node.first, node.last, node.held, text)

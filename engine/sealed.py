@@ -15,7 +15,8 @@ from engine.nodes import ByteCounter, SealedNode, Text
 
 # Nodes a block of the list: small, since counting between two IDs walks part of one.
 _BLOCK_NODES_MAX: Final = 64
-# Limits of the cache of split texts, in nodes and bytes of plain text; the latest one always stays.
+# Limits of the cache: nodes taken apart, and bytes of plain text, of those and of whole ones each. The latest
+# one always stays.
 DECODED_NODES_MAX: Final = 64
 DECODED_BYTES_MAX: Final = 4 << 20
 
@@ -76,23 +77,28 @@ class SealedNodes(SortedMap[SealedNode]):
 
 
 class DecodedNodeCache:
-    """The texts taken apart last, over all streams, so that a walk entry by entry over a cold node unpacks it
-    once. Of those searched as they are, the last one.
+    """The texts unpacked last, over all streams, whole or taken apart: a walk entry by entry over a cold node
+    unpacks it once, and readers that follow each other through the same history share its nodes.
     """
 
-    __slots__ = ("_decoded", "_plain", "_searched")
+    __slots__ = ("_decoded", "_plain", "_plain_bytes")
 
     def __init__(self) -> None:
-        # The one that was used longest ago first.
+        # In both, the one that was used longest ago comes first.
         self._decoded: dict[Text, list[bytes]] = {}
-        self._searched: Text | None = None
-        self._plain = b""
+        self._plain: dict[Text, bytes] = {}
+        self._plain_bytes = 0
 
     def __len__(self) -> int:
         return len(self._decoded)
 
     def __contains__(self, text: Text) -> bool:
         return text in self._decoded
+
+    @property
+    def plain_bytes(self) -> int:
+        """The bytes of the texts that it holds whole."""
+        return self._plain_bytes
 
     def of(self, text: Text) -> list[bytes]:
         """The single entries of a text."""
@@ -104,14 +110,22 @@ class DecodedNodeCache:
         return found
 
     def plain(self, text: Text) -> bytes:
-        """The joined entries of a text. Entries are often removed one after the other, each by a command."""
-        if text is not self._searched:
-            self._searched, self._plain = text, text.plain()
-        return self._plain
+        """The joined entries of a text."""
+        if not text.is_packed:
+            return text.plain()
+        found = self._plain.pop(text, None)
+        if found is None:
+            found = text.plain()
+            self._plain_bytes += len(found)
+            while self._plain and self._plain_bytes > DECODED_BYTES_MAX:
+                self._plain_bytes -= len(self._plain.pop(next(iter(self._plain))))
+        self._plain[text] = found
+        return found
 
     def replace(self, gone: Text, text: Text, single: list[bytes]) -> None:
         """Keep what is at hand of a new text that takes the place of another."""
         self._decoded.pop(gone, None)
+        self._plain_bytes -= len(self._plain.pop(gone, b""))
         self._make_room(text.size)
         self._decoded[text] = single
 

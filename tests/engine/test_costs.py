@@ -65,6 +65,13 @@ def cost(house: House, command: Command) -> int:
     return calls.count
 
 
+def unpackings(house: House, command: Command) -> int:
+    """The nodes that a command unpacks."""
+    with Unpackings() as unpacked:
+        house.run(command)
+    return unpacked.count
+
+
 def id_at(number: int) -> int:
     return number << 64
 
@@ -212,6 +219,35 @@ def test_nodes_taken_apart_are_held_for_few_streams() -> None:
         house.run(XAdd(stream=f"t{number}", bodies=[BODY] * 101, ids=[id_at(n) for n in range(1, 102)]))
         house.run(XInfoStream(stream=f"t{number}"))
     assert len(cache) == DECODED_NODES_MAX
+
+
+def test_readers_of_the_same_history_share_its_unpacked_nodes() -> None:
+    """Up to a number of bytes; one that is larger stays until the next one comes."""
+    house = filled(20_000)
+    pack(house)
+    cache, ranged = house.key("s").stream.node_cache, XRange(stream="s", start=0, end=ids.ID_MAX, count=1_000)
+    first, again = unpackings(house, ranged), unpackings(house, ranged)
+    assert (first, again) == (10, 0)
+    few_bytes = cache.plain_bytes
+    large = entries.body([("a", "1" * (DECODED_BYTES_MAX + 1))])
+    house.run(XAdd(stream="s", bodies=[large] * 6))
+    pack(house)
+    house.run(XRange(stream="s", start=0, end=ids.ID_MAX))
+    assert cache.plain_bytes > DECODED_BYTES_MAX
+    assert unpackings(house, ranged) == 10
+    assert cache.plain_bytes == few_bytes
+
+
+def test_bytes_held_of_unpacked_nodes_stay_bounded() -> None:
+    """A walk over everything leaves the last nodes; one that is repacked is held no more."""
+    house = filled(150_000)
+    pack(house)
+    cache = house.key("s").stream.node_cache
+    house.run(XRange(stream="s", start=0, end=ids.ID_MAX))
+    assert DECODED_BYTES_MAX - 10_000 < cache.plain_bytes <= DECODED_BYTES_MAX
+    before = cache.plain_bytes
+    house.run(XDel(stream="s", ids=[id_at(number) for number in range(149_401, 149_460)]))
+    assert cache.plain_bytes < before
 
 
 def test_a_walk_entry_by_entry_over_cold_nodes_unpacks_each_once() -> None:
