@@ -41,13 +41,13 @@ def parse_one(words: Words, limits: CommandLimits) -> CommandRequest:
 
 
 def parse_each(rows: Sequence[Words | EngineError], limits: CommandLimits) -> CommandRun:
-    """Parse the commands of a pipeline."""
+    """Parse the commands of a pipeline, however many: the engine runs them in runs of bounded size."""
     run = CommandRun(limits)
     for row in rows:
         if isinstance(row, EngineError):
-            run.add(row)
+            run.append(row)
         elif not run.add_plain(row):
-            run.add(_parse(row, limits))
+            run.append(_parse(row, limits))
     return run
 
 

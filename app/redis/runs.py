@@ -19,7 +19,7 @@ import msgspec
 
 from app import names
 from app.limits import CommandLimits
-from app.redis.bounds import is_long, takes_two_steps
+from app.redis.bounds import takes_two_steps
 from app.redis.request import CommandRequest
 from engine import EngineError, errors
 from engine.commands import AddEach, Command
@@ -76,7 +76,7 @@ class CommandRun:
         self.count = 0
         self.entry_bytes = 0
         self._ids = 0
-        # The number of commands whose replies may be long.
+        # The number of commands whose replies may be long, as the caller counts them.
         self.long = 0
 
     def is_full(self) -> bool:
@@ -150,13 +150,16 @@ class CommandRun:
 
     def add(self, parsed: Parsed) -> None:
         """Add any other command."""
-        self._adding = None
-        self.items.append(parsed)
-        self.count += 1
+        self.append(parsed)
         if isinstance(parsed, CommandRequest) and parsed.command is not None:
             self.entry_bytes += parsed.command.entry_bytes()
             self._ids += len(parsed.command.named_ids())
-            self.long += is_long(parsed)
+
+    def append(self, parsed: Parsed) -> None:
+        """Add any other command, without a look at how much it adds to the run."""
+        self._adding = None
+        self.items.append(parsed)
+        self.count += 1
 
     def add_adds(self, adds: Adds) -> None:
         """Add plain XADDs of another run."""

@@ -415,10 +415,11 @@ class RespConnection(asyncio.Protocol):
         if session_commands.find(words) is not None:
             return False
         parsed = self.runner.parse(words)
-        if isinstance(parsed, CommandRequest) and (
-            runs_alone(parsed) or (redis.is_long(parsed) and run.long >= self._port.long_replies_max)
-        ):
-            return False
+        if isinstance(parsed, CommandRequest):
+            is_long = redis.is_long(parsed)
+            if runs_alone(parsed) or (is_long and run.long >= self._port.long_replies_max):
+                return False
+            run.long += is_long
         run.add(parsed)
         return True
 
