@@ -12,7 +12,7 @@ import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import uvicorn
 import uvloop
@@ -21,8 +21,6 @@ from app import logs
 from app.api.socket import FRAME_OVERHEAD_BYTES
 from app.auth import TokenPolicy
 from app.fronts.control import READY, Control
-from app.fronts.front_life import FrontLife
-from app.fronts.ports import FrontPorts
 from app.gateway import Gateway, Phase, Receive
 from app.http.responses import Scope, Send
 from app.lifespan import CLOSE_S_MAX, FAILED, EngineLife, ServerStoppedError, check_exposure
@@ -37,6 +35,9 @@ from app.transport.http_connection import DESCRIPTORS, HttpConnection, Limits, g
 from app.transport.systemd import Systemd
 from app.transport.websocket_connection import SocketLimits, guarded_socket
 from engine import Clock
+
+if TYPE_CHECKING:
+    from app.fronts.front_life import FrontLife
 
 _BACKLOG: Final = 2_048
 # A peer that is gone without a word is noticed after this long, while something waits to be sent to it.
@@ -380,6 +381,8 @@ class _EngineProcess(_ChildProcess):
     """The process with the engine. Its application serves the admin port, and what fronts forward."""
 
     def _make_life(self) -> EngineLife:
+        from app.fronts.ports import FrontPorts  # noqa: PLC0415 - a gateway of one process has no fronts
+
         self._ports = FrontPorts(self._app.gateway, {one.label: one for one in ROUTES})
         self._control.on_link = self._ports.add
         # The supervisor is the process to end: it would start this one again.
@@ -396,12 +399,15 @@ class _EngineProcess(_ChildProcess):
 class _FrontProcess(_ChildProcess):
     """A process that speaks HTTP."""
 
-    def _make_life(self) -> FrontLife:
+    _life: "FrontLife"
+
+    def _make_life(self) -> "FrontLife":
+        from app.fronts.front_life import FrontLife  # noqa: PLC0415 - as above
+
         return FrontLife(self._app.gateway, self._control)
 
     async def _serve(self, server: _Server, listener: socket.socket) -> None:
         """As any process. One that is started again gets connections once it serves: the others have them."""
-        assert isinstance(self._life, FrontLife), "it was made above"
         if self._control.common.phase is not Phase.STARTING:
             await self._life.opened()
         await super()._serve(server, listener)

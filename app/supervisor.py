@@ -25,6 +25,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from app import logs, server
+
+# For the children, which are forks: what is imported before, they share.
+from app.fronts import front_life, ports  # noqa: F401
 from app.fronts.control import ALIVE, LINK, READY, CommonPhase, Control
 from app.lifespan import FAILED, FINE, USAGE, ServerStoppedError, check_exposure
 from app.server import ListenAddress, Say

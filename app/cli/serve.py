@@ -73,11 +73,16 @@ def serve(flags: Flags) -> None:
     # What is imported stays: to look through it again and again takes a seventh of the start.
     gc.disable()
     settings, _ = flags.load()
-    from app import lifespan, logs, server, supervisor
+    from app import lifespan, logs, server
     from app.settings import SettingsError, unknown_variables
     from app.transport.systemd import Systemd
     from engine import SystemClock
 
+    run = server.run
+    if settings.fronts:
+        from app import supervisor
+
+        run = supervisor.run
     gc.freeze()
     gc.enable()
     logs.configure(settings.log_level, settings.log_format)
@@ -85,7 +90,6 @@ def serve(flags: Flags) -> None:
         logs.get().warning("unknown variable", name=logs.escape(name), nearest=nearest)
     lifespan.prepare()
     try:
-        run = supervisor.run if settings.fronts else server.run
         run(settings, SystemClock(), _say, Systemd(os.environ))
     except lifespan.ServerStoppedError as stopped:
         print(f"weir: {stopped}", file=sys.stderr)

@@ -457,11 +457,12 @@ def test_descriptors_are_told_of_again_after_a_minute() -> None:
     assert said.getvalue().count("all file descriptors are in use") == 2
 
 
-def test_a_start_over_the_own_log_imports_no_backend() -> None:
-    """It would take a hundredth of the time until the gateway serves, and never be used."""
+@pytest.mark.parametrize("needless", ["engine.cluster", "app.fronts.messages", "app.supervisor"])
+def test_a_start_of_one_process_over_the_own_log_imports_only_what_it_uses(needless: str) -> None:
+    """Each would take a hundredth of the time until the gateway serves, and never be used."""
     program = (
         "import sys, app.main, app.server, app.lifespan; from app.settings import load; load({});"
-        "print([name for name in sys.modules if name.startswith('engine.cluster')])"
+        f"print([name for name in sys.modules if name.startswith({needless!r})])"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
