@@ -120,12 +120,15 @@ class Text(msgspec.Struct, gc=False, eq=False):
 
 
 def compress_each(texts: Sequence[Text]) -> list[bytes]:
-    """What `Text.compress` gives for each, without taking the interpreter's lock between two of them: a busy
-    event loop gives it up less often than it has texts to compress.
+    """Compress each text as `Text.compress` does, all in one call of the library. A thread that asked for the
+    interpreter's lock after each text would wait for the event loop each time.
     """
-    plain: list[bytes | bytearray | memoryview] = [text.plain() for text in texts if not text.is_packed]
-    packed = iter(new_compressor().multi_compress_to_buffer(plain) if plain else ())
-    return [text.compress() if text.is_packed else next(packed).tobytes() for text in texts]
+    unpacked = [text for text in texts if not text.is_packed]
+    if not unpacked:
+        return [text.compress() for text in texts]
+    segments = new_compressor().multi_compress_to_buffer([text.plain() for text in unpacked])
+    packed = {text: segments[place].tobytes() for place, text in enumerate(unpacked)}
+    return [packed[text] if text in packed else text.compress() for text in texts]
 
 
 class SealedNode(msgspec.Struct, kw_only=True, gc=False, eq=False):

@@ -44,7 +44,7 @@ class Stream(LiveEntries):
         # The highest ID removed while no smaller entry was live. A reader whose cursor is below it has a gap.
         self.removed_upto = 0
         self._hot: deque[Text] = deque()
-        # Texts of compressed nodes that were repacked, and are plain now.
+        # Texts of nodes behind the newest that were repacked, and are plain now.
         self._cold: list[Text] = []
         # What `find_to_remove` has found, until `remove` takes it.
         self._found: tuple[list[int], list[Found]] | None = None
@@ -55,7 +55,7 @@ class Stream(LiveEntries):
         """Append entries with ascending IDs above `last_id`; the texts that have gone cold by it."""
         assert new_ids[0] > self.last_id, "the command has compared the IDs"
         joins, done = limits.entries_max > 0, 0
-        # `[:]`: each entry is made once, not anew for each node.
+        # `[:]` makes every entry now; slices of the lazy form would make them again.
         texts = texts if joins else texts[:]
         while done < len(texts):
             stop = done + limits.entries_max
@@ -65,7 +65,7 @@ class Stream(LiveEntries):
                 continue
             node = self._room(limits)
             most = limits.entries_max - len(node.ids) if limits.entries_max else len(texts)
-            chunk = self._fitting(node, texts[done : done + most], limits)
+            chunk = self._take_fitting(node, texts[done : done + most], limits)
             size = sum(map(len, chunk))
             node.extend(list(new_ids[done : done + len(chunk)]), chunk, size)
             self.footprint.add(len(chunk) * ENTRY_BYTES + size)
@@ -80,7 +80,9 @@ class Stream(LiveEntries):
     def _append_whole(
         self, node_ids: Sequence[int], texts: Sequence[bytes], start: int, limits: NodeLimits
     ) -> bool:
-        """Append the entries from `start` on as a sealed node; False if one may not take them all."""
+        """Append the entries from `start` on as a sealed node. Returns False if they exceed its limit of
+        bytes.
+        """
         count = len(node_ids)
         joined = entries.join(texts, start, start + count)
         if limits.bytes_max and len(joined) >= limits.bytes_max:
@@ -123,8 +125,8 @@ class Stream(LiveEntries):
         self.open = None
 
     @staticmethod
-    def _fitting(node: OpenNode, texts: Sequence[bytes], limits: NodeLimits) -> Sequence[bytes]:
-        """As many of the texts as the node takes: entries go in while its bytes are not too many."""
+    def _take_fitting(node: OpenNode, texts: Sequence[bytes], limits: NodeLimits) -> Sequence[bytes]:
+        """As many of the texts as the node takes: entries go in until its bytes reach the limit."""
         size = node.size
         if not limits.bytes_max or size + sum(map(len, texts)) < limits.bytes_max:
             return texts
@@ -246,7 +248,9 @@ class Stream(LiveEntries):
             kept = [text for place, text in enumerate(self.texts_of(node)) if not deleted >> place & 1]
             left = left.repack(kept)
             self.node_cache.replace(node.text, left.text, kept)
-            if node.text.is_packed:
+            if not node.text.is_packed and node.text in self._hot:
+                self._hot[self._hot.index(node.text)] = left.text
+            else:
                 self._cold.append(left.text)
         self.nodes.replace(node, left)
         return repack

@@ -27,7 +27,7 @@ def no_apt() -> str | None:
     return None if as_root.returncode == 0 else "needs root, or a sudo that asks nothing"
 
 
-def no_absence_of_systemd() -> str | None:
+def has_systemd() -> str | None:
     """Why nothing can be learnt here of machines without systemd."""
     return "needs a machine without systemd" if Path("/run/systemd/system").exists() else None
 
@@ -57,7 +57,7 @@ def test_installing_waits_for_apts_locks(tmp_path: Path) -> None:
         assert installing.wait(30) == 0
 
 
-@needs(no_absence_of_systemd)
+@needs(has_systemd)
 def test_a_daemon_that_has_only_a_unit_of_systemd_was_not_started() -> None:
     """Debian's caddy is such a package, and `service` knows no such name."""
     stopped = subprocess.run(

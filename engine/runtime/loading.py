@@ -19,8 +19,9 @@ from engine.storage.memory import MemoryStorage
 
 # Cold texts are compressed at least this many at a time.
 PACK_TEXTS_MIN: Final = 32
-# And at most, since what comes of them stands in one buffer first.
-_PACK_TEXTS_MAX: Final = 256
+# Plain bytes in one call, unless one text has more: the library holds all that it gives in one buffer, which
+# no limit of memory counts.
+_PACK_BYTES_MAX: Final = 4 << 20
 # Called with the step ("checking", then "loading"), the bytes of the log that it has done, and all its bytes.
 Progress = Callable[[str, int, int], None]
 _PAYLOADS_A_TELL: Final = 4096
@@ -75,8 +76,16 @@ def _pack(texts: Sequence[Text]) -> None:
 
 def pack(texts: Sequence[Text]) -> list[bytes]:
     """Compress each text. May be called from any thread."""
-    starts = range(0, len(texts), _PACK_TEXTS_MAX)
-    return [packed for start in starts for packed in compress_each(texts[start : start + _PACK_TEXTS_MAX])]
+    found: list[bytes] = []
+    chunk: list[Text] = []
+    size = 0
+    for text in texts:
+        if chunk and size + text.size > _PACK_BYTES_MAX:
+            found += compress_each(chunk)
+            chunk, size = [], 0
+        chunk.append(text)
+        size += text.size
+    return found + compress_each(chunk)
 
 
 def _storage_of(data: Path | Storage | None, holder: int | None) -> Storage:

@@ -209,6 +209,21 @@ def test_many_reads_in_a_row_let_others_have_their_turn(pair: Pair) -> None:
         line.close()
 
 
+def test_only_requests_sent_ahead_use_the_time_of_a_cycle(pair: Pair) -> None:
+    """A lone request has nothing behind it that could wait for the next cycle."""
+    line, cycle = pair.fast.connect(), pair.fast.app.gateway.cycle
+    before = cycle.number
+    for sent, used in ((1, 0), (2, 1), (1, 1)):
+        line.send(*[PLAIN["range"]] * sent)
+        for _ in range(sent):
+            assert line.answer().startswith(b"HTTP/1.1 200 ")
+        # It is answered in a later cycle.
+        line.send(PLAIN["range"])
+        line.answer()
+        assert cycle.number == before + used
+    line.close()
+
+
 def test_entries_that_are_published_together_are_told_apart(pair: Pair) -> None:
     """Each publisher learns the ID of its own entry, and a bad one among them concerns itself alone."""
     lines = [pair.fast.connect() for _ in range(64)]

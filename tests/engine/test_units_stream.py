@@ -172,18 +172,19 @@ def test_a_node_seals_at_its_bytes(bytes_max: int, nodes: int) -> None:
 NODE_LIMITS: Final = [NodeLimits(4, 300), NodeLimits(5, 0), *(NodeLimits(0, 80 + by) for by in (-1, 0, 1))]
 
 
-@pytest.mark.parametrize("limits", [*NODE_LIMITS, *(NodeLimits(3, 120 + by) for by in (-1, 0, 1, 2, 3))])
+@pytest.mark.parametrize("limits", [*NODE_LIMITS, *(NodeLimits(3, 80 + by) for by in (-1, 0, 1))])
 @pytest.mark.parametrize("first", [0, 1, 2, 3, 5, 29])
 @pytest.mark.parametrize("as_list", [True, False])
 def test_a_batch_makes_the_nodes_that_its_entries_would_one_by_one(
     limits: NodeLimits, first: int, *, as_list: bool
 ) -> None:
-    """However they come: behind `first` others, as texts or as what makes them."""
-    one_by_one, _ = filled(30, limits)
-    batch, _ = filled(first, limits)
+    """Given as a list or as `EntriesOfOneMs`, after `first` other entries."""
+    one_by_one, cold = filled(30, limits)
+    batch, gone_cold = filled(first, limits)
     run = entries.EntriesOfOneMs(first + 1, [entries.body([("n", "x" * 10)])] * (30 - first))
-    batch.append(range(first + 1, 31), run[:] if as_list else run, limits)
+    gone_cold += batch.append(range(first + 1, 31), run[:] if as_list else run, limits)
     batch.check()
+    assert [text.plain() for text in gone_cold] == [text.plain() for text in cold]
     assert described(batch) == described(one_by_one)
 
 
@@ -238,6 +239,20 @@ def test_a_packed_node_is_to_be_packed_again_when_it_shrinks() -> None:
     cold.keep_packed(cold.compress())
     assert shrunk.text.held_bytes() < shrunk.size
     assert [entries.id_of(each) for each in shrunk.texts()] == [7, 8, 9, 10]
+
+
+def test_a_node_that_is_repacked_goes_cold_as_it_would_have() -> None:
+    """One of the newest takes the place of its old text; one that waits for its compression is to be packed
+    itself.
+    """
+    stream, _ = filled(9, NodeLimits(4, 0))
+    stream.remove([1, 2, 3], tombstone=True)
+    cold = stream.take_cold()
+    for number in range(10, 60):
+        cold += stream.append([number], [text_of(number)], NodeLimits(4, 0))
+    assert cold == [node.text for node in stream.nodes.values()][:-UNPACKED_NODES]
+    stream.remove([5, 6, 7], tombstone=True)
+    assert stream.take_cold() == [list(stream.nodes.values())[1].text]
 
 
 TEXTS_EACH: Final = 400

@@ -520,8 +520,9 @@ def _of_rows(rows: Sequence[Fields], limits: EntryLimits, text: bytes | None = N
         raise _NotPlainError
     lines = _encode_lines(rows) if text is None else text
     bodies = (_BEFORE + lines[:-1].replace(b"\n", _BETWEEN) + _BEHIND).split(b"\n")
-    # What is small together is small alone.
-    if len(lines) + len(_BETWEEN) > limits.entry_bytes_max < len(max(bodies, key=len)):
+    # If the whole batch fits the limit of one entry, each entry does.
+    is_large = len(lines) + len(_BETWEEN) > limits.entry_bytes_max
+    if is_large and len(max(bodies, key=len)) > limits.entry_bytes_max:
         raise _NotPlainError
     return bodies
 
