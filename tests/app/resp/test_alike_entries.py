@@ -32,7 +32,7 @@ def sent(reply: Reply) -> bytes:
 
 def stored(written: Sequence[Fields], meta: Mapping[str, str] | None = None) -> list[bytes]:
     bodies = [entries.with_meta(entries.body(fields), meta or {}) for fields in written]
-    return entries.encode_run(FIRST, bodies)
+    return list(entries.encode_run(FIRST, bodies))
 
 
 META = st.sampled_from([{}, {"traceparent": "00-x"}])
