@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -455,6 +456,33 @@ def test_descriptors_are_told_of_again_after_a_minute() -> None:
     for number, now_s in ((limit - 2, 1.0), (limit - 1, 2.0), (limit - 1, 61.9), (limit - 1, 62.0)):
         watch.taken(number, now_s)
     assert said.getvalue().count("all file descriptors are in use") == 2
+
+
+# Numbers that only the strict reader takes, and more than is read without a thread.
+LARGE_BODY: bytes = (b'{"a":1.50,"b":12e2}\n' * 9_000).ljust((1 << 20) + 1)
+LONE_S_MAX: float = 0.004
+
+
+@pytest.mark.alone
+def test_a_lone_request_waits_little_for_threads_that_read_large_bodies(mortal: Signalled) -> None:
+    """The event loop asks for the interpreter's lock before each callback; Python lets it wait for 5 ms."""
+    kind, took_s = {"Content-Type": "application/x-ndjson"}, list[float]()
+
+    def publish_much() -> int:
+        return request(mortal, "POST", "/v1/streams/large/entries?maxlen=9", LARGE_BODY, **kind)[0]
+
+    with ThreadPoolExecutor(1) as pool, closing(http.client.HTTPConnection("127.0.0.1", mortal.port)) as lone:
+        for _ in range(8):
+            publishing = pool.submit(publish_much)
+            while not publishing.done():
+                began_s = time.perf_counter()
+                lone.request("GET", "/v1/streams/small")
+                lone.getresponse().read()
+                took_s.append(time.perf_counter() - began_s)
+            assert publishing.result() == 201
+    assert len(took_s) > 100
+    # Some come between two bodies.
+    assert sorted(took_s)[len(took_s) * 3 // 4] < LONE_S_MAX
 
 
 @pytest.mark.parametrize("needless", ["engine.cluster", "app.fronts.messages", "app.supervisor"])
