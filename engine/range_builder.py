@@ -30,10 +30,9 @@ class RangeBuilder:
         """
         if node.deleted or node.held != node.count or node.held > self._left:
             return False
-        text = plain(node.text)
-        if self._bytes_left is not None and len(text) > self._bytes_left:
+        if self._bytes_left is not None and node.text.size > self._bytes_left:
             return False
-        self._take(node.first, node.last, node.held, text)
+        self._take(node.first, node.last, node.held, plain(node.text))
         return True
 
     def add(self, run_ids: list[int], texts: list[bytes]) -> None:

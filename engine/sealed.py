@@ -4,6 +4,7 @@ Knows: which texts are held, and so the sums of their bytes.
 Must never know: the open node, the stream, readers.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final
@@ -15,9 +16,10 @@ from engine.nodes import ByteCounter, SealedNode, Text
 
 # Nodes a block of the list: small, since counting between two IDs walks part of one.
 _BLOCK_NODES_MAX: Final = 64
-# Limits of the cache: nodes taken apart, and bytes of plain text, of those and of whole ones each. The latest
-# one always stays.
+# Limits of the cache: nodes taken apart, whole ones, and bytes of plain text, of each kind. The latest one
+# always stays.
 DECODED_NODES_MAX: Final = 64
+PLAIN_NODES_MAX: Final = 1_024
 DECODED_BYTES_MAX: Final = 4 << 20
 
 
@@ -84,9 +86,10 @@ class DecodedNodeCache:
     __slots__ = ("_decoded", "_plain", "_plain_bytes")
 
     def __init__(self) -> None:
-        # In both, the one that was used longest ago comes first.
+        # In both, the one that was used longest ago comes first. Only an `OrderedDict` removes the first of
+        # many in constant time.
         self._decoded: dict[Text, list[bytes]] = {}
-        self._plain: dict[Text, bytes] = {}
+        self._plain: OrderedDict[Text, bytes] = OrderedDict()
         self._plain_bytes = 0
 
     def __len__(self) -> int:
@@ -96,15 +99,21 @@ class DecodedNodeCache:
         return text in self._decoded
 
     @property
+    def plain_nodes(self) -> int:
+        """The number of texts that it holds whole."""
+        return len(self._plain)
+
+    @property
     def plain_bytes(self) -> int:
-        """The bytes of the texts that it holds whole."""
+        """The bytes of those."""
         return self._plain_bytes
 
     def of(self, text: Text) -> list[bytes]:
         """The single entries of a text."""
         found = self._decoded.pop(text, None)
         if found is None:
-            found = entries.texts(text.plain())
+            plain = self._plain.get(text)
+            found = entries.texts(text.plain() if plain is None else plain)
             self._make_room(text.size)
         self._decoded[text] = found
         return found
@@ -113,12 +122,14 @@ class DecodedNodeCache:
         """The joined entries of a text."""
         if not text.is_packed:
             return text.plain()
-        found = self._plain.pop(text, None)
-        if found is None:
-            found = text.plain()
-            self._plain_bytes += len(found)
-            while self._plain and self._plain_bytes > DECODED_BYTES_MAX:
-                self._plain_bytes -= len(self._plain.pop(next(iter(self._plain))))
+        found = self._plain.get(text)
+        if found is not None:
+            self._plain.move_to_end(text)
+            return found
+        found = text.plain()
+        self._plain_bytes += len(found)
+        while self._plain and (self._plain_bytes > DECODED_BYTES_MAX or len(self._plain) >= PLAIN_NODES_MAX):
+            self._plain_bytes -= len(self._plain.popitem(last=False)[1])
         self._plain[text] = found
         return found
 

@@ -4,7 +4,7 @@ Knows: payloads in order, and when texts are compressed.
 Must never know: commands, asyncio, files.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from engine.storage.memory import MemoryStorage
 PACK_TEXTS_MIN: Final = 32
 # Plain bytes in one call, unless one text has more: the library holds all that it gives in one buffer, which
 # no limit of memory counts.
-_PACK_BYTES_MAX: Final = 4 << 20
+PACK_BYTES_MAX: Final = 4 << 20
 # Called with the step ("checking", then "loading"), the bytes of the log that it has done, and all its bytes.
 Progress = Callable[[str, int, int], None]
 _PAYLOADS_A_TELL: Final = 4096
@@ -76,16 +76,18 @@ def _pack(texts: Sequence[Text]) -> None:
 
 def pack(texts: Sequence[Text]) -> list[bytes]:
     """Compress each text. May be called from any thread."""
-    found: list[bytes] = []
-    chunk: list[Text] = []
-    size = 0
-    for text in texts:
-        if chunk and size + text.size > _PACK_BYTES_MAX:
-            found += compress_each(chunk)
-            chunk, size = [], 0
-        chunk.append(text)
+    return [packed for chunk in chunks(texts) for packed in compress_each(chunk)]
+
+
+def chunks(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
+    """Cut texts into runs of at most `PACK_BYTES_MAX`, or of one that is larger."""
+    start = size = 0
+    for place, text in enumerate(texts):
         size += text.size
-    return found + compress_each(chunk)
+        if size > PACK_BYTES_MAX and place > start:
+            yield texts[start:place]
+            start, size = place, text.size
+    yield texts[start:]
 
 
 def _storage_of(data: Path | Storage | None, holder: int | None) -> Storage:

@@ -489,8 +489,9 @@ def test_a_lone_request_waits_little_for_threads_that_read_large_bodies(mortal: 
 def test_a_start_of_one_process_over_the_own_log_imports_only_what_it_uses(needless: str) -> None:
     """Each would take a hundredth of the time until the gateway serves, and never be used."""
     program = (
-        "import sys, app.main, app.server, app.lifespan; from app.settings import load; load({});"
-        f"print([name for name in sys.modules if name.startswith({needless!r})])"
+        "import sys, app.server; from weir.cli.main import main;"
+        f"found = lambda: [name for name in sys.modules if name.startswith({needless!r})];"
+        "app.server.run = lambda *_: print(found()); sys.argv = ['weir', 'serve', '--port', '0']; main()"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"

@@ -7,7 +7,7 @@ import zstandard
 
 from engine.keyspace import Keyspace
 from engine.nodes import Text
-from engine.runtime.loading import pack
+from engine.runtime.loading import PACK_BYTES_MAX, chunks, pack
 from engine.runtime.packing import RETRY_S, Packer
 from tests.engine.clocks import HandClock
 
@@ -91,3 +91,18 @@ def test_texts_compressed_together_are_as_each_by_itself() -> None:
         texts[place].keep_packed(alone[place])
     assert pack(texts) == alone
     assert pack([]) == []
+
+
+def test_what_one_call_compresses_is_bounded_by_its_bytes() -> None:
+    """Up to the limit and no further; one that is larger goes alone."""
+    half = PACK_BYTES_MAX // 2
+    sizes = [half, half, 1, half, half, PACK_BYTES_MAX + 1, half - 1, half + 1, 9, 9]
+    texts = [Text(bytes(size)) for size in sizes]
+    assert [[text.size for text in chunk] for chunk in chunks(texts)] == [
+        [half, half],
+        [1, half],
+        [half],
+        [PACK_BYTES_MAX + 1],
+        [half - 1, half + 1],
+        [9, 9],
+    ]

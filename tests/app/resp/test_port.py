@@ -2,12 +2,14 @@
 
 import asyncio
 import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.auth import Grant, Principal, TokenPolicy, tokens
+from engine.commands import Command
 from tests.app.resp.conftest import TestedPort, Wire, until
 
 ID = b"1-1"
@@ -454,3 +456,24 @@ async def test_pipelines_of_alike_and_other_commands_are_answered_in_order(wire:
         [word.encode() for word in words[3:]] for words in (*adds, *mixed, *adds[:3]) if len(words) > 1
     ]
     assert [fields for _, fields in rows] == expected
+
+
+@pytest.mark.parametrize(("sent", "runs"), [(2, [2]), (3, [2, 1]), (5, [2, 2, 1])])
+async def test_as_many_long_replies_are_made_together_as_have_room(
+    open_port: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, sent: int, runs: list[int]
+) -> None:
+    """Each may be as long as one answer may be, and together they are no longer than a pipeline's."""
+    port = await open_port(answer_bytes_max=1 << 20, pipeline_bytes_max=2 << 20)
+    wire, engine = await port.connect(), port.gateway.tenant("").engine
+    await wire.call("XADD", "s", "1-1", "a", "1")
+    submit_each, seen = engine.submit_each, list[int]()
+
+    def counted(commands: Sequence[Command], *rest: Any) -> None:
+        seen.append(len(commands))
+        submit_each(commands, *rest)
+
+    monkeypatch.setattr(engine, "submit_each", counted)
+    one = b"*4\r\n$6\r\nXRANGE\r\n$1\r\ns\r\n$1\r\n-\r\n$1\r\n+\r\n"
+    wire.writer.write(one * sent)
+    assert [await wire.reply() for _ in range(sent)] == [[[b"1-1", [b"a", b"1"]]]] * sent
+    assert seen == runs
