@@ -99,13 +99,8 @@ class DecodedNodeCache:
         return text in self._decoded
 
     @property
-    def plain_nodes(self) -> int:
-        """The number of texts that it holds whole."""
-        return len(self._plain)
-
-    @property
     def plain_bytes(self) -> int:
-        """The bytes of those."""
+        """The bytes of the texts that it holds whole."""
         return self._plain_bytes
 
     def of(self, text: Text) -> list[bytes]:
