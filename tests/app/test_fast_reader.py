@@ -69,7 +69,7 @@ def test_lines_mean_the_same_to_both_readers(
 @pytest.mark.parametrize("ending", [b"", b"\n"])
 @pytest.mark.parametrize("beyond", [-1, 0, 1])
 def test_an_entry_is_as_long_as_is_allowed(rows: int, ending: bytes, beyond: int) -> None:
-    """As stored, whatever the body has beside it."""
+    """Its stored form counts, not its line in the body."""
     stored = LIMITS.entry_bytes_max + beyond
     line = b'{"a":"%b"}' % (b"x" * (stored - len(entries.body([("a", "")]))))
     body = b"\n".join([b'{"a":"1"}'] * (rows - 1) + [line]) + ending
