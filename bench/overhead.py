@@ -106,7 +106,7 @@ class World:
 
     async def publish_us(self, requests: int) -> float:
         """Processor time of one request, in microseconds."""
-        # The first answer of a connection is two writes: none may be under way when they are counted.
+        # An answer that is still under way from before would be counted as one of this round.
         await asyncio.sleep(_SETTLE_S)
         wanted = sum(written.answers for _, written in self._lines)
         before_s = time.thread_time()

@@ -38,7 +38,15 @@ def throughput(method: Method, _: Results) -> Sequence[Figure]:
         beside(
             "P1", "batches of 1,000 over HTTP ÷ XADD -P 100", "entries/s", publish, REDIS, at_least(2.5), how
         ),
-        beside("P4", "ranges of 1,000 over HTTP ÷ XRANGE", "entries/s", read, REDIS, at_least(6), how),
+        beside(
+            "P4",
+            "ranges of 1,000 over HTTP ÷ XRANGE",
+            "entries/s",
+            read,
+            REDIS,
+            at_least(6),
+            f"{how}; the same range each time",
+        ),
     ]
 
 
