@@ -123,11 +123,13 @@ def execute_each(
     commands: Sequence[Command],
     now_ms: int,
     wakes: Callable[[Iterable[str]], bool],
+    has_time: Callable[[], bool],
 ) -> tuple[list[Reply | Unfinished | EngineError], Turn]:
     """Run the first of these commands one after the other, in one turn as long as that makes no difference.
 
     It ends behind a command that signals streams that `wakes` readers, which come before the next command;
-    behind one that used up some of what a turn may cost; and behind one that is `Unfinished`.
+    behind one that used up some of what a turn may cost; behind one that is `Unfinished`; and behind the one
+    that took the last of the time.
     """
     turn = Turn(keyspace, now_ms, may_continue=True)
     replies: list[Reply | Unfinished | EngineError] = []
@@ -144,6 +146,8 @@ def execute_each(
         assert not isinstance(reply, Blocked), "it does not wait"
         replies.append(reply)
         if type(reply) is Unfinished or (turn.signalled and wakes(turn.signalled)) or not turn.renew():
+            break
+        if not has_time():
             break
     return replies, turn
 

@@ -37,7 +37,8 @@ from engine.runtime.writer import Fsync, LogFigures, Writer
 from engine.storage import Storage
 from engine.storage.file import FileStorage
 
-# A run of commands goes on in the next cycle of the loop after this time, at the end of a turn.
+# A run of commands goes on in the next cycle of the loop after this time, behind the command that took the
+# last of it.
 _RUN_S_MAX: Final = 0.005
 
 Replies = Sequence[Reply | EngineError]
@@ -418,15 +419,20 @@ class Engine:
         It stops at a command that is `Unfinished` or has to wait behind others, unless that one is `let_in`.
         """
         position, alone = 0, not self._turns.admits(commands[len(replies) :], quotas)
-        ends_at = self._clock.monotonic() + _RUN_S_MAX
-        while len(replies) < len(commands) and self._clock.monotonic() <= ends_at:
+        monotonic = self._clock.monotonic
+        ends_at = monotonic() + _RUN_S_MAX
+
+        def has_time() -> bool:
+            return monotonic() <= ends_at
+
+        while len(replies) < len(commands) and has_time():
             left = commands[len(replies) :]
             if not let_in and self._waits.serving.must_wait_behind(left):
                 break
             let_in = False
             try:
                 next_ones = left[:1] if alone else left
-                ran = self._turns.run_each(next_ones, self._waits.waits_for, quotas, admit=alone)
+                ran = self._turns.run_each(next_ones, self._waits.waits_for, has_time, quotas, admit=alone)
             except EngineError as refusal:
                 replies.append(refusal)
                 continue

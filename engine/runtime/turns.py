@@ -114,6 +114,7 @@ class Turns:
         self,
         commands: Sequence[Command],
         wakes: Callable[[Iterable[str]], bool],
+        has_time: Callable[[], bool],
         quotas: Sequence[Quota],
         *,
         admit: bool,
@@ -125,7 +126,7 @@ class Turns:
         """
         return self._run(
             commands,
-            lambda now_ms: execute_each(self._keyspace, commands, now_ms, wakes),
+            lambda now_ms: execute_each(self._keyspace, commands, now_ms, wakes, has_time),
             quotas,
             admit=admit,
         )

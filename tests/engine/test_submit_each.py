@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import Sequence
+from itertools import pairwise
 
 from engine import Caps, Engine, EngineError, ids
 from engine.commands import (
@@ -108,6 +109,24 @@ async def test_a_command_of_several_turns_is_finished_before_the_next() -> None:
     assert length == 0
     assert isinstance(added, Added)
     engine.check()
+    await engine.close()
+
+
+async def test_a_run_lets_others_in_when_its_time_is_over() -> None:
+    """However much each of its commands takes: here a millisecond a look at the clock."""
+    clock = HandClock(1_000)
+    engine = Engine.open(MemoryStorage(), clock=clock, fsync="no")
+    await engine.start()
+    clock.ticking_s = 0.001
+    run = asyncio.ensure_future(each(engine, *[XAdd(stream=f"s{at}", bodies=[BODY]) for at in range(50)]))
+    seen = []
+    while not run.done():
+        await asyncio.sleep(0)
+        seen.append(engine.streams)
+    clock.ticking_s = 0.0
+    assert all(isinstance(reply, Added) for reply in await run)
+    assert seen[-1] == 50
+    assert 1 < max(later - before for before, later in pairwise([0, *seen])) <= 5
     await engine.close()
 
 
