@@ -12,6 +12,14 @@ from typing import Final
 
 # Of one cycle, since the first look: more than a piece of work takes, and too short to be noticed.
 _CYCLE_S_MAX: Final = 0.005
+# One piece of longer work, as of a run of commands whose replies are written.
+_SLICE_S_MAX: Final = 0.005
+
+
+def slice_of(monotonic: Callable[[], float], s_max: float = _SLICE_S_MAX) -> Callable[[], bool]:
+    """Begin a slice of work; tells whether it may go on in this cycle."""
+    ends_s = monotonic() + s_max
+    return lambda: monotonic() <= ends_s
 
 
 class CycleBudget:

@@ -19,7 +19,7 @@ from app.redis.bounds import (
 from app.redis.parsers.table import COMMANDS, check_transaction, parse
 from app.redis.request import EXECABORT, Action, CommandRequest, Visible
 from app.redis.resp import Resp, arguments, load, to_json
-from app.redis.written import text_bytes
+from app.redis.written import is_laborious
 
 __all__ = [
     "COMMANDS",
@@ -33,11 +33,11 @@ __all__ = [
     "check_transaction",
     "check_written",
     "checked",
+    "is_laborious",
     "is_long",
     "load",
     "parse",
     "probes",
-    "text_bytes",
     "to_json",
     "within",
 ]

@@ -16,19 +16,17 @@ from app.auth import Action
 from app.errors import CODES, RefusalError
 from app.http.requests import Request
 from app.limits import CommandLimits
+from app.live.turns import slice_of
 from app.redis import CommandRequest, bodies, transactions
 from app.redis.bodies import Encoding, Words
 from app.redis.runs import Adds, CommandRun, Parsed, each_added, runs_alone
 from app.redis.transactions import Answered
 from engine import EngineError, errors
 from engine.ids import SEQUENCE_MAX
-from engine.replies import Listing, Reply
+from engine.replies import Reply
 
 _ONE: Final = "answer_bytes_max"
 _TOGETHER: Final = "pipeline_bytes_max"
-# Longer replies take milliseconds to write, so a thread writes them.
-_INLINE_BYTES_MAX: Final = 256 << 10
-_INLINE_NAMES_MAX: Final = 100
 # Replies of these types have no entries, and are written at once.
 _BRIEF: Final = frozenset({int, bool, str, type(None)})
 # The room of a command whose reply is short.
@@ -202,7 +200,9 @@ class _Pipeline:
         else:
             replies.set_result(())
         before = len(self._found)
-        for outcome in run.outcomes(await replies):
+        outcomes = run.outcomes(await replies)
+        has_time = slice_of(self._request.gateway.clock.monotonic)
+        for outcome in outcomes:
             if isinstance(outcome, tuple):
                 (parsed, reply), (room, name) = outcome, next(rooms)
                 answered = Answered(parsed, reply, room, name)
@@ -215,6 +215,9 @@ class _Pipeline:
                 self._found.append(shaped)
             else:
                 self._found.append(_added(outcome, self._encoded))
+            if not has_time():
+                await self._request.take_turn()
+                has_time = slice_of(self._request.gateway.clock.monotonic)
         self._left -= sum(map(len, self._found[before:]))
 
 
@@ -269,7 +272,7 @@ async def _run(request: Request, parsed: CommandRequest, room: int, name: str, e
     assert parsed.command is not None, "a limit takes no command away"
     reply = await request.execute(parsed.command, synced=parsed.synced)
     write = partial(_write, request, Answered(parsed, reply, room, name), encoded)
-    return await asyncio.to_thread(write) if _is_laborious(reply) else write()
+    return await asyncio.to_thread(write) if redis.is_laborious((reply,)) else write()
 
 
 async def _shaped(request: Request, answered: Answered, encoded: Encoding) -> bytes:
@@ -277,7 +280,7 @@ async def _shaped(request: Request, answered: Answered, encoded: Encoding) -> by
     reply = answered.reply
     if not isinstance(reply, EngineError):
         request.count_delivered(reply)
-        if _is_laborious(reply):
+        if redis.is_laborious((reply,)):
             return await asyncio.to_thread(_shape, request, answered, encoded)
     return _shape(request, answered, encoded)
 
@@ -303,13 +306,6 @@ def _write(request: Request, answered: Answered, encoded: Encoding) -> bytes:
     written = parsed.written(reply, request.may_read, base64=encoded.reply)
     redis.check_written(parsed, len(written), room, name)
     return bodies.result(written)
-
-
-def _is_laborious(reply: Reply) -> bool:
-    """Whether writing the reply takes long: many entries, or many names to match."""
-    if type(reply) is Listing:
-        return len(reply.names) > _INLINE_NAMES_MAX
-    return redis.text_bytes(reply) > _INLINE_BYTES_MAX
 
 
 def _immediate(request: Request, parsed: CommandRequest, encoded: Encoding) -> bytes:

@@ -9,14 +9,33 @@ The text never changes, so a thread may write it.
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from app.redis import replies
 from app.redis.resp import Resp, to_json
-from engine.replies import AutoClaimed, Claimed, Entries, GroupRead, Reply, StreamsRead
+from engine import EngineError
+from engine.replies import (
+    AutoClaimed,
+    Claimed,
+    Entries,
+    GroupRead,
+    Listing,
+    PendingList,
+    PendingSummary,
+    Reply,
+    StreamDetail,
+    StreamsRead,
+)
+
+# Longer replies take milliseconds to write, so a thread writes them.
+_INLINE_BYTES_MAX: Final = 256 << 10
+# A row, as of a pending entry or a group, takes up to 5 us: as long as this much text of entries.
+_ROW_BYTES: Final = 512
+# A name is compared with what the caller may see.
+_NAME_BYTES: Final = _INLINE_BYTES_MAX // 100
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -32,6 +51,23 @@ def text_bytes(reply: Reply) -> int:
     return 0 if size is None else size(reply)
 
 
+def is_laborious(replies: Iterable[Reply | EngineError]) -> bool:
+    """Whether writing these replies takes milliseconds: many entries, rows, or names to match."""
+    size = 0
+    for reply in replies:
+        weigh = _WEIGHTS.get(type(reply))
+        if weigh is not None:
+            size += weigh(reply)
+    return size > _INLINE_BYTES_MAX
+
+
+def _rows_of(detail: StreamDetail) -> int:
+    return sum(
+        1 + len(group.pending) + len(group.consumers) + sum(len(one.pending) for one in group.consumers)
+        for group in detail.groups
+    )
+
+
 def _in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
     return sum(len(one.text or b"") for one in reply.entries)
 
@@ -42,6 +78,17 @@ _SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
     GroupRead: lambda reply: sum(len(one.text or b"") for read in reply.streams for one in read.entries),
     Claimed: _in_claim,
     AutoClaimed: _in_claim,
+}
+
+# How long it takes to write a reply, in bytes of entries' text. All others are short.
+_WEIGHTS: Final[Mapping[type, Callable[[Any], int]]] = {
+    **_SIZES,
+    AutoClaimed: lambda reply: _in_claim(reply) + _ROW_BYTES * len(reply.deleted_ids),
+    Listing: lambda reply: _NAME_BYTES * len(reply.names),
+    PendingList: lambda reply: _ROW_BYTES * len(reply.entries),
+    PendingSummary: lambda reply: _ROW_BYTES * len(reply.consumers),
+    StreamDetail: lambda reply: text_bytes(reply.entries) + _ROW_BYTES * _rows_of(reply),
+    list: lambda reply: _ROW_BYTES * len(reply),
 }
 
 

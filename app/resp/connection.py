@@ -11,7 +11,7 @@ socket is not read either. A client that does not take its replies is not served
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
@@ -24,9 +24,10 @@ from app.live.fair_queue import ConnectionTurn
 from app.live.sessions import AccessEnd, OpenSession
 from app.live.shares import Share
 from app.live.stalls import StallTimer
+from app.live.turns import slice_of
 from app.metrics.slow_turns import SlowTurns
 from app.redis import CommandRequest, wire
-from app.redis.runs import RUN_COMMANDS_MAX, CommandRun, runs_alone
+from app.redis.runs import RUN_COMMANDS_MAX, CommandRun, RunResult, runs_alone
 from app.resp import server_info
 from app.resp.blocking import BlockedRead, with_time
 from app.resp.client import NOAUTH, RespClient
@@ -35,20 +36,24 @@ from app.resp.commands.server_commands import NOT_IN_SUBSCRIPTION
 from app.resp.link import Link, Work, Written
 from app.resp.port import Port
 from app.resp.requests import UNAUTHENTICATED, RequestReader, Words
-from app.resp.running import Runner, in_words_of_redis, is_laborious
+from app.resp.running import Runner, in_words_of_redis
 from app.resp.subscriptions import EventSubscriber, Subscriptions
 from app.resp.transaction import Transaction
 from engine import EngineError, errors
 from engine.commands import BlockingCommand
-from engine.replies import Reply
+from engine.replies import Added, Reply
 
 # Bytes that arrive while a command is under way; beyond, the socket is not read.
 _WAITING_BYTES_MAX: Final = 256 << 10
+# Bytes that are read at once: a command may have six, and takes a microsecond.
+_READ_BYTES_MAX: Final = 32 << 10
 # Replies that the client has not taken; beyond, nothing more is run for it.
 OUTPUT_BYTES_MAX: Final = 1 << 20
 
 # Commands after which other connections have their turn: less than a millisecond, if they are small.
 _COMMANDS_AT_ONCE_MAX: Final = 100
+# Of one run: running its commands and writing their replies takes several times as long.
+_PARSING_S_MAX: Final = 0.002
 # Fewer commands gain nothing by being looked at together.
 _ALIKE_MIN: Final = 4
 _FAULT: Final = wire.error("ERR something went wrong in the gateway")
@@ -184,11 +189,17 @@ class RespConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _take_waiting(self) -> bytes:
-        """What was received and not read, and go on receiving."""
+        """The first of what was received and not read; go on receiving."""
         data = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         self._waiting.clear()
-        self._waiting_bytes = 0
-        if self._reading_stopped:
+        if len(data) > _READ_BYTES_MAX:
+            # Best between two commands: whole ones that are alike are read at once.
+            start = data.rfind(b"\r\n*", 0, _READ_BYTES_MAX)
+            stop = start + 2 if start >= 0 else _READ_BYTES_MAX
+            self._waiting.append(data[stop:])
+            data = data[:stop]
+        self._waiting_bytes -= len(data)
+        if self._reading_stopped and self._waiting_bytes <= _WAITING_BYTES_MAX:
             self._reading_stopped = False
             self._transport.resume_reading()
         return data
@@ -333,11 +344,12 @@ class RespConnection(asyncio.Protocol):
             return
         self._going = True
         before = self._port.commands_run
+        has_time = slice_of(self._monotonic)
         try:
             while self._is_free() and self._has_input() and self._turn.may_go_on() and self._has_command():
                 self._begin()
-                many = self._port.commands_run - before >= _COMMANDS_AT_ONCE_MAX
-                if many and self._is_free() and self._reader.commands:
+                many = self._port.commands_run - before >= _COMMANDS_AT_ONCE_MAX or not has_time()
+                if many and self._is_free() and (self._reader.commands or self._waiting):
                     # Others have their turn.
                     self._busy = True
                     self._loop.call_soon(self._finish, b"")
@@ -357,12 +369,15 @@ class RespConnection(asyncio.Protocol):
 
     def _has_command(self) -> bool:
         """Whether a whole command is there; reads what has arrived."""
-        if not self._reader.commands and (self._waiting or self._reader.waiting_bytes):
-            is_known = self.client.principal is not None
-            limits = self._port.request_limits if is_known else UNAUTHENTICATED
+        reader = self._reader
+        is_known = self.client.principal is not None
+        limits = self._port.request_limits if is_known else UNAUTHENTICATED
+        while not reader.commands and reader.error is None and (self._waiting or reader.waiting_bytes):
             self._mixed = False
-            self._reader.feed(self._take_waiting(), limits)
-        if self._reader.commands:
+            reader.feed(self._take_waiting(), limits)
+            if not self._waiting:
+                break
+        if reader.commands:
             return True
         if self._reader.error is not None:
             self.end(wire.error(f"ERR Protocol error: {self._reader.error}"))
@@ -389,10 +404,13 @@ class RespConnection(asyncio.Protocol):
         run = CommandRun(self._port.gateway.command_limits, client.stream_to_add_to)
         if len(commands) >= _ALIKE_MIN and not self._mixed:
             self._take_alike(run)
+        has_time = slice_of(self._monotonic, _PARSING_S_MAX)
         while commands and not run.is_full():
             if not run.add_plain(commands[0]) and not self._add(run, commands[0]):
                 break
             client.last_command = commands.popleft()[0].lower()
+            if not has_time():
+                break
         if run.count:
             self._submit(run)
         else:
@@ -441,10 +459,28 @@ class RespConnection(asyncio.Protocol):
     def _answer(self, run: CommandRun, replies: Sequence[Reply | EngineError]) -> None:
         if self._ended:
             self.runner.give_back_all(run.outcomes(replies))
-        elif is_laborious(replies):
-            self._await(asyncio.to_thread(self.runner.write_all, run, replies))
+        elif run.only_adds and isinstance(added := replies[0], Added) and len(added.ids) == run.count:
+            self._finish_with(wire.each_id, added.ids)
+        elif redis.is_laborious(replies):
+            self._await(asyncio.to_thread(self.runner.write_all, run.outcomes(replies)))
         else:
-            self._finish_with(self.runner.write_all, run, replies)
+            self._write_on(run.outcomes(replies))
+
+    def _write_on(self, outcomes: Iterator[RunResult]) -> None:
+        """Write replies, for a while; the others in the next cycle."""
+        if self._ended:
+            self.runner.give_back_all(outcomes)
+            return
+        try:
+            written, is_done = self.runner.write_some(outcomes)
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._fail(error)
+            return
+        if is_done:
+            self._finish(written)
+        else:
+            self._out.append(written)
+            self._loop.call_soon(self._write_on, outcomes)
 
     def _finish_with(self, write: Callable[..., bytes], *replies: object) -> None:
         try:
@@ -533,7 +569,7 @@ class RespConnection(asyncio.Protocol):
             self.blocked = None
             if isinstance(reply, RefusalError):
                 self._finish(wire.refusal(in_words_of_redis(reply)))
-            elif is_laborious([reply]):
+            elif redis.is_laborious([reply]):
                 self._await(asyncio.to_thread(self.runner.write, (parsed, reply)))
             else:
                 self._finish_with(self.runner.write, (parsed, reply))

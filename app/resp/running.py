@@ -5,25 +5,23 @@ written in a thread.
 Must never know: sockets, what belongs to a connection.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from app import redis
 from app.errors import CODES, RefusalError
 from app.gateway import Gateway
+from app.live.turns import slice_of
 from app.metrics.counters import entries_in
 from app.redis import EXECABORT, CommandRequest, transactions, wire
-from app.redis.runs import CommandRun, Parsed, RunResult
+from app.redis.runs import Parsed, RunResult
 from app.resp.client import RespClient
 from app.resp.requests import Words
 from app.tenants import Tenant
 from engine import EngineError, errors
 from engine.commands import XInfoStream, XReadGroup
-from engine.replies import Added, Listing, Reply, StreamInfo
+from engine.replies import Reply, StreamInfo
 
-# Longer replies take milliseconds to write, so a thread writes them.
-_INLINE_BYTES_MAX: Final = 256 << 10
-_INLINE_NAMES_MAX: Final = 100
 _LOADING: Final = "LOADING Redis is loading the dataset in memory"
 
 
@@ -82,12 +80,19 @@ class Runner:
             except RefusalError as refusal:
                 raise in_words_of_redis(refusal) from None
 
-    def write_all(self, run: CommandRun, replies: Sequence[Reply | EngineError]) -> bytes:
+    def write_all(self, outcomes: Iterable[RunResult]) -> bytes:
         """The replies of a run."""
-        # Where IDs did not suffice for all, the rest has refusals.
-        if run.only_adds and isinstance(added := replies[0], Added) and len(added.ids) == run.count:
-            return wire.each_id(added.ids)
-        return b"".join(map(self.write, run.outcomes(replies)))
+        return b"".join(map(self.write, outcomes))
+
+    def write_some(self, outcomes: Iterable[RunResult]) -> tuple[bytes, bool]:
+        """The next replies of a run, as many as a slice of time takes; and whether these were all."""
+        has_time = slice_of(self.gateway.clock.monotonic)
+        written: list[bytes] = []
+        for outcome in outcomes:
+            written.append(self.write(outcome))
+            if not has_time():
+                return b"".join(written), False
+        return b"".join(written), True
 
     def write(self, outcome: RunResult) -> bytes:
         """The reply of one command."""
@@ -130,20 +135,6 @@ class Runner:
         for outcome in outcomes:
             if isinstance(outcome, tuple) and isinstance(outcome[0].command, XReadGroup):
                 self.gateway.give_back(self._client.prefix, outcome[0].command, outcome[1])
-
-
-def is_laborious(replies: Iterable[Reply | EngineError]) -> bool:
-    """Whether writing the replies takes long: many entries, or many names to match."""
-    size = 0
-    for reply in replies:
-        if type(reply) is Added:
-            continue
-        if isinstance(reply, Listing):
-            if len(reply.names) > _INLINE_NAMES_MAX:
-                return True
-        elif not isinstance(reply, EngineError):
-            size += redis.text_bytes(reply)
-    return size > _INLINE_BYTES_MAX
 
 
 def in_words_of_redis(refusal: RefusalError) -> EngineError:

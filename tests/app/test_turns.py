@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from app.main import create_app
+from app.resp.listening import RespServer
 from app.settings import Settings
 from engine import Engine, SystemClock, entries, ids
 from engine.commands import Cursor, FlushAll, XAdd, XGroupCreate, XGroupDestroy, XReadGroup
@@ -98,6 +99,66 @@ async def test_a_transaction_that_reads_as_much_as_it_may(name: str, engine: Eng
         return longest
 
     await assert_within_async(TURN_S_MAX, measured)
+
+
+# Commands at their limits, of which a pipeline has as many as are held in memory together at least.
+PIPELINES: Final[dict[str, list[list[str]]]] = {
+    "pending entries": [["XPENDING", "s", "g", "-", "+", "10000"]] * 6,
+    "groups": [["XINFO", "GROUPS", "s"]] * 12,
+    "summaries": [["XPENDING", "s", "crowd"]] * 12,
+    "idle entries": [["XAUTOCLAIM", "s", "g", "d", "3600000", "0", "COUNT", "1000", "JUSTID"]] * 12,
+    "streams": [["XADD", f"t{number}", "*", "a", "1"] for number in range(1_000)],
+    "trims": [["XADD", "u", "MAXLEN", "~", "1000", "*", "a", "1"]] * 2_000,
+    "plain": [["XADD", "u", "*", "a", "1"]] * 10_000,
+    "short replies": [["XLEN", "s"]] * 10_000,
+}
+
+
+async def crowded(engine: Engine) -> None:
+    """A stream with as many pending entries and groups, and a group with as many consumers, as may be."""
+    await pending_ids(engine)
+    for number in range(900):
+        await engine.execute(XGroupCreate(stream="s", group=f"g{number}", start=0))
+    await engine.execute(XGroupCreate(stream="s", group="crowd", start=0))
+    for number in range(2_000):
+        read = XReadGroup(group="crowd", consumer=f"c{number}", count=1, streams=[("s", Cursor.NEW)])
+        await engine.execute(read)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("door", ["HTTP", "RESP"])
+async def test_a_pipeline_of_long_commands(door: str, name: str, engine: Engine, tmp_path: Path) -> None:
+    """However many there are: nobody waits for more than a slice of it, replies included."""
+    rows, path = PIPELINES[name], tmp_path / "socket"
+    settings = Settings(log_requests="none", resp_socket=str(path))
+    app = create_app(settings, SystemClock())
+    app.gateway.open(engine)
+    await crowded(engine)
+    server = RespServer(app.gateway)
+    await server.start()
+
+    async def over_resp() -> None:
+        reader, writer = await asyncio.open_unix_connection(str(path), limit=1 << 24)
+        for row in [*rows, ["PING", "end"]]:
+            words = [b"$%d\r\n%b\r\n" % (len(word), word.encode()) for word in row]
+            writer.write(b"*%d\r\n%b" % (len(words), b"".join(words)))
+        await reader.readuntil(b"$3\r\nend\r\n")
+        writer.close()
+
+    async def over_http() -> None:
+        async with calling(app) as http:
+            headers = {"content-type": "application/json"}
+            answer = await http.post("/v1/commands/pipeline", content=orjson.dumps(rows), headers=headers)
+        assert answer.status_code == 200
+        assert b'"error"' not in answer.content
+
+    async def measured() -> float:
+        return await longest_turn_s(over_resp() if door == "RESP" else over_http())
+
+    try:
+        await assert_within_async(TURN_S_MAX, measured)
+    finally:
+        await server.close()
 
 
 async def pending_ids(engine: Engine) -> list[str]:
