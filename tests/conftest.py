@@ -25,7 +25,9 @@ settings.load_profile("gate")
 # In the background of a shell it is ignored, and what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SPARK = "tests/spark/on_spark/"
+# A session of Spark and its first query take twenty seconds. Two sessions, in two processes, share the tests
+# that need one: those of source, sink, SQL and the session itself, and those of the jobs.
+SESSIONS = "tests/spark/on_spark/test_s", "tests/spark/on_spark/"
 SCANNED = ("app", "engine")
 # What blockbuster does not know by itself, and what a log on disk does most.
 SYNCS = ("fdatasync", "fsync")
@@ -50,12 +52,14 @@ _PROGRAMS = "contract", "proof", "console", "sdk", "typescript", "distributions"
 _WAITING = "cluster", "fronts", "hostile", "crash"
 # A third of those that run in pairs.
 _TURNS = "tests/engine/test_stalls.py"
-LONG = SPARK, _TURNS, *(f"tests/{folder}/" for folder in (*_PROGRAMS, *_WAITING))
+_SPARK = *SESSIONS, "tests/spark/processes/"
+LONG = *_SPARK, _TURNS, *(f"tests/{folder}/" for folder in (*_PROGRAMS, *_WAITING))
 
 # Coverage makes the same code up to three times as slow. These start processes, most of which are not
 # measured, or do in large numbers what the tests of a package do once: those hold the floors without them.
 _REPEATED = "contract", "crash", "hostile", "proof"
-_OUTSIDE = "client", "console", "distributions", "documents", "sdk", "typescript", "spark/on_spark"
+_OUTSIDE = "client", "console", "distributions", "documents", "sdk", "typescript"
+_ON_SPARK = "spark/on_spark", "spark/processes"
 _BESIDE_OTHERS = "fronts", "app/resp"
 _COMMANDS = "backup", "command_line", "log", "migrate", "token"
 # Histories by chance, and the same call a thousand times: the tests beside these run the same lines.
@@ -69,7 +73,7 @@ _APP = (
     *("test_consuming_in_any_order", "test_push_in_any_order", "test_session_in_any_order"),
 )
 UNMEASURED = (
-    *(f"tests/{folder}/" for folder in (*_REPEATED, *_OUTSIDE, *_BESIDE_OTHERS)),
+    *(f"tests/{folder}/" for folder in (*_REPEATED, *_OUTSIDE, *_ON_SPARK, *_BESIDE_OTHERS)),
     *(f"tests/cli/test_{name}" for name in _COMMANDS),
     *(f"tests/engine/test_{name}.py" for name in _ENGINE),
     *(f"tests/app/{name}.py" for name in _APP),
@@ -163,10 +167,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """A file's tests stay together: they share a server. So do all on Spark, whose session is dear."""
+    """A file's tests stay together: they share a server. So do those of a session of Spark."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return next((session for session in SESSIONS if file.startswith(session)), file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -31,6 +31,13 @@ def weir(durable_server: Server, request: pytest.FixtureRequest) -> Iterator[Wei
 
 
 @pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A gateway of one's own, which may be killed."""
+    with Server(tmp_path / "weir-data") as server:
+        yield server
+
+
+@pytest.fixture
 def own_weir(tmp_path: Path) -> Iterator[Weir]:
     """A gateway of one's own, which may be stopped."""
     with Server(tmp_path / "data", *DURABLE) as server:

@@ -196,7 +196,9 @@ async def test_redis_insight(wire: Wire) -> None:
     assert [(row[0], row[1], row[3]) for row in rows] == [(b"2-0", b"ann", 1)]
     slow = pairs(await wire.call("CONFIG", "GET", "slowlog*"))
     assert slow == {b"slowlog-log-slower-than": b"10000", b"slowlog-max-len": b"128"}
-    assert await wire.call("SLOWLOG", "GET", "50") == []
+    # On a loaded machine a turn may have been slow.
+    slow_turns: Any = await wire.call("SLOWLOG", "GET", "50")
+    assert {len(slow_turn) for slow_turn in slow_turns} <= {6}
 
 
 async def test_the_memory_of_a_stream_is_that_of_its_parts(wire: Wire) -> None:

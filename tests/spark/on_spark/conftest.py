@@ -1,8 +1,8 @@
-"""What tests on Spark share: one session, a real gateway, and folders of their own.
+"""What tests on Spark share: a session, a real gateway, and folders of their own.
 
 Knows: how to start them, and that nothing is left running. Must never know: what is tested.
 
-Everything in this folder is marked `spark` and runs in one process: a session takes ten seconds to start,
+Everything in this folder is marked `spark` and runs in two processes: a session takes ten seconds to start,
 and its first streaming query ten more. Where there is no Java, the tests fail with what to install.
 """
 
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def session() -> Iterator[SparkSession]:
-    """The one session; use `spark`, which looks after it."""
+    """The session of this process; use `spark`, which looks after it."""
     with pytest.MonkeyPatch.context() as patch:
         # Spark's Python processes inherit it, and would be measured at the price of half their speed.
         patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
@@ -53,13 +53,6 @@ def spark(session: SparkSession) -> Iterator[SparkSession]:
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One gateway for all tests; tests use streams of different names. It is there for the whole run."""
     with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as server:
-        yield server
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    """A gateway of one's own, which may be killed."""
-    with Server(tmp_path / "weir-data") as server:
         yield server
 
 

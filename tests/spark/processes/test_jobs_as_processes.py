@@ -14,9 +14,12 @@ from typing import Any
 
 import httpx
 import orjson
+import pytest
 
 from tests.server import Server
 from tests.spark.cluster import JVM
+
+pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[3]
 # A first query on a machine that does other things as well.

@@ -6,6 +6,8 @@ import pytest
 
 from tests.spark.prove import Plan, prove
 
+pytestmark = pytest.mark.spark
+
 # The long one, on a cluster, is `python -m tests.spark.prove`.
 _PLAN = Plan(
     # At most; on a busy machine the first batch alone may take minutes.

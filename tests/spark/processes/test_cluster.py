@@ -14,6 +14,8 @@ from tests.server import Server
 from tests.spark.cluster import Cluster
 from tests.spark.prove import SPECULATION, Driver, Killer, Plan, Publisher, Result, Upkeep, compare
 
+pytestmark = pytest.mark.spark
+
 # All is there before it begins; six batches, each of several tasks.
 _PLAN = Plan(seconds=0.006, rate=1_000_000, batch_entries=1_000)
 _KINDS = ("worker", "executor")
