@@ -196,7 +196,7 @@ class _Server(uvicorn.Server):
     own is a minute.
     """
 
-    def __init__(self, config: uvicorn.Config, handshake_s_max: int) -> None:
+    def __init__(self, config: uvicorn.Config, handshake_s_max: float) -> None:
         super().__init__(config)
         self._handshake_s_max = handshake_s_max
 
@@ -478,7 +478,8 @@ def _config(
         proxy_headers=False,
         ws_per_message_deflate=False,
         ws_max_size=settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
-        timeout_keep_alive=settings.keep_alive_s,
-        timeout_graceful_shutdown=settings.drain_s_max,
+        # Times of asyncio, which may be fractions.
+        timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=settings.drain_s_max,  # type: ignore[arg-type]
         ssl_context_factory=None if context is None else lambda *_: context,
     )

@@ -365,22 +365,22 @@ class Settings(BaseSettings):
     head_bytes_max: int = Field(
         32 << 10, ge=1 << 10, le=1 << 20, description="maximum size of the request line and headers, in bytes"
     )
-    request_s_max: int = Field(
+    request_s_max: float = Field(
         30,
-        ge=1,
+        ge=0.1,
         le=3_600,
         description="maximum time for a request, or for a message of a socket, in seconds",
     )
-    stall_s_max: int = Field(
+    stall_s_max: float = Field(
         30,
-        ge=1,
+        ge=0.1,
         le=3_600,
         description="time after which a reader that accepts no data is disconnected, in seconds",
     )
-    keep_alive_s: int = Field(
-        75, ge=1, le=3_600, description="time that an idle connection is kept open, in seconds"
+    keep_alive_s: float = Field(
+        75, ge=0.1, le=3_600, description="time that an idle connection is kept open, in seconds"
     )
-    drain_s_max: int = Field(
+    drain_s_max: float = Field(
         10,
         ge=0,
         le=3_600,
@@ -421,7 +421,7 @@ class Settings(BaseSettings):
         return min(self.pipeline_commands_max, TURN_COMMANDS_MAX)
 
     @property
-    def handshake_s_max(self) -> int:
+    def handshake_s_max(self) -> float:
         """The time of a TLS handshake, which takes milliseconds, in seconds."""
         return min(self.request_s_max, _HANDSHAKE_S_MAX)
 

@@ -59,8 +59,8 @@ class Limits(NamedTuple):
     """Bytes of a head, seconds in which a request arrives, seconds in which a reader takes something."""
 
     head_bytes_max: int
-    request_s_max: int
-    stall_s_max: int
+    request_s_max: float
+    stall_s_max: float
 
 
 class _FlowControl(FlowControl):
@@ -369,7 +369,7 @@ class HttpConnection(HttpToolsProtocol):
             # Nothing came, or nothing but blank lines, which the parser passes over.
             self.transport.close()
         else:
-            self._refuse("request_timeout", f"a request arrives within {self.limits.request_s_max} seconds")
+            self._refuse("request_timeout", f"a request arrives within {self.limits.request_s_max:g} seconds")
 
     def _refuse(self, code: str, detail: str) -> None:
         """Answer with the reason if no answer has begun, and close.

@@ -45,7 +45,7 @@ class Hub:
 
     def drain(self) -> None:
         """Notify every connection that the gateway stops."""
-        after_ms = min(_GOAWAY_MS_MAX, self.gateway.settings.drain_s_max * 500)
+        after_ms = min(_GOAWAY_MS_MAX, int(self.gateway.settings.drain_s_max * 500))
         for connection in list(self.open):
             connection.drain(after_ms)
 

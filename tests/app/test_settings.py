@@ -139,15 +139,16 @@ def test_every_limit_is_documented_with_its_default() -> None:
     limits = {
         name: field.default
         for name, field in Settings.model_fields.items()
-        if field.annotation is int and name.endswith(("_max", "_burst", "_per_s"))
+        if field.annotation in (int, float) and name.endswith(("_max", "_burst", "_per_s"))
     }
     assert {name: _in_words(name, default) for name, default in limits.items()}.items() <= documented.items()
 
 
-def _in_words(name: str, default: int) -> str:
+def _in_words(name: str, default: float) -> str:
     if "_bytes_" not in name or not default:
         return f"{default:,}"
-    return f"{default >> 20} MiB" if default >= 1 << 20 else f"{default >> 10} KiB"
+    size = int(default)
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
 def test_a_setting_of_a_few_words_lists_them() -> None:
@@ -157,7 +158,7 @@ def test_a_setting_of_a_few_words_lists_them() -> None:
     assert describe("log_level").endswith(": debug | info | warning | error")
     assert describe("log_format").endswith(": auto | json | console")
     for name, field in Settings.model_fields.items():
-        if field.annotation not in (str, int, bool, Path, SecretStr) and "tuple" not in str(field.annotation):
+        if field.annotation not in (str, int, float, bool, Path, SecretStr) and "tuple" not in str(field.annotation):
             assert " | " in describe(name), name
 
 
