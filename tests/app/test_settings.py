@@ -158,7 +158,9 @@ def test_a_setting_of_a_few_words_lists_them() -> None:
     assert describe("log_level").endswith(": debug | info | warning | error")
     assert describe("log_format").endswith(": auto | json | console")
     for name, field in Settings.model_fields.items():
-        if field.annotation not in (str, int, float, bool, Path, SecretStr) and "tuple" not in str(field.annotation):
+        if field.annotation not in (str, int, float, bool, Path, SecretStr) and "tuple" not in str(
+            field.annotation
+        ):
             assert " | " in describe(name), name
 
 
