@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from operator import lt
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -34,6 +34,9 @@ WRITES_TO_UNPACK: Final = 48
 # A batch counts as its keys, but never as more than this: a block is unpacked with the fourth batch, and not
 # with one that passes over it.
 _BATCH_WRITES_MAX: Final = 12
+# What all empty maps share; neither is ever written.
+_NO_BLOCKS: Final[Any] = ()
+_NO_WRITES: Final[dict[Any, int]] = {}
 
 
 class Block(msgspec.Struct, Generic[V], gc=False, eq=False):
@@ -95,14 +98,15 @@ class SortedMap(Generic[V]):
         self.block_items_max = block_items_max
         self.lists_max = lists_max
         self._pack = pack
-        self._blocks: list[Block[V]] = []
-        self._tops: list[int] = []
+        # Most maps are empty, and stay so: what they hold is made when there is something.
+        self._blocks: list[Block[V]] = _NO_BLOCKS
+        self._tops: list[int] = _NO_BLOCKS
         self._count = 0
         self._epoch = 0
         # Weights of all blocks before each, made when asked for; None after a write.
         self._prefix: list[int] | None = None
         # The older blocks that were written last, in this order, and how often.
-        self._recent: dict[Block[V], int] = {}
+        self._recent: dict[Block[V], int] = _NO_WRITES
 
     def __len__(self) -> int:
         return self._count
@@ -200,6 +204,8 @@ class SortedMap(Generic[V]):
     def extend(self, keys: Sequence[int], values: Sequence[V]) -> None:
         """Append ascending `keys`, all above the last one. Blocks are filled, not halved."""
         done, count = 0, len(keys)
+        if not self._blocks:
+            self._blocks, self._tops = [], []
         while done < count:
             held = self._blocks[-1].keys if self._blocks else ()
             if not isinstance(held, list) or len(held) >= self.block_items_max:
@@ -424,7 +430,7 @@ class SortedMap(Generic[V]):
         keys = [key for block in self._blocks for key in block.keys]
         assert keys == sorted(set(keys)), "keys ascend"
         assert len(keys) == self._count, "the count is that of the keys"
-        assert self._tops == [block.keys[-1] for block in self._blocks], "tops are the last keys"
+        assert list(self._tops) == [block.keys[-1] for block in self._blocks], "tops are the last keys"
         assert all(0 < len(block.keys) <= self.block_items_max for block in self._blocks), (
             "no block empty or too long"
         )
@@ -475,6 +481,7 @@ class SortedMap(Generic[V]):
     def _note_writes(self, block: Block[V], writes: int) -> None:
         """Unpack an older block that is written often; pack the one whose last write is longest ago."""
         earlier = self._recent.pop(block, 0)
+        self._recent = self._recent or {}
         self._recent[block] = earlier + min(writes, _BATCH_WRITES_MAX)
         if earlier < WRITES_TO_UNPACK <= self._recent[block]:
             block.keys, block.values = block.keys[:], block.values[:]

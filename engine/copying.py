@@ -9,7 +9,7 @@ Bytes of entries are shared. What is copied is an object a node, a pending entry
 from typing import Final
 
 from engine.groups import Consumer, Group
-from engine.idempotency import IdempotencyTable
+from engine.idempotency import unused_table
 from engine.keyspace import Key
 from engine.nodes import Text
 from engine.stream import Stream
@@ -33,18 +33,21 @@ def copy_cost(key: Key) -> int:
 def copy_key(key: Key, generation: str) -> tuple[Key, list[Text]]:
     """The copy, and those of its texts that are to be compressed. Nothing of it is archived."""
     table = key.idempotency_table
-    copy = Key(generation, IdempotencyTable(table.duration_s, table.maxsize))
+    copy = Key(generation, unused_table(table.duration_s, table.maxsize))
     cold = _copy_entries(key.stream, copy.stream)
     copy.retention, copy.expires_at_ms = key.retention, key.expires_at_ms
     for producer, keys in table.producers.items():
         for producer_key, entry_id in keys.items():
-            copy.idempotency_table.restore(producer, producer_key, entry_id)
-    copy.idempotency_table.added, copy.idempotency_table.duplicates = table.added, table.duplicates
-    copy.answers = key.answers.copy()
+            copy.own_table().restore(producer, producer_key, entry_id)
+    if table.added or table.duplicates:
+        own = copy.own_table()
+        own.added, own.duplicates = table.added, table.duplicates
+    if key.answers:
+        copy.own_answers().update(key.answers)
     copy.footprint.add(sum(answer.footprint_bytes for answer in copy.answers.values()))
     for name, group in key.groups.items():
-        copy.groups[name] = _copy_group(group)
-        copy.footprint.add(copy.groups[name].footprint_bytes)
+        one = copy.own_groups()[name] = _copy_group(group)
+        copy.footprint.add(one.footprint_bytes)
     return copy, cold
 
 
@@ -56,7 +59,7 @@ def _copy_entries(stream: Stream, copy: Stream) -> list[Text]:
     for node in nodes:
         copy.restore_node(node)
     if stream.open is not None:
-        copy.restore_open(stream.open.ids.copy(), stream.open.stored.copy(), stream.open.deleted)
+        copy.restore_open(list(stream.open.ids), list(stream.open.stored), stream.open.deleted)
     return [node.text for node in nodes if not node.text.is_packed]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from engine.blocks import SortedMap
 from engine.groups import Consumer, Group
-from engine.memory import Footprint
+from engine.memory import Total
 
 # Steps of one turn: each frees a block of at most 512 entries, or an object with its small parts; some 5 ms.
 _STEPS_MAX: Final = 200
@@ -24,7 +24,7 @@ class Garbage:
 
     __slots__ = ("_footprint", "_things")
 
-    def __init__(self, footprint: Footprint) -> None:
+    def __init__(self, footprint: Total) -> None:
         # Below each thing the bytes that are free when it is.
         self._things: list[Any] = []
         self._footprint = footprint

@@ -82,6 +82,9 @@ class Policy(NamedTuple):
     consumer_timeout_ms: int | None = None
 
 
+POLICY_DEFAULT: Final = Policy()
+
+
 class Consumer:
     """`active_time_ms` is -1 before the first delivery."""
 
@@ -220,7 +223,7 @@ class Group:
         self.consumers: dict[str, Consumer] = {}
         self.pending: SortedMap[PendingState] = SortedMap(pack=PackedPending.of, lists_max=_LISTS_MAX)
         self.by_delivery: SortedMap[int] = SortedMap(pack=PackedNumbers.of, lists_max=_LISTS_MAX)
-        self.policy = Policy()
+        self.policy = POLICY_DEFAULT
         self._serial = 0
         # What `idle_longest` found, and in which edition of the stream. None once the pending list changes.
         self._idle_longest: tuple[tuple[int, ...], PendingState | None] | None = None

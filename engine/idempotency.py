@@ -10,10 +10,15 @@ A producer's item in the heap counts if `_due` names its time; others are left f
 over when they come up. No item that counts is later than its producer's oldest key.
 """
 
+from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import islice
+from typing import Final
 
 from engine.memory import PRODUCER_BYTES, PRODUCTION_BYTES, Footprint
+
+# Tables without keys that are kept to be shared: each has limits of its own.
+_UNUSED_TABLES_MAX: Final = 64
 
 
 class IdempotencyTable:
@@ -21,9 +26,9 @@ class IdempotencyTable:
 
     __slots__ = ("_due", "_dues", "added", "duplicates", "duration_s", "footprint", "maxsize", "producers")
 
-    def __init__(self, duration_s: int, maxsize: int) -> None:
-        # The key's own takes its place.
-        self.footprint = Footprint()
+    def __init__(self, duration_s: int, maxsize: int, footprint: Footprint | None = None) -> None:
+        # Without one it is a table that streams without keys share, and is never written.
+        self.footprint = footprint or Footprint()
         self.duration_s = duration_s
         self.maxsize = maxsize
         self.producers: dict[bytes, dict[bytes, int]] = {}
@@ -141,3 +146,9 @@ def producer_bytes(producer: bytes) -> int:
 def key_bytes(key: bytes) -> int:
     """How much memory one key takes."""
     return PRODUCTION_BYTES + len(key)
+
+
+@lru_cache(_UNUSED_TABLES_MAX)
+def unused_table(duration_s: int, maxsize: int) -> IdempotencyTable:
+    """The table of all streams with these limits that never had a key. It is never written."""
+    return IdempotencyTable(duration_s, maxsize)

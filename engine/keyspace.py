@@ -6,15 +6,18 @@ Must never know: commands, waiting readers, the log.
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from secrets import token_hex
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from engine.garbage import Garbage
 from engine.groups import Group
 from engine.idempotency import IdempotencyTable
 from engine.lifetimes import Lifetimes
-from engine.memory import ANSWER_BYTES, ANSWER_ID_BYTES, STREAM_BYTES, Footprint, Memory
+from engine.memory import ANSWER_BYTES, ANSWER_ID_BYTES, STREAM_BYTES, Footprint, Memory, Total
 from engine.nodes import Text
 from engine.producers import Producers
 from engine.quotas import QuotaCounts
@@ -24,6 +27,8 @@ from engine.stream import NodeLimits, Stream
 # Weir's own bytes a node may hold for each byte that Redis allows: JSON repeats what a listpack leaves out.
 _NODE_BYTES_FACTOR: Final = 16
 GENERATION_BYTES: Final = 8
+# By how much it may seem longer ago that a stream was used.
+_MOMENT_MS: Final = 100
 # Up to this many names are removed from a list one by one; a walk over all costs about as much.
 _FEW_NAMES: Final = 32
 
@@ -79,37 +84,58 @@ class Retention(NamedTuple):
     keep_unarchived: bool = False
 
 
-class Key:
-    """A stream with its groups, idempotence and retention. `generation` is new with each creation."""
+RETENTION_DEFAULT: Final = Retention()
+# What has no groups, or no answers.
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
-    __slots__ = (
-        "answers",
-        "archived_up_to",
-        "expires_at_ms",
-        "footprint",
-        "generation",
-        "groups",
-        "idempotency_table",
-        "retention",
-        "stream",
-        "used_ms",
-    )
 
-    def __init__(self, generation: str, idempotency_table: IdempotencyTable) -> None:
-        self.generation = generation
-        self.stream = Stream()
-        self.footprint = self.stream.footprint
-        self.footprint.add(STREAM_BYTES)
-        self.groups: dict[str, Group] = {}
-        self.idempotency_table = idempotency_table
-        self.idempotency_table.footprint = self.footprint
-        self.answers: dict[str, IdempotentReply] = {}
-        self.retention = Retention()
-        self.archived_up_to = 0
-        # When it is removed, by the wall clock; None for never.
-        self.expires_at_ms: int | None = None
-        # When a command last named it, 0 if none has since the start.
-        self.used_ms = 0
+class Key(msgspec.Struct, gc=False, eq=False):
+    """A stream with its groups, idempotence and retention. `generation` is new with each creation.
+
+    What most streams do not have is one for all of them until it is written: `own_` gives what may be.
+    The collector passes a key over: nothing that it holds leads back to it.
+    """
+
+    generation: str
+    # Read it here, write to `own_table()`.
+    idempotency_table: IdempotencyTable
+    stream: Stream = msgspec.field(default_factory=Stream)
+    groups: Mapping[str, Group] = _NOTHING
+    answers: Mapping[str, IdempotentReply] = _NOTHING
+    retention: Retention = RETENTION_DEFAULT
+    archived_up_to: int = 0
+    # When it is removed, by the wall clock; None for never.
+    expires_at_ms: int | None = None
+    # When a command last named it, a `Keyspace.moment`; 0 if none has since the start.
+    used_ms: int = 0
+
+    def __post_init__(self) -> None:
+        self.stream.footprint.add(STREAM_BYTES)
+
+    @property
+    def footprint(self) -> Footprint:
+        """How much memory it takes, kept."""
+        return self.stream.footprint
+
+    def own_groups(self) -> dict[str, Group]:
+        """The groups, to add to."""
+        if not isinstance(self.groups, dict):
+            self.groups = {}
+        return self.groups
+
+    def own_answers(self) -> dict[str, IdempotentReply]:
+        """The answers under idempotency keys, to add to."""
+        if not isinstance(self.answers, dict):
+            self.answers = {}
+        return self.answers
+
+    def own_table(self) -> IdempotencyTable:
+        """The producers' keys, to write into."""
+        table = self.idempotency_table
+        if table.footprint is not self.footprint:
+            table = IdempotencyTable(table.duration_s, table.maxsize, self.footprint)
+            self.idempotency_table = table
+        return table
 
     def has_expired(self, now_ms: int) -> bool:
         """Whether its time is over. What has still to be archived keeps a stream whose retention says so."""
@@ -121,7 +147,8 @@ class Key:
 
     def garbage(self) -> list[object]:
         """What is large in a key that was removed."""
-        return [self.groups, self.answers, self.idempotency_table.producers, self.stream.nodes]
+        parts = [self.groups, self.answers, self.idempotency_table.producers, self.stream.nodes]
+        return [part for part in parts if part]
 
     @property
     def footprint_bytes(self) -> int:
@@ -171,6 +198,7 @@ class Keyspace:
         # Streams that time changes: with retention, policies, producers' keys or answers under keys.
         self.maintained: dict[str, None] = {}
         self.lifetimes = Lifetimes()
+        self._moment_ms = 0
         # When commands began to run: no stream counts as unused for longer.
         self.opened_ms = 0
         # Those of them that have still to be looked at in this round of housekeeping; some may be gone.
@@ -192,6 +220,14 @@ class Keyspace:
         self._gone: list[str] = []
         # Shared by all streams.
         self._node_cache = DecodedNodeCache()
+
+    def moment(self, now_ms: int) -> int:
+        """This time, or one shortly before: streams that are used at about the same time share one integer,
+        which costs as much memory as four fields.
+        """
+        if not 0 <= now_ms - self._moment_ms < _MOMENT_MS:
+            self._moment_ms = now_ms
+        return self._moment_ms
 
     def find(self, name: str) -> Key | None:
         """The stream of that name."""
@@ -258,7 +294,7 @@ class Keyspace:
         self.memory.shared.add(-self.memory.shared.bytes)
         self.answers.clear()
         self.garbage.add(self.keys, self.memory.streams.bytes)
-        self.memory.streams = Footprint()
+        self.memory.streams = Total()
         self.quotas.clear()
         self.keys = {}
         self.maintained.clear()

@@ -8,12 +8,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
+import msgspec
+
 from engine import entries, ids
-from engine.memory import NODE_BYTES, Footprint
+from engine.memory import NODE_BYTES, SEALED_NODES_BYTES, Footprint
 from engine.nodes import Node, OpenNode, SealedNode, last_live_place, live_places, weight_of
 from engine.range_builder import RangeBuilder
 from engine.replies import Entries
-from engine.sealed import DecodedNodeCache, SealedNodes
+from engine.sealed import NO_NODES, SPARE_CACHE, DecodedNodeCache, SealedNodes
 
 # Up to this many entries of a cold node are searched for in its text; for more, the text is split.
 _SEARCHED_IN_TEXT_MAX: Final = 4
@@ -24,20 +26,22 @@ _INDEXED_MIN: Final = 12
 Found: TypeAlias = tuple[Node, dict[int, tuple[int, bytes]]]
 
 
-class LiveEntries:
-    """The live entries of one stream. IDs are integers; `0` stands for "none" among them."""
+class LiveEntries(msgspec.Struct, gc=False, eq=False):
+    """The live entries of one stream. IDs are integers; `0` stands for "none" among them.
 
-    __slots__ = ("first_id", "last_live_id", "length", "node_cache", "nodes", "open")
+    The collector passes it over: nothing in a stream leads back to it, and there may be a million.
+    """
 
-    def __init__(self) -> None:
-        self.nodes = SealedNodes()
-        self.open: OpenNode | None = None
-        # The number of live entries, and the IDs of the first and the last one.
-        self.length = 0
-        self.first_id = 0
-        self.last_live_id = 0
-        # A keyspace gives all its streams the same cache, so that memory has one limit.
-        self.node_cache = DecodedNodeCache()
+    # How much memory it takes, with all that its key adds.
+    footprint: Footprint = msgspec.field(default_factory=Footprint)
+    nodes: SealedNodes = NO_NODES
+    open: OpenNode | None = None
+    # The number of live entries, and the IDs of the first and the last one.
+    length: int = 0
+    first_id: int = 0
+    last_live_id: int = 0
+    # A keyspace gives all its streams the same cache, so that memory has one limit.
+    node_cache: DecodedNodeCache = SPARE_CACHE
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -162,15 +166,11 @@ class LiveEntries:
     # --- memory ---------------------------------------------------------------------------------------------
 
     @property
-    def footprint(self) -> Footprint:
-        """How much memory it takes, with all that its key adds."""
-        return self.nodes.byte_counter.footprint
-
-    @property
     def footprint_bytes(self) -> int:
         """How much memory its nodes take, counted anew."""
         opened = self.open.footprint_bytes if self.open else 0
-        return self.nodes.byte_counter.held_bytes + len(self.nodes) * NODE_BYTES + opened
+        sealed = 0 if self.nodes is NO_NODES else SEALED_NODES_BYTES + len(self.nodes) * NODE_BYTES
+        return self.nodes.byte_counter.held_bytes + sealed + opened
 
     @property
     def text_bytes(self) -> int:
@@ -265,23 +265,23 @@ class LiveEntries:
         return self.id_at(node, last_live_place(node.deleted, len(self.texts_of(node))))
 
     @staticmethod
-    def place_of(node: Node, texts: list[bytes], entry_id: int) -> int:
+    def place_of(node: Node, texts: Sequence[bytes], entry_id: int) -> int:
         """The place of the first held entry at or above `entry_id`."""
         if isinstance(node, OpenNode):
             return bisect_left(node.ids, entry_id)
         return bisect_left(texts, entry_id, key=entries.id_of)
 
-    def texts_of(self, node: Node) -> list[bytes]:
+    def texts_of(self, node: Node) -> Sequence[bytes]:
         if isinstance(node, OpenNode):
             return node.stored
         return self.node_cache.of(node.text)
 
-    def live_ids_of(self, node: Node) -> list[int]:
+    def live_ids_of(self, node: Node) -> Sequence[int]:
         return self._window(node, 0, ids.ID_MAX)[0]
 
     def _window(
         self, node: Node, low: int, high: int, cut: slice = slice(None)
-    ) -> tuple[list[int], list[bytes]]:
+    ) -> tuple[Sequence[int], Sequence[bytes]]:
         """IDs and texts of the node's live entries in `[low, high]`, those of `cut` alone: to read the IDs of
         all that a sealed node has takes as long as the rest of a request.
         """
@@ -293,14 +293,16 @@ class LiveEntries:
             stop = len(texts) if node.last <= high else bisect_right(texts, high, key=entries.id_of)
         if node.deleted:
             places = [place for place in live_places(node, len(texts)) if start <= place < stop]
-            run_texts = [texts[place] for place in places[cut]]
+            run_texts: Sequence[bytes] = [texts[place] for place in places[cut]]
         else:
             run_texts = texts[start:stop][cut]
             if isinstance(node, OpenNode):
                 return node.ids[start:stop][cut], run_texts
         return list(entries.ids_of(run_texts)), run_texts
 
-    def _runs(self, low: int, high: int, most: int | None = None) -> Iterator[tuple[list[int], list[bytes]]]:
+    def _runs(
+        self, low: int, high: int, most: int | None = None
+    ) -> Iterator[tuple[Sequence[int], Sequence[bytes]]]:
         """The live entries in `[low, high]` upwards, node by node, none empty: the one iterator. Of a node at
         most the first `most`: a caller takes no more than that.
         """
@@ -313,7 +315,7 @@ class LiveEntries:
 
     def _runs_down(
         self, low: int, high: int, most: int | None = None
-    ) -> Iterator[tuple[list[int], list[bytes]]]:
+    ) -> Iterator[tuple[Sequence[int], Sequence[bytes]]]:
         """The same downwards, with the last `most` of a node; within a node upwards still."""
         cut = slice(None if most is None else -most, None)
         if self.open is not None and self.open.first <= high:
@@ -328,7 +330,7 @@ class LiveEntries:
                 yield run
 
 
-def _places_of(node: Node, texts: list[bytes], ordered: Sequence[int]) -> list[tuple[int, int]]:
+def _places_of(node: Node, texts: Sequence[bytes], ordered: Sequence[int]) -> list[tuple[int, int]]:
     """Those of ascending IDs that the node holds, deleted ones too, each with its place."""
     if len(ordered) >= _INDEXED_MIN:
         held = node.ids if isinstance(node, OpenNode) else entries.ids_of(texts)

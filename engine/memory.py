@@ -3,7 +3,7 @@
 Knows: an estimate that is kept by adding and subtracting, never by a walk; how much the process really holds.
 Must never know: streams, commands, where the figures of the process come from.
 
-    estimate    bytes of the data by the constants below; the process confirms them within a fifth, for three
+    estimate    bytes of the data by the constants below; the process confirms them within a fifth, for four
                 shapes of data (tests/engine/test_memory.py)
     resident    what the operating system counts for the process, looked at once a second
     beside      what is resident and not data: interpreter, buffers, memory that the allocator cannot use
@@ -19,15 +19,19 @@ the larger of the two.
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 # Measured with CPython 3.11 on 64-bit Linux: objects with their headers, rounded as the allocator rounds,
 # their slots in lists at their usual filling, and the integers and names that belong to nothing else.
-STREAM_BYTES: Final = 1_900
-OPEN_NODE_BYTES: Final = 450
+STREAM_BYTES: Final = 440
+OPEN_NODE_BYTES: Final = 190
 # An entry of an open node, beside its text.
 ENTRY_BYTES: Final = 112
 # A sealed node, beside its text.
 NODE_BYTES: Final = 400
-GROUP_BYTES: Final = 900
+# What a stream has once its first node is sealed, beside the nodes.
+SEALED_NODES_BYTES: Final = 800
+GROUP_BYTES: Final = 660
 CONSUMER_BYTES: Final = 800
 # A pending entry, packed; what it takes beside that in lists of its group, and in those of its consumer.
 PENDING_BYTES: Final = 61
@@ -45,15 +49,30 @@ CHUNK_BYTES: Final = 250
 _DELIVERY_PART: Final = 10
 
 
-class Footprint:
-    """The estimated bytes of something. Each whole that it joins holds the sum of its `parts`."""
+class Total:
+    """The estimated bytes of many things together, and how many `parts` they are."""
 
-    __slots__ = ("_wholes", "bytes", "parts")
+    __slots__ = ("alone", "bytes", "parts")
 
     def __init__(self) -> None:
         self.bytes = 0
         self.parts = 0
-        self._wholes: tuple[Footprint, ...] = ()
+        # What a part that joins nothing else has: one for all of them.
+        self.alone: tuple[Total, ...] = (self,)
+
+    def add(self, size: int) -> None:
+        """Add bytes; negative to subtract."""
+        self.bytes += size
+
+
+class Footprint(msgspec.Struct, gc=False, eq=False):
+    """The estimated bytes of something. Each whole that it joins holds the sum of its parts.
+
+    The collector passes it over: a whole does not lead back to its parts.
+    """
+
+    bytes: int = 0
+    _wholes: tuple[Total, ...] = ()
 
     def add(self, size: int) -> None:
         """Add bytes; negative to subtract."""
@@ -61,16 +80,17 @@ class Footprint:
         for whole in self._wholes:
             whole.bytes += size
 
-    def join(self, whole: "Footprint") -> None:
+    def join(self, whole: Total) -> None:
         """Be a part of `whole` from here on."""
         assert whole not in self._wholes, "a part of each whole once"
-        self._wholes = (*self._wholes, whole)
+        self._wholes = (*self._wholes, whole) if self._wholes else whole.alone
         whole.bytes += self.bytes
         whole.parts += 1
 
-    def leave(self, whole: "Footprint") -> None:
+    def leave(self, whole: Total) -> None:
         """Be a part of `whole` no more."""
-        self._wholes = tuple(one for one in self._wholes if one is not whole)
+        left = tuple(one for one in self._wholes if one is not whole)
+        self._wholes = left[0].alone if len(left) == 1 else left
         whole.bytes -= self.bytes
         whole.parts -= 1
 
@@ -88,10 +108,10 @@ class Memory:
         self._full_at = float("inf") if bytes_max is None else bytes_max
         self._over_at = self._full_at + self._full_at // _DELIVERY_PART if bytes_max else self._full_at
         # Of all streams together; a new one where all are removed at once. And of what belongs to none.
-        self.streams = Footprint()
-        self.shared = Footprint()
+        self.streams = Total()
+        self.shared = Total()
         # What was removed and is not freed yet: while a rewrite reads it, it is not.
-        self.garbage = Footprint()
+        self.garbage = Total()
         self.resident_bytes = 0
         self._beside_bytes = 0
         self._seen_bytes = 0

@@ -36,15 +36,12 @@ def new_compressor() -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=False)
 
 
-class ByteCounter:
+class ByteCounter(msgspec.Struct, gc=False, eq=False):
     """Counts the bytes of texts: as held in memory (part of `footprint`), and unpacked."""
 
-    __slots__ = ("footprint", "held_bytes", "plain_bytes")
-
-    def __init__(self) -> None:
-        self.held_bytes = 0
-        self.plain_bytes = 0
-        self.footprint = Footprint()
+    footprint: Footprint
+    held_bytes: int = 0
+    plain_bytes: int = 0
 
     def hold(self, size: int) -> None:
         """Add to the bytes held; negative to subtract."""
@@ -183,16 +180,16 @@ class SealedNode(msgspec.Struct, kw_only=True, gc=False, eq=False):
         )
 
 
-class OpenNode:
-    """The node that takes entries. `size` is the bytes of all texts taken."""
+class OpenNode(msgspec.Struct, gc=False, eq=False):
+    """The node that takes entries. `size` is the bytes of all texts taken.
 
-    __slots__ = ("deleted", "ids", "size", "stored")
+    There may be hundreds of thousands with one entry each: IDs and texts are in tuples until there are more.
+    """
 
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.stored: list[bytes] = []
-        self.deleted = 0
-        self.size = 0
+    ids: Sequence[int] = ()
+    stored: Sequence[bytes] = ()
+    deleted: int = 0
+    size: int = 0
 
     @property
     def first(self) -> int:
@@ -211,15 +208,21 @@ class OpenNode:
         """How much memory it takes, about."""
         return OPEN_NODE_BYTES + len(self.ids) * ENTRY_BYTES + self.size
 
-    def texts(self) -> list[bytes]:
+    def texts(self) -> Sequence[bytes]:
         """Each entry, deleted ones too."""
         return self.stored
 
-    def extend(self, ids: list[int], texts: Sequence[bytes], size: int) -> None:
+    def extend(self, ids: Sequence[int], texts: Sequence[bytes], size: int) -> None:
         """Take entries; `size` is the sum of their bytes."""
-        self.ids.extend(ids)
-        self.stored.extend(texts)
+        kept_ids, kept = self.ids, self.stored
         self.size += size
+        if isinstance(kept_ids, list) and isinstance(kept, list):
+            kept_ids.extend(ids)
+            kept.extend(texts)
+        elif kept_ids or len(ids) > 1:
+            self.ids, self.stored = [*kept_ids, *ids], [*kept, *texts]
+        else:
+            self.ids, self.stored = tuple(ids), tuple(texts)
 
     def seal(self) -> SealedNode:
         """The same entries as one immutable block."""

@@ -11,7 +11,7 @@ expires: a run that died may be taken up again after weeks.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from engine.memory import CHUNK_BYTES, PRODUCER_BYTES, Footprint
+from engine.memory import CHUNK_BYTES, PRODUCER_BYTES, Total
 
 # Beyond these the producers that published longest ago are forgotten, with all that is known of them; the
 # one that has just published stays. A chunk takes about 150 bytes beside its answer, which has a row for each
@@ -67,8 +67,8 @@ class Producers:
 
     __slots__ = ("answer_bytes", "chunk_count", "edition", "footprint", "producers")
 
-    def __init__(self, footprint: Footprint | None = None) -> None:
-        self.footprint = footprint or Footprint()
+    def __init__(self, footprint: Total | None = None) -> None:
+        self.footprint = footprint or Total()
         self.producers: dict[str, Producer] = {}
         self.chunk_count = 0
         self.answer_bytes = 0

@@ -14,7 +14,7 @@ A check costs the same however many streams there are. Creating a stream costs o
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from engine.memory import Footprint
+from engine.memory import Footprint, Total
 
 # Patterns that are counted at a time. Where more are in use, the one not used for longest is counted anew
 # when it is used again.
@@ -49,7 +49,7 @@ class _Count:
 
     def __init__(self, quota: Quota) -> None:
         self.quota = quota
-        self.sum = Footprint()
+        self.sum = Total()
         self.upto: str | None = ""
 
     def has_passed(self, name: str) -> bool:
@@ -68,7 +68,7 @@ class QuotaCounts:
     def __len__(self) -> int:
         return len(self._counts)
 
-    def of(self, quota: Quota) -> Footprint:
+    def of(self, quota: Quota) -> Total:
         """The sum of the quota's pattern: `parts` is the number of streams."""
         count = self._counts.pop(quota.pattern, None) or _Count(quota)
         self._counts[quota.pattern] = count

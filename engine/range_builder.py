@@ -4,7 +4,7 @@ Knows: entries and whole nodes, and up to how many entries and bytes they are ta
 Must never know: which nodes there are, and what was asked.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from engine.nodes import SealedNode, Text
 from engine.replies import Entries
@@ -35,7 +35,7 @@ class RangeBuilder:
         self._take(node.first, node.last, node.held, plain(node.text))
         return True
 
-    def add(self, run_ids: list[int], texts: list[bytes]) -> None:
+    def add(self, run_ids: Sequence[int], texts: Sequence[bytes]) -> None:
         """Take entries as far as the limits allow."""
         stop = min(len(texts), self._left)
         if self._bytes_left is not None:
@@ -45,7 +45,7 @@ class RangeBuilder:
         if stop:
             self._take(run_ids[0], run_ids[stop - 1], stop, b",".join(texts[:stop]))
 
-    def _fitting(self, texts: list[bytes], stop: int) -> int:
+    def _fitting(self, texts: Sequence[bytes], stop: int) -> int:
         left = self._bytes_left or 0
         for place in range(stop):
             left -= len(texts[place])

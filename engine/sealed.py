@@ -10,10 +10,13 @@ from itertools import islice
 from typing import Final
 
 from engine import entries
-from engine.blocks import SortedMap
-from engine.memory import NODE_BYTES
+from engine.blocks import Snapshot, SortedMap
+from engine.memory import NODE_BYTES, Footprint
 from engine.nodes import ByteCounter, SealedNode, Text
 
+# The newest sealed nodes of a stream stay uncompressed, since live readers lag a few hundred entries,
+# not thousands.
+UNPACKED_NODES: Final = 4
 # Nodes a block of the list: small, since counting between two IDs walks part of one.
 _BLOCK_NODES_MAX: Final = 64
 # Limits of the cache: nodes taken apart, whole ones, and bytes of plain text, of each kind. The latest one
@@ -26,11 +29,15 @@ DECODED_BYTES_MAX: Final = 4 << 20
 class SealedNodes(SortedMap[SealedNode]):
     """Nodes by their first IDs. All writes go through here, which keeps `byte_counter` right."""
 
-    __slots__ = ("byte_counter",)
+    __slots__ = ("byte_counter", "cold", "hot")
 
-    def __init__(self) -> None:
+    def __init__(self, footprint: Footprint) -> None:
         super().__init__(_BLOCK_NODES_MAX)
-        self.byte_counter = ByteCounter()
+        self.byte_counter = ByteCounter(footprint)
+        # The texts of the newest nodes, which stay unpacked.
+        self.hot: list[Text] = []
+        # Texts of nodes behind the newest that were repacked, and are plain now.
+        self.cold: list[Text] = []
 
     def extend(self, keys: Sequence[int], values: Sequence[SealedNode]) -> None:
         """Append nodes."""
@@ -66,6 +73,17 @@ class SealedNodes(SortedMap[SealedNode]):
         self.byte_counter.drop([node.text for node in islice(self.values(), count)])
         super().drop_first(count)
 
+    def take_cooled(self) -> list[Text]:
+        """The texts that newer nodes have made cold."""
+        cooled = self.hot[:-UNPACKED_NODES]
+        del self.hot[:-UNPACKED_NODES]
+        return cooled
+
+    def take_cold(self) -> list[Text]:
+        """The texts that removing entries has left unpacked, to be compressed again."""
+        cold, self.cold = self.cold, []
+        return cold
+
     def check(self) -> None:
         """Assert order and counts, and that the byte counts equal those of a walk over all nodes."""
         super().check()
@@ -76,6 +94,22 @@ class SealedNodes(SortedMap[SealedNode]):
         assert self.byte_counter.held_bytes == sum(text.held_bytes() for text in texts), (
             "the bytes held are the texts', packed ones as they are"
         )
+
+
+class _NoSealedNodes(SealedNodes):
+    """Those of a stream that never had any: one for all of them, never written."""
+
+    __slots__ = ()
+
+    def extend(self, keys: Sequence[int], values: Sequence[SealedNode]) -> None:
+        raise AssertionError("a stream makes nodes of its own first")
+
+    def snapshot(self) -> Snapshot[SealedNode]:
+        return _EMPTY_SNAPSHOT
+
+
+_EMPTY_SNAPSHOT: Final[Snapshot[SealedNode]] = Snapshot(())
+NO_NODES: Final = _NoSealedNodes(Footprint())
 
 
 class DecodedNodeCache:
@@ -141,3 +175,7 @@ class DecodedNodeCache:
             oldest = next(iter(self._decoded))
             left += oldest.size
             del self._decoded[oldest]
+
+
+# That of streams outside a keyspace, while they are copied, say.
+SPARE_CACHE: Final = DecodedNodeCache()

@@ -5,18 +5,15 @@ Must never know: callers, the time, consumer groups.
 """
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from engine import entries, ids
 from engine.live_entries import Found, LiveEntries
-from engine.memory import ENTRY_BYTES, OPEN_NODE_BYTES
+from engine.memory import ENTRY_BYTES, OPEN_NODE_BYTES, SEALED_NODES_BYTES
 from engine.nodes import Node, OpenNode, SealedNode, Text, last_live_place, live_place
+from engine.sealed import NO_NODES, UNPACKED_NODES, SealedNodes
 
-# The newest sealed nodes of a stream stay uncompressed, since live readers lag a few hundred entries,
-# not thousands.
-UNPACKED_NODES: Final = 4
 # Redis keeps the counter in a signed 64-bit integer.
 _ENTRIES_ADDED_MAX: Final = (1 << 63) - 1
 # Nodes that one removal may repack. The others wait until the next removal from them.
@@ -30,30 +27,26 @@ class NodeLimits(NamedTuple):
     bytes_max: int
 
 
-class Stream(LiveEntries):
+class Stream(LiveEntries, gc=False, eq=False):
     """The entries of one stream, and its counters. IDs are integers; `0` stands for "none" among them."""
 
-    __slots__ = ("_cold", "_found", "_hot", "entries_added", "last_id", "max_deleted_id", "removed_upto")
-
-    def __init__(self) -> None:
-        super().__init__()
-        # The last ID given.
-        self.last_id = 0
-        self.max_deleted_id = 0
-        self.entries_added = 0
-        # The highest ID removed while no smaller entry was live. A reader whose cursor is below it has a gap.
-        self.removed_upto = 0
-        self._hot: deque[Text] = deque()
-        # Texts of nodes behind the newest that were repacked, and are plain now.
-        self._cold: list[Text] = []
-        # What `find_to_remove` has found, until `remove` takes it.
-        self._found: tuple[list[int], list[Found]] | None = None
+    # The last ID given.
+    last_id: int = 0
+    max_deleted_id: int = 0
+    entries_added: int = 0
+    # The highest ID removed while no smaller entry was live. A reader whose cursor is below it has a gap.
+    removed_upto: int = 0
+    # What `find_to_remove` has found, until `remove` takes it.
+    _found: tuple[list[int], list[Found]] | None = None
 
     # --- writing --------------------------------------------------------------------------------------------
 
     def append(self, new_ids: Sequence[int], texts: Sequence[bytes], limits: NodeLimits) -> list[Text]:
         """Append entries with ascending IDs above `last_id`; the texts that have gone cold by it."""
         assert new_ids[0] > self.last_id, "the command has compared the IDs"
+        if len(new_ids) == 1:
+            # One integer for all that name the entry: an element of a range is made anew each time.
+            new_ids = (new_ids[0],)
         joins, done = limits.entries_max > 0, 0
         # `[:]` makes every entry now; slices of the lazy form would make them again.
         texts = texts if joins else texts[:]
@@ -67,7 +60,7 @@ class Stream(LiveEntries):
             most = limits.entries_max - len(node.ids) if limits.entries_max else len(texts)
             chunk = self._take_fitting(node, texts[done : done + most], limits)
             size = sum(map(len, chunk))
-            node.extend(list(new_ids[done : done + len(chunk)]), chunk, size)
+            node.extend(new_ids[done : done + len(chunk)], chunk, size)
             self.footprint.add(len(chunk) * ENTRY_BYTES + size)
             done += len(chunk)
         if self.length == 0:
@@ -75,7 +68,7 @@ class Stream(LiveEntries):
         self.length += len(texts)
         self.entries_added = min(self.entries_added + len(texts), _ENTRIES_ADDED_MAX)
         self.last_id = self.last_live_id = new_ids[-1]
-        return [self._hot.popleft() for _ in range(len(self._hot) - UNPACKED_NODES)]
+        return self.nodes.take_cooled() if len(self.nodes.hot) > UNPACKED_NODES else []
 
     def _append_whole(
         self, node_ids: Sequence[int], texts: Sequence[bytes], start: int, limits: NodeLimits
@@ -116,8 +109,15 @@ class Stream(LiveEntries):
         self._drop_open(self.open)
 
     def _add_sealed(self, node: SealedNode) -> None:
-        self.nodes.extend((node.first,), (node,))
-        self._hot.append(node.text)
+        self._own_nodes().extend((node.first,), (node,))
+        self.nodes.hot.append(node.text)
+
+    def _own_nodes(self) -> SealedNodes:
+        """The sealed nodes, to append to: most streams never have any."""
+        if self.nodes is NO_NODES:
+            self.nodes = SealedNodes(self.footprint)
+            self.footprint.add(SEALED_NODES_BYTES)
+        return self.nodes
 
     def _drop_open(self, node: OpenNode) -> None:
         """Have no open node any more."""
@@ -164,7 +164,8 @@ class Stream(LiveEntries):
                 break
             self.length -= node.live
             whole, last_whole = whole + 1, node
-        self.nodes.drop_first(whole)
+        if whole:
+            self.nodes.drop_first(whole)
         if self.nodes or self.open is None or self.open.last >= below:
             return last_whole
         emptied = self.open
@@ -248,17 +249,17 @@ class Stream(LiveEntries):
             kept = [text for place, text in enumerate(self.texts_of(node)) if not deleted >> place & 1]
             left = left.repack(kept)
             self.node_cache.replace(node.text, left.text, kept)
-            if not node.text.is_packed and node.text in self._hot:
-                self._hot[self._hot.index(node.text)] = left.text
+            hot = self.nodes.hot
+            if not node.text.is_packed and node.text in hot:
+                hot[hot.index(node.text)] = left.text
             else:
-                self._cold.append(left.text)
+                self.nodes.cold.append(left.text)
         self.nodes.replace(node, left)
         return repack
 
     def take_cold(self) -> list[Text]:
         """The texts that removing entries has left unpacked, to be compressed again."""
-        cold, self._cold = self._cold, []
-        return cold
+        return self.nodes.take_cold() if self.nodes.cold else []
 
     def _find_edges(self, removed: Sequence[int]) -> None:
         """Look for the first and the last live entry again, where `removed` (ascending) held them."""
@@ -269,10 +270,10 @@ class Stream(LiveEntries):
 
     def restore_node(self, node: SealedNode) -> None:
         """Take a sealed node of a snapshot; the counters were restored before it."""
-        self.nodes.extend((node.first,), (node,))
+        self._own_nodes().extend((node.first,), (node,))
         self.length += node.live
 
-    def restore_open(self, run_ids: list[int], texts: list[bytes], deleted: int) -> None:
+    def restore_open(self, run_ids: Sequence[int], texts: Sequence[bytes], deleted: int) -> None:
         """Take the open node of a snapshot."""
         self.open = OpenNode()
         self.open.extend(run_ids, texts, sum(map(len, texts)))

@@ -160,7 +160,7 @@ class Turn(Look):
         for stream in streams:
             key = self.keyspace.find(stream)
             if key is not None:
-                key.used_ms = self.now_ms
+                key.used_ms = self.keyspace.moment(self.now_ms)
 
     def renew(self) -> bool:
         """Begin another command as if it had a turn of its own; False where it needs one, because this turn

@@ -16,7 +16,7 @@ import msgspec
 
 from engine.copying import copy_key
 from engine.groups import Consumer, Group, Policy
-from engine.idempotency import IdempotencyTable
+from engine.idempotency import unused_table
 from engine.keyspace import (
     GENERATION_BYTES,
     IdempotentPublishReply,
@@ -25,7 +25,7 @@ from engine.keyspace import (
     Keyspace,
     Retention,
 )
-from engine.memory import Footprint
+from engine.memory import Footprint, Total
 
 # How `engine.records.payload` writes a field that MessagePack has no form for.
 Id = Annotated[int, "id"]
@@ -41,7 +41,7 @@ ANSWERS_MAX: Final = 10_000
 A = TypeVar("A", IdempotentReply, IdempotentPublishReply)
 
 
-def _remember(answers: dict[str, A], key: str, answer: A, footprint: Footprint) -> None:
+def _remember(answers: dict[str, A], key: str, answer: A, footprint: Footprint | Total) -> None:
     """Enter an answer at the end; what is too old, and the oldest of too many, go."""
     _forget(answers, key, footprint)
     answers[key] = answer
@@ -51,13 +51,13 @@ def _remember(answers: dict[str, A], key: str, answer: A, footprint: Footprint) 
         _forget(answers, next(iter(answers)), footprint)
 
 
-def _forget(answers: dict[str, A], key: str, footprint: Footprint) -> None:
+def _forget(answers: dict[str, A], key: str, footprint: Footprint | Total) -> None:
     before = answers.pop(key, None)
     if before is not None:
         footprint.add(-before.footprint_bytes)
 
 
-def _forget_oldest(answers: dict[str, A], count: int, footprint: Footprint) -> None:
+def _forget_oldest(answers: dict[str, A], count: int, footprint: Footprint | Total) -> None:
     for key in list(islice(answers, count)):
         _forget(answers, key, footprint)
 
@@ -97,9 +97,8 @@ class CreateStream(Record, frozen=True):
     idmp_maxsize: int
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.create(
-            self.stream, Key(self.generation, IdempotencyTable(self.idmp_duration_s, self.idmp_maxsize))
-        )
+        table = unused_table(self.idmp_duration_s, self.idmp_maxsize)
+        keyspace.create(self.stream, Key(self.generation, table))
 
 
 class RemoveStream(Record, frozen=True):
@@ -202,7 +201,7 @@ class CreateGroup(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         key, group = keyspace.keys[self.stream], Group(self.last_delivered_id, self.entries_read)
-        key.groups[self.group] = group
+        key.own_groups()[self.group] = group
         key.footprint.add(group.footprint_bytes)
 
 
@@ -228,7 +227,7 @@ class RemoveGroup(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         key = keyspace.keys[self.stream]
-        group = key.groups.pop(self.group)
+        group = key.own_groups().pop(self.group)
         key.footprint.add(-group.footprint_bytes)
         keyspace.garbage.add(group, group.footprint_bytes)
 
@@ -327,7 +326,7 @@ class RememberProducerKey(Record, frozen=True):
     id: Id
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].idempotency_table.record(self.producer, self.key, self.id)
+        keyspace.keys[self.stream].own_table().record(self.producer, self.key, self.id)
         keyspace.maintained[self.stream] = None
 
 
@@ -338,7 +337,7 @@ class RepeatProducerKey(Record, frozen=True):
     stream: str
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].idempotency_table.duplicates += 1
+        keyspace.keys[self.stream].own_table().duplicates += 1
 
 
 class ConfigureProducerKeys(Record, frozen=True):
@@ -348,7 +347,7 @@ class ConfigureProducerKeys(Record, frozen=True):
     maxsize: int
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].idempotency_table.configure(self.duration_s, self.maxsize)
+        keyspace.keys[self.stream].own_table().configure(self.duration_s, self.maxsize)
 
 
 class ForgetProducerKeys(Record, frozen=True):
@@ -360,7 +359,7 @@ class ForgetProducerKeys(Record, frozen=True):
     count: int
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].idempotency_table.forget(self.producer, self.count)
+        keyspace.keys[self.stream].own_table().forget(self.producer, self.count)
 
 
 class RememberAnswer(Record, frozen=True):
@@ -377,9 +376,8 @@ class RememberAnswer(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         key = keyspace.keys[self.stream]
-        _remember(
-            key.answers, self.key, IdempotentReply(self.digest, tuple(self.ids), self.at_ms), key.footprint
-        )
+        answer = IdempotentReply(self.digest, tuple(self.ids), self.at_ms)
+        _remember(key.own_answers(), self.key, answer, key.footprint)
         keyspace.maintained[self.stream] = None
 
 
@@ -462,7 +460,7 @@ class ForgetAnswers(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         if self.stream:
             key = keyspace.keys[self.stream]
-            _forget_oldest(key.answers, self.count, key.footprint)
+            _forget_oldest(key.own_answers(), self.count, key.footprint)
         else:
             _forget_oldest(keyspace.answers, self.count, keyspace.memory.shared)
 

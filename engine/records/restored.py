@@ -7,7 +7,7 @@ Must never know: files, frames, how the keyspace came to be so.
 from collections.abc import Sequence
 
 from engine.groups import Consumer
-from engine.idempotency import IdempotencyTable
+from engine.idempotency import unused_table
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
 from engine.records.changes import Id, IdList, IdsInTexts, Record, TextList, counted
@@ -29,11 +29,17 @@ class RestoreStream(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         duration_s, maxsize, added, duplicates = self.idempotency_table
-        key = Key(self.generation, IdempotencyTable(duration_s, maxsize))
-        key.idempotency_table.added, key.idempotency_table.duplicates = added, duplicates
-        key.stream.first_id, key.stream.last_live_id = self.first_id, self.last_live_id
-        key.stream.last_id, key.stream.max_deleted_id = self.last_id, self.max_deleted_id
-        key.stream.removed_upto, key.stream.entries_added = self.removed_upto, self.entries_added
+        key = Key(self.generation, unused_table(duration_s, maxsize))
+        if added or duplicates:
+            table = key.own_table()
+            table.added, table.duplicates = added, duplicates
+        stream = key.stream
+        # Equal ones are one integer: there may be hundreds of thousands of streams with one entry.
+        stream.last_id = self.last_id
+        stream.last_live_id = self.last_id if self.last_live_id == self.last_id else self.last_live_id
+        stream.first_id = self.last_id if self.first_id == self.last_id else self.first_id
+        stream.max_deleted_id = self.max_deleted_id
+        stream.removed_upto, stream.entries_added = self.removed_upto, self.entries_added
         keyspace.create(self.stream, key)
 
 
@@ -69,7 +75,8 @@ class RestoreOpenNode(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         stream = keyspace.keys[self.stream].stream
-        stream.restore_open(list(self.ids), list(self.texts), int.from_bytes(self.deleted, "little"))
+        ids = (stream.last_id,) if len(self.ids) == 1 and self.ids[0] == stream.last_id else self.ids
+        stream.restore_open(ids, self.texts, int.from_bytes(self.deleted, "little"))
 
 
 class RestoreConsumer(Record, frozen=True):
@@ -114,5 +121,5 @@ class RestoreProducerKey(Record, frozen=True):
     id: Id
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].idempotency_table.restore(self.producer, self.key, self.id)
+        keyspace.keys[self.stream].own_table().restore(self.producer, self.key, self.id)
         keyspace.maintained[self.stream] = None

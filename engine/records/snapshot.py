@@ -166,7 +166,7 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
     idempotency_table = [(producer, keys.copy()) for producer, keys in kept.producers.items()]
     groups = [_hold_group(name, group_name, group) for group_name, group in sorted(key.groups.items())]
     return _HeldStream(
-        name, before, stream.nodes.snapshot(), opened, idempotency_table, key.answers.copy(), groups
+        name, before, stream.nodes.snapshot(), opened, idempotency_table, dict(key.answers), groups
     )
 
 

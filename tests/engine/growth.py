@@ -43,6 +43,12 @@ async def many_streams(engine: Engine) -> None:
         await engine.execute(XGroupCreate(stream=f"stream-{number}", group="workers", start=0))
 
 
+async def many_sessions(engine: Engine) -> None:
+    """50,000 streams of one entry."""
+    for number in range(50_000):
+        await engine.execute(XAdd(stream=f"session:{number:08}", bodies=bodies(1)))
+
+
 async def much_pending(engine: Engine) -> None:
     """200,000 entries pending in two groups, of 2,000 consumers."""
     await fill(engine, "s", 20)
@@ -58,6 +64,7 @@ async def much_pending(engine: Engine) -> None:
 SHAPES: Final[dict[str, Callable[[Engine], Awaitable[None]]]] = {
     "entries": many_entries,
     "streams": many_streams,
+    "sessions": many_sessions,
     "pending": much_pending,
 }
 

@@ -46,6 +46,7 @@ DERIVED: Final = frozenset(
         "node_cache",
         "unsynced_from",
         "used_ms",
+        "_moment_ms",
         "opened_ms",
     }
 )

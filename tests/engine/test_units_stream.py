@@ -13,7 +13,8 @@ from zstandard import ZstdDecompressor
 
 from engine import entries, ids
 from engine.nodes import Text
-from engine.stream import UNPACKED_NODES, NodeLimits, Stream
+from engine.sealed import UNPACKED_NODES
+from engine.stream import NodeLimits, Stream
 
 some_ids = st.integers(0, 80)
 bounds = st.tuples(some_ids, some_ids)

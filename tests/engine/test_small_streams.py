@@ -1,0 +1,91 @@
+"""What a stream of one entry takes: there may be hundreds of thousands of them, as of sessions.
+
+Knows: commands, the log and snapshots, how the interpreter counts bytes.
+Must never know: how streams are kept.
+"""
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from engine import entries
+from engine.commands import EnsureGroup, XAdd
+from engine.commands.execution import execute
+from engine.keyspace import Caps, Keyspace
+from engine.records import encode, replay, snapshot
+
+COUNT: Final = 2_000
+# Bytes that the interpreter asks for, a stream with a name of 16 characters and an entry of 63: some 40 less
+# than that is what it takes. The allocator adds a twentieth.
+STREAM_BYTES_MAX: Final = 760
+# With an empty group.
+GROUP_BYTES_MAX: Final = 720
+
+
+def sessions(*, groups: bool = False) -> tuple[Keyspace, list[bytes]]:
+    """Streams of one entry as commands make them, and the frames of their log."""
+    keyspace, frames = Keyspace(caps=Caps(streams_max=COUNT)), list[bytes]()
+    for number in range(COUNT):
+        name = f"session:{number:08}"
+        body = entries.body([("user", f"{number:06}"), ("state", "open")])
+        commands = [XAdd(stream=name, bodies=[body]), EnsureGroup(stream=name, group="g", start=0)]
+        for command in commands[: 1 + groups]:
+            turn = execute(keyspace, command, 1_700_000_000_000 + number).turn
+            frames.append(encode(turn.records))
+    return keyspace, frames
+
+
+def from_frames(payloads: list[bytes]) -> Keyspace:
+    keyspace = Keyspace()
+    for payload in payloads:
+        replay(keyspace, payload)
+    return keyspace
+
+
+def from_snapshot(keyspace: Keyspace) -> Callable[[], Keyspace]:
+    records = list(snapshot(keyspace))
+    frames = [encode(records[at : at + 4]) for at in range(0, len(records), 4)]
+    return lambda: from_frames(frames)
+
+
+def bytes_each(make: Callable[[], Keyspace]) -> float:
+    """What a stream of this keyspace takes."""
+    make()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        keyspace = make()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] / len(keyspace.keys)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("groups", "most"), [(False, STREAM_BYTES_MAX), (True, STREAM_BYTES_MAX + GROUP_BYTES_MAX)]
+)
+def test_a_stream_of_one_entry_takes_few_bytes(*, groups: bool, most: int) -> None:
+    """As commands make it, and as it is read from a log and from a snapshot."""
+    kept, frames = sessions(groups=groups)
+    found = {
+        "log": bytes_each(lambda: from_frames(frames)),
+        "snapshot": bytes_each(from_snapshot(kept)),
+        "commands": bytes_each(lambda: sessions(groups=groups)[0]),
+    }
+    frames_bytes = sum(map(len, frames)) / COUNT
+    assert found["log"] < most, found
+    assert found["snapshot"] < most, found
+    # The frames are freed with what made them.
+    assert found["commands"] < most, (found, frames_bytes)
+
+
+def test_the_estimate_of_such_a_stream_is_near_that() -> None:
+    """Within a fifth."""
+    kept, frames = sessions()
+    estimated = kept.memory.estimated_bytes / COUNT
+    taken = bytes_each(lambda: from_frames(frames))
+    assert 0.85 * taken < estimated < 1.25 * taken, (estimated, taken)
+    kept.check()
