@@ -9,7 +9,7 @@ local part = {
   whole = ARGV[10] == '1', count = tonumber(ARGV[11]), at = 12,
 }
 if number ~= '' then
-  local text = find_request(KEYS[5], number, settled)
+  local text = find_request(KEYS[5], number)
   if text then
     return { 'added', text, 0, 0 }
   end
@@ -32,10 +32,10 @@ if refused then
   return refused
 end
 local removed, affected = store_part(part, generation)
+if number ~= '' then
+  keep_request(KEYS[5], number, part.text, settled)
+end
 if key ~= '' then
   keep_answer(part.answers, part.order, key, digest, part.text, clock_ms())
-end
-if number ~= '' then
-  keep_request(KEYS[5], number, part.text)
 end
 return { 'added', part.text, removed, affected }

@@ -2,6 +2,9 @@
 --
 -- Answers of a stream, or of a slot: a hash, key → 'ms size digest answer', and a list of 'ms key' in order of time.
 -- A gateway's requests: a sorted set, 'number answer' by number; what it has settled goes.
+--
+-- A script never takes the last of a key that it goes on to use: while the slot moves, a cluster refuses commands on
+-- a key that is not there, and so the rest of the script.
 
 local ANSWER_AGE_MS = 24 * 3600 * 1000
 local ANSWERS_MAX = 10000
@@ -43,9 +46,8 @@ local function keep_answer(answers, order, key, digest, text, now_ms)
   redis.call('PEXPIRE', order, ANSWER_AGE_MS + 1)
 end
 
--- What was answered to this very request, nil for nothing. What the gateway has settled is forgotten.
-local function find_request(requests, number, settled)
-  redis.call('ZREMRANGEBYSCORE', requests, '-inf', settled)
+-- What was answered to this very request, nil for nothing.
+local function find_request(requests, number)
   local found = redis.call('ZRANGEBYSCORE', requests, number, number)[1]
   if not found then
     return nil
@@ -54,7 +56,10 @@ local function find_request(requests, number, settled)
   return string.match(found, '^%d+ (.*)$')
 end
 
-local function keep_request(requests, number, text)
+-- Directly behind what the request has stored, so that it is found however the rest ends. What the gateway has
+-- settled is forgotten.
+local function keep_request(requests, number, text, settled)
   redis.call('ZADD', requests, number, number .. ' ' .. text)
+  redis.call('ZREMRANGEBYSCORE', requests, '-inf', settled)
   redis.call('PEXPIRE', requests, REQUEST_AGE_MS)
 end

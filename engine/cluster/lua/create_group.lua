@@ -24,6 +24,5 @@ if not info then
   begin_stream(ARGV[1], KEYS[2], KEYS[3], KEYS[4])
 end
 -- Another program may have removed a group of that name.
-forget_policy(KEYS[2], group)
-set_policy(KEYS[2], group, 7)
+set_policy(KEYS[2], group, 7, true)
 return 1

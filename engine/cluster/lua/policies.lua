@@ -26,21 +26,25 @@ local function within(info, entries_read)
   return string.format('%.0f', math.min(info and info['entries-added'] or 0, entries_read))
 end
 
--- Changes are pairs of a name and a value among the arguments, from the `first` on, '' for none.
-local function set_policy(meta, group, first)
+-- Changes are pairs of a name and a value among the arguments, from the `first` on, '' for none; with `anew` what is
+-- not among them goes. Fields go last: the key may go with them.
+local function set_policy(meta, group, first, anew)
+  local kept, going = {}, {}
   for i = first, #ARGV, 2 do
-    local field = ARGV[i] .. '/' .. group
-    if ARGV[i + 1] == '' then
-      redis.call('HDEL', meta, field)
-    else
-      redis.call('HSET', meta, field, ARGV[i + 1])
+    if ARGV[i + 1] ~= '' then
+      redis.call('HSET', meta, ARGV[i] .. '/' .. group, ARGV[i + 1])
+      kept[ARGV[i]] = true
+    elseif not anew then
+      going[#going + 1] = ARGV[i] .. '/' .. group
     end
   end
-end
-
-local function forget_policy(meta, group)
-  for _, name in ipairs(POLICY) do
-    redis.call('HDEL', meta, name .. '/' .. group)
+  for _, name in ipairs(anew and POLICY or {}) do
+    if not kept[name] then
+      going[#going + 1] = name .. '/' .. group
+    end
+  end
+  if #going > 0 then
+    redis.call('HDEL', meta, unpack(going))
   end
 end
 

@@ -8,7 +8,7 @@ local epoch, chunk = ARGV[7], ARGV[8]
 local EPOCH_CHUNKS_MAX = 100000
 
 if number ~= '' then
-  local texts = find_request(KEYS[1], number, settled)
+  local texts = find_request(KEYS[1], number)
   if texts then
     return { 'added', texts, {} }
   end
@@ -70,11 +70,11 @@ for i, part in ipairs(parts) do
   trims[2 * i - 1], trims[2 * i] = removed, affected
 end
 local texts = table.concat(given, '/')
+if number ~= '' then
+  keep_request(KEYS[1], number, texts, settled)
+end
 if key ~= '' then
   keep_answer(KEYS[2], KEYS[3], key, digest, texts, clock_ms())
-end
-if number ~= '' then
-  keep_request(KEYS[1], number, texts)
 end
 if epoch ~= '' then
   if known.e ~= epoch then

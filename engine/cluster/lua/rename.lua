@@ -13,12 +13,16 @@ end
 if done == 0 or KEYS[1] == KEYS[5] then
   return 0
 end
+-- What the target had is overwritten, and not removed before: see answers.lua.
 for i = 2, 4 do
-  redis.call('DEL', KEYS[i + 4])
-  if redis.call('EXISTS', KEYS[i]) == 1 then
-    redis.call(ARGV[2] == 'COPY' and 'COPY' or 'RENAME', KEYS[i], KEYS[i + 4])
+  if redis.call('EXISTS', KEYS[i]) == 0 then
+    redis.call('DEL', KEYS[i + 4])
+  elseif ARGV[2] == 'COPY' then
+    redis.call('COPY', KEYS[i], KEYS[i + 4], 'REPLACE')
+  else
+    redis.call('RENAME', KEYS[i], KEYS[i + 4])
   end
 end
-redis.call('HDEL', KEYS[6], 'archived_up_to')
 redis.call('HSET', KEYS[6], 'g', ARGV[1])
+redis.call('HDEL', KEYS[6], 'archived_up_to')
 return 1

@@ -17,5 +17,5 @@ if start ~= '' or entries_read ~= '' then
     return moved
   end
 end
-set_policy(KEYS[2], group, 4)
+set_policy(KEYS[2], group, 4, false)
 return { 'done' }

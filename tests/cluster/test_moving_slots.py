@@ -1,0 +1,254 @@
+"""Slots move under publishes and group reads: nothing is refused for it that would not be elsewhere."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from app.main import create_app
+from app.settings import Settings
+from engine import SystemClock, entries
+from engine.cluster import ClusterEngine
+from engine.cluster.keys import auxiliary_key, slot_of
+from engine.commands import (
+    AddEach,
+    Command,
+    Copy,
+    Cursor,
+    Delete,
+    EnsureGroup,
+    EnsureStream,
+    IdempotencyKey,
+    Publish,
+    Rename,
+    Retention,
+    Trim,
+    UpdateGroup,
+    XAdd,
+    XReadGroup,
+    XTrim,
+)
+from tests.app.conftest import calling
+from tests.cluster.clusters import BackendCluster, move_slot, primaries
+from tests.cluster.test_cluster import opened
+from tests.cluster.test_executor import until
+
+MOVES: Final = 20
+# Between two moves, in the slot that has just come.
+PUBLISHED_BETWEEN: Final = 20
+# One slot, so that one publish may name both.
+STREAMS: Final = ("{m}a", "{m}b")
+SLOT: Final = slot_of(b"m")
+BODY: Final = entries.body([("n", "1")])
+
+
+@pytest.fixture(scope="module", params=["redis", "valkey"])
+def shared_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BackendCluster]:
+    """A cluster whose slots a test may move, and moves back."""
+    with primaries(tmp_path_factory.mktemp("cluster"), request.param, 2) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(shared_cluster: BackendCluster) -> BackendCluster:
+    """The same, empty."""
+    shared_cluster.call("FLUSHALL")
+    return shared_cluster
+
+
+def ends(cluster: BackendCluster) -> list[Any]:
+    """The server that has the slot, and the other one."""
+    return sorted(cluster.servers, key=lambda server: server is not cluster.owner(STREAMS[0]))
+
+
+# --- one script, while its slot is between two servers
+
+
+@contextmanager
+def moving(cluster: BackendCluster) -> Iterator[None]:
+    """The slot is about to leave, and none of its keys has gone yet."""
+    source, target = ends(cluster)
+    target.call("CLUSTER", "SETSLOT", SLOT, "IMPORTING", source.call("CLUSTER", "MYID"))
+    source.call("CLUSTER", "SETSLOT", SLOT, "MIGRATING", target.call("CLUSTER", "MYID"))
+    try:
+        yield
+    finally:
+        for server in (source, target):
+            server.call("CLUSTER", "SETSLOT", SLOT, "STABLE")
+
+
+async def make_all_keys(cluster: BackendCluster, engine: ClusterEngine) -> None:
+    """All keys that a script may name: a server refuses those that name one of them that is missing."""
+    for stream in STREAMS:
+        await engine.execute(XAdd(stream=stream, bodies=[BODY], idempotency=key("first")))
+        policy = {"max_deliveries": 3, "ack_timeout_ms": 1_000}
+        await engine.execute(EnsureGroup(stream=stream, group="g", start=0, policy=policy))
+        await engine.execute(EnsureStream(stream=stream, retention=Retention(max_bytes=10_000)))
+    parts = [XAdd(stream=stream, bodies=[BODY]) for stream in STREAMS]
+    await engine.execute(Publish(parts=parts, idempotency=key("first")))
+
+
+def key(name: str) -> IdempotencyKey:
+    return IdempotencyKey(name, b"d")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        XAdd(stream=STREAMS[0], bodies=[BODY]),
+        XAdd(stream=STREAMS[0], bodies=[BODY], idempotency=key("second"), trim=Trim(maxlen=1)),
+        AddEach(stream=STREAMS[0], bodies=[BODY, BODY]),
+        XTrim(stream=STREAMS[0], trim=Trim(maxlen=0)),
+        EnsureStream(stream=STREAMS[0]),
+        EnsureGroup(stream=STREAMS[0], group="h", start=0),
+        UpdateGroup(stream=STREAMS[0], group="g", policy={"ack_timeout_ms": None, "max_deliveries": 4}),
+        XReadGroup(group="g", consumer="c", streams=[(STREAMS[0], Cursor.NEW)]),
+        Rename(stream=STREAMS[0], target=STREAMS[1], replace=True),
+        Copy(stream=STREAMS[0], target=STREAMS[1], replace=True),
+        Delete(streams=[STREAMS[0]]),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+async def test_a_script_that_begins_while_its_slot_moves_ends_there(
+    cluster: BackendCluster, command: Command
+) -> None:
+    """A server refuses a command within, on a key that is not there: which one before it has removed, too."""
+    async with opened(cluster) as engine:
+        await make_all_keys(cluster, engine)
+        with moving(cluster):
+            for _ in range(3 if isinstance(command, XAdd | AddEach) else 1):
+                await engine.execute(command)
+
+
+async def test_a_policy_is_set_while_the_slot_of_its_stream_moves(cluster: BackendCluster) -> None:
+    """Also where nothing else is kept beside the stream, which another program has made."""
+    stream = STREAMS[0]
+    cluster.call("XADD", stream, "*", "a", "1")
+    async with opened(cluster) as engine:
+        await engine.execute(EnsureGroup(stream=stream, group="g", start=0, policy={"max_deliveries": 3}))
+        # What a script names has to be there.
+        cluster.owner(stream).call("HSET", auxiliary_key(stream, "i"), "a", "1")
+        cluster.owner(stream).call("RPUSH", auxiliary_key(stream, "q"), "1 a")
+        with moving(cluster):
+            changes = {"max_deliveries": None, "ack_timeout_ms": 5}
+            await engine.execute(UpdateGroup(stream=stream, group="g", policy=changes))
+            cluster.call("XGROUP", "DESTROY", stream, "g")
+            made = EnsureGroup(stream=stream, group="g", start=0, policy={"max_deliveries": 4})
+            await engine.execute(made)
+    kept = cluster.owner(stream).call("HGETALL", auxiliary_key(stream, "m"))
+    assert kept == [b"max_deliveries/g", b"4"]
+
+
+# --- moves under load
+
+
+class Load:
+    """Publishers and a worker over HTTP. What was published is known by its value."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        # By stream and value.
+        self.acknowledged: Counter[tuple[str, str]] = Counter()
+        self.unknown: set[tuple[str, str]] = set()
+        self.delivered: Counter[tuple[str, str]] = Counter()
+        self.refusals: list[Any] = []
+        self._http = http
+        self._is_over = self._is_published = False
+
+    async def run(self, moves: asyncio.Task[None]) -> None:
+        for stream in STREAMS:
+            made = await self._http.put(f"/v1/streams/{stream}/groups/g", json={"start": "0"})
+            assert made.status_code == 201
+        work = [self._work(stream) for stream in STREAMS]
+        workers = [asyncio.create_task(one) for one in work]
+        ways = (self._add, self._add_under_key, self._add_to_both)
+        publishers = [asyncio.create_task(self._publish(way.__name__, way)) for way in ways]
+        try:
+            await moves
+        finally:
+            self._is_over = True
+        await asyncio.gather(*publishers)
+        self._is_published = True
+        async with asyncio.timeout(20):
+            await asyncio.gather(*workers)
+
+    async def wait_for_more(self) -> None:
+        enough = self.acknowledged.total() + PUBLISHED_BETWEEN
+        await until(lambda: self.acknowledged.total() >= enough)
+
+    async def _publish(self, name: str, way: Any) -> None:
+        number = 0
+        while not self._is_over:
+            streams, answer = await way(f"{name}{number}")
+            placed = [(stream, f"{name}{number}") for stream in streams]
+            if answer.is_success:
+                self.acknowledged.update(placed)
+            else:
+                self.refusals.append(answer.json())
+                self.unknown.update(placed)
+            number += 1
+
+    async def _add(self, value: str) -> tuple[tuple[str, ...], httpx.Response]:
+        entry = {"fields": {"n": value}}
+        return STREAMS[:1], await self._http.post(f"/v1/streams/{STREAMS[0]}/entries", json=entry)
+
+    async def _add_under_key(self, value: str) -> tuple[tuple[str, ...], httpx.Response]:
+        entry, once = {"fields": {"n": value}}, {"idempotency-key": value}
+        path = f"/v1/streams/{STREAMS[0]}/entries"
+        return STREAMS[:1], await self._http.post(path, json=entry, headers=once)
+
+    async def _add_to_both(self, value: str) -> tuple[tuple[str, ...], httpx.Response]:
+        parts = {stream: [{"fields": {"n": value}}] for stream in STREAMS}
+        once = {"idempotency-key": value}
+        return STREAMS, await self._http.post("/v1/publish", json={"streams": parts}, headers=once)
+
+    async def _work(self, stream: str) -> None:
+        path = f"/v1/streams/{stream}/groups/g"
+        while not (self._is_published and self._has_all(stream)):
+            read = await self._http.post(f"{path}/consumers/c/read", json={"count": 50, "wait": 100})
+            if not read.is_success:
+                self.refusals.append(read.json())
+                assert read.status_code == 503, read.text
+                continue
+            found = read.json()["entries"]
+            self.delivered.update((stream, one["fields"]["n"]) for one in found)
+            if found:
+                given = [one["id"] for one in found]
+                acked = await self._http.post(f"{path}/ack", json={"ids": given})
+                self.refusals += [] if acked.is_success else [acked.json()]
+
+    def _has_all(self, stream: str) -> bool:
+        return all(self.delivered[one] for one in self.acknowledged if one[0] == stream)
+
+
+async def test_slots_move_under_publishes_and_group_reads(cluster: BackendCluster) -> None:
+    """Each publish is answered by 2xx, or by what may be tried again; none is lost, none stored twice."""
+    async with opened(cluster) as engine:
+        app = create_app(Settings(log_requests="none"), SystemClock())
+        app.gateway.open(engine)
+        async with calling(app) as http:
+            load = Load(http)
+
+            async def move() -> None:
+                places = ends(cluster)
+                for _ in range(MOVES):
+                    await load.wait_for_more()
+                    await asyncio.to_thread(move_slot, cluster.servers, SLOT, *places)
+                    places.reverse()
+
+            await load.run(asyncio.create_task(move()))
+            stored: Counter[tuple[str, str]] = Counter()
+            for stream in STREAMS:
+                text = (await http.get(f"/v1/streams/{stream}/export")).text
+                stored.update((stream, json.loads(line)["fields"]["n"]) for line in text.splitlines())
+    assert [one for one in load.refusals if one["code"] != "backend_unavailable"] == []
+    assert set(load.acknowledged) <= set(stored) <= set(load.acknowledged) | load.unknown
+    assert max(stored.values()) == max(load.delivered.values()) == 1
+    # Nearly all wait for their slot, and are served.
+    assert len(load.unknown) <= MOVES
