@@ -82,6 +82,8 @@ CODES: Final[dict[str, Code]] = {
     "storage_full": Code(507, "The disk is full", retry_after_s=30),
     "memory_full": Code(507, "The memory limit is reached", retry_after_s=30),
     "backend_unavailable": Code(503, "The backend cannot be used now", retry_after_s=1),
+    "backend_error": Code(502, "The backend gave an unexpected answer"),
+    "backend_forbidden": Code(403, "The backend does not let the gateway do this"),
     "not_replicated": Code(503, "The write is not known to be as safe as promised", retry_after_s=1),
     "not_supported_by_backend": Code(501, "The backend does not support this"),
     "cross_slot": Code(422, "The streams are in different slots of the backend"),

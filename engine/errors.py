@@ -22,6 +22,10 @@ class EngineError(Exception):
         self.members = members
 
 
+# Refusals by a server behind the engine that are not about the request: later the same may be done.
+OF_BACKEND: Final = frozenset({"backend_unavailable", "backend_error", "backend_forbidden"})
+
+
 def _printable(name: str) -> str:
     """`name` as Redis prints it into an error: C strings end at NUL, line ends become blanks."""
     return name.partition("\0")[0].replace("\r", " ").replace("\n", " ")

@@ -26,6 +26,7 @@ from app.errors import RefusalError, invalid
 from app.live.sessions import OpenSessions
 from engine import Clock, EngineError, EngineProtocol
 from engine.commands import Command, ListMetadata, PutMetadata
+from engine.errors import OF_BACKEND
 from engine.replies import MetadataPage, Reply
 
 _TOKEN: Final = "token:"  # noqa: S105 - the beginning of names
@@ -61,7 +62,7 @@ class TokenStore:
 
     def load(self, engine: EngineProtocol, file: RevocationFile | None, done: Callable[[], None]) -> None:
         """Read what the log and the file hold, then call `done`. Until then no token is accepted. A backend
-        that does not answer is asked again.
+        that does not answer, or does not say them, is asked again.
         """
         self._engine, self._file = engine, file
         if file is not None:
@@ -72,7 +73,7 @@ class TokenStore:
         def listed(replies: Sequence[Reply | EngineError]) -> None:
             nonlocal is_logged
             page = replies[0]
-            if isinstance(page, EngineError) and page.code == "backend_unavailable":
+            if isinstance(page, EngineError) and page.code in OF_BACKEND:
                 if not is_logged:
                     logs.get().warning(
                         "the tokens cannot be read yet: this is tried again", reason=page.detail

@@ -16,7 +16,7 @@ BOUNDS_S: Final = (
 # As `routing.Lane` has them.
 LANES: Final = ("write", "group", "read")
 # Those that say that the backend is not as it should be; any other refusal is about the request.
-_OUTAGES: Final = ("backend_unavailable", "not_replicated")
+_OUTAGES: Final = ("backend_unavailable", "backend_error", "not_replicated")
 OUTCOMES: Final = ("ok", "refused", *_OUTAGES)
 # Why a request is sent again: the slot is elsewhere, or moves; no server takes it now; its connection is
 # lost; the server has not loaded its script.

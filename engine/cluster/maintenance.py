@@ -18,7 +18,7 @@ from engine.cluster.node import Node
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import maintain, touch
 from engine.cluster.wire import Words, report
-from engine.errors import EngineError
+from engine.errors import OF_BACKEND, EngineError
 
 STEP_S: Final = 1.0
 _SCAN_COUNT: Final = 1_000
@@ -70,6 +70,8 @@ class Maintenance:
         self._cursors: dict[Node, bytes] = {}
         # Streams that groups were read of here, until a step finds no reader.
         self._read: dict[str, None] = {}
+        # Why the last step ended, so that each reason is reported once; empty where it went well.
+        self._reported = ""
 
     async def keep_on(self) -> None:
         """One step a second, until it is cancelled."""
@@ -78,8 +80,12 @@ class Maintenance:
             try:
                 await self.step()
             except Exception as error:  # noqa: BLE001 - the next step goes on
-                if not _is_outage(error):
+                # Of an outage others tell.
+                if not _is_outage(error) and str(error) != self._reported:
                     report("streams could not be maintained", error)
+                self._reported = str(error)
+            else:
+                self._reported = ""
 
     def note_read(self, streams: Collection[str]) -> None:
         """Groups of these streams are read here."""
@@ -139,7 +145,7 @@ class Maintenance:
                 await self._run(words.by_script(stream, touch(stream, some), Lane.GROUP))
             except EngineError as error:
                 # The next step says so again.
-                return not _is_outage(error)
+                return error.code not in OF_BACKEND
         return True
 
     async def _maintain(self, stream: str, watched_ms: int) -> None:

@@ -14,6 +14,8 @@ from engine.cluster.routing import Lane
 from engine.cluster.wire import Address, Done, ServerAccess, ServerConnection, ServerError, Words
 
 MEMORY: Final = BackendDurability()
+# Before the reason for which EXEC runs nothing, where its commands were taken.
+_DISCARDED: Final = "EXECABORT Transaction discarded because of: "
 # The part of the time for a reply after which WAIT ends: the writes behind it need the rest.
 _WAIT_SHARE: Final = 0.5
 
@@ -125,5 +127,7 @@ def _of_exec(found: Sequence[object]) -> Sequence[object]:
     executed = found[-1]
     if isinstance(executed, list):
         return executed
+    if isinstance(executed, ServerError) and executed.text.startswith(_DISCARDED):
+        return [ServerError(executed.text.removeprefix(_DISCARDED).removeprefix("-"))]
     # What was refused when it was queued says more than EXECABORT.
     return [one for one in found if isinstance(one, Exception)] or [executed]

@@ -1,9 +1,13 @@
 """What a server refuses, and what never came back, as refusals of the engine.
 
 Knows: the sentences of Redis and Valkey. Must never know: connections, commands' words.
+
+A sentence that is not known here is the backend's, not the caller's: whoever calls cannot do better, and
+nobody knows whether trying again would help.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from engine.cluster.wire import ConnectionLostError, ServerError
@@ -11,57 +15,118 @@ from engine.errors import EngineError
 
 # What a server adds where a command within a script was refused.
 _IN_SCRIPT: Final = re.compile(r" script: (?:[0-9a-f]{40}, )?on @user_script:\d+\.$")
-# The first word of a refusal that time alone may cure.
-_UNAVAILABLE: Final = {
-    *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "READONLY", "TRYAGAIN", "UNKILLABLE"),
-    *("ASK", "MOVED", "NOAUTH", "NOPERM", "NOREPLICAS", "NOSCRIPT", "WRONGPASS"),
+_UNAVAILABLE: Final = "backend_unavailable"
+_FORBIDDEN: Final = "backend_forbidden"
+
+# What refusals mean by how they begin: a first word alone, or the beginning of a sentence. Those that time
+# alone may cure are said before anything has run. For each there is a test in which a real server says it.
+KNOWN: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        [
+            *("ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH"),
+            *("NOREPLICAS", "NOSCRIPT", "READONLY", "TRYAGAIN", "WRONGPASS"),
+        ],
+        _UNAVAILABLE,
+    ),
+    "BUSYGROUP": "group_exists",
+    "CROSSSLOT": "cross_slot",
+    "NOGROUP": "no_group",
+    "NOPERM": _FORBIDDEN,
+    "OOM": "memory_full",
+    "WRONGTYPE": "invalid",
+    "ERR no such key": "no_stream",
+    "ERR The XGROUP subcommand requires the key to exist": "no_stream",
+    "ERR The ID specified in XSETID": "last_id_too_small",
+    "ERR The entries_added specified in XSETID": "last_id_too_small",
+    "ERR invalid expire time": "invalid",
+    "ERR unknown command": "not_supported_by_backend",
+    # Within scripts: Redis, then Valkey.
+    "ERR The user executing the script": _FORBIDDEN,
+    "ERR ACL failure in script": _FORBIDDEN,
+    "ERR Script attempted to access a non local key": _UNAVAILABLE,
+    "ERR Attempted to access a non local key": _UNAVAILABLE,
+    "ERR Script attempted to execute a": _UNAVAILABLE,
+    "ERR Can not execute a": _UNAVAILABLE,
 }
+_SENTENCES: Final = tuple(beginning for beginning in KNOWN if " " in beginning)
+_ELSEWHERE: Final = tuple(beginning for beginning in KNOWN if "non local key" in beginning)
 _NOT_NOW: Final = "LOADING the backend cannot be used now: "
-_BY_WORD: Final = {"NOGROUP": "no_group", "BUSYGROUP": "group_exists", "OOM": "memory_full"}
-_BY_SENTENCE: Final = (
-    ("ERR no such key", "no_stream"),
-    ("ERR The XGROUP subcommand requires the key to exist", "no_stream"),
-    ("ERR The ID specified in XADD", "id_not_increasing"),
-    ("ERR The stream has exhausted", "stream_exhausted"),
-    ("ERR The ID specified in XSETID", "last_id_too_small"),
-    ("ERR The entries_added specified in XSETID", "last_id_too_small"),
-    ("ERR Invalid stream ID", "malformed_id"),
-    ("ERR unknown command", "not_supported_by_backend"),
-    ("ERR unknown subcommand", "not_supported_by_backend"),
-    ("ERR Unknown subcommand", "not_supported_by_backend"),
-    ("ERR syntax error", "not_supported_by_backend"),
-    ("CROSSSLOT", "cross_slot"),
-)
+_UNKNOWN: Final = "ERR the backend gave an unexpected answer: "
 
 
-def refusal_of(error: ServerError | ConnectionLostError, *, writes: bool) -> EngineError:
-    """The refusal of the engine that says the same."""
+def refusal_of(
+    error: ServerError | ConnectionLostError, *, writes: bool, in_part: bool = False
+) -> EngineError:
+    """The refusal of the engine that says the same. `in_part`: other commands of its request have run."""
     if isinstance(error, ConnectionLostError):
         return unavailable(str(error), is_unknown=writes and error.may_have_run)
     text = _IN_SCRIPT.sub("", error.text)
-    if error.code in _UNAVAILABLE:
-        return unavailable(text)
-    code = _BY_WORD.get(error.code)
+    code = _code_of(error.code, text)
+    if code == _UNAVAILABLE:
+        # In the midst of a script these come as plain errors.
+        return unavailable(text, is_unknown=writes and (in_part or error.code == "ERR"))
+    if code == _FORBIDDEN:
+        return _forbidden(text)
     if code is None:
-        matching = (code for sentence, code in _BY_SENTENCE if text.startswith(sentence))
-        code = next(matching, "invalid")
+        return _unexpected(text, is_unknown=writes)
     return EngineError(code, text)
+
+
+def _code_of(word: str, text: str) -> str | None:
+    known = KNOWN.get(word)
+    if known is None:
+        known = next((KNOWN[beginning] for beginning in _SENTENCES if text.startswith(beginning)), None)
+    return known
+
+
+def is_elsewhere(error: ServerError) -> bool:
+    """Whether a script was refused in its midst, for a key that is at another server by now."""
+    return error.text.startswith(_ELSEWHERE)
 
 
 def unavailable(reason: str, *, is_unknown: bool = False) -> EngineError:
     """The backend cannot be used now. `is_unknown`: the request may or may not have been carried out."""
-    outcome = "; the request may or may not have been carried out" if is_unknown else "; nothing was changed"
     return EngineError(
-        "backend_unavailable",
+        _UNAVAILABLE,
         f"{_NOT_NOW}{reason}",
-        f"the backend cannot be used now: {reason}{outcome}",
-        outcome="unknown" if is_unknown else "not done",
+        f"the backend cannot be used now: {reason}{_end(is_unknown)}",
+        outcome=_outcome(is_unknown),
     )
 
 
+def _unexpected(text: str, *, is_unknown: bool) -> EngineError:
+    remedy = "look into the log of the backend; if it is in order there, report this sentence"
+    return EngineError(
+        "backend_error",
+        f"{_UNKNOWN}{text}",
+        f"the backend gave an answer that the gateway does not expect: {text}{_end(is_unknown)}; {remedy}",
+        outcome=_outcome(is_unknown),
+    )
+
+
+def _forbidden(text: str) -> EngineError:
+    word, _, rest = text.partition(" ")
+    remedy = "let the gateway's user (`backend_user`) use this key and this command there"
+    return EngineError(
+        _FORBIDDEN,
+        text if word == "NOPERM" else f"NOPERM {rest}",
+        f"the backend does not let the gateway do this: {rest}: {remedy}",
+    )
+
+
+def _end(is_unknown: bool) -> str:  # noqa: FBT001 - a fact in a sentence
+    return "; the request may or may not have been carried out" if is_unknown else "; nothing was changed"
+
+
+def _outcome(is_unknown: bool) -> str:  # noqa: FBT001 - as above
+    return "unknown" if is_unknown else "not done"
+
+
 def reason_of(error: EngineError) -> str:
-    """The reason that `unavailable` was given; the sentence of any other refusal."""
-    return error.redis.removeprefix(_NOT_NOW)
+    """The reason that `unavailable` was given, or what the server said that is not known; the sentence of any
+    other refusal.
+    """
+    return error.redis.removeprefix(_NOT_NOW).removeprefix(_UNKNOWN)
 
 
 def not_supported(what: str, level: str) -> EngineError:

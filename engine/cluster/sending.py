@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from engine import errors
 from engine.cluster.node import Node
-from engine.cluster.refusals import refusal_of, unavailable
+from engine.cluster.refusals import is_elsewhere, refusal_of, unavailable
 from engine.cluster.replication import BackendDurability, not_replicated
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.topology import Topology
@@ -29,8 +29,9 @@ Finish = Callable[[Any], None]
 # Refusals before anything has run, which another server or time will cure.
 _PASSING: Final = {"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "READONLY"}
 _REDIRECTIONS: Final = {"MOVED", "ASK"}
+_HAS_NOT_RUN: Final = {*_PASSING, *_REDIRECTIONS, "NOSCRIPT"}
 # What a server says, or what is said of it, before it looks whether the write is one that it has done.
-_NOT_DONE: Final = {"backend_unavailable", "memory_full"}
+_NOT_DONE: Final = {"backend_unavailable", "backend_forbidden", "memory_full"}
 # Servers may send a request to and fro while a slot moves: so often at once, and then with pauses.
 _REDIRECTIONS_AT_ONCE_MAX: Final = 4
 _PAUSE_S_MIN: Final = 0.01
@@ -138,16 +139,21 @@ class Sender:
         """Whether the request is on its way again after this."""
         if isinstance(error, ConnectionLostError):
             return self._goes_on_after_loss(errand, node, error)
+        request = errand.request
+        if self._is_between_slots(request, error):
+            self._topology.refresh()
+            otherwise = refusal_of(error, writes=request.lane is not Lane.READ)
+            self._pause(errand, otherwise, "not_served")
+            return True
+        # Of several commands some may have run: then only those that change nothing are sent again.
+        if request.lane is not Lane.READ and not all(map(_has_not_run, results)):
+            return False
         if error.code == "NOSCRIPT":
-            # Of several commands some may have run: then only those that change nothing are sent again.
-            request = errand.request
-            has_run = request.lane is not Lane.READ and not all(map(_is_unknown_script, results))
-            may_repeat = bool(request.scripts) and not has_run
-            if may_repeat:
+            if request.scripts:
                 errand.request = request.with_texts()
                 self._figures.repeats["script_unknown"] += 1
                 self._route(errand)
-            return may_repeat
+            return bool(request.scripts)
         if self._topology.is_fixed or error.code not in _PASSING | _REDIRECTIONS:
             return False
         if error.code in _REDIRECTIONS:
@@ -156,6 +162,13 @@ class Sender:
             self._topology.refresh()
             self._pause(errand, refusal_of(error, writes=False), "not_served")
         return True
+
+    def _is_between_slots(self, request: BackendRequest, error: ServerError) -> bool:
+        """Whether a script ended in its midst as its slot moved, and may run again: it changes nothing, or
+        keeps its number with the first that it stores.
+        """
+        is_repeatable = request.lane is Lane.READ or request.number > 0
+        return self._topology.has_slots and is_repeatable and is_elsewhere(error)
 
     def _redirect(self, errand: _Errand, node: Node, error: ServerError) -> None:
         """Follow MOVED and ASK, whose host is empty where it is that of the server that says it."""
@@ -230,18 +243,19 @@ class Sender:
         call(errand.finish, reply)
 
 
-def _is_unknown_script(result: object) -> bool:
-    return isinstance(result, ServerError) and result.code == "NOSCRIPT"
+def _has_not_run(result: object) -> bool:
+    return isinstance(result, ServerError) and result.code in _HAS_NOT_RUN
 
 
 def settled(request: BackendRequest, results: Sequence[Any]) -> Any:  # noqa: ANN401 - a reply or EngineError
     """What the results of a request are for the engine."""
-    if not request.takes_refusals:
-        for one in results:
-            if isinstance(one, ServerError | ConnectionLostError):
-                return _in_place(request, one)
-    elif len(results) != len(request.commands) or isinstance(results[0], ConnectionLostError):
-        return refusal_of(results[0], writes=True)
+    failed = [one for one in results if isinstance(one, ServerError | ConnectionLostError)]
+    if failed and not request.takes_refusals:
+        return _in_place(request, failed[0], in_part=len(failed) < len(results))
+    is_lost = bool(failed) and isinstance(failed[0], ConnectionLostError)
+    if failed and (is_lost or len(results) != len(request.commands)):
+        # Refused as a whole, so that none has run.
+        return refusal_of(failed[0], writes=is_lost)
     try:
         return request.decode(results)
     except EngineError as refusal:
@@ -251,9 +265,9 @@ def settled(request: BackendRequest, results: Sequence[Any]) -> Any:  # noqa: AN
         return errors.internal()
 
 
-def _in_place(request: BackendRequest, error: ServerError | ConnectionLostError) -> object:
+def _in_place(request: BackendRequest, error: ServerError | ConnectionLostError, *, in_part: bool) -> object:
     text = str(error)
     for beginning, reply in request.instead.items():
         if text.startswith(beginning):
             return reply
-    return refusal_of(error, writes=request.lane is not Lane.READ)
+    return refusal_of(error, writes=request.lane is not Lane.READ, in_part=in_part)

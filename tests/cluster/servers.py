@@ -61,7 +61,7 @@ class BackendServer:
         self.port = free_port()
         self.socket = directory / f"{self.port}.sock"
         listening = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory)]
-        self._words = [PROGRAMS[kind], *self._beginning(), *listening, *options]
+        self.words: Final = [PROGRAMS[kind], *self._beginning(), *listening, *options]
         self._connection: Any = None
         self.start()
 
@@ -71,7 +71,7 @@ class BackendServer:
 
     def start(self) -> None:
         """Start it, at the same port after `kill`."""
-        self._process = subprocess.Popen(self._words, stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen(self.words, stdout=subprocess.DEVNULL)
         try:
             self.connect()
         except BaseException:
