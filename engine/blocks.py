@@ -40,8 +40,8 @@ _NO_WRITES: Final[dict[Any, int]] = {}
 
 
 class Block(msgspec.Struct, Generic[V], gc=False, eq=False):
-    """A run of keys and their values, which in a snapshot never change. `weight` is the sum of the values'
-    weights, None if not asked for since the last write.
+    """A run of keys and their values, which in a snapshot never change. `weight` is what was found out of all
+    values together, as the sum of their weights; None if not asked for since the last write.
 
     The collector passes it over: no value leads back to the map that holds it.
     """
@@ -157,6 +157,11 @@ class SortedMap(Generic[V]):
             block = self._blocks[index]
             start = columns.left(block.keys, low)
             yield from zip(columns.since(block.keys, start), columns.since(block.values, start), strict=True)
+
+    def block_from(self, low: int) -> Block[V] | None:
+        """The block with the first key from `low` (inclusive) upwards. To be looked at only."""
+        index = bisect_left(self._tops, low)
+        return self._blocks[index] if index < len(self._blocks) else None
 
     def values(self) -> Iterator[V]:
         """All values in order of their keys. The map must not change meanwhile."""

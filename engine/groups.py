@@ -20,7 +20,8 @@ from typing import Final, NamedTuple, overload
 
 import msgspec
 
-from engine.blocks import SortedMap
+from engine import block_columns as columns
+from engine.blocks import Block, SortedMap
 from engine.memory import (
     CONSUMER_BYTES,
     GROUP_BYTES,
@@ -65,7 +66,10 @@ class PendingState(msgspec.Struct, frozen=True, gc=False):
 
     def idle_ms(self, now_ms: int) -> int:
         """How long ago that was, never negative."""
-        return max(0, now_ms - self.delivery_time_ms)
+        if self.consumer is None:
+            return max(0, now_ms)
+        idle_ms = now_ms + 1 - (self.order >> _SERIAL_BITS)
+        return max(0, idle_ms)
 
 
 class Policy(NamedTuple):
@@ -185,6 +189,10 @@ class PackedPending(msgspec.Struct, gc=False):
         """Those from a place on, as they are now."""
         owners = map(self.owners.__getitem__, self.owner_places[place:])
         return map(PendingState, owners, self.orders.since(place), self.delivery_counts[place:])
+
+    def lowest_order(self) -> int:
+        """No order is below this one, and one is of the same millisecond."""
+        return min(self.orders.high.view()) << _SERIAL_BITS
 
     def _place_of(self, owner: Consumer | None) -> int:
         """The owner's place among the owners, a new one where it has none."""
@@ -401,6 +409,35 @@ class Group:
             assert pending is not None, "both orders hold the same entries"
             yield entry_id, pending
 
+    def idle_from(
+        self, start: int, min_idle_ms: int, now_ms: int, consumer: Consumer | None
+    ) -> Iterator[tuple[int, PendingState | None]]:
+        """Pending entries from an ID on, of one consumer or of all, in blocks in which some are released or
+        idle for so long; of another block the last ID, without a state. The group must not change meanwhile.
+
+        A block that has not changed since the last look costs 1 us.
+        """
+        before = max(_OWNED_FROM, (now_ms - min_idle_ms + 2) << _SERIAL_BITS)
+        first = self.by_delivery.first()
+        if first is None or first[0] >= before:
+            return
+        while True:
+            held = None if consumer is None else next(consumer.pending.items(start), None)
+            block = self.pending.block_from(start if held is None else held[0])
+            if block is None or (held is None and consumer is not None):
+                return
+            last = block.keys[-1]
+            if _lowest_order(block) >= before:
+                yield last, None
+            elif consumer is None:
+                place = columns.left(block.keys, start)
+                keys, states = columns.since(block.keys, place), columns.since(block.values, place)
+                yield from zip(keys, states, strict=True)
+            else:
+                own = list(takewhile(last.__ge__, (one for one, _ in consumer.pending.items(start))))
+                yield from zip(own, self.pending.of_each(own), strict=True)
+            start = last + 1
+
     def needed_from(self) -> int:
         """The lowest ID that the group has still to read or to acknowledge."""
         first = self.pending.first()
@@ -486,6 +523,19 @@ class Group:
                 owner.pending.pop(entry_id)
             if pending.consumer is not None:
                 pending.consumer.pending.set(entry_id, None)
+
+
+def _lowest_order(block: Block[PendingState]) -> int:
+    """The order of the entry of a block that was released, or else delivered, before all others; for packed
+    ones the first of its millisecond.
+    """
+    if block.weight is None:
+        states = block.values
+        if isinstance(states, PackedPending):
+            block.weight = states.lowest_order()
+        else:
+            block.weight = min(one.order for one in states)
+    return block.weight
 
 
 def first_there(

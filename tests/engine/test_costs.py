@@ -22,13 +22,14 @@ from engine.commands import (
     XDelEx,
     XGroupCreate,
     XInfoStream,
+    XPendingRange,
     XRange,
     XReadGroup,
     XTrim,
 )
 from engine.commands.base import Command
 from engine.commands.execution import Blocked, is_ready
-from engine.replies import Trimmed
+from engine.replies import GroupRead, PendingList, Trimmed
 from engine.sealed import DECODED_BYTES_MAX, DECODED_NODES_MAX, PLAIN_NODES_MAX
 from tests.engine.house import House
 
@@ -309,3 +310,29 @@ def test_keeping_an_exact_length_costs_about_as_much_as_the_append() -> None:
         if trim is None:
             house.run(XTrim(stream="s", trim=Trim(maxlen=10_000)))
     assert costs[1] <= costs[0] * 2.5, costs
+
+
+@pytest.mark.parametrize("consumer", [None, "c"])
+@pytest.mark.parametrize("idle", [0, 5])
+def test_a_look_for_idle_entries_costs_the_same_however_many_others_are_pending(
+    consumer: str | None, idle: int
+) -> None:
+    """None is idle, or those with the highest IDs are: the others are passed over block by block."""
+    costs = []
+    for count in (10_000, 100_000):
+        house = filled(count + idle)
+        house.run(XGroupCreate(stream="s", group="g", start=0))
+        while house.of(GroupRead, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])).streams:
+            pass
+        house.pass_ms(1_000)
+        group = house.key("s").groups["g"]
+        for entry_id, _ in group.pending.page(0, count):
+            group.own_run([entry_id], group.consumers["c"], house.now_ms, [1])
+        look = XPendingRange(
+            stream="s", group="g", start=0, end=ids.ID_MAX, count=9, min_idle_ms=1_000, consumer=consumer
+        )
+        found = house.of(PendingList, look)
+        assert [one.id for one in found.entries] == [id_at(count + 1 + place) for place in range(idle)]
+        costs.append(cost(house, look))
+    # Some calls for each block of 512.
+    assert costs[1] <= costs[0] + 90_000 // 512 * 40, costs

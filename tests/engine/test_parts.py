@@ -8,6 +8,7 @@ import pytest
 
 from engine import Engine, EngineError, entries
 from engine.commands import (
+    Claim,
     Cursor,
     Delete,
     DeleteConsumer,
@@ -16,6 +17,7 @@ from engine.commands import (
     Trim,
     XAck,
     XAdd,
+    XClaim,
     XDel,
     XGroupCreate,
     XGroupDelConsumer,
@@ -68,17 +70,29 @@ async def test_the_reply_counts_all_that_it_held(command: Command, *, callback: 
     await engine.close()
 
 
+# One in each block at least.
+OTHERS: Final = range(100, TURN_SCANNED_MAX, 200)
+
+
 def looking(house: House, count: int = 10) -> XPendingRange:
-    """A house in which 3 entries are idle, behind `TURN_SCANNED_MAX` + 1 that are not; the look for them."""
-    house.run(XAdd(stream="s", bodies=[BODY] * (TURN_SCANNED_MAX + 4)))
+    """A house in which 3 entries of `c` are idle, behind `TURN_SCANNED_MAX` + 1 that are not; the look for
+    them. Among these are idle ones of another consumer, so that no block is passed over as a whole.
+    """
+    house.run(XAdd(stream="s", bodies=[BODY] * (TURN_SCANNED_MAX + 4 + len(OTHERS))))
     house.run(XGroupCreate(stream="s", group="g", start=0))
     for _ in range(2):
         house.run(READ)
+    group = house.key("s").groups["g"]
+    rows = group.pending.page(0, TURN_SCANNED_MAX + 1 + len(OTHERS))
+    claim = Claim(ids=[rows[place][0] for place in OTHERS], min_idle_ms=0, just_ids=True)
+    house.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
     house.pass_ms(10)
-    pending = house.key("s").groups["g"].pending
-    for entry_id, one in pending.page(0, TURN_SCANNED_MAX + 1):
-        house.key("s").groups["g"].own_run([entry_id], one.consumer, house.now_ms, [1])  # type: ignore[arg-type]
-    return XPendingRange(stream="s", group="g", start=0, end=ID_MAX, count=count, min_idle_ms=10)
+    for place, (entry_id, _) in enumerate(rows):
+        if place not in OTHERS:
+            group.own_run([entry_id], group.consumers["c"], house.now_ms, [1])
+    return XPendingRange(
+        stream="s", group="g", start=0, end=ID_MAX, count=count, min_idle_ms=10, consumer="c"
+    )
 
 
 @pytest.mark.no_cover
@@ -86,12 +100,13 @@ def looking(house: House, count: int = 10) -> XPendingRange:
 @pytest.mark.parametrize("consumer", [None, "c"])
 def test_a_look_for_idle_entries_takes_several_turns(consumer: str | None, count: int, *, more: bool) -> None:
     house = House()
-    look = msgspec.structs.replace(looking(house, count), consumer=consumer)
+    others = 0 if consumer == "c" else len(OTHERS)
+    look = msgspec.structs.replace(looking(house, others + count), consumer=consumer)
     first, reply = house.turns(look)
     last = [entry_id for entry_id, _ in house.key("s").groups["g"].pending.items()][-3:]
     assert isinstance(first, Unfinished)
     assert isinstance(reply, PendingList)
-    assert ([one.id for one in reply.entries], reply.more) == (last[:count], more)
+    assert ([one.id for one in reply.entries[others:]], reply.more) == (last[:count], more)
 
 
 def test_a_look_for_idle_entries_that_one_turn_takes() -> None:
