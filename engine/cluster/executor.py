@@ -395,15 +395,32 @@ class ClusterEngine:
                     break
         return found
 
+    async def is_allowed_all(self) -> bool:
+        """Whether the servers let the gateway read any key. Raises EngineError."""
+        # No pattern but one of all keys has this name.
+        name = secrets.token_hex(16)
+        for node in self._topology.nodes:
+            (reply,) = await self._replies(node, [words.try_to_read(name)])
+            if isinstance(reply, ConnectionLostError):
+                raise refusal_of(reply, writes=False)
+            # Another server may have its slot: that says that it is allowed.
+            if isinstance(reply, ServerError) and reply.code == "NOPERM":
+                return False
+        return True
+
     async def _ask(self, node: Node, commands: Sequence[Words]) -> Sequence[Any]:
         """Send commands that change nothing to one server. Raises EngineError."""
-        replied: asyncio.Future[Sequence[Any]] = self._loop.create_future()
-        node.send(commands, Lane.READ, lambda found: None if replied.done() else replied.set_result(found))
-        results = await replied
+        results = await self._replies(node, commands)
         for one in results:
             if isinstance(one, ServerError | ConnectionLostError):
                 raise refusal_of(one, writes=False)
         return results
+
+    async def _replies(self, node: Node, commands: Sequence[Words]) -> Sequence[Any]:
+        """The replies of one server, refusals among them."""
+        replied: asyncio.Future[Sequence[Any]] = self._loop.create_future()
+        node.send(commands, Lane.READ, lambda found: None if replied.done() else replied.set_result(found))
+        return await replied
 
     # --- waiting
 

@@ -58,6 +58,8 @@ from engine.replies import (
 
 _GLOB: Final = re.compile(r"([\\*?\[\]])")
 _INFOS_MAX: Final = 1_000
+# Names that are tried at once: making the requests holds the loop up.
+_TRIED_AT_ONCE: Final = 100
 
 C = TypeVar("C", bound=Command)
 
@@ -74,6 +76,9 @@ class Backend(Protocol):
 
     async def scan(self, pattern: str) -> Sequence[bytes]:
         """The names of all streams that match, in no order."""
+
+    async def is_allowed_all(self) -> bool:
+        """Whether the servers let the gateway read any key. Raises EngineError."""
 
 
 Gather = Callable[[Backend, Any], Awaitable[Reply]]
@@ -219,32 +224,50 @@ async def _names(backend: Backend, prefix: str, after: str | None) -> list[str]:
     return sorted(name for name in names if after is None or name > after)
 
 
+async def _page(
+    backend: Backend, prefix: str, after: str | None, most: int | None
+) -> tuple[list[str], str | None]:
+    """The first `most` streams of those that the gateway may read, and where to go on (None at the end): a
+    server lists the keys that it does not let its user read, too.
+    """
+    names = await _names(backend, prefix, after)
+    most = len(names) if most is None else most
+    if await backend.is_allowed_all():
+        page = names[:most]
+        return page, page[-1] if page and len(names) > most else None
+    page = []
+    for start in range(0, len(names), _TRIED_AT_ONCE):
+        some = names[start : start + _TRIED_AT_ONCE]
+        allowed = _all(await _each(backend, [words.may_read(name) for name in some]))
+        page += [name for name, is_allowed in zip(some, allowed, strict=True) if is_allowed]
+        if len(page) > most:
+            return page[:most], page[most - 1] if most else None
+    return page, None
+
+
 @gathers(ListStreams)
 async def _list(backend: Backend, command: ListStreams) -> Reply:
-    names = await _names(backend, command.prefix, command.after)
-    if command.limit is None or len(names) <= command.limit:
-        return Listing(names)
-    page = names[: command.limit]
-    return Listing(page, page[-1] if page else None)
+    return Listing(*await _page(backend, command.prefix, command.after, command.limit))
 
 
 @gathers(DbSize)
 async def _db_size(backend: Backend, command: DbSize) -> Reply:
-    return len(await _names(backend, "", None))
+    names, _ = await _page(backend, "", None, None)
+    return len(names)
 
 
 @gathers(StreamInfos)
 async def _infos(backend: Backend, command: StreamInfos) -> Reply:
-    names = await _names(backend, command.prefix, command.after)
-    page = names[: min(command.limit, _INFOS_MAX)]
+    page, following = await _page(backend, command.prefix, command.after, min(command.limit, _INFOS_MAX))
     looked = await _each(backend, [words.only_request(XInfoStream(stream=name)) for name in page])
     rows = [(name, one) for name, one in zip(page, looked, strict=True) if not _is_gone(one)]
     _all([one for _, one in rows])
-    return StreamPage(rows, page[-1] if len(names) > len(page) and page else None)
+    return StreamPage(rows, following)
 
 
 def _is_gone(found: object) -> bool:
-    return isinstance(found, EngineError) and found.code == "no_stream"
+    """Deleted since it was listed, or not to be read any more."""
+    return isinstance(found, EngineError) and found.code in ("no_stream", "backend_forbidden")
 
 
 @gathers(MeasureStreams)

@@ -190,6 +190,22 @@ def _put_metadata(command: PutMetadata, _: WriteOrigin) -> BackendRequest:
     )
 
 
+def try_to_read(stream: str) -> Words:
+    """Refused where the server's user may not use the keys of a stream; it reads nothing."""
+    return ("EVAL", "return 1", 2, stream, auxiliary_key(stream, "m"))
+
+
+def may_read(stream: str) -> BackendRequest:
+    """Whether the server lets the gateway read this stream."""
+    return BackendRequest(
+        stream=stream,
+        commands=[try_to_read(stream)],
+        decode=lambda _: True,
+        lane=Lane.READ,
+        instead={"NOPERM": False},
+    )
+
+
 # --- removing
 
 

@@ -53,6 +53,9 @@ class Interrupted:
     async def scan(self, pattern: str) -> Sequence[bytes]:
         return await self.engine.scan(pattern)
 
+    async def is_allowed_all(self) -> bool:
+        return await self.engine.is_allowed_all()
+
     async def run(self, request: BackendRequest) -> object:
         if request.lane is Lane.GROUP and not any(one.lane is Lane.GROUP for one in self.requests):
             self.happens()
