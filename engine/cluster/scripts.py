@@ -29,6 +29,7 @@ from engine.commands import (
     Trim,
     XAdd,
     XDel,
+    XSetId,
     XTrim,
 )
 from engine.commands.types import Refs
@@ -356,6 +357,15 @@ def _number(stream: str) -> Decode:
 def rename(stream: str, target: str, words: Sequence[Word]) -> ScriptCall:
     """RENAME, RENAMENX or COPY: `words` are a generation, the command, and options. Reply: whether it is."""
     return ScriptCall(script("rename"), [*stream_keys(stream), *stream_keys(target)], words, bool)
+
+
+def set_last_id(command: XSetId) -> ScriptCall:
+    """XSETID. The reply is True."""
+    words: list[Word] = [ids.format(command.last_id)]
+    if command.entries_added is not None or command.max_deleted_id is not None:
+        words += ["ENTRIESADDED", command.entries_added or 0]
+        words += ["MAXDELETEDID", ids.format(command.max_deleted_id or 0)]
+    return ScriptCall(script("set_last_id"), stream_keys(command.stream)[:2], words, bool)
 
 
 def change_lifetime(stream: str, words: Sequence[Word]) -> ScriptCall:

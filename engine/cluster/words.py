@@ -318,11 +318,7 @@ def _xinfo_full(command: XInfoStreamFull, _: WriteOrigin) -> BackendRequest:
 
 @sends(XSetId)
 def _xsetid(command: XSetId, _: WriteOrigin) -> BackendRequest:
-    words: list[Word] = ["XSETID", command.stream, ids.format(command.last_id)]
-    if command.entries_added is not None or command.max_deleted_id is not None:
-        words += ["ENTRIESADDED", command.entries_added or 0]
-        words += ["MAXDELETEDID", ids.format(command.max_deleted_id or 0)]
-    return one(command, words, is_ok)
+    return by_script(command.stream, scripts.set_last_id(command))
 
 
 @sends(EnsureStream)

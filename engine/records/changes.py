@@ -151,7 +151,9 @@ class Remove(Record, frozen=True):
 
 
 class SetCounters(Record, frozen=True):
-    """XSETID. Groups that claim to have read more than was added are brought down to it."""
+    """XSETID. Groups that claim to have read more than was added are brought down to it; and entries that get
+    IDs below what was removed before are none that a reader has missed.
+    """
 
     number = 6
     stream: str
@@ -162,6 +164,7 @@ class SetCounters(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         key = keyspace.keys[self.stream]
         key.stream.last_id = self.last_id
+        key.stream.removed_upto = min(key.stream.removed_upto, self.last_id)
         key.stream.entries_added = self.entries_added
         key.stream.max_deleted_id = self.max_deleted_id
         for group in key.groups.values():

@@ -25,6 +25,7 @@ from engine.commands import (
     XInfoStream,
     XRead,
     XReadGroup,
+    XSetId,
     XTrim,
 )
 from engine.commands.retention import TURN_ENTRIES_MAX
@@ -390,7 +391,19 @@ def test_a_deletion_in_the_middle_is_no_gap(house: House) -> None:
     assert gap_of(house, "1-0") is not None
 
 
-def test_removed_upto_never_falls_and_survives(house: House) -> None:
+def test_entries_below_those_removed_before_the_last_id_was_set_back_are_no_gap(house: House) -> None:
+    """XSETID down: what comes then was never removed, whatever was above it; over a restart too."""
+    house.run(XAdd(stream="s", bodies=[entries.body([("n", "1")])], ids=[id_of("100-0")]))
+    house.run(XTrim(stream="s", trim=Trim(maxlen=0)))
+    house.run(XSetId(stream="s", last_id=id_of("10-0")))
+    house.run(XAdd(stream="s", bodies=[entries.body([("n", "1")])] * 2, ids=[id_of("11-0"), id_of("12-0")]))
+    assert gap_of(house, "11-0") is None
+    house.rewrite()
+    assert gap_of(house, "11-0") is None
+    assert gap_of(house, "9-0") == Gap(id_of("9-0"), id_of("11-0"), None)
+
+
+def test_removed_upto_never_falls_otherwise_and_survives(house: House) -> None:
     house.fill("s", 5)
     house.run(XTrim(stream="s", trim=Trim(maxlen=0)))
     assert house.key("s").stream.removed_upto == id_of("5-0")

@@ -12,7 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from zstandard import ZstdDecompressor
 
 from engine import entries, ids
+from engine.idempotency import IdempotencyTable
+from engine.keyspace import Key, Keyspace
 from engine.nodes import Text
+from engine.records import SetCounters
 from engine.sealed import UNPACKED_NODES
 from engine.stream import NodeLimits, Stream
 
@@ -84,6 +87,17 @@ class BesideAList(RuleBasedStateMachine):
         for text in self.cold:
             text.keep_packed(text.compress())
         self.cold.clear()
+
+    @rule(last=some_ids)
+    def set_last_id(self, last: int) -> None:
+        """XSETID, which leaves no entry and no deleted one above the last ID."""
+        last = max(last, self.max_deleted, *self.live[-1:])
+        keyspace = Keyspace()
+        key = Key("ab", IdempotencyTable(100, 100))
+        key.stream, key.footprint = self.stream, self.stream.footprint
+        keyspace.keys["s"] = key
+        SetCounters("s", last, self.added, self.max_deleted).apply(keyspace)
+        self.last, self.removed_upto = last, min(self.removed_upto, last)
 
     @rule(low=some_ids, high=some_ids, count=counts, bytes_max=byte_limits, reverse=st.booleans())
     def range(self, low: int, high: int, count: int | None, bytes_max: int | None, *, reverse: bool) -> None:
