@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from engine.garbage import Garbage
+from engine.generations import GENERATION_BYTES, Generations, Identity
 from engine.groups import Group
 from engine.idempotency import IdempotencyTable
 from engine.lifetimes import Lifetimes
@@ -26,7 +27,6 @@ from engine.stream import NodeLimits, Stream
 
 # Weir's own bytes a node may hold for each byte that Redis allows: JSON repeats what a listpack leaves out.
 _NODE_BYTES_FACTOR: Final = 16
-GENERATION_BYTES: Final = 8
 # By how much it may seem longer ago that a stream was used.
 _MOMENT_MS: Final = 100
 # Up to this many names are removed from a list one by one; a walk over all costs about as much.
@@ -145,6 +145,13 @@ class Key(msgspec.Struct, gc=False, eq=False):
             and not (self.retention.keep_unarchived and self.stream.last_live_id > self.archived_up_to)
         )
 
+    @property
+    def identity(self) -> Identity:
+        """What positions are compared with."""
+        stream = self.stream
+        was_filled = bool(stream.last_id or stream.entries_added)
+        return Identity(self.generation, stream.first_id, stream.last_id, was_filled)
+
     def garbage(self) -> list[object]:
         """What is large in a key that was removed."""
         parts = [self.groups, self.answers, self.idempotency_table.producers, self.stream.nodes]
@@ -199,6 +206,7 @@ class Keyspace:
         self.maintained: dict[str, None] = {}
         self.lifetimes = Lifetimes()
         self._moment_ms = 0
+        self.generations = Generations()
         # When commands began to run: no stream counts as unused for longer.
         self.opened_ms = 0
         # Those of them that have still to be looked at in this round of housekeeping; some may be gone.

@@ -41,16 +41,24 @@ class Entries(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Entries after the cursor `requested` were removed from the front before they were read.
+    """Entries after the cursor `requested` are not there to be read.
 
-    `lost` is their number where it can be computed, else None. With `reason` "failover" a server that took
-    over does not have the last entries before the cursor.
+    Without a `reason` they were removed from the front; `lost` is their number where it can be computed, else
+    None. With "failover" a server that took over does not have the last entries before the cursor. All other
+    reasons say that the cursor is not of this stream (`engine.generations`), which is then `first_available`
+    on; reading goes on after `next`, which is None where that is directly before `first_available`.
     """
 
     requested: int
     first_available: int
     lost: int | None
     reason: str | None = None
+    next: int | None = None
+
+    @property
+    def goes_on_after(self) -> int:
+        """Where reading goes on."""
+        return self.first_available - 1 if self.next is None else self.next
 
 
 class Added(msgspec.Struct, frozen=True):
@@ -74,7 +82,9 @@ class Trimmed(msgspec.Struct, frozen=True):
 
 
 class StreamEntries(msgspec.Struct, frozen=True):
-    """XREAD: the entries of one stream after the cursor `after` (resolved, never `$`)."""
+    """XREAD: the entries of one stream after the cursor `after` (resolved, never `$`); none where the `gap`
+    says that the cursor is of another stream.
+    """
 
     stream: str
     entries: Entries
@@ -86,12 +96,14 @@ class StreamsRead(msgspec.Struct, frozen=True):
     """XREAD: the streams that had something, in argument order; none of them means null.
 
     `cursors` has every stream asked for with its resolved cursor, in argument order. `unfinished` are those
-    that have something and that the budget left no room for.
+    that have something and that the budget left no room for. `generations` has those of all streams, empty
+    for one that is missing, where the read says which it knows.
     """
 
     streams: Sequence[StreamEntries]
     cursors: Sequence[tuple[str, int]]
     unfinished: Sequence[str] = ()
+    generations: Sequence[str] = ()
 
 
 class Delivered(msgspec.Struct, frozen=True, gc=False):

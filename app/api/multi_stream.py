@@ -11,16 +11,18 @@ from pydantic import Field
 from app import names
 from app.auth import Access, Action
 from app.errors import invalid, step
-from app.http import media, query
+from app.http import cursors, media, query
 from app.http.entries import entry_bodies
 from app.http.entries.deliveries import DeliveredEntry, deliveries, no_history, nothing_delivered
-from app.http.entries.entry_pages import gap_refused, page, preferred_wait_ms
+from app.http.entries.entry_pages import ToldGap, page, preferred_wait_ms
 from app.http.entries.publishing import KeyHeader, NewEntry
 from app.http.models import (
     NAME_SCHEMA,
     ConsumerName,
     Count,
+    CursorFormat,
     CursorsByStream,
+    CursorText,
     Gap,
     GroupName,
     IdText,
@@ -48,7 +50,7 @@ router: Final = Router("many")
 class ManyRead(RequestModel):
     """Streams, each with a cursor: an ID, `0`, `$`; for a group `>` (new entries) or an ID (what it holds).
 
-    `group` and `consumer` go together; `noack` and `claim_min_idle_ms` go with them.
+    `group` and `consumer` go together; `noack` and `claim_min_idle_ms` go with them, `cursor` does not.
     """
 
     streams: CursorsByStream
@@ -62,6 +64,7 @@ class ManyRead(RequestModel):
     on_gap: Annotated[
         Literal["report", "fail"] | None, Field(description="`fail`: 410 for any gap; without a group")
     ] = None
+    cursor: CursorFormat | None = None
     group: GroupName | None = None
     consumer: ConsumerName | None = None
     noack: Annotated[bool | None, Field(description="acknowledged as soon as delivered")] = None
@@ -76,19 +79,26 @@ class ManyRead(RequestModel):
                 if getattr(self, name) is not None:
                     raise invalid(f"/{name}", "it goes with group and consumer")
             self._check_cursors(Cursor.NEW, "it is an ID, '<ms>-<seq>' or '<ms>'")
-            streams = [*self.streams.items()]
-            return XRead(streams=streams, count=count, block_ms=block_ms, bytes_max=limits.bytes_max)
+            return XRead(
+                streams=[(name, place.id) for name, place in self.streams.items()],
+                count=count,
+                block_ms=block_ms,
+                bytes_max=limits.bytes_max,
+                known=[place.generation for place in self.streams.values()],
+            )
         if self.group is None:
             raise invalid("/group", "the group name, a string, is missing")
         if self.consumer is None:
             raise invalid("/consumer", "the consumer name, a string, is missing")
         if self.on_gap is not None:
             raise invalid("/on_gap", "a group's entries are delivered before a gap is known: look at `gap`")
+        if self.cursor is not None:
+            raise invalid("/cursor", "a group has a position of its own")
         self._check_cursors(Cursor.LATEST, "it is '>' or an ID")
         return XReadGroup(
             group=self.group,
             consumer=self.consumer,
-            streams=[*self.streams.items()],
+            streams=[(name, place.id) for name, place in self.streams.items()],
             count=count,
             block_ms=block_ms,
             noack=bool(self.noack),
@@ -97,8 +107,8 @@ class ManyRead(RequestModel):
         )
 
     def _check_cursors(self, wrong: Cursor, hint: str) -> None:
-        for name, after in self.streams.items():
-            if after is wrong:
+        for name, place in self.streams.items():
+            if place.id is wrong or (place.generation and self.group is not None):
                 raise query.malformed_id(f"/streams/{step(name)}", hint)
 
 
@@ -109,7 +119,7 @@ class StreamRead(ResponseModel):
 
     entries: list[DeliveredEntry]
     more: bool
-    next: IdText = absent()
+    next: CursorText = absent()
     last_delivered_id: IdText = absent()
     gap: Gap = absent()
 
@@ -138,7 +148,8 @@ async def read_streams(request: RequestParameter, given: ManyRead) -> Response:
     (reply,) = await request.write(command)
     if isinstance(command, XRead):
         assert isinstance(reply, StreamsRead), "XREAD answers what each stream has"
-        return Response(200, _object(_read(reply, fail_on_gap=given.on_gap == "fail")))
+        in_full = cursors.asks(given.cursor, given.streams.values())
+        return Response(200, _object(_read(reply, fail_on_gap=given.on_gap == "fail", in_full=in_full)))
     assert isinstance(reply, GroupRead), "a group's read answers deliveries"
     empty = _without_new(command, reply)
     infos = await request.transaction(empty) if empty else []
@@ -147,18 +158,19 @@ async def read_streams(request: RequestParameter, given: ManyRead) -> Response:
     return response
 
 
-def _read(reply: StreamsRead, *, fail_on_gap: bool) -> Mapping[str, bytes]:
-    """What each stream gave. Raises `gap` where that was asked for."""
+def _read(reply: StreamsRead, *, fail_on_gap: bool, in_full: bool) -> Mapping[str, bytes]:
+    """What each stream gave; with `in_full` cursors have generations. Raises `gap` where asked to."""
     found = {one.stream: one for one in reply.streams}
     unfinished = set(reply.unfinished)
     bodies: dict[str, bytes] = {}
-    for name, after in reply.cursors:
-        one = found.get(name)
-        gap = one.gap if one is not None else None
+    for (name, after), there in zip(reply.cursors, reply.generations, strict=True):
+        one, generation = found.get(name), there if in_full else ""
+        gap = ToldGap(one.gap, generation, in_full) if one is not None and one.gap is not None else None
         if gap is not None and fail_on_gap:
-            raise gap_refused(gap)
+            raise gap.refused()
         entries = one.entries if one is not None else Entries(more=name in unfinished)
-        bodies[name] = page(entries, entries.last if entries.count else after, gap, None)
+        nothing = after if gap is None else gap.gap.goes_on_after
+        bodies[name] = page(entries, entries.last if entries.count else nothing, gap, None, generation)
     return bodies
 
 

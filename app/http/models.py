@@ -21,7 +21,8 @@ from pydantic_core import PydanticCustomError, PydanticUseDefault, core_schema
 
 from app import names
 from app.errors import RefusalError
-from app.http import media, projection, query
+from app.http import cursors, media, projection, query
+from app.http.cursors import CursorForm, Place
 from app.settings import Settings
 from engine import EngineError, ids
 from engine.commands import Cursor
@@ -338,6 +339,65 @@ Start = Annotated[
     ),
 ]
 
+
+def _after(value: object, info: ValidationInfo) -> Place:
+    if value == "$":
+        return Place(Cursor.LATEST)
+    return _place(value)
+
+
+def _place(value: object, at: str | None = None) -> Place:
+    if not isinstance(value, str):
+        raise wrong(cursors.HINT, at=at)
+    parsed = cursors.parse(value)
+    if parsed is None:
+        raise wrong(cursors.HINT, "malformed_id", at)
+    return parsed
+
+
+_CURSOR_PATTERN: Final = rf"{ID_PATTERN}(\.{cursors.GENERATION_PATTERN})?"
+After = Annotated[
+    Place,
+    _Type(
+        _after,
+        type="string",
+        format="entry-cursor",
+        pattern=rf"^(\$|{_CURSOR_PATTERN})$",
+        description="`$` (what is there now), `0`, an ID or a cursor that was given: read what comes after",
+    ),
+]
+
+GivenCursor = Annotated[
+    Place,
+    _Type(
+        lambda value, _: _place(value),
+        type="string",
+        format="entry-cursor",
+        pattern=f"^{_CURSOR_PATTERN}$",
+        description="`0`, an ID or a cursor that was given: read what comes after it",
+    ),
+]
+"""As `After`, where nothing can come later."""
+
+CursorFormat = Annotated[
+    CursorForm,
+    Field(
+        description="`generation`: cursors are `<id>.<generation>`, which tells a stream from another one "
+        "that has its name later"
+    ),
+]
+
+CursorText = Annotated[
+    str,
+    Field(
+        pattern=f"^{_CURSOR_PATTERN}$",
+        description="a cursor: an ID; with `cursor=generation`, `<id>.<generation>`",
+        examples=["1526919030474-55"],
+        json_schema_extra={"format": "entry-cursor"},
+    ),
+]
+"""A cursor in an answer."""
+
 IdText = Annotated[
     str,
     Field(
@@ -356,16 +416,26 @@ NameText = Annotated[
 """A name in an answer."""
 
 
+GAP_REASON: Final = (
+    "`trimmed`; `failover`: the backend's server failed, and the one that took over lacks the last entries; "
+    "`ahead`: the cursor is above the stream's last ID; `deleted`, `expired`: there is no such stream any "
+    "more; `recreated`, `replaced`: another stream has the name; `restored`: from a backup. There may be "
+    "others: each is a gap"
+)
+
+
 class Gap(ResponseModel):
-    """Entries after the cursor were removed before they were read; `lost` is null where it is unknown."""
+    """Entries after the cursor are not there to be read; `lost` is null where it is unknown.
+
+    Without a `reason` they were removed from the front (`trimmed`, where cursors have generations). Where
+    there is a `next` it is the cursor to go on from.
+    """
 
     requested: IdText
     first_available: IdText
     lost: int | None
-    reason: Annotated[
-        Literal["failover"],
-        Field(description="the backend's server failed, and the one that took over lacks the last entries"),
-    ] = absent()
+    reason: Annotated[str, Field(description=GAP_REASON, examples=["recreated"])] = absent()
+    next: CursorText = absent()
 
 
 def _header(read: Callable[[bytes], object]) -> Callable[[object, ValidationInfo], object]:
@@ -461,20 +531,20 @@ IdsByStream = Annotated[dict[str, int], _ByStream(_id, **_ID_SCHEMA)]
 """Streams, each with an ID."""
 
 
-def _cursor(value: object, at: str) -> int | Cursor:
+def _cursor(value: object, at: str) -> Place:
     if not isinstance(value, str):
         raise wrong("a cursor is a string: an ID, '0' or '$', for a group '>' or an ID", at=at)
-    return _CURSORS[value] if value in _CURSORS else _id(value, at)
+    return Place(_CURSORS[value]) if value in _CURSORS else _place(value, at)
 
 
 CursorsByStream = Annotated[
-    dict[str, int | Cursor],
+    dict[str, Place],
     _ByStream(
         _cursor,
         least=1,
         type="string",
-        pattern=f"^([$>]|{ID_PATTERN})$",
-        description="an ID, `0`, `$`; with `group` `>` or an ID",
+        pattern=f"^([$>]|{_CURSOR_PATTERN})$",
+        description="an ID, `0`, `$` or a cursor that was given; with `group` `>` or an ID",
     ),
 ]
 """At least one stream, each with a cursor: what to read after it, for a group `>` too."""

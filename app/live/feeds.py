@@ -10,14 +10,16 @@ A subscriber's only state is its cursor. At its feed's position it waits. Where 
 that page. Anywhere below, it reads from the engine, up to the feed's position and no further. So history and
 live entries join without a gap or a duplicate, and no subscriber sees entries that are not yet safe.
 
-As with XREAD, a missing stream is an empty one. If a stream is deleted and created again, a subscriber
-continues with the first entry above its cursor.
+As with XREAD, a missing stream is an empty one. A position is of one generation of its stream: a subscriber
+whose stream was deleted or is another one is told by a gap, and goes on where that says.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
+
+from msgspec.structs import replace
 
 from engine import CommandEngine, EngineError, errors, ids
 from engine.commands import Command, Cursor, DescribeEdges, XRange, XRead
@@ -43,10 +45,11 @@ Callback = Callable[[], None]
 class FeedPage:
     """Entries of one stream above the cursor `after`: their stored texts, joined by `,`."""
 
-    __slots__ = ("_forms", "after", "count", "entries", "first_id", "last_id", "stream")
+    __slots__ = ("_forms", "after", "count", "entries", "first_id", "generation", "last_id", "stream")
 
-    def __init__(self, stream: str, after: int, found: Entries) -> None:
+    def __init__(self, stream: str, after: int, found: Entries, generation: str) -> None:
         self.stream = stream
+        self.generation = generation
         self.after = after
         self.entries = found.json()
         self.count = found.count
@@ -63,12 +66,15 @@ class FeedPage:
 
 
 class FeedGap:
-    """Entries above the cursor `after` were removed before they were read, as `gap` says."""
+    """Entries above the cursor `after` are not there to be read, as `gap` says. `generation` is that in which
+    reading goes on, empty where there is no stream.
+    """
 
-    __slots__ = ("after", "first_available", "gap", "stream")
+    __slots__ = ("after", "first_available", "gap", "generation", "stream")
 
-    def __init__(self, stream: str, gap: EngineGap) -> None:
+    def __init__(self, stream: str, gap: EngineGap, generation: str) -> None:
         self.stream = stream
+        self.generation = generation
         self.after = gap.requested
         self.first_available = gap.first_available
         self.gap = gap
@@ -76,7 +82,7 @@ class FeedGap:
     @property
     def last_id(self) -> int:
         """The cursor after the gap."""
-        return self.first_available - 1
+        return self.gap.goes_on_after
 
 
 class _RingSlot:
@@ -104,15 +110,21 @@ class Feeds:
         return len(self._feeds)
 
     async def subscribe(
-        self, stream: str, after: int | Cursor, last: int | None = None, bytes_max: int | None = None
+        self,
+        stream: str,
+        after: int | Cursor,
+        last: int | None = None,
+        bytes_max: int | None = None,
+        generation: str = "",
     ) -> "Subscriber":
-        """Follow `stream` after the ID `after`, or from its end with `Cursor.LATEST`.
+        """Follow `stream` after the ID `after`, which is of this `generation` (empty for the one that there
+        is now), or from its end with `Cursor.LATEST`.
 
         `last` overrides `after`: begin that many entries back, or fewer if they exceed `bytes_max`.
         The subscriber's `cursor` is an ID from the start: reconnecting with it misses nothing.
         Raises EngineError.
         """
-        commands: list[Command] = [XRead(streams=[(stream, Cursor.LATEST)], count=1)]
+        commands: list[Command] = [XRead(streams=[(stream, Cursor.LATEST)], count=1, known=[""])]
         if last:
             commands.append(
                 XRange(
@@ -126,15 +138,15 @@ class Feeds:
             )
         looked, *newest = await _turn(self.engine, commands)
         assert isinstance(looked, StreamsRead), "XREAD replies with StreamsRead"
-        latest = looked.cursors[0][1]
+        latest, (there,) = looked.cursors[0][1], looked.generations
         cursor = after if isinstance(after, int) and not last else latest
         for found in newest:
             if isinstance(found, Entries) and found.count:
                 cursor = found.last - 1
         feed = self._feeds.get(stream)
         if feed is None:
-            feed = self._feeds[stream] = StreamFeed(self, stream, latest)
-        return Subscriber(feed, cursor)
+            feed = self._feeds[stream] = StreamFeed(self, stream, latest, there)
+        return Subscriber(feed, cursor, there if last or not generation else generation)
 
     def close(self, failure: EngineError | None = None) -> None:
         """Stop reading. Subscribers fail with `failure`, by default `draining`."""
@@ -167,12 +179,17 @@ class Feeds:
 
 
 class StreamFeed:
-    """The only reader of a stream: it has read up to `position`. `edition` counts changes."""
+    """The only reader of a stream: it has read up to `position` of this `generation`. `edition` counts
+    changes.
+    """
 
-    def __init__(self, feeds: Feeds, stream: str, position: int) -> None:
+    def __init__(self, feeds: Feeds, stream: str, position: int, generation: str) -> None:
         self.engine = feeds.engine
         self.stream = stream
         self.position = position
+        self.generation = generation
+        # The generation before, and what ended it, where that is the same for all who followed it.
+        self._ended: tuple[str, EngineGap] | None = None
         self.edition = 0
         self.failure: Exception | None = None
         self._feeds = feeds
@@ -195,26 +212,30 @@ class StreamFeed:
                         count=PAGE_COUNT_MAX,
                         block_ms=_PARK_MS,
                         bytes_max=PAGE_BYTES_MAX,
+                        known=[self.generation],
                     )
                 )
                 assert isinstance(found, StreamsRead), "XREAD replies with StreamsRead"
                 if found.streams:
-                    self._give_out(found.streams[0].entries, found.streams[0].gap)
+                    self._give_out(found.streams[0].entries, found.streams[0].gap, found.generations[0])
                     gather_s = min(self._joined * _PAGE_A_SUBSCRIBER_S, _GATHER_S_MAX)
                     await asyncio.sleep(gather_s if gather_s >= _GATHER_S_MIN else 0)
         except Exception as error:  # noqa: BLE001 - reported to the subscribers
             self.stop(error)
 
-    def _give_out(self, found: Entries, gap: EngineGap | None) -> None:
-        after = self.position
+    def _give_out(self, found: Entries, gap: EngineGap | None, generation: str) -> None:
+        if gap is not None and gap.next is not None:
+            self._turn(gap, gap.next, generation)
+            return
+        after, self.generation = self.position, generation
         if found.first <= after:
             # After a failover, below IDs that were lost. Kept pages may hold these: all look for themselves.
             self._part_all()
         if gap is not None:
-            missed = FeedGap(self.stream, gap)
+            missed = FeedGap(self.stream, gap, generation)
             self._keep(after, missed)
             after = missed.last_id
-        self._keep(after, FeedPage(self.stream, after, found))
+        self._keep(after, FeedPage(self.stream, after, found, generation))
         self.position = found.last
         self._changed()
 
@@ -236,15 +257,18 @@ class StreamFeed:
         waiting, self._waiting = self._waiting, {}
         self._feeds.wake(waiting.values())
 
-    def rewind(self, position: int) -> None:
-        """Read from an earlier position: the stream was created again or its last ID was set back, so new
-        entries may have IDs below the position.
-        """
-        self._reading.cancel()
-        self.position = position
+    def _turn(self, gap: EngineGap, position: int, generation: str) -> None:
+        """The position is not of the stream that has the name now: each subscriber is told for its own."""
+        self._ended = (self.generation, gap) if self.generation != generation and position == 0 else None
+        self.position, self.generation = position, generation
         self._part_all()
-        self._reading = asyncio.ensure_future(self._read())
         self._changed()
+
+    def end_of(self, generation: str) -> EngineGap | None:
+        """What ended the generation before, where that is this one."""
+        if self._ended is None or self._ended[0] != generation:
+            return None
+        return self._ended[1]
 
     def stop(self, failure: Exception) -> None:
         """Stop reading. Subscribers fail with `failure` after they have taken the pages kept for them."""
@@ -296,7 +320,7 @@ class StreamFeed:
     def take(self, subscriber: "Subscriber", item: FeedPage | FeedGap) -> None:
         """Move a joined subscriber past the item that begins at its cursor."""
         self._taken(subscriber.cursor)
-        subscriber.cursor = item.last_id
+        subscriber.cursor, subscriber.generation = item.last_id, item.generation
 
     def _taken(self, after: int) -> None:
         kept = self._ring[after]
@@ -316,13 +340,15 @@ class StreamFeed:
 class Subscriber:
     """One subscriber of a stream: it has taken everything up to `cursor`. `close` it.
 
-    `next` waits. Code without a task of its own uses `call_when_ready` and `take`.
+    `generation` is that of the stream that the cursor is of, empty while there is none. `next` waits. Code
+    without a task of its own uses `call_when_ready` and `take`.
     """
 
-    __slots__ = ("_dry_edition", "_feed", "cursor", "joined")
+    __slots__ = ("_dry_edition", "_feed", "cursor", "generation", "joined")
 
-    def __init__(self, feed: StreamFeed, cursor: int) -> None:
+    def __init__(self, feed: StreamFeed, cursor: int, generation: str) -> None:
         self.cursor = cursor
+        self.generation = generation
         # Whether the feed keeps pages for it. Set by the feed.
         self.joined = False
         # The feed's edition at which no entry was found between the cursor and the position.
@@ -337,9 +363,14 @@ class Subscriber:
 
     @property
     def caught_up(self) -> bool:
-        """Whether there are no entries after the cursor at present."""
+        """Whether there is nothing after the cursor at present."""
         feed = self._feed
-        return self.cursor == feed.position or self._dry_edition == feed.edition
+        return self._dry_edition == feed.edition or (self.cursor == feed.position and self._is_of_feed)
+
+    @property
+    def _is_of_feed(self) -> bool:
+        """Whether the cursor is of the stream that the feed reads."""
+        return not self.generation or self.generation == self._feed.generation
 
     def ready(self) -> bool:
         """Whether `next` would return or raise without waiting for new entries."""
@@ -352,6 +383,8 @@ class Subscriber:
         """
         assert count_max > 0, "a subscriber without room does not take"
         feed = self._feed
+        if not self._is_of_feed and (gap := feed.end_of(self.generation)) is not None:
+            return self._pass(FeedGap(feed.stream, replace(gap, requested=self.cursor), feed.generation))
         if self.joined:
             item = feed.at(self.cursor)
             if item is not None and _fits(item, count_max, bytes_max):
@@ -364,8 +397,15 @@ class Subscriber:
 
     def _join(self) -> None:
         """Have pages kept from now on, if the cursor is at the feed's position."""
-        if not self.joined and self.cursor == self._feed.position:
+        if not self.joined and self.cursor == self._feed.position and self._is_of_feed:
+            self.generation = self._feed.generation
             self._feed.join(self)
+
+    def _pass(self, gap: FeedGap) -> FeedGap:
+        """Go on where the gap says."""
+        self._feed.part(self)
+        self.cursor, self.generation, self._dry_edition = gap.last_id, gap.generation, -1
+        return gap
 
     async def next(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap:
         """Wait for the next page or gap after the cursor, and move the cursor past it.
@@ -442,16 +482,16 @@ class Subscriber:
             count=count_max,
             bytes_max=bytes_max,
         )
-        look = XRead(streams=[(feed.stream, cursor)], count=1)
+        look = XRead(streams=[(feed.stream, cursor)], count=1, known=[self.generation])
         looked, found, edges = await _turn(feed.engine, [look, between, DescribeEdges(stream=feed.stream)])
         assert isinstance(looked, StreamsRead), "XREAD replies with StreamsRead"
+        (generation,) = looked.generations
         gap = looked.streams[0].gap if looked.streams else None
         if gap is not None:
-            missed = FeedGap(feed.stream, gap)
-            self.cursor = missed.last_id
-            return missed
+            return self._pass(FeedGap(feed.stream, gap, generation))
+        self.generation = generation
         if isinstance(found, Entries) and found.count:
-            page = FeedPage(feed.stream, cursor, found)
+            page = FeedPage(feed.stream, cursor, found, generation)
             self.cursor = page.last_id
             return page
         self._pass_over(position, edition, edges if isinstance(edges, Edges) else None)
@@ -459,17 +499,14 @@ class Subscriber:
 
     def _pass_over(self, position: int, edition: int, edges: Edges | None) -> None:
         """Handle that there are no entries between the cursor and the position."""
-        feed = self._feed
-        if self.cursor > position:
-            # Entries above the position were lost in a failover, or the cursor is of the future.
+        if edges is None or edges.last_id < position or self.cursor > position or not self._is_of_feed:
+            # The feed is about to learn that its stream is another one or ends below; or the cursor is beyond
+            # it, since entries were lost in a failover.
             self._dry_edition = edition
-        elif edition == feed.edition and (edges is None or edges.last_id < position):
-            # The next entry may have an ID below the position, where the feed would not see it.
-            feed.rewind(self.cursor)
-        elif edges is not None and 0 < self.cursor < edges.removed_upto:
+        elif 0 < self.cursor < edges.removed_upto:
             # The gap is reported with the next entry, when its end is known.
             self._dry_edition = edition
-        elif edges is not None and edges.last_id >= position:
+        else:
             self.cursor = position
 
 

@@ -3,7 +3,7 @@
 Knows: the form of a cursor, of an entry's event and of the events around it.
 Must never know: sockets, parameters, where entries come from.
 
-The cursor of several streams is one ID for each, in the order of the request, behind a hash of these
+The cursor of several streams is one cursor for each, in the order of the request, behind a hash of these
 streams: `1c2d3e4f.1526919030474-55~0-0`. For clients it is opaque.
 """
 
@@ -15,12 +15,13 @@ from typing import Final
 import msgspec
 
 from app.errors import RefusalError, problem
+from app.http import cursors as written_cursors
 from app.http import projection, query
-from app.http.entries.entry_pages import gap_members, gap_text
+from app.http.cursors import Place
+from app.http.entries.entry_pages import ToldGap
 from app.live.feeds import FeedGap, FeedPage
 from app.sse import events
-from engine import entries, ids
-from engine.commands import Cursor
+from engine import entries
 from engine.replies import Gap as EngineGap
 
 _MARK_BYTES: Final = 4
@@ -33,21 +34,30 @@ class TailOptions(msgspec.Struct, frozen=True):
     """
 
     streams: Sequence[str]
-    after: Sequence[int | Cursor]
+    after: Sequence[Place]
     mark: str = ""
     last: int | None = None
     fail_on_gap: bool = False
     fields: Sequence[str] | None = None
+    shows_generations: bool = False
 
     @property
     def several(self) -> bool:
         """Whether cursors are of all."""
         return bool(self.mark)
 
-    def written(self, cursors: Sequence[int]) -> bytes:
+    def place(self, cursor: int, generation: str) -> str:
+        """Where a client goes on in one stream."""
+        return written_cursors.written(cursor, generation if self.shows_generations else "")
+
+    def written(self, places: Sequence[str]) -> bytes:
         """Where a client goes on."""
-        texts = "~".join(map(ids.format, cursors))
+        texts = "~".join(places)
         return f"{self.mark}.{texts}".encode() if self.mark else texts.encode()
+
+    def told(self, gap: EngineGap, generation: str) -> ToldGap:
+        """A gap as the client is told it."""
+        return ToldGap(gap, generation if self.shows_generations else "", self.shows_generations)
 
 
 # ---- cursors
@@ -58,29 +68,40 @@ def mark_for(streams: Sequence[str]) -> str:
     return hashlib.blake2b("/".join(streams).encode(), digest_size=_MARK_BYTES).hexdigest()
 
 
-def parse_composite(streams: Sequence[str], text: str, place: str) -> list[int]:
+def parse_place(text: str, name: str) -> Place:
+    """The cursor of one stream. Raises `malformed_id`."""
+    found = written_cursors.parse(text)
+    if found is None:
+        raise query.malformed_id(name, written_cursors.HINT)
+    return found
+
+
+def parse_composite(streams: Sequence[str], text: str, place: str) -> list[Place]:
     """The cursor of each stream. Raises `malformed_id`, for a cursor of other streams too."""
     mark, _, rest = text.partition(".")
-    cursors = [cursor for piece in rest.split("~") if (cursor := ids.parse(piece)) is not None]
-    if mark != mark_for(streams) or len(cursors) != len(streams) or rest.count("~") != len(streams) - 1:
+    places = [found for piece in rest.split("~") if (found := written_cursors.parse(piece)) is not None]
+    if mark != mark_for(streams) or len(places) != len(streams) or rest.count("~") != len(streams) - 1:
         raise query.malformed_id(place, "it is the cursor that a tail of these streams gave, in their order")
-    return cursors
+    return places
 
 
 # ---- events
 
 
-def page(found: FeedPage, wanted: TailOptions, place: int, cursors: Sequence[int]) -> bytes:
-    """A page as events. `cursors` are those of all streams before it; its own is at `place`."""
+def page(found: FeedPage, wanted: TailOptions, place: int, places: Sequence[str]) -> bytes:
+    """A page as events. `places` are those of all streams before it; its own is at `place`."""
     kept = None if wanted.fields is None else tuple(wanted.fields)
     texts = partial(_texts, fields=kept)
+    behind_id = f".{found.generation}" if wanted.shows_generations and found.generation else ""
     if not wanted.several:
         # Made once for all that want these fields.
-        return found.cached(("sse", kept), lambda page: _events(texts(page)))
-    before, behind = map(ids.format, cursors[:place]), map(ids.format, cursors[place + 1 :])
-    head = f"{wanted.mark}.{'~'.join([*before, ''])}".encode()
+        return found.cached(
+            ("sse", kept, bool(behind_id)), lambda page: _events(texts(page), tail=behind_id.encode())
+        )
+    head = f"{wanted.mark}.{'~'.join([*places[:place], ''])}".encode()
     name = b'{"stream":%b,' % msgspec.json.encode(found.stream)
-    return _events(texts(found), head, "~".join(["", *behind]).encode(), name)
+    tail = behind_id + "~".join(["", *places[place + 1 :]])
+    return _events(texts(found), head, tail.encode(), name)
 
 
 def _texts(page: FeedPage, fields: Sequence[str] | None) -> list[bytes]:
@@ -102,16 +123,20 @@ def caught_up(cursor: bytes) -> bytes:
     return events.event(b"caught_up", b'{"next":"%b"}' % cursor)
 
 
-def gap(missed: FeedGap, *, named: bool) -> bytes:
-    """What was lost; where there are several streams, of which."""
-    members: dict[str, object] = {"stream": missed.stream} if named else {}
-    members |= gap_members(missed.gap)
-    return events.event(b"gap", msgspec.json.encode(members))
+def gap(missed: FeedGap, wanted: TailOptions, place: int, places: Sequence[str]) -> bytes:
+    """What was lost; where there are several streams, of which. A gap that tells where to go on is a place to
+    come back to.
+    """
+    told = wanted.told(missed.gap, missed.generation)
+    members: dict[str, object] = {"stream": missed.stream} if wanted.several else {}
+    members |= told.members()
+    event_id = wanted.written([*places[:place], told.next, *places[place + 1 :]]) if told.tells_next else None
+    return events.event(b"gap", msgspec.json.encode(members), event_id)
 
 
 def group_gap(missed: EngineGap) -> bytes:
     """What a group can no longer read."""
-    return events.event(b"gap", gap_text(missed))
+    return events.event(b"gap", ToldGap(missed).text())
 
 
 def end(reason: str, retry_ms: int) -> bytes:

@@ -13,7 +13,6 @@ from typing import Final, Protocol
 from app.auth import Principal
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Receive, wait_for_disconnect
-from app.http.entries.entry_pages import gap_refused
 from app.http.responses import GONE_EXTENSION, STALL_EXTENSION, WAITED_STATE, Response, Scope, Send
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from app.live.sessions import AccessEnd
@@ -190,8 +189,8 @@ class TailSource:
         """Follow all streams or none. Raises EngineError."""
         tails: list[Subscriber] = []
         try:
-            for stream, after in zip(wanted.streams, wanted.after, strict=True):
-                tails.append(await feeds.subscribe(stream, after, wanted.last, _PIECE_BYTES_MAX))
+            for stream, (after, generation) in zip(wanted.streams, wanted.after, strict=True):
+                tails.append(await feeds.subscribe(stream, after, wanted.last, _PIECE_BYTES_MAX, generation))
         except BaseException:
             for tail in tails:
                 tail.close()
@@ -208,8 +207,12 @@ class TailSource:
             tail.close()
 
     @property
+    def _places(self) -> Sequence[str]:
+        return [self._wanted.place(tail.cursor, tail.generation) for tail in self._tails]
+
+    @property
     def _cursor(self) -> bytes:
-        return self._wanted.written([tail.cursor for tail in self._tails])
+        return self._wanted.written(self._places)
 
     async def run(self, put: Put) -> None:
         """Send the position, existing entries, `caught_up`, then new entries."""
@@ -233,21 +236,21 @@ class TailSource:
         """Send one piece of each stream that has entries; whether any had."""
         found = False
         for place, tail in enumerate(self._tails):
-            cursors = [one.cursor for one in self._tails]
+            places = self._places if self._wanted.several else ()
             item = await tail.look(self._count_max, _PIECE_BYTES_MAX)
             if item is not None:
                 found = True
-                await put(self._events(item, place, cursors))
+                await put(self._events(item, place, places))
                 if isinstance(item, FeedPage):
                     self._counters.delivered["sse"] += item.count
         return found
 
-    def _events(self, item: FeedPage | FeedGap, place: int, cursors: Sequence[int]) -> bytes:
+    def _events(self, item: FeedPage | FeedGap, place: int, places: Sequence[str]) -> bytes:
         if isinstance(item, FeedPage):
-            return wire.page(item, self._wanted, place, cursors)
+            return wire.page(item, self._wanted, place, places)
         if self._wanted.fail_on_gap:
-            raise gap_refused(item.gap)
-        return wire.gap(item, named=self._wanted.several)
+            raise self._wanted.told(item.gap, item.generation).refused()
+        return wire.gap(item, self._wanted, place, places)
 
     async def _change(self, seconds_max: float) -> None:
         """Wait until a stream may have entries, at most `seconds_max`."""

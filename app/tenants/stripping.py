@@ -90,6 +90,7 @@ def _streams_read(reply: replies.StreamsRead, names: TenantNames) -> replies.Str
         streams=[_stream_entries(one, names) for one in reply.streams],
         cursors=[(names.strip(name), cursor) for name, cursor in reply.cursors],
         unfinished=[names.strip(name) for name in reply.unfinished],
+        generations=reply.generations,
     )
 
 

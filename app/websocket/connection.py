@@ -20,6 +20,7 @@ from app.auth.policy import unauthenticated
 from app.auth.rate_limiter import caller_of
 from app.errors import RefusalError
 from app.http.client_address import client_address
+from app.http.cursors import Position
 from app.http.middleware.request_id import as_refusal
 from app.http.requests import Request
 from app.live.fair_queue import Flow
@@ -420,10 +421,12 @@ class Connection:
     async def _follow(self, effect: Subscribe) -> None:
         tails: dict[str, Subscriber] = {}
         try:
-            for stream, after in effect.streams.items():
+            for stream, (after, generation) in effect.streams.items():
                 if effect.key not in self._opening:
                     break
-                tails[stream] = await self._tenant.feeds.subscribe(stream, after, effect.last)
+                tails[stream] = await self._tenant.feeds.subscribe(
+                    stream, after, effect.last, generation=generation
+                )
         except EngineError as error:
             _close_all(tails)
             self._do(self._session.tails.on_subscribe_refused(effect.key, self._refusal(error)))
@@ -433,9 +436,9 @@ class Connection:
             return
         del self._opening[effect.key]
         self._tails[effect.key] = tails
-        cursors = {stream: (tail.cursor, not tail.ready()) for stream, tail in tails.items()}
-        self._do(self._session.tails.on_subscribed(effect.key, cursors))
-        for stream, (_, caught_up) in cursors.items():
+        positions = {stream: (_position(tail), not tail.ready()) for stream, tail in tails.items()}
+        self._do(self._session.tails.on_subscribed(effect.key, positions))
+        for stream, (_, caught_up) in positions.items():
             if caught_up:
                 self._wait_for(effect.key, stream)
 
@@ -503,15 +506,17 @@ class Connection:
         """Follow the stream anew once the backend can be read, as a client would that connects again."""
         tail.close()
         if self._tails.get(effect.key, {}).pop(effect.stream, None) is not None:
-            self._spawn(self._follow_again(effect.key, effect.stream, tail.cursor))
+            self._spawn(self._follow_again(effect.key, effect.stream, _position(tail)))
             self._do(self._session.tails.on_away(effect.key))
 
-    async def _follow_again(self, key: int, stream: str, cursor: int) -> None:
+    async def _follow_again(self, key: int, stream: str, position: Position) -> None:
         found: Subscriber | None = None
         while found is None and key in self._tails:
             await asyncio.sleep(_rest_s())
             try:
-                found = await self._tenant.feeds.subscribe(stream, cursor)
+                found = await self._tenant.feeds.subscribe(
+                    stream, position.id, generation=position.generation
+                )
             except EngineError as error:
                 if error.code != _AWAY:
                     raise
@@ -531,7 +536,7 @@ class Connection:
         if isinstance(item, FeedPage):
             self._counters.delivered["websocket"] += item.count
         caught_up = not tail.ready()
-        self._do(self._session.tails.on_page(effect.key, item, tail.cursor, caught_up=caught_up))
+        self._do(self._session.tails.on_page(effect.key, item, _position(tail), caught_up=caught_up))
         if caught_up:
             self._wait_for(effect.key, effect.stream)
 
@@ -633,6 +638,10 @@ _AWAY: Final = "backend_unavailable"
 def _rest_s() -> float:
     """How long to leave a backend alone that could not be read: not all come again at once."""
     return random.uniform(0.5, 1.5)  # noqa: S311 - jitter
+
+
+def _position(tail: Subscriber) -> Position:
+    return Position(tail.cursor, tail.generation)
 
 
 def _close_all(tails: Mapping[str, Subscriber]) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UnsetType
 
+from app.http.cursors import Place
 from app.limits import EntryLimits
 from app.live.in_flight import ConsumerKey
-from engine.commands import Command, Cursor, XReadGroup
+from engine.commands import Command, XReadGroup
 
 Ref = str | int | UnsetType
 
@@ -61,7 +62,7 @@ class Subscribe(Effect, frozen=True):
     """Follow these streams from their cursors, then call `opened` or `not_opened`."""
 
     key: int
-    streams: Mapping[str, int | Cursor]
+    streams: Mapping[str, Place]
     last: int | None
 
 

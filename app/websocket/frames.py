@@ -7,7 +7,7 @@ A frame is a JSON object with `op`. The same types parse the clients' frames, wr
 both (`app.openapi.asyncapi`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, get_args
 
 import msgspec
@@ -15,17 +15,18 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from app import errors, names
 from app.errors import RefusalError, invalid
-from app.http import media, query
+from app.http import cursors, media, query
+from app.http.cursors import Place
 from app.http.entries import deliveries, entry_bodies
 from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.publishing import AddOptions
 from app.http.entries.values import FIELDS_SCHEMA
+from app.http.models import GAP_REASON
 from app.http.operations.binder import bind_query
 from app.limits import EntryLimits
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
 from app.metrics import tracing
 from app.settings import Settings
-from engine import ids
 from engine.commands import Cursor, NackMode, Refs
 from engine.replies import Delivered
 
@@ -43,6 +44,21 @@ Ref = (
 # What uses a name or an ID checks it, and has the refusals of REST.
 Name = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": names.NAME_BYTES_MAX})]
 Id = Annotated[str, Meta(description="an entry's ID, `<ms>-<seq>`", extra_json_schema={"maxLength": 64})]
+CursorText = Annotated[
+    str,
+    Meta(
+        description="a cursor: an ID; of a subscription with `cursor`, `<id>.<generation>`",
+        extra_json_schema={"maxLength": 64},
+    ),
+]
+CursorForm = Annotated[
+    str,
+    Meta(
+        description="`generation`: cursors are `<id>.<generation>`, which tells a stream from another one "
+        "that has its name later",
+        extra_json_schema={"enum": ["generation"]},
+    ),
+]
 Count = Annotated[int, Meta(ge=1, le=CREDIT_MAX)]
 Credit = Annotated[int, Meta(ge=0, le=CREDIT_MAX, description="entries that may be sent")]
 ClaimIdle = Annotated[
@@ -146,10 +162,13 @@ class PublishFrame(ClientFrame, frozen=True, kw_only=True, tag="publish"):
 
 
 class SubscribeFrame(ClientFrame, frozen=True, kw_only=True, tag="subscribe"):
-    """Follow streams, each after an ID, `0` or `$`; with `last`, begin that many entries back."""
+    """Follow streams, each after an ID, `0`, `$` or a cursor that was given; with `last`, begin that many
+    entries back.
+    """
 
     sub: Sub
-    streams: Annotated[dict[Name, Id], Meta(min_length=1)]
+    streams: Annotated[dict[Name, CursorText], Meta(min_length=1)]
+    cursor: CursorForm | UnsetType = UNSET
     last: Count | UnsetType = UNSET
     credit: Credit | UnsetType = UNSET
     batch_max: Count | UnsetType = UNSET
@@ -263,7 +282,7 @@ class EntriesFrame(ServerFrame, frozen=True, kw_only=True, tag="entries"):
     sub: Sub
     stream: Name
     entries: Pushed
-    next: Id
+    next: CursorText
 
 
 class CaughtUpFrame(ServerFrame, frozen=True, kw_only=True, tag="caught_up"):
@@ -271,18 +290,21 @@ class CaughtUpFrame(ServerFrame, frozen=True, kw_only=True, tag="caught_up"):
 
     sub: Sub
     stream: Name
-    next: Id
+    next: CursorText
 
 
 class GapFrame(ServerFrame, frozen=True, kw_only=True, tag="gap"):
-    """Entries after `requested` were removed before they were read; `lost` of them, null if unknown."""
+    """Entries after `requested` are not there to be read; `lost` of them, null if unknown. It goes on after
+    `next`, where the frame has one.
+    """
 
     sub: Sub
     stream: Name
     requested: Id
     first_available: Id
     lost: int | None
-    reason: Annotated[str, Meta(extra_json_schema={"enum": ["failover"]})] | UnsetType = UNSET
+    reason: Annotated[str, Meta(description=GAP_REASON)] | UnsetType = UNSET
+    next: CursorText | UnsetType = UNSET
 
 
 class PausedFrame(ServerFrame, frozen=True, kw_only=True, tag="paused"):
@@ -462,6 +484,21 @@ def place(text: str, pointer: str) -> int | Cursor:
     return Cursor.LATEST if text == "$" else query.entry_id(text, pointer)
 
 
+def cursor(text: str) -> Place:
+    """Where a stream is followed from: `$`, or a cursor of either form."""
+    found = Place(Cursor.LATEST) if text == "$" else cursors.parse(text)
+    if found is None:
+        raise query.malformed_id("/streams", cursors.HINT)
+    return found
+
+
+def shows_generations(frame: SubscribeFrame, places: Iterable[Place]) -> bool:
+    """Whether cursors are wanted with generations."""
+    if frame.cursor is not UNSET:
+        _word(frame.cursor, "/cursor", ["generation"])
+    return frame.cursor is not UNSET or cursors.asks(None, places)
+
+
 def refs(frame: AckFrame) -> Refs | None:
     """How acknowledged entries are deleted; None if they are not."""
     return (
@@ -499,11 +536,11 @@ def on_wire(payload: bytes) -> bytes:
     return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), payload)
 
 
-def entries(sub: str, stream: str, texts: bytes, following: int) -> bytes:
-    """The `entries` frame for stored texts, joined by `,`."""
+def entries(sub: str, stream: str, texts: bytes, following: str) -> bytes:
+    """The `entries` frame for stored texts, joined by `,`; `following` is its `next`."""
     return on_wire(
         b'{"op":"entries","sub":%b,"stream":%b,"entries":[%b],"next":"%b"}'
-        % (_encode(sub), _encode(stream), texts, ids.format(following).encode())
+        % (_encode(sub), _encode(stream), texts, following.encode())
     )
 
 

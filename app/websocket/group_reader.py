@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from app.auth import Action
 from app.errors import RefusalError, invalid, to_refusal
+from app.http.entries.entry_pages import ToldGap
 from app.live.in_flight import PendingCheck
 from app.websocket import frames
 from app.websocket.effects import AcquireLease, Close, Effects, ReadGroup, Rest, SendFrame, Submit
@@ -111,7 +112,7 @@ class GroupReader:
         if work.history is not None and not more:
             work.history = None
             last = found.last_delivered_id if found is not None else ids.ID_MIN
-            effects.append(SendFrame(caught_up_frame(work.name, work.stream, last)))
+            effects.append(SendFrame(caught_up_frame(work.name, work.stream, ids.format(last))))
         going_on = found is not None and not found.history and bool(found.entries)
         return effects + self.go_on(work, going_on=going_on)
 
@@ -129,13 +130,13 @@ class GroupReader:
         if not work.noack:
             work.in_flight.update(dict.fromkeys(given))
         texts = b",".join(map(frames.encode_delivery, found.entries))
-        data = frames.entries(work.name, work.stream, texts, following)
+        data = frames.entries(work.name, work.stream, texts, ids.format(following))
         return [*effects, SendFrame(data, work.key, () if work.noack else given)]
 
     def _send_gap(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
         if found.gap is None:
             return []
-        return [SendFrame(gap_frame(work.name, work.stream, found.gap))]
+        return [SendFrame(gap_frame(work.name, work.stream, ToldGap(found.gap)))]
 
     def _decline(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
         """Give entries back. An entry that was in flight before was released meanwhile."""

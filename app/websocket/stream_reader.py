@@ -15,12 +15,13 @@ from msgspec import UNSET
 
 from app.auth import Action
 from app.errors import RefusalError, invalid
+from app.http.cursors import Place, Position
+from app.http.entries.entry_pages import ToldGap
 from app.live.feeds import FeedGap, FeedPage
 from app.websocket import frames
 from app.websocket.effects import Effects, FetchPage, SendFrame, Subscribe
 from app.websocket.subscription_table import SubscriptionTable
 from app.websocket.subscriptions import PAGE_BYTES_MAX, StreamSubscription, caught_up_frame, gap_frame
-from engine import ids
 from engine.commands import Cursor
 
 BATCH_MAX_DEFAULT: Final = 1_000
@@ -35,32 +36,35 @@ class StreamReader:
     def subscribe(self, frame: frames.SubscribeFrame) -> Effects:
         """Handle the frame `subscribe`."""
         self._table.check_new(frame.sub, len(frame.streams))
-        streams: dict[str, int | Cursor] = {}
+        streams: dict[str, Place] = {}
         for text, after in frame.streams.items():
             name = frames.name(text, "stream name")
             self._table.require(Action.READ, name)
-            streams[name] = frames.place(after, "/streams")
+            streams[name] = frames.cursor(after)
         last = None if frame.last is UNSET else frame.last
-        if last is not None and any(after is not Cursor.LATEST for after in streams.values()):
+        if last is not None and any(place.id is not Cursor.LATEST for place in streams.values()):
             raise invalid("/last", "it goes with `$` alone")
         if last is not None and last > self._table.limits.batch_max:
             raise invalid("/last", f"it is at most {self._table.limits.batch_max}")
         tail = StreamSubscription(
-            self._table.new_key(), frame, self._table.batch_max(frame.batch_max, BATCH_MAX_DEFAULT)
+            self._table.new_key(),
+            frame,
+            self._table.batch_max(frame.batch_max, BATCH_MAX_DEFAULT),
+            in_full=frames.shows_generations(frame, streams.values()),
         )
         self._table.add(tail)
         return [Subscribe(tail.key, streams, last)]
 
-    def on_subscribed(self, key: int, cursors: Mapping[str, tuple[int, bool]]) -> Effects:
-        """Handle Subscribe: for each stream the cursor, and whether there are no entries after it."""
+    def on_subscribed(self, key: int, positions: Mapping[str, tuple[Position, bool]]) -> Effects:
+        """Handle Subscribe: for each stream the position, and whether there are no entries after it."""
         tail = self._table.by_key.get(key)
         if not isinstance(tail, StreamSubscription):
             return []
-        places = {stream: ids.format(cursor) for stream, (cursor, _) in cursors.items()}
+        places = {stream: at.text(in_full=tail.in_full) for stream, (at, _) in positions.items()}
         effects: Effects = [SendFrame(frames.ok(tail.ref, {"next": places}))]
-        for stream, (cursor, caught_up) in cursors.items():
+        for stream, (position, caught_up) in positions.items():
             if caught_up:
-                effects += self._caught_up(tail, stream, cursor)
+                effects += self._caught_up(tail, stream, position)
             else:
                 tail.ready.append(stream)
         return effects + self.go_on(tail)
@@ -104,8 +108,13 @@ class StreamReader:
 
     def _page(self, tail: StreamSubscription, page: FeedPage) -> bytes:
         return page.cached(
-            (frames.SUBPROTOCOL, tail.name),
-            lambda page: frames.entries(tail.name, page.stream, page.entries, page.last_id),
+            (frames.SUBPROTOCOL, tail.name, tail.in_full),
+            lambda page: frames.entries(
+                tail.name,
+                page.stream,
+                page.entries,
+                Position(page.last_id, page.generation).text(in_full=tail.in_full),
+            ),
         )
 
     def go_on(self, tail: StreamSubscription) -> Effects:
@@ -121,8 +130,10 @@ class StreamReader:
         tail.taking = tail.ready.pop(0)
         return [FetchPage(tail.key, tail.taking, tail.room, PAGE_BYTES_MAX)]
 
-    def on_page(self, key: int, item: FeedPage | FeedGap | None, cursor: int, *, caught_up: bool) -> Effects:
-        """Handle FetchPage: a page, or None; `cursor` is the position in the stream after it."""
+    def on_page(
+        self, key: int, item: FeedPage | FeedGap | None, position: Position, *, caught_up: bool
+    ) -> Effects:
+        """Handle FetchPage: a page, or None, and where the reader stands after it."""
         tail = self._table.by_key.get(key)
         if not isinstance(tail, StreamSubscription):
             return []
@@ -132,7 +143,7 @@ class StreamReader:
         if not caught_up:
             tail.ready.append(stream)
         elif stream in tail.behind:
-            effects += self._caught_up(tail, stream, cursor)
+            effects += self._caught_up(tail, stream, position)
         return effects + self.go_on(tail)
 
     def on_away(self, key: int) -> Effects:
@@ -147,10 +158,12 @@ class StreamReader:
         if item is None:
             return []
         if isinstance(item, FeedGap):
-            return [SendFrame(gap_frame(tail.name, stream, item.gap))]
+            generation = item.generation if tail.in_full else ""
+            told = ToldGap(item.gap, generation, tail.in_full)
+            return [SendFrame(gap_frame(tail.name, stream, told))]
         tail.spend(item.count)
         return [SendFrame(self._page(tail, item))]
 
-    def _caught_up(self, tail: StreamSubscription, stream: str, cursor: int) -> Effects:
+    def _caught_up(self, tail: StreamSubscription, stream: str, position: Position) -> Effects:
         tail.behind.discard(stream)
-        return [SendFrame(caught_up_frame(tail.name, stream, cursor))]
+        return [SendFrame(caught_up_frame(tail.name, stream, position.text(in_full=tail.in_full)))]

@@ -5,16 +5,16 @@ Must never know: the connection, other subscriptions, asyncio.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET
 
+from app.http.entries.entry_pages import ToldGap
 from app.live.in_flight import RELEASED_ONLY_MS, ConsumerKey
 from app.websocket import frames
 from app.websocket.effects import Ref
 from engine import ids
 from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XGroupCreateConsumer, XReadGroup
-from engine.replies import Gap
 
 CONSUME_CREDIT_DEFAULT: Final = 100
 # Maximum size of a frame: the cost of a stalled reader, and the time other readers wait for one write.
@@ -50,12 +50,15 @@ class Subscription:
 
 
 class StreamSubscription(Subscription):
-    """Followed streams. `behind` are the streams with older entries, or entries that waited for credit."""
+    """Followed streams. `behind` are the streams with older entries, or entries that waited for credit. With
+    `in_full` cursors have generations.
+    """
 
-    __slots__ = ("behind", "ready", "ref", "streams", "taking")
+    __slots__ = ("behind", "in_full", "ready", "ref", "streams", "taking")
 
-    def __init__(self, key: int, frame: frames.SubscribeFrame, batch_max: int) -> None:
+    def __init__(self, key: int, frame: frames.SubscribeFrame, batch_max: int, *, in_full: bool) -> None:
         super().__init__(key, frame.sub, None if frame.credit is UNSET else frame.credit, batch_max)
+        self.in_full = in_full
         self.streams = tuple(frame.streams)
         self.ref: Ref = frame.ref
         self.behind = set(self.streams)
@@ -143,20 +146,12 @@ class ConsumerSubscription(Subscription):
                 self.credit += 1
 
 
-def gap_frame(sub: str, stream: str, gap: Gap) -> bytes:
-    """The `gap` frame: entries were removed before they were read."""
-    return frames.encode(
-        frames.GapFrame(
-            sub=sub,
-            stream=stream,
-            requested=ids.format(gap.requested),
-            first_available=ids.format(gap.first_available),
-            lost=gap.lost,
-            reason=gap.reason or UNSET,
-        )
-    )
+def gap_frame(sub: str, stream: str, gap: ToldGap) -> bytes:
+    """The `gap` frame: entries are not there to be read."""
+    members: dict[str, Any] = gap.members()
+    return frames.encode(frames.GapFrame(sub=sub, stream=stream, **members))
 
 
-def caught_up_frame(sub: str, stream: str, cursor: int) -> bytes:
+def caught_up_frame(sub: str, stream: str, cursor: str) -> bytes:
     """The `caught_up` frame: every entry up to `cursor` was sent."""
-    return frames.encode(frames.CaughtUpFrame(sub=sub, stream=stream, next=ids.format(cursor)))
+    return frames.encode(frames.CaughtUpFrame(sub=sub, stream=stream, next=cursor))

@@ -450,7 +450,8 @@ class ClusterEngine:
                 if self._ending.done():
                     raise errors.closing()
                 if isinstance(reply, StreamsRead):
-                    command = msgspec.structs.replace(command, streams=reply.cursors)
+                    known = reply.generations or None
+                    command = msgspec.structs.replace(command, streams=reply.cursors, known=known)
                 self.waiting, waits = self.waiting + 1 - waits, 1
                 waking = self._loop.create_task(woken.wait())
                 ends: set[asyncio.Future[Any]] = {waking, self._ending, *([] if until is None else [until])}

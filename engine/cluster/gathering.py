@@ -15,7 +15,7 @@ from engine.cluster import group_words, redrive, words
 from engine.cluster.group_scripts import group_read, read_stream
 from engine.cluster.keys import is_stream_name
 from engine.cluster.plans import plan
-from engine.cluster.reading import read_request
+from engine.cluster.reading import read_request, streams_read
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.words import METADATA_KEY
 from engine.commands import (
@@ -53,7 +53,6 @@ from engine.replies import (
     StreamMeasure,
     StreamPage,
     StreamPlan,
-    StreamsRead,
 )
 
 _GLOB: Final = re.compile(r"([\\*?\[\]])")
@@ -120,11 +119,8 @@ def _all(found: Sequence[Any]) -> Sequence[Any]:
 
 @gathers(XRead)
 async def _read(backend: Backend, command: XRead) -> Reply:
-    requests = [read_request(command, stream, cursor) for stream, cursor in command.streams]
-    rows = _all(await _each(backend, requests))
-    names = [stream for stream, _ in command.streams]
-    found = [entries for _, entries in rows if entries is not None]
-    return StreamsRead(found, [(name, cursor) for name, (cursor, _) in zip(names, rows, strict=True)])
+    requests = [read_request(command, place) for place in range(len(command.streams))]
+    return streams_read(command, _all(await _each(backend, requests)))
 
 
 @gathers(XReadGroup)

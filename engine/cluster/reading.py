@@ -5,7 +5,7 @@ Knows: how cursors are resolved, how a gap is found. Must never know: waiting, s
 
 from collections.abc import Sequence
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from engine.cluster.scripts import WriteOrigin
 from engine.cluster.wire import Words
 from engine.cluster.words import by_script, sends
 from engine.commands import Cursor, DescribeEdges, XRead, XReadGroup
+from engine.generations import Generations, Identity, gap_of
 from engine.replies import (
     Edges,
     Entries,
@@ -29,10 +30,24 @@ from engine.replies import (
 _COUNT: Final = 1_000
 # What the server says of a stream's edges; what follows is of a cursor whose entry was lost.
 _EDGES: Final = 4
+# How streams ended is not known of a server.
+_NO_GENERATIONS: Final = Generations()
 
 
-def read_request(command: XRead, stream: str, cursor: int | Cursor) -> BackendRequest:
-    """XREAD of one of its streams. Reply: the cursor as it was resolved, and the entries or None."""
+class Found(NamedTuple):
+    """What one stream gave: the cursor as it was resolved, the entries or None, and the generation, empty
+    where the stream is missing.
+    """
+
+    after: int
+    entries: StreamEntries | None
+    generation: str
+
+
+def read_request(command: XRead, place: int) -> BackendRequest:
+    """XREAD of one of its streams. Reply: `Found`."""
+    stream, cursor = command.streams[place]
+    known = None if command.known is None else command.known[place]
     count = _COUNT if command.count is None else command.count
     given = cursor if isinstance(cursor, int) and cursor > 0 else None
     described = scripts.describe_edges(DescribeEdges(stream=stream), token_hex(8), given, count + 1)
@@ -44,8 +59,9 @@ def read_request(command: XRead, stream: str, cursor: int | Cursor) -> BackendRe
     elif cursor is Cursor.LAST_ENTRY:
         between = [("XREVRANGE", stream, "+", "-", "COUNT", 1)]
 
-    def decode(results: Sequence[Any]) -> tuple[int, StreamEntries | None]:
+    def decode(results: Sequence[Any]) -> Found:
         found: Edges | None = look.decode(results[:1])
+        generation = "" if found is None else found.generation
         rows = results[1] if between else ()
         is_lost = found is not None and len(results[0]) > _EDGES
         if is_lost:
@@ -57,25 +73,45 @@ def read_request(command: XRead, stream: str, cursor: int | Cursor) -> BackendRe
             after = max(0, entries.last - 1)
         else:
             after = 0 if found is None else found.last_id
+        if known is not None:
+            turned = gap_of(after, known, _identity(found), _NO_GENERATIONS)
+            if turned is not None and not (is_lost and turned.reason == "ahead"):
+                more = found is not None and found.first_id > 0 and found.last_id > turned.goes_on_after
+                return Found(after, StreamEntries(stream, Entries(more=more), after, turned), generation)
         if found is None or not entries.count:
-            return after, None
+            return Found(after, None, generation)
         gap = Gap(after, found.first_id, None) if 0 < after < found.removed_upto else None
         if is_lost:
             gap = Gap(after, entries.first, None, "failover")
-        return after, StreamEntries(stream, entries, after, None if cursor is Cursor.LAST_ENTRY else gap)
+        told = None if cursor is Cursor.LAST_ENTRY else gap
+        return Found(after, StreamEntries(stream, entries, after, told), generation)
 
     return msgspec.structs.replace(look, commands=[*look.commands, *between], decode=decode)
+
+
+def _identity(found: Edges | None) -> Identity | None:
+    if found is None:
+        return None
+    return Identity(found.generation, found.first_id, found.last_id, found.last_id > 0)
+
+
+def streams_read(command: XRead, each: Sequence[Found]) -> StreamsRead:
+    """The reply of all its streams."""
+    return StreamsRead(
+        [one.entries for one in each if one.entries is not None],
+        [(stream, one.after) for (stream, _), one in zip(command.streams, each, strict=True)],
+        (),
+        () if command.known is None else [one.generation for one in each],
+    )
 
 
 @sends(XRead)
 def _one_read(command: XRead, _: WriteOrigin) -> BackendRequest:
     """XREAD of one stream is one request."""
-    ((stream, cursor),) = command.streams
-    request = read_request(command, stream, cursor)
+    request = read_request(command, 0)
 
     def decode(results: Sequence[Any]) -> StreamsRead:
-        after, entries = request.decode(results)
-        return StreamsRead([] if entries is None else [entries], [(stream, after)])
+        return streams_read(command, [request.decode(results)])
 
     return msgspec.structs.replace(request, decode=decode)
 

@@ -270,6 +270,9 @@ def xsetid(turn: Turn, command: types.XSetId) -> bool:
             "ERR The entries_added specified in XSETID is smaller than the target stream length"
         )
     max_deleted_id = command.max_deleted_id or stream.max_deleted_id
+    if command.last_id < stream.last_id:
+        # A reader that waits above it is told.
+        turn.signal(command.stream)
     turn.emit(SetCounters(command.stream, command.last_id, entries_added, max_deleted_id))
     return True
 

@@ -15,11 +15,12 @@ from engine.commands import types
 from engine.commands.dead_letters import TOO_MANY, TURN_LETTERS_MAX, Dead, is_dead, move_to_dead_letters
 from engine.commands.registry import Waiting, runs, waits
 from engine.commands.turn import Blocked, Look, Turn
+from engine.generations import gap_of, is_another
 from engine.groups import Consumer, Group, PendingState, first_there
 from engine.keyspace import Key
 from engine.lag import entries_read_after
 from engine.records import Own
-from engine.replies import Delivered, Gap, GroupRead, StreamDeliveries, StreamEntries, StreamsRead
+from engine.replies import Delivered, Entries, Gap, GroupRead, StreamDeliveries, StreamEntries, StreamsRead
 from engine.stream import Stream
 
 DELIVERY_COUNT_MAX: Final = (1 << 63) - 1
@@ -96,8 +97,11 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
     room = Budget(turn.most_bytes(command.bytes_max), max(1, turn.entries_left))
     found: list[StreamEntries] = []
     unfinished: list[str] = []
-    for name, cursor in cursors:
+    for at, (name, cursor) in enumerate(cursors):
         key = turn.keyspace.find(name)
+        if command.known is not None and (gap := _turned(turn, key, cursor, command.known[at])) is not None:
+            found.append(_moved(name, key, gap))
+            continue
         if key is None or not key.stream.length or key.stream.last_live_id <= cursor:
             continue
         one = _entries_after(key.stream, name, cursor, command, room)
@@ -106,13 +110,30 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
         else:
             found.append(one)
     turn.count_entries(room.given, sum(len(part) for one in found for part in one.entries.parts))
+    known = None if command.known is None else [_generation(turn, name) for name, _ in cursors]
     if not found and command.block_ms is not None:
         return Blocked(
-            msgspec.structs.replace(command, streams=cursors),
+            msgspec.structs.replace(command, streams=cursors, known=known),
             tuple(name for name, _ in cursors),
             command.block_ms,
         )
-    return StreamsRead(found, cursors, unfinished)
+    return StreamsRead(found, cursors, unfinished, known or ())
+
+
+def _generation(turn: Turn, name: str) -> str:
+    key = turn.keyspace.find(name)
+    return "" if key is None else key.generation
+
+
+def _turned(turn: Turn, key: Key | None, cursor: int, known: str) -> Gap | None:
+    """What is told where the cursor is of another stream."""
+    return gap_of(cursor, known, None if key is None else key.identity, turn.keyspace.generations)
+
+
+def _moved(name: str, key: Key | None, gap: Gap) -> StreamEntries:
+    """Such a gap alone: the entries behind it are for the next read."""
+    more = key is not None and key.stream.length > 0 and key.stream.last_live_id > gap.goes_on_after
+    return StreamEntries(name, Entries(more=more), gap.requested, gap)
 
 
 def _resolve(turn: Turn, name: str, cursor: int | types.Cursor) -> int:
@@ -439,16 +460,20 @@ def _claim_due_ms(look: Look, key: Key, command: types.XReadGroup, wait_ms: int)
 
 
 def _is_ready(look: Look, command: types.XRead, _: str | None) -> bool:
-    return any(
-        isinstance(cursor, int)
-        and (key := look.keyspace.find(name)) is not None
-        and key.stream.last_live_id > cursor
-        for name, cursor in command.streams
-    )
+    for at, (name, cursor) in enumerate(command.streams):
+        key = look.keyspace.find(name)
+        assert isinstance(cursor, int), "it was resolved before the read waited"
+        if key is not None and key.stream.last_live_id > cursor:
+            return True
+        there = None if key is None else key.identity
+        if command.known is not None and is_another(cursor, command.known[at], there):
+            return True
+    return False
 
 
 def _nothing(_: Turn, command: types.XRead) -> StreamsRead:
-    return StreamsRead((), [(name, cursor) for name, cursor in command.streams if isinstance(cursor, int)])
+    cursors = [(name, cursor) for name, cursor in command.streams if isinstance(cursor, int)]
+    return StreamsRead((), cursors, (), command.known or ())
 
 
 def _is_group_ready(look: Look, command: types.XReadGroup, _: str | None) -> bool:

@@ -56,5 +56,7 @@ def copy(turn: Turn, command: types.Copy) -> bool:
 
 def clear(turn: Turn, target: str) -> None:
     """Remove the stream of that name, if there is one, for another that takes its place."""
-    if target in turn.keyspace.keys:
+    before = turn.keyspace.find(target)
+    if before is not None:
+        turn.keyspace.generations.note_end(before.generation, "replaced")
         turn.emit(RemoveStream(target))

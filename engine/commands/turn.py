@@ -273,6 +273,8 @@ class Turn(Look):
 
     def remove_stream(self, stream: str, event: str) -> None:
         """Remove a stream, and wake the reads that wait on it."""
+        if event == "expired":
+            self.keyspace.generations.note_end(self.keyspace.keys[stream].generation, "expired")
         self.emit(RemoveStream(stream))
         self.signal(stream)
         self.notify(event, stream)

@@ -155,7 +155,11 @@ class XTrim(StreamCommand, frozen=True, kw_only=True):
 
 
 class XRead(BlockingCommand, frozen=True, kw_only=True):
-    """Reply: `StreamsRead`. `count` is per stream, None no limit; `block_ms` None does not wait."""
+    """Reply: `StreamsRead`. `count` is per stream, None no limit; `block_ms` None does not wait.
+
+    `known` has the generation of which each cursor is, empty where the reader does not know it: such a reader
+    is told when its cursor is of another stream, at once. None reads as Redis does.
+    """
 
     changes: ClassVar[bool] = False
     long_reply: ClassVar[bool] = True
@@ -163,6 +167,7 @@ class XRead(BlockingCommand, frozen=True, kw_only=True):
     streams: Sequence[tuple[str, int | Cursor]]
     count: int | None = None
     bytes_max: int | None = None
+    known: Sequence[str] | None = None
 
 
 class XReadGroup(BlockingCommand, frozen=True, kw_only=True):

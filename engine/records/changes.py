@@ -8,7 +8,6 @@ means applying a record, when a command runs and when the log is read again, so 
 """
 
 from collections.abc import Sequence
-from hashlib import blake2b
 from itertools import islice
 from typing import Annotated, ClassVar, Final, TypeVar
 
@@ -18,7 +17,6 @@ from engine.copying import copy_key
 from engine.groups import Consumer, Group, Policy
 from engine.idempotency import unused_table
 from engine.keyspace import (
-    GENERATION_BYTES,
     IdempotentPublishReply,
     IdempotentReply,
     Key,
@@ -511,15 +509,18 @@ class CopyStream(Record, frozen=True):
 
 
 class Regenerate(Record, frozen=True):
-    """The log was restored from a backup: no stream is the one that readers knew by its generation."""
+    """The log was restored from a backup: no stream is the one that readers knew by its generation.
+
+    Of a snapshot, before all streams: a restore of which readers may still have to be told.
+    """
 
     number = 28
     salt: bytes
 
     def apply(self, keyspace: Keyspace) -> None:
+        keyspace.generations.salts.append(self.salt)
         for key in keyspace.keys.values():
-            mixed = blake2b(key.generation.encode(), key=self.salt, digest_size=GENERATION_BYTES)
-            key.generation = mixed.hexdigest()
+            key.generation = keyspace.generations.regenerate(key.generation, self.salt)
 
 
 class SetMetadata(Record, frozen=True):

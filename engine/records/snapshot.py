@@ -35,6 +35,7 @@ from engine.records.changes import (
     Describe,
     PublishChunk,
     Record,
+    Regenerate,
     RememberAnswer,
     RememberPublish,
     SetLifetime,
@@ -122,6 +123,8 @@ def snapshot(keyspace: Keyspace) -> Iterator[Record]:
 
 
 def _without_stream(keyspace: Keyspace) -> Iterator[Record]:
+    for salt in keyspace.generations.salts:
+        yield Regenerate(salt)
     for name, value in keyspace.settings.items():
         if value != SETTINGS_DEFAULT[name]:
             yield Configure(name, value)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from app.auth import ANONYMOUS, Principal
 from app.errors import RefusalError
+from app.http.cursors import Position
 from app.limits import EntryLimits
 from app.live.feeds import FeedPage
 from app.websocket.effects import (
@@ -163,11 +164,11 @@ class SocketWorld:
 
     def opened(self, key: int, streams: Any) -> None:
         places = {}
-        for stream, after in streams.items():
+        for stream, (after, _) in streams.items():
             stored = self.keyspace.find(stream)
             latest = stored.stream.last_id if stored is not None else 0
             self.cursors[key, stream] = latest if after is Cursor.LATEST else after
-            places[stream] = (self.cursors[key, stream], not self.behind(key, stream))
+            places[stream] = (Position(self.cursors[key, stream], ""), not self.behind(key, stream))
         self.do(self.session.tails.on_subscribed(key, places))
 
     def took(self, effect: FetchPage) -> None:
@@ -175,12 +176,12 @@ class SocketWorld:
         after = self.cursors[key, stream]
         found = self.run(XRange(stream=stream, start=after + 1, end=ids.ID_MAX, count=effect.count_max))
         assert isinstance(found, Entries)
-        item = FeedPage(stream, after, found) if found.count else None
+        item = FeedPage(stream, after, found, "") if found.count else None
         if item is not None:
             self.cursors[key, stream] = item.last_id
         self.do(
             self.session.tails.on_page(
-                key, item, self.cursors[key, stream], caught_up=not self.behind(key, stream)
+                key, item, Position(self.cursors[key, stream], ""), caught_up=not self.behind(key, stream)
             )
         )
 

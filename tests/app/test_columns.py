@@ -100,7 +100,7 @@ async def test_the_headers_tell_where_to_go_on(five: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("query", "following"),
     [
-        ("after=9-0", "9-0"),
+        ("after=9-0", "5-0"),
         ("after=2-0&end=2-0", "2-0"),
         ("after=4-0&end=2-0", "4-0"),
         ("start=6", "5-18446744073709551615"),

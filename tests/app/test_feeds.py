@@ -38,7 +38,11 @@ def ids_in(page: FeedPage) -> list[str]:
 
 def shown(item: FeedPage | FeedGap) -> list[str]:
     """The IDs of a page; a gap as one word that says where to go on."""
-    return ids_in(item) if isinstance(item, FeedPage) else [f"gap before {ids.format(item.first_available)}"]
+    if isinstance(item, FeedPage):
+        return ids_in(item)
+    if item.gap.reason is None:
+        return [f"gap before {ids.format(item.first_available)}"]
+    return [f"{item.gap.reason}: {ids.format(item.after)} to {ids.format(item.last_id)}"]
 
 
 async def drained(tail: Subscriber, count_max: int = MANY, bytes_max: int = LARGE) -> list[str]:
@@ -111,7 +115,7 @@ async def test_old_and_new_join_without_gap_or_duplicate(talk: Conversation, fee
     dice = random.Random(seed)
     for sequence in range(1, 40):
         await talk.add("s", f"1-{sequence}")
-    starts = [dice.randrange(60) for _ in range(12)]
+    starts = [dice.randrange(40) for _ in range(12)]
     tails = [await feeds.subscribe("s", (1 << 64) + start) for start in starts]
     got: list[list[str]] = [[] for _ in tails]
     last = 39
@@ -192,29 +196,77 @@ async def test_deleted_entries_are_passed_over(talk: Conversation, feeds: Feeds)
     assert await drained(tail) == ["4-0"]
 
 
-@pytest.mark.parametrize("again", ["DEL s", "XSETID s 2-0"])
-async def test_a_stream_that_begins_again_is_read_from_each_tails_cursor(
-    talk: Conversation, feeds: Feeds, again: str
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [
+        ("DEL s", "deleted"),
+        ("RENAME s t", "deleted"),
+        ("FLUSHALL", "deleted"),
+        ("RENAME other s", "replaced"),
+    ],
+)
+async def test_the_end_of_a_stream_is_told_to_each_tail_and_the_next_one_read_from_its_beginning(
+    talk: Conversation, feeds: Feeds, ending: str, reason: str
 ) -> None:
-    """As XREAD has it: entries above the cursor are new, wherever other tails are; those below are not."""
+    """In the turn in which it ends, wherever a tail is, and also to one that looks later."""
+    await talk.add("other", "0-9")
+    await talk.add("s", "1-0", "2-0")
+    low, high, late = [await feeds.subscribe("s", after) for after in (1 << 64, NEW, NEW)]
+    await talk.transaction(ending)
+    await settle()
+    new = ["0-9"] if reason == "replaced" else []
+    told = [await drained(low), await drained(high)]
+    assert told == [[f"{reason}: 1-0 to 0-0", *new], [f"{reason}: 2-0 to 0-0", *new]]
+    await talk.add("s", "1-0", "3-0")
+    assert [await drained(low), await drained(high)] == [["1-0", "3-0"]] * 2
+    assert await drained(late) == [f"{reason}: 2-0 to 0-0", *new, "1-0", "3-0"]
+
+
+async def test_several_ends_that_a_tail_slept_through_are_one(talk: Conversation, feeds: Feeds) -> None:
+    """What was between them is gone; it goes on with what there is."""
+    await talk.add("s", "9-0")
+    tail = await feeds.subscribe("s", NEW)
+    for _ in range(2):
+        await talk.transaction("DEL s", "XADD s 1-0 a 1")
+        await settle()
+    assert await drained(tail) == ["recreated: 9-0 to 0-0", "1-0"]
+
+
+async def test_a_last_id_that_is_set_back_is_told_to_tails_above_it(talk: Conversation, feeds: Feeds) -> None:
+    """Else they would wait for ever; those below it have lost nothing."""
     await talk.add("s", "1-0")
     await talk.call("XSETID", "s", "9-0")
-    low, high = await feeds.subscribe("s", 2 << 64), await feeds.subscribe("s", NEW)
-    await talk.transaction(again)
-    assert [await drained(low), await drained(high)] == [[], []]
-    await talk.transaction("XADD s 3-0 a 1", "XADD s 4-0 a 1")
-    assert [await drained(low), await drained(high)] == [["3-0", "4-0"], []]
-    await talk.add("s", "10-0")
-    assert [await drained(low), await drained(high)] == [["10-0"], ["10-0"]]
+    high, low = await feeds.subscribe("s", NEW), await feeds.subscribe("s", 2 << 64)
+    assert await drained(high) == []
+    await talk.call("XSETID", "s", "2-0")
+    assert [await drained(low), await drained(high)] == [[], ["ahead: 9-0 to 2-0"]]
+    await talk.add("s", "3-0", "4-0")
+    assert [await drained(low), await drained(high)] == [["3-0", "4-0"]] * 2
 
 
-async def test_a_cursor_from_the_future_waits_until_it_is_passed(talk: Conversation, feeds: Feeds) -> None:
-    """A client may know an ID that the stream has not reached."""
+async def test_a_cursor_from_the_future_is_told_so(talk: Conversation, feeds: Feeds) -> None:
+    """Nothing is shown again for it, and nothing that comes is passed over."""
+    await talk.add("s", "4-0")
     tail = await feeds.subscribe("s", 5 << 64)
-    await talk.add("s", "4-0", "5-0")
+    assert await drained(tail) == ["ahead: 5-0 to 4-0"]
+    await talk.add("s", "4-1", "6-0")
+    assert await drained(tail) == ["4-1", "6-0"]
+
+
+async def test_a_cursor_of_a_stream_that_is_still_to_come_waits(talk: Conversation, feeds: Feeds) -> None:
+    """Before there is one, and while a group alone has made it."""
+    tail = await feeds.subscribe("s", 5 << 64)
+    await talk.call("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
     assert await drained(tail) == []
     await talk.add("s", "6-0")
     assert await drained(tail) == ["6-0"]
+
+
+async def test_a_cursor_of_another_generation_is_told_so(talk: Conversation, feeds: Feeds) -> None:
+    """Also where its ID is one that this stream has."""
+    await talk.add("s", "1-0", "2-0")
+    tail = await feeds.subscribe("s", 1 << 64, generation="0123456789abcdef")
+    assert await drained(tail) == ["recreated: 1-0 to 0-0", "1-0", "2-0"]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,11 @@ class ModelFollower:
         after, before = _id(frame["requested"]), _id(frame["first_available"])
         cursor = self.cursors[stored.stream]
         assert after == cursor or (cursor == 0 and after > 0)
+        if "reason" in frame:
+            assert (frame["reason"], _id(frame["next"]) in stored.all) == ("ahead", True)
+            assert _id(frame["next"]) < cursor
+            self.cursors[stored.stream] = _id(frame["next"])
+            return
         missed = [one for one in stored.all if cursor < one < before]
         assert missed
         assert missed[-1] not in stored.live

@@ -93,9 +93,7 @@ class BesideAList(RuleBasedStateMachine):
         """XSETID, which leaves no entry and no deleted one above the last ID."""
         last = max(last, self.max_deleted, *self.live[-1:])
         keyspace = Keyspace()
-        key = Key("ab", IdempotencyTable(100, 100))
-        key.stream, key.footprint = self.stream, self.stream.footprint
-        keyspace.keys["s"] = key
+        keyspace.keys["s"] = Key("ab", IdempotencyTable(100, 100), self.stream)
         SetCounters("s", last, self.added, self.max_deleted).apply(keyspace)
         self.last, self.removed_upto = last, min(self.removed_upto, last)
 

@@ -21,15 +21,15 @@ from pydantic import Field, model_validator
 
 from app.auth import Action
 from app.http import media
-from app.http.entries.entry_pages import WHERE, EntryRange, gap_refused, where
-from app.http.models import Count, EntryId, Flag, ResponseModel, StreamName, Whole, absent, wrong
+from app.http.entries.entry_pages import WHERE, EntryRange, ToldGap, where
+from app.http.models import Count, Flag, GivenCursor, ResponseModel, StreamName, Whole, absent, wrong
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response
 from app.settings import Settings
 from engine import entries, ids
-from engine.commands import Command, DescribeEdges, XRange
-from engine.replies import Edges, Entries, Gap, Reply
+from engine.commands import Command, DescribeEdges, XRange, XRead
+from engine.replies import Edges, Entries, Gap, Reply, StreamsRead
 
 router: Final = Router("entries")
 
@@ -42,7 +42,7 @@ PAGE_BYTES_DEFAULT: Final = 4 << 20
 class ColumnsRange(EntryRange):
     """Which entries a page of columns has. They are read forwards, without waiting."""
 
-    after: Annotated[EntryId | None, Field(description="a cursor: an ID or `0`")] = None
+    after: GivenCursor | None = None
     count: Annotated[
         Annotated[int, Whole(1, "columns_count_max")] | None,
         Field(description="maximum number of entries, by default the largest"),
@@ -92,6 +92,7 @@ class Columns(ResponseModel):
         **WHERE,
         "Weir-More": "whether a limit, not the end, ended the page",
         "Weir-Removed-Upto": "a cursor other than 0-0 below it has missed entries",
+        "Weir-Gap": "why the cursor is not of this stream: the `reason` of a gap; there are no entries",
     },
     answers={"content": {media.COLUMNS: {"schema": {"$ref": "#/components/schemas/Columns"}}}},
     described=(Columns,),
@@ -104,7 +105,7 @@ async def read_columns(
     docs/bulk.md describes it. Go on with `after` and the `Weir-Next-Id` of the page before.
     """
     page = ColumnsReading.of(stream, asked, request.gateway.settings)
-    page.begin(await request.transaction(page.commands()))
+    page.begin(await request.transaction(page.first()))
     while not page.done:
         # Others come between two slices.
         await asyncio.sleep(0)
@@ -112,7 +113,10 @@ async def read_columns(
     made = await _build(page, ColumnsBuilder(page.fields))
     if made.spoilt:
         made = await _build(page, ColumnsBuilder(page.fields, binary=True))
-    headers = where(max(page.cursor, ids.ID_MIN), page.edges, None)
+    following = page.cursor if page.gap is None else page.gap.goes_on_after
+    headers = where(max(following, ids.ID_MIN), page.edges, None, page.generation)
+    if page.gap is not None and page.gap.reason is not None:
+        headers.append((b"weir-gap", page.gap.reason.encode()))
     headers.append((b"weir-more", b"true" if page.more else b"false"))
     if page.edges is not None:
         headers.append((b"weir-removed-upto", ids.format(page.edges.removed_upto).encode()))
@@ -145,8 +149,12 @@ class ColumnsReading(msgspec.Struct):
     bytes_left: int
     fields: Sequence[str] | None
     fail_on_gap: bool
-    is_cursor: bool
+    # The generation of the cursor, empty where it says none; None where there is no cursor.
+    known: str | None
+    shows_generations: bool
     texts: list[bytes]
+    # Where the cursor is of another stream.
+    gap: Gap | None = None
     edges: Edges | None = None
     more: bool = False
     done: bool = False
@@ -162,9 +170,21 @@ class ColumnsReading(msgspec.Struct):
             bytes_left=asked.max_bytes or min(PAGE_BYTES_DEFAULT, settings.answer_bytes_max),
             fields=asked.fields,
             fail_on_gap=asked.fails_on_gap,
-            is_cursor=asked.after is not None,
+            known=None if asked.after is None else asked.after.generation,
+            shows_generations=asked.shows_generations,
             texts=[],
         )
+
+    @property
+    def generation(self) -> str:
+        """What cursors are written with."""
+        return self.edges.generation if self.edges is not None and self.shows_generations else ""
+
+    def first(self) -> Sequence[Command]:
+        """The commands of the first slice, one turn."""
+        if self.known is None:
+            return self.commands()
+        return [*self.commands(), XRead(streams=[(self.stream, self.cursor)], count=1, known=[self.known])]
 
     def commands(self) -> Sequence[Command]:
         """The commands of the next slice, one turn."""
@@ -179,16 +199,28 @@ class ColumnsReading(msgspec.Struct):
 
     def begin(self, replies: Sequence[Reply]) -> None:
         """The first slice, which fixes the end. Raises `gap` where that was asked for."""
-        edges, found = replies
+        edges, found, *looked = replies
         self.edges = edges if isinstance(edges, Edges) else None
-        if self.edges is None:
+        self._compare(looked)
+        if self.edges is None or self.gap is not None:
             self.done = True
             return
-        gap = 0 < self.cursor < self.edges.removed_upto and self.is_cursor
-        if gap and self.fail_on_gap:
-            raise gap_refused(Gap(self.cursor, self.edges.first_id, None))
         self.end = min(self.end, self.edges.last_id)
         self._take(found)
+
+    def _compare(self, looked: Sequence[Reply]) -> None:
+        """Find out whether the cursor is of this stream, and what was removed behind it."""
+        gap = None
+        for reply in looked:
+            if isinstance(reply, StreamsRead) and reply.streams:
+                gap = reply.streams[0].gap
+                self.more = reply.streams[0].entries.more
+        if gap is None and self.edges is not None and self.known is not None:
+            removed = 0 < self.cursor < self.edges.removed_upto
+            gap = Gap(self.cursor, self.edges.first_id, None) if removed else None
+        if gap is not None and self.fail_on_gap:
+            raise ToldGap(gap, self.generation, self.shows_generations).refused()
+        self.gap = gap if gap is not None and gap.next is not None else None
 
     def go_on(self, replies: Sequence[Reply]) -> None:
         """Another slice."""

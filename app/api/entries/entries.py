@@ -20,7 +20,7 @@ from app.http.entries.entry_pages import (
     DirectedRange,
     Entry,
     Page,
-    gap_refused,
+    ToldGap,
     preferred_wait_ms,
     where,
 )
@@ -154,7 +154,7 @@ class PageRange(DirectedRange):
 
     @model_validator(mode="after")
     def _check_cursor(self) -> Self:
-        if self.after is Cursor.LATEST and self.has_end:
+        if self.after is not None and self.after.id is Cursor.LATEST and self.has_end:
             raise wrong("it does not go with an end where it is `$`: nothing lies between", at="after")
         if self.wait and self.after is None:
             raise wrong("only a read with `after` can wait", at="wait")
@@ -194,24 +194,29 @@ async def read_entries(
     commands, following = _commands(request, stream, asked)
     if max(asked.count or 0, asked.last or 0) > _WITHOUT_TURN_MAX:
         await request.take_turn()
-    found, gap, edges = Entries(), None, None
+    found, gap, edges, generation = Entries(), None, None, ""
     for reply in await request.run(commands):
         if isinstance(reply, StreamsRead):
-            following = reply.cursors[0][1]
+            following, generation = reply.cursors[0][1], reply.generations[0]
             found, gap = (reply.streams[0].entries, reply.streams[0].gap) if reply.streams else (found, None)
         elif isinstance(reply, Entries):
-            found = reply
+            found = reply if gap is None or gap.next is None else found
         elif isinstance(reply, Edges):
-            edges = reply
-    if gap is not None and asked.fails_on_gap:
-        raise gap_refused(gap)
+            edges, generation = reply, reply.generation
+    if not asked.shows_generations or asked.reverse:
+        generation = ""
+    told = None if gap is None else ToldGap(gap, generation, asked.shows_generations)
+    if told is not None and asked.fails_on_gap:
+        raise told.refused()
     if asked.last is not None:
         found = _forwards(found)
     if found.count:
         following = found.last
-    headers = where(following, edges, gap)
+    elif gap is not None:
+        following = gap.goes_on_after
+    headers = where(following, edges, gap, generation)
     headers.append((b"weir-more", b"true" if found.more else b"false"))
-    return Response(200, entry_pages.page(found, following, gap, asked.fields), headers)
+    return Response(200, entry_pages.page(found, following, told, asked.fields, generation), headers)
 
 
 def _commands(
@@ -234,12 +239,18 @@ def _commands(
             reverse=True,
             bytes_max=bytes_max,
         )
-        return [XRead(streams=[(stream, Cursor.LATEST)], count=1), newest], None
+        return [XRead(streams=[(stream, Cursor.LATEST)], count=1, known=[""]), newest], None
     count = asked.count or limits.count_default
-    if asked.after is not None and not asked.has_end:
-        return [
-            XRead(streams=[(stream, asked.after)], count=count, block_ms=wait_ms, bytes_max=bytes_max)
-        ], None
+    after = asked.after
+    if after is not None and not asked.has_end:
+        read = XRead(
+            streams=[(stream, after.id)],
+            count=count,
+            block_ms=wait_ms,
+            bytes_max=bytes_max,
+            known=[after.generation],
+        )
+        return [read], None
     wanted = XRange(
         stream=stream,
         start=asked.first(),
@@ -248,9 +259,10 @@ def _commands(
         count=count,
         bytes_max=bytes_max,
     )
-    if asked.after is None:
-        return [wanted], None if wanted.reverse else max(wanted.start - 1, ids.ID_MIN)
-    look = XRead(streams=[(stream, asked.after)], count=1)
+    if after is None:
+        first = None if wanted.reverse else max(wanted.start - 1, ids.ID_MIN)
+        return [wanted, DescribeEdges(stream=stream)] if asked.shows_generations else [wanted], first
+    look = XRead(streams=[(stream, after.id)], count=1, known=[after.generation])
     return [look, wanted, DescribeEdges(stream=stream)], wanted.start - 1
 
 

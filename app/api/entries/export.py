@@ -16,8 +16,8 @@ from pydantic import Field
 
 from app.auth import Action
 from app.http import media, projection
-from app.http.entries.entry_pages import WHERE, DirectedRange, gap_refused, gap_text, where
-from app.http.models import INTEGER_MAX, EntryId, StreamName, Whole
+from app.http.entries.entry_pages import WHERE, DirectedRange, ToldGap, where
+from app.http.models import INTEGER_MAX, GivenCursor, StreamName, Whole
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response, StreamingResponse
@@ -36,7 +36,7 @@ _LINE: Final = b'\n{"id":"'
 class ExportRange(DirectedRange):
     """Which entries an export has: as many as there are, unless `count` says otherwise."""
 
-    after: Annotated[EntryId | None, Field(description="a cursor: an ID or `0`")] = None
+    after: GivenCursor | None = None
     count: Annotated[
         Annotated[int, Whole(1, INTEGER_MAX)] | None, Field(description="maximum number of entries")
     ] = None
@@ -68,7 +68,7 @@ async def export_entries(
     """
     export = Export.of(stream, asked)
     begun = export.begin(await request.transaction(export.first()))
-    headers = where(begun.next, begun.edges, None)
+    headers = where(begun.next, begun.edges, None, begun.generation)
     return StreamingResponse(_lines(request, export, begun.text), headers, media_type=media.NDJSON.encode())
 
 
@@ -94,7 +94,9 @@ class Export(msgspec.Struct):
     left: int | None
     fields: Sequence[str] | None
     fail_on_gap: bool
-    is_cursor: bool
+    # The generation of the cursor, empty where it says none; None where there is no cursor.
+    known: str | None
+    shows_generations: bool
     edges: Edges | None = None
     done: bool = False
 
@@ -110,13 +112,15 @@ class Export(msgspec.Struct):
             left=asked.count,
             fields=asked.fields,
             fail_on_gap=asked.fails_on_gap,
-            is_cursor=asked.after is not None,
+            known=None if asked.after is None else asked.after.generation,
+            shows_generations=asked.shows_generations and not asked.reverse,
         )
 
     def first(self) -> Sequence[Command]:
         """The commands of the first page, one turn."""
-        look = [XRead(streams=[(self.stream, self.cursor)], count=1)] if self.is_cursor else []
-        return [*self.more(), *look]
+        if self.known is None:
+            return self.more()
+        return [*self.more(), XRead(streams=[(self.stream, self.cursor)], count=1, known=[self.known])]
 
     def more(self) -> Sequence[Command]:
         """The commands of any other page, one turn."""
@@ -134,32 +138,47 @@ class Export(msgspec.Struct):
     def begin(self, replies: Sequence[Reply]) -> "Beginning":
         """The first page, which fixes the end. Raises `gap` where that was asked for."""
         edges, found = replies[:2]
-        gap = None
-        if self.is_cursor and isinstance(replies[2], StreamsRead) and replies[2].streams:
+        gap, self.edges = None, edges if isinstance(edges, Edges) else None
+        if self.known is not None and isinstance(replies[2], StreamsRead) and replies[2].streams:
             gap = replies[2].streams[0].gap
         if gap is not None and self.fail_on_gap:
-            raise gap_refused(gap)
-        self.edges = edges if isinstance(edges, Edges) else None
+            raise self._told(gap).refused()
+        if gap is not None and gap.next is not None:
+            self.done = True
+            return Beginning(self._line(gap), gap.next, self.edges, self._generation)
         if not self.reverse:
             self.end = min(self.end, self.edges.last_id if self.edges is not None else 0)
         everything = None if self.reverse or self.left is not None else max(self.end, self.cursor, 0)
-        text = (_line(gap) if gap is not None else b"") + self._lines(found)
+        text = (self._line(gap) if gap is not None else b"") + self._lines(found)
         if self.done and not self.reverse and everything is None:
             everything = max(self.cursor, 0)
-        return Beginning(text, everything, self.edges)
+        return Beginning(text, everything, self.edges, self._generation)
 
     def go_on(self, replies: Sequence[Reply]) -> bytes:
         """The next page, after a `gap` line if entries were removed since the page before."""
         edges, found = replies
         assert isinstance(found, Entries), "XRANGE answers entries"
-        gap = self._lost(edges if isinstance(edges, Edges) else None, found)
+        there = edges if isinstance(edges, Edges) else None
+        gap = self._lost(there, found)
         if gap is None:
             return self._lines(found)
-        if self.fail_on_gap or not found.count or not gap.first_available:
+        line = self._line(gap, there.generation if there is not None and self.shows_generations else "")
+        if self.fail_on_gap or not found.count or gap.next is not None:
             self.done = True
-            return _line(gap)
+            return line
         # In reverse order the gap comes after the page.
-        return self._lines(found) + _line(gap) if self.reverse else _line(gap) + self._lines(found)
+        return self._lines(found) + line if self.reverse else line + self._lines(found)
+
+    @property
+    def _generation(self) -> str:
+        """What cursors are written with."""
+        return self.edges.generation if self.edges is not None and self.shows_generations else ""
+
+    def _told(self, gap: Gap, generation: str | None = None) -> ToldGap:
+        return ToldGap(gap, self._generation if generation is None else generation, self.shows_generations)
+
+    def _line(self, gap: Gap, generation: str | None = None) -> bytes:
+        return b'{"gap":%b}\n' % self._told(gap, generation).text()
 
     def _lines(self, found: Reply) -> bytes:
         assert isinstance(found, Entries), "XRANGE answers entries"
@@ -177,7 +196,8 @@ class Export(msgspec.Struct):
         """What a trim, or the end of the whole stream, took of what was still to come."""
         assert self.edges is not None, "there was a page before, and more to come"
         if edges is None or edges.generation != self.edges.generation:
-            return Gap(self.cursor, 0, None)
+            first, reason = (0, "deleted") if edges is None else (edges.first_id, "recreated")
+            return Gap(self.cursor, first, None, reason, 0)
         if not self.reverse:
             return Gap(self.cursor, edges.first_id, None) if self.cursor < edges.removed_upto else None
         overtaken = max(self.end, self.edges.removed_upto + 1) <= edges.removed_upto
@@ -187,12 +207,11 @@ class Export(msgspec.Struct):
 
 
 class Beginning(msgspec.Struct, frozen=True):
-    """The first page, where to go on behind the whole export (None: not known yet), the stream's edges."""
+    """The first page, where to go on behind the whole export (None: not known yet), the stream's edges, and
+    the generation of cursors where they have one.
+    """
 
     text: bytes
     next: int | None
     edges: Edges | None
-
-
-def _line(gap: Gap) -> bytes:
-    return b'{"gap":%b}\n' % gap_text(gap)
+    generation: str

@@ -5,18 +5,20 @@ from functools import partial
 from typing import Annotated, Final, Literal
 
 from fastapi import Header, Query
+from msgspec.structs import replace
 
 from app.api.groups import group_calls
 from app.auth import Access, Action
 from app.errors import RefusalError, invalid
 from app.http import media, query
-from app.http.entries.entry_pages import gap_refused
+from app.http.cursors import CursorForm, Place, asks
 from app.http.models import (
     INTEGER_MAX,
+    After,
     ConsumerName,
+    CursorFormat,
     FieldNames,
     GroupName,
-    Start,
     StreamName,
     StreamNames,
     Whole,
@@ -28,7 +30,7 @@ from app.http.requests import Request
 from app.http.responses import Response
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN, RELEASED_ONLY_MS
 from app.sse.consumers import ConsumerOptions, ConsumerSource
-from app.sse.cursors import TailOptions, mark_for, parse_composite
+from app.sse.cursors import TailOptions, mark_for, parse_composite, parse_place
 from app.sse.tails import EventSource, EventStream, TailSource, end_with
 from engine.commands import Cursor, DescribeGroup, XRead
 from engine.replies import StreamsRead
@@ -47,8 +49,9 @@ _ANSWERS: Final = {
             "schema": {
                 "type": "string",
                 "description": (
-                    "events: `entry` (the data is the entry, the `id` a cursor), and without an `id` "
-                    "`caught_up`, `gap`, `end` and `error`; a comment when nothing else came for 15 seconds"
+                    "events: `entry` (the data is the entry, the `id` a cursor), `gap` (with an `id` where "
+                    "it has a `next`), and without an `id` `caught_up`, `end` and `error`; a comment when "
+                    "nothing else came for 15 seconds"
                 ),
             }
         }
@@ -66,6 +69,7 @@ _OnGap = Annotated[
 ]
 _Ticket = Annotated[str | None, Query(description="a ticket, instead of a token: see `createTicket`")]
 _Fields = Annotated[FieldNames | None, Query(description="only these fields, names between commas")]
+_CursorFormat = Annotated[CursorFormat | None, Query()]
 _LastEventId = Annotated[
     str | None,
     Header(
@@ -87,8 +91,10 @@ async def tail_stream(
     request: RequestParameter,
     stream: StreamName,
     after: Annotated[
-        Start | None, Query(description="a cursor: an ID, `0` or `$` (what is new, the default)")
+        After | None,
+        Query(description="a cursor: an ID, `0`, `$` (what is new, the default) or one that was given"),
     ] = None,
+    cursor: _CursorFormat = None,
     last: _Last = None,
     on_gap: _OnGap = "report",
     fields: _Fields = None,
@@ -101,10 +107,12 @@ async def tail_stream(
     an `id`, so that coming back misses nothing. docs/sse.md has whole conversations.
     """
     _check(request, last, after)
-    cursor = Cursor.LATEST if after is None else after
+    place = Place(Cursor.LATEST) if after is None else after
     if last_event_id and last_event_id.strip():
-        cursor, last = query.entry_id(last_event_id.strip(), "Last-Event-ID"), None
-    return await _follow(request, TailOptions((stream,), (cursor,), "", last, on_gap == "fail", fields))
+        place, last = parse_place(last_event_id.strip(), "Last-Event-ID"), None
+    return await _follow(
+        request, cursor, TailOptions((stream,), (place,), "", last, on_gap == "fail", fields)
+    )
 
 
 @_MANY.get("/v1/tail", Access.PER_STREAM, offers=_OFFERS, end=end_with, answers=_ANSWERS, refusals=_REFUSALS)
@@ -117,6 +125,7 @@ async def tail_streams(
         str | None,
         Query(description="a cursor that a tail of these streams gave; or `0`, `$` or an ID, for each"),
     ] = None,
+    cursor: _CursorFormat = None,
     last: _Last = None,
     on_gap: _OnGap = "report",
     fields: _Fields = None,
@@ -129,13 +138,13 @@ async def tail_streams(
     opaque cursor of all of them.
     """
     _check(request, last, after)
-    cursors = _cursors(stream, "$" if after is None else after)
+    places = _places(stream, "$" if after is None else after)
     if last_event_id and last_event_id.strip():
-        cursors, last = parse_composite(stream, last_event_id.strip(), "Last-Event-ID"), None
+        places, last = parse_composite(stream, last_event_id.strip(), "Last-Event-ID"), None
     for name in stream:
         request.require(Action.READ, name)
     return await _follow(
-        request, TailOptions(stream, cursors, mark_for(stream), last, on_gap == "fail", fields)
+        request, cursor, TailOptions(stream, places, mark_for(stream), last, on_gap == "fail", fields)
     )
 
 
@@ -145,23 +154,31 @@ def _check(request: Request, last: int | None, after: object) -> None:
         raise invalid("last", "it does not go with after")
 
 
-def _cursors(streams: Sequence[str], text: str) -> Sequence[int | Cursor]:
+def _places(streams: Sequence[str], text: str) -> Sequence[Place]:
     if "." in text:
         return parse_composite(streams, text, "after")
-    return [Cursor.LATEST if text == "$" else query.entry_id(text, "after")] * len(streams)
+    return [Place(Cursor.LATEST if text == "$" else query.entry_id(text, "after"))] * len(streams)
 
 
-async def _follow(request: Request, wanted: TailOptions) -> Response:
+async def _follow(request: Request, form: CursorForm | None, wanted: TailOptions) -> Response:
     gateway = request.gateway
+    wanted = replace(wanted, shows_generations=asks(form, wanted.after))
     if wanted.fail_on_gap and wanted.last is None:
-        look = XRead(streams=list(zip(wanted.streams, wanted.after, strict=True)), count=1)
-        found = await request.execute(look)
-        assert isinstance(found, StreamsRead), "that is what XREAD answers"
-        for one in found.streams:
-            if one.gap is not None:
-                raise gap_refused(one.gap)
+        await _look_for_gaps(request, wanted)
     begin = partial(TailSource.begin, request.tenant.feeds, wanted, gateway.clock, gateway.counters)
     return await _stream(request, begin)
+
+
+async def _look_for_gaps(request: Request, wanted: TailOptions) -> None:
+    """Refuse a tail that would begin with a gap."""
+    cursors = [(name, place.id) for name, place in zip(wanted.streams, wanted.after, strict=True)]
+    look = XRead(streams=cursors, count=1, known=[place.generation for place in wanted.after])
+    found = await request.execute(look)
+    assert isinstance(found, StreamsRead), "that is what XREAD answers"
+    generations = dict(zip(wanted.streams, found.generations, strict=True))
+    for one in found.streams:
+        if one.gap is not None:
+            raise wanted.told(one.gap, generations[one.stream]).refused()
 
 
 async def _stream(request: Request, begin: Callable[[], Awaitable[EventSource]]) -> Response:

@@ -5,22 +5,24 @@ kept.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
 import orjson
 from pydantic import Field, model_validator
 
 from app.errors import RefusalError, invalid
-from app.http import projection
+from app.http import cursors, projection
 from app.http.models import (
+    After,
     Bound,
+    CursorFormat,
+    CursorText,
     FieldNames,
     Flag,
     Gap,
     IdText,
     QueryModel,
     ResponseModel,
-    Start,
     TimeBound,
     UpperBound,
     UpperTimeBound,
@@ -64,8 +66,10 @@ class EntryRange(QueryModel):
     since: Annotated[TimeBound | None, Field(description="`start` as a time (RFC 3339)")] = None
     until: Annotated[UpperTimeBound | None, Field(description="`end` as a time (RFC 3339)")] = None
     after: Annotated[
-        Start | None, Field(description="a cursor: an ID, `0` or `$` (what comes from now on)")
+        After | None,
+        Field(description="a cursor: an ID, `0`, `$` (what comes from now on) or one that was given"),
     ] = None
+    cursor: CursorFormat | None = None
     on_gap: Annotated[OnGap, Field(description="`fail`: 410 if entries after the cursor were removed")] = (
         "report"
     )
@@ -85,6 +89,11 @@ class EntryRange(QueryModel):
         return {name for name in given if name not in ("wait", "reverse") or getattr(self, name)}
 
     @property
+    def shows_generations(self) -> bool:
+        """Whether cursors in the answer have generations."""
+        return cursors.asks(self.cursor, () if self.after is None else (self.after,))
+
+    @property
     def fails_on_gap(self) -> bool:
         """Whether a gap is a refusal."""
         return self.on_gap == "fail"
@@ -93,8 +102,8 @@ class EntryRange(QueryModel):
         """The smallest ID that is meant."""
         if self.since is not None:
             return self.since
-        if isinstance(self.after, int):
-            return self.after + 1
+        if self.after is not None and isinstance(self.after.id, int):
+            return self.after.id + 1
         return ids.ID_MIN if self.start is None else self.start
 
     def last_id(self) -> int:
@@ -145,41 +154,77 @@ class Page(ResponseModel):
     """Entries, and where to go on: `after=<next>`, in reverse `end=(<next>`."""
 
     entries: list[Entry]
-    next: IdText | None
+    next: CursorText | None
     more: bool
     gap: Gap = absent()
 
 
+class ToldGap(NamedTuple):
+    """A gap as its reader is told it. `generation` is the one in which reading goes on, empty where cursors
+    are IDs; `in_full` with everything that there is to say, for who asks for generations.
+    """
+
+    gap: replies.Gap
+    generation: str = ""
+    in_full: bool = False
+
+    @property
+    def next(self) -> str:
+        """The cursor to go on from."""
+        return cursors.written(self.gap.goes_on_after, self.generation)
+
+    @property
+    def tells_next(self) -> bool:
+        """Whether the cursor is told: a gap in the middle of a stream needs none."""
+        return self.in_full or self.gap.next is not None
+
+    def members(self) -> dict[str, str | int | None]:
+        """As JSON has it."""
+        gap = self.gap
+        members: dict[str, str | int | None] = {
+            "requested": ids.format(gap.requested),
+            "first_available": ids.format(gap.first_available),
+            "lost": gap.lost,
+        }
+        if gap.reason is not None or self.in_full:
+            members["reason"] = gap.reason or "trimmed"
+        if self.tells_next:
+            members["next"] = self.next
+        return members
+
+    def text(self) -> bytes:
+        """As JSON text."""
+        return orjson.dumps(self.members())
+
+    def refused(self) -> RefusalError:
+        """410."""
+        detail = (
+            "entries after the cursor were removed before they were read"
+            if self.gap.next is None
+            else "the cursor is of another stream than there is now, or beyond its end"
+        )
+        return RefusalError("gap", detail, members=self.members())
+
+
 def page(
-    found: Entries, following: int | None, gap: replies.Gap | None, fields: Sequence[str] | None
+    found: Entries,
+    following: int | None,
+    gap: ToldGap | None,
+    fields: Sequence[str] | None,
+    generation: str = "",
 ) -> bytes:
-    """The bytes of `Page`: entries as they are stored, not encoded again. `following` is its `next`."""
-    after = b"null" if following is None else b'"%d-%d"' % (ids.ms_of(following), ids.sequence_of(following))
+    """The bytes of `Page`: entries as they are stored, not encoded again. `following` is its `next`, with the
+    generation where there is one.
+    """
+    if following is None:
+        after = b"null"
+    else:
+        after = b'"%d-%d' % (ids.ms_of(following), ids.sequence_of(following))
+        after += b'.%b"' % generation.encode() if generation else b'"'
     more = b"true" if found.more else b"false"
-    tail = b',"gap":' + gap_text(gap) if gap is not None else b""
+    tail = b',"gap":' + gap.text() if gap is not None else b""
     joined = found.json() if fields is None else projection.project(found.json(), fields)
     return b'{"entries":[%b],"next":%b,"more":%b%b}' % (joined, after, more, tail)
-
-
-def gap_refused(gap: replies.Gap) -> RefusalError:
-    """410."""
-    detail = "entries after the cursor were removed before they were read"
-    return RefusalError("gap", detail, members=gap_members(gap))
-
-
-def gap_text(gap: replies.Gap) -> bytes:
-    """A gap as JSON text."""
-    return orjson.dumps(gap_members(gap))
-
-
-def gap_members(gap: replies.Gap) -> dict[str, str | int | None]:
-    """A gap as JSON has it."""
-    members: dict[str, str | int | None] = {
-        "requested": ids.format(gap.requested),
-        "first_available": ids.format(gap.first_available),
-        "lost": gap.lost,
-    }
-    return members if gap.reason is None else {**members, "reason": gap.reason}
 
 
 WHERE: Final = {
@@ -189,11 +234,13 @@ WHERE: Final = {
 }
 
 
-def where(following: int | None, edges: Edges | None, gap: replies.Gap | None) -> list[tuple[bytes, bytes]]:
+def where(
+    following: int | None, edges: Edges | None, gap: replies.Gap | None, generation: str = ""
+) -> list[tuple[bytes, bytes]]:
     """The headers that programs need to go on, and to notice what they lost."""
     headers = []
     if following is not None:
-        headers.append((b"weir-next-id", ids.format(following).encode()))
+        headers.append((b"weir-next-id", cursors.written(following, generation).encode()))
     first = edges.first_id if edges is not None else gap.first_available if gap is not None else None
     if first is not None:
         headers.append((b"weir-first-available", ids.format(first).encode()))

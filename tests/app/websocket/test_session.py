@@ -6,6 +6,7 @@ Knows: frames, effects, what a group is. Must never know: event loops, connectio
 import pytest
 
 from app.errors import RefusalError
+from app.http.cursors import Position
 from app.live.feeds import FeedGap, FeedPage
 from app.websocket.effects import Close, FetchPage, ReadGroup, SendFrame, Submit, Subscribe, Unsubscribe
 from engine import EngineError, ids
@@ -130,10 +131,10 @@ def test_a_gap_costs_no_credit(world: SocketWorld) -> None:
     (opening,) = world.under_way
     assert isinstance(opening, Subscribe)
     world.under_way.clear()
-    world.do(world.session.tails.on_subscribed(opening.key, {"s": (1 << 64, False)}))
-    gap = FeedGap("s", EngineGap(1 << 64, 5 << 64, None))
+    world.do(world.session.tails.on_subscribed(opening.key, {"s": (Position(1 << 64, ""), False)}))
+    gap = FeedGap("s", EngineGap(1 << 64, 5 << 64, None), "")
     world.under_way.clear()
-    world.do(world.session.tails.on_page(opening.key, gap, gap.last_id, caught_up=True))
+    world.do(world.session.tails.on_page(opening.key, gap, Position(gap.last_id, ""), caught_up=True))
     result = next(one for one in world.sent if one["op"] == "gap")
     assert result == {
         "op": "gap", "sub": "t", "stream": "s", "requested": "1-0", "first_available": "5-0", "lost": None
@@ -143,14 +144,14 @@ def test_a_gap_costs_no_credit(world: SocketWorld) -> None:
 
 def test_an_encoded_page_is_shared() -> None:
     """Two sockets with a subscription of the same name send the very same bytes."""
-    page = FeedPage("s", 0, Entries((b'{"id":"1-0","fields":{"a":"1"}}',), 1, 1 << 64, 1 << 64))
+    page = FeedPage("s", 0, Entries((b'{"id":"1-0","fields":{"a":"1"}}',), 1, 1 << 64, 1 << 64), "")
     sent = []
     for world in (SocketWorld(), SocketWorld()):
         world.tell("subscribe", sub="t", streams={"s": "0"})
         (opening,) = world.under_way
         assert isinstance(opening, Subscribe)
-        world.session.tails.on_subscribed(opening.key, {"s": (0, False)})
-        first, *_ = world.session.tails.on_page(opening.key, page, 1 << 64, caught_up=True)
+        world.session.tails.on_subscribed(opening.key, {"s": (Position(0, ""), False)})
+        first, *_ = world.session.tails.on_page(opening.key, page, Position(1 << 64, ""), caught_up=True)
         assert isinstance(first, SendFrame)
         sent.append(first.data)
     assert sent[0] is sent[1]

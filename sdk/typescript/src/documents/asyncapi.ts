@@ -67,7 +67,8 @@ export interface components {
         };
         /**
          * SubscribeFrame
-         * @description Follow streams, each after an ID, `0` or `$`; with `last`, begin that many entries back.
+         * @description Follow streams, each after an ID, `0`, `$` or a cursor that was given; with `last`, begin that many
+         *         entries back.
          */
         readonly SubscribeFrame: {
             /** @enum {unknown} */
@@ -78,6 +79,11 @@ export interface components {
             readonly streams: {
                 readonly [key: string]: string;
             };
+            /**
+             * @description `generation`: cursors are `<id>.<generation>`, which tells a stream from another one that has its name later
+             * @enum {string}
+             */
+            readonly cursor?: "generation";
             readonly last?: number;
             /** @description entries that may be sent */
             readonly credit?: number;
@@ -227,7 +233,7 @@ export interface components {
                 readonly delivery_count?: number;
                 readonly idle_ms?: number | null;
             }[];
-            /** @description an entry's ID, `<ms>-<seq>` */
+            /** @description a cursor: an ID; of a subscription with `cursor`, `<id>.<generation>` */
             readonly next: string;
         };
         /**
@@ -240,12 +246,13 @@ export interface components {
             /** @description the subscription's name */
             readonly sub: string;
             readonly stream: string;
-            /** @description an entry's ID, `<ms>-<seq>` */
+            /** @description a cursor: an ID; of a subscription with `cursor`, `<id>.<generation>` */
             readonly next: string;
         };
         /**
          * GapFrame
-         * @description Entries after `requested` were removed before they were read; `lost` of them, null if unknown.
+         * @description Entries after `requested` are not there to be read; `lost` of them, null if unknown. It goes on after
+         *         `next`, where the frame has one.
          */
         readonly GapFrame: {
             /** @enum {unknown} */
@@ -258,8 +265,10 @@ export interface components {
             /** @description an entry's ID, `<ms>-<seq>` */
             readonly first_available: string;
             readonly lost: number | null;
-            /** @enum {string} */
-            readonly reason?: "failover";
+            /** @description `trimmed`; `failover`: the backend's server failed, and the one that took over lacks the last entries; `ahead`: the cursor is above the stream's last ID; `deleted`, `expired`: there is no such stream any more; `recreated`, `replaced`: another stream has the name; `restored`: from a backup. There may be others: each is a gap */
+            readonly reason?: string;
+            /** @description a cursor: an ID; of a subscription with `cursor`, `<id>.<generation>` */
+            readonly next?: string;
         };
         /**
          * PausedFrame

@@ -1260,7 +1260,12 @@ export interface components {
             readonly pairs?: readonly (readonly string[])[];
             readonly meta?: components["schemas"]["Meta"];
         };
-        /** @description Entries after the cursor were removed before they were read; `lost` is null where it is unknown. */
+        /**
+         * @description Entries after the cursor are not there to be read; `lost` is null where it is unknown.
+         *
+         *     Without a `reason` they were removed from the front (`trimmed`, where cursors have generations). Where
+         *     there is a `next` it is the cursor to go on from.
+         */
         readonly Gap: {
             /**
              * Format: entry-id
@@ -1276,10 +1281,16 @@ export interface components {
             readonly first_available: string;
             readonly lost: number | null;
             /**
-             * @description the backend's server failed, and the one that took over lacks the last entries
-             * @constant
+             * @description `trimmed`; `failover`: the backend's server failed, and the one that took over lacks the last entries; `ahead`: the cursor is above the stream's last ID; `deleted`, `expired`: there is no such stream any more; `recreated`, `replaced`: another stream has the name; `restored`: from a backup. There may be others: each is a gap
+             * @example recreated
              */
-            readonly reason?: "failover";
+            readonly reason?: string;
+            /**
+             * Format: entry-cursor
+             * @description a cursor: an ID; with `cursor=generation`, `<id>.<generation>`
+             * @example 1526919030474-55
+             */
+            readonly next?: string;
         };
         /** @description How the gateway is. */
         readonly GatewayStatus: {
@@ -1479,7 +1490,7 @@ export interface components {
         /**
          * @description Streams, each with a cursor: an ID, `0`, `$`; for a group `>` (new entries) or an ID (what it holds).
          *
-         *     `group` and `consumer` go together; `noack` and `claim_min_idle_ms` go with them.
+         *     `group` and `consumer` go together; `noack` and `claim_min_idle_ms` go with them, `cursor` does not.
          */
         readonly ManyRead: {
             readonly streams: {
@@ -1491,6 +1502,7 @@ export interface components {
             readonly wait?: number | null;
             /** @description `fail`: 410 for any gap; without a group */
             readonly on_gap?: ("report" | "fail") | null;
+            readonly cursor?: "generation" | null;
             readonly group?: string | null;
             readonly consumer?: string | null;
             /** @description acknowledged as soon as delivered */
@@ -1956,8 +1968,8 @@ export interface components {
             readonly entries: readonly components["schemas"]["DeliveredEntry"][];
             readonly more: boolean;
             /**
-             * Format: entry-id
-             * @description `<ms>-<seq>`, two unsigned 64-bit numbers
+             * Format: entry-cursor
+             * @description a cursor: an ID; with `cursor=generation`, `<id>.<generation>`
              * @example 1526919030474-55
              */
             readonly next?: string;
@@ -2529,8 +2541,10 @@ export interface operations {
                 readonly since?: string;
                 /** @description `end` as a time (RFC 3339) */
                 readonly until?: string;
-                /** @description a cursor: an ID, `0` or `$` (what comes from now on) */
+                /** @description a cursor: an ID, `0`, `$` (what comes from now on) or one that was given */
                 readonly after?: string;
+                /** @description `generation`: cursors are `<id>.<generation>`, which tells a stream from another one that has its name later */
+                readonly cursor?: "generation";
                 /** @description `fail`: 410 if entries after the cursor were removed */
                 readonly on_gap?: "report" | "fail";
                 /** @description only these fields, names between commas */
@@ -2716,8 +2730,10 @@ export interface operations {
                 readonly since?: string;
                 /** @description `end` as a time (RFC 3339) */
                 readonly until?: string;
-                /** @description a cursor: an ID or `0` */
+                /** @description `0`, an ID or a cursor that was given: read what comes after it */
                 readonly after?: string;
+                /** @description `generation`: cursors are `<id>.<generation>`, which tells a stream from another one that has its name later */
+                readonly cursor?: "generation";
                 /** @description `fail`: 410 if entries after the cursor were removed */
                 readonly on_gap?: "report" | "fail";
                 /** @description only these fields, names between commas */
@@ -2758,8 +2774,10 @@ export interface operations {
                 readonly since?: string;
                 /** @description `end` as a time (RFC 3339) */
                 readonly until?: string;
-                /** @description a cursor: an ID or `0` */
+                /** @description `0`, an ID or a cursor that was given: read what comes after it */
                 readonly after?: string;
+                /** @description `generation`: cursors are `<id>.<generation>`, which tells a stream from another one that has its name later */
+                readonly cursor?: "generation";
                 /** @description `fail`: 410 if entries after the cursor were removed */
                 readonly on_gap?: "report" | "fail";
                 /** @description only these fields, names between commas */
@@ -2792,8 +2810,10 @@ export interface operations {
     readonly tailStream: {
         readonly parameters: {
             readonly query?: {
-                /** @description a cursor: an ID, `0` or `$` (what is new, the default) */
+                /** @description a cursor: an ID, `0`, `$` (what is new, the default) or one that was given */
                 readonly after?: string;
+                /** @description `generation`: cursors are `<id>.<generation>`, which tells a stream from another one that has its name later */
+                readonly cursor?: "generation";
                 /** @description begin this many entries back; not with `after` */
                 readonly last?: number;
                 /** @description `fail`: 410, or an `error` event, where entries were lost */
@@ -2833,6 +2853,8 @@ export interface operations {
                 readonly stream: readonly string[];
                 /** @description a cursor that a tail of these streams gave; or `0`, `$` or an ID, for each */
                 readonly after?: string;
+                /** @description `generation`: cursors are `<id>.<generation>`, which tells a stream from another one that has its name later */
+                readonly cursor?: "generation";
                 /** @description begin this many entries back; not with `after` */
                 readonly last?: number;
                 /** @description `fail`: 410, or an `error` event, where entries were lost */
