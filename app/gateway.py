@@ -4,7 +4,7 @@ Knows: when the engine may be used, how a blocked read ends early. Must never kn
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -17,11 +17,10 @@ from app.auth.tickets import Tickets
 from app.backups import Backups
 from app.errors import RefusalError, to_refusal
 from app.limits import CommandLimits, EntryLimits, ReadLimits
-from app.live import in_flight
 from app.live.fair_queue import REQUESTS_A_CYCLE_MAX, FairQueue
 from app.live.leases import ConsumerLeases
 from app.live.other_gateways import OtherGateways
-from app.live.sessions import AccessEnd, OpenSessions
+from app.live.sessions import OpenSessions
 from app.live.shares import Shares
 from app.live.token_store import TokenStore
 from app.live.turns import CallerTurns, CycleBudget
@@ -34,7 +33,7 @@ from app.metrics.stream_selection import StreamSelection
 from app.metrics.tracing import Tracer
 from app.settings import Settings
 from app.tenants import Tenant, Tenants
-from engine import Clock, EngineError, EngineProtocol, LogFigures, errors
+from engine import Clock, EngineError, EngineProtocol, LogFigures, errors, taking_back
 from engine.commands import XReadGroup
 from engine.replies import GroupRead, Reply
 
@@ -363,51 +362,56 @@ class Gateway:
 
     async def wait(
         self,
-        work: Coroutine[Any, Any, T],
-        receive: Receive,
+        begin: Callable[[asyncio.Future[T]], Callable[[], object]],
+        leaving: Callable[[Callable[[], None]], Callable[[], None]],
         principal: Principal,
         caller: str,
-        until: asyncio.Future[None] | None = None,
-        give_back: Callable[[T], None] | None = None,
     ) -> T:
         """Run a read that may block. It ends when the client disconnects, its token ends or the gateway
-        drains.
+        drains. It counts for `caller`.
 
-        A read that delivers entries to a consumer is ended by `until`, never cancelled, and `give_back`
-        returns entries that arrive for a client that has left. It counts for `caller`.
+        `begin` begins it, to come to this outcome, and returns what cancels it: then it takes nothing.
+        `leaving` has a function called as soon as the client leaves, and returns what stops that.
 
         Raises ClientLeftError, `draining`, `too_many_waiters`, `unauthenticated`.
         """
+        unfollow = self.follow(self.waits, caller)
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        cancel = begin(outcome)
+
+        def end(why: Exception) -> None:
+            # What has come before is not sent any more, and taken back then.
+            if not outcome.done():
+                outcome.set_exception(why)
+                cancel()
+
+        session = self.sessions.enter(principal, lambda access: end(access.refusal))
+        stay = leaving(lambda: end(ClientLeftError()))
         try:
-            unfollow = self.follow(self.waits, caller)
-        except RefusalError:
-            work.close()
+            reply = await outcome
+        except EngineError as error:
+            # The gateway has words of its own for it.
+            raise draining() if error.code == "draining" else error from None
+        except asyncio.CancelledError:
+            cancel()
             raise
-        waiting = asyncio.ensure_future(work)
-        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
-        ended: asyncio.Future[AccessEnd] = asyncio.get_running_loop().create_future()
-        session = self.sessions.enter(principal, ended.set_result)
-        try:
-            await asyncio.wait((waiting, leaving, ended), return_when=asyncio.FIRST_COMPLETED)
-            if leaving.done() or ended.done():
-                await _end_read(waiting, until, give_back)
-                raise ended.result().refusal if ended.done() else ClientLeftError
         finally:
+            stay()
             session.leave()
             unfollow()
-            waiting.cancel()
-            leaving.cancel()
         if self.waits.held(caller):
             # Many of them may end in the same cycle.
             await self.turns.wait(caller)
-        return _reply_of(waiting)
+        return reply
 
-    def give_back(self, prefix: str, command: XReadGroup, reply: Reply | EngineError) -> None:
-        """Return new entries that the client, of the tenant with this prefix, never gets: it has left."""
-        if self._tenants is None or isinstance(reply, EngineError):
+    def take_back(self, prefix: str, command: XReadGroup, reply: Reply | EngineError) -> None:
+        """Undo what was delivered to a client, of the tenant with this prefix, that never gets it: it has
+        left.
+        """
+        if self._tenants is None or not isinstance(reply, GroupRead):
             return
         tenant = self._tenants.find(prefix)
-        for one in in_flight.give_back(command, reply):
+        for one in taking_back(command, reply):
             # Each by itself: a large one takes several turns, which a transaction may not.
             tenant.engine.submit([one], lambda _: None)
             tenant.leases.settled(one.stream)
@@ -441,29 +445,6 @@ async def wait_for_disconnect(receive: Receive) -> None:
     """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _end_read(
-    read: asyncio.Future[T], until: asyncio.Future[None] | None, give_back: Callable[[T], None] | None
-) -> None:
-    """End the read, wait until the engine has removed it, and return what it has delivered."""
-    if until is None:
-        read.cancel()
-    elif not until.done():
-        until.set_result(None)
-    await asyncio.wait((read,))
-    if give_back is not None and not read.cancelled() and read.exception() is None:
-        give_back(read.result())
-
-
-def _reply_of(read: asyncio.Future[T]) -> T:
-    """The reply of a read that has ended. The gateway has words of its own for `draining`."""
-    try:
-        return read.result()
-    except EngineError as error:
-        if error.code == "draining":
-            raise draining() from None
-        raise
 
 
 def _disk_log(clock: Clock) -> logs.FullLog:

@@ -19,6 +19,7 @@ from engine.log import LogPoisonedError, LogRefusedError
 from engine.memory import Memory
 from engine.protocol import CommandEngine, EngineProtocol, Rewriting
 from engine.quotas import Quota
+from engine.read_handle import ReadHandle, taking_back
 from engine.runtime import (
     SLOW_TURN_S,
     Engine,
@@ -28,6 +29,7 @@ from engine.runtime import (
     RewriteFailedError,
     Rewriter,
     Rewritten,
+    reply_of,
 )
 from engine.storage import Storage, StorageLockedError, StorageRefusedError, TargetRefusedError
 
@@ -47,6 +49,7 @@ __all__ = [
     "LogRefusedError",
     "Memory",
     "Quota",
+    "ReadHandle",
     "RewriteFailedError",
     "Rewriter",
     "Rewriting",
@@ -57,4 +60,6 @@ __all__ = [
     "SystemClock",
     "TargetRefusedError",
     "back_up",
+    "reply_of",
+    "taking_back",
 ]

@@ -14,8 +14,9 @@ delivery.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, islice, repeat, takewhile
+from itertools import chain, count, islice, repeat, takewhile
 from operator import lt
+from secrets import randbits
 from typing import Final, NamedTuple, overload
 
 import msgspec
@@ -47,6 +48,10 @@ _CONSUMER_LISTS_MAX: Final = 2
 # are unpacked while they are written are left out: as many again at most.
 _IN_LISTS_MAX: Final = _LISTS_MAX * 512
 _CONSUMER_IN_LISTS: Final = 384
+
+
+# Numbers of groups and of their moves, each used once: from anywhere, so that they are those of one process.
+_numbers = count(randbits(48))
 
 
 class PendingState(msgspec.Struct, frozen=True, gc=False):
@@ -211,7 +216,9 @@ class PackedPending(msgspec.Struct, gc=False):
 
 
 class Group:
-    """`entries_read` is None where it is unknown."""
+    """`entries_read` is None where it is unknown. `number` is no other group's of this process, and `move`,
+    the number of its last move, no other's.
+    """
 
     __slots__ = (
         "_idle_longest",
@@ -221,6 +228,8 @@ class Group:
         "consumers",
         "entries_read",
         "last_delivered_id",
+        "move",
+        "number",
         "pending",
         "policy",
     )
@@ -228,6 +237,7 @@ class Group:
     def __init__(self, last_delivered_id: int, entries_read: int | None) -> None:
         self.last_delivered_id = last_delivered_id
         self.entries_read = entries_read
+        self.number = self.move = next(_numbers)
         self.consumers: dict[str, Consumer] = {}
         self.pending: SortedMap[PendingState] = SortedMap(pack=PackedPending.of, lists_max=_LISTS_MAX)
         self.by_delivery: SortedMap[int] = SortedMap(pack=PackedNumbers.of, lists_max=_LISTS_MAX)
@@ -238,6 +248,14 @@ class Group:
         # A consumer, and the order below which every owned entry is its own: so what it holds is walked once,
         # however often it asks for what others hold.
         self._own_first: tuple[Consumer, int] | None = None
+
+    def note_move(self) -> None:
+        """Its position was set: what was delivered before cannot be undone any more."""
+        self.move = next(_numbers)
+
+    def first_order(self, length: int, time_ms: int) -> int:
+        """The order of the first entry of the run that was delivered last, at this time."""
+        return (time_ms + 1) << _SERIAL_BITS | (self._serial - length + 1)
 
     def own_run(
         self, entry_ids: Sequence[int], consumer: Consumer, time_ms: int, delivery_counts: Sequence[int]

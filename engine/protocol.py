@@ -8,22 +8,20 @@ sends the same commands to a server implements the same members.
                                     transaction  awaits the replies of several commands, in one turn
                                     submit       the same by callback, without a task
                                     submit_each  each by itself, one write of the log for all
-                                    read         a group read by callback, which may wait for entries
+                                    read         a read by callback, which may wait for entries
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from engine.commands import Command, XReadGroup
+from engine.commands import BlockingCommand, Command
 from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.memory import Memory
 from engine.quotas import Quota
+from engine.read_handle import Done, ReadHandle
 from engine.replies import Reply
 from engine.runtime import Fsync, LogFigures, Rewritten
-
-Done = Callable[[Sequence[Reply | EngineError]], None]
 
 
 class CommandEngine(Protocol):
@@ -34,14 +32,12 @@ class CommandEngine(Protocol):
         command: Command,
         *,
         synced: bool = False,
-        until: asyncio.Future[None] | None = None,
         quotas: Sequence[Quota] = (),
     ) -> Reply:
         """Run `command` and return its reply as soon as that may leave; with `synced` once it is on disk.
 
-        A read with `block_ms` waits. Cancelled while it waits it takes nothing; `until`, once done, ends the
-        wait as its time would. `quotas` are those of the caller: `quota_exceeded` leaves everything as it is.
-        Raises EngineError.
+        A read with `block_ms` waits, as `read` does; cancelled, it takes nothing. `quotas` are those of the
+        caller: `quota_exceeded` leaves everything as it is. Raises EngineError.
         """
 
     async def transaction(
@@ -72,12 +68,13 @@ class CommandEngine(Protocol):
         """
 
     def read(
-        self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool = False
-    ) -> None:
-        """Run a group read that may wait, and call `done` with its one reply, never before this returns.
+        self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
+    ) -> ReadHandle:
+        """Run a read that may wait, and call `done` with its one reply, never before this returns. What is
+        returned ends it early, at once. Raises nothing.
 
-        `until`, once done, ends the wait. `going_on`: the reader has just been given something, so a read
-        that finds nothing leaves no trace. Raises nothing.
+        `going_on`: the reader of a group has just been given something, so a read that finds nothing leaves
+        no trace.
         """
 
     @property

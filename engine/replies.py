@@ -126,12 +126,44 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
         return None if self.text is None else entries.pairs_of(self.text)
 
 
+class DeliveryMark(NamedTuple):
+    """By which a delivery of new entries can be undone: what the group was before it, and what it is as long
+    as nothing else has moved it. Worth something in the process alone that made it.
+    """
+
+    # The stream's generation, and which group it is.
+    generation: str
+    group: int
+    # The numbers of the move before the delivery, and of the one that it was.
+    move_before: int
+    move: int
+    # Where the group was before.
+    last_delivered_id: int
+    entries_read: int | None
+    # The order of the first new entry, which those of the others follow; 0 where none is pending.
+    order: int
+    # How many of the reply's entries are not new but claimed: its first ones.
+    claimed: int
+
+
+class BackendMark(NamedTuple):
+    """The same of a server, which has no numbers of moves: where the group was before and behind the
+    delivery, and when that was, in milliseconds by the server's clock.
+    """
+
+    last_delivered_id: int
+    entries_read: int | None
+    last_delivered_id_after: int
+    delivered_ms: int
+    claimed: int
+
+
 class StreamDeliveries(msgspec.Struct, frozen=True):
     """XREADGROUP: what one stream gave.
 
     `history` marks a read of the consumer's own pending entries, else of new entries; `after` is the
     cursor of such a history read, else the group's last-delivered ID from before; `last_delivered_id` is the
-    one after. `more` means that a limit ended the read.
+    one after. `more` means that a limit ended the read. `mark` is there if some of the entries are new.
     """
 
     stream: str
@@ -141,6 +173,7 @@ class StreamDeliveries(msgspec.Struct, frozen=True):
     last_delivered_id: int
     gap: Gap | None = None
     more: bool = False
+    mark: DeliveryMark | BackendMark | None = None
 
 
 class GroupRead(msgspec.Struct, frozen=True):

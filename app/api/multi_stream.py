@@ -153,9 +153,7 @@ async def read_streams(request: RequestParameter, given: ManyRead) -> Response:
     assert isinstance(reply, GroupRead), "a group's read answers deliveries"
     empty = _without_new(command, reply)
     infos = await request.transaction(empty) if empty else []
-    response = request.respond_delivered(_object(_delivered(command, reply, empty, infos)))
-    response.unsent = partial(request.give_back, command, reply)
-    return response
+    return request.respond_delivered(_object(_delivered(command, reply, empty, infos)))
 
 
 def _read(reply: StreamsRead, *, fail_on_gap: bool, in_full: bool) -> Mapping[str, bytes]:

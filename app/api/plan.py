@@ -168,8 +168,7 @@ async def plan(request: RequestParameter, wanted: PlanWanted) -> Response:
     found = await _find(request, wanted, pattern)
     planned = await _plan(request, wanted.command(found))
     if wait_ms and not _has_any(planned):
-        work = _wait(request, wanted, pattern, found, wait_ms)
-        planned = await request.gateway.wait(work, request.receive, request.principal, request.caller)
+        planned = await request.wait_for(_wait(request, wanted, pattern, found, wait_ms))
     rows = sum(1 + len(one.cuts) for one in planned.streams)
     return Response(
         200, await asyncio.to_thread(write, planned) if rows > _INLINE_ROWS_MAX else write(planned)

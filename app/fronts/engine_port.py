@@ -3,7 +3,7 @@
 Knows: which member of `EngineProtocol` each message calls, which reads of the front wait.
 Must never know: sockets, HTTP.
 
-When a front's connection ends, what was read for it is given back: its clients are gone too.
+When a front's connection ends, what was read for it is taken back: its clients are gone too.
 """
 
 import asyncio
@@ -23,12 +23,11 @@ from app.fronts.messages import (
     unpack_commands,
     unpack_quotas,
 )
-from app.live import in_flight
 from app.live.in_flight import ConsumerKey
 from app.live.leases import ConsumerLease, ConsumerLeases
-from engine import EngineError, EngineProtocol, errors
+from engine import EngineError, EngineProtocol, ReadHandle, errors, taking_back
 from engine.commands import BlockingCommand, Command, XReadGroup
-from engine.replies import Reply
+from engine.replies import GroupRead, Reply
 
 _FIGURES_INTERVAL_S: Final = 0.25
 
@@ -55,14 +54,13 @@ class EnginePort:
         # Those of this front, by its numbers.
         self._held: dict[int, ConsumerLease] = {}
         self._loop = asyncio.get_running_loop()
-        # Reads that wait: what ends each, and the task of those that have one.
-        self._untils: dict[int, asyncio.Future[None]] = {}
-        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        # Reads that have no reply yet, by its numbers. The loop holds tasks weakly.
+        self._reads: dict[int, ReadHandle] = {}
+        self._tasks: set[asyncio.Task[Replies]] = set()
         self._failing = failing
         self._reported: tuple[EngineFigures, Sequence[str]] | None = None
         self._reporting: asyncio.TimerHandle | None = None
         self._handlers: dict[int, Callable[..., None]] = {
-            MessageKind.EXECUTE: self._execute,
             MessageKind.TRANSACTION: self._transact,
             MessageKind.SUBMIT: self._submit,
             MessageKind.SUBMIT_EACH: self._submit_each,
@@ -96,8 +94,9 @@ class EnginePort:
             self._reporting.cancel()
         self.calls.lose()
         self.on_lost(self)
-        for until in list(self._untils.values()):
-            _resolve(until)
+        reads, self._reads = self._reads, {}
+        for read in reads.values():
+            read.cancel()
         for number in list(self._held):
             self._leave(number)
 
@@ -107,69 +106,59 @@ class EnginePort:
 
     # --- commands -------------------------------------------------------------------------------------------
 
-    def _execute(self, number: int, packed: Any, synced: bool, quotas: Any) -> None:  # noqa: ANN401, FBT001 - a message
-        command = unpack_command(packed)
-        if isinstance(command, BlockingCommand) and command.block_ms is not None:
-            until = self._untils[number] = self._loop.create_future()
-            waiting = self._engine.execute(command, synced=synced, until=until, quotas=unpack_quotas(quotas))
-            self._run(number, _in_list(waiting), command)
-        else:
-            answer = partial(self._reply, number, command)
-            self._engine.submit([command], answer, synced=synced, quotas=unpack_quotas(quotas))
-
     def _transact(self, number: int, packed: Any, synced: bool, quotas: Any) -> None:  # noqa: ANN401, FBT001 - a message
         commands = unpack_commands(packed)
         running = self._engine.transaction(commands, synced=synced, quotas=unpack_quotas(quotas))
-        self._run(number, running, None)
+        task = self._loop.create_task(running)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ran, number, commands))
 
-    def _submit(self, number: int, packed: Any, synced: bool, quotas: Any) -> None:  # noqa: ANN401, FBT001 - a message
-        answer = partial(self._reply, number, None)
-        self._engine.submit(unpack_commands(packed), answer, synced=synced, quotas=unpack_quotas(quotas))
-
-    def _submit_each(self, number: int, packed: Any, quotas: Any) -> None:  # noqa: ANN401 - a message
-        answer = partial(self._reply, number, None)
-        self._engine.submit_each(unpack_commands(packed), answer, unpack_quotas(quotas))
-
-    def _read(self, number: int, packed: Any, going_on: bool) -> None:  # noqa: ANN401, FBT001 - a message
-        command = unpack_command(packed)
-        assert isinstance(command, XReadGroup), "only these are read so"
-        until = self._untils[number] = self._loop.create_future()
-        self._engine.read(command, partial(self._reply, number, command), until, going_on=going_on)
-
-    def _end(self, number: int) -> None:
-        if number in self._untils:
-            _resolve(self._untils[number])
-
-    def _cancel(self, number: int) -> None:
-        if number in self._tasks:
-            self._tasks[number].cancel()
-
-    def _run(self, number: int, work: Any, command: Command | None) -> None:  # noqa: ANN401 - a coroutine
-        """Reply when `work` is done."""
-        task = self._tasks[number] = self._loop.create_task(work)
-        task.add_done_callback(partial(self._ran, number, command))
-
-    def _ran(self, number: int, command: Command | None, task: "asyncio.Task[Replies]") -> None:
-        del self._tasks[number]
+    def _ran(self, number: int, commands: Sequence[Command], task: "asyncio.Task[Replies]") -> None:
+        self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if task.cancelled():
-            self._reply(number, command, [None])
-        elif isinstance(error, EngineError):
-            self._untils.pop(number, None)
+        if isinstance(error, EngineError):
             self._refuse(number, error)
-        elif error is not None:
+        elif error is not None or task.cancelled():
             self._loop.call_exception_handler({"message": "a front's command failed", "exception": error})
             self._refuse(number, errors.internal())
         else:
-            self._reply(number, command, task.result())
+            self._reply(number, commands, task.result())
 
-    def _reply(self, number: int, command: Command | None, replies: Replies) -> None:
-        self._untils.pop(number, None)
+    def _submit(self, number: int, packed: Any, synced: bool, quotas: Any) -> None:  # noqa: ANN401, FBT001 - a message
+        commands = unpack_commands(packed)
+        answer = partial(self._reply, number, commands)
+        self._engine.submit(commands, answer, synced=synced, quotas=unpack_quotas(quotas))
+
+    def _submit_each(self, number: int, packed: Any, quotas: Any) -> None:  # noqa: ANN401 - a message
+        commands = unpack_commands(packed)
+        self._engine.submit_each(commands, partial(self._reply, number, commands), unpack_quotas(quotas))
+
+    def _read(self, number: int, packed: Any, synced: bool, going_on: bool) -> None:  # noqa: ANN401, FBT001 - a message
+        command = unpack_command(packed)
+        assert isinstance(command, BlockingCommand), "only these are read so"
+        answer = partial(self._reply, number, [command])
+        self._reads[number] = self._engine.read(command, answer, synced=synced, going_on=going_on)
+
+    def _end(self, number: int) -> None:
+        if number in self._reads:
+            self._reads[number].end()
+
+    def _cancel(self, number: int) -> None:
+        # Where the reply is on its way the front takes it back itself.
+        read = self._reads.pop(number, None)
+        if read is not None:
+            read.cancel()
+            self.link.send(MessageKind.REPLIES, number, pack_replies([None]))
+
+    def _reply(self, number: int, commands: Sequence[Command], replies: Replies) -> None:
+        self._reads.pop(number, None)
         if not self.link.is_lost:
             self.link.send(MessageKind.REPLIES, number, pack_replies(replies))
-        elif isinstance(command, XReadGroup) and not isinstance(replies[0], EngineError):
-            for one in in_flight.give_back(command, replies[0]):
-                self._engine.submit([one], lambda _: None)
+        elif len(commands) == len(replies):
+            for command, reply in zip(reversed(commands), reversed(replies), strict=True):
+                if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
+                    for one in taking_back(command, reply):
+                        self._engine.submit([one], lambda _: None)
 
     def _refuse(self, number: int, error: EngineError) -> None:
         """Refuse all that was asked for under this number."""
@@ -195,12 +184,3 @@ class EnginePort:
             self._reported = found
             self.link.send(MessageKind.FIGURES, 0, [_pack_figures(figures), failing])
         self._reporting = self._loop.call_later(_FIGURES_INTERVAL_S, self._report)
-
-
-async def _in_list(work: Any) -> Replies:  # noqa: ANN401 - a coroutine
-    return [await work]
-
-
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)

@@ -26,11 +26,10 @@ class MessageKind(IntEnum):
     """The kinds of messages, with what follows the number."""
 
     # From a front to the engine's process.
-    EXECUTE = 1  # command, synced, quotas
     TRANSACTION = 2  # commands, synced, quotas
     SUBMIT = 3  # commands, synced, quotas
     SUBMIT_EACH = 4  # commands, quotas
-    READ = 5  # command, going on
+    READ = 5  # command, synced, going on
     END = 6  # the read of this number, as its time would
     CANCEL = 7  # the read of this number, as if it had never been
     LEASE = 8  # stream, group and name of the consumer

@@ -9,6 +9,7 @@ no reply is refused with `restarting`: it may or may not have been done.
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -23,9 +24,19 @@ from app.fronts.messages import (
     unpack_refusal,
     unpack_replies,
 )
-from app.live import in_flight
-from engine import EngineError, Fsync, Histogram, LogFigures, Memory, Quota, Rewriting, errors
-from engine.commands import BlockingCommand, Command, XReadGroup
+from engine import (
+    EngineError,
+    Fsync,
+    Histogram,
+    LogFigures,
+    Memory,
+    Quota,
+    ReadHandle,
+    Rewriting,
+    errors,
+    reply_of,
+)
+from engine.commands import BlockingCommand, Command
 from engine.replies import GroupRead, Planned, Reply, StreamsRead
 
 Replies = Sequence[Reply | EngineError]
@@ -66,22 +77,14 @@ class RemoteEngine:
         command: Command,
         *,
         synced: bool = False,
-        until: asyncio.Future[None] | None = None,
         quotas: Sequence[Quota] = (),
     ) -> Reply:
-        """Run `command`, as the engine does. Cancelled while it waits, it takes nothing; what was delivered
-        all the same is given back. Raises EngineError.
-        """
-        replied: asyncio.Future[Replies] = self._loop.create_future()
-        done = _resolve(replied)
-        number = self._ask(done, MessageKind.EXECUTE, pack_command(command), synced, pack_quotas(quotas))
+        """Run `command`, as the engine does. Raises EngineError."""
         if isinstance(command, BlockingCommand) and command.block_ms is not None:
-            self._wait(number, until)
-        try:
-            [reply] = await replied
-        except asyncio.CancelledError:
-            self._cancel(number, command)
-            raise
+            return await reply_of(partial(self.read, command, synced=synced))
+        replied: asyncio.Future[Replies] = self._loop.create_future()
+        self.submit([command], _resolve(replied), synced=synced, quotas=quotas)
+        [reply] = await replied
         if isinstance(reply, EngineError):
             raise reply
         return reply
@@ -118,11 +121,25 @@ class RemoteEngine:
         self._ask(answer, MessageKind.SUBMIT_EACH, pack_commands(commands), pack_quotas(quotas))
 
     def read(
-        self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool = False
-    ) -> None:
-        """Run a group read that may wait, as the engine does. Raises nothing."""
-        number = self._ask(done, MessageKind.READ, pack_command(command), going_on)
-        self._wait(number, until)
+        self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
+    ) -> ReadHandle:
+        """Run a read that may wait, as the engine does. Raises nothing."""
+        handle = ReadHandle(command, done, lambda back: self.submit([back], lambda _: None))
+
+        def answer(found: Replies) -> None:
+            self._waiting.discard(number)
+            if self._is_draining and _is_empty(found[0]):
+                found = [errors.closing()]
+            handle.answer(found)
+
+        number = self._ask(answer, MessageKind.READ, pack_command(command), synced, going_on)
+        if number in self._pending:
+            self._waiting.add(number)
+            end = partial(self._link.send, MessageKind.END, number)
+            handle.wait(end, partial(self._link.send, MessageKind.CANCEL, number))
+            if self._is_draining:
+                end()
+        return handle
 
     @property
     def durability(self) -> str:
@@ -142,46 +159,6 @@ class RemoteEngine:
         self._pending[number] = done
         self._link.send(kind, number, *parts)
         return number
-
-    def _wait(self, number: int, until: asyncio.Future[None] | None) -> None:
-        """Have a request that waits end with `until`, and when all waits end."""
-        done = self._pending.get(number)
-        if done is None:
-            return
-
-        def end(_: object) -> None:
-            self._link.send(MessageKind.END, number)
-
-        def answer(found: Replies) -> None:
-            self._waiting.discard(number)
-            if until is not None:
-                until.remove_done_callback(end)
-            if self._is_draining and _is_empty(found[0]):
-                found = [errors.closing()]
-            done(found)
-
-        self._pending[number] = answer
-        self._waiting.add(number)
-        if until is not None:
-            until.add_done_callback(end)
-        if self._is_draining:
-            end(until)
-
-    def _cancel(self, number: int, command: Command) -> None:
-        """Take nothing for a request whose caller has left."""
-        if number not in self._waiting:
-            return
-        self._waiting.remove(number)
-        answer = self._pending[number]
-
-        def give_back(found: Replies) -> None:
-            answer(found)
-            if isinstance(command, XReadGroup) and not isinstance(found[0], EngineError):
-                for one in in_flight.give_back(command, found[0]):
-                    self.submit([one], lambda _: None)
-
-        self._pending[number] = give_back
-        self._link.send(MessageKind.CANCEL, number)
 
     # --- the other end --------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ Knows: headers, bodies and their limit, the way to the engine. Must never know: 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -23,13 +23,13 @@ from app.gateway import ClientLeftError, Gateway, Receive
 from app.http import media
 from app.http.client_address import client_address
 from app.http.media import NO_PREFERENCES, MediaType, Preferences
-from app.http.responses import GONE_EXTENSION, WAITED_STATE, Header, Response, Scope
+from app.http.responses import GONE_EXTENSION, WAITED_STATE, Header, Response, Scope, when_gone
 from app.live.sessions import AccessEnd
 from app.metrics import tracing
 from app.metrics.counters import Door, entries_in
 from app.tenants import Tenant
 from engine import CommandEngine, EngineError
-from engine.commands import Command, Publish, XAdd, XReadGroup
+from engine.commands import BlockingCommand, Command, Publish, XAdd, XReadGroup
 from engine.replies import GroupRead, Reply
 
 T = TypeVar("T")
@@ -70,6 +70,7 @@ class Request:
     __slots__ = (
         "_tenant",
         "actions",
+        "delivered",
         "door",
         "gateway",
         "headers",
@@ -95,6 +96,8 @@ class Request:
         # Counts for its caller; None without a limit.
         self.meter: Meter | None = None
         self._tenant: Tenant | None = None
+        # What groups have given it, to be taken back if the answer does not leave.
+        self.delivered: list[tuple[XReadGroup, GroupRead]] = []
         # For the audit log, until it is known how they end.
         self.actions: list[Facts] = []
 
@@ -114,9 +117,11 @@ class Request:
         """The engine, with the caller's names of streams. Raises `starting`, `draining`."""
         return self.tenant.engine
 
-    def give_back(self, command: XReadGroup, reply: Reply | EngineError) -> None:
-        """Return new entries that the client never gets."""
-        self.gateway.give_back(self.principal.prefix, command, reply)
+    def take_back(self) -> None:
+        """Undo what was delivered in answer to it: its client has left. The last delivery first."""
+        delivered, self.delivered = self.delivered, []
+        for command, reply in reversed(delivered):
+            self.gateway.take_back(self.principal.prefix, command, reply)
 
     def note_action(self, action: str, operation: str, **facts: object) -> None:
         """Have the audit log say what is about to be done. Facts name things, and never hold contents."""
@@ -375,7 +380,7 @@ class Request:
         """Before a handler that awaits more than replies of the engine: be served by a task."""
 
     async def _execute(self, command: Command, *, synced: bool) -> Reply:
-        if getattr(command, "block_ms", None) is None:
+        if not isinstance(command, BlockingCommand) or command.block_ms is None:
             return await self.engine.execute(command, synced=synced, quotas=self.principal.quotas)
         self.scope["state"][WAITED_STATE] = True
         await self.take_turn()
@@ -390,14 +395,51 @@ class Request:
                 raise
             return reply
 
-    async def _wait(self, command: Command, *, synced: bool) -> Reply:
-        if not isinstance(command, XReadGroup):
-            work = self.engine.execute(command, synced=synced)
-            return await self.gateway.wait(work, self.receive, self.principal, self.caller)
-        until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        work = self.engine.execute(command, synced=synced, until=until)
-        give_back = partial(self.give_back, command)
-        return await self.gateway.wait(work, self.receive, self.principal, self.caller, until, give_back)
+    async def _wait(self, command: BlockingCommand, *, synced: bool) -> Reply:
+        def begin(outcome: asyncio.Future[Reply]) -> Callable[[], None]:
+            def settle(replies: Sequence[Reply | EngineError]) -> None:
+                (reply,) = replies
+                if outcome.done():
+                    return
+                if isinstance(reply, EngineError):
+                    outcome.set_exception(reply)
+                else:
+                    outcome.set_result(reply)
+
+            return self.engine.read(command, settle, synced=synced).cancel
+
+        return await self._wait_until_gone(begin)
+
+    async def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work that waits and changes nothing; it has ended then. Raises as `Gateway.wait`."""
+        begun: list[asyncio.Task[T]] = []
+
+        def begin(outcome: asyncio.Future[T]) -> Callable[[], object]:
+            def settle(ended: asyncio.Task[T]) -> None:
+                if outcome.done() or ended.cancelled():
+                    return
+                error = ended.exception()
+                if error is None:
+                    outcome.set_result(ended.result())
+                else:
+                    outcome.set_exception(error)
+
+            task = asyncio.create_task(work)
+            begun.append(task)
+            task.add_done_callback(settle)
+            return task.cancel
+
+        try:
+            return await self._wait_until_gone(begin)
+        finally:
+            if begun:
+                await asyncio.wait(begun)
+            else:
+                work.close()
+
+    async def _wait_until_gone(self, begin: Callable[[asyncio.Future[T]], Callable[[], object]]) -> T:
+        leaving = partial(when_gone, self.scope, self.receive)
+        return await self.gateway.wait(begin, leaving, self.principal, self.caller)
 
     async def publish(self, command: XAdd | Publish, *, synced: bool = False) -> Reply:
         """Run a command that publishes, as a part of the trace that the request belongs to."""
@@ -411,11 +453,8 @@ class Request:
     def note_read(self, command: Command, reply: Reply) -> None:
         """Count the entries that leave with a reply, and trace what a group is given."""
         self.count_delivered(reply)
-        if (
-            self.gateway.tracer is not None
-            and isinstance(command, XReadGroup)
-            and isinstance(reply, GroupRead)
-        ):
+        if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
+            self.delivered.append((command, reply))
             self.gateway.trace_read(command.group, command.consumer, reply)
 
     def count_delivered(self, reply: Reply) -> None:

@@ -12,6 +12,7 @@ from starlette import responses
 
 from app.errors import RefusalError, problem, problem_headers
 from app.gateway import Receive, wait_for_disconnect
+from app.live.departure import Departure
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -22,6 +23,8 @@ PROBLEM: Final = b"application/problem+json"
 HTML: Final = b"text/html; charset=utf-8"
 # An extension of a request's scope: a function that returns whether the client has left.
 GONE_EXTENSION: Final = "weir.gone"
+# Another one: the `Departure` of its client.
+DEPARTURE_EXTENSION: Final = "weir.departure"
 # Set where the connection itself ends for a client that takes nothing.
 STALL_EXTENSION: Final = "weir.ends_stalled"
 # In a request's state: the `unsent` of its response, for code that waits before it writes the response.
@@ -31,6 +34,22 @@ UNSENT_STATE: Final = "unsent"
 CODE_STATE: Final = "code"
 ROUTE_STATE: Final = "route"
 WAITED_STATE: Final = "waited"
+
+
+def when_gone(scope: Scope, receive: Receive, callback: Callable[[], None]) -> Callable[[], None]:
+    """Call back once when the client leaves, as soon as its connection tells: a server that has no such
+    extension does so a cycle of the loop later. Returns what stops that.
+    """
+    departure: Departure | None = scope.get("extensions", {}).get(DEPARTURE_EXTENSION)
+    if departure is not None:
+        return departure.follow(callback)
+    leaving = asyncio.ensure_future(wait_for_disconnect(receive))
+    leaving.add_done_callback(lambda ended: None if ended.cancelled() else callback())
+
+    def stop() -> None:
+        leaving.cancel()
+
+    return stop
 
 
 def location(*segments: str) -> Header:

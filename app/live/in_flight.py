@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from engine import ids
-from engine.commands import EndWait, GiveBack, XPendingRange, XReadGroup
-from engine.replies import GroupRead, PendingList, Reply
+from engine.commands import EndWait, GiveBack, XPendingRange
+from engine.replies import PendingList
 
 # An idle time that no entry reaches: a read claims released entries only.
 RELEASED_ONLY_MS: Final = (1 << 53) - 1
@@ -37,19 +37,6 @@ class ConsumerKey(NamedTuple):
     def leave(self) -> EndWait:
         """End the read. Counts as read until now, even if delivery was delayed by backpressure."""
         return EndWait(streams=[self.stream], group=self.group, consumer=self.name)
-
-
-def give_back(command: XReadGroup, reply: Reply) -> list[GiveBack]:
-    """Commands that return the new entries of a reply that its client did not receive."""
-    if not isinstance(reply, GroupRead) or command.noack:
-        return []
-    return [
-        ConsumerKey(found.stream, command.group, command.consumer).give_back(
-            [one.id for one in found.entries]
-        )
-        for found in reply.streams
-        if found.entries and not found.history
-    ]
 
 
 class PendingCheck:

@@ -2,7 +2,7 @@
 
 Knows: which reader holds which consumer. A new reader waits until the previous one has no read in progress
 and has given back the entries that arrived too late.
-Must never know: the engine, sockets, entries.
+Must never know: how reads are run, sockets, entries.
 
 The new reader does not wait for the previous reader's socket buffer, which a stalled client can hold for
 seconds. It reads the entries in that buffer as its history, with one more delivery, whether or not the
@@ -16,23 +16,37 @@ from copy import copy
 from typing import Self
 
 from app.live.in_flight import ConsumerKey
+from engine import ReadHandle
 
 
 class ConsumerLease:
     """One reader's lease of its consumer.
 
-    `alone` is done when no other reader reads as this consumer, `until` when this reader has to stop, and
-    `over` when it has stopped and has sent or given back all that it read.
+    `alone` is done when no other reader reads as this consumer, and `over` when this one has stopped and has
+    sent or given back all that it read. `on_stop` is called when it has to stop.
     """
 
-    __slots__ = ("_left", "_replaced", "_under_way", "alone", "consumer", "over", "until")
+    __slots__ = (
+        "_left",
+        "_reading",
+        "_replaced",
+        "_under_way",
+        "alone",
+        "consumer",
+        "is_stopped",
+        "on_stop",
+        "over",
+    )
 
     def __init__(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         self.consumer = consumer
         self.alone: asyncio.Future[None] = loop.create_future()
-        self.until: asyncio.Future[None] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
+        self.is_stopped = False
+        self.on_stop: Callable[[], None] = lambda: None
+        # Its last read, which may wait still.
+        self._reading: ReadHandle | None = None
         self._replaced = replaced
         self._under_way = 0
         self._left = False
@@ -69,10 +83,20 @@ class ConsumerLease:
         self._under_way -= 1
         self._check_over()
 
+    def hold(self, reading: ReadHandle) -> ReadHandle:
+        """Have this read end when the reader has to stop."""
+        self._reading = reading
+        if self.is_stopped:
+            reading.end()
+        return reading
+
     def stop(self) -> None:
-        """Make the reader stop."""
-        if not self.until.done():
-            self.until.set_result(None)
+        """Make the reader stop, and end its read."""
+        if not self.is_stopped:
+            self.is_stopped = True
+            if self._reading is not None:
+                self._reading.end()
+            self.on_stop()
 
     def leave(self) -> None:
         """End the lease; the consumer is free when no operation is in progress."""

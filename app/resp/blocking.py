@@ -1,10 +1,9 @@
-"""A read that waits: how it ends, and what happens to entries for a client that has left.
+"""A read that waits: how it ends, and for whom it counts.
 
 Knows: the engine's ways to end a wait. Must never know: sockets, bytes, which command it was.
 """
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -13,8 +12,8 @@ from app.errors import RefusalError
 from app.gateway import Gateway
 from app.metrics.counters import entries_in
 from app.tenants import Tenant
-from engine import EngineError, errors
-from engine.commands import BlockingCommand, XReadGroup
+from engine import EngineError
+from engine.commands import BlockingCommand
 from engine.replies import Reply
 
 # BLOCK 0 waits as long as the client does.
@@ -34,11 +33,7 @@ class BlockedRead:
         caller: str,
         done: Callable[[Reply | EngineError | RefusalError], None],
     ) -> None:
-        self._gateway = gateway
-        self._prefix = tenant.prefix
-        self._command = command
         self._done = done
-        self._abandoned = False
         self._error: EngineError | None = None
         self._refusal: RefusalError | None = None
         try:
@@ -47,38 +42,28 @@ class BlockedRead:
             self._refusal = refusal
             self._unfollow = _uncounted
             command = msgspec.structs.replace(command, block_ms=None)
-        self._until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.ensure_future(tenant.engine.execute(command, until=self._until))
-        self._task.add_done_callback(self._answer)
+        self._handle = tenant.engine.read(command, self._answer)
 
     def end(self, error: EngineError | None = None) -> None:
-        """End the wait as its time would, or with an error."""
+        """End the wait as its time would, or with an error where nothing was found."""
         self._error = error
-        if not self._until.done():
-            self._until.set_result(None)
+        self._handle.end()
 
     def abandon(self) -> None:
-        """The client has left: what it would have got is given back."""
-        self._abandoned = True
-        self.end()
-
-    def _answer(self, task: asyncio.Task[Reply]) -> None:
+        """The client has left: it takes nothing, from now on."""
         self._unfollow()
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None and not isinstance(error, EngineError):
-            context = {"message": "a read that waited failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
-            error = errors.internal()
-        reply: Reply | EngineError = task.result() if error is None else error
-        if self._abandoned:
-            if isinstance(self._command, XReadGroup):
-                self._gateway.give_back(self._prefix, self._command, reply)
-        elif self._refusal is not None and not isinstance(reply, EngineError) and not entries_in(reply):
-            self._done(self._refusal)
-        else:
-            self._done(reply if self._error is None else self._error)
+        self.take_back()
+
+    def take_back(self) -> None:
+        """The same for what was answered, of which nothing was written yet."""
+        self._handle.cancel()
+
+    def _answer(self, replies: Sequence[Reply | EngineError]) -> None:
+        self._unfollow()
+        (reply,) = replies
+        refusal = self._error or self._refusal
+        found = isinstance(reply, EngineError) or entries_in(reply)
+        self._done(reply if refusal is None or found else refusal)
 
 
 def _uncounted() -> None:

@@ -159,8 +159,7 @@ class RespConnection(asyncio.Protocol):
             self._session.leave()
         if self._share is not None:
             self._share.leave()
-        if self.blocked is not None:
-            self.blocked.abandon()
+        self._abandon()
         self._reader.commands.clear()
         self._waiting.clear()
         self.client.end_transaction()
@@ -306,6 +305,7 @@ class RespConnection(asyncio.Protocol):
             self._out.append(written)
             self._flush()
             self._ended = True
+            self._abandon()
             self._transport.close()
 
     def abort(self, reason: str) -> None:
@@ -328,7 +328,15 @@ class RespConnection(asyncio.Protocol):
 
     def _cut(self) -> None:
         self._ended = True
+        # Now: what another client publishes next is not for this one any more.
+        self._abandon()
         self._transport.abort()
+
+    def _abandon(self) -> None:
+        """Take nothing for a read that waits."""
+        blocked, self.blocked = self.blocked, None
+        if blocked is not None:
+            blocked.abandon()
 
     def end_if_idle(self) -> None:
         """Close if no work is under way and no more of it will come."""
@@ -457,19 +465,20 @@ class RespConnection(asyncio.Protocol):
             self._port.shared_adds.add(engine, adds.stream, adds.bodies, partial(self._answer, run))
 
     def _answer(self, run: CommandRun, replies: Sequence[Reply | EngineError]) -> None:
-        if self._ended:
-            self.runner.give_back_all(run.outcomes(replies))
+        unsent = partial(self.runner.take_back_all, run.outcomes(replies))
+        if self._is_gone():
+            unsent()
         elif run.only_adds and isinstance(added := replies[0], Added) and len(added.ids) == run.count:
             self._finish_with(wire.each_id, added.ids)
         elif redis.is_laborious(replies):
-            self._await(asyncio.to_thread(self.runner.write_all, run.outcomes(replies)))
+            self._await(asyncio.to_thread(self.runner.write_all, run.outcomes(replies)), unsent)
         else:
             self._write_on(run.outcomes(replies))
 
     def _write_on(self, outcomes: Iterator[RunResult]) -> None:
         """Write replies, for a while; the others in the next cycle."""
-        if self._ended:
-            self.runner.give_back_all(outcomes)
+        if self._is_gone():
+            self.runner.take_back_all(outcomes)
             return
         try:
             written, is_done = self.runner.write_some(outcomes)
@@ -495,13 +504,18 @@ class RespConnection(asyncio.Protocol):
         self._loop.call_exception_handler({"message": "a command failed", "exception": error})
         self.end(_FAULT)
 
-    def _await(self, work: Work) -> None:
-        """Finish with what this comes to."""
-        self._busy = True
-        asyncio.ensure_future(work).add_done_callback(self._finish_awaited)
+    def _is_gone(self) -> bool:
+        """Whether nothing more reaches the client."""
+        return self._ended or self._transport.is_closing()
 
-    def _finish_awaited(self, done: "asyncio.Future[bytes]") -> None:
-        if done.cancelled() or self._ended:
+    def _await(self, work: Work, unsent: Callable[[], None] = lambda: None) -> None:
+        """Finish with what this comes to, or call `unsent` if the client has left by then."""
+        self._busy = True
+        asyncio.ensure_future(work).add_done_callback(partial(self._finish_awaited, unsent))
+
+    def _finish_awaited(self, unsent: Callable[[], None], done: "asyncio.Future[bytes]") -> None:
+        if done.cancelled() or self._is_gone():
+            unsent()
             return
         error = done.exception()
         if error is None:
@@ -566,11 +580,14 @@ class RespConnection(asyncio.Protocol):
 
     def _block(self, parsed: CommandRequest, command: BlockingCommand) -> None:
         def served(reply: Reply | EngineError | RefusalError) -> None:
-            self.blocked = None
-            if isinstance(reply, RefusalError):
+            blocked, self.blocked = self.blocked, None
+            assert blocked is not None, "it is answered once, if it was not abandoned"
+            if self._is_gone():
+                blocked.take_back()
+            elif isinstance(reply, RefusalError):
                 self._finish(wire.refusal(in_words_of_redis(reply)))
             elif redis.is_laborious([reply]):
-                self._await(asyncio.to_thread(self.runner.write, (parsed, reply)))
+                self._await(asyncio.to_thread(self.runner.write, (parsed, reply)), blocked.take_back)
             else:
                 self._finish_with(self.runner.write, (parsed, reply))
 

@@ -130,11 +130,11 @@ class Runner:
             reply = refusal
         return self.write((parsed, reply))
 
-    def give_back_all(self, outcomes: Iterable[RunResult]) -> None:
-        """Return the entries that were delivered to a client that has left."""
-        for outcome in outcomes:
+    def take_back_all(self, outcomes: Iterable[RunResult]) -> None:
+        """Undo what was delivered to a client that has left: the last delivery first."""
+        for outcome in reversed([*outcomes]):
             if isinstance(outcome, tuple) and isinstance(outcome[0].command, XReadGroup):
-                self.gateway.give_back(self._client.prefix, outcome[0].command, outcome[1])
+                self.gateway.take_back(self._client.prefix, outcome[0].command, outcome[1])
 
 
 def in_words_of_redis(refusal: RefusalError) -> EngineError:

@@ -17,7 +17,7 @@ from app.sse import cursors as wire
 from app.sse import events
 from app.sse.tails import Put, retry_ms
 from app.tenants import Tenant
-from engine import ids
+from engine import ids, reply_of
 from engine.commands import Cursor, XReadGroup
 from engine.replies import Delivered, GroupRead, PendingList, StreamDeliveries
 
@@ -83,12 +83,13 @@ class ConsumerSource:
 
     async def run(self, put: Put) -> None:
         """Send the history, then released and new entries, with at most `in_flight_max` in flight."""
-        until = self._lease.until
+        lease = self._lease
         with self._leases.watch(self._options.stream) as settled:
+            lease.on_stop = settled.set
             cursor: int | Cursor = 0
-            while not until.done():
+            while not lease.is_stopped:
                 room = await self._room(put, settled)
-                if not room or until.done():
+                if not room or lease.is_stopped:
                     break
                 found = await self._read(cursor, room)
                 if found is not None and found.entries:
@@ -116,7 +117,7 @@ class ConsumerSource:
             claims_own=False,
             bytes_max=_PIECE_BYTES_MAX,
         )
-        reply = await self._engine.execute(command, until=self._lease.until)
+        reply = await reply_of(lambda done: self._lease.hold(self._engine.read(command, done)))
         assert isinstance(reply, GroupRead), "XREADGROUP replies with a GroupRead"
         self._gateway.trace_read(options.group, options.consumer, reply)
         return reply.streams[0] if reply.streams else None
@@ -127,9 +128,9 @@ class ConsumerSource:
         text += b"".join([_event(one) for one in found.entries])
         taken = False
         try:
-            if not self._lease.until.done():
+            if not self._lease.is_stopped:
                 await put(text)
-                taken = self._replaced or not self._lease.until.done()
+                taken = self._replaced or not self._lease.is_stopped
         finally:
             given = [one.id for one in found.entries]
             if taken:
@@ -148,7 +149,7 @@ class ConsumerSource:
     async def _room(self, put: Put, settled: asyncio.Event) -> int:
         """Wait until an entry may be sent; how many may be. 0 at the end."""
         most = self._options.in_flight_max
-        while not self._lease.until.done():
+        while not self._lease.is_stopped:
             if len(self._in_flight) < most:
                 return most - len(self._in_flight)
             # Raises `draining`; nothing else in this loop would.
@@ -169,18 +170,11 @@ class ConsumerSource:
 
     async def _wait(self, settled: asyncio.Event) -> None:
         """Wait until entries may have been settled, a check or a heartbeat is due, or the source ends."""
-        wake = settled.set
-        timer = asyncio.get_running_loop().call_later(min(CHECK_S, self._silence_left_s()), wake)
-
-        def end(_: asyncio.Future[None]) -> None:
-            wake()
-
-        self._lease.until.add_done_callback(end)
+        timer = asyncio.get_running_loop().call_later(min(CHECK_S, self._silence_left_s()), settled.set)
         try:
             await settled.wait()
         finally:
             timer.cancel()
-            self._lease.until.remove_done_callback(end)
 
     # --- heartbeats -----------------------------------------------------------------------------------------
 

@@ -12,8 +12,16 @@ from typing import Final, Protocol
 
 from app.auth import Principal
 from app.errors import RefusalError, to_refusal
-from app.gateway import Gateway, Receive, wait_for_disconnect
-from app.http.responses import GONE_EXTENSION, STALL_EXTENSION, WAITED_STATE, Response, Scope, Send
+from app.gateway import Gateway, Receive
+from app.http.responses import (
+    GONE_EXTENSION,
+    STALL_EXTENSION,
+    WAITED_STATE,
+    Response,
+    Scope,
+    Send,
+    when_gone,
+)
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from app.live.sessions import AccessEnd
 from app.live.stalls import STALL_S_MAX
@@ -90,23 +98,31 @@ class EventStream(Response):
                 extensions = scope.get("extensions", {})
                 gone = extensions.get(GONE_EXTENSION, _never)
                 stall_s = None if STALL_EXTENSION in extensions else STALL_S_MAX
-                await self._run(self._source, receive, partial(_put, send, gone, stall_s), send)
+                following = partial(when_gone, scope, receive)
+                await self._run(self._source, following, partial(_put, send, gone, stall_s), send)
         finally:
             if self._source is not None:
                 self._source.close()
             self._unfollow()
             connections["sse"] -= 1
 
-    async def _run(self, source: EventSource, receive: Receive, put: Put, send: Send) -> None:
+    async def _run(
+        self,
+        source: EventSource,
+        following: Callable[[Callable[[], None]], Callable[[], None]],
+        put: Put,
+        send: Send,
+    ) -> None:
         ended: asyncio.Future[AccessEnd] = asyncio.get_running_loop().create_future()
         session = self._gateway.sessions.enter(self._principal, ended.set_result)
         pumping = asyncio.ensure_future(self._pump(source, put))
-        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
+        # At once: what is published next goes to others.
+        stay = following(lambda: source.stop(pumping))
         try:
-            await asyncio.wait((pumping, leaving, ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((pumping, ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
             session.leave()
-            leaving.cancel()
+            stay()
             if not pumping.done():
                 source.stop(pumping)
                 await asyncio.wait((pumping,))

@@ -11,8 +11,8 @@ from app.glob import literal
 from app.tenants.renaming import add_prefix
 from app.tenants.stripping import strip_prefix, strip_refusal
 from app.tenants.tenant_names import RecordedNames, TenantNames
-from engine import CommandEngine, EngineError, Quota
-from engine.commands import Command, XReadGroup
+from engine import CommandEngine, EngineError, Quota, ReadHandle
+from engine.commands import BlockingCommand, Command
 from engine.replies import Reply
 
 Answers = Sequence[Reply | EngineError]
@@ -44,13 +44,12 @@ class TenantEngine:
         command: Command,
         *,
         synced: bool = False,
-        until: asyncio.Future[None] | None = None,
         quotas: Sequence[Quota] = (),
     ) -> Reply:
         """Run `command`, as the engine does. Raises EngineError."""
         renamed = add_prefix(command, self._names)
         try:
-            reply = await self._engine.execute(renamed, synced=synced, until=until, quotas=quotas)
+            reply = await self._engine.execute(renamed, synced=synced, quotas=quotas)
         except EngineError as error:
             raise self._refusal(error, [command]) from None
         return strip_prefix(reply, self._names)
@@ -94,18 +93,19 @@ class TenantEngine:
         self._engine.submit_each(renamed, lambda found: done(self._shown(found, commands)), quotas)
 
     def read(
-        self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool = False
-    ) -> None:
-        """Run a group read that may wait, as the engine does. Raises nothing."""
+        self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
+    ) -> ReadHandle:
+        """Run a read that may wait, as the engine does. Raises nothing."""
         try:
             renamed = add_prefix(command, self._names)
         except EngineError as error:
+            refused = ReadHandle(command, done, lambda _: None)
             # Never before this returns.
-            asyncio.get_running_loop().call_soon(done, [error])
-            return
-        assert isinstance(renamed, XReadGroup), "a renamed command is of the same type"
-        self._engine.read(
-            renamed, lambda found: done(self._shown(found, [command])), until, going_on=going_on
+            asyncio.get_running_loop().call_soon(refused.answer, [error])
+            return refused
+        assert isinstance(renamed, BlockingCommand), "a renamed command is of the same type"
+        return self._engine.read(
+            renamed, lambda found: done(self._shown(found, [command])), synced=synced, going_on=going_on
         )
 
     def _shown(self, found: Answers, commands: Sequence[Command]) -> list[Reply | EngineError]:

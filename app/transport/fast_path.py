@@ -26,7 +26,7 @@ from app.http.middleware import codings
 from app.http.middleware.origins import OriginCheck
 from app.http.middleware.request_id import SAFETY, RequestIds
 from app.http.operations.table import RouteTable
-from app.http.responses import GONE_EXTENSION, WAITED_STATE, NoResponse, Response
+from app.http.responses import DEPARTURE_EXTENSION, GONE_EXTENSION, WAITED_STATE, NoResponse, Response
 from app.live.fair_queue import TASK_COST, ConnectionTurn
 from app.transport.coalescing import PublishCoalescer
 from app.transport.http_connection import HttpConnection, Limits, status_line
@@ -197,13 +197,10 @@ class FastPathConnection(HttpConnection):
         self._leaving = False
         self._idle_since = 0.0
         self._idle: asyncio.TimerHandle | None = None
-        # Whether the client has left; and done once it has, where a request waits meanwhile.
-        self._is_lost = False
-        self._gone: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.extensions = {GONE_EXTENSION: transport.is_closing}
+        self.extensions = {GONE_EXTENSION: transport.is_closing, DEPARTURE_EXTENSION: self.departure}
         address = client_address({"client": self.client})
         self._turn = ConnectionTurn(self.shared.gateway.requests, address_key(address), self._take_turn)
         # The head of the request before, if its caller is known.
@@ -211,9 +208,12 @@ class FastPathConnection(HttpConnection):
 
     async def receive(self) -> MutableMapping[str, Any]:
         """Wait until the client has left: its whole request has arrived."""
-        if not self._is_lost:
-            self._gone = self.loop.create_future()
-            await self._gone
+        gone: asyncio.Future[None] = self.loop.create_future()
+        stop = self.departure.follow(lambda: None if gone.done() else gone.set_result(None))
+        try:
+            await gone
+        finally:
+            stop()
         return {"type": "http.disconnect"}
 
     def data_received(self, data: bytes) -> None:
@@ -538,9 +538,6 @@ class FastPathConnection(HttpConnection):
         super().handle_websocket_upgrade()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
         self._end_idle()
         self._turn.leave()
         self._held.clear()

@@ -23,7 +23,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from app.auth import certificates
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.errors import RefusalError
-from app.http.responses import GONE_EXTENSION, STALL_EXTENSION, WAITED_STATE, Response
+from app.http.responses import DEPARTURE_EXTENSION, GONE_EXTENSION, STALL_EXTENSION, WAITED_STATE, Response
+from app.live.departure import Departure
 from app.live.stalls import STALL_S_MAX, StallTimer
 from app.transport.descriptors import Descriptors
 
@@ -104,6 +105,7 @@ class HttpConnection(HttpToolsProtocol):
         self._slice_bytes = _SLICE_BYTES_MIN
         self._upgraded = False
         self._deadline: asyncio.TimerHandle | None = None
+        self.departure = Departure()
         self._stall: StallTimer | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -119,7 +121,13 @@ class HttpConnection(HttpToolsProtocol):
         # A peer that sends nothing has the time of a request.
         self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
 
+    def eof_received(self) -> None:
+        # The transport closes next: HTTP's clients do not close one direction alone.
+        self.departure.note()
+        super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.departure.note()
         self._end_deadline()
         self.resume_writing()
         super().connection_lost(exc)
@@ -217,6 +225,7 @@ class HttpConnection(HttpToolsProtocol):
         # uvicorn's `send` silently drops data after the peer has left, and reports the end later.
         cast("dict[str, Any]", self.scope)["extensions"] = {
             GONE_EXTENSION: self.transport.is_closing,
+            DEPARTURE_EXTENSION: self.departure,
             STALL_EXTENSION: True,
         }
         super().on_headers_complete()

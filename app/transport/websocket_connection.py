@@ -71,6 +71,10 @@ class Listener(Protocol):
         """Everything that waited was sent."""
         ...
 
+    def leaving(self) -> None:
+        """The client sends nothing more: its connection ends next."""
+        ...
+
     def lost(self, sent_bytes: int) -> None:
         """Handle the loss of the connection, which has carried this number of bytes."""
         ...
@@ -237,6 +241,11 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         super().connection_made(cast("asyncio.Transport", self._counted))
+
+    def eof_received(self) -> None:
+        if self._listener is not None:
+            self._listener.leaving()
+        super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_stall()

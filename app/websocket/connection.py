@@ -234,6 +234,11 @@ class Connection:
         """The backend can be used again."""
         self._do(self._session.end_outage())
 
+    def leaving(self) -> None:
+        """End the reads of its consumers, at once: what is published next goes to others."""
+        for lease in self._leases.values():
+            lease.stop()
+
     def lost(self, sent_bytes: int) -> None:
         """Release everything: the socket is gone. `sent_bytes` were written to it."""
         if self in self._hub.open:
@@ -575,14 +580,14 @@ class Connection:
 
     def _begin_read(self, effect: ReadGroup, lease: ConsumerLease) -> None:
         done = partial(self._delivered, effect.key, lease)
-        if lease.until.done():
+        if lease.is_stopped:
             self._loop.call_soon(done, (GroupRead(()),))
         elif self._link.paused:
             at = len(self._writable) if effect.going_on else self._first
             self._writable.insert(at, partial(self._begin_read, effect, lease))
             self._first += not effect.going_on
         else:
-            self._tenant.engine.read(effect.command, done, lease.until, going_on=effect.going_on)
+            lease.hold(self._tenant.engine.read(effect.command, done, going_on=effect.going_on))
 
     def _delivered(self, key: int, lease: ConsumerLease, replies: Sequence[Reply | EngineError]) -> None:
         (reply,) = replies

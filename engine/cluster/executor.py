@@ -10,6 +10,7 @@ Must never know: single commands, their words.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -48,16 +49,18 @@ from engine.commands import (
     Publish,
     PutMetadata,
     Rename,
+    StreamCommand,
+    Undo,
     XAdd,
     XReadGroup,
 )
 from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.memory import Memory
-from engine.protocol import Done
 from engine.quotas import Quota
+from engine.read_handle import Done, ReadHandle
 from engine.replies import Added, DeadLettered, GroupRead, Planned, Published, Reply, StreamsRead
-from engine.runtime import Fsync, Rewritten, resident_bytes
+from engine.runtime import Fsync, Rewritten, reply_of, resident_bytes
 
 # A waiting read looks again about that often, whether it was woken or not.
 POLL_S: Final = 5.0
@@ -101,7 +104,7 @@ class ClusterEngine:
         self.streams = 0
         self.expiring_streams = 0
         self.mean_expiry_ms = 0
-        self.waiting = 0
+        self._waiting_for_streams = 0
         self._topology = topology
         self._origins = Origins()
         self._sender = Sender(topology, self._origins.end)
@@ -122,7 +125,7 @@ class ClusterEngine:
         self.on_missing_events: Callable[[str], None] = lambda _: None
         self._wakeups.on_missing_events = self._note_missing_events
         self.gateways: Final = Gateways(self.run, self._wakeups)
-        self._group_waits = GroupWaits(self._wakeups, self._read_group, self._release)
+        self._group_waits = GroupWaits(self._wakeups, self._read_group, self._take_back)
 
     def start(self) -> asyncio.Future[None]:
         """Begin to connect; done once all servers have answered."""
@@ -161,15 +164,13 @@ class ClusterEngine:
         command: Command,
         *,
         synced: bool = False,
-        until: asyncio.Future[None] | None = None,
         quotas: Sequence[Quota] = (),
     ) -> Reply:
         """See `CommandEngine`."""
         _check(synced=synced, quotas=quotas)
-        if isinstance(command, XReadGroup):
-            self.maintenance.note_read(command.named_streams())
         if isinstance(command, BlockingCommand) and command.block_ms is not None:
-            return await self._wait(command, until)
+            return await reply_of(partial(self.read, command))
+        self._note_read(command)
         return await self._run(command)
 
     async def transaction(
@@ -251,14 +252,26 @@ class ClusterEngine:
         self._spawn(run())
 
     def read(
-        self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool = False
-    ) -> None:
+        self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
+    ) -> ReadHandle:
         """See `CommandEngine`."""
+        handle = ReadHandle(command, done, self._take_back)
+        self._note_read(command)
+        cursors = [cursor for _, cursor in command.streams]
+        if synced:
+            self._loop.call_soon(handle.answer, [_not_synced()])
+        elif not isinstance(command, XReadGroup) or command.block_ms is None:
+            self._read_streams(command, handle)
+        elif all(cursor is Cursor.NEW for cursor in cursors):
+            self._read_in_lane(command, handle)
+        else:
+            # History is answered at once, empty too: what is pending does not come from elsewhere.
+            self._read_streams(command.to_nonblocking(), handle)
+        return handle
 
-        async def run() -> None:
-            done([await _attempt(self.execute(command, until=until))])
-
-        self._spawn(run())
+    def _note_read(self, command: Command) -> None:
+        if isinstance(command, XReadGroup):
+            self.maintenance.note_read(command.named_streams())
 
     # --- running
 
@@ -371,10 +384,11 @@ class ClusterEngine:
             raise refusals[0]
         return msgspec.structs.replace(reply, ids=moved)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -424,18 +438,35 @@ class ClusterEngine:
 
     # --- waiting
 
-    async def _wait(self, command: BlockingCommand, until: asyncio.Future[None] | None) -> Reply:
-        """Run a read that may wait."""
-        if isinstance(command, XReadGroup):
-            # History is answered at once, empty too: what is pending does not come from elsewhere.
-            if any(cursor is not Cursor.NEW for _, cursor in command.streams):
-                return await self._run(command.to_nonblocking())
-            return await self._wait_in_lane(command, until)
-        return await self._wait_for_streams(command, until)
+    @property
+    def waiting(self) -> int:
+        """See `EngineProtocol`."""
+        return len(self._group_waits) + self._waiting_for_streams
 
-    async def _wait_for_streams(self, command: BlockingCommand, until: asyncio.Future[None] | None) -> Reply:
+    def _read_streams(self, command: BlockingCommand, handle: ReadHandle) -> None:
+        """Run a read that takes nothing, or that does not wait."""
+        ended: asyncio.Future[None] = self._loop.create_future()
+
+        async def run() -> None:
+            handle.answer([await _attempt(self._wait_for_streams(command, ended))])
+
+        task = self._spawn(run())
+
+        def leave() -> None:
+            # What a group's read brings is taken back when it is there.
+            if not isinstance(command, XReadGroup):
+                task.cancel()
+
+        def end() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        handle.wait(end, leave)
+
+    async def _wait_for_streams(self, command: BlockingCommand, ended: asyncio.Future[None]) -> Reply:
         """Run a read each time it is woken, until it finds something or its time is over."""
-        assert command.block_ms is not None, "it waits"
+        if command.block_ms is None:
+            return await self._run(command)
         ends_at = self._loop.time() + command.block_ms / 1000
         woken = asyncio.Event()
         watches = [self._wakeups.watch(name, woken.set) for name in dict.fromkeys(command.named_streams())]
@@ -445,46 +476,36 @@ class ClusterEngine:
                 woken.clear()
                 reply = await self._run(command.to_nonblocking())
                 left_s = ends_at - self._loop.time()
-                if _has_found(reply) or left_s <= 0 or (until is not None and until.done()):
+                if _has_found(reply) or left_s <= 0 or ended.done():
                     return reply
                 if self._ending.done():
                     raise errors.closing()
                 if isinstance(reply, StreamsRead):
                     known = reply.generations or None
                     command = msgspec.structs.replace(command, streams=reply.cursors, known=known)
-                self.waiting, waits = self.waiting + 1 - waits, 1
+                self._waiting_for_streams += 1 - waits
+                waits = 1
                 waking = self._loop.create_task(woken.wait())
-                ends: set[asyncio.Future[Any]] = {waking, self._ending, *([] if until is None else [until])}
+                ends: set[asyncio.Future[Any]] = {waking, self._ending, ended}
                 try:
                     await asyncio.wait(ends, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     waking.cancel()
         finally:
-            self.waiting -= waits
+            self._waiting_for_streams -= waits
             for watch in watches:
                 watch.close()
 
-    async def _wait_in_lane(self, command: XReadGroup, until: asyncio.Future[None] | None) -> Reply:
-        """Wait for entries of a group behind those that came before. Cancelled, it takes nothing."""
-        found: asyncio.Future[GroupRead | EngineError] = self._loop.create_future()
-        waiter = self._group_waits.read(command, found.set_result)
-        self.waiting += 1
-        try:
-            ends: set[asyncio.Future[Any]] = {found, *([] if until is None else [until])}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not found.done():
-                waiter.end()
-            # A cancellation would cancel `found` itself, and its reply could not be given back.
-            await asyncio.wait((found,))
-            reply = found.result()
-        except asyncio.CancelledError:
-            waiter.cancel()
-            raise
-        finally:
-            self.waiting -= 1
-        if isinstance(reply, EngineError):
-            raise reply
-        return reply
+    def _read_in_lane(self, command: XReadGroup, handle: ReadHandle) -> None:
+        """Wait for entries of a group behind those that came before."""
+
+        def serve(found: GroupRead | EngineError) -> None:
+            handle.serve(found)
+            # Never before what ended the wait returns.
+            self._loop.call_soon(handle.answer, [found])
+
+        waiter = self._group_waits.read(command, serve)
+        handle.wait(waiter.end, waiter.cancel)
 
     def _silent_readers(self, streams: Collection[str]) -> dict[str, set[tuple[str, str]]]:
         """See `Maintenance`. The first reader of a lane asks by itself, for as long as it waits."""
@@ -497,13 +518,11 @@ class ClusterEngine:
     def _read_group(self, command: XReadGroup, done: Callable[[Any], None]) -> None:
         self._submit(command, done)
 
-    def _release(self, command: XReadGroup, found: GroupRead, done: Callable[[], None]) -> None:
-        """Give back what a read brought for a client that has left."""
-        for one in found.streams:
-            if not one.history:
-                given = [entry.id for entry in one.entries]
-                back = GiveBack(stream=one.stream, group=command.group, consumer=command.consumer, ids=given)
-                self._submit(back, lambda _: done())
+    def _take_back(self, command: StreamCommand) -> None:
+        """Take back what a read brought for a client that has left, and let the next one have it."""
+        assert isinstance(command, Undo | GiveBack), "these take back"
+        lane = (command.stream, command.group)
+        self._submit(command, lambda _: self._group_waits.wake([lane]))
 
     def end_waits(self) -> None:
         """See `EngineProtocol`."""
@@ -585,9 +604,13 @@ def _refusal_of(error: Exception) -> EngineError:
     return errors.internal()
 
 
+def _not_synced() -> EngineError:
+    return not_supported("an answer once it is on disk", "the server's own settings say when it syncs")
+
+
 def _check(*, synced: bool, quotas: Sequence[Quota]) -> None:
     if synced:
-        raise not_supported("an answer once it is on disk", "the server's own settings say when it syncs")
+        raise _not_synced()
     if quotas:
         raise not_supported("a quota", "the server does not count a tenant's memory")
 

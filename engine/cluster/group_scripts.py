@@ -19,12 +19,21 @@ from engine.commands import (
     DeadLetterEntries,
     EnsureGroup,
     GiveBack,
+    Undo,
     UpdateGroup,
     XGroupCreate,
     XReadGroup,
 )
 from engine.commands.types import Cursor
-from engine.replies import AcknowledgedIds, DeadLettered, Delivered, Gap, GroupRead, StreamDeliveries
+from engine.replies import (
+    AcknowledgedIds,
+    BackendMark,
+    DeadLettered,
+    Delivered,
+    Gap,
+    GroupRead,
+    StreamDeliveries,
+)
 
 _parse: Final = ids.parse_canonical
 
@@ -88,11 +97,7 @@ def read_stream(command: XReadGroup, stream: str, cursor: int | Cursor) -> Scrip
         if reply[0] == b"no":
             raise errors.no_group_in_read(stream, command.group)
         _, due, letters, generation, *found = reply
-        given = (
-            _history(stream, found, cursor)
-            if isinstance(cursor, int)
-            else _new(stream, found, claims=command.claim_min_idle_ms is not None)
-        )
+        given = _history(stream, found, cursor) if isinstance(cursor, int) else _new(stream, found, command)
         if not due:
             return given
         return Dying(stream, command.group, letters.decode(), generation.decode(), due_of(due), given)
@@ -115,22 +120,33 @@ def _history(stream: str, found: Sequence[Any], after: int) -> StreamDeliveries:
     )
 
 
-def _new(stream: str, found: Sequence[Any], *, claims: bool) -> StreamDeliveries:
-    claimed, rows, *edges, lost, more = found
+def _new(stream: str, found: Sequence[Any], command: XReadGroup) -> StreamDeliveries:
+    claimed, rows, *edges, lost, more, entries_read, delivered_ms = found
     before, last, removed_upto, first = map(_parse, edges)
     given = [
         Delivered(_parse(entry_id), text_of(entry_id, words), count + 1, idle_ms, count, bool(released))
         for entry_id, words, idle_ms, count, released in claimed
     ]
-    first_time = (0, 0) if claims else (None, None)
+    first_time = (None, None) if command.claim_min_idle_ms is None else (0, 0)
     given += [
         Delivered(_parse(entry_id), text_of(entry_id, words), 1, *first_time) for entry_id, words in rows
     ]
     gap = None
     if rows and 0 < before < removed_upto:
         gap = Gap(before, first, lost if lost >= 0 else None)
+    mark = None
+    if rows:
+        read = None if entries_read < 0 else entries_read
+        mark = BackendMark(before, read, last, delivered_ms, len(claimed))
     return StreamDeliveries(
-        stream, given, history=False, after=before, last_delivered_id=last, gap=gap, more=bool(more)
+        stream,
+        given,
+        history=False,
+        after=before,
+        last_delivered_id=last,
+        gap=gap,
+        more=bool(more),
+        mark=mark,
     )
 
 
@@ -159,6 +175,20 @@ def give_back(command: GiveBack) -> ScriptCall:
     """Release what the consumer holds of these."""
     words = [command.group, command.consumer, *map(ids.format, command.ids)]
     return ScriptCall(script("give_back"), stream_keys(command.stream)[:1], words, as_it_is)
+
+
+def undo(command: Undo) -> ScriptCall:
+    """Undo a delivery that reached nobody, if nothing else has moved the group; else count it less."""
+    mark = command.mark
+    assert isinstance(mark, BackendMark), "a server made it"
+    words: list[Word] = [
+        *(command.group, command.consumer, ids.format(mark.last_delivered_id)),
+        -1 if mark.entries_read is None else mark.entries_read,
+        ids.format(mark.last_delivered_id_after),
+        mark.delivered_ms,
+        *map(ids.format, command.ids),
+    ]
+    return ScriptCall(script("undo", "policies"), stream_keys(command.stream)[:1], words, bool)
 
 
 def acknowledge(command: Acknowledge) -> ScriptCall:

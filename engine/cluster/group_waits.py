@@ -8,7 +8,7 @@ Must never know: how a read is sent, what its entries are.
                          waiter 3
 
 No waiter has a connection of its own, so no entry goes to a client that has left: what a read brings for a
-waiter that is gone is released at once, and the next waiter gets it.
+waiter that is gone is taken back at once, and the next waiter gets it.
 """
 
 import asyncio
@@ -18,16 +18,17 @@ from typing import Final
 
 from engine import errors
 from engine.cluster.wakeups import Wakeups, Watch
-from engine.commands import XReadGroup
+from engine.commands import StreamCommand, XReadGroup
 from engine.errors import EngineError
+from engine.read_handle import taking_back
 from engine.replies import GroupRead
 
 Result = GroupRead | EngineError
 Done = Callable[[Result], None]
 # Runs a read that does not wait, and calls back once.
 Run = Callable[[XReadGroup, Done], None]
-# Gives back what a read brought, then calls back.
-Release = Callable[[XReadGroup, GroupRead, Callable[[], None]], None]
+# Runs a command that takes back what a read brought, and wakes its lane.
+TakeBack = Callable[[StreamCommand], None]
 
 _LaneKey = tuple[str, str]
 # A claiming read looks again no sooner, and no later while it waits.
@@ -38,14 +39,12 @@ _CLAIM_S_MAX: Final = 5.0
 class GroupWaiter:
     """A read that waits; `cancel` it when its client has gone."""
 
-    __slots__ = ("_lanes", "_timers", "command", "done", "is_over", "is_reading", "is_timed_out", "result")
+    __slots__ = ("_lanes", "_timers", "command", "done", "is_over", "is_reading", "is_timed_out")
 
     def __init__(self, lanes: "GroupWaits", command: XReadGroup, done: Done) -> None:
         self.command = command
         self.done = done
         self.is_reading = self.is_over = self.is_timed_out = False
-        # What `done` was called with.
-        self.result: Result | None = None
         self._lanes = lanes
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -55,10 +54,8 @@ class GroupWaiter:
         return [(stream, self.command.group) for stream in dict.fromkeys(self.command.named_streams())]
 
     def cancel(self) -> None:
-        """Wait no longer, and take nothing: what is on its way, or has just come, is released."""
+        """Wait no longer, and take nothing: what is on its way is taken back when it has come."""
         self.is_over = True
-        if self.result is not None:
-            self._lanes.give_back(self, self.result)
         self._lanes.leave(self)
 
     def end(self) -> None:
@@ -71,7 +68,7 @@ class GroupWaiter:
     def answer(self, result: Result) -> None:
         """Call back with the result, once."""
         if not self.is_over:
-            self.is_over, self.result = True, result
+            self.is_over = True
             self._lanes.leave(self)
             self.done(result)
 
@@ -102,10 +99,10 @@ class _Lane:
 class GroupWaits:
     """All group reads of this process that wait. Belongs to one event loop."""
 
-    def __init__(self, wakeups: Wakeups, run: Run, release: Release) -> None:
+    def __init__(self, wakeups: Wakeups, run: Run, take_back: TakeBack) -> None:
         self._wakeups = wakeups
         self._run = run
-        self._release = release
+        self._take_back = take_back
         self._lanes: dict[_LaneKey, _Lane] = {}
         self._waiters: set[GroupWaiter] = set()
         self._ended: EngineError | None = None
@@ -179,11 +176,6 @@ class GroupWaits:
                 lane.waiters.pop(waiter, None)
                 self._drop_if_empty(key, lane)
 
-    def give_back(self, waiter: GroupWaiter, result: Result) -> None:
-        """Release what a read brought for a waiter that is gone, for the next one."""
-        if isinstance(result, GroupRead) and result.streams and not waiter.command.noack:
-            self._release(waiter.command, result, partial(self.wake, waiter.keys))
-
     def _drop_if_empty(self, key: _LaneKey, lane: _Lane) -> None:
         if not lane.waiters and not lane.busy and self._lanes.get(key) is lane:
             del self._lanes[key]
@@ -222,8 +214,9 @@ class GroupWaits:
     def _take(self, key: _LaneKey, lane: _Lane, waiter: GroupWaiter, result: Result) -> None:
         lane.busy = waiter.is_reading = False
         found = isinstance(result, GroupRead) and bool(result.streams)
-        if waiter.is_over:
-            self.give_back(waiter, result)
+        if waiter.is_over and isinstance(result, GroupRead):
+            for back in taking_back(waiter.command, result):
+                self._take_back(back)
         elif found or isinstance(result, EngineError) or waiter.is_timed_out:
             waiter.answer(result)
         self._drop_if_empty(key, lane)

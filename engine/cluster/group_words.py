@@ -34,6 +34,7 @@ from engine.commands import (
     GiveBack,
     NackMode,
     StreamCommand,
+    Undo,
     UpdateGroup,
     XAck,
     XAckDel,
@@ -243,6 +244,11 @@ def _nack(command: XNack, _: WriteOrigin) -> BackendRequest:
 @sends(GiveBack)
 def _give_back(command: GiveBack, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, group_scripts.give_back(command))
+
+
+@sends(Undo)
+def _undo(command: Undo, _: WriteOrigin) -> BackendRequest:
+    return by_script(command.stream, group_scripts.undo(command), Lane.GROUP)
 
 
 # ARGV: group, the consumer for released entries, the delivery count, whether entries that are not pending are

@@ -90,6 +90,7 @@ from engine.commands.weir_commands import (
     Redrive,
     StreamInfos,
     Unchanged,
+    Undo,
     UpdateGroup,
     UpdateStream,
 )
@@ -157,6 +158,7 @@ __all__ = [
     "Trim",
     "Type",
     "Unchanged",
+    "Undo",
     "UpdateGroup",
     "UpdateStream",
     "XAck",

@@ -26,6 +26,7 @@ from engine.commands import (
     redriving,
     renaming,
     types,
+    undoing,
 )
 from engine.commands.base import BlockingCommand, Command, MemoryNeed
 from engine.commands.registry import RUN, WAIT
@@ -69,6 +70,7 @@ _MODULES: Final = (
     reading,
     redriving,
     renaming,
+    undoing,
 )
 
 # The streams of one read.

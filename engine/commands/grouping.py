@@ -34,9 +34,11 @@ def xgroup_create(turn: Turn, command: types.XGroupCreate) -> bool:
 
 @runs(types.XGroupSetId)
 def xgroup_setid(turn: Turn, command: types.XGroupSetId) -> bool:
-    key, _ = existing_group(turn, command.stream, command.group)
+    key, group = existing_group(turn, command.stream, command.group)
     start = _start(key, command.start)
     turn.move_group(command.stream, command.group, start, _clamped(key, command.entries_read))
+    # Also to where it is: from now on it is there because somebody wants it.
+    group.note_move()
     turn.notify("xgroup-setid", command.stream)
     return True
 

@@ -20,7 +20,16 @@ from engine.groups import Consumer, Group, PendingState, first_there
 from engine.keyspace import Key
 from engine.lag import entries_read_after
 from engine.records import Own
-from engine.replies import Delivered, Entries, Gap, GroupRead, StreamDeliveries, StreamEntries, StreamsRead
+from engine.replies import (
+    Delivered,
+    DeliveryMark,
+    Entries,
+    Gap,
+    GroupRead,
+    StreamDeliveries,
+    StreamEntries,
+    StreamsRead,
+)
 from engine.stream import Stream
 
 DELIVERY_COUNT_MAX: Final = (1 << 63) - 1
@@ -250,6 +259,7 @@ def _deliver(
     key = turn.keyspace.keys[name]
     group = key.groups[command.group]
     before, gap = group.last_delivered_id, _group_gap(key.stream, group)
+    entries_read, move = group.entries_read, group.move
     claimed: list[Delivered] = []
     more = False
     if claim_min_idle_ms is not None and (claim_min_idle_ms < CLAIM_NEVER_MS or group.has_released()):
@@ -267,6 +277,13 @@ def _deliver(
         last_delivered_id=group.last_delivered_id,
         gap=gap if new else None,
         more=more or key.stream.last_live_id > group.last_delivered_id,
+        mark=DeliveryMark(
+            *(key.generation, group.number, move, group.move, before, entries_read),
+            order=0 if command.noack else group.first_order(len(new), turn.now_ms),
+            claimed=len(claimed),
+        )
+        if new
+        else None,
     )
 
 

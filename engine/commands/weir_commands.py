@@ -12,7 +12,7 @@ import msgspec
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
 from engine.commands.types import Cursor, IdempotencyKey, Ids, XAdd
 from engine.keyspace import Keyspace, Retention
-from engine.replies import StreamInfo
+from engine.replies import BackendMark, DeliveryMark, StreamInfo
 
 # Streams of a plan that cost what a plain read does when it is looked at.
 _PLANNED_PER_READ: Final = 4
@@ -339,6 +339,25 @@ class Acknowledge(StreamCommand, frozen=True, kw_only=True):
 
     group: str
     ids: Ids
+
+    def named_ids(self) -> Ids:
+        return self.ids
+
+
+class Undo(StreamCommand, frozen=True, kw_only=True):
+    """Undo a delivery of new entries whose reply never left, if nothing else has moved the group since: it is
+    as if they had never been read. Otherwise they stay with their consumer, a delivery less.
+
+    `ids` are all new entries of the reply, none where it was read without acknowledgements. Reply: whether it
+    was undone.
+    """
+
+    looks_up: ClassVar[bool] = False
+
+    group: str
+    consumer: str
+    ids: Ids
+    mark: DeliveryMark | BackendMark
 
     def named_ids(self) -> Ids:
         return self.ids

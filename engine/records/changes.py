@@ -166,8 +166,9 @@ class SetCounters(Record, frozen=True):
         key.stream.entries_added = self.entries_added
         key.stream.max_deleted_id = self.max_deleted_id
         for group in key.groups.values():
-            if group.entries_read is not None:
-                group.entries_read = min(group.entries_read, self.entries_added)
+            if group.entries_read is not None and group.entries_read > self.entries_added:
+                group.entries_read = self.entries_added
+                group.note_move()
 
 
 class Describe(Record, frozen=True):
@@ -219,6 +220,7 @@ class MoveGroup(Record, frozen=True):
         group = keyspace.keys[self.stream].groups[self.group]
         group.last_delivered_id = self.last_delivered_id
         group.entries_read = self.entries_read
+        group.note_move()
 
 
 class RemoveGroup(Record, frozen=True):

@@ -8,6 +8,7 @@ from engine.runtime.engine import Engine
 from engine.runtime.resident import resident_bytes
 from engine.runtime.rewriting import Growth, RewriteFailedError, Rewriter, Rewritten
 from engine.runtime.turns import SLOW_TURN_S
+from engine.runtime.waits import reply_of
 from engine.runtime.writer import Fsync, LogFigures
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "RewriteFailedError",
     "Rewriter",
     "Rewritten",
+    "reply_of",
     "resident_bytes",
 ]

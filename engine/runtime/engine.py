@@ -9,12 +9,13 @@ Must never know: what any command means, where commands come from, frames.
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import Command, ExpireStreams, XReadGroup
+from engine.commands import BlockingCommand, Command, ExpireStreams, XReadGroup
 from engine.commands.execution import Blocked, Unfinished, block_group_read, is_ready
 from engine.commands.planning import durable_queue
 from engine.errors import EngineError
@@ -24,6 +25,7 @@ from engine.log import Log, Recovery
 from engine.log.leftovers import remove_leftovers
 from engine.memory import Memory
 from engine.quotas import Quota
+from engine.read_handle import Done, ReadHandle, Replies
 from engine.replies import GroupRead, Reply
 from engine.runtime.expiry_timer import ExpiryTimer
 from engine.runtime.housekeeping import Housekeeping
@@ -32,7 +34,7 @@ from engine.runtime.packing import Packer
 from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter, Rewritten
 from engine.runtime.turns import TurnResult, Turns
 from engine.runtime.unsynced import UnsyncedPositions
-from engine.runtime.waits import WaitResult, Waits
+from engine.runtime.waits import WaitResult, Waits, reply_of
 from engine.runtime.writer import Fsync, LogFigures, Writer
 from engine.storage import Storage
 from engine.storage.file import FileStorage
@@ -40,9 +42,6 @@ from engine.storage.file import FileStorage
 # A run of commands goes on in the next cycle of the loop after this time, behind the command that took the
 # last of it.
 _RUN_S_MAX: Final = 0.005
-
-Replies = Sequence[Reply | EngineError]
-Done = Callable[[Replies], None]
 
 
 class Engine:
@@ -314,15 +313,14 @@ class Engine:
         command: Command,
         *,
         synced: bool = False,
-        until: asyncio.Future[None] | None = None,
         quotas: Sequence[Quota] = (),
     ) -> Reply:
         """Run `command` and return its reply once it may leave; with `synced`, once it is on disk.
 
-        A read with `block_ms` waits. If it is cancelled while it is blocked, nothing is delivered. If it is
-        cancelled later, while it waits for the log, the delivered entries stay pending. A caller that must
-        not lose them uses `until`: once done, it ends the wait like a timeout. Raises EngineError.
+        A read with `block_ms` waits; cancelled, it takes nothing. Raises EngineError.
         """
+        if isinstance(command, BlockingCommand) and command.block_ms is not None:
+            return await reply_of(partial(self.read, command, synced=synced))
         if self._waits.serving.must_wait_behind((command,)):
             await self._waits.serving.wait_behind()
         ran = self._run((command,), quotas=quotas)
@@ -330,8 +328,7 @@ class Engine:
         position = ran.position
         if isinstance(reply, Unfinished):
             reply, position = await self._further_turns(command, reply)
-        if isinstance(reply, Blocked):
-            reply, position = await self._waits.wait(reply, until)
+        assert not isinstance(reply, Blocked), "it does not wait"
         if synced or position > self._writer.safe_upto:
             await self._writer.safe(position, synced=synced)
         if isinstance(reply, EngineError):
@@ -465,46 +462,57 @@ class Engine:
         return replies
 
     def read(
-        self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool = False
-    ) -> None:
-        """Like `submit`, for a read that may wait: `done` gets its one reply, never at once. `until`, once
-        done, ends the wait as its time would.
+        self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
+    ) -> ReadHandle:
+        """Like `submit`, for a read that may wait: `done` gets its one reply, never at once, unless the read
+        is cancelled. What is returned ends it early.
 
-        `going_on` is for a reader that reads on when it has been given something: it was seen then, so there
-        is nothing to log unless something more is there for it.
+        `going_on` is for a reader of a group that reads on when it has been given something: it was seen
+        then, so there is nothing to log unless something more is there for it.
         """
+        handle = ReadHandle(command, done, lambda back: self.submit([back], lambda _: None))
         if self._waits.serving.must_wait_behind((command,)):
             let_in = asyncio.ensure_future(self._waits.serving.wait_behind())
-            let_in.add_done_callback(lambda _: self._read(command, done, until, going_on=False))
+            let_in.add_done_callback(lambda _: self._read(command, handle, synced=synced, going_on=False))
         else:
-            self._read(command, done, until, going_on=going_on)
+            self._read(command, handle, synced=synced, going_on=going_on)
+        return handle
 
-    def _read(self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool) -> None:
+    def _read(self, command: BlockingCommand, handle: ReadHandle, *, synced: bool, going_on: bool) -> None:
+        if handle.is_cancelled:
+            return
         reply: Reply | Blocked | Unfinished | EngineError
         position = 0
         try:
             self._turns.admit((command,))
-            going_on = going_on and command.block_ms is not None
-            reply = block_group_read(command) if going_on else GroupRead(())
+            reply = GroupRead(())
+            if going_on and command.block_ms is not None and isinstance(command, XReadGroup):
+                reply = block_group_read(command)
             if not isinstance(reply, Blocked) or is_ready(self._keyspace, reply, self._clock.wall_ms()):
                 ran = self._run((command,))
                 reply, position = ran.replies[0], ran.position
             if isinstance(reply, Blocked):
-                self._waits.call_when_served(reply, lambda served: self._answer(served, done), until)
+                self._waits.block(reply, partial(self._serve, handle, synced=synced), handle)
                 return
         except EngineError as refusal:
             reply = refusal
         except Exception as error:  # noqa: BLE001 - the reader gets an answer in any case
             reply = _unexpected("a read failed", error)
         assert not isinstance(reply, Unfinished), "reads take one turn"
-        self._answer(WaitResult(reply, position), done)
+        self._serve(handle, WaitResult(reply, position), synced=synced)
 
-    def _answer(self, served: WaitResult, done: Done) -> None:
-        """Call back when the reply may leave, never before this turn has ended."""
-        if self._writer.is_safe(served.position):
-            asyncio.get_running_loop().call_soon(done, [served.reply])
+    def _serve(self, handle: ReadHandle, served: WaitResult, *, synced: bool) -> None:
+        """Answer when the reply may leave, never before this turn has ended: mostly its frame is written by
+        then, so that the answers of a cycle are as many as reads were served in the one before.
+        """
+        handle.serve(served.reply)
+        asyncio.get_running_loop().call_soon(partial(self._answer, handle, served, synced=synced))
+
+    def _answer(self, handle: ReadHandle, served: WaitResult, *, synced: bool) -> None:
+        if self._writer.is_safe(served.position, synced=synced):
+            handle.answer([served.reply])
         else:
-            self._writer.answer(served.position, [served.reply], done)
+            self._writer.answer(served.position, [served.reply], handle.answer, synced=synced)
 
     def _run(
         self,

@@ -15,6 +15,7 @@ from engine.commands import BlockingCommand, Command, EndWait
 from engine.commands.execution import Blocked, Unfinished, give_up, retry_at_ms
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
+from engine.read_handle import Done, ReadHandle, Replies
 from engine.replies import Reply
 from engine.runtime.turns import Turns
 from engine.runtime.wake_queue import ANSWERED_AT_ONCE_MAX, WakeQueue
@@ -57,38 +58,10 @@ class Waits:
 
     # --- coming ---------------------------------------------------------------------------------------------
 
-    async def wait(self, blocked: Blocked, until: asyncio.Future[None] | None) -> WaitResult:
-        """Wait until the read is served. `until`, once done, ends the wait like a timeout. If cancelled, it
-        has taken nothing.
+    def block(self, blocked: Blocked, ticket: Ticket, handle: ReadHandle) -> None:
+        """Have `ticket` called when the read is served; `handle` ends the wait. Raises EngineError if it may
+        not wait.
         """
-        served: asyncio.Future[WaitResult] = asyncio.get_running_loop().create_future()
-        waiter = self._read_or_block(
-            blocked, lambda found: None if served.done() else served.set_result(found)
-        )
-        end = partial(self._end_early, waiter)
-        if until is not None:
-            until.add_done_callback(end)
-        try:
-            return await served
-        finally:
-            if until is not None:
-                until.remove_done_callback(end)
-            if not waiter.gone:
-                self._waiters.remove(waiter)
-                self._end(blocked.command)
-
-    def call_when_served(self, blocked: Blocked, ticket: Ticket, until: asyncio.Future[None]) -> None:
-        """The same by callback. Raises EngineError if it may not wait."""
-
-        def answer(served: WaitResult) -> None:
-            until.remove_done_callback(end)
-            ticket(served)
-
-        waiter = self._read_or_block(blocked, answer)
-        end = partial(self._end_early, waiter)
-        until.add_done_callback(end)
-
-    def _read_or_block(self, blocked: Blocked, ticket: Ticket) -> Waiter[Ticket]:
         if self._ending:
             raise errors.closing()
         if len(self._waiters) >= WAITERS_MAX:
@@ -96,7 +69,7 @@ class Waits:
         waiter = Waiter(blocked, ticket, self._clock.monotonic() + blocked.block_ms / 1000)
         self._block(waiter)
         self._set_deadline()
-        return waiter
+        handle.wait(partial(self._end_early, waiter), partial(self._leave, waiter))
 
     def _block(self, waiter: Waiter[Ticket]) -> None:
         waiter_group = self._waiters.add(waiter)
@@ -144,9 +117,15 @@ class Waits:
 
     # --- going ----------------------------------------------------------------------------------------------
 
-    def _end_early(self, waiter: Waiter[Ticket], _: asyncio.Future[None]) -> None:
+    def _end_early(self, waiter: Waiter[Ticket]) -> None:
         if not waiter.gone:
             self._give_up(waiter, self._clock.wall_ms())
+
+    def _leave(self, waiter: Waiter[Ticket]) -> None:
+        """Its caller has left: it gets nothing, and no answer."""
+        if not waiter.gone:
+            self._waiters.remove(waiter)
+            self._end(waiter.blocked.command)
 
     def _give_up(self, waiter: Waiter[Ticket], now_ms: int) -> None:
         """End a read whose time is over. The end of another wait may have been the turn that failed."""
@@ -231,3 +210,17 @@ class Waits:
         for waiter_group in waiter_groups:
             self._look_again(waiter_group)
         self._set_deadline()
+
+
+async def reply_of(begin: Callable[[Done], ReadHandle]) -> Reply:
+    """The reply of a read. Cancelled, it takes nothing. Raises EngineError."""
+    replied: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
+    handle = begin(lambda found: None if replied.done() else replied.set_result(found))
+    try:
+        (reply,) = await replied
+    except asyncio.CancelledError:
+        handle.cancel()
+        raise
+    if isinstance(reply, EngineError):
+        raise reply
+    return reply

@@ -206,15 +206,16 @@ async def test_a_read_looks_again_without_a_notification(
 
 
 async def test_a_read_that_waits_is_ended_without_entries(engine: ClusterEngine) -> None:
-    """By its time, by `until`, and by the end of the gateway, which says so."""
+    """By its time, by its caller, and by the end of the gateway, which says so."""
     await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
     assert await engine.execute(reading(block_ms=20)) == GroupRead([])
-    until_then: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    ended = asyncio.ensure_future(engine.execute(reading(block_ms=5_000), until=until_then))
+    ended: list[Sequence[Reply | EngineError]] = []
+    read = engine.read(reading(block_ms=5_000), ended.append)
     drained = asyncio.ensure_future(engine.execute(XRead(streams=[("t", 0)], block_ms=5_000)))
     await until(lambda: engine.waiting == 2)
-    until_then.set_result(None)
-    assert await ended == GroupRead([])
+    read.end()
+    assert not ended, "never at once"
+    await until(lambda: ended == [[GroupRead([])]])
     engine.end_waits()
     with pytest.raises(EngineError, match="shutting down"):
         await drained
@@ -532,7 +533,7 @@ async def test_a_fault_in_a_command_is_reported_and_answered(engine: ClusterEngi
         engine.submit_each([XLen(stream="s"), FaultyLen(stream="s")], answered.set_result)
     else:
         read = FaultyRead(group="g", consumer="c", streams=[("s", Cursor.NEW)])
-        engine.read(read, answered.set_result, loop.create_future())
+        engine.read(read, answered.set_result)
     async with asyncio.timeout(TIMEOUT_S):
         *others, refusal = await answered
     assert isinstance(refusal, EngineError)

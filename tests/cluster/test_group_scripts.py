@@ -31,22 +31,26 @@ def beside(server: BackendServer) -> Beside:
 
 def read(beside: Beside, consumer: str = "c", cursor: int | Cursor = Cursor.NEW, **options: Any) -> GroupRead:
     command = XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], **options)
-    there = _timeless(beside.there(lambda given, _: group_scripts.read_group(given), command))
-    assert there == _timeless(beside.here(command))
+    there = beside.there(lambda given, _: group_scripts.read_group(given), command)
+    assert _timeless(there) == _timeless(beside.here(command))
     assert isinstance(there, GroupRead)
     return there
 
 
 def _timeless(reply: Any) -> Any:
-    """Without idle times, which are of two clocks."""
+    """Without idle times, which are of two clocks, and with what marks have in common."""
     if not isinstance(reply, GroupRead):
         return reply
     replace = msgspec.structs.replace
     streams = [
-        replace(one, entries=[replace(row, idle_ms=row.idle_ms and 0) for row in one.entries])
+        replace(one, entries=[replace(row, idle_ms=row.idle_ms and 0) for row in one.entries], mark=None)
         for one in reply.streams
     ]
-    return GroupRead(list(streams))
+    marks = [
+        one.mark and (one.mark.last_delivered_id, one.mark.entries_read, one.mark.claimed)
+        for one in reply.streams
+    ]
+    return streams, marks
 
 
 def run(beside: Beside, make: Any, command: Command) -> Any:

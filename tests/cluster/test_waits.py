@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from engine import SystemClock, entries, ids
+from engine import ReadHandle, SystemClock, entries, ids
 from engine.cluster import Address, ClusterEngine, ServerAccess, Standalone
 from engine.commands import EnsureGroup, XAdd, XPendingRange, XRead, XReadGroup
 from engine.commands.types import Cursor
@@ -103,19 +104,27 @@ async def test_a_read_of_history_waits_behind_no_other(server: BackendServer) ->
 class Hasty(ClusterEngine):
     """Cancels who waits in the very cycle in which the read comes back."""
 
-    waiting_task: asyncio.Task[Any] | None = None
+    reading: ReadHandle | None = None
 
     def _read_group(self, command: XReadGroup, done: Callable[[Any], None]) -> None:
         def take(reply: object) -> None:
-            if self.waiting_task is not None and self.is_before:
-                self.waiting_task.cancel()
+            reading = self.reading
+            if reading is not None and self.is_before:
+                reading.cancel()
             done(reply)
-            if self.waiting_task is not None:
-                self.waiting_task.cancel()
+            if reading is not None:
+                reading.cancel()
+                self.came_back.set()
 
         super()._read_group(command, take)
+        if self.has_ended and self.reading is not None:
+            self.reading.end()
 
-    is_before = False
+    is_before = has_ended = False
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.came_back = asyncio.Event()
 
 
 @pytest.mark.parametrize("is_before", [False, True])
@@ -129,20 +138,18 @@ async def test_one_that_is_cancelled_as_its_read_comes_back_gives_back(
     await engine.start()
     await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
     await engine.execute(EnsureGroup(stream="s", group="g", start=0))
-    until = asyncio.get_running_loop().create_future()
-    if has_ended:
-        until.set_result(None)
     command = XReadGroup(group="g", consumer="a", streams=[("s", Cursor.NEW)], block_ms=60_000)
-    engine.waiting_task = asyncio.ensure_future(engine.execute(command, until=until))
-    await asyncio.wait([engine.waiting_task])
-    assert engine.waiting_task.cancelled()
+    answered: list[object] = []
+    engine.has_ended = has_ended
+    engine.reading = engine.read(command, answered.append)
     async with asyncio.timeout(SOON_S):
-        while True:
-            found = await engine.execute(
-                XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9)
-            )
-            assert isinstance(found, PendingList)
-            if [one.consumer for one in found.entries] == [None]:
-                break
-            await asyncio.sleep(0.01)
+        await engine.came_back.wait()
+        engine.reading = None
+        found = await engine.execute(msgspec.structs.replace(command, consumer="b"))
+    assert not answered
+    assert isinstance(found, GroupRead)
+    assert [one.delivery_count for one in found.streams[0].entries] == [1]
+    pending = await engine.execute(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    assert isinstance(pending, PendingList)
+    assert [(one.consumer, one.delivery_count) for one in pending.entries] == [("b", 1)]
     await engine.close()

@@ -15,7 +15,7 @@ from engine.cluster.group_waits import GroupWaits
 from engine.cluster.scripts import ScriptCall
 from engine.cluster.wakeups import EVENTS, Wakeups, Watch, notifies
 from engine.cluster.wire import Address, ServerAccess, ServerConnection, ServerError
-from engine.commands import GiveBack, XReadGroup
+from engine.commands import GiveBack, StreamCommand, Undo, XReadGroup
 from engine.commands.types import Cursor
 from engine.errors import EngineError
 from engine.replies import GroupRead
@@ -34,7 +34,7 @@ class Client:
         self.commands = self._open()
         self.listeners: list[ServerConnection] = []
         self.wakeups = Wakeups(self._open_listener, lambda _: self.address, poll_s, "front")
-        self.waits = GroupWaits(self.wakeups, self.run, self.release)
+        self.waits = GroupWaits(self.wakeups, self.run, self.take_back)
         # Reads whose replies are held back.
         self.held: list[Callable[[], None]] | None = None
 
@@ -76,12 +76,12 @@ class Client:
         """A group read that does not wait."""
         self.send(group_scripts.read_group(command), done)
 
-    def release(self, command: XReadGroup, found: GroupRead, done: Callable[[], None]) -> None:
-        """Give back what a read brought."""
-        (one,) = found.streams
-        entry_ids = [row.id for row in one.entries]
-        back = GiveBack(stream=one.stream, group=command.group, consumer=command.consumer, ids=entry_ids)
-        self.send(group_scripts.give_back(back), lambda _: done())
+    def take_back(self, command: StreamCommand) -> None:
+        """Take back what a read brought."""
+        assert isinstance(command, Undo | GiveBack)
+        lane = (command.stream, command.group)
+        call = group_scripts.undo(command) if isinstance(command, Undo) else group_scripts.give_back(command)
+        self.send(call, lambda _: self.waits.wake([lane]))
 
     async def close(self) -> None:
         await self.wakeups.close()
@@ -351,7 +351,7 @@ def _ids(found: GroupRead | EngineError) -> list[int]:
 
 
 async def test_what_a_client_that_has_gone_would_get_goes_to_the_next(server: BackendServer) -> None:
-    """Its read is on its way when it leaves: the entry is released, with the deliveries that it had."""
+    """Its read is on its way when it leaves: it is as if it had never read."""
     async with client_of(server) as client:
         await with_group(client)
         served: list[Any] = []

@@ -25,6 +25,8 @@ DERIVED: Final = frozenset(
         "_own_first",
         "_names",
         "_serial",
+        "move",
+        "number",
         "_decoded",
         "_node_cache",
         "caps",

@@ -176,8 +176,7 @@ async def test_a_fault_by_callback_is_told_by_callback() -> None:
                     talk.engine.submit([add], result.extend)
                 else:
                     read = XReadGroup(group="g", consumer="a", streams=[("s", Cursor.NEW)], block_ms=9)
-                    until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    talk.engine.read(read, result.extend, until)
+                    talk.engine.read(read, result.extend)
                 await settle()
             assert [getattr(one, "code", one) for one in result] == ["internal"]
             talk.engine.submit([XLen(stream="s")], result.extend)

@@ -1,21 +1,34 @@
 """Readers that go away: a wait ended from outside, and entries that never reached who they were for."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from engine import Engine, SystemClock, entries, ids
-from engine.commands import Claim, Cursor, GiveBack, XAdd, XClaim, XGroupCreate, XPendingRange, XReadGroup
-from engine.replies import GroupRead, PendingList
+from engine import Engine, EngineError, ReadHandle, SystemClock, entries, ids
+from engine.commands import (
+    Claim,
+    Cursor,
+    GiveBack,
+    XAdd,
+    XClaim,
+    XGroupCreate,
+    XPendingRange,
+    XReadGroup,
+)
+from engine.replies import GroupRead, PendingList, Reply
+from engine.storage.memory import MemoryStorage
 
 ENTRY = entries.body([("a", "1")])
-READ = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], block_ms=60_000)
+NEW = [("s", Cursor.NEW)]
+READ = XReadGroup(group="g", consumer="c", streams=NEW, block_ms=60_000)
+NEXT = XReadGroup(group="g", consumer="next", streams=NEW, block_ms=60_000)
 
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Engine]:
-    engine = Engine.open(None, clock=SystemClock())
+    """Its answers wait for the disk."""
+    engine = Engine.open(MemoryStorage(), clock=SystemClock(), fsync="always")
     await engine.start()
     await engine.execute(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
     yield engine
@@ -23,10 +36,24 @@ async def engine() -> AsyncIterator[Engine]:
     await engine.close()
 
 
-async def _read(engine: Engine) -> list[int]:
-    reply = await engine.execute(READ)
-    assert isinstance(reply, GroupRead)
-    return [one.id for one in reply.streams[0].entries]
+class Reader:
+    """A read, and how it was answered."""
+
+    def __init__(self, engine: Engine, command: XReadGroup) -> None:
+        self.answers: list[Sequence[Reply | EngineError]] = []
+        self.handle: ReadHandle = engine.read(command, self.answers.append)
+
+    async def answer(self) -> GroupRead:
+        """Its reply, once it is there."""
+        while not self.answers:  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0)
+        (reply,) = self.answers.pop()
+        assert isinstance(reply, GroupRead)
+        return reply
+
+    async def ids(self) -> list[int]:
+        """The IDs of what it was given."""
+        return [one.id for read in (await self.answer()).streams for one in read.entries]
 
 
 async def _pending(engine: Engine) -> list[tuple[int, str | None, int]]:
@@ -35,43 +62,90 @@ async def _pending(engine: Engine) -> list[tuple[int, str | None, int]]:
     return [(one.id, one.consumer, one.delivery_count) for one in found.entries]
 
 
-@pytest.mark.parametrize("early", [True, False])
-async def test_a_wait_ends_when_it_is_told_to(engine: Engine, *, early: bool) -> None:
-    """With nothing, as if its time were over; what comes later is for others."""
-    until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    if early:
-        until.set_result(None)
-    reading = asyncio.ensure_future(engine.execute(READ, until=until))
-    if not early:
-        while not engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
-            await asyncio.sleep(0)
-        until.set_result(None)
-    assert await reading == GroupRead(())
-    assert engine.waiting == 0
-    await engine.execute(XAdd(stream="s", bodies=[ENTRY]))
-    assert await _pending(engine) == []
+def _add(engine: Engine) -> None:
+    """Publish, and let the reads that wait run; nothing is on disk yet."""
+    engine.submit([XAdd(stream="s", bodies=[ENTRY])], lambda _: None)
+
+
+async def test_a_wait_ends_when_it_is_told_to(engine: Engine) -> None:
+    """With nothing, as if its time were over; what comes right behind is for others."""
+    reader, following = Reader(engine, READ), Reader(engine, NEXT)
+    reader.handle.end()
+    assert not reader.answers, "never at once"
+    _add(engine)
+    assert await reader.answer() == GroupRead(())
+    assert len(await following.ids()) == 1
+
+
+async def test_a_wait_that_is_cancelled_is_gone_at_once(engine: Engine) -> None:
+    """It takes nothing, and nobody is called; once more changes nothing."""
+    reader, following = Reader(engine, READ), Reader(engine, NEXT)
+    reader.handle.cancel()
+    assert engine.waiting == 1
+    _add(engine)
+    assert len(await following.ids()) == 1
+    reader.handle.cancel()
+    reader.handle.end()
+    assert not reader.answers
+
+
+async def test_a_read_that_waits_behind_others_is_cancelled_too(engine: Engine) -> None:
+    """Before it has run."""
+    one = XReadGroup(group="g", consumer="c", streams=NEW, block_ms=60_000, count=1)
+    readers = [Reader(engine, one) for _ in range(300)]
+    for _ in readers:
+        _add(engine)
+    behind = Reader(engine, XReadGroup(group="g", consumer="late", streams=NEW, block_ms=60_000))
+    behind.handle.cancel()
+    given = [await reader.ids() for reader in readers]
+    assert len({one for found in given for one in found}) == 300
+    _add(engine)
+    assert len(await Reader(engine, NEXT).ids()) == 1
+    assert not behind.answers
 
 
 async def test_what_was_served_before_is_answered(engine: Engine) -> None:
-    """Telling a reader to leave loses nothing that it was given already."""
-    until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    reading = asyncio.ensure_future(engine.execute(READ, until=until))
-    while not engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
-        await asyncio.sleep(0)
-    adding = asyncio.ensure_future(engine.execute(XAdd(stream="s", bodies=[ENTRY])))
-    while engine.waiting:  # noqa: ASYNC110 - the same
-        await asyncio.sleep(0)
-    until.set_result(None)
-    reply = await reading
-    assert isinstance(reply, GroupRead)
-    assert len(reply.streams[0].entries) == 1
-    await adding
+    """Telling a reader to end loses nothing that it was given already."""
+    reader = Reader(engine, READ)
+    _add(engine)
+    reader.handle.end()
+    assert len(await reader.ids()) == 1
+
+
+@pytest.mark.parametrize("when", ["before its answer", "behind its answer"])
+@pytest.mark.parametrize("noack", [False, True])
+async def test_what_was_served_and_has_not_left_is_undone(engine: Engine, when: str, *, noack: bool) -> None:
+    """Whoever waits gets it in the same turn, as if it had never been delivered."""
+    reader = Reader(engine, XReadGroup(group="g", consumer="c", streams=NEW, block_ms=60_000, noack=noack))
+    following = Reader(engine, NEXT)
+    _add(engine)
+    if when == "behind its answer":
+        assert len(await reader.ids()) == 1
+    reader.handle.cancel()
+    (found,) = (await following.answer()).streams
+    assert [one.delivery_count for one in found.entries] == [1]
+    assert [(consumer, count) for _, consumer, count in await _pending(engine)] == [("next", 1)]
+    assert not reader.answers
+
+
+async def test_a_task_that_is_cancelled_takes_nothing(engine: Engine) -> None:
+    """While it waits, and once it was served."""
+    for is_served in (False, True):
+        reading = asyncio.ensure_future(engine.execute(READ))
+        while not engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+            await asyncio.sleep(0)
+        if is_served:
+            _add(engine)
+        reading.cancel()
+        await asyncio.wait([reading])
+        assert await _pending(engine) == []
+    assert len(await Reader(engine, NEXT).ids()) == 1
 
 
 async def test_what_never_arrived_goes_back_as_it_was(engine: Engine) -> None:
     """Without an owner, with a delivery less; what was claimed meanwhile, or is done, stays as it is."""
     await engine.execute(XAdd(stream="s", bodies=[ENTRY] * 3))
-    first, second, third = await _read(engine)
+    first, second, third = await Reader(engine, READ).ids()
     claim = Claim(ids=[second], min_idle_ms=0)
     await engine.execute(XClaim(stream="s", group="g", consumer="other", claim=claim))
     back = GiveBack(stream="s", group="g", consumer="c", ids=[first, second, third + 1])
@@ -83,17 +157,12 @@ async def test_what_never_arrived_goes_back_as_it_was(engine: Engine) -> None:
 async def test_who_claims_gets_it_at_once(engine: Engine) -> None:
     """A blocked read that takes released entries is woken."""
     await engine.execute(XAdd(stream="s", bodies=[ENTRY]))
-    (first,) = await _read(engine)
-    waiting = XReadGroup(
-        group="g", consumer="d", streams=[("s", Cursor.NEW)], block_ms=60_000, claim_min_idle_ms=1 << 50
-    )
-    reading = asyncio.ensure_future(engine.execute(waiting))
-    while not engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
-        await asyncio.sleep(0)
+    (first,) = await Reader(engine, READ).ids()
+    waiting = XReadGroup(group="g", consumer="d", streams=NEW, block_ms=60_000, claim_min_idle_ms=1 << 50)
+    reader = Reader(engine, waiting)
     await engine.execute(GiveBack(stream="s", group="g", consumer="c", ids=[first]))
-    reply = await reading
-    assert isinstance(reply, GroupRead)
-    assert [(one.id, one.delivery_count) for one in reply.streams[0].entries] == [(first, 1)]
+    (found,) = (await reader.answer()).streams
+    assert [(one.id, one.delivery_count) for one in found.entries] == [(first, 1)]
 
 
 @pytest.mark.parametrize(("stream", "group"), [("none", "g"), ("s", "none")])

@@ -65,7 +65,7 @@ GOING_ON: Final = {
     types.Expire, types.Persist, types.Rename, weir_commands.ExpireStreams,
     types.ConfigSet, weir_commands.UpdateStream, weir_commands.UpdateGroup, weir_commands.DeleteGroup,
     weir_commands.DeleteConsumer, weir_commands.Maintain, weir_commands.EndWait, weir_commands.GiveBack,
-    weir_commands.Acknowledge, weir_commands.PutMetadata,
+    weir_commands.Acknowledge, weir_commands.PutMetadata, weir_commands.Undo,
 }  # fmt: skip
 
 READ_NEW: Final = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])
@@ -266,7 +266,7 @@ async def outcomes(engine: Engine, command: Command) -> list[object]:
     loop = asyncio.get_running_loop()
     found: list[object] = []
 
-    async def given(run: Callable[[Callable[[Any], None]], None]) -> None:
+    async def given(run: Callable[[Callable[[Any], None]], object]) -> None:
         answered = loop.create_future()
         run(answered.set_result)
         found.extend(await answered)
@@ -280,9 +280,7 @@ async def outcomes(engine: Engine, command: Command) -> list[object]:
             found.append(reply)
     await given(lambda done: engine.submit([command], done))
     if isinstance(command, XReadGroup):
-        until = loop.create_future()
-        await given(lambda done: engine.read(command, done, until))
-        until.cancel()
+        await given(lambda done: engine.read(command, done))
     return found
 
 

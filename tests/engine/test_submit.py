@@ -87,7 +87,7 @@ async def test_once_the_log_has_failed_all_ways_refuse_alike(operation: str, cod
             codes.append(refused.value.code)
         engine.submit([command], result.put_nowait)
         if isinstance(command, XReadGroup):
-            engine.read(command, result.put_nowait, asyncio.get_running_loop().create_future())
+            engine.read(command, result.put_nowait)
             codes += [getattr(each, "code", each) for each in await result.get()]
         codes += [getattr(each, "code", each) for each in await result.get()]
         assert set(codes) == {"storage_failed"}, command
@@ -138,15 +138,14 @@ async def with_group(fsync: Fsync) -> Engine:
 async def test_a_read_that_waits_calls_back_when_the_log_is_safe() -> None:
     """Later in any case: what is there already comes behind the turn that asked."""
     engine, result = await with_group("always"), Replies()
-    until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    engine.read(reading("a"), result.put_nowait, until)
+    engine.read(reading("a"), result.put_nowait)
     await settle()
     assert (result.empty(), engine.waiting) == (True, 1)
     engine.submit([publish("s", b"1")], lambda _: None)
     assert (result.empty(), engine.waiting) == (True, 0)
     (first,) = given(await result.get())
     await engine.execute(publish("s", b"2"))
-    engine.read(reading("a"), result.put_nowait, until)
+    engine.read(reading("a"), result.put_nowait)
     assert result.empty()
     (second,) = given(await result.get())
     assert second > first
@@ -160,12 +159,11 @@ async def test_who_reads_on_was_seen_when_given_something() -> None:
     engine = Engine.open(storage, clock=clock, fsync="everysec")
     await engine.start()
     await engine.transaction([XGroupCreate(stream="s", group="g", start=0, mkstream=True)])
-    until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    engine.read(reading("a"), result.put_nowait, until)
+    engine.read(reading("a"), result.put_nowait)
     await engine.execute(publish("s", b"1"))
     assert given(await result.get())
     clock.pass_ms(5)
-    engine.read(reading("a"), result.put_nowait, until, going_on=True)
+    engine.read(reading("a"), result.put_nowait, going_on=True)
     (info,) = await engine.transaction([XInfoConsumers(stream="s", group="g")])
     assert isinstance(info, list)
     assert [one.idle_ms for one in info if isinstance(one, ConsumerInfo)] == [5]
@@ -173,7 +171,7 @@ async def test_who_reads_on_was_seen_when_given_something() -> None:
     await engine.execute(publish("s", b"2"))
     assert given(await result.get())
     await engine.execute(publish("s", b"3"))
-    engine.read(reading("a"), result.put_nowait, until, going_on=True)
+    engine.read(reading("a"), result.put_nowait, going_on=True)
     assert given(await result.get()), "what is there already is given at once"
     await engine.close()
 
@@ -183,7 +181,7 @@ async def test_a_read_that_does_not_wait_is_answered_with_nothing(*, going_on: b
     """Also of one who reads on, whose read is not run where nothing is there."""
     engine, result = await with_group("everysec"), Replies()
     read = XReadGroup(group="g", consumer="a", streams=[("s", Cursor.NEW)])
-    engine.read(read, result.put_nowait, asyncio.get_running_loop().create_future(), going_on=going_on)
+    engine.read(read, result.put_nowait, going_on=going_on)
     await settle()
     assert given(result.get_nowait()) == []
     assert engine.waiting == 0
@@ -193,16 +191,15 @@ async def test_a_read_that_does_not_wait_is_answered_with_nothing(*, going_on: b
 async def test_a_waiting_read_is_ended_by_its_owner_and_with_the_engine() -> None:
     """As its time would, with nothing given; and with `draining`."""
     engine, result = await with_group("everysec"), Replies()
-    until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    engine.read(reading("a"), result.put_nowait, until)
-    until.set_result(None)
+    engine.read(reading("a"), result.put_nowait).end()
+    assert result.empty(), "never at once"
     assert given(await result.get()) == []
-    engine.read(reading("b"), result.put_nowait, asyncio.get_running_loop().create_future())
+    engine.read(reading("b"), result.put_nowait)
     engine.end_waits()
     (ended,) = await result.get()
     assert isinstance(ended, EngineError)
     assert ended.code == "draining"
-    engine.read(reading("c"), result.put_nowait, asyncio.get_running_loop().create_future())
+    engine.read(reading("c"), result.put_nowait)
     (ended,) = await result.get()
     assert isinstance(ended, EngineError)
     await engine.close()

@@ -269,9 +269,8 @@ class Living:
         return replies
 
     async def _read(self, command: XReadGroup) -> Reply:
-        loop = asyncio.get_running_loop()
-        answered = _Answered(loop)
-        self.engine.read(command, answered.take, loop.create_future(), going_on=self.chance.random() < 0.5)
+        answered = _Answered(asyncio.get_running_loop())
+        self.engine.read(command, answered.take, going_on=self.chance.random() < 0.5)
         (reply,) = await answered.replies
         if isinstance(reply, EngineError):
             raise reply

@@ -1,7 +1,6 @@
 """Consumers of one group: listing, making, removing them, and reading as one of them."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Final
 
 from fastapi import Query
@@ -276,8 +275,6 @@ async def read_group(
     (reply,) = await request.write(command)
     assert isinstance(reply, GroupRead), "XREADGROUP answers deliveries"
     if reply.streams:
-        response = request.respond_delivered(deliveries(reply.streams[0]))
-        response.unsent = partial(request.give_back, command, reply)
-        return response
+        return request.respond_delivered(deliveries(reply.streams[0]))
     info = await request.execute(DescribeGroup(stream=stream, group=group))
     return request.respond_delivered(nothing_delivered(info, more=bool(reply.unfinished)))

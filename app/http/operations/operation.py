@@ -130,9 +130,12 @@ class Operation(Route):
             if request.meter is not None:
                 response = _counted(request.meter, response)
         except ClientLeftError:
+            request.take_back()
             response = NoResponse()
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             response = self._refused(request, error)
+        if request.delivered:
+            response.unsent = request.take_back
         if not forwarded:
             self._audit(request, response)
         return response

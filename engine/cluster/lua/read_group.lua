@@ -190,4 +190,5 @@ end
 return {
   'new', due, policy.dead_letter_stream or '', policy.generation,
   claimed, rows, before, last, removed_upto(info, known), first, lost, has_more and 1 or 0,
+  state['entries-read'] or -1, clock_ms(),
 }

@@ -96,12 +96,12 @@ class TestedPort:
     def __init__(self, gateway: Gateway, path: Path) -> None:
         self.gateway = gateway
         self.server = RespServer(gateway)
-        self._path = path
+        self.path = path
         self._wires: list[Wire] = []
 
     async def connect(self) -> Wire:
         """Another client."""
-        wire = Wire(*await asyncio.open_unix_connection(str(self._path)))
+        wire = Wire(*await asyncio.open_unix_connection(str(self.path)))
         self._wires.append(wire)
         return wire
 

@@ -260,9 +260,8 @@ async def test_refusals_quote_the_tenants_names(engine: Engine, tenant: str) -> 
     found: list[Any] = []
     own.submit([DescribeGroup(stream=name, group="g")], found.extend)
     own.submit_each([XInfoGroups(stream=name), XInfoStream(stream=name)], found.extend)
-    until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     given: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    own.read(XReadGroup(streams=[(name, Cursor.NEW)], group="g", consumer="c"), given.set_result, until)
+    own.read(XReadGroup(streams=[(name, Cursor.NEW)], group="g", consumer="c"), given.set_result)
     refusals += [one, *found, *await given]
     for refusal in refusals:
         assert refusal.members["stream"] == name
