@@ -16,6 +16,9 @@ from engine import EngineError, errors
 # Bodies slightly beyond a limit are parsed, so that the refusal can name the limit.
 _SLACK: Final = 2
 _PIECE_BYTES: Final = 1 << 20
+# With more values than this a body is decoded command by command: some milliseconds at once.
+_VALUES_AT_ONCE_MAX: Final = 200_000
+_COMMANDS: Final = 'the body is a list of commands, [["XADD", …], …]'
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -44,11 +47,22 @@ def many(body: bytes, encoded: Encoding, commands_max: int, words_max: int) -> l
     if strict_json.exceeds(body, _SLACK * commands_max, b"[{"):
         # Before any list is built.
         raise _too_many(commands_max)
+    if body.count(b",") > _VALUES_AT_ONCE_MAX:
+        texts = strict_json.items_of(body, _COMMANDS)
+        check_number(texts, commands_max)
+        return [_words_of_text(bytes(text), encoded, words_max) for text in texts]
     rows = _load(body, strict_json.VALUES_MAX)
     if not isinstance(rows, list):
-        raise invalid("", 'the body is a list of commands, [["XADD", …], …]')
+        raise invalid("", _COMMANDS)
     check_number(rows, commands_max)
     return [_words_or_refusal(row, encoded, words_max) for row in rows]
+
+
+def _words_of_text(text: bytes, encoded: Encoding, words_max: int) -> Words | EngineError:
+    """One command of many that have many words: a decoder lets no other thread go on."""
+    if strict_json.exceeds(text, _SLACK * words_max):
+        return _too_many_words(words_max)
+    return _words_or_refusal(_load(text, strict_json.VALUES_MAX), encoded, words_max)
 
 
 def check_number(rows: Sequence[object], commands_max: int) -> None:
@@ -76,11 +90,15 @@ def _words(row: object, encoded: Encoding, words_max: int) -> Words:
     if not isinstance(row, list):
         raise invalid("", 'a command is a list of words, ["XADD", …]')
     if len(row) > words_max:
-        raise errors.invalid(
-            f"ERR too many arguments: a command has at most {words_max} words (ids_max, entry_fields_max, "
-            "request_streams_max); use several commands"
-        )
+        raise _too_many_words(words_max)
     return arguments(row, base64=encoded.arguments)
+
+
+def _too_many_words(words_max: int) -> EngineError:
+    return errors.invalid(
+        f"ERR too many arguments: a command has at most {words_max} words (ids_max, entry_fields_max, "
+        "request_streams_max); use several commands"
+    )
 
 
 def _words_or_refusal(row: object, encoded: Encoding, words_max: int) -> Words | EngineError:

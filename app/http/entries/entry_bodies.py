@@ -7,7 +7,7 @@ Two ways in: the plain case is read by typed decoders in a few calls for the who
 prove to be plain goes to the strict reader, entry by entry, which also finds the words for what is wrong.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from typing import Final
@@ -19,7 +19,7 @@ from app.http import strict_json
 from app.http.entries.values import INT64_MIN, UINT64_MAX, Value, form_pair, from_base64, named_values
 from app.http.entries.values import fields as fields_of
 from app.http.media import MediaType
-from app.http.strict_json import Json, Number, Object
+from app.http.strict_json import Json, Number, Object, without_escapes
 from app.limits import EntryLimits
 from engine import entries, ids
 from engine.commands import AutoSequence, NewId
@@ -37,6 +37,10 @@ _BLANKS: Final = b" \t\r\n"
 # Beyond this a single entry's names are counted before it is read; its own members are no fields.
 _CROWDED_BYTES_MIN: Final = 64 << 10
 _MEMBERS_MAX: Final = 8
+# A decoder lets no other thread go on: with more strings than half of these a batch is read piece by piece.
+_QUOTES_AT_ONCE_MAX: Final = 300_000
+# What is decoded and encoded in one call then: up to 10 ms.
+_PIECE_BYTES: Final = 512 << 10
 
 
 class ParsedEntries(msgspec.Struct, frozen=True):
@@ -84,11 +88,17 @@ class _Mixed(msgspec.Struct, forbid_unknown_fields=True):
     entries: list[_MixedOne]
 
 
+class _Split(msgspec.Struct, forbid_unknown_fields=True):
+    entries: list[msgspec.Raw]
+
+
 # msgspec reads one entry in 0.41 us and 1,000 in 646 us; orjson and pydantic take 3 to 13 times as long (CPU
 # time, `python -m bench.decoding`): docs/decisions/msgspec-for-entries-and-frames.md.
 _decode_one: Final = msgspec.json.Decoder(_One).decode
 _decode_many: Final = msgspec.json.Decoder(_Batch).decode
 _decode_mixed: Final = msgspec.json.Decoder(_Mixed).decode
+_decode_mixed_entries: Final = msgspec.json.Decoder(list[_MixedOne]).decode
+_split_batch: Final = msgspec.json.Decoder(_Split).decode
 _decode_rows: Final = msgspec.json.Decoder(dict[str, str]).decode_lines
 _decode_mixed_rows: Final = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode_lines
 _decode_envelopes: Final = msgspec.json.Decoder(_One).decode_lines
@@ -127,6 +137,8 @@ def _objects_max(limits: EntryLimits) -> int:
 
 def _plain_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     if b'"entries"' in body[:_PEEK_BYTES]:
+        if body.count(b'"') > _QUOTES_AT_ONCE_MAX:
+            return _batch_in_pieces(body, limits)
         many = _decode_many(body).entries
         _check_names_kept(body, many, names_besides=1)
         return _of_envelopes(many, limits)
@@ -140,15 +152,67 @@ def _plain_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
 
 def _mixed_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """A batch with numbers and booleans, in canonical form, as `_mixed_rows` has it."""
-    if b'"entries"' not in body[:_PEEK_BYTES]:
+    if b'"entries"' not in body[:_PEEK_BYTES] or body.count(b'"') > _QUOTES_AT_ONCE_MAX:
         raise _NotPlainError
     batch = _decode_mixed(body)
     if _encode(batch).translate(None, _BLANKS) != body.translate(None, _BLANKS):
         raise _NotPlainError
-    plain = [
-        _One({name: _text(value) for name, value in one.fields.items()}, one.id) for one in batch.entries
-    ]
-    return _of_envelopes(plain, limits)
+    return _of_envelopes(_as_text(batch.entries), limits)
+
+
+def _as_text(mixed: Sequence[_MixedOne]) -> list[_One]:
+    return [_One({name: _text(value) for name, value in one.fields.items()}, one.id) for one in mixed]
+
+
+def _batch_in_pieces(body: bytes, limits: EntryLimits) -> ParsedEntries:
+    """A large batch, some entries in each call, so that other threads go on meanwhile."""
+    found, strings = _of_split(_split_batch(body).entries, limits)
+    _check_strings(body, 1 + strings)
+    return found
+
+
+def _of_split(rows: Sequence[msgspec.Raw], limits: EntryLimits) -> tuple[ParsedEntries, int]:
+    """The entries, and how many strings they have as they were sent."""
+    parts, strings = list[ParsedEntries](), 0
+    for piece in _in_pieces(rows):
+        envelopes, found = _envelopes_of(piece)
+        strings += found
+        parts.append(_of_envelopes(envelopes, limits))
+    return _joined(parts, limits), strings
+
+
+def _envelopes_of(rows: Sequence[msgspec.Raw]) -> tuple[list[_One], int]:
+    """The same, in one piece."""
+    try:
+        plain = [_decode_one(row) for row in rows]
+    except msgspec.ValidationError:
+        text = b"[%b]" % b",".join(rows)
+        mixed = _decode_mixed_entries(text)
+        if _encode(mixed).translate(None, _BLANKS) != text.translate(None, _BLANKS):
+            raise _NotPlainError from None
+        return _as_text(mixed), without_escapes(text).count(b'"') // 2
+    pairs = sum([len(one.fields) + (one.id != "") for one in plain])
+    return plain, len(plain) + 2 * pairs
+
+
+def _in_pieces(rows: Sequence[msgspec.Raw]) -> Iterator[Sequence[msgspec.Raw]]:
+    """Neighbours that have a piece's bytes together; none may have far more than an entry's fields."""
+    start = size = 0
+    for at, row in enumerate(rows):
+        if len(row) > _PIECE_BYTES:
+            raise _NotPlainError
+        if size + len(row) > _PIECE_BYTES:
+            yield rows[start:at]
+            start, size = at, 0
+        size += len(row)
+    yield rows[start:]
+
+
+def _joined(parts: Sequence[ParsedEntries], limits: EntryLimits) -> ParsedEntries:
+    bodies = [body for part in parts for body in part.bodies]
+    _check_count(len(bodies), limits)
+    new_ids = [new_id for part in parts for new_id in part.ids or [None] * len(part.bodies)]
+    return ParsedEntries(bodies, new_ids if any(part.ids for part in parts) else (), batch=True)
 
 
 def _large_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
@@ -228,11 +292,16 @@ class _Streams(msgspec.Struct, forbid_unknown_fields=True):
     streams: dict[str, list[_One]]
 
 
+class _SplitStreams(msgspec.Struct, forbid_unknown_fields=True):
+    streams: dict[str, list[msgspec.Raw]]
+
+
 _STREAMS: Final = 'the body is {"streams": {name: [{"fields": {…}}, …], …}}'
 _SOME: Final = "it is a list of at least one entry"
 # A little beyond a limit is left to who knows its words.
 _SLACK: Final = 2
 _decode_streams: Final = msgspec.json.Decoder(_Streams).decode
+_split_streams: Final = msgspec.json.Decoder(_SplitStreams).decode
 
 
 def read_many(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
@@ -247,6 +316,11 @@ def read_many(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str
 
 
 def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
+    # Each list is a stream's: others are pairs, or nothing.
+    if body.count(b"[") > _SLACK * streams_max:
+        raise _NotPlainError
+    if body.count(b'"') > _QUOTES_AT_ONCE_MAX:
+        return _streams_in_pieces(body, limits, streams_max)
     streams = _decode_streams(body).streams
     if len(streams) > streams_max:
         raise invalid("/streams", f"one request names at most {streams_max} streams")
@@ -260,6 +334,20 @@ def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mappin
         name: ParsedEntries(whole.bodies[start:stop], whole.ids[start:stop], batch=True)
         for name, (start, stop) in zip(streams, pairwise(ends), strict=True)
     }
+
+
+def _streams_in_pieces(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
+    """The same as `_batch_in_pieces`, over all streams."""
+    streams = _split_streams(body).streams
+    if len(streams) > streams_max or not all(streams.values()):
+        raise _NotPlainError
+    found, strings = dict[str, ParsedEntries](), 1 + len(streams)
+    for name, rows in streams.items():
+        found[name], inside = _of_split(rows, limits)
+        strings += inside
+    _check_strings(body, strings)
+    _check_count(sum(len(one.bodies) for one in found.values()), limits)
+    return found
 
 
 def _large_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
@@ -309,14 +397,39 @@ def _run(rows: Json, place: str, limits: EntryLimits) -> ParsedEntries:
 def _ndjson(body: bytes, limits: EntryLimits) -> ParsedEntries:
     # Counted before anything is decoded: a line costs more memory as an object than as text.
     if body.count(b"\n") >= limits.entries_max:
-        _check_count(_rows_in(body), limits)
+        _check_count(_rows_in(body, limits), limits)
+    try:
+        if body.count(b'"') <= _QUOTES_AT_ONCE_MAX:
+            return _plain_lines(body, limits)
+        return _joined([_plain_lines(piece, limits) for piece in _pieces_of_lines(body)], limits)
+    except _NotPlainError:
+        return _strict_lines(body, limits)
+
+
+def _plain_lines(body: bytes, limits: EntryLimits) -> ParsedEntries:
     attempts = (_plain_rows, _plain_envelopes, _mixed_rows)
     for attempt in attempts[1:] if body.startswith(ENVELOPE_STARTS) else attempts:
         try:
             return attempt(body, limits)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
             continue
-    return _strict_lines(body, limits)
+    raise _NotPlainError
+
+
+def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
+    """The lines, some in each piece, so that other threads go on meanwhile."""
+    start = 0
+    while start < len(body):
+        stop = body.rfind(b"\n", start, start + _PIECE_BYTES) + 1
+        if len(body) - start <= _PIECE_BYTES:
+            stop = len(body)
+        elif not stop:
+            # No usual entry is that large.
+            raise _NotPlainError
+        piece = body[start:stop]
+        if not piece.isspace():
+            yield piece
+        start = stop
 
 
 def _strict_lines(body: bytes, limits: EntryLimits) -> ParsedEntries:
@@ -365,12 +478,17 @@ def _text(value: str | float | bool) -> str:  # noqa: FBT001 - a value of a fiel
     return _encode(value).decode()
 
 
-def _rows_in(body: bytes) -> int:
-    """How many lines have something on them."""
-    text = body.translate(None, b" \t\r\x0b\x0c").strip(b"\n")
-    while b"\n\n" in text:
-        text = text.replace(b"\n\n", b"\n")
-    return text.count(b"\n") + 1 if text else 0
+def _rows_in(body: bytes, limits: EntryLimits) -> int:
+    """How many lines have something on them; not all are counted beyond the limit."""
+    text = body.translate(None, b" \t\r\x0b\x0c")
+    rows, goes_on = 0, False
+    for start in range(0, len(text), _PIECE_BYTES):
+        piece = text[start : start + _PIECE_BYTES]
+        rows += len(piece.split()) - (goes_on and piece[:1] != b"\n")
+        goes_on = piece[-1:] != b"\n"
+        if rows > limits.entries_max:
+            break
+    return rows
 
 
 def _is_row(line: bytes) -> bool:
@@ -536,7 +654,7 @@ def _check_strings(body: bytes, strings: int) -> None:
     """A decoder keeps the last of two equal names: then the text has more strings than what came out of
     it.
     """
-    if strict_json.without_escapes(body).count(b'"') != 2 * strings:
+    if without_escapes(body).count(b'"') != 2 * strings:
         raise _NotPlainError
 
 
