@@ -24,8 +24,8 @@ ANSWER_S_MAX: Final = 10.0
 class Wire:
     """A connection that says what it is told, without a greeting."""
 
-    def __init__(self, server: BackendServer) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", server.port), ANSWER_S_MAX)
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), ANSWER_S_MAX)
         self._reader = hiredis.Reader(replyError=ServerError)
 
     def send(self, *words: object) -> None:
@@ -44,7 +44,7 @@ class Wire:
 
 @contextmanager
 def wire(server: BackendServer) -> Iterator[Wire]:
-    found = Wire(server)
+    found = Wire(server.port)
     try:
         yield found
     finally:
