@@ -27,8 +27,9 @@ _TURN_BYTES_MIN: Final = 8 << 10
 # A longer answer is sent in pieces: copying 64 MiB takes 20 ms each time.
 _WHOLE_BYTES_MAX: Final = 1 << 20
 
-# What is not about the command but about the gateway keeps its status; the rest is 400 with Redis's sentence.
-_GATEWAY_STATUSES: Final = frozenset({401, 413, 429, 503, 507})
+# What is not about the command but about the gateway, or what is behind it, keeps its status; the rest is 400
+# with Redis's sentence.
+_GATEWAY_STATUSES: Final = frozenset({401, 403, 413, 429, 500, 502, 503, 507})
 
 # A string, number or boolean, without a union: generated clients take the value instead of a wrapper.
 _SCALAR: Final = {"not": {"type": ["null", "array", "object"], "items": {}}}

@@ -11,13 +11,17 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+import weir
 from tests.cluster.odd_link import OddLink
 from tests.cluster.servers import BackendServer
 from tests.cluster.test_refusals import Wire
 from tests.server import Server, free_port
+from weir import Client
 
 STREAM: Final = "odd"
 SENTENCE: Final = "ERR the moon is full"
+# In the midst of a script whose slot moves: what it has done before is not known.
+ELSEWHERE: Final = "ERR Attempted to access a non local key in a cluster node script: on @user_script:9."
 ENTRY: Final = {"fields": {"n": "1"}}
 PATH: Final = f"/v1/streams/{STREAM}"
 GROUP: Final = f"{PATH}/groups/g"
@@ -99,7 +103,8 @@ async def test_as_a_command(gateway: Gateway, words: list[str]) -> None:
         alone = await http.post("/v1/commands", json=words)
         several = await http.post("/v1/commands/pipeline", json=[words, words])
         turn = await http.post("/v1/commands/multi-exec", json=[words, words])
-    assert alone.json() == {"error": text}
+    assert alone.status_code == 502
+    check(alone.json(), "not done" if words == LOOK else "unknown")
     assert several.json() == [{"error": text}] * 2
     assert text in turn.text
     wire = await asyncio.to_thread(Wire, gateway.redis_port)
@@ -149,6 +154,24 @@ async def test_in_an_event_stream(gateway: Gateway) -> None:
                 check(json.loads((await anext(lines)).removeprefix("data:")), "not done")
         finally:
             gateway.link.sentence = SENTENCE
+
+
+def test_clients_do_not_send_it_again(gateway: Gateway) -> None:
+    """Neither what a gateway says of its backend, nor a change without a key that may have been made."""
+    with Client(gateway.server.url) as client:
+        asked = gateway.link.said
+        for ask in (lambda: client.publish(STREAM, {"n": 1}), lambda: client.command(*ADD)):
+            with pytest.raises(weir.InternalError, match="the moon is full") as refused:
+                ask()
+            assert refused.value.outcome_unknown
+        gateway.link.sentence = ELSEWHERE
+        try:
+            with pytest.raises(weir.UnavailableError) as unknown:
+                client.command(*ADD)
+        finally:
+            gateway.link.sentence = SENTENCE
+        assert (unknown.value.code, unknown.value.outcome_unknown) == ("backend_unavailable", True)
+        assert gateway.link.said == asked + 3
 
 
 async def test_the_gateway_goes_on(gateway: Gateway) -> None:
