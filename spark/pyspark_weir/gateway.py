@@ -390,7 +390,8 @@ class GatewayClient(Client):
 
     def _failure(self, error: ApiError, call: Call[Any]) -> Refused | Unavailable:
         said = f"{self._place(call)}: {error.detail[:_MESSAGE_CHARS_MAX]}"
-        if error.status in _BUSY or (call.repeatable and error.status in _BROKEN):
+        is_broken = error.status in _BROKEN and error.code != "backend_error"
+        if error.status in _BUSY or (call.repeatable and is_broken):
             return Unavailable(said)
         remedy = ""
         if error.status == 401 and self._token is None:

@@ -205,6 +205,31 @@ test("what a proxy says for a gateway that is away is no answer", async () => {
   });
 });
 
+test("what a gateway says of its backend is not asked again", async () => {
+  const problems = [
+    { status: 502, code: "backend_error", retryable: false, outcome: "unknown" },
+    { status: 503, code: "backend_unavailable", retryable: true, outcome: "unknown" },
+  ];
+  for (const problem of problems) {
+    let asked = 0;
+    const answer = async (request, response) => {
+      response.statusCode = ++asked > 2 ? 201 : problem.status;
+      response.end(JSON.stringify(asked > 2 ? { id: "5-1", duplicate: false } : problem));
+    };
+    await beside(answer, async (gateway) => {
+      const client = new Client({ url: gateway });
+      const refused = { name: "ApiError", code: problem.code, status: problem.status };
+      await assert.rejects(client.command("XADD", "s", "*", "n", 1), refused);
+      assert.equal(asked, 1);
+      // Under its key a publish may be repeated where that may help.
+      const publishing = client.publish("s", { n: 1 });
+      if (problem.retryable) assert.deepEqual((await publishing).ids, ["5-1"]);
+      else await assert.rejects(publishing, refused);
+      assert.equal(asked, problem.retryable ? 3 : 2);
+    });
+  }
+});
+
 test("a refused command says what Redis would", async () => {
   await assert.rejects(client.command("NOPE"), { name: "ApiError", message: /^ERR unknown command/ });
 });

@@ -137,6 +137,9 @@ class ConnectionOptions:
                 return False
             if error.status not in _BUSY and not (repeatable and error.status in broken):
                 return False
+            # What a gateway says of its backend: it would say the same again, or the change was made, maybe.
+            if error.code == "backend_error" or (error.outcome_unknown and not repeatable):
+                return False
             pause_s = error.retry_after_s or 0.0
             if deadline_s is not None and time.monotonic() + pause_s >= deadline_s:
                 return False
@@ -210,7 +213,7 @@ def refusal(response: httpx.Response, *, repeatable: bool) -> ApiError | NoAnswe
     error = of_problem(
         problem if isinstance(problem, dict) else {}, response.status_code, response.reason_phrase
     )
-    if error.status in _BROKEN and not repeatable:
+    if error.status in _BROKEN and not error.code and not repeatable:
         return NoAnswerError(str(error), outcome_unknown=True)
     after = response.headers.get("retry-after", "")
     error.retry_after_s = float(after) if after.isascii() and after.isdigit() else None

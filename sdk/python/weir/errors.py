@@ -119,6 +119,11 @@ class ApiError(WeirError):
         return bool(self.problem.get("retryable"))
 
     @property
+    def outcome_unknown(self) -> bool:
+        """Whether the gateway says that the change may have been made, or may not."""
+        return self.problem.get("outcome") == "unknown"
+
+    @property
     def request_id(self) -> str | None:
         """The gateway's name for the request; its log has it too."""
         value = self.problem.get("request_id")
@@ -162,7 +167,7 @@ class FullError(ApiError):
 
 
 class InternalError(ApiError):
-    """Something went wrong in the gateway (500)."""
+    """Something went wrong in the gateway (500), or in its backend (502, `backend_error`)."""
 
 
 _BY_STATUS: Final[Mapping[int, type[ApiError]]] = {
@@ -180,7 +185,10 @@ _BY_STATUS: Final[Mapping[int, type[ApiError]]] = {
     503: UnavailableError,
     507: FullError,
 }
-_BY_CODE: Final[Mapping[str, type[ApiError]]] = {"stale_epoch": StaleProducerError}
+_BY_CODE: Final[Mapping[str, type[ApiError]]] = {
+    "stale_epoch": StaleProducerError,
+    "backend_error": InternalError,
+}
 
 
 def of_problem(problem: Mapping[str, Any], status: int, reason: str = "") -> ApiError:

@@ -146,9 +146,6 @@ export class Http {
 }
 
 async function refusal(response: Response, call: Call): Promise<ApiError | NoAnswerError> {
-  if (BROKEN.includes(response.status) && !isRepeatable(call)) {
-    return new NoAnswerError(`the gateway answered ${response.status}`, true);
-  }
   let problem: Problem = {};
   try {
     const parsed: unknown = await response.json();
@@ -156,6 +153,9 @@ async function refusal(response: Response, call: Call): Promise<ApiError | NoAns
     if (isObject(parsed)) problem = "error" in parsed ? { detail: String(parsed.error), ...parsed } : parsed;
   } catch {
     // A proxy in between may answer with anything.
+  }
+  if (BROKEN.includes(response.status) && problem.code === undefined && !isRepeatable(call)) {
+    return new NoAnswerError(`the gateway answered ${response.status}`, true);
   }
   const after = response.headers.get("retry-after");
   return new ApiError(response.status, problem, after && /^\d+$/.test(after) ? Number(after) * 1000 : undefined);
@@ -172,7 +172,7 @@ function unanswered(error: unknown, call: Call, url: URL): NoAnswerError {
 /** Whether the same may succeed later: no answer, or one that a gateway or a proxy gives for a time. */
 export function isTemporary(error: unknown): boolean {
   if (error instanceof NoAnswerError) return true;
-  return error instanceof ApiError && (error.retryable || BUSY.includes(error.status) || BROKEN.includes(error.status));
+  return error instanceof ApiError && (error.retryable || BUSY.includes(error.status) || isOfProxy(error));
 }
 
 export function isObject(value: unknown): value is Record<string, unknown> {
@@ -187,7 +187,14 @@ function mayRepeat(error: unknown, call: Call): boolean {
   if (call.signal?.aborted) return false;
   if (error instanceof NoAnswerError) return !error.outcomeUnknown;
   if (!(error instanceof ApiError)) return false;
-  return BUSY.includes(error.status) || (isRepeatable(call) && BROKEN.includes(error.status));
+  if (isRepeatable(call)) return BUSY.includes(error.status) || isOfProxy(error);
+  // The change may have been made.
+  return BUSY.includes(error.status) && error.problem.outcome !== "unknown";
+}
+
+/** What a gateway itself says of its backend (502) has a code: it would say the same again. */
+function isOfProxy(error: ApiError): boolean {
+  return BROKEN.includes(error.status) && error.code === "";
 }
 
 /** A name as one segment of a path. */
