@@ -225,6 +225,8 @@ class EngineLife:
 
     async def _open(self, data: Path | Storage) -> Engine:
         log, began_s = logs.get(), self._clock.monotonic()
+        # What is read is no garbage: the collector would look at all of it again and again.
+        gc.disable()
         try:
             engine = await asyncio.to_thread(self._recover, data)
         except ServerStoppedError as stopped:
@@ -232,6 +234,8 @@ class EngineLife:
                 "refused", reason=str(stopped), remedy=stopped.remedy or _REMEDIES[stopped.exit_code]
             )
             raise
+        finally:
+            gc.enable()
         await engine.start()
         # What was read stays: the collector need not look at it again and again.
         gc.collect()

@@ -153,6 +153,8 @@ def scan(read: Read, size: int, *, sequence: int = 0, previous: int = 0) -> Iter
     with the file yields no `Damage`. Memory is bounded by one step or one frame, and never above the file.
     """
     salt = file_salt(read)
+    # There may be a million frames: what is the same for each is looked up once.
+    unpack, head_bytes = HEADER.unpack_from, HEAD.size
     # A part of the file, and where the next frame begins: in that part, and in the file.
     chunk, at, offset = b"", 0, 0
     while offset < size:
@@ -161,10 +163,10 @@ def scan(read: Read, size: int, *, sequence: int = 0, previous: int = 0) -> Iter
             if len(chunk) < HEADER_BYTES:
                 yield Damage(offset, _absence(chunk, "the file ends within a frame's header"))
                 return
-        magic, version, kind, flags, length, number, durable_upto, before, head_check, checksum = (
-            HEADER.unpack_from(chunk, at)
+        magic, version, kind, flags, length, number, durable_upto, before, head_check, checksum = unpack(
+            chunk, at
         )
-        if magic != MAGIC or crc32(chunk[at : at + HEAD.size], salt) != head_check:
+        if magic != MAGIC or crc32(chunk[at : at + head_bytes], salt) != head_check:
             yield Damage(offset, _absence(chunk[at : at + HEADER_BYTES], _NO_HEADER))
             return
         if version != VERSION or flags or not 0 < kind <= LAST_KIND:

@@ -162,6 +162,8 @@ def _number_texts(start: int, stop: int) -> list[bytes]:
 
 def texts(joined: bytes) -> list[bytes]:
     """The single entries of a joined text."""
+    if SEPARATOR not in joined:
+        return [joined]
     return [_HEAD + piece for piece in joined[len(_HEAD) :].split(SEPARATOR)]
 
 
@@ -186,6 +188,8 @@ def ids_of(stored_texts: Sequence[bytes]) -> Sequence[int]:
     """The ascending IDs of stored entries. Those of one batch are consecutive."""
     if not stored_texts:
         return ()
+    if len(stored_texts) == 1:
+        return (id_of(stored_texts[0]),)
     first, last = id_of(stored_texts[0]), id_of(stored_texts[-1])
     if last - first == len(stored_texts) - 1:
         return range(first, last + 1)

@@ -226,6 +226,7 @@ class Keyspace:
         # All names in order; and those that are out of `keys` and wait to be taken out of the order.
         self._names: list[str] = []
         self._gone: list[str] = []
+        self._is_loading = False
         # Shared by all streams.
         self._node_cache = DecodedNodeCache()
 
@@ -244,11 +245,12 @@ class Keyspace:
     def create(self, name: str, key: Key) -> None:
         """Enter a new stream."""
         assert name not in self.keys, "the command has looked for it"
-        self._drop_gone()
+        if not self._is_loading:
+            self._drop_gone()
+            insort(self._names, name)
         self.keys[name] = key
         key.footprint.join(self.memory.streams)
         key.stream.node_cache = self._node_cache
-        insort(self._names, name)
         self.quotas.enter(name)
         if key.expires_at_ms is not None:
             self.lifetimes.add(name, key.expires_at_ms)
@@ -272,8 +274,19 @@ class Keyspace:
         self._drop_lifetime(name, key)
         key.footprint.leave_all()
         self.maintained.pop(name, None)
-        self._gone.append(name)
+        if not self._is_loading:
+            self._gone.append(name)
         return key
+
+    def begin_loading(self) -> None:
+        """Many records are about to be applied: the order of names is made at the end, once for all."""
+        self._is_loading = True
+
+    def end_loading(self) -> None:
+        """Everything is as if each record had been applied by itself."""
+        self._is_loading = False
+        self._gone.clear()
+        self._names = sorted(self.keys)
 
     def expire_at(self, name: str, at_ms: int | None) -> None:
         """Let a stream expire at that time; None for never."""

@@ -47,6 +47,18 @@ class Stream(LiveEntries, gc=False, eq=False):
         if len(new_ids) == 1:
             # One integer for all that name the entry: an element of a range is made anew each time.
             new_ids = (new_ids[0],)
+            self._take(self._room(limits), new_ids, (texts[0],))
+        else:
+            self._append_each(new_ids, texts, limits)
+        if self.length == 0:
+            self.first_id = new_ids[0]
+        self.length += len(texts)
+        self.entries_added = min(self.entries_added + len(texts), _ENTRIES_ADDED_MAX)
+        self.last_id = self.last_live_id = new_ids[-1]
+        return self.nodes.take_cooled() if len(self.nodes.hot) > UNPACKED_NODES else []
+
+    def _append_each(self, new_ids: Sequence[int], texts: Sequence[bytes], limits: NodeLimits) -> None:
+        """Fill the open node, and seal what is full."""
         joins, done = limits.entries_max > 0, 0
         # `[:]` makes every entry now; slices of the lazy form would make them again.
         texts = texts if joins else texts[:]
@@ -59,16 +71,14 @@ class Stream(LiveEntries, gc=False, eq=False):
             node = self._room(limits)
             most = limits.entries_max - len(node.ids) if limits.entries_max else len(texts)
             chunk = self._take_fitting(node, texts[done : done + most], limits)
-            size = sum(map(len, chunk))
-            node.extend(new_ids[done : done + len(chunk)], chunk, size)
-            self.footprint.add(len(chunk) * ENTRY_BYTES + size)
+            self._take(node, new_ids[done : done + len(chunk)], chunk)
             done += len(chunk)
-        if self.length == 0:
-            self.first_id = new_ids[0]
-        self.length += len(texts)
-        self.entries_added = min(self.entries_added + len(texts), _ENTRIES_ADDED_MAX)
-        self.last_id = self.last_live_id = new_ids[-1]
-        return self.nodes.take_cooled() if len(self.nodes.hot) > UNPACKED_NODES else []
+
+    def _take(self, node: OpenNode, new_ids: Sequence[int], texts: Sequence[bytes]) -> None:
+        """Put entries into the open node."""
+        size = sum(map(len, texts))
+        node.extend(new_ids, texts, size)
+        self.footprint.add(len(texts) * ENTRY_BYTES + size)
 
     def _append_whole(
         self, node_ids: Sequence[int], texts: Sequence[bytes], start: int, limits: NodeLimits

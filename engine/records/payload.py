@@ -41,9 +41,8 @@ def _pack_bound(bound: int) -> bytes:
     return bound.to_bytes(ID_BYTES + (bound > ID_MAX), "big")
 
 
-def _unpack_id(packed: bytes) -> int:
-    return int.from_bytes(packed, "big")
-
+# Called for each ID of each stream of a snapshot; big-endian is its default.
+_unpack_id: Final[_Pack] = int.from_bytes
 
 _FORMS: Final[dict[str, tuple[_Pack, _Pack]]] = {
     "id": (_pack_id, _unpack_id),

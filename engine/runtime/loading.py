@@ -52,6 +52,7 @@ def recover(
 
 def _load(keyspace: Keyspace, log: Log, on_progress: Progress) -> None:
     """Apply every payload of the log. Raises LogRefusedError for one that contradicts those before."""
+    keyspace.begin_loading()
     done = 0
     for number, payload in enumerate(log.replay(), 1):
         done += len(payload)
@@ -63,10 +64,12 @@ def _load(keyspace: Keyspace, log: Log, on_progress: Progress) -> None:
             raise LogRefusedError(
                 "log", f"payload {number} does not fit what is before it: {error!r}"
             ) from error
-        keyspace.free_some()
+        if keyspace.garbage:
+            keyspace.free_some()
         if len(keyspace.cold) >= PACK_TEXTS_MIN:
             _pack(keyspace.cold)
             keyspace.cold.clear()
+    keyspace.end_loading()
 
 
 def _pack(texts: Sequence[Text]) -> None:

@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from engine.clock import Clock
@@ -27,8 +26,10 @@ from engine.runtime.writer import Writer
 T = TypeVar("T")
 
 SLICE_S: Final = 0.002
-# Records of one frame, and bytes of frames of one write.
-_FRAME_RECORDS: Final = 4
+# Records of one frame: as many small ones as make it cheap to read, fewer of those with many IDs, each of
+# which takes a part of a slice. And bytes of frames of one write.
+_FRAME_RECORDS: Final = 64
+_IDS_A_RECORD: Final = 32
 _WRITE_BYTES: Final = 1 << 20
 # After a rewrite that failed the next one is tried later and later.
 _RETRY_S_MIN: Final = 60.0
@@ -170,7 +171,7 @@ class Rewriter:
     async def _write(self, base: BaseFile, records: Iterator[Record]) -> None:
         chunk: list[bytes] = []
         size, slice_end = 0, self._clock.monotonic() + SLICE_S
-        while batch := list(islice(records, _FRAME_RECORDS)):
+        while batch := self._frame(records, slice_end):
             chunk.append(encode(batch))
             size += len(chunk[-1])
             if size >= _WRITE_BYTES:
@@ -183,6 +184,17 @@ class Rewriter:
                 continue
             slice_end = self._clock.monotonic() + SLICE_S
         await self._append(base, chunk)
+
+    def _frame(self, records: Iterator[Record], slice_end: float) -> list[Record]:
+        """The records of the next frame; none at the end. The end of a slice ends a frame."""
+        batch: list[Record] = []
+        left = _FRAME_RECORDS
+        for record in records:
+            batch.append(record)
+            left -= 1 + len(getattr(record, "ids", ())) // _IDS_A_RECORD
+            if left <= 0 or self._clock.monotonic() >= slice_end:
+                break
+        return batch
 
     async def _append(self, base: BaseFile, payloads: list[bytes]) -> None:
         await self._on_files(lambda: base.append(payloads))

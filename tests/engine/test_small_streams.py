@@ -5,8 +5,10 @@ Must never know: how streams are kept.
 """
 
 import gc
+import sys
 import tracemalloc
 from collections.abc import Callable
+from types import FrameType
 from typing import Final
 
 import pytest
@@ -15,12 +17,14 @@ from engine import entries
 from engine.commands import EnsureGroup, XAdd
 from engine.commands.execution import execute
 from engine.keyspace import Caps, Keyspace
-from engine.records import encode, replay, snapshot
+from engine.records import CreateStream, RemoveStream, RenameStream, encode, replay, snapshot
 
 COUNT: Final = 2_000
 # Bytes that the interpreter asks for, a stream with a name of 16 characters and an entry of 63: some 40 less
 # than that is what it takes. The allocator adds a twentieth.
 STREAM_BYTES_MAX: Final = 760
+# Calls of functions, Python's own too, to read one from a log of frames and from a snapshot.
+CALLS_MAX: Final = {"log": 50, "snapshot": 47}
 # With an empty group.
 GROUP_BYTES_MAX: Final = 720
 
@@ -89,3 +93,46 @@ def test_the_estimate_of_such_a_stream_is_near_that() -> None:
     taken = bytes_each(lambda: from_frames(frames))
     assert 0.85 * taken < estimated < 1.25 * taken, (estimated, taken)
     kept.check()
+
+
+def test_reading_such_a_stream_takes_few_calls() -> None:
+    """Of Python functions, from a log and from a snapshot: what a restart costs, on any machine."""
+    kept, frames = sessions()
+    found = {"log": calls_each(lambda: from_frames(frames)), "snapshot": calls_each(from_snapshot(kept))}
+    assert found["log"] < CALLS_MAX["log"], found
+    assert found["snapshot"] < CALLS_MAX["snapshot"], found
+
+
+def calls_each(make: Callable[[], Keyspace]) -> float:
+    """How many calls each stream takes."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        keyspace = make()
+    finally:
+        sys.setprofile(before)
+    return calls / len(keyspace.keys)
+
+
+def test_names_are_in_order_after_loading_whatever_came_and_went() -> None:
+    """Their order is made once, at the end."""
+    keyspace = Keyspace()
+    keyspace.begin_loading()
+    for name in ("b", "d", "a", "c", "b2"):
+        CreateStream(name, "", 100, 100).apply(keyspace)
+    RemoveStream("d").apply(keyspace)
+    RenameStream("a", "e", "").apply(keyspace)
+    RemoveStream("b").apply(keyspace)
+    CreateStream("b", "", 100, 100).apply(keyspace)
+    keyspace.end_loading()
+    assert keyspace.names() == ["b", "b2", "c", "e"]
+    RemoveStream("c").apply(keyspace)
+    CreateStream("a", "", 100, 100).apply(keyspace)
+    assert keyspace.names() == ["a", "b", "b2", "e"]
+    keyspace.check()
