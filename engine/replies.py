@@ -148,13 +148,14 @@ class DeliveryMark(NamedTuple):
 
 class BackendMark(NamedTuple):
     """The same of a server, which has no numbers of moves: where the group was before and behind the
-    delivery, and when that was, in milliseconds by the server's clock.
+    delivery, and between which readings of the server's clock that was, in milliseconds.
     """
 
     last_delivered_id: int
     entries_read: int | None
     last_delivered_id_after: int
-    delivered_ms: int
+    began_ms: int
+    ended_ms: int
     claimed: int
 
 

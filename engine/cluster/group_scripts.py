@@ -121,7 +121,7 @@ def _history(stream: str, found: Sequence[Any], after: int) -> StreamDeliveries:
 
 
 def _new(stream: str, found: Sequence[Any], command: XReadGroup) -> StreamDeliveries:
-    claimed, rows, *edges, lost, more, entries_read, delivered_ms = found
+    claimed, rows, *edges, lost, more, entries_read, began_ms, ended_ms = found
     before, last, removed_upto, first = map(_parse, edges)
     given = [
         Delivered(_parse(entry_id), text_of(entry_id, words), count + 1, idle_ms, count, bool(released))
@@ -137,7 +137,7 @@ def _new(stream: str, found: Sequence[Any], command: XReadGroup) -> StreamDelive
     mark = None
     if rows:
         read = None if entries_read < 0 else entries_read
-        mark = BackendMark(before, read, last, delivered_ms, len(claimed))
+        mark = BackendMark(before, read, last, began_ms, ended_ms, len(claimed))
     return StreamDeliveries(
         stream,
         given,
@@ -185,7 +185,8 @@ def undo(command: Undo) -> ScriptCall:
         *(command.group, command.consumer, ids.format(mark.last_delivered_id)),
         -1 if mark.entries_read is None else mark.entries_read,
         ids.format(mark.last_delivered_id_after),
-        mark.delivered_ms,
+        mark.began_ms,
+        mark.ended_ms,
         *map(ids.format, command.ids),
     ]
     return ScriptCall(script("undo", "policies"), stream_keys(command.stream)[:1], words, bool)

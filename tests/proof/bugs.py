@@ -22,6 +22,7 @@ _DELETED: Final = "tests.engine.test_rewrite:TestARewrite.test_leaves_no_byte_of
 _FOREIGN: Final = "tests.proof.test_damage:test_a_segment_of_another_time_is_not_adopted"
 _STOP: Final = "tests/engine/test_log_clean_stop.py"
 _FAULT: Final = "tests/engine/test_fault.py"
+_UNDO, _UNDOING = "engine/commands/undoing.py", "tests/engine/test_undoing.py"
 _NEIGHBOURS: Final = "tests/engine/test_neighbours.py"
 _SECOND: Final = "tests.proof.test_real_files:test_a_second_process_is_refused"
 _SHORT: Final = "tests.proof.test_real_files:test_a_system_that_writes_a_little_at_a_time"
@@ -183,6 +184,26 @@ BUGS: Final[dict[str, Bug]] = {
     "conversation that goes on after its failure": _bug(
         "app/websocket/connection.py", "            push.fail(error)\n", "            pass\n",
         "tests/app/test_push_failures.py",
+    ),
+    "undone though the group was moved": _bug(
+        _UNDO, "(key.generation, group.move) == (mark.generation, mark.move)",
+        "key.generation == mark.generation", _UNDOING,
+    ),
+    "undone though the stream is another generation": _bug(
+        _UNDO, "(key.generation, group.move) == (mark.generation, mark.move)",
+        "group.move == mark.move", _UNDOING,
+    ),
+    "undone in a group that was made again": _bug(
+        _UNDO, "    if group.number != mark.group:\n        return False\n", "", _UNDOING,
+    ),
+    "undone though an entry was claimed meanwhile": _bug(
+        _UNDO, "        and one.order == order\n", "", _UNDOING,
+    ),
+    "a move to where it is does not count": _bug(
+        "engine/commands/grouping.py", "    group.note_move()\n", "", _UNDOING,
+    ),
+    "an entry that nobody saw counts as delivered": _bug(
+        _UNDO, "max(0, count - 1)", "count", _UNDOING,
     ),
     "directory not locked": _bug(
         DISK, "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", "            pass\n",

@@ -90,13 +90,15 @@ local function id_before(id)
   return minus_one(ms) .. '-' .. HALF_MAX
 end
 
+local function read_clock_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
 -- One reading for the whole script, as a turn has one.
 local now_ms
 local function clock_ms()
-  if not now_ms then
-    local time = redis.call('TIME')
-    now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-  end
+  now_ms = now_ms or read_clock_ms()
   return now_ms
 end
 

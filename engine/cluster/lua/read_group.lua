@@ -168,6 +168,8 @@ if min_idle then
 end
 local fresh = fitting(before)
 local rows = {}
+-- Some servers read the clock anew for each entry that they deliver.
+local began_ms = read_clock_ms()
 if fresh == 0 and #claimed == 0 then
   see(stream, group, consumer)
 elseif fresh > 0 then
@@ -178,6 +180,7 @@ elseif fresh > 0 then
   words[#words + 1], words[#words + 2], words[#words + 3] = 'STREAMS', stream, '>'
   rows = rows_of(redis.call('XREADGROUP', unpack(words)))
 end
+local ended_ms = read_clock_ms()
 local last = #rows > 0 and rows[#rows][1] or before
 has_more = has_more or #entries_after(stream, last, 1) > 0
 local first = info['first-entry'] and info['first-entry'][1] or '0-0'
@@ -190,5 +193,5 @@ end
 return {
   'new', due, policy.dead_letter_stream or '', policy.generation,
   claimed, rows, before, last, removed_upto(info, known), first, lost, has_more and 1 or 0,
-  state['entries-read'] or -1, clock_ms(),
+  state['entries-read'] or -1, began_ms, ended_ms,
 }

@@ -1,13 +1,12 @@
 -- Undo a delivery of new entries whose reply never left, if nothing else has moved the group since. Else the entries
 -- stay with their consumer, a delivery less.
 -- KEYS: stream
--- ARGV: group, consumer, where the group was before (an ID, and entries read or -1), where it was then, when that was
---       (ms), all IDs that were delivered, none with NOACK
+-- ARGV: group, consumer, where the group was before (an ID, and entries read or -1), where it was then, between which
+--       readings of the clock that was (ms), all IDs that were delivered, none with NOACK
 local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
-local before, entries_read, after, delivered_ms = ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
-local FIRST = 7
--- A script's reading of the clock and its commands' may differ that much, in milliseconds.
-local CLOCKS_MAX = 5
+local before, entries_read, after = ARGV[3], ARGV[4], ARGV[5]
+local began_ms, ended_ms = tonumber(ARGV[6]), tonumber(ARGV[7])
+local FIRST = 8
 local ACKS_MAX = 1000
 
 local info = find(stream)
@@ -23,8 +22,11 @@ if total > 0 then
   for i = FIRST, #ARGV do
     named[ARGV[i]] = true
   end
-  for _, row in ipairs(redis.call('XPENDING', stream, group, ARGV[FIRST], ARGV[#ARGV], 2 * total, consumer)) do
-    if named[row[1]] and row[4] == 1 and math.abs(clock_ms() - row[3] - delivered_ms) <= CLOCKS_MAX then
+  local from_ms = read_clock_ms()
+  local rows = redis.call('XPENDING', stream, group, ARGV[FIRST], ARGV[#ARGV], 2 * total, consumer)
+  local upto_ms = read_clock_ms()
+  for _, row in ipairs(rows) do
+    if named[row[1]] and row[4] == 1 and upto_ms - row[3] >= began_ms and from_ms - row[3] <= ended_ms then
       left[#left + 1] = row[1]
     end
   end
@@ -41,6 +43,6 @@ if #left == total and state['last-delivered-id'] == after then
   return 1
 end
 for _, id in ipairs(left) do
-  redis.call('XCLAIM', stream, group, consumer, 0, id, 'TIME', delivered_ms, 'RETRYCOUNT', 0, 'JUSTID')
+  redis.call('XCLAIM', stream, group, consumer, 0, id, 'TIME', began_ms, 'RETRYCOUNT', 0, 'JUSTID')
 end
 return 0
