@@ -106,11 +106,18 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
     room = Budget(turn.most_bytes(command.bytes_max), max(1, turn.entries_left))
     found: list[StreamEntries] = []
     unfinished: list[str] = []
-    for at, (name, cursor) in enumerate(cursors):
+    generations: list[str] = []
+    for name, cursor in cursors:
         key = turn.keyspace.find(name)
-        if command.known is not None and (gap := _turned(turn, key, cursor, command.known[at])) is not None:
-            found.append(_moved(name, key, gap))
-            continue
+        if command.known is not None:
+            known = command.known[len(generations)]
+            generations.append("" if key is None else key.generation)
+            # Of nearly every read the position is in the stream.
+            if key is None or cursor > key.stream.last_id or (known and known != key.generation):
+                gap = _turned(turn, key, cursor, known)
+                if gap is not None:
+                    found.append(_moved(name, key, gap))
+                    continue
         if key is None or not key.stream.length or key.stream.last_live_id <= cursor:
             continue
         one = _entries_after(key.stream, name, cursor, command, room)
@@ -119,19 +126,13 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
         else:
             found.append(one)
     turn.count_entries(room.given, sum(len(part) for one in found for part in one.entries.parts))
-    known = None if command.known is None else [_generation(turn, name) for name, _ in cursors]
     if not found and command.block_ms is not None:
         return Blocked(
-            msgspec.structs.replace(command, streams=cursors, known=known),
+            msgspec.structs.replace(command, streams=cursors, known=generations if command.known else None),
             tuple(name for name, _ in cursors),
             command.block_ms,
         )
-    return StreamsRead(found, cursors, unfinished, known or ())
-
-
-def _generation(turn: Turn, name: str) -> str:
-    key = turn.keyspace.find(name)
-    return "" if key is None else key.generation
+    return StreamsRead(found, cursors, unfinished, generations)
 
 
 def _turned(turn: Turn, key: Key | None, cursor: int, known: str) -> Gap | None:

@@ -94,7 +94,7 @@ def test_a_read_of_redis_is_never_answered_early(house: House) -> None:
     reads = [XRead(streams=[(name, id_of("9-0"))], block_ms=1) for name in ("s", "none")]
     assert [house.run(read) for read in reads] == [None, None]
     found = house.of(StreamsRead, XRead(streams=[("s", id_of("9-0"))]))
-    assert (found.streams, found.generations) == ([], ())
+    assert (found.streams, found.generations) == ([], [])
 
 
 def test_a_group_goes_on_where_it_is(house: House) -> None:
