@@ -17,6 +17,7 @@ from app.auth.tickets import Tickets
 from app.backups import Backups
 from app.errors import RefusalError, to_refusal
 from app.limits import CommandLimits, EntryLimits, ReadLimits
+from app.live.budgets import Budgets
 from app.live.fair_queue import REQUESTS_A_CYCLE_MAX, FairQueue
 from app.live.leases import ConsumerLeases
 from app.live.other_gateways import OtherGateways
@@ -103,6 +104,7 @@ class Gateway:
         self.clock = clock
         self.policy = policy or OpenPolicy()
         self._set_limits()
+        self.budgets = Budgets(settings, clock.monotonic)
         self.counters = Counters()
         self.measured_streams = StreamSelection(settings.metrics_streams)
         self.dead_letters = DeadLetterLog(clock.monotonic)
@@ -199,6 +201,7 @@ class Gateway:
             following=self._waits,
             failed=self.failed_conversations,
             failing=self.failing,
+            pools=self.budgets.figures,
         )
 
     @property
@@ -222,6 +225,9 @@ class Gateway:
         """
         self._engine = engine
         self._tenants = Tenants(engine, self.leases)
+        if engine.memory.bytes_max is not None:
+            self.budgets.size(engine.memory.bytes_max)
+        engine.memory.buffers = self.budgets.resident_bytes
         MemoryLog(engine.memory, self.clock.monotonic)
         engine.on_dead_lettered = self.dead_letters.note
         engine.on_letters_refused = self.dead_letters.note_refused

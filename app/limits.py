@@ -3,16 +3,30 @@
 Knows: their names and units. Must never know: who enforces them.
 """
 
-from collections.abc import Sequence
-from typing import Final, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Self
 
 import msgspec
 
 from app.settings import Settings
 from engine import SLOW_TURN_S
+from engine.commands import (
+    Command,
+    ListStreams,
+    XAutoClaim,
+    XClaim,
+    XInfoStream,
+    XPendingRange,
+    XRange,
+    XRead,
+    XReadGroup,
+)
+from engine.replies import AutoClaimed, Claimed, Entries, GroupRead, Reply, StreamsRead
 
 # Maximum words of a command besides fields, streams and IDs.
 _OPTIONS_MAX: Final = 64
+# A row of a list that has no entries: names of 512 bytes, written with escapes.
+_ROW_BYTES_MAX: Final = 4 << 10
 # Turns that SLOWLOG remembers: as Redis's slowlog-max-len by default.
 SLOW_TURNS_MAX: Final = 128
 
@@ -84,6 +98,26 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
             answer_bytes_max=settings.answer_bytes_max,
         )
 
+    def answer_bound(self, commands: Sequence[Command]) -> int:
+        """The most bytes that these commands answer together, but short replies."""
+        return sum([self._bound(command) for command in commands if command.has_long_reply()])
+
+    def _bound(self, command: Command) -> int:
+        most, row_bytes, rows = self.answer_bytes_max, self.entry_bytes_max, None
+        if isinstance(command, XInfoStream):
+            # Its first and its last entry.
+            return min(most, 2 * row_bytes)
+        if isinstance(command, XPendingRange):
+            rows, row_bytes = command.count, _ROW_BYTES_MAX
+        elif isinstance(command, ListStreams):
+            rows, row_bytes = command.limit, _ROW_BYTES_MAX
+        elif isinstance(command, XRange | XRead | XReadGroup | XAutoClaim | XClaim):
+            most = min(most, command.bytes_max or most)
+            rows = len(command.named_ids()) if isinstance(command, XClaim) else command.count
+        if rows is None:
+            return most
+        return min(most, max(0, rows) * max(1, len(command.named_streams() or ())) * row_bytes)
+
     @property
     def words_max(self) -> int:
         """Maximum words of a command, which follows from the other limits."""
@@ -109,3 +143,22 @@ def _redis_config(settings: Settings) -> list[tuple[str, int | str]]:
         ("slowlog-max-len", SLOW_TURNS_MAX),
         ("timeout", 0),
     ]
+
+
+def text_bytes(reply: Reply) -> int:
+    """The size of the stored text in a reply, in bytes; 0 without entries."""
+    size = TEXT_SIZES.get(type(reply))
+    return 0 if size is None else size(reply)
+
+
+def _in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
+    return sum(len(one.text or b"") for one in reply.entries)
+
+
+TEXT_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
+    Entries: lambda reply: sum(map(len, reply.parts)),
+    StreamsRead: lambda reply: sum(len(part) for read in reply.streams for part in read.entries.parts),
+    GroupRead: lambda reply: sum(len(one.text or b"") for read in reply.streams for one in read.entries),
+    Claimed: _in_claim,
+    AutoClaimed: _in_claim,
+}

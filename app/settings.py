@@ -33,6 +33,8 @@ CONFIG_VARIABLE: Final = "WEIR_CONFIG"
 _HANDSHAKE_S_MAX: Final = 10
 # Similarity, from 0 to 1, from which an unknown name is taken for a misspelt one.
 _NEARNESS_MIN: Final = 0.6
+# Settings of earlier versions, and those that do their work now.
+_REPLACED: Final = {"pipeline_bytes_max": "output_bytes_max"}
 # Variables that other commands read: the file of settings, the gateway's URL and CA, the path of Java.
 _OTHER_VARIABLES: Final = ("CONFIG", "URL", "CA", "JAVA")
 # Kubernetes sets these in every container if a service is called `weir`.
@@ -281,8 +283,19 @@ class Settings(BaseSettings):
         description="memory use, in bytes, at which writes are refused; 0 means three quarters of the memory "
         "of the container or machine",
     )
-    pipeline_bytes_max: int = Field(
-        64 << 20, ge=1 << 10, le=1 << 32, description="maximum size of a pipeline response, in bytes"
+    output_bytes_max: int = Field(
+        0,
+        ge=0,
+        le=1 << 50,
+        description="bytes of answers that may wait to be sent, of all connections together beyond 64 KiB "
+        "each; 0: an eighth of the memory limit, at least 32 MiB",
+    )
+    body_bytes_total_max: int = Field(
+        0,
+        ge=0,
+        le=1 << 50,
+        description="bytes of bodies that may be under way, of all connections together beyond 64 KiB each: "
+        "a body counts three times; 0: an eighth of the memory limit, at least 32 MiB",
     )
     request_streams_max: int = Field(
         1_000, ge=1, le=100_000, description="maximum streams that one request reads or publishes to"
@@ -542,7 +555,10 @@ def toml_line(name: str, value: object) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most similar, None if none is similar enough."""
+    """The name that has taken its place, or is most similar; None if none is similar enough."""
+    for old, new in _REPLACED.items():
+        if name.lower() == old:
+            return new.upper() if name.isupper() else new
     return next(iter(get_close_matches(name, list(known), n=1, cutoff=_NEARNESS_MIN)), None)
 
 

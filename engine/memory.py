@@ -6,7 +6,8 @@ Must never know: streams, commands, where the figures of the process come from.
     estimate    bytes of the data by the constants below; the process confirms them within a fifth, for four
                 shapes of data (tests/engine/test_memory.py)
     resident    what the operating system counts for the process, looked at once a second
-    beside      what is resident and not data: interpreter, buffers, memory that the allocator cannot use
+    buffers     of the resident size, what has limits of its own: answers on their way, bodies on theirs
+    beside      what is resident and neither data nor buffers: interpreter, what the allocator cannot use
     used        estimate + beside
 
 Neither figure will do alone. The estimate knows nothing of buffers and fragments. The resident size does not
@@ -114,8 +115,12 @@ class Memory:
         self.garbage = Total()
         self.resident_bytes = 0
         self._beside_bytes = 0
+        # Of the resident size, what the limit is about.
+        self._counted_bytes = 0
         self._seen_bytes = 0
         self._was_full = False
+        # Returns the bytes of buffers: readers that do not read never bring a refusal to writers.
+        self.buffers: Callable[[], int] = lambda: 0
         # Called with whether it is full, when that has changed.
         self.on_change: Callable[[bool], None] | None = None
 
@@ -143,10 +148,11 @@ class Memory:
         """Take in what the process holds; None where that cannot be known."""
         if resident_bytes is not None:
             estimated = self.estimated_bytes
+            counted = max(0, resident_bytes - self.buffers())
             explained = max(0, estimated - self._seen_bytes)
-            grown = resident_bytes - self.resident_bytes - explained
-            self._beside_bytes = max(0, min(self._beside_bytes + max(0, grown), resident_bytes - estimated))
-            self.resident_bytes, self._seen_bytes = resident_bytes, estimated
+            grown = counted - self._counted_bytes - explained
+            self._beside_bytes = max(0, min(self._beside_bytes + max(0, grown), counted - estimated))
+            self.resident_bytes, self._counted_bytes, self._seen_bytes = resident_bytes, counted, estimated
         if self.is_full != self._was_full:
             self._was_full = self.is_full
             if self.on_change is not None:

@@ -1,6 +1,6 @@
 """The command API: Redis commands as JSON lists; one, several, or several as one turn."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Depends, Header
@@ -24,8 +24,8 @@ router: Final = Router("commands")
 _INLINE_BYTES_MAX: Final = 64 << 10
 # Parsing a list of this size may take a millisecond, and a caller may send many lists at once.
 _TURN_BYTES_MIN: Final = 8 << 10
-# A longer answer is sent in pieces: copying 64 MiB takes 20 ms each time.
-_WHOLE_BYTES_MAX: Final = 1 << 20
+# A longer answer is sent in pieces, while further commands run.
+_WHOLE_BYTES_MAX: Final = 64 << 10
 
 # What is not about the command but about the gateway, or what is behind it, keeps its status; the rest is 400
 # with Redis's sentence.
@@ -115,11 +115,19 @@ def _refused(refusal: EngineError, encoded: Encoding) -> Response:
     return Response(400, bodies.outcome(refusal, encoded))
 
 
-def _several(found: Sequence[bytes]) -> Response:
-    """The results of several commands: long ones while they are sent, since they may have 64 MiB."""
-    if sum(map(len, found)) <= _WHOLE_BYTES_MAX:
-        return Response(200, bodies.outcomes(found))
-    return StreamingResponse(bodies.outcomes_in_pieces(found), (), media_type=JSON_TYPE)
+async def _at_once(results: list[bytes]) -> AsyncGenerator[list[bytes], None]:
+    yield results
+
+
+async def _several(results: AsyncGenerator[list[bytes], None]) -> Response:
+    """The results of several commands: long ones are sent as they come, each when the one before has left."""
+    begun, size = list[bytes](), 0
+    async for some in results:
+        begun += some
+        size += sum(map(len, some))
+        if size > _WHOLE_BYTES_MAX:
+            return StreamingResponse(bodies.outcomes_in_pieces(begun, results), (), media_type=JSON_TYPE)
+    return Response(200, bodies.outcomes(begun))
 
 
 @router.post("/v1/commands", Access.PER_COMMAND, model=CommandResult, refused=CommandResult, fast=True)
@@ -150,7 +158,7 @@ async def run_pipeline(
     await request.in_task()
     requests = await given.read_each(encoded)
     request.door = "commands"
-    return _several(await executor.run_each(request, requests, encoded))
+    return await _several(executor.run_each(request, requests, encoded))
 
 
 @router.post("/v1/commands/multi-exec", Access.PER_COMMAND, model=list[CommandResult], refused=CommandResult)
@@ -168,6 +176,6 @@ async def run_transaction(
     try:
         requests = await given.read_together(encoded)
         request.door = "commands"
-        return _several(await executor.run_together(request, requests, encoded))
+        return await _several(_at_once(await executor.run_together(request, requests, encoded)))
     except EngineError as refusal:
         return _refused(refusal, encoded)

@@ -89,6 +89,11 @@ def _add_report(figures: Figures, report: Report) -> None:
         figures.add("weir_entries_delivered_total", count, api)
     for door, count in report.connections.items():
         figures.add("weir_connections", count, door)
+    for name, pool in report.pools.items():
+        figures.add("weir_buffer_bytes", pool.held_bytes, name)
+        figures.add("weir_buffer_limit_bytes", pool.bytes_max, name)
+        figures.add("weir_buffer_refused_total", pool.refused, name)
+        figures.add("weir_buffer_closed_total", pool.closed, name)
     figures.add("weir_loop_lag_seconds", report.loop_lag.histogram)
 
 

@@ -23,7 +23,18 @@ from app.gateway import ClientLeftError, Gateway, Receive
 from app.http import media
 from app.http.client_address import client_address
 from app.http.media import NO_PREFERENCES, MediaType, Preferences
-from app.http.responses import GONE_EXTENSION, WAITED_STATE, Header, Response, Scope, when_gone
+from app.http.responses import (
+    GONE_EXTENSION,
+    OUTPUT_STATE,
+    TRANSPORT_EXTENSION,
+    WAITED_STATE,
+    Header,
+    Response,
+    Scope,
+    when_gone,
+)
+from app.limits import text_bytes
+from app.live.budgets import FREE_BYTES, Reader
 from app.live.sessions import AccessEnd
 from app.metrics import tracing
 from app.metrics.counters import Door, entries_in
@@ -381,11 +392,14 @@ class Request:
 
     async def _execute(self, command: Command, *, synced: bool) -> Reply:
         if not isinstance(command, BlockingCommand) or command.block_ms is None:
+            self.reserve_for(command)
             return await self.engine.execute(command, synced=synced, quotas=self.principal.quotas)
         self.scope["state"][WAITED_STATE] = True
         await self.take_turn()
         try:
-            return await self._wait(command, synced=synced)
+            reply = await self._wait(command, synced=synced)
+            self._reserve_waited(command, reply)
+            return reply
         except RefusalError as refusal:
             if refusal.code != "too_many_waiters":
                 raise
@@ -394,6 +408,40 @@ class Request:
             if not entries_in(reply):
                 raise
             return reply
+
+    def reserve_for(self, *commands: Command) -> None:
+        """Hold the most bytes that these commands may answer, before one of them runs.
+
+        Raises EngineError `overloaded`.
+        """
+        bound = self.gateway.command_limits.answer_bound(commands)
+        if bound > FREE_BYTES:
+            self.reserve(bound)
+
+    def _reserve_waited(self, command: Command, reply: Reply) -> None:
+        """Hold what a read that has waited answers, which was not known before. Raises EngineError
+        `overloaded`: then it has read nothing.
+        """
+        try:
+            self.reserve(text_bytes(reply))
+        except EngineError:
+            if isinstance(command, XReadGroup):
+                self.gateway.take_back(self.principal.prefix, command, reply)
+            raise
+
+    def reserve(self, size: int) -> None:
+        """Hold this many bytes for the answer, or for the next piece of it. Raises EngineError `overloaded`.
+
+        What it does not need is given back when it is written.
+        """
+        state = self.scope["state"]
+        held = state.get(OUTPUT_STATE)
+        if held is not None:
+            held.grow(size)
+        elif size > FREE_BYTES:
+            transport = self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION)
+            reader = None if transport is None else Reader(transport)
+            state[OUTPUT_STATE] = self.gateway.budgets.output.reserve(self.caller, size, reader)
 
     async def _wait(self, command: BlockingCommand, *, synced: bool) -> Reply:
         def begin(outcome: asyncio.Future[Reply]) -> Callable[[], None]:
@@ -482,6 +530,7 @@ class Request:
     async def _run_together(
         self, commands: Sequence[Command], *, synced: bool
     ) -> Sequence[Reply | EngineError]:
+        self.reserve_for(*commands)
         return await self.engine.transaction(commands, synced=synced, quotas=self.principal.quotas)
 
 

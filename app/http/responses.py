@@ -4,7 +4,7 @@ Knows: how a response leaves, and what happens if its client has left. Must neve
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -12,6 +12,7 @@ from starlette import responses
 
 from app.errors import RefusalError, problem, problem_headers
 from app.gateway import Receive, wait_for_disconnect
+from app.live.budgets import Reservation
 from app.live.departure import Departure
 
 Scope = MutableMapping[str, Any]
@@ -25,6 +26,8 @@ HTML: Final = b"text/html; charset=utf-8"
 GONE_EXTENSION: Final = "weir.gone"
 # Another one: the `Departure` of its client.
 DEPARTURE_EXTENSION: Final = "weir.departure"
+# The connection's transport, where it is known: what a client does not take waits there.
+TRANSPORT_EXTENSION: Final = "weir.transport"
 # Set where the connection itself ends for a client that takes nothing.
 STALL_EXTENSION: Final = "weir.ends_stalled"
 # In a request's state: the `unsent` of its response, for code that waits before it writes the response.
@@ -34,6 +37,8 @@ UNSENT_STATE: Final = "unsent"
 CODE_STATE: Final = "code"
 ROUTE_STATE: Final = "route"
 WAITED_STATE: Final = "waited"
+# In a request's state: the `Reservation` of what its answer takes.
+OUTPUT_STATE: Final = "output"
 
 
 def when_gone(scope: Scope, receive: Receive, callback: Callable[[], None]) -> Callable[[], None]:
@@ -89,6 +94,7 @@ class Response(responses.Response):
             scope["state"][UNSENT_STATE] = self.unsent
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         body = b"" if scope["method"] == "HEAD" else self.body
+        keep(scope["state"], len(body))
         await send({"type": "http.response.body", "body": body})
 
 
@@ -134,13 +140,30 @@ class StreamingResponse(Response):
                 async for piece in self._pieces:
                     if leaving.done():
                         return
+                    keep(scope["state"], len(piece))
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    # But 64 KiB of it, which each connection may have, the client has taken it.
+                    keep(scope["state"], 0)
                     # A fast reader never makes `send` wait: let other requests have a turn.
                     await asyncio.sleep(0 if self._charge is None else self._charge(len(piece)))
             await send({"type": "http.response.body", "body": b""})
         finally:
             leaving.cancel()
             await self._pieces.aclose()
+
+
+def keep(state: Mapping[str, Any], size: int) -> None:
+    """Hold this much of what the request with this state has reserved: it is being sent."""
+    held: Reservation | None = state.get(OUTPUT_STATE)
+    if held is not None:
+        held.keep(size)
+
+
+def release(state: Mapping[str, Any]) -> None:
+    """Give back what the answer of the request with this state has reserved."""
+    held: Reservation | None = state.get(OUTPUT_STATE)
+    if held is not None:
+        held.release()
 
 
 def refuse(refusal: RefusalError, request_id: str) -> Response:

@@ -30,7 +30,7 @@ class StallTimer:
         self._stall_s_max = stall_s_max
         self._stalled = stalled
         self._looks = 0
-        self._taken = _taken_bytes(transport)
+        self._taken = taken_bytes(transport)
         self._wait()
 
     def cancel(self) -> None:
@@ -41,7 +41,7 @@ class StallTimer:
         self._timer = self._loop.call_later(self._stall_s_max / _LOOKS, self._look)
 
     def _look(self) -> None:
-        taken = _taken_bytes(self._transport)
+        taken = taken_bytes(self._transport)
         self._looks = 0 if taken > self._taken else self._looks + 1
         self._taken = taken
         if self._looks == _LOOKS:
@@ -50,7 +50,7 @@ class StallTimer:
             self._wait()
 
 
-def _taken_bytes(transport: asyncio.WriteTransport) -> int:
+def taken_bytes(transport: asyncio.WriteTransport) -> int:
     """A number that grows while the peer takes data.
 
     The system accepts more only when a third of its send buffer is free, which may be a megabyte, so TCP says

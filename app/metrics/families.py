@@ -59,6 +59,15 @@ FAMILIES: Final = {
         Family("weir_disk_size_bytes", _G, (), "Size of the disk of the log"),
         Family("weir_memory_bytes", _G, ("kind",), "Memory: used as the limit counts, of data, resident"),
         Family("weir_memory_limit_bytes", _G, (), "Memory use at which writes are refused"),
+        Family("weir_buffer_bytes", _G, ("pool",), "Bytes of answers on their way, and of bodies"),
+        Family("weir_buffer_limit_bytes", _G, ("pool",), "Bytes from which more is refused: overloaded"),
+        Family("weir_buffer_refused_total", _C, ("pool",), "What a pool of bytes had no room for"),
+        Family(
+            "weir_buffer_closed_total",
+            _C,
+            ("pool",),
+            "Connections closed since they held bytes and took none",
+        ),
         Family("weir_loop_lag_seconds", _H, (), "How late the event loop runs a timer, four times a second"),
         Family("weir_build_info", _G, ("version", "python"), "Always 1"),
         Family(

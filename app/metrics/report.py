@@ -9,6 +9,7 @@ from typing import Final, Self
 
 import msgspec
 
+from app.live.budgets import PoolFigures
 from app.metrics.counters import Counters
 from engine import Histogram
 
@@ -59,6 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failing: Sequence[str]
     loop_lag: Timings
+    pools: Mapping[str, PoolFigures]
 
     @classmethod
     def of(
@@ -69,6 +71,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         following: int,
         failed: int,
         failing: Sequence[str],
+        pools: Mapping[str, PoolFigures],
     ) -> Self:
         """As they are now."""
         known = counters.connections
@@ -91,6 +94,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             failed=failed,
             failing=failing,
             loop_lag=Timings.of(counters.loop_lag),
+            pools=pools,
         )
 
     def plus(self, other: "Report") -> "Report":
@@ -111,6 +115,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             failed=self.failed + other.failed,
             failing=sorted({*self.failing, *other.failing}),
             loop_lag=self.loop_lag.plus(other.loop_lag),
+            pools={name: pool.plus(other.pools[name]) for name, pool in self.pools.items()},
         )
 
     def with_all(self, others: Iterable["Report"]) -> "Report":
@@ -130,6 +135,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             open_connections=0,
             following=0,
             failing=(),
+            pools={name: pool.counts for name, pool in self.pools.items()},
         )
 
 

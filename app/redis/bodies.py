@@ -15,7 +15,8 @@ from engine import EngineError, errors
 
 # Bodies slightly beyond a limit are parsed, so that the refusal can name the limit.
 _SLACK: Final = 2
-_PIECE_BYTES: Final = 1 << 20
+# What a connection may have without asking is sent at once.
+_PIECE_BYTES: Final = 64 << 10
 # With more values than this a body is decoded command by command: some milliseconds at once.
 _VALUES_AT_ONCE_MAX: Final = 200_000
 _COMMANDS: Final = 'the body is a list of commands, [["XADD", …], …]'
@@ -123,20 +124,38 @@ def outcomes(found: Sequence[bytes]) -> bytes:
     return b"[%b]" % b",".join(found)
 
 
-async def outcomes_in_pieces(found: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
-    """The same in pieces of about a MiB, long results by themselves: they are not copied together."""
-    short, size = [b"["], 0
-    for at, one in enumerate(found):
-        if at:
-            short.append(b",")
-        if size + len(one) >= _PIECE_BYTES:
-            yield b"".join(short)
-            yield one
-            short, size = [], 0
-        else:
-            short.append(one)
-            size += len(one)
-    yield b"".join([*short, b"]"])
+async def _next(rest: AsyncGenerator[list[bytes], None]) -> list[bytes] | None:
+    return await anext(rest, None)
+
+
+async def outcomes_in_pieces(
+    begun: Sequence[bytes], rest: AsyncGenerator[list[bytes], None]
+) -> AsyncGenerator[bytes, None]:
+    """The same in pieces: what is `begun`, then the rest as it comes. Long ones are not copied together."""
+    some: Sequence[bytes] | None = begun
+    mark = b"["
+    try:
+        while some is not None:
+            short, size = list[bytes](), 0
+            for one in some:
+                if size + len(one) > _PIECE_BYTES and short:
+                    yield b"".join(short)
+                    short, size = [], 0
+                short.append(mark)
+                mark = b","
+                if len(one) > _PIECE_BYTES:
+                    yield short.pop()
+                    yield one
+                else:
+                    short.append(one)
+                    size += len(one)
+            if short:
+                yield b"".join(short)
+            # Given up before the next is made.
+            some = await _next(rest)
+    finally:
+        await rest.aclose()
+    yield b"]"
 
 
 def _outcome(found: CommandReply, encoded: Encoding) -> dict[str, object]:

@@ -5,7 +5,7 @@ Must never know: JSON, HTTP statuses, any single command.
 """
 
 import asyncio
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Hashable, Sequence
 from functools import partial
 from typing import Final
 
@@ -26,11 +26,10 @@ from engine.ids import SEQUENCE_MAX
 from engine.replies import Reply
 
 _ONE: Final = "answer_bytes_max"
-_TOGETHER: Final = "pipeline_bytes_max"
 # Replies of these types have no entries, and are written at once.
 _BRIEF: Final = frozenset({int, bool, str, type(None)})
-# The room of a command whose reply is short.
-_NO_ROOM_NEEDED: Final = (0, _ONE)
+# Long commands of a pipeline go on for this long before other callers have their turn.
+_TURN_S: Final = 0.005
 
 
 def parse_one(words: Words, limits: CommandLimits) -> CommandRequest:
@@ -97,15 +96,15 @@ async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
     return result
 
 
-async def run_each(request: Request, parsed: CommandRun, encoded: Encoding) -> list[bytes]:
-    """Run commands one after the other. The limit of their waiting time is for all together."""
+def run_each(request: Request, parsed: CommandRun, encoded: Encoding) -> AsyncGenerator[list[bytes], None]:
+    """Run commands one after the other: their results in order, some at a time. What has not begun when the
+    generator is closed is not run. The limit of their waiting time is for all together.
+
+    Raises `forbidden`, `rate_limited` before the first is run.
+    """
     _authorise_each(request, parsed)
     request.take_more(parsed.count)
-    if parsed.count > 1:
-        await request.take_turn()
-    pipeline = _Pipeline(request, encoded)
-    await pipeline.run(parsed.items)
-    return await pipeline.end()
+    return _Pipeline(request, encoded).run(parsed)
 
 
 async def run_together(request: Request, parsed: CommandRun, encoded: Encoding) -> list[bytes]:
@@ -113,7 +112,9 @@ async def run_together(request: Request, parsed: CommandRun, encoded: Encoding) 
     _authorise_each(request, parsed)
     request.take_more(parsed.count)
     requests = [item.as_request() if isinstance(item, Adds) else item for item in parsed.items]
-    answered = await transactions.run(request.gateway, request.engine, requests, request.principal.quotas)
+    answered = await transactions.run(
+        request.gateway, request.engine, requests, request.principal.quotas, request.reserve
+    )
     found: list[bytes] = []
     for item, one in zip(parsed.items, answered, strict=True):
         if isinstance(item, Adds):
@@ -124,101 +125,79 @@ async def run_together(request: Request, parsed: CommandRun, encoded: Encoding) 
 
 
 class _Pipeline:
-    """Runs commands in order; those whose replies fit into the budget together are one run of the engine.
-
-    The maximum of a long reply is reserved before its command runs; the unused part is released afterwards.
+    """Runs commands in order: short ones in runs of the engine, each long one by itself, so that its reply
+    has left before the next is made.
     """
 
     def __init__(self, request: Request, encoded: Encoding) -> None:
-        settings = request.gateway.settings
+        gateway = request.gateway
         self._request = request
         self._encoded = encoded
-        self._ends_s = request.gateway.clock.monotonic() + settings.wait_ms_max / 1000
-        self._left = settings.pipeline_bytes_max
-        self._taken = 0
-        self._run = CommandRun(request.gateway.command_limits)
-        # For each command of the run but plain XADDs: the most bytes of its reply, and the limit's name.
-        self._rooms: list[tuple[int, str]] = []
-        self._found: list[bytes] = []
+        self._monotonic = gateway.clock.monotonic
+        self._ends_s = self._monotonic() + gateway.settings.wait_ms_max / 1000
+        self._turn_ends_s = 0.0
+        self._run = CommandRun(gateway.command_limits)
 
-    async def run(self, items: Iterable[Adds | Parsed]) -> None:
-        """Run commands in order; `end` waits for the last of them."""
-        for item in items:
+    async def run(self, parsed: CommandRun) -> AsyncGenerator[list[bytes], None]:
+        """The results."""
+        if parsed.count > 1:
+            await self._take_turn()
+        for item in parsed.items:
             if self._run.is_full():
-                await self._flush()
-                await self._request.take_turn()
-            if isinstance(item, CommandRequest):
-                if redis.is_long(item) or runs_alone(item):
-                    await self._add_large(item)
-                else:
-                    self._rooms.append(_NO_ROOM_NEEDED)
-                    self._run.add(item)
+                yield await self._flush()
+                await self._take_turn()
+            if isinstance(item, CommandRequest) and (redis.is_long(item) or runs_alone(item)):
+                if self._run.count:
+                    yield await self._flush()
+                if self._monotonic() > self._turn_ends_s:
+                    await self._take_turn()
+                yield [await self._run_alone(item)]
             elif isinstance(item, Adds):
                 self._run.add_adds(item)
             else:
                 self._run.add(item)
+        if self._run.count:
+            yield await self._flush()
 
-    async def _add_large(self, parsed: CommandRequest) -> None:
-        """Add a command with a long reply, or run one that runs alone."""
-        wanted = self._request.gateway.settings.answer_bytes_max if redis.is_long(parsed) else 0
-        alone = runs_alone(parsed)
-        if alone or self._taken + wanted > self._left:
-            await self._flush()
-        if wanted and self._left <= 0:
-            self._run.add(_no_room(self._request))
-            return
-        name = _ONE if wanted <= self._left else _TOGETHER
-        room = min(wanted, max(1, self._left))
-        if alone:
-            await self._run_alone(parsed, room, name)
-            return
-        self._taken += room
-        self._rooms.append((room, name))
-        self._run.add(redis.within(parsed, room, self._request.gateway.command_limits, name))
+    async def _take_turn(self) -> None:
+        await self._request.take_turn()
+        self._turn_ends_s = self._monotonic() + _TURN_S
 
-    async def end(self) -> list[bytes]:
-        """Return all results, in order."""
-        await self._flush()
-        return self._found
-
-    async def _run_alone(self, parsed: CommandRequest, room: int, name: str) -> None:
-        left_ms = max(1, int((self._ends_s - self._request.gateway.clock.monotonic()) * 1000))
+    async def _run_alone(self, parsed: CommandRequest) -> bytes:
+        left_ms = max(1, int((self._ends_s - self._monotonic()) * 1000))
+        room = self._request.gateway.settings.answer_bytes_max
         try:
-            found = await _run(self._request, parsed.bounded(left_ms), room, name, self._encoded)
+            return await _run(self._request, parsed.bounded(left_ms), room, _ONE, self._encoded)
         except EngineError as refusal:
-            found = bodies.outcome(refusal, self._encoded)
-        self._left -= len(found)
-        self._found.append(found)
+            return bodies.outcome(refusal, self._encoded)
 
-    async def _flush(self) -> None:
-        run, rooms = self._run, iter(self._rooms)
-        self._run, self._rooms, self._taken = CommandRun(self._request.gateway.command_limits), [], 0
+    async def _flush(self) -> list[bytes]:
+        run, self._run = self._run, CommandRun(self._request.gateway.command_limits)
         commands = run.commands()
         replies: asyncio.Future[Sequence[Reply | EngineError]] = asyncio.get_running_loop().create_future()
         if commands:
             self._request.engine.submit_each(commands, replies.set_result, self._request.principal.quotas)
         else:
             replies.set_result(())
-        before = len(self._found)
+        found: list[bytes] = []
         outcomes = run.outcomes(await replies)
-        has_time = slice_of(self._request.gateway.clock.monotonic)
+        has_time = slice_of(self._monotonic)
         for outcome in outcomes:
             if isinstance(outcome, tuple):
-                (parsed, reply), (room, name) = outcome, next(rooms)
-                answered = Answered(parsed, reply, room, name)
+                answered = Answered(*outcome, 0, _ONE)
                 # A coroutine and more for each would add a tenth to what a short command takes.
                 shaped = (
                     _shape(self._request, answered, self._encoded)
-                    if type(reply) in _BRIEF
+                    if type(answered.reply) in _BRIEF
                     else await _shaped(self._request, answered, self._encoded)
                 )
-                self._found.append(shaped)
+                found.append(shaped)
             else:
-                self._found.append(_added(outcome, self._encoded))
+                found.append(_added(outcome, self._encoded))
             if not has_time():
                 await self._request.take_turn()
-                has_time = slice_of(self._request.gateway.clock.monotonic)
-        self._left -= sum(map(len, self._found[before:]))
+                has_time = slice_of(self._monotonic)
+        return found
 
 
 def _added(entry_id: EngineError | int, encoded: Encoding) -> bytes:
@@ -227,14 +206,6 @@ def _added(entry_id: EngineError | int, encoded: Encoding) -> bytes:
         return bodies.outcome(entry_id, encoded)
     text = b"%d-%d" % (entry_id >> 64, entry_id & SEQUENCE_MAX)
     return bodies.outcome(text, encoded) if encoded.reply else b'{"result":"%b"}' % text
-
-
-def _no_room(request: Request) -> EngineError:
-    most = request.gateway.settings.pipeline_bytes_max
-    return errors.invalid(
-        f"ERR not run: the answers of this pipeline have reached {most} bytes ({_TOGETHER}); "
-        "send the command again, in another request"
-    )
 
 
 def _authorise_each(request: Request, parsed: CommandRun) -> None:

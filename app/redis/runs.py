@@ -76,8 +76,8 @@ class CommandRun:
         self.count = 0
         self.entry_bytes = 0
         self._ids = 0
-        # The number of commands whose replies may be long, as the caller counts them.
-        self.long = 0
+        # Whether the reply may be long, as the caller says: then it has one command.
+        self.long = False
 
     def is_full(self) -> bool:
         """Whether the run is as long as the event loop allows."""

@@ -4,7 +4,7 @@ Knows: the budget that their replies share, commands whose replies are measured 
 Must never know: where the commands came from, how replies are written, who asks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from app import redis
@@ -12,13 +12,17 @@ from app.gateway import Gateway
 from app.limits import CommandLimits
 from app.redis.request import CommandRequest
 from app.redis.runs import Parsed
-from app.settings import Settings
 from engine import CommandEngine, EngineError, Quota, errors
 from engine.commands import Command, Unchanged
 from engine.replies import Reply
 
 _ONE: Final = "answer_bytes_max"
-_TOGETHER: Final = "pipeline_bytes_max"
+_TOGETHER: Final = "output_bytes_max"
+# All replies of a transaction are made at once; they take this much, and half of what all connections have.
+_REPLIES_BYTES_MAX: Final = 64 << 20
+
+# Holds bytes for replies before they are made. Raises EngineError `overloaded`.
+Reserve = Callable[[int], None]
 
 
 class Answered(NamedTuple):
@@ -33,10 +37,14 @@ class Answered(NamedTuple):
 
 
 async def run(
-    gateway: Gateway, engine: CommandEngine, requests: Sequence[Parsed], quotas: Sequence[Quota]
+    gateway: Gateway,
+    engine: CommandEngine,
+    requests: Sequence[Parsed],
+    quotas: Sequence[Quota],
+    reserve: Reserve,
 ) -> list[Answered]:
     """Run commands as one turn. Raises EngineError, and runs nothing, if too many of them read."""
-    found = await run_if(gateway, engine, requests, quotas, None)
+    found = await run_if(gateway, engine, requests, quotas, reserve, None)
     assert found is not None, "there was no condition"
     return found
 
@@ -46,16 +54,18 @@ async def run_if(
     engine: CommandEngine,
     requests: Sequence[Parsed],
     quotas: Sequence[Quota],
+    reserve: Reserve,
     condition: Unchanged | None,
 ) -> list[Answered] | None:
     """The same; None, with nothing run, if the condition does not hold."""
-    room, name = _room_of_each(gateway.settings, requests)
+    room, name = _room_of_each(gateway, requests)
     limits = gateway.command_limits
     requests = [await _probed(engine, limits, parsed, room, name) for parsed in requests]
     requests = [
         parsed if isinstance(parsed, EngineError) else redis.within(parsed, room, limits, name)
         for parsed in requests
     ]
+    reserve(limits.answer_bound([command for one in requests if (command := _command(one)) is not None]))
     guard = () if condition is None else (condition,)
     commands = [*guard, *(command for parsed in requests if (command := _command(parsed)) is not None)]
     synced = any(isinstance(parsed, CommandRequest) and parsed.synced for parsed in requests)
@@ -95,20 +105,22 @@ async def probe(
         redis.check_probed(parsed, replies, room, limits, name)
 
 
-def _room_of_each(settings: Settings, requests: Sequence[Parsed]) -> tuple[int, str]:
+def _room_of_each(gateway: Gateway, requests: Sequence[Parsed]) -> tuple[int, str]:
     """The maximum size of each long reply of a transaction, in bytes, and the setting that limits it.
 
     All replies are made in one turn, so the budget is divided in advance. Each reply has at least one entry,
     so the number of long replies is limited by the size of the largest entry.
     """
+    settings = gateway.settings
+    most = max(settings.answer_bytes_max, min(_REPLIES_BYTES_MAX, gateway.budgets.output.bytes_max // 2))
     long = sum(1 for parsed in requests if isinstance(parsed, CommandRequest) and redis.is_long(parsed))
-    long_max = max(1, settings.pipeline_bytes_max // settings.entry_bytes_max)
+    long_max = max(1, most // settings.entry_bytes_max)
     if long > long_max:
         raise errors.invalid(
             f"ERR too many reads: a transaction has at most {long_max} commands that answer with entries or "
-            f"lists ({_TOGETHER} / entry_bytes_max); use several transactions, or a pipeline"
+            f"lists ({_TOGETHER} / 2 / entry_bytes_max); use several transactions, or a pipeline"
         )
-    share = settings.pipeline_bytes_max // max(1, long)
+    share = most // max(1, long)
     if settings.answer_bytes_max <= share:
         return settings.answer_bytes_max, _ONE
     return share, _TOGETHER

@@ -14,20 +14,17 @@ from typing import Any, Final
 
 import msgspec
 
+from app.limits import TEXT_SIZES, text_bytes
 from app.redis import replies
 from app.redis.resp import Resp, to_json
 from engine import EngineError
 from engine.replies import (
     AutoClaimed,
-    Claimed,
-    Entries,
-    GroupRead,
     Listing,
     PendingList,
     PendingSummary,
     Reply,
     StreamDetail,
-    StreamsRead,
 )
 
 # Longer replies take milliseconds to write, so a thread writes them.
@@ -43,12 +40,6 @@ _encode: Final = msgspec.json.Encoder().encode
 def written(resp: Resp, *, base64: bool) -> bytes:
     """Write any reply as JSON text."""
     return _encode(to_json(resp, base64=base64))
-
-
-def text_bytes(reply: Reply) -> int:
-    """The size of the stored text in a reply, in bytes; 0 without entries."""
-    size = _SIZES.get(type(reply))
-    return 0 if size is None else size(reply)
 
 
 def is_laborious(replies: Iterable[Reply | EngineError]) -> bool:
@@ -68,22 +59,10 @@ def _rows_of(detail: StreamDetail) -> int:
     )
 
 
-def _in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
-    return sum(len(one.text or b"") for one in reply.entries)
-
-
-_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
-    Entries: lambda reply: sum(map(len, reply.parts)),
-    StreamsRead: lambda reply: sum(len(part) for read in reply.streams for part in read.entries.parts),
-    GroupRead: lambda reply: sum(len(one.text or b"") for read in reply.streams for one in read.entries),
-    Claimed: _in_claim,
-    AutoClaimed: _in_claim,
-}
-
 # How long it takes to write a reply, in bytes of entries' text. All others are short.
 _WEIGHTS: Final[Mapping[type, Callable[[Any], int]]] = {
-    **_SIZES,
-    AutoClaimed: lambda reply: _in_claim(reply) + _ROW_BYTES * len(reply.deleted_ids),
+    **TEXT_SIZES,
+    AutoClaimed: lambda reply: text_bytes(reply) + _ROW_BYTES * len(reply.deleted_ids),
     Listing: lambda reply: _NAME_BYTES * len(reply.names),
     PendingList: lambda reply: _ROW_BYTES * len(reply.entries),
     PendingSummary: lambda reply: _ROW_BYTES * len(reply.consumers),

@@ -20,6 +20,8 @@ from typing import Final, cast
 from app import logs, redis
 from app.auth import AccessPolicy, Principal
 from app.errors import RefusalError
+from app.limits import text_bytes
+from app.live.budgets import FREE_BYTES, Reader, Reservation
 from app.live.fair_queue import ConnectionTurn
 from app.live.sessions import AccessEnd, OpenSession
 from app.live.shares import Share
@@ -47,8 +49,6 @@ from engine.replies import Added, Reply
 _WAITING_BYTES_MAX: Final = 256 << 10
 # Bytes that are read at once: a command may have six, and takes a microsecond.
 _READ_BYTES_MAX: Final = 32 << 10
-# Replies that the client has not taken; beyond, nothing more is run for it.
-OUTPUT_BYTES_MAX: Final = 1 << 20
 
 # Commands after which other connections have their turn: less than a millisecond, if they are small.
 _COMMANDS_AT_ONCE_MAX: Final = 100
@@ -76,6 +76,9 @@ class RespConnection(asyncio.Protocol):
         # Whether what was read last is known to be different commands.
         self._mixed = False
         self._out: list[bytes] = []
+        self._out_bytes = 0
+        # Held for the reply that is made, or that the client has not taken.
+        self._held: Reservation | None = None
         # Whether work is under way, and whether `_go_on` is on the stack.
         self._busy = self._going = False
         self._writing_stopped = self._reading_stopped = False
@@ -91,10 +94,11 @@ class RespConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=OUTPUT_BYTES_MAX)
+        # Beyond, nothing more is run for it.
+        self._transport.set_write_buffer_limits(high=FREE_BYTES)
         self.client: RespClient = self._port.enter(self, transport)
         self._turn = ConnectionTurn(self._port.gateway.requests, self.client.caller, self._go_on)
-        self.runner = Runner(self._port.gateway, self.client)
+        self.runner = Runner(self._port.gateway, self.client, self._reserve)
         self.subscriber = EventSubscriber(self._deliver, self.client.may_see)
         self.client.subscriptions = self.subscriber.__len__
         refusal = self._port.refusal_of_connection()
@@ -159,6 +163,8 @@ class RespConnection(asyncio.Protocol):
             self._session.leave()
         if self._share is not None:
             self._share.leave()
+        if self._held is not None:
+            self._held.release()
         self._abandon()
         self._reader.commands.clear()
         self._waiting.clear()
@@ -180,6 +186,7 @@ class RespConnection(asyncio.Protocol):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+        self._settle()
         self._go_on()
 
     def _stop_reading(self) -> None:
@@ -395,11 +402,42 @@ class RespConnection(asyncio.Protocol):
         if self._out and not self._ended:
             self._transport.write(b"".join(self._out))
         self._out.clear()
+        self._out_bytes = 0
+        self._settle()
+
+    def _put(self, written: bytes) -> None:
+        """Let this leave: at the latest before more than each connection may have waits for it."""
+        self._out.append(written)
+        self._out_bytes += len(written)
+        if self._held is not None or self._out_bytes > FREE_BYTES:
+            self._flush()
+
+    def _reserve(self, size: int) -> None:
+        """Hold this many bytes for a reply, before it is made. Raises EngineError `overloaded`."""
+        if self._held is not None:
+            self._held.grow(size)
+        elif size > FREE_BYTES:
+            pool = self._port.gateway.budgets.output
+            self._held = pool.reserve(self.client.caller, size, Reader(self._transport))
+
+    def _settle(self) -> None:
+        """Hold what the client has not taken, if that is more than each connection may have."""
+        if self._busy:
+            return
+        size = self.output_bytes if self._writing_stopped and not self._ended else 0
+        if self._held is not None:
+            self._held.keep(size)
+            if not size:
+                self._held.release()
+                self._held = None
+        elif size:
+            pool = self._port.gateway.budgets.output
+            self._held = pool.hold(self.client.caller, size, Reader(self._transport))
 
     def _finish(self, written: bytes) -> None:
         """The work that was under way is done; `written` is what it answers."""
         self._busy = False
-        self._out.append(written)
+        self._put(written)
         self._go_on()
 
     def _begin(self) -> None:
@@ -413,7 +451,7 @@ class RespConnection(asyncio.Protocol):
         if len(commands) >= _ALIKE_MIN and not self._mixed:
             self._take_alike(run)
         has_time = slice_of(self._monotonic, _PARSING_S_MAX)
-        while commands and not run.is_full():
+        while commands and not run.long and not run.is_full():
             if not run.add_plain(commands[0]) and not self._add(run, commands[0]):
                 break
             client.last_command = commands.popleft()[0].lower()
@@ -443,9 +481,10 @@ class RespConnection(asyncio.Protocol):
         parsed = self.runner.parse(words)
         if isinstance(parsed, CommandRequest):
             is_long = redis.is_long(parsed)
-            if runs_alone(parsed) or (is_long and run.long >= self._port.long_replies_max):
+            # A long reply leaves before the next is made.
+            if runs_alone(parsed) or (is_long and run.count):
                 return False
-            run.long += is_long
+            run.long = is_long
         run.add(parsed)
         return True
 
@@ -455,6 +494,8 @@ class RespConnection(asyncio.Protocol):
         try:
             self.runner.take(run.count, run.entry_bytes)
             engine = self.runner.tenant.engine
+            if run.long:
+                self.runner.reserve_for(run.commands())
         except EngineError as refusal:
             self._finish(wire.refusal(refusal) * run.count)
             return
@@ -488,7 +529,7 @@ class RespConnection(asyncio.Protocol):
         if is_done:
             self._finish(written)
         else:
-            self._out.append(written)
+            self._put(written)
             self._loop.call_soon(self._write_on, outcomes)
 
     def _finish_with(self, write: Callable[..., bytes], *replies: object) -> None:
@@ -540,7 +581,7 @@ class RespConnection(asyncio.Protocol):
         except RefusalError as refusal:
             written = wire.refusal(in_words_of_redis(refusal))
         if isinstance(written, bytes):
-            self._out.append(written)
+            self._put(written)
         elif written is not None:
             self._await(written)
 
@@ -570,6 +611,7 @@ class RespConnection(asyncio.Protocol):
             # A subscriber's: others are part of a run.
             run = CommandRun(self._port.gateway.command_limits)
             run.add(parsed)
+            run.long = redis.is_long(parsed)
             self._submit(run)
             return None
         self.runner.take(1, 0)
@@ -584,6 +626,9 @@ class RespConnection(asyncio.Protocol):
             assert blocked is not None, "it is answered once, if it was not abandoned"
             if self._is_gone():
                 blocked.take_back()
+            elif (refusal := self._refusal_of(reply)) is not None:
+                blocked.take_back()
+                self._finish(wire.refusal(refusal))
             elif isinstance(reply, RefusalError):
                 self._finish(wire.refusal(in_words_of_redis(reply)))
             elif redis.is_laborious([reply]):
@@ -592,5 +637,15 @@ class RespConnection(asyncio.Protocol):
                 self._finish_with(self.runner.write, (parsed, reply))
 
         tenant, caller = self.runner.tenant, self.client.caller
-        self.blocked = BlockedRead(self._port.gateway, tenant, with_time(command), caller, served)
         self._busy = True
+        self.blocked = BlockedRead(self._port.gateway, tenant, with_time(command), caller, served)
+
+    def _refusal_of(self, reply: Reply | EngineError | RefusalError) -> EngineError | None:
+        """Hold what a read that has waited answers; without room, the refusal."""
+        if isinstance(reply, EngineError | RefusalError):
+            return None
+        try:
+            self._reserve(text_bytes(reply))
+        except EngineError as refusal:
+            return refusal
+        return None

@@ -30,7 +30,6 @@ class Port:
         settings = gateway.settings
         self.gateway = gateway
         self.request_limits = RequestLimits(gateway.command_limits.words_max, settings.body_bytes_max)
-        self.long_replies_max = max(1, settings.pipeline_bytes_max // settings.answer_bytes_max)
         self._is_embedded = settings.is_embedded
         self.auth_s_max = AUTH_S_MAX
         self.stall_s_max = min(STALL_S_MAX, settings.stall_s_max)

@@ -5,7 +5,7 @@ written in a thread.
 Must never know: sockets, what belongs to a connection.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from app import redis
@@ -19,7 +19,7 @@ from app.resp.client import RespClient
 from app.resp.requests import Words
 from app.tenants import Tenant
 from engine import EngineError, errors
-from engine.commands import XInfoStream, XReadGroup
+from engine.commands import Command, XInfoStream, XReadGroup
 from engine.replies import Reply, StreamInfo
 
 _LOADING: Final = "LOADING Redis is loading the dataset in memory"
@@ -28,9 +28,11 @@ _LOADING: Final = "LOADING Redis is loading the dataset in memory"
 class Runner:
     """One client's way to the engine."""
 
-    def __init__(self, gateway: Gateway, client: RespClient) -> None:
+    def __init__(self, gateway: Gateway, client: RespClient, reserve: transactions.Reserve) -> None:
         self.gateway = gateway
         self._client = client
+        # Holds bytes for a reply before it is made.
+        self.reserve = reserve
 
     @property
     def tenant(self) -> Tenant:
@@ -46,6 +48,10 @@ class Runner:
         if isinstance(parsed, EngineError):
             return parsed
         return redis.within(parsed, self.gateway.settings.answer_bytes_max, self.gateway.command_limits)
+
+    def reserve_for(self, commands: Sequence[Command]) -> None:
+        """Hold the most bytes that these commands may answer. Raises EngineError `overloaded`."""
+        self.reserve(self.gateway.command_limits.answer_bound(commands))
 
     def parse_unbounded(self, words: Words) -> Parsed:
         """The same, without a limit of its reply."""
@@ -121,8 +127,9 @@ class Runner:
         try:
             settings, limits = self.gateway.settings, self.gateway.command_limits
             engine = self.tenant.engine
-            await transactions.probe(engine, limits, parsed, settings.answer_bytes_max)
             assert parsed.command is not None, "it runs in the engine"
+            self.reserve_for([parsed.command])
+            await transactions.probe(engine, limits, parsed, settings.answer_bytes_max)
             reply: Reply | EngineError = await engine.execute(
                 parsed.command, synced=parsed.synced, quotas=self._client.quotas
             )
@@ -170,7 +177,7 @@ async def execute(client: RespClient, runner: Runner) -> bytes:
         return b"*0\r\n"
     runner.take(len(transaction.requests), 0)
     found = await transactions.run_if(
-        runner.gateway, runner.tenant.engine, transaction.requests, client.quotas, condition
+        runner.gateway, runner.tenant.engine, transaction.requests, client.quotas, runner.reserve, condition
     )
     if found is None:
         return wire.null(client.protocol, is_list=True)

@@ -26,7 +26,17 @@ from app.http.middleware import codings
 from app.http.middleware.origins import OriginCheck
 from app.http.middleware.request_id import SAFETY, RequestIds
 from app.http.operations.table import RouteTable
-from app.http.responses import DEPARTURE_EXTENSION, GONE_EXTENSION, WAITED_STATE, NoResponse, Response
+from app.http.responses import (
+    DEPARTURE_EXTENSION,
+    GONE_EXTENSION,
+    OUTPUT_STATE,
+    TRANSPORT_EXTENSION,
+    WAITED_STATE,
+    NoResponse,
+    Response,
+    release,
+)
+from app.live.budgets import Reader, Reservation
 from app.live.fair_queue import TASK_COST, ConnectionTurn
 from app.transport.coalescing import PublishCoalescer
 from app.transport.http_connection import HttpConnection, Limits, status_line
@@ -152,8 +162,10 @@ class PendingRequest:
         }
         request = InlineRequest(gateway, scope, self.connection.receive, target.names, self.body)
         has_begun = InlineHandler(target.route.respond(request), self.finish, self.connection.tasks).begin()
-        if not has_begun and request.meter is not None:
-            request.meter.give_back()
+        if not has_begun:
+            release(self.state)
+            if request.meter is not None:
+                request.meter.give_back()
         return has_begun
 
     def serve(self) -> None:
@@ -194,13 +206,19 @@ class FastPathConnection(HttpConnection):
         self._allowed: PlainRequest | None = None
         self._allowed_epoch = 0
         self._allowed_until_s = inf
+        # What the client has not taken of the last answer, if it is long.
+        self._unsent: Reservation | None = None
         self._leaving = False
         self._idle_since = 0.0
         self._idle: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.extensions = {GONE_EXTENSION: transport.is_closing, DEPARTURE_EXTENSION: self.departure}
+        self.extensions = {
+            GONE_EXTENSION: transport.is_closing,
+            DEPARTURE_EXTENSION: self.departure,
+            TRANSPORT_EXTENSION: transport,
+        }
         address = client_address({"client": self.client})
         self._turn = ConnectionTurn(self.shared.gateway.requests, address_key(address), self._take_turn)
         # The head of the request before, if its caller is known.
@@ -398,6 +416,7 @@ class FastPathConnection(HttpConnection):
             self._write(response, pending.request_id)
         elif response.unsent is not None:
             response.unsent()
+        self._hold_unsent(pending)
         # The ordinary way refuses nothing to a client that has left.
         code = "" if isinstance(response, NoResponse) else response.code
         self._ended(pending, response.status_code, len(response.body), code)
@@ -464,6 +483,29 @@ class FastPathConnection(HttpConnection):
             self.transport.writelines((head, response.body))
         if closing:
             self.transport.close()
+
+    def _hold_unsent(self, pending: PendingRequest) -> None:
+        """Count what the client has not taken until it has, and nothing of what it has."""
+        held: Reservation | None = pending.state.get(OUTPUT_STATE)
+        if self.flow.write_paused and not self.transport.is_closing():
+            pool, size = self.shared.gateway.budgets.output, self.transport.get_write_buffer_size()
+            if held is None:
+                caller = address_key(client_address({"client": pending.client}))
+                held = pool.hold(caller, size, Reader(self.transport))
+            else:
+                held.keep(size)
+            self._unsent = held
+        elif held is not None:
+            held.release()
+
+    def _end_unsent(self) -> None:
+        if self._unsent is not None:
+            self._unsent.release()
+            self._unsent = None
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_unsent()
 
     # --- bytes that wait ------------------------------------------------------------------------------------
 
@@ -538,6 +580,7 @@ class FastPathConnection(HttpConnection):
         super().handle_websocket_upgrade()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._end_unsent()
         self._end_idle()
         self._turn.leave()
         self._held.clear()

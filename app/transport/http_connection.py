@@ -23,7 +23,14 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from app.auth import certificates
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.errors import RefusalError
-from app.http.responses import DEPARTURE_EXTENSION, GONE_EXTENSION, STALL_EXTENSION, WAITED_STATE, Response
+from app.http.responses import (
+    DEPARTURE_EXTENSION,
+    GONE_EXTENSION,
+    STALL_EXTENSION,
+    TRANSPORT_EXTENSION,
+    WAITED_STATE,
+    Response,
+)
 from app.live.departure import Departure
 from app.live.stalls import STALL_S_MAX, StallTimer
 from app.transport.descriptors import Descriptors
@@ -227,6 +234,7 @@ class HttpConnection(HttpToolsProtocol):
             GONE_EXTENSION: self.transport.is_closing,
             DEPARTURE_EXTENSION: self.departure,
             STALL_EXTENSION: True,
+            TRANSPORT_EXTENSION: self.transport,
         }
         super().on_headers_complete()
 

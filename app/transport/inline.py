@@ -88,6 +88,7 @@ class InlineRequest(Request):
             return await super().execute(command)
         if synced or getattr(command, "block_ms", None) is not None:
             await _go_elsewhere()
+        self.reserve_for(command)
         replies: Replies = await _ask(_Turn(self.engine, (command,), self.principal.quotas))
         (reply,) = replies
         if isinstance(reply, EngineError):
@@ -98,6 +99,7 @@ class InlineRequest(Request):
     async def _run_together(self, commands: Sequence[Command], *, synced: bool) -> Replies:
         if synced:
             await _go_elsewhere()
+        self.reserve_for(*commands)
         replies: Replies = await _ask(_Turn(self.engine, commands, self.principal.quotas))
         return replies
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.limits import text_bytes
 from app.redis import parse, to_json
-from app.redis.written import text_bytes
 from engine import entries, ids
 from engine.replies import (
     AutoClaimed,

@@ -2,14 +2,16 @@
 
 from typing import Final
 
+from app.live.budgets import PoolFigures
 from app.metrics.counters import Counters
 from app.metrics.report import LastReports, Report
 
 ROUTE: Final = "GET /v1/streams"
+POOLS: Final = {"output": PoolFigures(10, 20, 3, 1)}
 
 
 def report(counters: Counters) -> Report:
-    return Report.of(counters, open_connections=3, following=2, failed=1, failing=("disk_full",))
+    return Report.of(counters, open_connections=3, following=2, failed=1, failing=("disk_full",), pools=POOLS)
 
 
 def count(counters: Counters, requests: int = 1) -> None:
@@ -37,6 +39,7 @@ def test_counts_of_a_process_that_has_ended_stay() -> None:
         assert (found.rejected["no_stream"], found.delivered["sse"], found.failed) == (2, 2, 2)
         assert (sum(found.seconds.counts), sum(found.loop_lag.counts)) == (2, 2)
         assert (found.open_connections, found.following, found.connections["http"]) == (3, 2, 3)
+        assert found.pools == {"output": PoolFigures(10, 20, 6, 2)}
     assert total(reports).failing == []
 
 

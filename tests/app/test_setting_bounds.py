@@ -216,24 +216,15 @@ async def test_an_answer_has_as_many_bytes_of_entries_as_are_set(beside: int, fi
 @pytest.mark.parametrize(("beside", "fits"), [(-1, False), (0, True), (1, True)])
 async def test_reads_of_a_transaction_share_its_bytes(beside: int, *, fits: bool) -> None:
     """Each of two may have half of them."""
-    limits = {"pipeline_bytes_max": 2 * 5 * ROW_BYTES + beside, "entry_bytes_max": 1_024}
+    limits = {
+        "output_bytes_max": 2 * (2 * 5 * ROW_BYTES + beside),
+        "entry_bytes_max": 1_024,
+        "answer_bytes_max": 5 * ROW_BYTES + 1,
+    }
     async with gateway(**limits) as http:
         await http.post(ENTRIES, json={"entries": ROWS})
         for found in await run(http, "multi-exec", RANGE, RANGE):
             assert isinstance(found, list) == fits, found
-
-
-@pytest.mark.parametrize(("beside", "runs"), [(-1, False), (0, False), (1, True)])
-async def test_a_pipeline_reads_while_its_bytes_last(beside: int, *, runs: bool) -> None:
-    """One byte that is left is enough to begin a read, and what it reads is one entry at least."""
-    pings = [["PING", "x" * 100]] * 20
-    async with gateway() as http:
-        answered = await http.post("/v1/commands/pipeline", json=pings)
-        written = len(answered.content) - len("[]") - len(",") * (len(pings) - 1)
-    async with gateway(pipeline_bytes_max=written + beside) as http:
-        await http.post(ENTRIES, json={"entries": ROWS})
-        found = (await run(http, "pipeline", *pings, [*RANGE, "COUNT", "1"]))[-1]
-        assert isinstance(found, list) == runs, found
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ from app.http.responses import (
     Scope,
     Send,
     refuse,
+    release,
 )
+from app.live.budgets import FREE_BYTES
 from app.metrics.counters import TIMES_MAX
 from engine import EngineError
 
@@ -40,6 +42,7 @@ SAFETY: Final = (
 )
 CLIENT_LEFT_STATUS: Final = 499
 SWITCHED_STATUS: Final = 101
+_BODY: Final = "http.response.body"
 # The label of requests that no operation answered.
 NO_ROUTE: Final = "other"
 
@@ -72,6 +75,8 @@ class RequestIds:
             if sending.status:
                 raise
             await refuse(as_refusal(error, request_id), request_id)(scope, receive, sending)
+        finally:
+            release(scope["state"])
         if not sending.status:
             sending.status = CLIENT_LEFT_STATUS
         path, state = scope["raw_path"].decode("latin-1"), scope["state"]
@@ -180,8 +185,22 @@ class _Sending:
             self.status = message["status"]
             message["headers"] = self._headers(list(message["headers"]))
         else:
-            self.bytes += len(message.get("body", b""))
+            body = message.get("body", b"")
+            self.bytes += len(body)
+            if len(body) > FREE_BYTES:
+                await self._send_slices(body, more=message.get("more_body", False))
+                return
         await self._send(message)
+
+    async def _send_slices(self, body: bytes, *, more: bool) -> None:
+        """Send a long body so that no more than a slice of it waits in the transport: each is written once
+        the client has taken most of the one before.
+        """
+        view = memoryview(body)
+        for at in range(0, len(body), FREE_BYTES):
+            end = at + FREE_BYTES
+            piece = bytes(view[at:end])
+            await self._send({"type": _BODY, "body": piece, "more_body": more or end < len(body)})
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         given = {name for name, _ in headers}

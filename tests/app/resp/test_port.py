@@ -458,12 +458,11 @@ async def test_pipelines_of_alike_and_other_commands_are_answered_in_order(wire:
     assert [fields for _, fields in rows] == expected
 
 
-@pytest.mark.parametrize(("sent", "runs"), [(2, [2]), (3, [2, 1]), (5, [2, 2, 1])])
-async def test_as_many_long_replies_are_made_together_as_have_room(
-    open_port: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, sent: int, runs: list[int]
+async def test_long_replies_are_made_one_by_one(
+    open_port: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each may be as long as one answer may be, and together they are no longer than a pipeline's."""
-    port = await open_port(answer_bytes_max=1 << 20, pipeline_bytes_max=2 << 20)
+    """Each leaves before the next is made; short ones beside them are made together."""
+    port = await open_port()
     wire, engine = await port.connect(), port.gateway.tenant("").engine
     await wire.call("XADD", "s", "1-1", "a", "1")
     submit_each, seen = engine.submit_each, list[int]()
@@ -473,7 +472,9 @@ async def test_as_many_long_replies_are_made_together_as_have_room(
         submit_each(commands, *rest)
 
     monkeypatch.setattr(engine, "submit_each", counted)
-    one = b"*4\r\n$6\r\nXRANGE\r\n$1\r\ns\r\n$1\r\n-\r\n$1\r\n+\r\n"
-    wire.writer.write(one * sent)
-    assert [await wire.reply() for _ in range(sent)] == [[[b"1-1", [b"a", b"1"]]]] * sent
-    assert seen == runs
+    long = b"*4\r\n$6\r\nXRANGE\r\n$1\r\ns\r\n$1\r\n-\r\n$1\r\n+\r\n"
+    short = b"*2\r\n$4\r\nXLEN\r\n$1\r\ns\r\n"
+    wire.writer.write(short * 2 + long * 3 + short)
+    found = [await wire.reply() for _ in range(6)]
+    assert found == [1, 1, *[[[b"1-1", [b"a", b"1"]]]] * 3, 1]
+    assert seen == [2, 1, 1, 1, 1]

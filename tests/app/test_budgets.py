@@ -1,0 +1,134 @@
+"""The pools of bytes: reservations, shares of callers, holders that are too slow."""
+
+from typing import Any
+
+import pytest
+
+from app.live.budgets import FREE_BYTES, Budgets, Holder, Pool
+from app.settings import Settings
+from engine import EngineError, Memory
+
+MIB = 1 << 20
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class Peer(Holder):
+    def __init__(self, waiting: int = 0) -> None:
+        self.left = waiting
+        self.moved_bytes = 0
+        self.closed = False
+
+    def waiting(self) -> int:
+        return self.left
+
+    def moved(self) -> int:
+        return self.moved_bytes
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def refusal_of(pool: Pool, caller: str, size: int) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        pool.reserve(caller, size)
+    return caught.value
+
+
+async def test_a_reservation_is_all_or_nothing_and_given_back() -> None:
+    pool = Pool("output_bytes_max", 8 * MIB, Clock().monotonic)
+    first = pool.reserve("a", MIB)
+    pool.reserve("a", MIB)
+    refusal = refusal_of(pool, "a", 1)
+    assert (refusal.code, refusal.members) == ("overloaded", {"limit": "output_bytes_max"})
+    assert refusal.redis.startswith("OVERLOADED not run: 1 bytes are needed, and this caller holds 2097152")
+    assert pool.held_bytes == 2 * MIB
+    first.release()
+    first.release()
+    assert pool.held_bytes == MIB
+    pool.reserve("a", MIB)
+    assert pool.figures.refused == 1
+
+
+async def test_a_caller_has_a_quarter_or_one_reservation() -> None:
+    pool = Pool("output_bytes_max", 8 * MIB, Clock().monotonic)
+    large = pool.reserve("a", 5 * MIB)
+    refusal_of(pool, "a", 1)
+    pool.reserve("b", 2 * MIB)
+    assert "all callers hold" in refusal_of(pool, "c", 2 * MIB).detail
+    with pytest.raises(EngineError, match="OVERLOADED"):
+        large.grow(7 * MIB)
+    assert large.size == 5 * MIB
+    large.grow(6 * MIB)
+    assert pool.held_bytes == 8 * MIB
+
+
+async def test_what_was_taken_meanwhile_makes_room() -> None:
+    clock = Clock()
+    pool = Pool("output_bytes_max", 4 * MIB, clock.monotonic)
+    peer = Peer(waiting=MIB)
+    held = pool.reserve("a", 4 * MIB, peer)
+    held.keep(3 * MIB)
+    assert pool.held_bytes == 3 * MIB
+    pool.reserve("b", MIB)
+    pool.reserve("c", 2 * MIB)
+    assert held.size == MIB
+    clock.now_s += 1
+    peer.left = 0
+    assert pool.figures.held_bytes == 3 * MIB
+    held.keep(FREE_BYTES)
+    assert held.size == 0
+
+
+async def test_the_slowest_holders_of_a_crowded_pool_are_closed() -> None:
+    """Not those that take enough, nor those whose answer is still made, nor more of them than it needs."""
+    clock = Clock()
+    pool = Pool("output_bytes_max", 8 * MIB, clock.monotonic)
+    peers = {name: Peer(waiting=2 * MIB) for name in "abcd"}
+    held = {name: pool.reserve(name, 2 * MIB, peer) for name, peer in peers.items()}
+    for name in "abc":
+        held[name].keep(2 * MIB)
+    peers["a"].moved_bytes, peers["b"].moved_bytes, peers["c"].moved_bytes = FREE_BYTES, 10, 0
+    clock.now_s += 4.9
+    pool.look()
+    assert not any(peer.closed for peer in peers.values())
+    clock.now_s += 0.2
+    pool.look()
+    assert [name for name, peer in peers.items() if peer.closed] == ["c"]
+    assert (pool.held_bytes, pool.figures.closed) == (6 * MIB, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "expected"),
+    [
+        ({}, None, (32 * MIB, 32 * MIB)),
+        ({}, 1024 * MIB, (128 * MIB, 128 * MIB)),
+        ({"fronts": 3}, 2048 * MIB, (64 * MIB, 64 * MIB)),
+        ({"output_bytes_max": 50 * MIB, "body_bytes_total_max": 60 * MIB}, 1024 * MIB, (50 * MIB, 60 * MIB)),
+        ({"output_bytes_max": 1, "body_bytes_total_max": 1}, None, (8 * MIB, 24 * MIB)),
+    ],
+)
+def test_the_pools_follow_the_memory_limit(
+    settings: dict[str, Any], limit: int | None, expected: tuple[int, int]
+) -> None:
+    budgets = Budgets(Settings(**settings), Clock().monotonic)
+    budgets.size(limit)
+    assert (budgets.output.bytes_max, budgets.bodies.bytes_max) == expected
+
+
+def test_buffers_are_not_counted_as_data() -> None:
+    """Neither while they are held nor after, when the allocator keeps their memory."""
+    memory = Memory(100 * MIB)
+    memory.observe(40 * MIB)
+    held = 0
+    memory.buffers = lambda: held
+    held = 90 * MIB
+    memory.observe(130 * MIB)
+    memory.observe(130 * MIB)
+    assert (memory.used_bytes, memory.resident_bytes, memory.is_full) == (40 * MIB, 130 * MIB, False)

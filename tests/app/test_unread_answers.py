@@ -1,0 +1,115 @@
+"""Clients that ask for much and take nothing: the gateway stays within its memory, and others write on.
+
+In a control group of 1.2 GB where the machine lets the test make one; the bytes are counted everywhere.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.server import Server, free_port
+
+MIB: Final = 1 << 20
+# Of the container; the memory limit and the pool follow from it.
+GROUP_BYTES: Final = 1_200_000_000
+MEMORY_BYTES: Final = GROUP_BYTES * 3 // 4
+POOL_BYTES: Final = MEMORY_BYTES // 8
+CLIENTS: Final = 20
+COMMANDS: Final = 200
+# Beside the pool: replies that threads are writing, of up to 8 MiB as entries, as text, and joined.
+MAKING_BYTES: Final = 6 * 3 * 8 * MIB
+WATCHED_S: Final = 8.0
+
+PIPELINE: Final = json.dumps([["XRANGE", "b", "-", "+"]] * COMMANDS).encode()
+HTTP: Final = (
+    b"POST /v1/commands/pipeline HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(PIPELINE), PIPELINE)
+)
+RESP: Final = b"*4\r\n$6\r\nXRANGE\r\n$1\r\nb\r\n$1\r\n-\r\n$1\r\n+\r\n" * COMMANDS
+PAGE: Final = b"GET /v1/streams/b/entries?count=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10
+COLUMNS: Final = b"GET /v1/streams/b/columns HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10
+EXPORT: Final = b"GET /v1/streams/b/export HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Path | None]:
+    """A control group with 1.2 GB; None where the machine has none to give."""
+    for mount, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        made = Path(mount) / f"weir-test-{os.getpid()}"
+        try:
+            made.mkdir()
+        except OSError:
+            continue
+        try:
+            (made / name).write_text(str(GROUP_BYTES))
+        except OSError:
+            made.rmdir()
+            continue
+        yield made
+        made.rmdir()
+        return
+    yield None
+
+
+@pytest.fixture
+def ports() -> dict[str, int]:
+    return {"resp": free_port()}
+
+
+@pytest.fixture
+def server(tmp_path: Path, ports: dict[str, int], group: Path | None) -> Iterator[Server]:
+    """With 5 MB in a stream."""
+    words = ("--set", f"memory_bytes_max={MEMORY_BYTES}", "--set", f"resp_port={ports['resp']}")
+    with Server(tmp_path / "data", *words, "--fsync", "no") as server:
+        if group is not None:
+            (group / "cgroup.procs").write_text(str(server.pid))
+        entries = [{"fields": {"a": "x" * 50_000}}] * 100
+        httpx.post(f"{server.url}/v1/streams/b/entries", json={"entries": entries}).raise_for_status()
+        ports["http"] = server.port
+        yield server
+
+
+def resident_bytes(server: Server) -> int:
+    pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def metric(server: Server, name: str) -> float:
+    text = httpx.get(f"{server.url}/metrics").text
+    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+@pytest.mark.parametrize(
+    ("port", "request_bytes"),
+    [("http", HTTP), ("resp", RESP), ("http", PAGE), ("http", COLUMNS), ("http", EXPORT)],
+    ids=["pipeline", "resp", "pages", "columns", "export"],
+)
+def test_answers_that_are_not_taken_have_a_limit_together(
+    server: Server, ports: dict[str, int], port: str, request_bytes: bytes
+) -> None:
+    """Everybody else's publishes succeed meanwhile, and the process grows by the pool at most."""
+    before, statuses, highest = resident_bytes(server), list[int](), 0
+    with ExitStack() as stack, httpx.Client(base_url=server.url) as innocent:
+        for _ in range(CLIENTS):
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+            client.connect(("127.0.0.1", ports[port]))
+            client.sendall(request_bytes)
+        ends_at = time.monotonic() + WATCHED_S
+        while time.monotonic() < ends_at:
+            answer = innocent.post("/v1/streams/other/entries", json={"fields": {"n": "1"}})
+            statuses.append(answer.status_code)
+            held = metric(server, 'weir_buffer_bytes{pool="output"}')
+            assert held <= POOL_BYTES
+            highest = max(highest, resident_bytes(server))
+            time.sleep(0.05)
+    assert set(statuses) == {201}
+    assert highest - before <= POOL_BYTES + MAKING_BYTES + CLIENTS * (64 << 10)
