@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from app import logs
 from app.logs import FullLog
 from app.settings import Settings, SettingsError, read_named_file
 from engine import Clock
@@ -28,6 +29,11 @@ from engine.cluster import (
 # The ports of a server and of a Sentinel whose URL names none.
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26_379
+_MAY_LOSE: Final = "a fail-over may lose acknowledged writes: a replica that lacks them may take over"
+_REMEDY_OF_SPARE: Final = (
+    "set backend_durability to replicated:N, where N is the number of replicas that may take over, or keep "
+    "the others from it (cluster-replica-no-failover yes, or replica-priority 0 under Sentinel)"
+)
 _SERVER: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?")
 
 
@@ -99,6 +105,10 @@ def log_health(health: BackendHealth, clock: Clock, on_outage: Callable[[bool], 
     }
 
     def log(trouble: Trouble, reason: str | None) -> None:
+        if trouble is Trouble.SPARE_REPLICA:
+            if reason is not None:
+                logs.get().warning(_MAY_LOSE, reason=reason, remedy=_REMEDY_OF_SPARE)
+            return
         kept[trouble].change({} if reason is None else {"reason": reason}, is_full=reason is not None)
         if trouble is Trouble.OUTAGE:
             on_outage(reason is not None)

@@ -16,6 +16,7 @@ from engine.cluster.levels import PROBE_OF_WRITES, QUESTIONS, Level, least, leve
 from engine.cluster.misfits import Misfit, of_refusal
 from engine.cluster.node import Node
 from engine.cluster.refusals import reason_of
+from engine.cluster.replication import BackendDurability
 from engine.cluster.stream_count import StreamCount
 from engine.cluster.topology import Topology
 from engine.cluster.wire import Words, call, report
@@ -31,11 +32,14 @@ Ask = Callable[[Node, Sequence[Words]], Awaitable[Sequence[Any]]]
 
 
 class Trouble(Enum):
-    """What may be wrong: servers are away, one has no memory left, no write can be as safe as promised."""
+    """What may be wrong: servers are away, one has no memory left, no write can be as safe as promised, a
+    fail-over may lose what was acknowledged.
+    """
 
     OUTAGE = auto()
     FULL = auto()
     UNKEPT_PROMISE = auto()
+    SPARE_REPLICA = auto()
 
 
 class BackendHealth:
@@ -89,6 +93,19 @@ class BackendHealth:
             )
         return None
 
+    @property
+    def spare_replica(self) -> str | None:
+        """Why a replica that lacks acknowledged writes may take over; None where all have them, or where
+        nothing of the kind is promised.
+        """
+        durability, replicas = self._topology.durability, self.level.replicas_most
+        needed = durability.replicas_needed
+        if durability == BackendDurability() or replicas <= needed:
+            return None
+        return (
+            f"a primary has {replicas} connected replicas, and {durability.name} waits for {needed} of them"
+        )
+
     async def keep_on(self, is_up: asyncio.Future[None]) -> None:
         """Ask the servers again and again, until it is cancelled; `is_up` is done once all have answered."""
         while True:
@@ -108,6 +125,7 @@ class BackendHealth:
             Trouble.OUTAGE: self.outage,
             Trouble.FULL: self.full,
             Trouble.UNKEPT_PROMISE: self.unkept_promise,
+            Trouble.SPARE_REPLICA: self.spare_replica,
         }
         for trouble, reason in now.items():
             if (reason is None) != (self._told.get(trouble) is None):

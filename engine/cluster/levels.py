@@ -36,12 +36,14 @@ PROBE_OF_WRITES: Final[Words] = ("EVAL", "#!lua\nreturn 1", 0)
 
 class Level(msgspec.Struct, frozen=True):
     """The name and version of a server, for people. `syncs`: it says when a write is on its disk. `replicas`:
-    how many are connected to it. `primary`: whose replica it is, empty if it is none.
+    how many are connected to it, of several servers to each at least; `replicas_most`: to one of them.
+    `primary`: whose replica it is, empty if it is none.
     """
 
     name: str = "unknown"
     syncs: bool = True
     replicas: int = 0
+    replicas_most: int = 0
     primary: str = ""
 
 
@@ -53,7 +55,8 @@ def level_of(info: bytes, persistence: bytes, replication: bytes, waitaof: Seque
     name = f"Valkey {valkey}" if valkey else f"Redis {facts.get('redis_version', '')}"
     syncs = any(waitaof) and b"aof_enabled:1" in persistence
     primary = ":".join(facts[name] for name in ("master_host", "master_port") if name in facts)
-    return Level(name, syncs, replicas=int(facts.get("connected_slaves", 0)), primary=primary)
+    replicas = int(facts.get("connected_slaves", 0))
+    return Level(name, syncs, replicas, replicas, primary)
 
 
 def least(levels: Sequence[Level]) -> Level:
@@ -63,5 +66,6 @@ def least(levels: Sequence[Level]) -> Level:
         ", ".join(names),
         syncs=all(one.syncs for one in levels),
         replicas=min(one.replicas for one in levels),
+        replicas_most=max(one.replicas_most for one in levels),
         primary=next((one.primary for one in levels if one.primary), ""),
     )

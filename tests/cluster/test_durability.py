@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
+from app.backend import log_health
 from app.main import create_app
 from app.settings import Settings
 from engine import EngineError, SystemClock
@@ -172,6 +175,34 @@ async def test_a_promise_that_too_few_replicas_can_keep_is_named(pair: Pair) -> 
         await until(lambda: "backend_durability=replicated:1" in engine.missing)
         replica.call("REPLICAOF", "127.0.0.1", primary.port)
         await until(lambda: engine.health.unkept_promise is None)
+
+
+async def test_with_another_replica_one_confirmation_is_not_all(pair: Pair, tmp_path: Path) -> None:
+    """The replica that lacks an acknowledged write may take over: the log says so. With N of both it is
+    refused, and nothing is acknowledged that one of them lacks.
+    """
+    primary, _ = pair
+    (tmp_path / "third").mkdir()
+    with BackendServer(tmp_path / "third", primary.kind) as other:
+        async with opened(primary, TIMEOUT_S, durability="replicated:1") as engine:
+            with capture_logs() as lines:
+                log_health(engine.health, SystemClock(), lambda _: None)
+                other.call("REPLICAOF", "127.0.0.1", primary.port)
+                await until(lambda: bool(lines))
+            (line,) = lines
+            assert "a fail-over may lose acknowledged writes" in line["event"]
+            assert (
+                line["reason"] == "a primary has 2 connected replicas, and replicated:1 waits for 1 of them"
+            )
+            assert "replicated:N" in line["remedy"]
+            other.pause()
+            assert isinstance(await engine.execute(XAdd(stream="s", bodies=[BODY])), Added)
+        async with opened(primary, TIMEOUT_S, durability="replicated:2") as engine:
+            assert engine.health.spare_replica is None
+            assert (await refused(engine, XAdd(stream="s", bodies=[BODY]))).code == "not_replicated"
+        async with opened(primary, TIMEOUT_S) as engine:
+            assert engine.health.spare_replica is None
+        other.resume()
 
 
 async def test_memory_waits_for_nothing(pair: Pair) -> None:
