@@ -26,6 +26,7 @@ from engine.cluster.group_waits import GroupWaits
 from engine.cluster.health import BackendHealth
 from engine.cluster.keys import slot_of
 from engine.cluster.levels import ALWAYS_MISSING
+from engine.cluster.losses import Losses
 from engine.cluster.maintenance import Maintenance
 from engine.cluster.misfits import Misfit
 from engine.cluster.node import Node
@@ -109,6 +110,8 @@ class ClusterEngine:
         self._origins = Origins()
         self._sender = Sender(topology, self._origins.end)
         self.health: Final = BackendHealth(topology, self._ask, clock, self._observe)
+        self._losses = Losses()
+        self.health.on_restart = self._losses.note_restart
         self._loop = asyncio.get_running_loop()
         self._ending: asyncio.Future[None] = self._loop.create_future()
         self._keeping: Sequence[asyncio.Task[None]] = ()
@@ -308,12 +311,14 @@ class ClusterEngine:
             return words.publish(command, origin, has_slots=self._topology.has_slots)
         if isinstance(command, Rename | Copy) and not self._is_one_turn(command.named_streams()):
             raise cross_slot()
-        return words.request(command, origin)
+        return words.request(self._losses.informed(command), origin)
 
     async def _run(self, command: Command) -> Reply:
         gather = self._gatherer(command)
         if gather is not None:
-            return await gather(self, command)
+            gathered = await gather(self, self._losses.informed(command))
+            self._count(gathered)
+            return gathered
         request = self._request(command)
         assert request is not None, "it is not gathered"
         reply: Reply = await self.run(request)
@@ -353,6 +358,9 @@ class ClusterEngine:
         self._sender.send(request, finish)
 
     def _count(self, reply: object) -> None:
+        if isinstance(reply, StreamsRead):
+            self._losses.note(reply)
+            return
         if isinstance(reply, Added | Published) and not reply.duplicate:
             added = (reply,) if isinstance(reply, Added) else (one for _, one in reply.streams)
             self.appended += sum(len(one.ids) for one in added)

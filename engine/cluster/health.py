@@ -7,12 +7,12 @@ Knows: how they are asked, and when a failure is an outage. Must never know: str
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final
 
 from engine.clock import Clock
-from engine.cluster.levels import PROBE_OF_WRITES, QUESTIONS, Level, least, level_of
+from engine.cluster.levels import PROBE_OF_WRITES, QUESTIONS, Level, least, level_of, run_of
 from engine.cluster.misfits import Misfit, of_refusal
 from engine.cluster.node import Node
 from engine.cluster.refusals import reason_of
@@ -53,6 +53,10 @@ class BackendHealth:
         self.full: str | None = None
         # Called after the start with each trouble and its reason, and with None in its place once it is over.
         self.on_change: Callable[[Trouble, str | None], None] = lambda *_: None
+        # Called when a server has been started again, with the data that it kept.
+        self.on_restart: Callable[[], None] = lambda: None
+        # Of each server the run that was seen last.
+        self._runs: dict[str, str] = {}
         self._told: dict[Trouble, str | None] = {}
         self._topology = topology
         self._ask = ask
@@ -152,6 +156,9 @@ class BackendHealth:
         if not found or self._topology.failure is not None:
             return False
         self.level = least([level_of(*replies) for *replies, _ in found])
+        self._note_runs(
+            {str(node.address): run_of(replies[0]) for node, replies in zip(nodes, found, strict=True)}
+        )
         if self._topology.is_fixed and self.level.primary:
             where = f"{nodes[0].address} is a replica of {self.level.primary}"
             self._refusal = f"{where}: name that one in `backend`, or find it by redis+sentinel://"
@@ -160,6 +167,13 @@ class BackendHealth:
         self._observe(self._count.streams)
         probes = (self._ask(node, [PROBE_OF_WRITES]) for node in nodes)
         return self._note_refusals(await asyncio.gather(*probes, return_exceptions=True))
+
+    def _note_runs(self, runs: Mapping[str, str]) -> None:
+        """Compare the runs of the servers with those before."""
+        has_restarted = any(self._runs.get(address, run) != run for address, run in runs.items())
+        self._runs.update(runs)
+        if has_restarted:
+            call(self.on_restart)
 
     def _note_refusals(self, results: Sequence[object]) -> bool:
         """Take in how writes are refused; False where that stays so."""

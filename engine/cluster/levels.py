@@ -59,6 +59,11 @@ def level_of(info: bytes, persistence: bytes, replication: bytes, waitaof: Seque
     return Level(name, syncs, replicas, replicas, primary)
 
 
+def run_of(info: bytes) -> str:
+    """The run of a server, new each time it is started, by its reply to the first of `QUESTIONS`."""
+    return info.partition(b"run_id:")[2].partition(b"\r\n")[0].decode()
+
+
 def least(levels: Sequence[Level]) -> Level:
     """What all servers of a backend are, under the names that they have."""
     names = dict.fromkeys(sorted(one.name for one in levels))
