@@ -15,6 +15,7 @@ from engine.nodes import OpenNode, SealedNode
 DERIVED: Final = frozenset(
     {
         "_due",
+        "_ends",
         "appended",
         "_dues",
         "_gone",
