@@ -4,7 +4,7 @@ Knows: what each command does and answers, in RESP2 shapes; who waits, and who i
 Must never know: the engine's code. Arguments are what words mean; malformed words are not its business.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Final
 
@@ -287,6 +287,36 @@ class Model(ModelTurns):
                 lambda model: None if claim is None else model._next_claim(key, group, claim),  # noqa: SLF001
             )
         return found or None
+
+    def positions(self, words: Sequence[str]) -> dict[str, Callable[[], bool]]:
+        if words[0] != "XREADGROUP":
+            return {}
+        at = words.index("STREAMS") + 1
+        named = words[at:]
+        pairs = zip(named[: len(named) // 2], named[len(named) // 2 :], strict=True)
+        new = [key for key, cursor in pairs if cursor == ">" and key in self.streams]
+        groups = {key: group for key in new if (group := self.streams[key].groups.get(words[2]))}
+        return {key: self._undoing(group) for key, group in reversed(groups.items())}
+
+    @staticmethod
+    def _undoing(group: ModelGroup) -> Callable[[], bool]:
+        last, read = group.last, group.read
+        deliveries = group.deliveries
+
+        def undo() -> bool:
+            if group.last == last:
+                return False
+            new = [
+                one
+                for one, how in group.pending.items()
+                if last < one <= group.last and how.order > deliveries
+            ]
+            for entry_id in new:
+                del group.pending[entry_id]
+            group.last, group.read = last, read
+            return True
+
+        return undo
 
     def _has_news(self, key: str, group: str, claim: int | None) -> bool:
         stream = self.streams.get(key)

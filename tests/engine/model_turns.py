@@ -4,7 +4,7 @@ Knows: the two clocks, first come first served, original deadlines (docs/semanti
 Must never know: the engine's code, and what any command does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -73,6 +73,24 @@ class ModelTurns:
             self._block(name, blocked, self.monotonic + BLOCK_MS)
             return True
         return False
+
+    def read_in_vain(self, play: Play, words: Sequence[str]) -> None:
+        """Play a read whose reader leaves before it is answered: new entries are as if nobody had read them,
+        and who waits for them is served.
+        """
+        before = self.positions(words)
+        self._play(play)
+        self._serve()
+        for key, undo in before.items():
+            if undo():
+                self._signals.append(key)
+        self._serve()
+
+    def positions(self, words: Sequence[str]) -> dict[str, Callable[[], bool]]:
+        """For each stream that a group reads new entries of: what undoes that. It returns whether there was
+        anything to undo.
+        """
+        raise NotImplementedError
 
     def cancel(self, name: str) -> None:
         self.waiters = [waiter for waiter in self.waiters if waiter.name != name]

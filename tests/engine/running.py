@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from app.redis import CommandRequest, parse
 from engine import CommandEngine, Engine, EngineError
-from engine.commands import Command, DbSize
+from engine.commands import BlockingCommand, Command, DbSize
 from engine.commands.execution import Blocked, Unfinished, execute
 from engine.keyspace import Keyspace
 from engine.replies import Reply
@@ -100,6 +100,17 @@ class Running:
             return answered(request, await self.command_engine.execute(request.command))
         except EngineError as refusal:
             return answered(request, refusal)
+
+    def read_in_vain(self, step: ModelStep) -> None:
+        """A read whose reader leaves before it is answered."""
+        self.loop.run_until_complete(self._read_in_vain(parse(words_of(step.words))))
+
+    async def _read_in_vain(self, request: CommandRequest) -> None:
+        assert isinstance(request.command, BlockingCommand), "it may wait"
+        answers: list[object] = []
+        self.command_engine.read(request.command, answers.append).cancel()
+        await settle()
+        assert not answers, "it is not answered any more"
 
     def served(self) -> dict[str, object]:
         """The readers that have their reply, once each."""

@@ -110,6 +110,13 @@ class BesideTheModel(RuleBasedStateMachine):
         self.running.cancel(name)
         self.model.cancel(name)
 
+    @rule(step=blocking(newest=True).filter(lambda step: "CLAIM" not in step.words))
+    def read_in_vain(self, step: ModelStep) -> None:
+        """A reader goes away before its reply has left."""
+        self.running.read_in_vain(step)
+        self.model.read_in_vain(step.play, step.words)
+        self._compare_served()
+
     @rule(ms=st.integers(1, 5))
     def wait(self, ms: int) -> None:
         """Time passes, and claims come due."""
