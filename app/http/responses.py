@@ -131,6 +131,11 @@ class StreamingResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, no faster than it is read; HEAD gets the head alone."""
+        gone = scope.get("extensions", {}).get(GONE_EXTENSION)
+        if self.unsent is not None and gone is not None and gone():
+            self.unsent()
+            await self._pieces.aclose()
+            return
         # It takes as long as its client does.
         scope["state"][WAITED_STATE] = True
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -248,9 +248,13 @@ async def _run(request: Request, parsed: CommandRequest, room: int, name: str, e
 
 async def _shaped(request: Request, answered: Answered, encoded: Encoding) -> bytes:
     """The result of one of several commands, with any reply."""
-    reply = answered.reply
-    if not isinstance(reply, EngineError):
-        request.count_delivered(reply)
+    parsed, reply = answered.parsed, answered.reply
+    if (
+        isinstance(parsed, CommandRequest)
+        and parsed.command is not None
+        and not isinstance(reply, EngineError)
+    ):
+        request.note_read(parsed.command, reply)
         if redis.is_laborious((reply,)):
             return await asyncio.to_thread(_shape, request, answered, encoded)
     return _shape(request, answered, encoded)

@@ -266,10 +266,14 @@ def _deliver(
     if claim_min_idle_ms is not None and (claim_min_idle_ms < CLAIM_NEVER_MS or group.has_released()):
         claimed, more = _claim_idle(turn, name, key, command, claim_min_idle_ms, room)
     left = None if command.count is None else command.count - len(claimed)
-    claims = claim_min_idle_ms is not None
+    claims, mark = claim_min_idle_ms is not None, None
     new = (
         _deliver_new(turn, name, key, command, left, room, claims=claims) if left is None or left > 0 else []
     )
+    if new:
+        order = 0 if command.noack else group.first_order(len(new), turn.now_ms)
+        moved = (group.number, move, group.move)
+        mark = DeliveryMark(key.generation, *moved, before, entries_read, order, len(claimed))
     return StreamDeliveries(
         name,
         [*claimed, *new],
@@ -278,13 +282,7 @@ def _deliver(
         last_delivered_id=group.last_delivered_id,
         gap=gap if new else None,
         more=more or key.stream.last_live_id > group.last_delivered_id,
-        mark=DeliveryMark(
-            *(key.generation, group.number, move, group.move, before, entries_read),
-            order=0 if command.noack else group.first_order(len(new), turn.now_ms),
-            claimed=len(claimed),
-        )
-        if new
-        else None,
+        mark=mark,
     )
 
 

@@ -146,6 +146,38 @@ def test_who_leaves_while_a_group_read_waits_takes_nothing() -> None:
         assert sum(fast_counts.times.histogram.counts) == sum(full_counts.times.histogram.counts)
 
 
+_COMMAND = b'["XREADGROUP","GROUP","g","gone","COUNT","1","STREAMS","s",">"]'
+_UNSENT = {
+    "read": post(f"{GROUP}/consumers/gone/read", b'{"count":1}'),
+    "command": post("/v1/commands", _COMMAND),
+    "pipeline": post("/v1/commands/pipeline", b"[%b,%b]" % (_COMMAND, _COMMAND)),
+    "multi-exec": post("/v1/commands/multi-exec", b"[%b,%b]" % (_COMMAND, _COMMAND)),
+}
+
+
+@pytest.mark.parametrize("name", [*_UNSENT])
+def test_what_waits_for_the_disk_when_its_client_leaves_is_undone(name: str) -> None:
+    """On both ways, whatever has read it: others get it as if nobody had."""
+    storages = (_Slow(), _Slow())
+    with Pair(LIMITS, always=True, storages=storages) as pair:
+        pair.both(post("/v1/streams/s/groups", b'{"name":"g","start":"0","mkstream":true}'))
+        for _ in range(2):
+            pair.both(PLAIN["entry"])
+        for served, storage in zip((pair.fast, pair.full), storages, strict=True):
+            line = served.connect()
+            storage.gate.clear()
+            line.send(_UNSENT[name])
+            time.sleep(0.1)
+            line.close()
+            time.sleep(0.1)
+            storage.gate.set()
+        time.sleep(0.1)
+        fast, full = pair.both(post(f"{GROUP}/consumers/d/read", b"{}"))
+        assert fast == full
+        assert fast.count(b'"id":') == 2
+        assert b'"delivery_count"' not in fast
+
+
 def test_a_group_read_that_waits_is_given_what_comes() -> None:
     """On both ways, and what its client has sent ahead is answered behind that."""
     with Pair(LIMITS) as pair:
