@@ -6,11 +6,11 @@ Must never know: how a stream is copied, how either server is spoken to.
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Self, TypeVar
 
 import typer
 
@@ -20,9 +20,9 @@ from weir.cli import options, output
 from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from stamina import Attempt
-
     from app.cli.migration.copying import CopyReport, StreamCopy
+
+_T = TypeVar("_T")
 
 _REDIS_DEFAULT: Final = "redis://127.0.0.1:6379"
 _COLUMNS: Final = ("stream", "entries", "renumbered", "deleted", "groups", "pending")
@@ -179,13 +179,27 @@ class Import:
             self._give_up(stream, f"it was skipped: {wrong}")
             return
         try:
-            for attempt in self._attempts():
-                with attempt:
-                    self.copies[stream] = self._copied(stream, outcome, is_last=is_last)
+            self.copies[stream] = self._patiently(lambda: self._copied(stream, outcome, is_last=is_last))
         except Away as away:
             raise Failure(f"{away}; run the same command again to go on") from None
         except Failure as failure:
             self._give_up(stream, str(failure))
+
+    def _patiently(self, act: Callable[[], _T]) -> _T:
+        """Act again while a server is away, for as long as patience lasts. Raises Away at its end."""
+        from app.cli.migration.peers import Away
+
+        deadline_s, pause_s = time.monotonic() + self._patience_ms / 1000, _PAUSE_S_MIN
+        while True:
+            try:
+                return act()
+            except Away as away:
+                if time.monotonic() >= deadline_s:
+                    raise
+                if pause_s == _PAUSE_S_MIN:
+                    self.say(f"{away}; trying again")
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     def _copied(self, stream: bytes, outcome: "CopyReport", *, is_last: bool) -> "StreamCopy":
         from app.cli.migration.copying import StreamCopy
@@ -209,21 +223,6 @@ class Import:
             compared = f"(entries {verified.entries:,}, pending {verified.pending:,})"
             self.say(f"{outcome.stream}: the same in Redis and in Weir {compared}")
         return not verified.differences
-
-    def _attempts(self) -> "Iterable[Attempt]":
-        """Attempts while a server is away, for as long as patience lasts."""
-        import stamina
-
-        from app.cli.migration.peers import Away
-
-        return stamina.retry_context(
-            on=Away,
-            attempts=None if self._patience_ms else 1,
-            timeout=self._patience_ms / 1000 or None,
-            wait_initial=_PAUSE_S_MIN,
-            wait_max=_PAUSE_S_MAX,
-            wait_jitter=_PAUSE_S_MIN,
-        )
 
     def advance(self, stream: bytes) -> None:
         """Copy what is new."""
@@ -253,11 +252,8 @@ class Import:
             time.sleep(_WAIT_MS / 1000)
             self._stop.check()
             return []
-        for attempt in self._attempts():
-            with attempt:
-                positions = {stream: copy.position for stream, copy in self.copies.items()}
-                return reading.grown(self.origin, positions, _WAIT_MS)
-        raise AssertionError("an attempt returns or raises")
+        positions = {stream: copy.position for stream, copy in self.copies.items()}
+        return self._patiently(lambda: reading.grown(self.origin, positions, _WAIT_MS))
 
     def plan(self, stream: bytes) -> dict[str, object]:
         """What a stream has, and how far it is in Weir."""

@@ -14,7 +14,6 @@ from typing import Any, Final, Self, TypeVar
 
 import httpx
 import orjson
-from stamina.instrumentation import LoggingOnRetryHook, set_on_retry_hooks
 
 from pyspark_weir import raw_options
 from pyspark_weir.errors import OptionError, Refused, Unavailable
@@ -22,9 +21,6 @@ from pyspark_weir.raw_options import integer
 from weir import ApiError, AuthenticationError, Client, InvalidNameError, NoAnswerError
 from weir import _calls as weir_calls
 from weir._http import Call
-
-# On standard error: by itself stamina prints, and what a job prints may be read by a program.
-set_on_retry_hooks((LoggingOnRetryHook,))
 
 T = TypeVar("T")
 # One answer of the gateway; its members are the public contract's.

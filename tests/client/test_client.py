@@ -340,7 +340,9 @@ def test_streams_and_groups_are_managed(url: str, stream: str) -> None:
         assert client.delete_entries(stream, ids[:1]) == {ids[0]: "deleted"}
         assert client.trim(stream, maxlen=1, dry_run=True) == 1
         group = client.group(stream, "g")
-        assert group.info() is None
+        with pytest.raises(weir.NotFoundError) as missing:
+            group.info()
+        assert missing.value.code == "no_group"
         group.ensure(start="0", ack_timeout_ms=60_000)
         assert [one["name"] for one in client.list_groups(stream)] == ["g"]
         delivered = group.read("c1", count=10).entries

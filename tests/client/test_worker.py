@@ -17,7 +17,6 @@ from tests.cli.link import BAD_GATEWAY, DROP, LOSE, PASS, link
 from tests.server import Server
 from weir import AsyncClient, Delivery, Worker
 from weir._links import give_back
-from weir._settling import Settlement
 from weir.entries import Entry
 
 Via = Literal["websocket", "long-poll"]
@@ -37,8 +36,11 @@ async def until_done(worker: Worker, handle: weir.worker.Handler, **options: int
 
 
 async def settled(client: AsyncClient, stream: str, group: str = "g") -> bool:
-    info = await client.group(stream, group).info()
-    return info is not None and info["pending"] == 0 and info["lag"] == 0
+    try:
+        info = await client.group(stream, group).info()
+    except weir.NotFoundError:
+        return False
+    return info["pending"] == 0 and info["lag"] == 0
 
 
 async def wait_until_settled(client: AsyncClient, stream: str) -> None:
@@ -212,8 +214,10 @@ async def test_what_comes_again_before_it_is_confirmed(
     worker = Worker("http://127.0.0.1:1", "s", group="g", consumer="c")
     entry = Entry.parse({"id": "5-1", "fields": {"n": "1"}}, "s")
     worker.receive(entry, history=False)
-    settled = Settlement("5-1", kind, None)
-    worker.settle(settled)
+    async for delivery in worker:
+        delivery.ack() if kind == "ack" else delivery.nack()
+        break
+    (settled,) = worker.unconfirmed
     worker.receive(entry, history=history)
     is_new = kind == "nack" and not history
     assert worker.unconfirmed == ([] if is_new else [settled])
@@ -244,10 +248,9 @@ async def test_a_second_worker_of_the_same_name_ends_the_first(url: str, stream:
         first = asyncio.create_task(Worker(url, stream, group="g", consumer="c").run(handle, stop_on=()))
         await wait_until_settled(client, stream)
         async with until_done(Worker(url, stream, group="g", consumer="c"), handle):
-            with pytest.raises(weir.ConsumerReplacedError) as replaced:
+            with pytest.raises(weir.ConsumerReplacedError):
                 async with asyncio.timeout(20):
                     await first
-        assert replaced.value.reason == "replaced"
 
 
 async def test_a_long_poll_outlasts_what_a_proxy_says_of_a_gateway_that_is_away(
@@ -357,7 +360,6 @@ async def test_sigterm_ends_a_worker_after_the_work_in_hand(url: str, stream: st
         async with asyncio.timeout(40):
             await Worker(url, stream, group="g", consumer="c").run(handle)
         info = await client.group(stream, "g").info()
-        assert info is not None
         assert info["pending"] == 1, "the second entry was given back"
     assert done == ["0"]
 

@@ -115,7 +115,7 @@ class Clients:
     async def is_settled(self) -> bool:
         """Whether the group has nothing left."""
         info = await self._client.group(STREAM, "g").info()
-        return info is not None and info["pending"] == 0 and info["lag"] == 0
+        return info["pending"] == 0 and info["lag"] == 0
 
     def end(self) -> None:
         """Stop the workers."""

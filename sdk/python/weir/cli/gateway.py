@@ -6,19 +6,16 @@ Knows: the options that all commands have. Must never know: what a command asks 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import stamina
 import typer
 
 from weir._client import Client
 from weir._http import parse_url
+from weir._retrying import Outage
 from weir.cli import output
 from weir.cli.failure import Failure
 from weir.errors import AuthenticationError, InvalidNameError
-
-if TYPE_CHECKING:
-    from stamina.instrumentation import RetryDetails
 
 _TOKEN_BYTES_MAX: Final = 8 << 10
 
@@ -32,11 +29,10 @@ def connect(
     patience_ms: int = 0,
     say: Callable[[str], None] = output.say,
 ) -> Iterator[Client]:
-    """A client that repeats a call for `patience_ms`, 0 for never, and says so once for each call.
+    """A client that repeats a call for `patience_ms`, 0 for never, and says so once for each outage.
 
     Raises BadParameter for what is no URL, no token and no name of a stream, group or consumer.
     """
-    say_retries(say)
     token = None if token_file is None else _token(token_file)
     try:
         client = Client(str(parse_url(url)), token=token, retry_s=patience_ms / 1000, verify=ca)
@@ -44,6 +40,7 @@ def connect(
         raise typer.BadParameter(str(error), param_hint="--url") from None
     except OSError as error:
         raise typer.BadParameter(f"{ca}: {error.strerror or error}", param_hint="--ca") from None
+    client.outage = Outage(client.url, say)
     with client:
         try:
             yield client
@@ -54,16 +51,6 @@ def connect(
                 sentence = "the gateway asks for a token: name the file that holds it with --token-file"
                 raise Failure(sentence, code=error.code) from None
             raise
-
-
-def say_retries(say: Callable[[str], None]) -> None:
-    """Say when a call is repeated for the first time."""
-
-    def hook(details: "RetryDetails") -> None:
-        if details.retry_num == 1:
-            say(f"{details.caused_by}; trying again")
-
-    stamina.instrumentation.set_on_retry_hooks([hook])
 
 
 def _token(path: Path) -> str:

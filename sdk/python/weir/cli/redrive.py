@@ -124,7 +124,6 @@ class RedriveCalls:
 
     def _last(self) -> str:
         """The last ID of the dead-letter stream; `+` without one: then the call itself is refused."""
-        info = self._group.info()
-        place = info and info.get("dead_letter")
+        place = self._group.info().get("dead_letter")
         found = None if not place else self._client.get_stream(place["stream"])
         return _END if found is None else found["last_id"]
