@@ -87,13 +87,22 @@ async def test_pauses_begin_anew_after_a_connection_that_worked() -> None:
     assert gateway.connections == 9
 
 
-async def test_close_codes_from_4500_on_are_final() -> None:
-    """The one below is not."""
-    gateway = ScriptedGateway(4499, 4500)
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (4500, weir.AuthenticationError),
+        (4501, weir.ConnectionClosedError),
+        (4502, weir.ForbiddenError),
+        (4503, weir.ConnectionClosedError),
+    ],
+)
+async def test_close_codes_from_4500_on_are_final(code: int, error: type[weir.WeirError]) -> None:
+    """The one below is not. Those that HTTP has a status for are the error of that."""
+    gateway = ScriptedGateway(4499, code)
     async with gateway.serve():
-        with pytest.raises(weir.ConnectionClosedError, match="because") as closed:
+        with pytest.raises(error, match="because"):
             await first_of(gateway)
-    assert (closed.value.code, gateway.connections) == (4500, 2)
+    assert gateway.connections == 2
 
 
 @pytest.mark.parametrize(
@@ -108,6 +117,30 @@ async def test_a_frame_that_is_no_gateways_ends_the_worker(frame: str | bytes) -
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(weir.NotAGatewayError):
             await first_of_url(url)
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        ("replaced", weir.ConsumerReplacedError),
+        ("stream_deleted", weir.StreamDeletedError),
+        ("group_destroyed", weir.GroupDeletedError),
+        ("forbidden", weir.ForbiddenError),
+        ("of_tomorrow", weir.WeirError),
+    ],
+)
+async def test_each_end_of_a_subscription_is_an_error_of_its_own(
+    reason: str, error: type[weir.WeirError]
+) -> None:
+    async def revoke(socket: ServerConnection) -> None:
+        await socket.send(json.dumps({"op": "revoked", "sub": "work", "reason": reason}))
+        await socket.wait_closed()
+
+    async with serve(revoke, "127.0.0.1", 0, subprotocols=[Subprotocol("weir.v1")]) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(error) as ended:
+            await first_of_url(url)
+    assert type(ended.value) is error
 
 
 async def test_a_page_in_place_of_a_gateway_ends_the_worker() -> None:
@@ -126,11 +159,11 @@ async def logged(caplog: pytest.LogCaptureFixture, url: str) -> list[str]:
     async with asyncio.timeout(SOON_S):
         while not lines:
             await asyncio.sleep(0.02)
-            lines = [record.getMessage() for record in caplog.records if record.name == "weir.worker"]
+            lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     await asyncio.sleep(1)
     trying.cancel()
     await asyncio.wait([trying])
-    return [record.getMessage() for record in caplog.records if record.name == "weir.worker"]
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 async def test_a_gateway_that_is_away_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

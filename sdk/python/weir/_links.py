@@ -20,10 +20,14 @@ from weir._settling import Settlement, batches
 from weir.entries import Entry, Gap, parse_gap
 from weir.errors import (
     ApiError,
+    AuthenticationError,
     ConnectionClosedError,
     ConsumerReplacedError,
+    ForbiddenError,
+    GroupDeletedError,
     NoAnswerError,
     NotAGatewayError,
+    StreamDeletedError,
     UnavailableError,
     WeirError,
     of_problem,
@@ -41,6 +45,8 @@ PAUSE_S_MAX: Final = 30.0
 HEARTBEAT_S_DEFAULT: Final = 15.0
 # Close codes from here on mean: do not come again.
 FINAL_CLOSE_MIN: Final = 4500
+BAD_TOKEN_CLOSE: Final = 4500
+FORBIDDEN_CLOSE: Final = 4502
 # At most this many IDs a request: no gateway takes more where they are given back, or deleted.
 IDS_MAX: Final = 500
 POLL_WAIT_MS: Final = 20_000
@@ -90,8 +96,6 @@ class WebSocketLink:
         # Settlements on their way over this connection, by the `ref` of their frame.
         self._sent: dict[int, list[Settlement]] = {}
         self._ref = 0
-        # Why there was no connection last time; empty after one that worked.
-        self._outage = ""
         # Until `caught_up` comes what this consumer had already.
         self._in_history = True
         self._unsubscribed = False
@@ -100,33 +104,25 @@ class WebSocketLink:
         self._wake.set()
 
     async def run(self) -> None:
+        outage = self._worker.client.outage
         while not self._worker.stopping:
+            ended = outage.ended
             try:
                 await self._session()
             except ConnectionClosed as closed:
-                code = closed.rcvd.code if closed.rcvd is not None else 1006
-                if code >= FINAL_CLOSE_MIN:
-                    raise ConnectionClosedError(code, closed.rcvd.reason if closed.rcvd else "") from None
+                if closed.rcvd is not None and closed.rcvd.code >= FINAL_CLOSE_MIN:
+                    raise _final(closed.rcvd.code, closed.rcvd.reason) from None
             except InvalidStatus as refused:
                 error = _refusal(refused)
                 if not isinstance(error, ApiError) or not error.retryable:
                     raise error from None
-                self._report(str(error))
+                outage.begin(str(error), ended)
             except (OSError, InvalidHandshake, UnavailableError) as error:
-                self._report(str(error) or "no answer in time")
+                outage.begin(str(error) or "no answer in time", ended)
             if not self._worker.stopping:
                 await self._pauses.pause()
         # Over a subscription, what is given back would come again at once.
         await _settle_by_requests(self._worker, self._wake)
-
-    def _report(self, outage: str) -> None:
-        """Log that the gateway cannot be used at the moment, once for each reason."""
-        if outage != self._outage:
-            self._outage = outage
-            url, worker = self._worker.client.url, self._worker
-            log.warning(
-                "worker %s of %s tries again to reach %s: %s", worker.consumer, worker.stream, url, outage
-            )
 
     def _note_backend(self, frame: dict[str, Any]) -> None:
         """Log that entries wait for the gateway's backend, and that they come again."""
@@ -226,13 +222,28 @@ class WebSocketLink:
         elif op in ("paused", "resumed"):
             self._note_backend(frame)
         elif op == "revoked":
-            raise ConsumerReplacedError(frame["reason"])
+            raise self._end_of(frame["reason"])
         return None
+
+    def _end_of(self, reason: str) -> WeirError:
+        """Why the gateway ended the subscription."""
+        worker = self._worker
+        match reason:
+            case "replaced":
+                return ConsumerReplacedError()
+            case "stream_deleted":
+                return StreamDeletedError(worker.stream)
+            case "group_destroyed":
+                return GroupDeletedError(worker.stream, worker.group)
+            case "forbidden":
+                detail = f"the token does not allow consuming {worker.stream!r} any more"
+                return ForbiddenError(403, reason, detail, {})
+        return WeirError(f"the gateway ended the subscription: {reason}")
 
     def _accept_ok(self, ref: object) -> None:
         if ref == _CONSUME_REF:
             self._pauses.reset()
-            self._outage = ""
+            self._worker.client.outage.end()
             # What an earlier connection did not confirm is sent again.
             self._wake.set()
         elif ref == _UNSUBSCRIBE_REF:
@@ -370,10 +381,20 @@ async def give_back(group: "AsyncGroup", consumer: str, ids: list[str], mode: Na
 
 
 async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel, and wait for the end."""
+    """Cancel, and wait for the end. Of several that failed at once, one error is enough."""
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks)
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _final(code: int, reason: str) -> WeirError:
+    """What a close code means that says not to come again: what HTTP says, where that has a word for it."""
+    detail = f"the gateway closed the connection: {reason}"
+    if code == BAD_TOKEN_CLOSE:
+        return AuthenticationError(401, "unauthenticated", detail, {})
+    if code == FORBIDDEN_CLOSE:
+        return ForbiddenError(403, "forbidden", detail, {})
+    return ConnectionClosedError(code, reason)
 
 
 def _refusal(refused: InvalidStatus) -> WeirError:

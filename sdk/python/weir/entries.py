@@ -23,7 +23,10 @@ Fields = Mapping[str, Value] | Sequence[tuple[str, Value]]
 class Gap:
     """Entries between `requested` and `first_available` were removed; `lost` of them, where that is known.
 
-    `reason` is `failover` where a server of the backend has failed before another one had them, else None.
+    `reason` is None or `trimmed` for that. Otherwise it says what came between, and newer gateways may have
+    others than these: `deleted`, `expired`, `replaced` (by a rename or a copy) and `recreated`: what follows
+    is another stream; `restored`: an older state of this one; `ahead`: the stream ends before `requested`;
+    `failover`: a server of the backend has failed before another one had them.
     """
 
     requested: str

@@ -12,6 +12,8 @@ Knows: the gateway's problem documents (RFC 9457) and their codes. Must never kn
     ├─ ConsumerReplacedError   another connection consumes under the same name
     ├─ ConnectionClosedError   the gateway closed a WebSocket for good
     └─ ApiError                the gateway refused; `code` says why, subclasses group the codes
+       └─ NotFoundError        no such stream, group, consumer or entry
+          └─ StreamDeletedError, GroupDeletedError: what a worker consumed is gone
 """
 
 from collections.abc import Mapping
@@ -59,11 +61,10 @@ class ClientClosedError(WeirError, RuntimeError):
 
 
 class GapError(WeirError):
-    """Entries after the cursor were removed before they were read.
+    """Entries after the cursor were removed before they were read, or their stream is another one by now.
 
     `requested` is the cursor, `first_available` the oldest entry that is kept (None if there is none),
-    `lost` the number of entries in between where it is known. `reason` is `failover` where a server of the
-    backend has failed before another one had them, else None.
+    `lost` the number of entries in between where it is known, `reason` that of `Gap`.
     """
 
     def __init__(
@@ -74,9 +75,7 @@ class GapError(WeirError):
         lost: int | None,
         reason: str | None = None,
     ) -> None:
-        count = "an unknown number of" if lost is None else f"{lost}"
-        end = "lost in a fail-over" if reason == "failover" else "removed before they were read"
-        super().__init__(f"{count} entries of {stream!r} after {requested} were {end}")
+        super().__init__(describe_gap(stream, requested, lost, reason))
         self.stream = stream
         self.requested = requested
         self.first_available = first_available
@@ -85,11 +84,10 @@ class GapError(WeirError):
 
 
 class ConsumerReplacedError(WeirError):
-    """Another connection consumes under the same name, or the group or stream is gone: see `reason`."""
+    """Another connection consumes under the same name, and the gateway has ended this one."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"this consumer's subscription ended: {reason}")
-        self.reason = reason
+    def __init__(self) -> None:
+        super().__init__("another connection consumes under the same name")
 
 
 class ConnectionClosedError(WeirError):
@@ -146,6 +144,20 @@ class NotFoundError(ApiError):
     """There is no such stream, group, consumer or entry (404); `code` says which."""
 
 
+class StreamDeletedError(NotFoundError):
+    """The stream that a worker consumed was deleted, and its groups with it."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(404, "no_stream", f"the stream {stream!r} was deleted", {})
+
+
+class GroupDeletedError(NotFoundError):
+    """The group that a worker consumed with was deleted; its stream is still there."""
+
+    def __init__(self, stream: str, group: str) -> None:
+        super().__init__(404, "no_group", f"the group {group!r} of the stream {stream!r} was deleted", {})
+
+
 class ConflictError(ApiError):
     """The state of the stream or group does not allow this (409, 412); `code` says why."""
 
@@ -189,6 +201,29 @@ _BY_CODE: Final[Mapping[str, type[ApiError]]] = {
     "stale_epoch": StaleProducerError,
     "backend_error": InternalError,
 }
+
+
+# What happened to a stream, by the reason of a gap.
+_FATES: Final[Mapping[str, str]] = {
+    "deleted": "was deleted",
+    "expired": "has expired",
+    "replaced": "was replaced by another one",
+    "recreated": "was deleted and made again",
+    "restored": "was restored from an older state",
+}
+
+
+def describe_gap(stream: str, requested: str, lost: int | None, reason: str | None) -> str:
+    """A gap in one sentence; `reason` may be one that is not known here."""
+    if reason is not None and reason in _FATES:
+        return f"the stream {stream!r} {_FATES[reason]} after {requested} was read"
+    if reason == "ahead":
+        return f"the stream {stream!r} ends before {requested}, so entries were lost or it is another one"
+    count = "an unknown number of" if lost is None else f"{lost}"
+    removed = "removed before they were read"
+    ends = {"failover": "lost in a fail-over", "trimmed": removed, None: removed}
+    end = ends.get(reason, f"lost ({reason})")
+    return f"{count} entries of {stream!r} after {requested} were {end}"
 
 
 def of_problem(problem: Mapping[str, Any], status: int, reason: str = "") -> ApiError:

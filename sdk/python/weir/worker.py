@@ -22,12 +22,22 @@ from weir._http import Token, Verify
 from weir._links import LongPollLink, WebSocketLink, WorkerLink
 from weir._settling import Settlement
 from weir.entries import Entry, Gap
-from weir.errors import ClientClosedError, InvalidValueError
+from weir.errors import (
+    ClientClosedError,
+    ForbiddenError,
+    GroupDeletedError,
+    InvalidValueError,
+    NotFoundError,
+    StreamDeletedError,
+    describe_gap,
+)
 
 log: Final = logging.getLogger("weir.worker")
 
 CREDIT_DEFAULT: Final = 100
 GRACE_S_DEFAULT: Final = 30.0
+# Else a stream that something deletes again and again would keep the gateway busy.
+RECREATE_PAUSE_S: Final = 0.1
 
 Handler = Callable[["Delivery"], Awaitable[None]]
 
@@ -51,13 +61,13 @@ class Delivery:
 
         Returns at once; the worker repeats it over lost connections until the gateway has confirmed it.
         """
-        self._worker.settle(Settlement(self.entry.id, "ack", delete))
+        self._worker.settle(self, Settlement(self.entry.id, "ack", delete))
 
     def nack(self, *, mode: NackMode = "fail") -> None:
         """Give the entry back to the group: after a failure (`fail`), as if it was never delivered
         (`silent`), or for good (`fatal`). Returns at once, as `ack`.
         """
-        self._worker.settle(Settlement(self.entry.id, "nack", mode))
+        self._worker.settle(self, Settlement(self.entry.id, "nack", mode))
 
     async def extend(self) -> bool:
         """Say that the work goes on, so that no other consumer takes the entry over; whether it is still
@@ -84,6 +94,10 @@ class Worker:
     others gave back, then new ones. At most `credit` entries are held at a time. A lost connection is made
     again, for ever; entries that are held meanwhile stay held and are not delivered twice to this worker.
 
+    With `on_gone="recreate"` a worker whose stream or group was deleted makes the group again, before the
+    oldest entry, and goes on: `on_gap` is called with the reason `recreated`. What it holds of the old stream
+    is forgotten: settling it does nothing. Otherwise the worker ends.
+
     `url` and `token` as for `AsyncClient`. `start` is where a group that is created begins: `0` with the
     oldest entry, `$` with the next. `claim_min_idle_ms` also takes over what other consumers have held for so
     long. `via` is the way to the gateway. `on_gap` is called for entries that were removed unread; without
@@ -104,6 +118,7 @@ class Worker:
         token: Token = None,
         verify: Verify = None,
         on_gap: Callable[[Gap], None] | None = None,
+        on_gone: Literal["raise", "recreate"] = "raise",
         grace_s: float = GRACE_S_DEFAULT,
     ) -> None:
         if credit < 1:
@@ -115,6 +130,9 @@ class Worker:
         self._start = start
         self._claim_min_idle_ms = claim_min_idle_ms
         self._on_gap = on_gap
+        self._on_gone = on_gone
+        # The entry that was delivered last.
+        self._last_id = "0-0"
         self._grace_s = grace_s
         self._client = AsyncClient(url, token=token, retry_s=None, verify=verify)
         self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue()
@@ -142,8 +160,8 @@ class Worker:
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         """Deliveries, until `stop`. Use it inside `async with worker`.
 
-        Raises ApiError for what the gateway refuses for good, ConsumerReplacedError where another connection
-        took the consumer's place.
+        Raises ApiError for what the gateway refuses for good (StreamDeletedError, GroupDeletedError and
+        ForbiddenError among it), ConsumerReplacedError where another connection took the consumer's place.
         """
         while (delivery := await self._queue.get()) is not None:
             yield delivery
@@ -239,6 +257,7 @@ class Worker:
         settled = self._unconfirmed.get(entry.id)
         if entry.id in self._held or (settled is not None and (history or settled.kind == "ack")):
             return
+        self._last_id = entry.id
         # Otherwise a settled entry has been given back, and comes again before the answer to that.
         self._unconfirmed.pop(entry.id, None)
         if entry.deleted:
@@ -270,23 +289,21 @@ class Worker:
         if self._on_gap is not None:
             self._on_gap(gap)
         else:
-            log.warning(
-                "%s entries of %s after %s were removed before group %s read them",
-                "some" if gap.lost is None else gap.lost,
-                self.stream,
-                gap.requested,
-                self.group,
-            )
+            sentence = describe_gap(self.stream, gap.requested, gap.lost, gap.reason)
+            log.warning("group %s: %s", self.group, sentence)
 
     async def until_changed(self) -> None:
         """Wait until something was settled or confirmed."""
         self._changed.clear()
         await self._changed.wait()
 
-    def settle(self, settlement: Settlement) -> None:
-        """The program has decided about an entry that it holds; a second decision does not count."""
-        if self._held.pop(settlement.id, None) is None:
+    def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        """The program has decided about an entry that it holds; a second decision does not count, and none
+        about an entry of a stream that was deleted: another one may have its ID by now.
+        """
+        if self._held.get(settlement.id) is not delivery:
             return
+        del self._held[settlement.id]
         self._unconfirmed[settlement.id] = settlement
         self._changed.set()
         self._link.wake()
@@ -321,10 +338,44 @@ class Worker:
 
     async def _keep_linked(self) -> None:
         try:
-            await self._link.run()
+            while True:
+                try:
+                    return await self._link.run()
+                except NotFoundError as error:
+                    gone = await self._name_missing(error)
+                if self._on_gone == "raise":
+                    raise gone
+                self._forget_all()
+                if self.stopping:
+                    return None
+                await self._recreate()
         finally:
             # The code that iterates learns how it ended.
             self._queue.put_nowait(None)
+
+    async def _name_missing(self, error: NotFoundError) -> NotFoundError:
+        """What is gone: gateways also say `no_group` where the stream is missing."""
+        if isinstance(error, StreamDeletedError | GroupDeletedError):
+            return error
+        with contextlib.suppress(ForbiddenError):
+            if await self._client.get_stream(self.stream) is None:
+                return StreamDeletedError(self.stream)
+        return GroupDeletedError(self.stream, self.group)
+
+    def _forget_all(self) -> None:
+        """What it holds and has not settled belongs to a group that is gone."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._held.clear()
+        self._unconfirmed.clear()
+        self._changed.set()
+
+    async def _recreate(self) -> None:
+        """Make the group again, and the stream where it is missing."""
+        await asyncio.sleep(RECREATE_PAUSE_S)
+        await self._client.group(self.stream, self.group).ensure(start="0")
+        self.gap(Gap(self._last_id, None, None, "recreated"))
+        self._last_id = "0-0"
 
     def _raise_failure(self) -> None:
         if self._linking is not None and self._linking.done() and not self._linking.cancelled():
