@@ -7,10 +7,13 @@ const {
   ApiError,
   Client,
   ConsumerReplacedError,
+  ForbiddenError,
   GapError,
+  GroupDeletedError,
   InvalidValueError,
   NoAnswerError,
   NotAGatewayError,
+  StreamDeletedError,
   WeirError,
   Worker,
   bytes,
@@ -33,7 +36,7 @@ const until = async (holds) => {
   assert.fail("it did not come to that");
 };
 const settled = (stream) => async () => {
-  const info = await client.group(stream, "g").info();
+  const info = await client.group(stream, "g").info().catch((error) => assert.equal(error.status, 404));
   return info?.pending === 0 && info.lag === 0;
 };
 
@@ -64,8 +67,8 @@ test("the same key stores once", async () => {
   const first = await client.publishBatch(stream, [{ n: 1 }, { n: 2 }], { key: "k" });
   const second = await client.publishBatch(stream, [{ n: 1 }, { n: 2 }], { key: "k" });
   assert.deepEqual([first.duplicate, second.duplicate, second.ids], [false, true, first.ids]);
-  const many = await client.publishMany({ [`${stream}1`]: [{ n: 1 }], [`${stream}2`]: [{ n: 1 }, { n: 2 }] });
-  assert.equal(many[`${stream}2`].count, 2);
+  const many = await client.publishMany({ [`${stream} 1`]: [{ n: 1 }], [`${stream} 2`]: [{ n: 1 }, { n: 2 }] });
+  assert.equal(many[`${stream} 2`].count, 2);
 });
 
 test("refusals have the gateway's code", async () => {
@@ -275,6 +278,7 @@ test("streams and groups are managed", async () => {
   assert.deepEqual(await client.deleteEntries(stream, [ids[0]]), { [ids[0]]: "deleted" });
   assert.equal(await client.trim(stream, { maxlen: 1, dry_run: true }), 1);
   const group = client.group(stream, "g");
+  await assert.rejects(group.info(), { status: 404, code: "no_group" });
   await group.ensure("0");
   assert.equal((await group.read("c1", { count: 10 })).entries.length, 2);
   assert.equal((await group.history("c1")).entries[0].delivery_count, 2);
@@ -389,6 +393,127 @@ for (const via of ["websocket", "long-poll"]) {
     assert.deepEqual(pending.map(({ consumer, delivery_count }) => [consumer, delivery_count]), Array(4).fill([null, 0]));
   });
 }
+
+for (const via of ["websocket", "long-poll"]) {
+  const work = async (more = {}) => {
+    const stream = fresh();
+    await client.publish(stream, { n: 0 }, { id: "7-0" });
+    const [done, gaps, holds] = [[], [], {}];
+    const options = { stream, group: "g", consumer: "c", via, webSocket, onGap: (gap) => gaps.push(gap), ...more };
+    const worker = new Worker(url, options);
+    const running = worker.run(async ({ entry }) => {
+      done.push(entry.fields.n);
+      await holds[entry.fields.n];
+    });
+    // Its end is looked at below.
+    running.catch(() => undefined);
+    return { stream, done, gaps, holds, worker, running };
+  };
+
+  test(`a stream or a group that is deleted ends the worker, ${via}`, async () => {
+    for (const [end, remove] of [
+      [StreamDeletedError, (stream) => client.deleteStream(stream)],
+      [GroupDeletedError, (stream) => client.group(stream, "g").delete(true)],
+    ]) {
+      const { stream, running } = await work();
+      await until(settled(stream));
+      await remove(stream);
+      await assert.rejects(running, (error) => error.constructor === end && error.status === 404);
+    }
+  });
+
+  test(`what is settled after the end of its stream ends the worker, ${via}`, async () => {
+    const { stream, done, holds, running } = await work({ credit: 1 });
+    let release;
+    holds[0] = new Promise((resolve) => (release = resolve));
+    await until(() => done.length === 1);
+    await client.deleteStream(stream);
+    release();
+    await assert.rejects(running, StreamDeletedError);
+  });
+
+  test(`a worker goes on with the stream that is made again, ${via}`, async () => {
+    const { stream, done, gaps, worker, running } = await work({ onGone: "recreate" });
+    await until(settled(stream));
+    await client.deleteStream(stream);
+    await client.publish(stream, { n: 1 }, { id: "3-0" });
+    await until(() => done.length === 2);
+    await client.publish(stream, { n: 2 }, { id: "4-0" });
+    await until(() => done.length === 3);
+    worker.stop();
+    await running;
+    assert.deepEqual(done, ["0", "1", "2"]);
+    assert.deepEqual(gaps.map(({ requested, reason }) => [requested, reason]), [["7-0", "recreated"]]);
+  });
+
+  test(`what is held of an old stream settles nothing of the new one, ${via}`, async () => {
+    const { stream, done, gaps, holds, worker, running } = await work({ onGone: "recreate" });
+    const releases = {};
+    for (const n of [0, 1]) holds[n] = new Promise((resolve) => (releases[n] = resolve));
+    await until(() => done.length === 1);
+    await client.deleteStream(stream);
+    await client.publish(stream, { n: 1 }, { id: "7-0" });
+    await until(() => gaps.length === 1);
+    releases[0]();
+    await until(() => done.length === 2);
+    assert.deepEqual((await collect(client.group(stream, "g").pending())).map(({ id }) => id), ["7-0"]);
+    releases[1]();
+    await until(settled(stream));
+    worker.stop();
+    await running;
+  });
+
+  test(`a worker that stops makes nothing again, ${via}`, async () => {
+    const { stream, done, gaps, holds, worker, running } = await work({ onGone: "recreate" });
+    let release;
+    holds[0] = new Promise((resolve) => (release = resolve));
+    await until(() => done.length === 1);
+    worker.stop();
+    await client.deleteStream(stream);
+    release();
+    await running;
+    assert.equal(await client.getStream(stream), undefined);
+    assert.deepEqual(gaps, []);
+  });
+}
+
+test("each end of a subscription is an error of its own", async () => {
+  const server = new WebSocketServer({ port: 0, host: "127.0.0.1", handleProtocols: () => "weir.v1" });
+  await new Promise((resolve) => server.on("listening", resolve));
+  const options = { stream: "s", group: "g", consumer: "c", webSocket };
+  try {
+    for (const [reason, name] of [
+      ["replaced", "ConsumerReplacedError"],
+      ["stream_deleted", "StreamDeletedError"],
+      ["group_destroyed", "GroupDeletedError"],
+      ["forbidden", "ForbiddenError"],
+      ["of_tomorrow", "WeirError"],
+    ]) {
+      server.removeAllListeners("connection");
+      server.on("connection", (socket) => socket.send(JSON.stringify({ op: "revoked", sub: "work", reason })));
+      const worker = new Worker(`http://127.0.0.1:${server.address().port}`, options);
+      await assert.rejects(worker.run(() => undefined), { name });
+    }
+    for (const [code, status, name] of [[4500, 401, "ApiError"], [4502, 403, "ForbiddenError"], [4501, undefined, "ConnectionClosedError"]]) {
+      server.removeAllListeners("connection");
+      server.on("connection", (socket) => socket.close(code, "because"));
+      const worker = new Worker(`http://127.0.0.1:${server.address().port}`, options);
+      await assert.rejects(worker.run(() => undefined), (error) => error.name === name && error.status === status);
+    }
+  } finally {
+    server.close();
+  }
+});
+
+test("a refusal with 403 is a ForbiddenError, and a gap of an unknown reason is a gap", async () => {
+  const refuse = async () => new Response(JSON.stringify({ code: "forbidden", detail: "no" }), { status: 403 });
+  await assert.rejects(new Client({ url, fetch: refuse }).getStream("s"), ForbiddenError);
+  const gap = { requested: "5-0", first_available: "7-0", lost: null, reason: "of_tomorrow" };
+  const events = async () =>
+    new Response(`event: gap\ndata: ${JSON.stringify(gap)}\n\n`, { headers: { "content-type": "text/event-stream" } });
+  const tail = new Client({ url, fetch: events }).tail("s");
+  await assert.rejects(tail.next(), { name: "GapError", message: "some entries of s after 5-0 were lost (of_tomorrow)" });
+});
 
 test("a second worker of the same name ends the first", async () => {
   const stream = fresh();

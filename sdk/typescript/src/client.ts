@@ -18,7 +18,7 @@ import {
   type StreamInfo,
   type WireEntry,
 } from "./entries.js";
-import { ApiError, GapError, InvalidValueError, NotAGatewayError, type Problem } from "./errors.js";
+import { apiError, ApiError, GapError, InvalidValueError, NotAGatewayError, type Problem } from "./errors.js";
 import { Http, isObject, segment, sleep, type Call, type ClientOptions } from "./http.js";
 import { EventParser } from "./sse.js";
 
@@ -258,9 +258,9 @@ export class Group {
     return this.#json<Answer<"ensureGroup">>({ method: "PUT", path: this.#path, body }, "name");
   }
 
-  /** The group as it is now; undefined if it does not exist. */
-  async info(): Promise<GroupInfo | undefined> {
-    return ifFound(this.#json<Answer<"getGroup">>({ path: this.#path }, "name"));
+  /** The group as it is now; an ApiError with status 404 if it does not exist. */
+  async info(): Promise<GroupInfo> {
+    return this.#json<Answer<"getGroup">>({ path: this.#path }, "name");
   }
 
   /** Deliver new entries to a consumer. If the answer is lost they are delivered all the same: see `history`. */
@@ -421,5 +421,5 @@ function reportGap(event: Gap & { stream?: string }, stream: string, options: Ta
 }
 
 export function problemError(problem: Problem): ApiError {
-  return new ApiError(problem.status ?? 500, problem);
+  return apiError(problem.status ?? 500, problem);
 }

@@ -25,7 +25,14 @@ export type StreamInfo = Schema<"Stream">;
 export type Retention = Schema<"Retention">;
 export type GroupInfo = Schema<"Group">;
 export type PendingEntry = Schema<"PendingRow">;
-export type Gap = Schema<"Gap">;
+/**
+ * Entries between `requested` and `first_available` were removed; `lost` of them, where that is known. `reason` is not
+ * there, or `trimmed`, for that. Otherwise it says what came between, and newer gateways may have others than these:
+ * `deleted`, `expired`, `replaced` (by a rename or a copy) and `recreated`: what follows is another stream; `restored`:
+ * an older state of this one; `ahead`: the stream ends before `requested`; `failover`: a server of the backend has failed
+ * before another one had them.
+ */
+export type Gap = Omit<Schema<"Gap">, "reason"> & { readonly reason?: string };
 
 export interface Page {
   readonly entries: readonly Entry[];

@@ -30,24 +30,40 @@ export class InvalidValueError extends WeirError {}
 /** Something answered, but not as a gateway does. */
 export class NotAGatewayError extends WeirError {}
 
-/**
- * Entries after the cursor were removed before they were read; `gap.lost` of them, where that is known. `gap.reason` is
- * `failover` where a server of the backend has failed before another one had them.
- */
+/** Entries after the cursor were removed before they were read, or their stream is another one by now. */
 export class GapError extends WeirError {
   constructor(
     readonly stream: string,
     readonly gap: Gap,
   ) {
-    const end = gap.reason === "failover" ? "lost in a fail-over" : "removed before they were read";
-    super(`${gap.lost ?? "some"} entries of ${stream} after ${gap.requested} were ${end}`);
+    super(describeGap(stream, gap));
   }
 }
 
-/** Another connection consumes under the same name, or the group or stream is gone; `reason` says which. */
+/** What happened to a stream, by the reason of a gap. */
+const FATES: Partial<Record<string, string>> = {
+  deleted: "was deleted",
+  expired: "has expired",
+  replaced: "was replaced by another one",
+  recreated: "was deleted and made again",
+  restored: "was restored from an older state",
+};
+const REMOVED = "removed before they were read";
+const LOSSES: Partial<Record<string, string>> = { trimmed: REMOVED, failover: "lost in a fail-over" };
+
+/** A gap in one sentence; its reason may be one that is not known here. */
+export function describeGap(stream: string, { requested, lost, reason }: Gap): string {
+  const fate = FATES[reason ?? ""];
+  if (fate !== undefined) return `the stream ${stream} ${fate} after ${requested} was read`;
+  if (reason === "ahead") return `the stream ${stream} ends before ${requested}, so entries were lost or it is another one`;
+  const loss = reason === undefined ? REMOVED : (LOSSES[reason] ?? `lost (${reason})`);
+  return `${lost ?? "some"} entries of ${stream} after ${requested} were ${loss}`;
+}
+
+/** Another connection consumes under the same name, and the gateway has ended this one. */
 export class ConsumerReplacedError extends WeirError {
-  constructor(readonly reason: string) {
-    super(`this consumer's subscription ended: ${reason}`);
+  constructor() {
+    super("another connection consumes under the same name");
   }
 }
 
@@ -79,4 +95,26 @@ export class ApiError extends WeirError {
     this.code = problem.code ?? "";
     this.retryable = problem.retryable ?? false;
   }
+}
+
+/** The token does not allow this (403). */
+export class ForbiddenError extends ApiError {}
+
+/** The stream that a worker consumed was deleted, and its groups with it. */
+export class StreamDeletedError extends ApiError {
+  constructor(stream: string) {
+    super(404, { status: 404, code: "no_stream", detail: `the stream ${stream} was deleted` });
+  }
+}
+
+/** The group that a worker consumed with was deleted; its stream is still there. */
+export class GroupDeletedError extends ApiError {
+  constructor(stream: string, group: string) {
+    super(404, { status: 404, code: "no_group", detail: `the group ${group} of the stream ${stream} was deleted` });
+  }
+}
+
+/** The error for a problem document, or for what a proxy says instead of one. */
+export function apiError(status: number, problem: Problem, retryAfterMs?: number): ApiError {
+  return new (status === 403 ? ForbiddenError : ApiError)(status, problem, retryAfterMs);
 }

@@ -1,6 +1,6 @@
 /** One call of the API: how it is sent, what its answer means, whether to send it again. */
 
-import { ApiError, InvalidValueError, NoAnswerError, NotAGatewayError, type Problem } from "./errors.js";
+import { apiError, ApiError, InvalidValueError, NoAnswerError, NotAGatewayError, type Problem } from "./errors.js";
 
 const RETRY_PAUSE_MS_MIN = 100;
 const RETRY_PAUSE_MS_MAX = 5_000;
@@ -158,7 +158,7 @@ async function refusal(response: Response, call: Call): Promise<ApiError | NoAns
     return new NoAnswerError(`the gateway answered ${response.status}`, true);
   }
   const after = response.headers.get("retry-after");
-  return new ApiError(response.status, problem, after && /^\d+$/.test(after) ? Number(after) * 1000 : undefined);
+  return apiError(response.status, problem, after && /^\d+$/.test(after) ? Number(after) * 1000 : undefined);
 }
 
 /** `fetch` does not say whether the request was sent, so a failure leaves it open unless repeating is safe. */

@@ -8,10 +8,13 @@ export {
   ApiError,
   ConnectionClosedError,
   ConsumerReplacedError,
+  ForbiddenError,
   GapError,
+  GroupDeletedError,
   InvalidValueError,
   NoAnswerError,
   NotAGatewayError,
+  StreamDeletedError,
   WeirError,
 } from "./errors.js";
 export type { Problem } from "./errors.js";

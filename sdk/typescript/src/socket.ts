@@ -3,7 +3,16 @@
 import { problemError } from "./client.js";
 import type { Frame, Sent } from "./documents/types.js";
 import { parseEntry, type Gap } from "./entries.js";
-import { ConnectionClosedError, ConsumerReplacedError, InvalidValueError, NotAGatewayError, type Problem } from "./errors.js";
+import {
+  ConnectionClosedError,
+  ConsumerReplacedError,
+  GroupDeletedError,
+  InvalidValueError,
+  NotAGatewayError,
+  StreamDeletedError,
+  WeirError,
+  type Problem,
+} from "./errors.js";
 import { isObject } from "./http.js";
 import { batches, type Settlement } from "./settlements.js";
 import type { Worker } from "./worker.js";
@@ -12,6 +21,9 @@ import type { Worker } from "./worker.js";
 const HEARTBEAT_MS_DEFAULT = 15_000;
 /** Close codes from here on mean: do not come again. */
 const FINAL_CLOSE_MIN = 4500;
+const FORBIDDEN: Problem = { status: 403, code: "forbidden", detail: "the token does not allow this any more" };
+const BAD_TOKEN: Problem = { status: 401, code: "unauthenticated", detail: "the token is wrong, expired or revoked" };
+const CLOSES: Partial<Record<number, Problem>> = { 4500: BAD_TOKEN, 4502: FORBIDDEN };
 const CONSUME = "consume";
 const UNSUBSCRIBE = "unsubscribe";
 
@@ -97,7 +109,7 @@ class Connection {
     if (frame.op === "hello" && frame.heartbeat_ms > 0) this.#heartbeatMs = frame.heartbeat_ms;
     else if (frame.op === "hello") throw new TypeError("no heartbeat");
     else if (frame.op === "caught_up") this.#inHistory = false;
-    else if (frame.op === "revoked") this.#end(new ConsumerReplacedError(frame.reason));
+    else if (frame.op === "revoked") this.#end(this.#endOf(frame.reason));
     else if (frame.op === "paused" && frame.reason === "backend") this.#worker.reportAway();
     else if (frame.op === "error") this.#refused(frame.problem);
     else if (frame.op === "ok") this.#ok(frame.ref);
@@ -108,9 +120,20 @@ class Connection {
     }
   }
 
+  /** Why the gateway ended the subscription. */
+  #endOf(reason: string): WeirError {
+    const { stream, group } = this.#worker.options;
+    if (reason === "replaced") return new ConsumerReplacedError();
+    if (reason === "stream_deleted") return new StreamDeletedError(stream);
+    if (reason === "group_destroyed") return new GroupDeletedError(stream, group);
+    if (reason === "forbidden") return problemError(FORBIDDEN);
+    return new WeirError(`the gateway ended the subscription: ${reason}`);
+  }
+
   #ok(ref: number | string | undefined): void {
     if (ref === CONSUME) {
       this.#consuming = true;
+      this.#worker.reportReached();
       this.#flush();
     } else if (ref === UNSUBSCRIBE) this.#end();
     else if (typeof ref === "number") {
@@ -161,7 +184,12 @@ class Connection {
   }
 
   #closed(code: number, reason: string): void {
-    this.#end(code >= FINAL_CLOSE_MIN ? new ConnectionClosedError(code, reason) : undefined);
+    if (code < FINAL_CLOSE_MIN) this.#end();
+    else {
+      // What HTTP says, where that has a word for it.
+      const problem = CLOSES[code];
+      this.#end(problem ? problemError(problem) : new ConnectionClosedError(code, reason));
+    }
   }
 
   #end(error?: Error): void {

@@ -2,7 +2,14 @@
 
 import { Client, Group, type NackMode, type References } from "./client.js";
 import type { Entry, Gap } from "./entries.js";
-import { InvalidValueError } from "./errors.js";
+import {
+  ApiError,
+  describeGap,
+  ForbiddenError,
+  GroupDeletedError,
+  InvalidValueError,
+  StreamDeletedError,
+} from "./errors.js";
 import { isTemporary, sleep } from "./http.js";
 import { batches, settleByRequest, type Settlement } from "./settlements.js";
 import { consumeOverSocket } from "./socket.js";
@@ -14,6 +21,8 @@ const POLL_WAIT_MS = 20_000;
 const CLAIM_RELEASED_ONLY_MS = Number.MAX_SAFE_INTEGER;
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 30_000;
+/** Else a stream that something deletes again and again would keep the gateway busy. */
+const RECREATE_PAUSE_MS = 100;
 
 export interface WorkerOptions {
   stream: string;
@@ -31,6 +40,12 @@ export interface WorkerOptions {
   webSocket?: typeof WebSocket;
   /** Called for entries that were removed before the group read them; without it a warning is logged. */
   onGap?: (gap: Gap) => void;
+  /**
+   * What to do when the stream or the group is deleted: end with a StreamDeletedError or GroupDeletedError (`throw`, the
+   * default), or make the group again before the oldest entry and go on (`recreate`). Then `onGap` is called with the
+   * reason `recreated`, and what is held of the old stream is forgotten: settling it does nothing.
+   */
+  onGone?: "throw" | "recreate";
   /** Called with what `handle` threw; without it an error is logged. */
   onError?: (error: unknown, entry: Entry) => void;
   /** How long `run` waits at its end for what is being worked on. */
@@ -61,7 +76,7 @@ export class Worker {
   readonly credit: number;
   readonly #group: Group;
   readonly #queue: Delivery[] = [];
-  readonly #held = new Set<string>();
+  readonly #held = new Map<string, Delivery>();
   readonly #unconfirmed = new Map<string, Settlement>();
   readonly #stopping = new AbortController();
   /** Aborted at the very end: nothing is sent any more. */
@@ -71,6 +86,8 @@ export class Worker {
   #failure: { error: unknown } | undefined;
   /** The gateway could not be used last time, and that was said. */
   #away = false;
+  /** The entry that was delivered last. */
+  #lastId = "0-0";
 
   constructor(client: Client | string, options: WorkerOptions) {
     this.client = typeof client === "string" ? new Client({ url: client }) : client;
@@ -104,7 +121,7 @@ export class Worker {
    * acknowledged, unless it settled the delivery itself; what it throws is reported and given back.
    */
   async run(handle: Handler, concurrency = 1): Promise<void> {
-    const linking = this.#link().catch((error: unknown) => {
+    const linking = this.#stayLinked().catch((error: unknown) => {
       if (!this.#over.signal.aborted) this.#failure ??= { error };
       this.#notify();
     });
@@ -125,8 +142,9 @@ export class Worker {
     if (this.#held.has(entry.id) || (settled && (history || settled.kind === "ack"))) return;
     // Otherwise a settled entry has been given back, and comes again before the answer to that.
     this.#unconfirmed.delete(entry.id);
-    this.#held.add(entry.id);
+    this.#lastId = entry.id;
     const delivery = this.#delivery(entry);
+    this.#held.set(entry.id, delivery);
     if (entry.deleted) delivery.ack();
     else if (this.stopping.aborted) delivery.nack("silent");
     else this.#queue.push(delivery);
@@ -144,7 +162,13 @@ export class Worker {
   /** For links: entries were removed before the group read them. */
   reportGap(gap: Gap): void {
     if (this.options.onGap) this.options.onGap(gap);
-    else console.warn(`${gap.lost ?? "some"} entries after ${gap.requested} were removed before they were read`);
+    else console.warn(`group ${this.options.group}: ${describeGap(this.options.stream, gap)}`);
+  }
+
+  /** For links: the gateway can be used. */
+  reportReached(): void {
+    if (this.#away) console.warn(`worker ${this.options.consumer} has reached ${this.client.http.url.href} again`);
+    this.#away = false;
   }
 
   /** For links: the backend of the gateway cannot be used, and entries wait there. */
@@ -158,17 +182,19 @@ export class Worker {
   }
 
   #delivery(entry: Entry): Delivery {
-    return {
+    const delivery: Delivery = {
       entry,
-      ack: (remove) => this.#settle({ id: entry.id, kind: "ack", detail: remove }),
-      nack: (mode = "fail") => this.#settle({ id: entry.id, kind: "nack", detail: mode }),
+      ack: (remove) => this.#settle(delivery, { id: entry.id, kind: "ack", detail: remove }),
+      nack: (mode = "fail") => this.#settle(delivery, { id: entry.id, kind: "nack", detail: mode }),
       extend: async () => (await this.#group.extend(this.options.consumer, [entry.id])).includes(entry.id),
     };
+    return delivery;
   }
 
-  #settle(settlement: Settlement): void {
-    // Settled before: the first word counts.
-    if (!this.#held.delete(settlement.id)) return;
+  #settle(delivery: Delivery, settlement: Settlement): void {
+    // Settled before: the first word counts. Or of a stream that was deleted: another entry may have its ID by now.
+    if (this.#held.get(settlement.id) !== delivery) return;
+    this.#held.delete(settlement.id);
     this.#unconfirmed.set(settlement.id, settlement);
     this.#notify();
   }
@@ -193,25 +219,76 @@ export class Worker {
     }
   }
 
+  async #stayLinked(): Promise<void> {
+    for (;;) {
+      try {
+        await this.#link();
+        return;
+      } catch (error) {
+        if (!(error instanceof ApiError) || error.status !== 404) throw error;
+        const gone = await this.#nameMissing(error);
+        if (this.options.onGone !== "recreate") throw gone;
+      }
+      this.#forgetAll();
+      if (this.stopping.aborted) return;
+      await this.#recreate();
+    }
+  }
+
+  /** What is gone: gateways also say `no_group` where the stream is missing. */
+  async #nameMissing(error: ApiError): Promise<ApiError> {
+    const { stream, group } = this.options;
+    if (error instanceof StreamDeletedError || error instanceof GroupDeletedError) return error;
+    try {
+      if (!(await this.#unanswered(() => this.client.getStream(stream)))) return new StreamDeletedError(stream);
+    } catch (refused) {
+      if (!(refused instanceof ForbiddenError)) throw refused;
+    }
+    return new GroupDeletedError(stream, group);
+  }
+
+  /** What it holds and has not settled belongs to a group that is gone. */
+  #forgetAll(): void {
+    this.#queue.length = 0;
+    this.#held.clear();
+    this.#unconfirmed.clear();
+    this.#notify();
+  }
+
+  /** Make the group again, and the stream where it is missing. */
+  async #recreate(): Promise<void> {
+    await interruptible(RECREATE_PAUSE_MS, this.stopping);
+    await this.#unanswered(() => this.#group.ensure("0"));
+    this.reportGap({ requested: this.#lastId, first_available: "0-0", lost: null, reason: "recreated" });
+    this.#lastId = "0-0";
+  }
+
   async #link(): Promise<void> {
+    const link = new AbortController();
     if (this.options.via === "long-poll") {
-      await Promise.all([this.#poll(), this.#settleByRequests()]);
+      // When one fails, so does the other, and nothing of it goes on afterwards.
+      const both = [this.#poll(link.signal), this.#settleByRequests(link.signal)].map((one) =>
+        one.catch((error: unknown) => {
+          link.abort();
+          this.#notify();
+          throw error;
+        }),
+      );
+      await Promise.all(both).finally(() => Promise.allSettled(both));
       return;
     }
     for (let pauseMs = PAUSE_MS_MIN; !this.stopping.aborted; pauseMs = Math.min(2 * pauseMs, PAUSE_MS_MAX)) {
-      if (await consumeOverSocket(this)) {
-        pauseMs = PAUSE_MS_MIN;
-        this.#away = false;
-      } else if (!this.stopping.aborted) this.#warn("no WebSocket could be opened");
+      if (await consumeOverSocket(this)) pauseMs = PAUSE_MS_MIN;
+      else if (!this.stopping.aborted) this.#warn("no WebSocket could be opened");
       if (!this.stopping.aborted) await interruptible(pauseMs * (0.5 + Math.random()), this.stopping);
     }
     // Over a subscription, what is given back would come again at once.
-    await this.#settleByRequests();
+    await this.#settleByRequests(link.signal);
   }
 
-  async #settleByRequests(): Promise<void> {
+  async #settleByRequests(link: AbortSignal): Promise<void> {
     const over = this.#over.signal;
-    while (!over.aborted && !this.#failure) {
+    while (!over.aborted && !link.aborted && !this.#failure) {
       const change = this.#change;
       for (const batch of batches(this.unconfirmed)) {
         await this.#unanswered(() => settleByRequest(this.#group, this.options.consumer, batch, over));
@@ -221,10 +298,11 @@ export class Worker {
     }
   }
 
-  async #poll(): Promise<void> {
+  async #poll(link: AbortSignal): Promise<void> {
+    const signal = AbortSignal.any([this.stopping, link]);
     await this.#unanswered(() => this.#group.ensure(this.options.start ?? "0"));
     await this.#readHistory();
-    while (!this.stopping.aborted && !this.#failure) {
+    while (!signal.aborted && !this.#failure) {
       const room = this.credit - this.#held.size - this.#unconfirmed.size;
       if (room <= 0) {
         await this.#change;
@@ -234,22 +312,22 @@ export class Worker {
         const page = await this.#group.read(this.options.consumer, {
           count: room,
           waitMs: POLL_WAIT_MS,
-          signal: this.stopping,
+          signal,
           claimMinIdleMs: this.options.claimMinIdleMs ?? CLAIM_RELEASED_ONLY_MS,
         });
-        this.#away = false;
+        this.reportReached();
         if (page.gap) this.reportGap(page.gap);
         for (const entry of page.entries) this.receive(entry, false);
       } catch (error) {
-        if (this.stopping.aborted) break;
+        if (signal.aborted) break;
         if (!isTemporary(error)) throw error;
         this.#warn(error);
         // Entries of a lost answer are delivered all the same.
-        await interruptible(PAUSE_MS_MIN, this.stopping);
+        await interruptible(PAUSE_MS_MIN, signal);
         await this.#readHistory();
       }
     }
-    await this.#giveBackUnseen();
+    if (!link.aborted) await this.#giveBackUnseen();
   }
 
   /** What an answer held that was cut off. Not by reading the history, which would count as a delivery. */
@@ -279,7 +357,9 @@ export class Worker {
   async #unanswered<T>(request: () => Promise<T>): Promise<T> {
     for (;;) {
       try {
-        return await request();
+        const answer = await request();
+        this.reportReached();
+        return answer;
       } catch (error) {
         if (!isTemporary(error)) throw error;
         this.#warn(error);
