@@ -274,7 +274,9 @@ def test_a_proxy_without_a_gateway_behind_it_is_asked_again(server: Server, stre
     """The key makes that safe. The proxy's own page stays out of the terminal: its status is shown."""
     with link(server.port, BAD_GATEWAY, LOSE) as flaky:
         done = weir(flaky.url, "publish", stream, given=b"1\n")
-    assert done.err == "weir: the gateway answered 502 Bad Gateway; trying again\n"
+    gateway = f"weir: the gateway at {flaky.url}"
+    away = f"{gateway} is away: the gateway answered 502 Bad Gateway; trying again\n"
+    assert done.err == f"{away}{gateway} is back\n"
     assert len(flaky.seen) == 3
     assert values(server.url, stream, "data") == ["1"]
 

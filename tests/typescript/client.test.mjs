@@ -394,6 +394,33 @@ for (const via of ["websocket", "long-poll"]) {
   });
 }
 
+test("another stream of the name is told from the one that was read", async () => {
+  const stream = fresh();
+  const replace = async () => {
+    await client.deleteStream(stream);
+    await client.publish(stream, { n: "new" }, { id: "3-0" });
+  };
+  await client.publish(stream, { n: "old" }, { id: "7-0" });
+  await client.publish(stream, { n: "old" }, { id: "7-1" });
+  const { next } = await client.readAfter(stream, "0");
+  const entries = client.entries(stream, { pageCount: 1 });
+  await entries.next();
+  await replace();
+  const told = await client.readAfter(stream, next, { waitMs: 10_000 });
+  assert.deepEqual([told.gap.requested, told.gap.reason, told.entries], ["7-1", "recreated", []]);
+  assert.deepEqual((await client.readAfter(stream, told.next)).entries.map(({ fields }) => fields.n), ["new"]);
+  await assert.rejects(entries.next(), { name: "GapError", message: /was deleted and made again after 7-0 was read$/ });
+  for (const streams of [stream, [stream, `${stream} other`]]) {
+    const reasons = [];
+    const tail = client.tail(streams, { after: "0", onGap: ({ reason }) => reasons.push(reason) });
+    assert.equal((await tail.next()).value.id, "3-0");
+    await replace();
+    assert.equal((await tail.next()).value.id, "3-0");
+    assert.ok(reasons.length > 0 && reasons.every((one) => ["deleted", "recreated"].includes(one)), reasons.join());
+    await tail.return();
+  }
+});
+
 for (const via of ["websocket", "long-poll"]) {
   const work = async (more = {}) => {
     const stream = fresh();

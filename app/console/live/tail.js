@@ -89,7 +89,7 @@ export class Tail extends EventTarget {
   /** Load the newest entries, then follow. */
   async goLive() {
     const lastSeen = lastId(this.rows);
-    const page = await this.load({ last: PAGE_COUNT });
+    const page = await this.load({ last: PAGE_COUNT, cursor: "generation" });
     if (page === null) return;
     const first = page.entries[0]?.id;
     if (lastSeen !== null && first !== undefined && compareIds(lastSeen, first) < 0) {
@@ -211,7 +211,7 @@ export class Tail extends EventTarget {
       onRevoked: (reason) => this.endSubscription(reason),
       onResumed: (cursor, awayMs) => {
         this.isCaughtUp = false;
-        this.notify(makeNotice("good", `Reconnected after ${formatDuration(awayMs)}. Continues after ${cursor}; no entry was missed.`));
+        this.notify(makeNotice("good", `Reconnected after ${formatDuration(awayMs)}. Continues after ${cursor.split(".")[0]}; no entry was missed.`));
       },
       onError: (problem) => this.notify(makeNotice("gap", `The gateway refused to follow this stream: ${problem}`)),
     });
@@ -222,16 +222,6 @@ export class Tail extends EventTarget {
     this.subscription = null;
     const text = reason === "stream_deleted" ? "The stream was deleted." : `The gateway ended the live tail: ${reason}.`;
     this.notify(makeNotice("gap", text));
-  }
-
-  /** Follow a new stream of the same name from its beginning. */
-  followRecreated() {
-    const { mode } = this;
-    if (mode === "history" || mode === "loading") return;
-    this.subscription?.stop();
-    this.notify(makeNotice("gap", "The stream was deleted and created again. The new stream follows from its beginning."));
-    this.follow("0-0");
-    if (mode === "paused") this.setMode("paused");
   }
 
   /** @param {Entry[]} entries @param {number} chars */
@@ -345,8 +335,21 @@ export function lastId(rows) {
 const estimateChars = (entry) =>
   pairsOf(entry).reduce((sum, [name, value]) => sum + name.length + value.length + FIELD_CHARS, ENTRY_CHARS);
 
-/** @param {import("../shared/api.js").Gap} gap */
-function makeGapNotice({ lost, first_available: first }) {
+/** What happened to the stream, by the reason of a gap. @type {Record<string, string>} */
+const FATES = {
+  deleted: "The stream was deleted. A new one of this name follows from its beginning.",
+  expired: "The stream has expired. A new one of this name follows from its beginning.",
+  replaced: "The stream was replaced by another one, which follows from its beginning.",
+  recreated: "The stream was deleted and created again. The new stream follows from its beginning.",
+  restored: "The stream was restored from an older state.",
+  ahead: "The stream ends before the place that was read up to: entries were lost, or it is another stream.",
+};
+
+/** A reason that is not known here is a gap too. @param {import("../shared/api.js").Gap} gap */
+function makeGapNotice({ lost, first_available: first, reason = "trimmed" }) {
+  const fate = FATES[reason];
+  if (fate !== undefined) return makeNotice("gap", `Gap: ${fate}`);
   const subject = lost === null || lost === undefined ? "Entries were" : `${countEntries(lost)} ${lost === 1 ? "was" : "were"}`;
-  return makeNotice("gap", `Gap: ${subject} removed before ${first} and could not be read.`);
+  const end = reason === "trimmed" ? "removed" : `lost (${reason})`;
+  return makeNotice("gap", `Gap: ${subject} ${end} before ${first} and could not be read.`);
 }

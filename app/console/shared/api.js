@@ -6,7 +6,7 @@
 
 /** @typedef {{id: string, fields: Record<string, string> | null, pairs?: [string, string][], encoding?: string,
  *   delivery_count?: number}} Entry */
-/** @typedef {{requested?: string, first_available: string, lost: number | null}} Gap */
+/** @typedef {{requested?: string, first_available: string, lost: number | null, reason?: string, next?: string}} Gap */
 /** @typedef {{entries: Entry[], next: string | null, more: boolean, gap?: Gap}} Page */
 /** @typedef {{max_len: number | null, max_age_ms: number | null, max_bytes: number | null}} Retention */
 /** @typedef {{name: string, length: number, first_id: string, last_id: string, entries_added: number, groups: number,

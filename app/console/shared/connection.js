@@ -4,7 +4,7 @@
  * Knows: the frames of weir.v1, credit, cursors, when to reconnect. Must never know: elements, what an entry means.
  *
  * A subscription is a cursor: after a reconnect it subscribes again after the last entry received, so that no entry is
- * lost or repeated.
+ * lost or repeated. The cursor names its stream, so that another one of the same name is told by a gap.
  */
 
 /** @typedef {import("./api.js").Entry} Entry */
@@ -165,7 +165,7 @@ export class Connection extends EventTarget {
     subscription.isActive = true;
     subscription.openSinceMs = this.environment.now();
     const { sub, stream, cursor, credit } = subscription;
-    this.send({ op: "subscribe", ref: sub, sub, streams: { [stream]: cursor }, credit });
+    this.send({ op: "subscribe", ref: sub, sub, streams: { [stream]: cursor }, cursor: "generation", credit });
   }
 
   /** @param {Partial<State>} change */
@@ -209,8 +209,13 @@ export class Connection extends EventTarget {
       subscription.credit -= entries.length;
       subscription.cursor = frame.next ?? entries.at(-1)?.id ?? subscription.cursor;
       subscriber.onEntries(entries, chars);
-    } else if (frame.op === "gap") subscriber.onGap(frame.gap ?? frame);
-    else if (frame.op === "caught_up") subscriber.onCaughtUp();
+    } else if (frame.op === "gap") {
+      subscription.cursor = frame.next ?? subscription.cursor;
+      subscriber.onGap(frame);
+    } else if (frame.op === "caught_up") {
+      subscription.cursor = frame.next ?? subscription.cursor;
+      subscriber.onCaughtUp();
+    }
     else if (frame.op === "paused" && frame.reason === "backend") this.setOutage(BACKEND_AWAY);
     else if (frame.op === "resumed") this.setOutage("");
     else if (frame.op === "paused") subscriber.onPaused();

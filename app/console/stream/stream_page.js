@@ -29,7 +29,6 @@ export class StreamPage extends EventTarget {
     this.tail = tail;
     this.name = "";
     this.view = "live";
-    this.generation = "";
     /** @type {import("../shared/api.js").Stream | null} */
     this.stream = null;
     this.refreshCount = 0;
@@ -107,7 +106,6 @@ export class StreamPage extends EventTarget {
   async openStream() {
     this.inspector.close();
     this.measures.reset();
-    this.generation = "";
     fill(this.title, h("bdi", {}, this.name));
     this.title.title = showHidden(this.name);
     document.title = `${showHidden(this.name)} – Weir console`;
@@ -156,8 +154,6 @@ export class StreamPage extends EventTarget {
   show(stream) {
     this.stream = stream;
     this.missing.hidden = true;
-    if (this.generation !== "" && this.generation !== stream.generation) this.tail.followRecreated();
-    this.generation = stream.generation;
     setText(this.figures, [
       countEntries(stream.length),
       formatBytes(stream.memory_bytes),

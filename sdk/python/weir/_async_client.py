@@ -26,6 +26,7 @@ from weir._calls import (
     References,
     StreamInfo,
 )
+from weir._cursors import STILL_THE_STREAM, Cursors
 from weir._http import (
     CONNECT_S_MAX,
     Call,
@@ -41,7 +42,7 @@ from weir._http import (
 )
 from weir._retrying import Outage, Retries
 from weir._sse import SILENCE_S_MAX, EventParser, Tail
-from weir.entries import Entry, Fields, Gap, Page, Published, encode_entry
+from weir.entries import Entry, Fields, Gap, Page, Published, encode_entry, gap_error
 from weir.errors import ApiError, ClientClosedError, NoAnswerError, NotFoundError
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ class AsyncClient:
         self.connection = ConnectionOptions(where, token, timeout_s, retry_s, tls_context(verify))
         # Whether the gateway can be used at the moment; two lines are logged of one that could not be.
         self.outage = Outage(self.url)
+        self._cursors = Cursors()
         self._transport = transport
         self._open()
 
@@ -171,17 +173,22 @@ class AsyncClient:
         self, stream: str, after: str, *, count: int | None = None, wait_ms: int = 0
     ) -> Page:
         """A page of entries after an ID (`0`: from the oldest, `$`: new ones only), waiting for the first one
-        if asked to. Continue with `after=page.next`; never send `$` twice.
+        if asked to. Continue with `after=page.next`; never send `$` twice. `next` knows its stream, so that
+        `gap` says if another one has the name by now.
         """
         return await self.call(_calls.read(stream, {"after": after, "count": count}, wait_ms))
 
     async def entries(
         self, stream: str, *, after: str = "0", end: str | None = None, page_count: int = 1_000
     ) -> AsyncIterator[Entry]:
-        """All entries after an ID that exist now (up to `end`), page by page."""
+        """All entries after an ID that exist now (up to `end`), page by page. Raises GapError if the stream
+        is another one by the time of a later page.
+        """
         while True:
             query = {"after": after, "end": end, "count": page_count}
             page = await self.call(_calls.read(stream, query))
+            if page.gap is not None and page.gap.reason not in STILL_THE_STREAM:
+                raise gap_error(stream, page.gap)
             for entry in page.entries:
                 yield entry
             if page.next is None or not page.more:
@@ -198,7 +205,8 @@ class AsyncClient:
         """Entries as they are published, for ever, across lost connections and restarts of the gateway.
 
         Begins after an ID, or `last` entries back. Raises GapError where entries were removed before they
-        were read; with `on_gap` that is called instead, and the tail goes on. Raises NoAnswerError after an
+        were read, or where another stream follows: `reason` says what happened; with `on_gap` that is called
+        instead, and the tail goes on. Raises NoAnswerError after an
         outage of more than `retry_s`.
         """
         tail = Tail(streams, after, last, on_gap)
@@ -309,10 +317,12 @@ class AsyncClient:
         """The same; the successful answer as it is, read wholly."""
         retries = self._retries(repeatable=call.repeatable, repeat_faults=call.repeat_faults)
         while True:
+            sent = self._cursors.apply(call)
             try:
-                response = await self._send_once(call)
+                response = await self._send_once(sent)
             except (ApiError, NoAnswerError) as error:
-                await asyncio.sleep(retries.pause_s(error))
+                if not self._cursors.note(error, sent):
+                    await asyncio.sleep(retries.pause_s(error))
             else:
                 self.outage.end()
                 return response
@@ -344,20 +354,21 @@ class AsyncClient:
     async def _connect(self, tail: Tail) -> httpx.Response:
         retries = self._retries(repeatable=True)
         while True:
+            sent = self._cursors.apply(tail.request())
             try:
-                response = await self._connect_once(tail)
+                response = await self._connect_once(sent)
             except (ApiError, NoAnswerError) as error:
-                await asyncio.sleep(retries.pause_s(error))
+                if not self._cursors.note(error, sent):
+                    await asyncio.sleep(retries.pause_s(error))
             else:
                 self.outage.end()
                 return response
 
-    async def _connect_once(self, tail: Tail) -> httpx.Response:
-        path, query, headers = tail.request()
+    async def _connect_once(self, call: Call[None]) -> httpx.Response:
         request = self._http.build_request(
             "GET",
-            self.connection.endpoint(path, query),
-            headers={**self.connection.headers(), **headers, "accept-encoding": "identity"},
+            self.connection.endpoint(call.path, call.query),
+            headers={**self.connection.headers(), **call.headers, "accept-encoding": "identity"},
             timeout=httpx.Timeout(SILENCE_S_MAX, connect=CONNECT_S_MAX),
         )
         try:

@@ -191,8 +191,8 @@ def publish_many(streams: Mapping[str, Iterable[Fields]], key: str | None) -> Ca
     )
 
 
-def read(stream: str, query: Mapping[str, object], wait_ms: int = 0) -> Call[Page]:
-    """A page of entries."""
+def read(stream: str, query: Mapping[str, object], wait_ms: int = 0, *, pages: bool = False) -> Call[Page]:
+    """A page of entries. With `after`, or where `pages` follow each other by it, `next` has a generation."""
     wait = {"wait": wait_ms} if wait_ms else {}
     return Call(
         "GET",
@@ -200,6 +200,7 @@ def read(stream: str, query: Mapping[str, object], wait_ms: int = 0) -> Call[Pag
         lambda answer: Page.parse(answer, stream),
         query={**query, **wait},
         wait_ms=wait_ms,
+        cursor_of=int(pages or "after" in query),
     )
 
 

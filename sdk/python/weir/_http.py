@@ -46,7 +46,9 @@ class Call(Generic[T]):
     after a fault inside the gateway (500) as well.
 
     `wait_ms` is how long the gateway may keep the answer; `parse` reads the answer's JSON (None for 204).
-    A `body` of bytes is sent as it is, and wants a content-type in `headers`; any other is sent as JSON.
+    `cursor_of` is the number of streams whose cursor is in the query's `after` or in `last-event-id`: the
+    answer has cursors with generations then, see `_cursors.py`. A `body` of bytes is sent as it is, and wants
+    a content-type in `headers`; any other is sent as JSON.
     """
 
     method: str
@@ -58,6 +60,7 @@ class Call(Generic[T]):
     wait_ms: int = 0
     repeatable: bool = True
     repeat_faults: bool = False
+    cursor_of: int = 0
 
 
 @dataclass(frozen=True)

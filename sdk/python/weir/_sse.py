@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from weir._http import segment
-from weir.entries import Entry, Gap, parse_gap
+from weir._http import Call, segment
+from weir.entries import Entry, Gap, gap_error, parse_gap
 from weir.errors import ApiError, GapError, InvalidValueError, NotAGatewayError, of_problem
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
@@ -94,16 +94,19 @@ class Tail:
         self.ended = False
         self.retry_ms = RETRY_MS_DEFAULT
 
-    def request(self) -> tuple[str, dict[str, object], dict[str, str]]:
-        """Path, query and headers of the next connection."""
+    def request(self) -> Call[None]:
+        """The next connection."""
         self.ended = False
         headers = {"accept": "text/event-stream, application/problem+json"}
         query = dict(self._begin)
         if self._cursor is not None:
             headers["last-event-id"] = self._cursor
+        path = "/v1/tail"
         if len(self._streams) == 1:
-            return f"/v1/streams/{segment(self._streams[0], 'stream')}/tail", query, headers
-        return "/v1/tail", {"stream": list(self._streams), **query}, headers
+            path = f"/v1/streams/{segment(self._streams[0], 'stream')}/tail"
+        else:
+            query["stream"] = list(self._streams)
+        return Call("GET", path, lambda _: None, query=query, headers=headers, cursor_of=len(self._streams))
 
     def accept(self, event: Event) -> Entry | None:
         """The entry that an event holds, if any. Raises ApiError, GapError, NotAGatewayError."""
@@ -132,8 +135,7 @@ class Tail:
         if event.name == "error":
             return of_problem(members, members.get("status", 500))
         gap = parse_gap(members)
-        stream = members.get("stream", self._streams[0])
-        return GapError(stream, gap.requested, gap.first_available, gap.lost, gap.reason)
+        return gap_error(members.get("stream", self._streams[0]), gap)
 
     def _report(self, lost: GapError) -> None:
         if self._on_gap is None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from weir.errors import InvalidValueError
+from weir.errors import GapError, InvalidValueError
 
 Value = str | bytes | int | float | bool
 # What can be published: a mapping, or pairs where a name occurs twice.
@@ -142,6 +142,11 @@ def parse_gap(members: Mapping[str, Any]) -> Gap:
     return Gap(
         members["requested"], members.get("first_available"), members.get("lost"), members.get("reason")
     )
+
+
+def gap_error(stream: str, gap: Gap) -> GapError:
+    """The exception for a gap."""
+    return GapError(stream, gap.requested, gap.first_available, gap.lost, gap.reason)
 
 
 def encode_entry(fields: Fields, entry_id: str | None = None) -> dict[str, Any]:

@@ -26,6 +26,9 @@ import { EventParser } from "./sse.js";
 const SILENCE_MS_MAX = 30_000;
 const RETRY_MS_DEFAULT = 1_000;
 
+/** Reasons of gaps after which what exists is still of the stream that was read. */
+const STILL_THE_STREAM = new Set([undefined, "trimmed", "failover", "ahead"]);
+
 export type References = NonNullable<Schema<"Deletion">["refs"]>;
 export type NackMode = Schema<"Negation">["mode"];
 
@@ -53,7 +56,10 @@ export interface TailOptions {
   after?: string;
   /** Begin this number of entries back instead. */
   last?: number;
-  /** Hears of entries that were removed before they were read; without it that throws a GapError. */
+  /**
+   * Hears of entries that were removed before they were read, and of what happened to the stream: the `reason` of a gap.
+   * Without it that throws a GapError.
+   */
   onGap?: (gap: Gap, stream: string) => void;
   signal?: AbortSignal;
 }
@@ -98,21 +104,30 @@ export class Client {
     return this.#page(stream, { ...range });
   }
 
-  /** A page of entries after an ID, waiting for the first one if asked to. Continue with `next`. */
+  /**
+   * A page of entries after an ID or a `next`, waiting for the first one if asked to. Continue with `next`: it knows its
+   * stream, so that `gap` says if another one has the name by now.
+   */
   async readAfter(
     stream: string,
     after: string,
     options: { count?: number; waitMs?: number; signal?: AbortSignal } = {},
   ): Promise<Page> {
     const { count, waitMs, signal } = options;
-    return this.#page(stream, { after, count, wait: waitMs }, { ...(waitMs && { waitMs }), ...(signal && { signal }) });
+    const more = { cursorOf: 1, ...(waitMs && { waitMs }), ...(signal && { signal }) };
+    return this.#page(stream, { after, count, wait: waitMs }, more);
   }
 
-  /** All entries after an ID that exist now (up to `end`), page by page. */
+  /**
+   * All entries after an ID that exist now (up to `end`), page by page. A GapError if the stream is another one by the
+   * time of a later page.
+   */
   async *entries(stream: string, options: { after?: string; end?: string; pageCount?: number } = {}): AsyncGenerator<Entry> {
     let after = options.after ?? "0";
     for (;;) {
-      const page = await this.#page(stream, { after, end: options.end, count: options.pageCount ?? 1_000 });
+      const query = { after, end: options.end, count: options.pageCount ?? 1_000 };
+      const page = await this.#page(stream, query, { cursorOf: 1 });
+      if (page.gap && !STILL_THE_STREAM.has(page.gap.reason)) throw new GapError(stream, page.gap);
       yield* page.entries;
       if (page.next === null || !page.more) return;
       after = page.next;
@@ -130,6 +145,7 @@ export class Client {
       const call: Call = {
         path: names.length === 1 ? `${streamPath(first)}/tail` : "/v1/tail",
         query: names.length === 1 ? start : { stream: names, ...start },
+        cursorOf: names.length,
         headers: {
           accept: "text/event-stream, application/problem+json",
           ...(cursor !== undefined && { "last-event-id": cursor }),

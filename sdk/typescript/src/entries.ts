@@ -32,7 +32,7 @@ export type PendingEntry = Schema<"PendingRow">;
  * an older state of this one; `ahead`: the stream ends before `requested`; `failover`: a server of the backend has failed
  * before another one had them.
  */
-export type Gap = Omit<Schema<"Gap">, "reason"> & { readonly reason?: string };
+export type Gap = Schema<"Gap">;
 
 export interface Page {
   readonly entries: readonly Entry[];

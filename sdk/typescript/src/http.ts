@@ -1,5 +1,6 @@
 /** One call of the API: how it is sent, what its answer means, whether to send it again. */
 
+import { bareCursor, isUnknownCursor, LONG_CURSORS } from "./cursors.js";
 import { apiError, ApiError, InvalidValueError, NoAnswerError, NotAGatewayError, type Problem } from "./errors.js";
 
 const RETRY_PAUSE_MS_MIN = 100;
@@ -32,6 +33,8 @@ export interface Call {
   waitMs?: number;
   /** Doing it twice is the same as doing it once. */
   repeatable?: boolean;
+  /** Of how many streams a cursor is in `after` or `last-event-id`; the answer has cursors with generations then. */
+  cursorOf?: number;
   signal?: AbortSignal;
 }
 
@@ -50,6 +53,8 @@ export class Http {
   readonly #token: ClientOptions["token"];
   readonly #timeoutMs: number;
   readonly #fetch: typeof fetch;
+  /** Until a gateway refuses that. */
+  #asksLongCursors = true;
 
   constructor(options: ClientOptions) {
     const origin = (globalThis as { location?: { origin?: string } }).location?.origin;
@@ -109,9 +114,14 @@ export class Http {
   async #retried<T>(call: Call, attempt: () => Promise<T>): Promise<T> {
     const deadline = performance.now() + this.retryMs;
     for (let pauseMs = RETRY_PAUSE_MS_MIN; ; pauseMs = Math.min(2 * pauseMs, RETRY_PAUSE_MS_MAX)) {
+      const asked = this.#asksLongCursors;
       try {
         return await attempt();
       } catch (error) {
+        if (call.cursorOf && asked && isUnknownCursor(error)) {
+          this.#asksLongCursors = false;
+          continue;
+        }
         const leastMs = error instanceof ApiError ? (error.retryAfterMs ?? 0) : 0;
         const waitMs = Math.max(leastMs, pauseMs * (0.5 + Math.random()));
         if (!mayRepeat(error, call) || performance.now() + waitMs > deadline) throw error;
@@ -120,7 +130,22 @@ export class Http {
     }
   }
 
-  async #send(call: Call, timeoutMs?: number): Promise<Response> {
+  /** The call as this gateway understands its cursors. */
+  #withCursors(call: Call): Call {
+    const { cursorOf, query = {}, headers = {} } = call;
+    if (!cursorOf) return call;
+    if (this.#asksLongCursors) return { ...call, query: { ...query, ...LONG_CURSORS } };
+    const { after, ...others } = query;
+    const { "last-event-id": last, ...rest } = headers;
+    return {
+      ...call,
+      query: { ...others, ...(typeof after === "string" && { after: bareCursor(after, cursorOf) }) },
+      headers: { ...rest, ...(last !== undefined && { "last-event-id": bareCursor(last, cursorOf) }) },
+    };
+  }
+
+  async #send(asked: Call, timeoutMs?: number): Promise<Response> {
+    const call = this.#withCursors(asked);
     const headers: Record<string, string> = { accept: "application/json, application/problem+json", ...call.headers };
     const token = await this.token();
     if (token !== undefined) headers.authorization = `Bearer ${token}`;

@@ -186,14 +186,31 @@ test("an entry deleted on this page stays as a row without fields", async () => 
   assert.deepEqual(tail.shown.entries().map(({ id }) => id), ["5-2"]);
 });
 
-test("a recreated stream is followed from its beginning", async () => {
+test("each reason of a gap is said, one that is not known too", async () => {
+  const { gateway, tail } = await opened(["99-1"]);
+  for (const reason of ["deleted", "expired", "replaced", "recreated", "restored", "ahead", "failover", "of_tomorrow"]) {
+    gateway.socket.push({ op: "gap", sub: "tail-1", requested: "99-1", first_available: "5-1", lost: null, reason, next: "0-0" });
+  }
+  drawFrame();
+  const said = idsOf(tail).slice(1);
+  assert.equal(new Set(said).size, 8);
+  assert.match(said[3] ?? "", /^Gap: The stream was deleted and created again/);
+  assert.equal(said[7], "Gap: Entries were lost (of_tomorrow) before 5-1 and could not be read.");
+});
+
+test("a recreated stream is followed from its beginning, also after a reconnect", async () => {
   const { gateway, tail } = await opened(["99-1"]);
   gateway.entries = [];
-  tail.followRecreated();
-  gateway.publish("5-1");
+  gateway.socket.push({ op: "gap", sub: "tail-1", requested: "99-1", first_available: "0-0", lost: null, reason: "deleted", next: "0-0" });
+  gateway.socket.lose(1006);
+  gateway.entries = [{ id: "5-1", fields: {} }];
+  gateway.nowMs += 20_000;
+  tail.connection.tick();
+  gateway.socket.accept();
   drawFrame();
-  assert.match(idsOf(tail)[1] ?? "", /created again/);
-  assert.equal(idsOf(tail)[2], "5-1");
+  assert.match(idsOf(tail)[1] ?? "", /^Gap: The stream was deleted/);
+  assert.equal(idsOf(tail).at(-1), "5-1");
+  assert.ok(gateway.received.filter(({ op }) => op === "subscribe").every(({ cursor }) => cursor === "generation"));
 });
 
 test("a page is asked for once while it is under way, and again after it failed", async () => {

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import typer
 
+from weir.errors import describe_gap
+
 # Wide enough for any row: what a pipe reads is never folded.
 _PIPE_COLUMNS: Final = 10_000
 _ABSENT: Final = "-"
@@ -50,11 +52,11 @@ def entry_line(entry: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def gap_line(gap: Mapping[str, Any]) -> str:
+def gap_line(stream: str, gap: Mapping[str, Any]) -> str:
     """What a reader missed, for people."""
-    lost = "entries" if gap.get("lost") is None else f"{gap['lost']} entries"
+    sentence = describe_gap(stream, gap["requested"], gap.get("lost"), gap.get("reason"))
     first = gap["first_available"]
-    return f"gap: {lost} after {gap['requested']} were removed unread; the first left is {first}"
+    return f"gap: {sentence}" if first == "0-0" else f"gap: {sentence}; the first left is {first}"
 
 
 def say(line: str) -> None:

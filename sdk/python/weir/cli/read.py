@@ -58,23 +58,29 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
 def pages(
     client: "Client", stream: str, bounds: dict[str, str | None], *, count: int | None, reverse: bool
 ) -> Iterator[list[Entry]]:
-    """The entries of a range, at most `count` of them, None for all; newest first if `reverse`."""
+    """The entries of a range, at most `count` of them, None for all; newest first if `reverse`. Those of a
+    stream that has taken the place of the first one are not of it.
+    """
     from weir import _calls
+    from weir._cursors import STILL_THE_STREAM
 
     left = count
     while left is None or left > 0:
         asked = PAGE_ENTRIES_MAX if left is None else min(left, PAGE_ENTRIES_MAX)
         query = {**bounds, "count": asked, "reverse": reverse or None}
-        answer = client.call(_calls.raw(_calls.read(stream, query)))
+        answer = client.call(_calls.raw(_calls.read(stream, query, pages=not reverse)))
+        gap = answer.get("gap")
+        if gap is not None:
+            output.say(output.gap_line(stream, gap))
+            if gap.get("reason") not in STILL_THE_STREAM:
+                return
         found: list[Entry] = answer["entries"]
         yield found
         if not found or not answer["more"]:
             return
         if left is not None:
             left -= len(found)
-        beyond = f"({answer['next']}"
-        bounds = (
-            {**bounds, "end": beyond, "until": None}
-            if reverse
-            else {**bounds, "start": beyond, "since": None}
-        )
+        if reverse:
+            bounds = {**bounds, "end": f"({answer['next']}", "until": None}
+        else:
+            bounds = {**bounds, "after": answer["next"], "start": None, "since": None}

@@ -94,7 +94,7 @@ def _follow(client: "Client", stream: str, cursor: str, *, as_json: bool) -> Non
     while True:
         query = {"after": cursor, "count": _PAGE_ENTRIES_MAX}
         answer = client.call(_calls.raw(_calls.read(stream, query, _WAIT_MS)))
-        _show(answer, as_json=as_json)
+        _show(stream, answer, as_json=as_json)
         cursor = answer["next"]
 
 
@@ -113,17 +113,17 @@ def _consume(client: "Client", stream: str, group: str, consumer: str, *, as_jso
             # An answer that was lost has delivered its entries all the same: they are in the history.
             owed = True
             continue
-        _show(answer, as_json=as_json)
+        _show(stream, answer, as_json=as_json)
         ids = [entry["id"] for entry in answer["entries"]]
         if ids:
             client.call(_calls.ack(stream, group, ids, None))
         owed = owed and bool(ids)
 
 
-def _show(answer: dict[str, Any], *, as_json: bool) -> None:
+def _show(stream: str, answer: dict[str, Any], *, as_json: bool) -> None:
     gap = answer.get("gap")
     if gap is not None and as_json:
         output.lines([output.json_line({"gap": gap})])
     elif gap is not None:
-        output.say(output.gap_line(gap))
+        output.say(output.gap_line(stream, gap))
     output.entries(answer["entries"], as_json=as_json)
