@@ -36,9 +36,9 @@ class Cursors:
 
     def note(self, error: ApiError | NoAnswerError, sent: Call[T]) -> bool:
         """Whether the gateway does not know them, and refused the call for that; it is asked no more."""
-        if not isinstance(error, ApiError) or "cursor" not in sent.query:
-            return False
-        is_unknown = error.code == "unknown_parameter" and error.problem.get("parameter") == "cursor"
+        is_unknown = (
+            isinstance(error, ApiError) and error.code == "unknown_parameter" and "cursor" in sent.query
+        )
         if is_unknown:
             self._is_asking = False
         return is_unknown

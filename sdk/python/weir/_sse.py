@@ -105,7 +105,7 @@ class Tail:
         if len(self._streams) == 1:
             path = f"/v1/streams/{segment(self._streams[0], 'stream')}/tail"
         else:
-            query["stream"] = list(self._streams)
+            query = {"stream": list(self._streams), **query}
         return Call("GET", path, lambda _: None, query=query, headers=headers, cursor_of=len(self._streams))
 
     def accept(self, event: Event) -> Entry | None:

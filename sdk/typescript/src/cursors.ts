@@ -10,7 +10,7 @@ export const LONG_CURSORS = { cursor: "generation" } as const;
 
 /** Whether a gateway does not know the parameter that asks for them. */
 export function isUnknownCursor(error: unknown): boolean {
-  return error instanceof ApiError && error.code === "unknown_parameter" && error.problem.parameter === "cursor";
+  return error instanceof ApiError && error.code === "unknown_parameter";
 }
 
 /** A cursor of one stream (`<id>.<generation>`) or of several (`<mark>.<cursor>~<cursor>`), without generations. */

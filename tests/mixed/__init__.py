@@ -1,0 +1,1 @@
+"""Old and new clients beside old and new gateways."""

@@ -1,0 +1,119 @@
+"""Write `recorded.json`: what a client sent to a gateway, what that answered, and what the program saw.
+
+    PYTHONPATH=OLD:OLD/sdk/python:. python -m tests.mixed.record URL_OF_AN_EMPTY_OLD_GATEWAY
+
+with OLD a checkout of the old version, whose client is recorded. Run it in the folder of this version.
+Knows: HTTP/1.1 as far as the scenarios need it, frames as text. Must never know: what is tested with it.
+"""
+
+import asyncio
+import http.client
+import json
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tests.mixed.ends import ENDS, converse
+from tests.mixed.overload import publish_overloaded
+from tests.mixed.scenarios import SCENARIOS
+from weir import Client
+
+RECORDED: Final = Path(__file__).with_name("recorded.json")
+# What each gateway before has refused.
+REFUSED: Final = (
+    "/v1/streams/paged/entries?after=0&cursor=generation",
+    "/v1/streams/paged/tail?after=0&cursor=generation",
+    "/v1/tail?stream=one&stream=two&after=0&cursor=generation",
+)
+_KEPT: Final = ("content-type", "last-event-id", "accept", "retry-after")
+
+
+class _Recording(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    behind: tuple[str, int]
+    exchanges: list[dict[str, Any]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", "0")))
+        connection = http.client.HTTPConnection(*self.behind, timeout=30)
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        connection.request(self.command, self.path, body or None, headers)
+        exchange = {
+            "method": self.command,
+            "path": self.path,
+            "headers": _kept(self.headers),
+            "body": body.decode(),
+            **_answer(connection.getresponse()),
+        }
+        connection.close()
+        self.exchanges.append(exchange)
+        content = exchange["answer"].encode()
+        self.send_response(exchange["status"])
+        for name, value in exchange["answer_headers"].items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def do_GET(self) -> None:
+        self.do_POST()
+
+    def do_DELETE(self) -> None:
+        self.do_POST()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def _kept(headers: Any) -> dict[str, str]:
+    return {name: value for name in _KEPT if (value := headers.get(name)) is not None}
+
+
+def _answer(response: http.client.HTTPResponse) -> dict[str, Any]:
+    """Of events, those up to the one that says that what exists was sent."""
+    text = b""
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        while b"event: caught_up" not in text:
+            text += response.readline()
+        while not text.endswith(b"\n\n"):
+            text += response.readline()
+    else:
+        text = response.read()
+    return {"status": response.status, "answer_headers": _kept(response.headers), "answer": text.decode()}
+
+
+def _ask(behind: tuple[str, int], path: str) -> dict[str, Any]:
+    connection = http.client.HTTPConnection(*behind, timeout=30)
+    accept = "text/event-stream" if "/tail" in path else "application/json"
+    connection.request("GET", path, headers={"accept": accept})
+    answer = _answer(connection.getresponse())
+    connection.close()
+    return {"method": "GET", "path": path, **answer}
+
+
+def main() -> None:
+    """Record everything."""
+    url = sys.argv[1]
+    behind = (urlsplit(url).hostname or "", urlsplit(url).port or 80)
+    recorded: dict[str, Any] = {"scenarios": {}, "ends": {}}
+    for name, scenario in SCENARIOS.items():
+        exchanges: list[dict[str, Any]] = []
+        handler = type("_Handler", (_Recording,), {"behind": behind, "exchanges": exchanges})
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as proxy:
+            threading.Thread(target=proxy.serve_forever, daemon=True).start()
+            with Client(f"http://127.0.0.1:{proxy.server_address[1]}") as client:
+                seen = scenario(client)
+            proxy.shutdown()
+        recorded["scenarios"][name] = {"seen": seen, "exchanges": exchanges}
+    recorded["refused"] = [_ask(behind, path) for path in REFUSED]
+    recorded["overloaded"] = publish_overloaded()
+    for end in ENDS:
+        recorded["ends"][end] = asyncio.run(converse(url, end))
+    RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

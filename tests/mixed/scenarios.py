@@ -1,0 +1,59 @@
+"""What a program does with a client, and what it sees: the same words for an old client and for a new one.
+
+Knows: methods that both have. Must never know: which client or gateway it is.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from weir import Client, Gap
+
+Seen = dict[str, Any]
+
+
+def _publish(client: Client, stream: str, *ids: str) -> None:
+    for entry_id in ids:
+        client.publish(stream, {"n": entry_id}, id=entry_id)
+
+
+def read_pages(client: Client) -> Seen:
+    """Two pages; between them the stream is deleted and made again with smaller IDs."""
+    _publish(client, "paged", "5-0", "5-1", "5-2")
+    first = client.read_after("paged", "0", count=2)
+    client.delete_stream("paged")
+    _publish(client, "paged", "3-0")
+    then = client.read_after("paged", first.next or "")
+    return {
+        "first": [one.id for one in first.entries],
+        "then": [one.id for one in then.entries],
+        "gap": then.gap and then.gap.reason,
+    }
+
+
+def read_trimmed(client: Client) -> Seen:
+    """A page and a tail from before the oldest entry that is kept."""
+    _publish(client, "trimmed", "5-0", "5-1", "5-2")
+    client.trim("trimmed", maxlen=1)
+    page = client.read_after("trimmed", "5-0")
+    assert page.gap is not None
+    gaps: list[Gap] = []
+    tailed = next(client.tail("trimmed", after="5-0", on_gap=gaps.append))
+    return {
+        "page": [page.gap.requested, page.gap.first_available, [one.id for one in page.entries]],
+        "tail": [[one.requested for one in gaps], tailed.id],
+    }
+
+
+def tail_several(client: Client) -> Seen:
+    """A tail of two streams."""
+    _publish(client, "one", "5-0")
+    _publish(client, "two", "5-1")
+    tail = client.tail("one", "two", after="0")
+    return {"tail": sorted(next(tail).id for _ in range(2))}
+
+
+SCENARIOS: dict[str, Callable[[Client], Seen]] = {
+    "read_pages": read_pages,
+    "read_trimmed": read_trimmed,
+    "tail_several": tail_several,
+}
