@@ -8,6 +8,8 @@ from typing import Final
 import pytest
 
 from tests.cli.command import call, redis, weir
+from weir import Client
+from weir.cli.read import PAGE_ENTRIES_MAX, pages
 
 BEYOND_A_PAGE: Final = 2_345
 
@@ -27,6 +29,20 @@ def test_a_range_is_read_across_pages(url: str, stream: str) -> None:
     until = weir(url, "read", stream, "--all", "--reverse", "--until", moment, "--json")
     assert until.objects == entries[1_199::-1]
     assert weir(url, "read", stream, "--json").objects == entries[:100]
+
+
+def test_a_range_ends_where_another_stream_takes_the_name(
+    url: str, stream: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What follows is not of the range; it is said, beside the output."""
+    with Client(url) as client:
+        client.publish_batch(stream, [{"n": number} for number in range(BEYOND_A_PAGE)])
+        found = pages(client, stream, {"start": "-", "end": "+"}, count=None, reverse=False)
+        assert len(next(found)) == PAGE_ENTRIES_MAX
+        client.delete_stream(stream)
+        client.publish(stream, {"n": "another's"}, id="3-0")
+        assert list(found) == []
+    assert f"gap: the stream {stream!r} was deleted and made again after" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

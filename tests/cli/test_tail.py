@@ -124,9 +124,22 @@ def test_what_was_missed_is_told(url: str, stream: str) -> None:
         assert err == f"weir: gap: {missed}; the first left is 4-0\n"
     with tailing(url, stream, "--after", "1-0", "--json") as process:
         assert json.loads(line(process)) == {
-            "gap": {"requested": "1-0", "first_available": "4-0", "lost": None}
+            "gap": {"requested": "1-0", "first_available": "4-0", "lost": None, "reason": "trimmed"}
         }
         assert json.loads(line(process))["id"] == "4-0"
+
+
+def test_another_stream_of_the_name_is_told(url: str, stream: str) -> None:
+    """Then it is followed from its first entry on, also where its IDs are smaller."""
+    add(url, stream, 7)
+    with tailing(url, stream) as process:
+        assert line(process) == "7-0 n=7"
+        redis(url, "DEL", stream)
+        add(url, stream, 3)
+        assert line(process) == "3-0 n=3"
+        _, _, err = interrupted(process)
+    assert err.startswith(f"weir: gap: the stream {stream!r} was deleted")
+    assert err.endswith("after 7-0 was read\n")
 
 
 def test_it_outlives_its_server(tmp_path: Path) -> None:

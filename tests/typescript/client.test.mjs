@@ -1,5 +1,6 @@
 // The TypeScript client in Node, beside a real gateway. WEIR_URL is the gateway, WEIR_CLIENT the compiled module.
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import { test } from "node:test";
 
@@ -393,6 +394,34 @@ for (const via of ["websocket", "long-poll"]) {
     assert.deepEqual(pending.map(({ consumer, delivery_count }) => [consumer, delivery_count]), Array(4).fill([null, 0]));
   });
 }
+
+test("a gateway that does not know long cursors is asked for them once", async () => {
+  const recorded = new URL("../mixed/recorded.json", import.meta.url);
+  const { refused } = JSON.parse(await readFile(recorded, "utf8"));
+  const stream = fresh();
+  await client.publish(stream, { n: 0 }, { id: "5-0" });
+  const asked = [];
+  const old = async (target, init) => {
+    const { pathname, searchParams } = new URL(target);
+    asked.push([pathname.split("/").pop(), searchParams.get("after"), init.headers["last-event-id"]]);
+    if (!searchParams.has("cursor")) return fetch(target, init);
+    const { status, answer_headers: headers, answer } = refused[0];
+    return new Response(answer, { status, headers });
+  };
+  const known = await client.readAfter(stream, "0");
+  assert.match(known.next, /^5-0\..+/);
+  const linked = new Client({ url, fetch: old });
+  // Together: both are refused, and both go on.
+  const pages = await Promise.all([linked.readAfter(stream, "0"), linked.readAfter(stream, known.next)]);
+  assert.deepEqual(pages.map(({ entries }) => entries.length), [1, 0]);
+  assert.equal((await linked.readAfter(stream, known.next)).next, "5-0");
+  const tail = linked.tail(stream, { after: known.next });
+  void client.publish(stream, { n: 1 }, { id: "5-1" });
+  assert.equal((await tail.next()).value.id, "5-1");
+  await tail.return();
+  const afters = asked.map(([, after]) => after);
+  assert.deepEqual(afters, ["0", known.next, "0", "5-0", "5-0", "5-0"]);
+});
 
 test("another stream of the name is told from the one that was read", async () => {
   const stream = fresh();

@@ -123,7 +123,8 @@ def _consume(client: "Client", stream: str, group: str, consumer: str, *, as_jso
 def _show(stream: str, answer: dict[str, Any], *, as_json: bool) -> None:
     gap = answer.get("gap")
     if gap is not None and as_json:
-        output.lines([output.json_line({"gap": gap})])
+        # Where to go on is this command's to know.
+        output.lines([output.json_line({"gap": {name: gap[name] for name in gap if name != "next"}})])
     elif gap is not None:
         output.say(output.gap_line(stream, gap))
     output.entries(answer["entries"], as_json=as_json)
