@@ -78,11 +78,22 @@ def show_last(client: "Client", stream: str, count: int, *, as_json: bool) -> st
     """Print the newest `count` entries; where to go on."""
     if count == 0:
         return "$"
-    found = [entry for page in pages(client, stream, {}, count=count, reverse=True) for entry in page]
+    from weir._cursors import bare
+
+    # First of all, so that it is a cursor of the stream whose entries are shown.
+    cursor = _end_of(client, stream)
+    bounds: dict[str, str | None] = {"end": bare(cursor)}
+    found = [entry for page in pages(client, stream, bounds, count=count, reverse=True) for entry in page]
     found.reverse()
     output.entries(found, as_json=as_json)
-    # All that an empty stream gets from now on, its first entry too: `$` would be resolved too late.
-    return str(found[-1]["id"]) if found else "0"
+    return cursor
+
+
+def _end_of(client: "Client", stream: str) -> str:
+    """The cursor after all that there is; of an empty stream, before its first entry."""
+    from weir import _calls
+
+    return str(client.call(_calls.raw(_calls.read(stream, {"after": "$"})))["next"])
 
 
 def _follow(client: "Client", stream: str, cursor: str, *, as_json: bool) -> None:
@@ -90,7 +101,7 @@ def _follow(client: "Client", stream: str, cursor: str, *, as_json: bool) -> Non
 
     if cursor == "$":
         # Resolved once: sent twice, it would skip what came between.
-        cursor = client.call(_calls.raw(_calls.read(stream, {"after": cursor})))["next"]
+        cursor = _end_of(client, stream)
     while True:
         query = {"after": cursor, "count": _PAGE_ENTRIES_MAX}
         answer = client.call(_calls.raw(_calls.read(stream, query, _WAIT_MS)))
