@@ -49,7 +49,7 @@ async def converse(url: str, end: str) -> dict[str, Any]:
         await socket.send(json.dumps(sent))
         while not came or came[-1]["op"] != "revoked":
             came.append(json.loads(await socket.recv()))
-            if came[-1]["op"] == "caught_up":
+            if came[-1]["op"] == "entries":
                 asked = ENDS[end]
                 await (other.send(json.dumps(sent)) if asked is None else http.request(*asked))
     return {"sent": sent, "came": [_steady(one) for one in came]}
