@@ -21,6 +21,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 import weir
+from app.errors import CODES
 from tests.mixed.ends import ENDS, converse
 from tests.mixed.overload import publish_overloaded
 from tests.mixed.scenarios import SCENARIOS
@@ -227,3 +228,5 @@ async def _is_settled(client: weir.AsyncClient, end: str) -> bool:
 def test_both_clients_send_again_what_a_gateway_without_room_refuses() -> None:
     """503 `overloaded` is new; old gateways never say it, and old clients know what 503 means."""
     assert publish_overloaded() == RECORDED["overloaded"] == {"requests": 2, "keys": 1, "stored": "5-0"}
+    overloaded = CODES["overloaded"]
+    assert (overloaded.status, overloaded.retry_after_s) == (503, 1)
