@@ -438,7 +438,10 @@ def _log_failed(reason: str) -> None:
 
 
 def _rewrite_failed(reason: str, retry_s: float) -> None:
-    remedy = "the log goes on as it was: make room for a second copy of it, or check the disk"
+    remedy = (
+        "the log goes on as it was: trim or delete until what is left fits on the disk once more, or enlarge "
+        "the disk, then POST /v1/admin/rewrite; for any reason but a full disk, check the disk"
+    )
     logs.get().error("a rewrite has failed", reason=reason, again_in_s=retry_s, remedy=remedy)
 
 
@@ -456,7 +459,8 @@ async def wait_for_disconnect(receive: Receive) -> None:
 def _disk_log(clock: Clock) -> logs.FullLog:
     return logs.FullLog(
         clock.monotonic,
-        full="the disk is full: writes get 507 storage_full; reads go on",
+        full="the disk is full: writes get 507 storage_full; reads, trims and deletes go on",
         room="there is room on the disk again: writes go on",
-        remedy="make room on the disk of the data directory: writes go on then without a restart",
+        remedy="make room on the disk of the data directory, or trim or delete here: the log is rewritten "
+        "then, at the latest by POST /v1/admin/rewrite, and writes go on without a restart",
     )

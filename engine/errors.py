@@ -326,7 +326,8 @@ def storage_full() -> EngineError:
     return EngineError(
         "storage_full",
         "MISCONF No space left for the log: nothing was changed, reads go on",
-        "the disk is full: nothing was changed; reads go on, and writes do when there is space again",
+        "the disk is full: nothing was changed; reads, trims and deletes go on, and writes do once the log "
+        "has been rewritten without what was removed, or the disk has space again",
     )
 
 

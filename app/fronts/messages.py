@@ -15,7 +15,7 @@ from app.auth.grants import quota_of
 from app.fronts.codec import codec_of
 from engine import EngineError, Quota
 from engine import commands as known
-from engine.commands import BlockingCommand, Command, ExpireStreams, Maintain, StreamCommand
+from engine.commands import BlockingCommand, Command, EnforceRetention, ExpireStreams, Maintain, StreamCommand
 from engine.replies import Reply
 
 # Patterns of grants that are in use, each compiled once.
@@ -47,7 +47,7 @@ class MessageKind(IntEnum):
 
 
 # The engine runs these itself; one of them holds a function.
-ENGINE_ONLY: Final = frozenset({Maintain, ExpireStreams})
+ENGINE_ONLY: Final = frozenset({Maintain, EnforceRetention, ExpireStreams})
 _ABSTRACT: Final = frozenset({Command, StreamCommand, BlockingCommand})
 _EVERY: Final = [
     kind for kind in vars(known).values() if isinstance(kind, type) and issubclass(kind, Command)

@@ -38,6 +38,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     # False: it never changes anything, so the log need not have room for it.
     changes: ClassVar[bool] = True
     needs: ClassVar[MemoryNeed] = MemoryNeed.NONE
+    # Whether it does nothing but remove: on a full disk it may use a part of the log's reserve.
+    makes_room: ClassVar[bool] = False
     # Whether the turn looks up each of `named_ids` in its stream.
     looks_up: ClassVar[bool] = True
     # Whether it takes entries for which others may be waiting: then it runs behind them.

@@ -45,6 +45,7 @@ class _TurnBudget:
         return self.entries_left <= 0 or self.releases_left <= 0 or self.keys_left <= 0
 
 
+@runs(weir_commands.EnforceRetention)
 @runs(weir_commands.Maintain)
 def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
     """Look after the streams that have waited longest for it; whether the round goes on in another turn.
@@ -54,7 +55,8 @@ def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
     keyspace, budget = turn.keyspace, _TurnBudget()
     if not keyspace.round:
         keyspace.round.extend(keyspace.maintained)
-        _forget_answers(turn, "", keyspace.answers, budget)
+        if not command.makes_room:
+            _forget_answers(turn, "", keyspace.answers, budget)
     while keyspace.round and not budget.spent() and budget.looks_left > 0:
         name = keyspace.round.popleft()
         if name not in keyspace.maintained:
@@ -88,14 +90,16 @@ def _has_timeout(group: Group) -> bool:
 
 def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, budget: _TurnBudget) -> None:
     # Most looks find nothing: what a stream does not have is not asked.
+    if key.retention != _NO_RETENTION:
+        budget.entries_left -= enforce(turn, name, exact=True, limit=budget.entries_left)
+    if command.makes_room:
+        return
     if key.idempotency_table.producers:
         for producer, count in key.idempotency_table.find_expired(turn.now_ms, budget.keys_left):
             turn.emit(ForgetProducerKeys(name, producer, count))
             budget.keys_left -= count
     if key.answers:
         _forget_answers(turn, name, key.answers, budget)
-    if key.retention != _NO_RETENTION:
-        budget.entries_left -= enforce(turn, name, exact=True, limit=budget.entries_left)
     for group_name, group in sorted(key.groups.items()):
         budget.looks_left -= 1
         if group.policy.ack_timeout_ms is not None:

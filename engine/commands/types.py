@@ -130,6 +130,8 @@ class XRange(StreamCommand, frozen=True, kw_only=True):
 
 
 class XDel(StreamCommand, frozen=True, kw_only=True):
+    makes_room: ClassVar[bool] = True
+
     ids: Ids
 
     def named_ids(self) -> Ids:
@@ -138,6 +140,8 @@ class XDel(StreamCommand, frozen=True, kw_only=True):
 
 class XDelEx(StreamCommand, frozen=True, kw_only=True):
     """Reply: `Deletions`. On a missing stream all IDs are absent."""
+
+    makes_room: ClassVar[bool] = True
 
     ids: Ids
     refs: Refs = Refs.KEEP
@@ -148,6 +152,8 @@ class XDelEx(StreamCommand, frozen=True, kw_only=True):
 
 class XTrim(StreamCommand, frozen=True, kw_only=True):
     """Reply: `Trimmed`. `dry_run` changes nothing; `guard` refuses to remove what a group still needs."""
+
+    makes_room: ClassVar[bool] = True
 
     trim: Trim
     dry_run: bool = False
@@ -209,6 +215,8 @@ class XAck(StreamCommand, frozen=True, kw_only=True):
 
 class XAckDel(StreamCommand, frozen=True, kw_only=True):
     """Reply: `Deletions`. Where stream or group is missing all IDs are absent."""
+
+    makes_room: ClassVar[bool] = True
 
     group: str
     ids: Ids
@@ -326,6 +334,8 @@ class XGroupSetId(StreamCommand, frozen=True, kw_only=True):
 
 
 class XGroupDestroy(StreamCommand, frozen=True, kw_only=True):
+    makes_room: ClassVar[bool] = True
+
     group: str
 
 
@@ -338,6 +348,8 @@ class XGroupCreateConsumer(StreamCommand, frozen=True, kw_only=True):
 
 class XGroupDelConsumer(StreamCommand, frozen=True, kw_only=True):
     """Reply: how many pending entries the consumer had; they are no longer pending."""
+
+    makes_room: ClassVar[bool] = True
 
     group: str
     consumer: str
@@ -401,6 +413,8 @@ class XInfoConsumers(StreamCommand, frozen=True, kw_only=True):
 
 class Delete(Command, frozen=True, kw_only=True):
     """DEL, UNLINK. `expected`: each stream has to be exactly so. Reply: how many there were."""
+
+    makes_room: ClassVar[bool] = True
 
     streams: Sequence[str]
     expected: StreamInfo | None = None
@@ -558,6 +572,8 @@ class DbSize(Command, frozen=True, kw_only=True):
 
 class FlushAll(Command, frozen=True, kw_only=True):
     """Reply: True."""
+
+    makes_room: ClassVar[bool] = True
 
 
 class ConfigGet(Command, frozen=True, kw_only=True):

@@ -147,6 +147,8 @@ class DescribeGroup(StreamCommand, frozen=True, kw_only=True):
 class DeleteGroup(StreamCommand, frozen=True, kw_only=True):
     """Refused while entries are pending, unless `drop`. Reply: True."""
 
+    makes_room: ClassVar[bool] = True
+
     group: str
     drop: bool = False
 
@@ -311,10 +313,18 @@ class Maintain(Command, frozen=True, kw_only=True):
     since_ms: int = 0
 
 
+class EnforceRetention(Maintain, frozen=True, kw_only=True):
+    """The part of it that only removes entries, for a disk without room for more."""
+
+    makes_room: ClassVar[bool] = True
+
+
 class ExpireStreams(Command, frozen=True, kw_only=True):
     """The gateway runs it when the time of a stream is over: remove those that have expired, a bounded number
     in one turn. Reply: whether there are more.
     """
+
+    makes_room: ClassVar[bool] = True
 
 
 class EndWait(Command, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ Must never know: who names it, or when.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from engine.codec import FILE_FRAME_BYTES, RESERVE_PAYLOAD, Kind, encode_file_frame, encode_header
@@ -43,17 +44,25 @@ def next_number(storage: Storage, manifest: Manifest) -> int:
 
 
 def prepare_segment(storage: Storage, number: int, salt: int, *, room_bytes: int) -> PreparedSegment:
-    """Make the file of a segment before it is known where in the log it begins."""
+    """Make the file of a segment before it is known where in the log it begins. If that fails, none stays."""
     handle = storage.create(Segment(number, 0, 0, 0).name)
+    prepared = PreparedSegment(number, handle, salt, room_bytes)
     try:
         if room_bytes:
             handle.preallocate(room_bytes)
         handle.sync()
         storage.sync_directory()
     except BaseException:
-        handle.close()
+        discard_segment(storage, prepared)
         raise
-    return PreparedSegment(number, handle, salt, room_bytes)
+    return prepared
+
+
+def discard_segment(storage: Storage, prepared: PreparedSegment) -> None:
+    """Remove the file of a segment in which the log does not go on. Best effort: a start removes it too."""
+    prepared.handle.close()
+    with suppress(OSError):
+        storage.unlink(Segment(prepared.number, 0, 0, 0).name)
 
 
 def create_first_segment(storage: Storage, number: int, salt: int) -> Segment:
@@ -88,7 +97,8 @@ class BaseFile:
             # After a power cut, a start recognises the rest of this file by it.
             self._handle.sync()
         except BaseException:
-            self._handle.close()
+            with suppress(OSError):
+                self.discard()
             raise
 
     def _base(self) -> Base:

@@ -43,13 +43,15 @@ def remove_leftovers(storage: Storage, manifest: Manifest) -> list[str]:
 
 
 def _leftovers(storage: Storage, manifest: Manifest) -> list[str]:
-    """Bases and older segments that are not named, the newest first; what is newer may still go on."""
+    """Bases and older segments that are not named, the newest first; what is newer may still go on, unless it
+    was only prepared: it has room on the disk, and not one byte.
+    """
     named, first = {file.name for file in manifest.files()}, manifest.segments[0].number
     numbers = {name: file_number(name) for name in storage.names() if name not in named}
     found = [
         (number, name)
         for name, number in numbers.items()
-        if number is not None and (name.startswith("base-") or number < first)
+        if number is not None and (name.startswith("base-") or number < first or _is_blank(storage, name))
     ]
     return [name for _, name in sorted(found, reverse=True)]
 
@@ -70,6 +72,12 @@ def _ours(storage: Storage, manifest: Manifest, leftovers: Sequence[str]) -> set
         positions.discard(manifest.base.position)
     bases = {name for name in leftovers if name.startswith("base-") and name not in ours}
     return ours | {name for name in bases if _position(storage, name) in positions}
+
+
+def _is_blank(storage: Storage, name: str) -> bool:
+    with suppress(OSError):
+        return storage.size(name) == 0
+    return False
 
 
 def _is_empty(storage: Storage, name: str) -> bool:

@@ -16,10 +16,16 @@ segment that continues the last one named, so there is no moment at which a cras
     create_base         what is in memory, as of the position where segment-2 begins
     install_base        the manifest: that base, then segment-2; then segment-1 goes
 
-Threads: nothing here locks. `stage`, `take`, `start_segment` and `ensure_reserve` belong to one thread;
-`write` may run in another, one batch at a time, in the order taken; `sync` may run in a third, one at a time,
-beside both; what works on files alone (`prepare_segment`, `name_segments`, `create_base`, `install_base`) in
-a fourth, one after the other. `close` needs the log to itself.
+On a full disk this is the way out: after deletes the base is small, and the old files go with it. So it needs
+little room to begin, and finds some: the ballast (`engine.log.ballast`) is given back first, the new segment
+begins without a reserve, and the old one gives back its own as soon as it is synced. Until `end_rewrite` no
+command takes of that room what the base needs.
+
+Threads: nothing here locks. `stage`, `take`, `start_segment`, `begin_rewrite`, `end_rewrite`,
+`ensure_reserve`, `ensure_bare_reserve` and `restore_reserve` belong to one thread; `write` may run in
+another, one batch at a time, in the order taken; `sync` may run in a third, one at a time, beside both; what
+works on files alone (`make_way`, `prepare_segment`, `discard_segment`, `name_segments`, `create_base`,
+`install_base`, `keep_ballast`) in a fourth, one after the other. `close` needs the log to itself.
 """
 
 import errno
@@ -41,16 +47,18 @@ from engine.codec import (
     encode_file_frame,
     encode_header,
 )
+from engine.log.ballast import give_ballast_back, take_ballast
 from engine.log.errors import LogPoisonedError, LogRefusedError, StorageFullError
 from engine.log.files import (
     BaseFile,
     PreparedSegment,
     Salt,
     create_first_segment,
+    discard_segment,
     next_number,
     prepare_segment,
 )
-from engine.log.manifest import MANIFEST, Base, Manifest, Seal, Segment
+from engine.log.manifest import MANIFEST, MANIFEST_BYTES_MAX, Base, Manifest, Seal, Segment
 from engine.log.recovery import (
     PAYLOAD_KINDS,
     LogTail,
@@ -67,6 +75,8 @@ from engine.log.recovery import (
 from engine.storage import Handle, Storage
 
 RESERVE_BYTES = 8 << 20  # decision 5: enough for what a command may log beyond the room it asked for
+# A segment that begins on a full disk: its first frame, and what is staged without being asked for.
+_LEAST_ROOM_BYTES = 64 << 10
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -123,6 +133,15 @@ class Log:
         self.staged_upto = self.written_upto = self.durable_upto = tail.segment.position + tail.length
         self._taken_upto = self.staged_upto
         self._reserved_upto = self.staged_upto
+        # Whether the last segment has no payload: a base can stand for everything before it as it is.
+        self._is_fresh = False
+        # Whether commands must leave the disk's last room to a rewrite.
+        self._is_lent = False
+        # Whether the disk refused room, and the reserve has not been whole since.
+        self.is_full = False
+        self.ballast_bytes = 0
+        # Files that go; a disk may refuse even that.
+        self._obsolete: list[str] = []
 
     @classmethod
     def open(
@@ -141,7 +160,14 @@ class Log:
         """
         storage.lock()
         try:
-            return cls._open(storage, reserve_bytes, salt, on_progress)
+            try:
+                return cls._open(storage, reserve_bytes, salt, on_progress)
+            except OSError as error:
+                # A torn tail is copied, a manifest replaced: that must be possible on a full disk too. Each
+                # step of it may be done again.
+                if error.errno not in _NO_ROOM or not give_ballast_back(storage):
+                    raise
+                return cls._open(storage, reserve_bytes, salt, on_progress)
         except OSError as error:
             storage.unlock()
             raise LogRefusedError(error.filename or "data directory", error.strerror or str(error)) from error
@@ -209,6 +235,7 @@ class Log:
         )
         self._sequence += 1
         self._checksum = checksum
+        self._is_fresh = self._is_fresh and kind not in PAYLOAD_KINDS
         self._staged.append(header)
         self._staged.append(payload)
         self.staged_upto += HEADER_BYTES + len(payload)
@@ -292,39 +319,96 @@ class Log:
         self.poisoned = self.poisoned or f"{what} of {segment.name} failed: {error}"
         return LogPoisonedError(self.poisoned)
 
-    def ensure_reserve(self, bytes_wanted: int = 0) -> None:
+    def ensure_reserve(self, bytes_wanted: int = 0, *, makes_room: bool = False) -> None:
         """Raise `StorageFullError` unless the reserve is there behind the end, and `bytes_wanted` before it.
 
         To be asked before a command runs. Room is taken a whole reserve ahead, so that nearly every call is
-        one comparison.
+        one comparison. A command that `makes_room` may use the first half of the reserve: else a full disk
+        could never be made less full.
         """
         self._check_poison()
-        needed_upto = self.staged_upto + bytes_wanted + self._reserve_bytes
+        reserve_bytes = self._reserve_bytes // 2 if makes_room else self._reserve_bytes
+        needed_upto = self.staged_upto + bytes_wanted + reserve_bytes
+        if self._is_lent:
+            raise StorageFullError("what room there is on the disk is needed to rewrite the log")
         if needed_upto <= self._reserved_upto:
             return
         try:
             self._preallocate(needed_upto + self._reserve_bytes)
         except OSError:
             self._preallocate_last(needed_upto)
+        else:
+            self.is_full = False
+
+    def ensure_bare_reserve(self) -> None:
+        """Take the reserve alone, and leave all other room to the ballast. Raises `StorageFullError`."""
+        if self.staged_upto + self._reserve_bytes > self._reserved_upto:
+            self._preallocate_last(self.staged_upto + self._reserve_bytes)
+
+    def restore_reserve(self) -> None:
+        """After the disk was full: try to have the reserve again, and as much ahead of it."""
+        if self.is_full and not self._is_lent and self.poisoned is None:
+            with suppress(OSError):
+                self._preallocate(self.staged_upto + 2 * self._reserve_bytes)
+                self.is_full = False
 
     def _preallocate_last(self, upto: int) -> None:
         """Ask for the bare need, after more than that was refused."""
         try:
             self._preallocate(upto)
         except OSError as error:
+            self.is_full = True
             raise StorageFullError(f"no room for {self._segment.name} to grow: {error.strerror}") from error
 
     def _preallocate(self, upto: int) -> None:
         self._handle.preallocate(upto - self._segment.position)
-        self._reserved_upto = upto
+        self._reserved_upto = max(self._reserved_upto, upto)
 
     # --- files ----------------------------------------------------------------------------------------------
 
-    def prepare_segment(self) -> PreparedSegment:
-        """Make the file in which the log may go on. Blocks; an `OSError` leaves the log as it is."""
+    @property
+    def is_ballast_whole(self) -> bool:
+        """Whether `keep_ballast` has nothing to do."""
+        return self.ballast_bytes >= 2 * self._reserve_bytes
+
+    def keep_ballast(self) -> None:
+        """Keep room for a rewrite on a full disk: as much as the reserve may have. Blocks; best effort."""
+        self.ballast_bytes = take_ballast(self._storage, 2 * self._reserve_bytes)
+
+    @property
+    def fresh_position(self) -> int | None:
+        """Where the last segment begins, if it holds no payload: then a rewrite needs no other one."""
+        return self._segment.position if self._is_fresh else None
+
+    def make_way(self) -> None:
+        """Let a rewrite have the ballast's room, and that of files that had to stay. Blocks; an `OSError`
+        leaves the log as it is.
+        """
         self._check_poison()
+        self._remove_obsolete()
+        give_ballast_back(self._storage)
+        self.ballast_bytes = 0
+
+    def prepare_segment(self) -> PreparedSegment:
+        """Make the file in which the log may go on; on a full disk, with little room. Blocks; an `OSError`
+        leaves the log as it is.
+        """
+        self._check_poison()
+        if not self.is_full:
+            try:
+                return self._prepare_segment(2 * self._reserve_bytes)
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+        return self._prepare_segment(min(_LEAST_ROOM_BYTES, self._reserve_bytes))
+
+    def _prepare_segment(self, room_bytes: int) -> PreparedSegment:
         number = next_number(self._storage, self._manifest)
-        return prepare_segment(self._storage, number, self._new_salt(), room_bytes=2 * self._reserve_bytes)
+        return prepare_segment(self._storage, number, self._new_salt(), room_bytes=room_bytes)
+
+    def discard_segment(self, prepared: PreparedSegment) -> None:
+        """Remove a file in which the log does not go on. Blocks."""
+        discard_segment(self._storage, prepared)
 
     def start_segment(self, prepared: PreparedSegment) -> int:
         """Let all further frames go to the prepared file, and return the position where it begins.
@@ -349,7 +433,20 @@ class Log:
         self._staged.append(frame)
         self.staged_upto += len(frame)
         self._reserved_upto = position + prepared.room_bytes
+        self._is_fresh = True
+        self.is_full = self.is_full or prepared.room_bytes < 2 * self._reserve_bytes
         return position
+
+    def begin_rewrite(self) -> None:
+        """On a full disk let no command take of the room that the base needs, until `end_rewrite`."""
+        self._is_lent = self.is_full
+
+    def end_rewrite(self) -> None:
+        """Let commands have the reserve again, if there is room for it."""
+        self._is_lent = False
+        if self.poisoned is None:
+            with suppress(StorageFullError):
+                self.ensure_bare_reserve()
 
     def name_segments(self) -> None:
         """Let the manifest name all segments, the last one's first frame being synced. Blocks.
@@ -373,13 +470,31 @@ class Log:
         old = self._manifest
         segments = tuple(segment for segment in old.segments if segment.position >= base.position)
         manifest = Manifest(base, segments)
-        self._storage.replace(MANIFEST, [manifest.encode()])
+        try:
+            self._storage.replace(MANIFEST, [manifest.encode()])
+        except OSError:
+            self._discard_unnamed(base)
+            raise
         self._manifest = manifest
         named = {file.name for file in manifest.files()}
-        with suppress(OSError):  # what stays goes after the next start
-            for file in old.files():
-                if file.name not in named:
-                    self._storage.unlink(file.name)
+        self._obsolete += [file.name for file in old.files() if file.name not in named]
+        self._remove_obsolete()
+
+    def _discard_unnamed(self, base: Base) -> None:
+        """Remove the base, if its manifest did not even get its name: no power cut can bring it there."""
+        with suppress(OSError):
+            self._storage.sync_directory()
+            if self._storage.read(MANIFEST, 0, MANIFEST_BYTES_MAX) == self._manifest.encode():
+                self._storage.unlink(base.name)
+
+    def _remove_obsolete(self) -> None:
+        """Remove what no manifest names any more. What stays is tried again, at the latest by a start."""
+        if not self._obsolete:
+            return
+        with suppress(OSError):
+            while self._obsolete:  # the oldest first: a start knows the others by the newest of them
+                self._storage.unlink(self._obsolete[0])
+                del self._obsolete[0]
             self._storage.sync_directory()
 
     def close(self, *, clean: bool = True, floor_ms: int | None = None) -> None:

@@ -9,6 +9,7 @@ Must never know: what any command means, where commands come from, frames.
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -21,7 +22,7 @@ from engine.commands.planning import durable_queue
 from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace
-from engine.log import Log, Recovery
+from engine.log import Log, Recovery, StorageFullError
 from engine.log.leftovers import remove_leftovers
 from engine.memory import Memory
 from engine.quotas import Quota
@@ -108,6 +109,10 @@ class Engine:
         engine = cls(storage, log, keyspace, clock, fsync, growth)
         # Which files are needless is known once everything was read.
         engine.set_aside = remove_leftovers(storage, log.manifest)
+        # Commands come first: what the disk has beyond their reserve is kept for a rewrite.
+        with suppress(StorageFullError):
+            log.ensure_bare_reserve()
+        log.keep_ballast()
         return engine
 
     async def start(self) -> None:
@@ -282,8 +287,8 @@ class Engine:
         self._writer.call_when_failed(callback)
 
     def when_full(self, callback: Callable[[str | None], None]) -> None:
-        """Call back with the reason when the disk has no room and writes begin to be refused; with None at
-        the first write that has room again.
+        """Call back with the reason when the disk has no room and writes begin to be refused; with None when
+        the whole reserve has room again.
         """
         self._writer.on_full = callback
 

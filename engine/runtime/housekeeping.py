@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Final
 
-from engine.commands import Maintain
+from engine.commands import EnforceRetention, Maintain
 from engine.keyspace import Keyspace
 from engine.runtime.packing import Packer
 from engine.runtime.resident import resident_bytes
@@ -60,8 +60,9 @@ class Housekeeping:
         self._packer.begin()
 
     def _maintain(self) -> bool:
-        """Do what is due. Returns whether there is more."""
-        return self._waits.run_unasked(Maintain(waiting=self._readers, since_ms=self._since_ms)) is True
+        """Do what is due, on a full disk what makes room there. Returns whether there is more."""
+        found = self._waits.run_unasked(Maintain(waiting=self._readers, since_ms=self._since_ms))
+        return (self._waits.run_unasked(EnforceRetention()) if found is None else found) is True
 
     def _readers(self, stream: str) -> Collection[tuple[str, str]]:
         """Which (group, consumer) wait for entries of the stream, or for room for them."""

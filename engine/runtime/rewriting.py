@@ -7,6 +7,8 @@ Must never know: what a record means, what frames look like.
                    → the snapshot is encoded in slices on the event loop, written and synced by a thread
                    → the manifest names it; the old files are removed
 
+The first step is left out where the last file holds nothing yet, as after a rewrite that failed.
+
 Each slice blocks the event loop for a short time. A thread that encoded instead would hold the interpreter
 just as long, and every system call of the loop would wait for it.
 """
@@ -15,11 +17,12 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from engine.clock import Clock
 from engine.keyspace import Keyspace
-from engine.log import BaseFile, LogPoisonedError
+from engine.log import BaseFile, LogPoisonedError, PreparedSegment
 from engine.records import Capture, Record, encode
 from engine.runtime.writer import Writer
 
@@ -34,6 +37,11 @@ _WRITE_BYTES: Final = 1 << 20
 # After a rewrite that failed the next one is tried later and later.
 _RETRY_S_MIN: Final = 60.0
 _RETRY_S_MAX: Final = 3600.0
+# On a full disk a rewrite begins by itself if the log is this many times as long as the data in memory, which
+# is more than the new base will be.
+_FREES_MIN: Final = 2
+# How often more ballast is asked for, where the disk had not enough for it.
+_BALLAST_S: Final = 60.0
 
 
 class Growth(NamedTuple):
@@ -83,6 +91,7 @@ class Rewriter:
         self._stopping = False
         self._retry_at = 0.0
         self._retry_s = _RETRY_S_MIN
+        self._ballast_at = 0.0
         # Tasks that wait for the disk, and for which no answer waits.
         self._thread = ThreadPoolExecutor(1, "weir-rewrite")
 
@@ -93,14 +102,27 @@ class Rewriter:
 
     def begin_if_due(self) -> None:
         """Begin a rewrite if the log has grown enough, unless the last one failed a short while ago."""
-        growth, log = self._growth, self._log
-        if not growth.percent or self.running or self._stopping or log.poisoned is not None:
+        if self.running or self._stopping or self._log.poisoned is not None:
             return
-        grown = (log.total_bytes - log.base_bytes) * 100
-        if log.total_bytes < growth.bytes_min or grown < log.base_bytes * growth.percent:
-            return
-        if self._clock.monotonic() >= self._retry_at:
+        if self._is_due() and self._clock.monotonic() >= self._retry_at:
             self.begin()
+        elif not self._log.is_full and not self._log.is_ballast_whole:
+            self._ask_for_ballast()
+
+    def _is_due(self) -> bool:
+        growth, log = self._growth, self._log
+        if not growth.percent:
+            return False
+        if log.is_full and log.total_bytes > _FREES_MIN * self._keyspace.memory.estimated_bytes:
+            return True
+        grown = (log.total_bytes - log.base_bytes) * 100
+        return log.total_bytes >= growth.bytes_min and grown >= log.base_bytes * growth.percent
+
+    def _ask_for_ballast(self) -> None:
+        """Take what the disk did not have at the start, or what the last rewrite has used."""
+        if self._clock.monotonic() >= self._ballast_at:
+            self._ballast_at = self._clock.monotonic() + _BALLAST_S
+            asyncio.get_running_loop().run_in_executor(self._thread, self._log.keep_ballast)
 
     def begin(self) -> "asyncio.Task[Rewritten]":
         """Begin a rewrite; returns the one that is in progress, if there is one."""
@@ -124,7 +146,7 @@ class Rewriter:
         started = self._clock.monotonic()
         bytes_before = self._log.total_bytes
         try:
-            await self._rewrite()
+            await self._rewrite_and_make_ready()
         except _StoppingError:
             raise RewriteFailedError("the engine is being closed") from None
         except Exception as error:
@@ -142,15 +164,30 @@ class Rewriter:
         self.last = Rewritten(bytes_before, self._log.total_bytes, duration_ms)
         return self.last
 
+    async def _rewrite_and_make_ready(self) -> None:
+        """However it ends, commands have their room again first, and the next one on a full disk has some."""
+        try:
+            await self._rewrite()
+        finally:
+            self._log.end_rewrite()
+            if not self._log.is_ballast_whole:
+                await self._in_thread(self._log.keep_ballast)
+            self._writer.look_for_room()
+
     async def _rewrite(self) -> None:
-        prepared = await self._on_files(self._log.prepare_segment)
+        await self._on_files(self._log.make_way)
+        prepared = None
+        if self._log.fresh_position is None:
+            prepared = await self._on_files(self._log.prepare_segment)
         # One turn: what is before the position is in the snapshot, what is behind it in the new segment.
         try:
             self._check_stopping()
-            position = self._writer.start_segment(prepared)
+            position = self._position(prepared)
         except (LogPoisonedError, _StoppingError):
-            prepared.handle.close()
+            if prepared is not None:
+                await self._in_thread(partial(self._log.discard_segment, prepared))
             raise
+        self._log.begin_rewrite()
         capture = Capture(self._keyspace)
         reservation_ms = self._writer.reserved_ms
         try:
@@ -162,11 +199,19 @@ class Rewriter:
                 finished = await self._on_files(lambda: base.finish(reservation_ms=reservation_ms))
             except BaseException:
                 with suppress(OSError):
-                    await self._on_files(base.discard)
+                    await self._in_thread(base.discard)
                 raise
             await self._on_files(lambda: self._log.install_base(finished))
         finally:
             capture.close()
+
+    def _position(self, prepared: PreparedSegment | None) -> int:
+        """Begin the segment that was prepared, if one was. Returns where the last segment begins."""
+        if prepared is not None:
+            return self._writer.start_segment(prepared)
+        position = self._log.fresh_position
+        assert position is not None, "no turn was run since it was looked at"
+        return position
 
     async def _write(self, base: BaseFile, records: Iterator[Record]) -> None:
         chunk: list[bytes] = []
@@ -201,6 +246,9 @@ class Rewriter:
 
     async def _on_files(self, work: Callable[[], T]) -> T:
         self._check_stopping()
+        return await self._in_thread(work)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _check_stopping(self) -> None:

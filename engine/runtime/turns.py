@@ -178,9 +178,11 @@ class Turns:
         check_memory(self._keyspace, commands)
         if quotas:
             check_quotas(self._keyspace, commands, quotas)
-        wanted = [command.entry_bytes() for command in commands if command.changes or self._expires(command)]
-        if wanted:
-            self._writer.ensure_room(2 * sum(wanted) + _FRAME_OVERHEAD_BYTES)
+        changing = [command for command in commands if command.changes or self._expires(command)]
+        if changing:
+            wanted = sum([command.entry_bytes() for command in changing])
+            makes_room = all(command.makes_room for command in changing)
+            self._writer.ensure_room(2 * wanted + _FRAME_OVERHEAD_BYTES, makes_room=makes_room)
 
     def _expires(self, command: Command) -> bool:
         """Whether the command may find an expired stream: its removal is logged first."""

@@ -74,7 +74,7 @@ class Writer:
     on_sync_begins: Callable[[], None] | None = None
     # Called with the position up to which everything is on disk.
     on_synced: Callable[[int], None] | None = None
-    # Called when the disk begins to refuse writes, with the reason; with None when it takes one again.
+    # Called when the disk begins to refuse writes, with the reason; with None when the reserve is whole.
     on_full: Callable[[str | None], None] | None = None
 
     def __init__(self, log: Log, fsync: Fsync, monotonic: Callable[[], float]) -> None:
@@ -117,16 +117,24 @@ class Writer:
 
     # --- before a turn --------------------------------------------------------------------------------------
 
-    def ensure_room(self, bytes_wanted: int) -> None:
+    def ensure_room(self, bytes_wanted: int, *, makes_room: bool = False) -> None:
         """Refuse a command before anything changes: the disk has no room, or the log has failed."""
         try:
-            self.log.ensure_reserve(bytes_wanted)
+            self.log.ensure_reserve(bytes_wanted, makes_room=makes_room)
         except StorageFullError as full:
             self._note_full(str(full))
             raise errors.storage_full() from None
         except LogPoisonedError:
             raise errors.storage_failed() from None
-        if self._is_full:
+        self._note_room()
+
+    def look_for_room(self) -> None:
+        """The disk is full until the reserve is whole again: a small command may find room long before."""
+        self.log.restore_reserve()
+        self._note_room()
+
+    def _note_room(self) -> None:
+        if self._is_full and not self.log.is_full:
             self._note_full(None)
 
     def _note_full(self, reason: str | None) -> None:
@@ -407,6 +415,8 @@ class Writer:
 
     def _tick(self) -> None:
         self.start()
+        if self._is_full:
+            self.look_for_room()
         if self.log.poisoned is not None or self._fsync == "no":
             return
         staged = self.log.staged_upto

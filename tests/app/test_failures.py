@@ -136,7 +136,7 @@ async def test_full_memory(watched: Watched) -> None:
 
 async def test_a_rewrite_that_fails(watched: Watched) -> None:
     """Until one ends well."""
-    watched.storage.fail("create", errno.ENOSPC)
+    watched.storage.fail("create", errno.EIO)
     with pytest.raises(RewriteFailedError):
         await watched.engine.rewrite()
     await watched.check("rewrite_failed")
@@ -167,7 +167,7 @@ async def test_a_backup_that_fails(watched: Watched) -> None:
 
 async def test_strangers_learn_whether_it_is_ready_and_no_more(watched: Watched) -> None:
     """A probe may come with any Host, and so may anybody else."""
-    watched.storage.fail("create", errno.ENOSPC)
+    watched.storage.fail("create", errno.EIO)
     with pytest.raises(RewriteFailedError):
         await watched.engine.rewrite()
     answer = await watched.http.get("/healthz/ready", headers={"host": "10.0.0.7"})

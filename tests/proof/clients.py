@@ -31,7 +31,8 @@ def client(port: int) -> Iterator[Call]:
         text = None if body is None else json.dumps(body)
         connection.request(method, path, text, {"content-type": "application/json"} if text else {})
         answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
+        content = answer.read()
+        return answer.status, json.loads(content) if content else None
 
     with contextlib.closing(connection):
         yield call

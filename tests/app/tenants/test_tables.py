@@ -49,6 +49,7 @@ REFUSED: Final = {
     commands.ExpireStreams,
     commands.FlushAll,
     commands.ListMetadata,
+    commands.EnforceRetention,
     commands.Maintain,
     commands.MeasureStreams,
     commands.PutMetadata,

@@ -1,0 +1,170 @@
+"""A small disk that the gateway alone has filled: each remedy that its messages name, followed for real.
+
+Knows: a tmpfs of a size, requests, what health and log say. Must never know: how the gateway keeps room.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.proof.clients import Call, client
+from tests.proof.machine import needs, no_tmpfs, small_disk
+from tests.server import Server
+
+S: Final = "/v1/streams/s"
+DISK: Final = "48m"
+FILLS_MAX: Final = 400
+WAIT_S_MAX: Final = 20.0
+# A rewrite begins when it is asked for: the other test lets it begin by itself.
+BY_HAND: Final = ("--set", "rewrite_growth_percent=0")
+
+pytestmark = needs(no_tmpfs)
+
+
+def fill(call: Call) -> int:
+    """Publish until even little has no room; how many large entries had."""
+    large = 0
+    for size in (400_000, 20_000, 1_000):
+        for _ in range(FILLS_MAX):
+            # Random: neither memory nor a base makes less of it.
+            status, answer = call("POST", f"{S}/entries", {"fields": {"v": secrets.token_hex(size // 2)}})
+            if status == 507:
+                assert answer["code"] == "storage_full"
+                assert "trims and deletes go on" in answer["detail"]
+                break
+            assert status == 201, answer
+            large += size == 400_000
+        else:
+            raise AssertionError("the disk is not small")
+    return large
+
+
+def failing(call: Call) -> list[str]:
+    status, health = call("GET", "/healthz/ready")
+    assert status == 200
+    found: list[str] = health.get("failing", [])
+    return found
+
+
+def rewrite(call: Call) -> dict[str, Any]:
+    """Ask for a rewrite and wait for its end."""
+    assert call("POST", "/v1/admin/rewrite")[0] == 202
+    found: dict[str, Any] = {"state": "running"}
+    while found["state"] == "running":
+        time.sleep(0.02)
+        _, found = call("GET", "/v1/admin/rewrite")
+    return found
+
+
+def wait(is_so: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    deadline = time.monotonic() + WAIT_S_MAX
+    while not is_so():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.05)
+
+
+def remove(call: Call, how: str) -> None:
+    """Trim or delete, as the messages say."""
+    if how == "trim":
+        assert call("POST", f"{S}/trim", {"maxlen": 3})[0] == 200
+    elif how == "delete entries":
+        _, page = call("GET", f"{S}/entries?count=500")
+        while page["entries"]:
+            assert (
+                call("POST", f"{S}/entries/delete", {"ids": [one["id"] for one in page["entries"]]})[0] == 200
+            )
+            _, page = call("GET", f"{S}/entries?count=500")
+    else:
+        assert call("DELETE", S)[0] in (200, 204)
+
+
+@contextmanager
+def served(place: Path, *options: str) -> Iterator[tuple[Server, Callable[[str], None]]]:
+    with small_disk(place / "disk", DISK) as grow:
+        server = Server(place / "disk" / "data", *options)
+        server.log_to(place / "log")
+        with server:
+            yield server, grow
+
+
+@pytest.mark.parametrize("how", ["trim", "delete entries", "delete"])
+def test_remove_and_rewrite(how: str, tmp_path: Path) -> None:
+    """Filled, emptied and rewritten again and again; full until the reserve is whole, and said so."""
+    with served(tmp_path, *BY_HAND) as (server, _), client(server.port) as call:
+        filled = fill(call)
+        for _ in range(3):
+            assert failing(call) == ["disk_full"]
+            remove(call, how)
+            assert failing(call) == ["disk_full"], "what was removed is in the log until it is rewritten"
+            assert rewrite(call)["state"] == "done"
+            assert failing(call) == []
+            assert fill(call) > filled // 2
+        lines = [line["remedy"] for line in server.log_lines() if line["level"] == "critical"]
+        assert lines
+        assert all("POST /v1/admin/rewrite" in remedy for remedy in lines)
+
+
+def test_remove_and_wait(tmp_path: Path) -> None:
+    """The log is rewritten by itself, once there is something to gain."""
+    with served(tmp_path) as (server, _), client(server.port) as call:
+        fill(call)
+        remove(call, "trim")
+        wait(lambda: failing(call) == [])
+        assert call("POST", f"{S}/entries", {"fields": {"v": "x" * 400_000}})[0] == 201
+
+
+@pytest.mark.parametrize("stop", ["kill", "stop"])
+def test_restart_in_between(stop: str, tmp_path: Path) -> None:
+    """Killed or stopped while full, before and after a trim: it starts, and the way out is there."""
+    with served(tmp_path, *BY_HAND) as (server, _):
+        with client(server.port) as call:
+            fill(call)
+            length = call("GET", S)[1]["length"]
+        getattr(server, stop)()
+        server.start()
+        with client(server.port) as call:
+            assert call("GET", S)[1]["length"] == length
+            assert call("POST", f"{S}/entries", {"fields": {"v": "x" * 400_000}})[0] == 507
+            remove(call, "trim")
+        getattr(server, stop)()
+        server.start()
+        with client(server.port) as call:
+            assert rewrite(call)["state"] == "done"
+            assert call("GET", S)[1]["length"] == 3
+            assert call("POST", f"{S}/entries", {"fields": {"v": "x" * 400_000}})[0] == 201
+            assert failing(call) == []
+
+
+def test_rewrites_that_fail(tmp_path: Path) -> None:
+    """With too much left for a second copy: nothing stays of thirty of them, and their remedy helps."""
+    with served(tmp_path, *BY_HAND) as (server, grow), client(server.port) as call:
+        grow("80m")
+        fill(call)
+        for _ in range(30):
+            assert rewrite(call)["state"] == "failed"
+        assert set(failing(call)) == {"disk_full", "rewrite_failed"}
+        assert all(file.stat().st_size for file in server.data.glob("segment-*"))
+        assert len(list(server.data.glob("segment-*"))) == 2
+        assert list(server.data.glob("base-*")) == []
+        lines = [line["remedy"] for line in server.log_lines() if "rewrite has failed" in line["event"]]
+        assert "trim or delete" in lines[0]
+        assert "enlarge the disk" in lines[0]
+        grow("256m")
+        assert rewrite(call)["state"] == "done"
+        assert failing(call) == []
+
+
+def test_make_room_beside_it(tmp_path: Path) -> None:
+    """What fills the disk may be another program's: without a request it is seen that it went."""
+    with served(tmp_path, *BY_HAND) as (server, grow), client(server.port) as call:
+        fill(call)
+        assert failing(call) == ["disk_full"]
+        grow("80m")
+        wait(lambda: failing(call) == [])
+        assert call("POST", f"{S}/entries", {"fields": {"v": "x" * 400_000}})[0] == 201
