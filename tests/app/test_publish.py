@@ -113,6 +113,54 @@ async def test_json_sent_as_a_form_is_told_how_to_send_it(http: httpx.AsyncClien
 
 
 @pytest.mark.parametrize(
+    "kind", ["text/plain", "text/plain;charset=UTF-8", "application/ndjson", "text/json", ""]
+)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"fields":{"a":"1"}}',
+        b' \n[{"a":1}]',
+        b'{"a":1}\n{"a":2}\n',
+        b'{"a":1}\r\n\r\n{"a":2}',
+        b"[]",
+        b"{}",
+    ],
+)
+async def test_json_sent_as_text_is_told_how_to_send_it(
+    http: httpx.AsyncClient, body: bytes, kind: str
+) -> None:
+    """A string that a browser's `fetch` sends is 415 and no entry; `application/octet-stream` keeps it."""
+    answer = await http.post(ENTRIES, content=body, headers={"content-type": kind} if kind else {})
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+    assert "application/octet-stream" in answer.json()["detail"]
+    assert await stored(http) == []
+    kept = await http.post(ENTRIES, content=body, headers={"content-type": "application/octet-stream"})
+    assert kept.status_code == 201
+    assert await fields(http) == [{"data": body.decode(), "content-type": "application/octet-stream"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{no",
+        "[note] to myself",
+        '{"a":1} and more',
+        '{"a":1}\nand more',
+        "[1,2",
+        '"a"',
+        "1",
+        "null",
+        "{" * 5_000,
+    ],
+)
+async def test_text_that_only_begins_like_json_is_text(http: httpx.AsyncClient, text: str) -> None:
+    """And so is a value that is no object and no list."""
+    answer = await http.post(ENTRIES, content=text, headers={"content-type": "text/plain"})
+    assert answer.status_code == 201
+    assert await fields(http) == [{"data": text, "content-type": "text/plain"}]
+
+
+@pytest.mark.parametrize(
     ("body", "kind", "expected"),
     [
         (b"hello", "text/plain", {"data": "hello", "content-type": "text/plain"}),

@@ -37,6 +37,20 @@ _BLANKS: Final = b" \t\r\n"
 # Beyond this a single entry's names are counted before it is read; its own members are no fields.
 _CROWDED_BYTES_MIN: Final = 64 << 10
 _MEMBERS_MAX: Final = 8
+# What clients call JSON without meaning to have it stored whole: browsers send strings as plain text, others
+# have names of their own for it, or none.
+_SAID_OF_JSON: Final = {
+    "",
+    "text/plain",
+    "text/json",
+    "application/x-json",
+    "application/ndjson",
+    "application/jsonl",
+    "application/jsonlines",
+    "application/x-jsonlines",
+}
+# Lines by which a text is known as NDJSON: no batch has more by default, and they take a few ms.
+_JSON_LINES_MAX: Final = 10_000
 # A decoder lets no other thread go on: with more strings than half of these a batch is read piece by piece.
 _QUOTES_AT_ONCE_MAX: Final = 300_000
 # What is decoded and encoded in one call then: up to 10 ms.
@@ -102,6 +116,7 @@ _split_batch: Final = msgspec.json.Decoder(_Split).decode
 _decode_rows: Final = msgspec.json.Decoder(dict[str, str]).decode_lines
 _decode_mixed_rows: Final = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode_lines
 _decode_envelopes: Final = msgspec.json.Decoder(_One).decode_lines
+_skim: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _encode: Final = msgspec.json.Encoder().encode
 _encode_lines: Final = msgspec.json.Encoder().encode_lines
 
@@ -529,8 +544,37 @@ def _raw(body: bytes, media: MediaType, limits: EntryLimits) -> ParsedEntries:
     if not body and not media.text:
         raise invalid("", "there is no entry: the body is empty")
     _check_size(len(body), limits)
+    if media.name in _SAID_OF_JSON and _is_json(body):
+        hint = (
+            f"this is JSON sent as {media.name or 'a body without a type'}, as fetch does with a string: say "
+            "Content-Type: application/json, application/x-ndjson for one entry a line, or "
+            "application/octet-stream to store the text as it is"
+        )
+        raise RefusalError("unsupported_media_type", hint)
     kind = [("content-type", media.text)] if media.text else []
     return ParsedEntries([_stored([("data", body), *kind], "", limits)])
+
+
+def _is_json(body: bytes) -> bool:
+    """Whether a body is a JSON object or list, or objects line by line; a long one by its first lines.
+
+    Skimmed, not decoded: megabytes take milliseconds.
+    """
+    if not body.lstrip().startswith((b"{", b"[")):
+        return False
+    if _skims(body):
+        return True
+    lines = body.split(b"\n", _JSON_LINES_MAX)[:_JSON_LINES_MAX]
+    rows = [line for line in lines if _is_row(line)]
+    return len(rows) > 1 and all(row.lstrip().startswith(b"{") and _skims(row) for row in rows)
+
+
+def _skims(text: bytes) -> bool:
+    try:
+        _skim(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 # ---- entries
