@@ -265,6 +265,14 @@ def lifetime_over() -> EngineError:
     return invalid("ERR the lifetime is over", "expires_at: it is a time that has not come yet")
 
 
+def too_much_work(took_us: int, took_us_max: int) -> EngineError:
+    """A transaction that nothing can cut, and that would hold up everybody."""
+    return invalid(
+        f"ERR not run: this transaction would take about {took_us // 1000} ms, and one may take "
+        f"{took_us_max // 1000}; use a pipeline, or several transactions"
+    )
+
+
 def too_large_to_copy() -> EngineError:
     return invalid(
         "ERR the stream is too large to copy: it has more than some 150,000 entries, or 3,000 pending "

@@ -5,6 +5,7 @@ written in a thread.
 Must never know: sockets, what belongs to a connection.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -181,8 +182,11 @@ async def execute(client: RespClient, runner: Runner) -> bytes:
     )
     if found is None:
         return wire.null(client.protocol, is_list=True)
-    replies = [
-        runner.write(one.parsed if isinstance(one.parsed, EngineError) else (one.parsed, one.reply))
-        for one in found
+    outcomes = [
+        one.parsed if isinstance(one.parsed, EngineError) else (one.parsed, one.reply) for one in found
     ]
-    return b"*%d\r\n%b" % (len(replies), b"".join(replies))
+    if redis.is_laborious([one.reply for one in found]):
+        written = await asyncio.to_thread(runner.write_all, outcomes)
+    else:
+        written = runner.write_all(outcomes)
+    return b"*%d\r\n%b" % (len(found), written)

@@ -16,6 +16,8 @@ from engine.quotas import Quota
 
 # In the place of a stream's name: what belongs to none, as settings and idempotency keys over several.
 NO_STREAM: Final = ""
+# To find a stream, and to look at its ends.
+_STREAM_US: Final = 2
 
 
 class MemoryNeed(Enum):
@@ -70,6 +72,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
         """What it needs memory for, as things stand."""
         return self.needs
+
+    def work_us(self, keyspace: Keyspace) -> int:
+        """About how many microseconds it takes beyond what a turn counts while it runs, as things stand: for
+        rows of groups, of consumers and of streams. What a transaction would take is added up beforehand.
+        """
+        return _STREAM_US * len(self.named_streams() or ())
 
     def grown_streams(self, keyspace: Keyspace, quota: Quota) -> Sequence[str]:
         """The streams of the quota that it may create, or add to."""

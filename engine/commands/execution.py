@@ -30,7 +30,7 @@ from engine.commands import (
 )
 from engine.commands.base import BlockingCommand, Command, MemoryNeed
 from engine.commands.registry import RUN, WAIT
-from engine.commands.turn import Blocked, DirtyTurnError, Look, Turn, Unfinished
+from engine.commands.turn import TURN_WORK_US_MAX, Blocked, DirtyTurnError, Look, Turn, Unfinished
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.quotas import Quota
@@ -105,8 +105,10 @@ def execute_all(
     keyspace: Keyspace, commands: Sequence[Command], now_ms: int
 ) -> tuple[list[Reply | EngineError], Turn]:
     """Run a transaction: one turn, one reading of the clock, nothing between; a refusal does not end it,
-    nothing waits. A guard that answers False does.
+    nothing waits. A guard that answers False does. Raises EngineError, with nothing run, if all together
+    would take too long.
     """
+    check_work(keyspace, commands)
     turn = Turn(keyspace, now_ms)
     replies: list[Reply | EngineError] = []
     for command in commands:
@@ -198,6 +200,17 @@ def check_memory(keyspace: Keyspace, commands: Sequence[Command]) -> None:
     if any(command.memory_need(keyspace) in refused for command in commands):
         assert memory.bytes_max is not None, "only a limit is reached"
         raise errors.memory_full(memory.used_bytes, memory.bytes_max)
+
+
+def check_work(keyspace: Keyspace, commands: Sequence[Command]) -> None:
+    """Refuse a transaction that would take too long: nothing can cut it. One command alone has bounds of its
+    own.
+    """
+    if len(commands) == 1:
+        return
+    took_us = sum([command.work_us(keyspace) for command in commands])
+    if took_us > TURN_WORK_US_MAX:
+        raise errors.too_much_work(took_us, TURN_WORK_US_MAX)
 
 
 def check_quotas(keyspace: Keyspace, commands: Sequence[Command], quotas: Sequence[Quota]) -> None:

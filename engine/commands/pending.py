@@ -30,10 +30,6 @@ from engine.replies import (
 )
 from engine.stream import Stream
 
-# Pending entries that XAUTOCLAIM looks at for each one that it may claim.
-_ATTEMPTS_FACTOR: Final = 10
-# Pending entries that it looks at in all, at 1.5 us each; the returned cursor continues from there.
-_ATTEMPTS_MAX: Final = 5_000
 # A block of pending entries none of which is idle for long enough, in entries: 8 us at the first look.
 _BLOCK_SCANS: Final = 10
 
@@ -327,12 +323,11 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     deleted_ids: list[int] = []
     dead: list[Dead] = []
     count = min(command.count, max(1, turn.lookups_left))
-    attempts = min(command.count * _ATTEMPTS_FACTOR, _ATTEMPTS_MAX)
     room = Budget(None if command.just_ids else command.bytes_max, turn.ids_left())
     rows = group.pending.items(command.start)
     may_take = partial(_may_take, turn, key.stream, command.min_idle_ms)
     names = (command.stream, command.group)
-    for entry_id, pending, text in with_texts(key.stream, islice(rows, attempts), count, may_take):
+    for entry_id, pending, text in with_texts(key.stream, islice(rows, command.attempts), count, may_take):
         if len(found) + len(deleted_ids) == count:
             next_start = entry_id
             break

@@ -48,6 +48,9 @@ TURN_READ_BYTES_MAX: Final = 16 << 20
 TURN_IDS_MAX: Final = 10_000
 # Commands of a transaction, which is one turn: a trim that takes a cold node apart takes up to 40 µs.
 TURN_COMMANDS_MAX: Final = 300
+# What the commands of a transaction may take together beyond what is counted here, as estimated beforehand:
+# one at its limit has room beside short ones.
+TURN_WORK_US_MAX: Final = 12_000
 # IDs and entries of commands that share a turn, before the next one gets a turn of its own.
 _SHARED_IDS_MAX: Final = 2_000
 # An ID in the log, with its delivery count.

@@ -12,10 +12,31 @@ from typing import ClassVar, Final
 import msgspec
 
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
-from engine.dump import StreamDump
+from engine.copying import copy_cost
+from engine.dump import DUMP_COST_MAX, StreamDump, dump_cost, key_cost
 from engine.keyspace import Keyspace
 from engine.quotas import Quota
 from engine.replies import StreamInfo
+
+# What a row of a reply takes, with what is written of it: of a group, a consumer, a pending entry.
+_GROUP_US: Final = 6
+_CONSUMER_US: Final = 4
+_PENDING_US: Final = 2
+# Pending entries that XAUTOCLAIM looks at for each one that it may claim.
+_ATTEMPTS_FACTOR: Final = 10
+# Pending entries that it looks at in all, at 1.5 us each; the returned cursor continues from there.
+_ATTEMPTS_MAX: Final = 5_000
+# An entry, group or pending entry that is written into a dump or read from one.
+_DUMPED_US: Final = 6
+# A node that is copied.
+_COPIED_US: Final = 6
+# Names of streams that are listed.
+_NAMES_A_US: Final = 50
+# A stream that is removed, and one that is read by a group.
+_REMOVED_US: Final = 10
+_DELIVERING_US: Final = 8
+# What looking at an entry that is not claimed takes.
+_ATTEMPT_US: Final = 2
 
 
 class Refs(Enum):
@@ -202,6 +223,9 @@ class XReadGroup(BlockingCommand, frozen=True, kw_only=True):
         reads_new = not self.noack and any(cursor is Cursor.NEW for _, cursor in self.streams)
         return MemoryNeed.DELIVERS if reads_new else MemoryNeed.NONE
 
+    def work_us(self, keyspace: Keyspace) -> int:
+        return _DELIVERING_US * len(self.streams)
+
 
 class XAck(StreamCommand, frozen=True, kw_only=True):
     looks_up: ClassVar[bool] = False
@@ -251,6 +275,11 @@ class XPending(StreamCommand, frozen=True, kw_only=True):
     long_reply: ClassVar[bool] = True
 
     group: str
+
+    def work_us(self, keyspace: Keyspace) -> int:
+        key = keyspace.find(self.stream)
+        group = None if key is None else key.groups.get(self.group)
+        return _CONSUMER_US * len(group.consumers) if group is not None else 0
 
 
 class XPendingRange(StreamCommand, frozen=True, kw_only=True):
@@ -314,6 +343,17 @@ class XAutoClaim(StreamCommand, frozen=True, kw_only=True):
     count: int = 100
     just_ids: bool = False
     bytes_max: int = CLAIMED_BYTES_MAX
+
+    def work_us(self, keyspace: Keyspace) -> int:
+        key = keyspace.find(self.stream)
+        group = None if key is None else key.groups.get(self.group)
+        attempts = 0 if group is None else min(len(group.pending), self.attempts)
+        return _ATTEMPT_US * attempts
+
+    @property
+    def attempts(self) -> int:
+        """How many pending entries it looks at."""
+        return min(self.count * _ATTEMPTS_FACTOR, _ATTEMPTS_MAX)
 
 
 class XGroupCreate(StreamCommand, frozen=True, kw_only=True):
@@ -394,12 +434,24 @@ class XInfoStreamFull(StreamCommand, frozen=True, kw_only=True):
 
     count: int | None = 10
 
+    def work_us(self, keyspace: Keyspace) -> int:
+        key, took_us = keyspace.find(self.stream), 0
+        for group in () if key is None else key.groups.values():
+            consumers, pending = len(group.consumers), len(group.pending)
+            shown = 2 * pending if self.count is None else min(pending, self.count) * (1 + consumers)
+            took_us += _GROUP_US + _CONSUMER_US * consumers + _PENDING_US * min(shown, 2 * pending)
+        return took_us
+
 
 class XInfoGroups(StreamCommand, frozen=True, kw_only=True):
     """Reply: a list of `GroupInfo`, by name."""
 
     changes: ClassVar[bool] = False
     long_reply: ClassVar[bool] = True
+
+    def work_us(self, keyspace: Keyspace) -> int:
+        key = keyspace.find(self.stream)
+        return 0 if key is None else _GROUP_US * len(key.groups)
 
 
 class XInfoConsumers(StreamCommand, frozen=True, kw_only=True):
@@ -409,6 +461,11 @@ class XInfoConsumers(StreamCommand, frozen=True, kw_only=True):
     long_reply: ClassVar[bool] = True
 
     group: str
+
+    def work_us(self, keyspace: Keyspace) -> int:
+        key = keyspace.find(self.stream)
+        group = None if key is None else key.groups.get(self.group)
+        return _CONSUMER_US * len(group.consumers) if group is not None else 0
 
 
 class Delete(Command, frozen=True, kw_only=True):
@@ -421,6 +478,9 @@ class Delete(Command, frozen=True, kw_only=True):
 
     def named_streams(self) -> tuple[str, ...]:
         return tuple(self.streams)
+
+    def work_us(self, keyspace: Keyspace) -> int:
+        return _REMOVED_US * len(self.streams)
 
 
 class ExpireCondition(Flag):
@@ -486,6 +546,10 @@ class Copy(StreamCommand, frozen=True, kw_only=True):
     target: str
     replace: bool = False
 
+    def work_us(self, keyspace: Keyspace) -> int:
+        key = keyspace.find(self.stream)
+        return 0 if key is None else _COPIED_US * copy_cost(key)
+
     def named_streams(self) -> tuple[str, ...]:
         return (self.stream, self.target)
 
@@ -498,6 +562,10 @@ class Dump(StreamCommand, frozen=True, kw_only=True):
 
     changes: ClassVar[bool] = False
     long_reply: ClassVar[bool] = True
+
+    def work_us(self, keyspace: Keyspace) -> int:
+        key = keyspace.find(self.stream)
+        return 0 if key is None else _DUMPED_US * min(key_cost(key), DUMP_COST_MAX)
 
 
 class Restore(StreamCommand, frozen=True, kw_only=True):
@@ -515,6 +583,9 @@ class Restore(StreamCommand, frozen=True, kw_only=True):
 
     def entry_bytes(self) -> int:
         return self.size
+
+    def work_us(self, keyspace: Keyspace) -> int:
+        return _DUMPED_US * min(dump_cost(self.dump), DUMP_COST_MAX)
 
 
 class Exists(Command, frozen=True, kw_only=True):
@@ -564,6 +635,9 @@ class ListStreams(Command, frozen=True, kw_only=True):
     prefix: str = ""
     after: str | None = None
     limit: int | None = None
+
+    def work_us(self, keyspace: Keyspace) -> int:
+        return len(keyspace.keys) // _NAMES_A_US
 
 
 class DbSize(Command, frozen=True, kw_only=True):

@@ -55,7 +55,7 @@ from engine.commands.base import Command
 from engine.commands.execution import Unfinished, execute_all
 from engine.commands.grouping import DROPPED_MAX
 from engine.commands.managing import TRANSFERRED_MAX
-from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX, TURN_SCANNED_MAX
+from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, TURN_WORK_US_MAX
 from engine.records import encode
 from engine.records.snapshot import Capture
 from tests.engine.house import House
@@ -315,6 +315,25 @@ def test_a_transaction_of_as_many_commands_as_one_turn_takes(name: str) -> None:
         return lambda: encode(execute_all(house.keyspace, commands, house.now_ms)[1].records)
 
     assert_within(TURN_S_MAX, lambda: held_s(prepare()))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        XInfoGroups(stream="s"),
+        XInfoConsumers(stream="s", group="g"),
+        XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=1 << 40, start=0, just_ids=True),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_a_transaction_takes_no_longer_than_is_estimated(command: Command) -> None:
+    """As many as may run together."""
+    house = filled(consumers=1_000)
+    for number in range(500):
+        house.run(XGroupCreate(stream="s", group=f"g{number}", start=0))
+    commands = [command] * (TURN_WORK_US_MAX // command.work_us(house.keyspace))
+    assert len(commands) > 1
+    assert_within(TURN_S_MAX, lambda: held_s(lambda: execute_all(house.keyspace, commands, house.now_ms)))
 
 
 @pytest.mark.parametrize("again", [False, True])

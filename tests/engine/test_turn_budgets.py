@@ -9,7 +9,25 @@ from collections.abc import Sequence
 import pytest
 
 from engine import EngineError, entries
-from engine.commands import Cursor, XAck, XAdd, XGroupCreate, XRange, XRead, XReadGroup, turn
+from engine.commands import (
+    Copy,
+    Cursor,
+    Dump,
+    ListStreams,
+    XAck,
+    XAdd,
+    XAutoClaim,
+    XGroupCreate,
+    XInfoConsumers,
+    XInfoGroups,
+    XInfoStreamFull,
+    XPending,
+    XRange,
+    XRead,
+    XReadGroup,
+    execution,
+    turn,
+)
 from engine.commands.base import Command
 from engine.commands.execution import execute_all
 from engine.replies import Entries, GroupRead, Reply, StreamsRead
@@ -18,6 +36,17 @@ from tests.engine.house import House, id_of
 BODY = entries.body([("a", "1")])
 ALL = XRange(stream="s", start=0, end=id_of("9-0"))
 BACKWARDS = XRange(stream="s", start=0, end=id_of("9-0"), reverse=True)
+
+LONG_TOGETHER: dict[str, Command] = {
+    "XINFO GROUPS": XInfoGroups(stream="s"),
+    "XINFO CONSUMERS": XInfoConsumers(stream="s", group="g"),
+    "XINFO STREAM FULL": XInfoStreamFull(stream="s"),
+    "XPENDING": XPending(stream="s", group="g"),
+    "XAUTOCLAIM": XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=9, start=0),
+    "KEYS": ListStreams(),
+    "DUMP": Dump(stream="s"),
+    "COPY": Copy(stream="s", target="t"),
+}
 
 
 @pytest.fixture
@@ -95,3 +124,33 @@ def test_commands_share_the_ids_that_they_name(
     assert len(house.key("s").groups["g"].pending) == (5 if is_refused else 9 - max(4, second))
     monkeypatch.setattr(turn, "TURN_IDS_MAX", 3)
     assert house.run(XAck(stream="s", group="g", ids=found)) == (5 if is_refused else 9 - max(4, second))
+
+
+def test_a_transaction_that_would_take_too_long_is_not_run(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its commands take is added up before the first of them; one alone, and as many as may, run."""
+    add, look = XAdd(stream="new", bodies=[BODY]), XInfoGroups(stream="s")
+    monkeypatch.setattr(
+        execution, "TURN_WORK_US_MAX", add.work_us(house.keyspace) + look.work_us(house.keyspace)
+    )
+    with pytest.raises(EngineError, match="use a pipeline, or several transactions") as refused:
+        together(house, add, look, look)
+    assert refused.value.code == "invalid"
+    assert "new" not in house.keyspace.keys
+    _, groups = together(house, add, look)
+    assert isinstance(groups, list)
+    monkeypatch.setattr(execution, "TURN_WORK_US_MAX", 0)
+    assert together(house, look) == [groups]
+
+
+@pytest.mark.parametrize("replies", LONG_TOGETHER)
+def test_rows_of_many_count_for_a_transaction(replies: str, house: House) -> None:
+    """A hundred consumers, groups and streams more: each costs more than before."""
+    command = LONG_TOGETHER[replies]
+    before = command.work_us(house.keyspace)
+    for number in range(100):
+        house.run(XGroupCreate(stream="s", group=f"g{number}", start=0))
+        house.run(XReadGroup(group="g", consumer=f"c{number}", streams=[("s", Cursor.NEW)], count=1))
+        house.run(XAdd(stream=f"s{number}", bodies=[BODY]))
+    assert command.work_us(house.keyspace) > before
