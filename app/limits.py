@@ -21,6 +21,7 @@ from engine.commands import (
     XRead,
     XReadGroup,
 )
+from engine.errors import EngineError
 from engine.replies import AutoClaimed, Claimed, Entries, GroupRead, Reply, StreamsRead
 
 # Maximum words of a command besides fields, streams and IDs.
@@ -145,7 +146,7 @@ def _redis_config(settings: Settings) -> list[tuple[str, int | str]]:
     ]
 
 
-def text_bytes(reply: Reply) -> int:
+def text_bytes(reply: Reply | EngineError) -> int:
     """The size of the stored text in a reply, in bytes; 0 without entries."""
     size = TEXT_SIZES.get(type(reply))
     return 0 if size is None else size(reply)

@@ -33,11 +33,13 @@ class CommandEngine(Protocol):
         *,
         synced: bool = False,
         quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
     ) -> Reply:
         """Run `command` and return its reply as soon as that may leave; with `synced` once it is on disk.
 
         A read with `block_ms` waits, as `read` does; cancelled, it takes nothing. `quotas` are those of the
-        caller: `quota_exceeded` leaves everything as it is. Raises EngineError.
+        caller: `quota_exceeded` leaves everything as it is. Where the reply is known before it may leave,
+        `on_run` gets it at once. Raises EngineError.
         """
 
     async def transaction(
@@ -56,15 +58,23 @@ class CommandEngine(Protocol):
         *,
         synced: bool = False,
         quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
     ) -> None:
         """Run `commands` now, and call `done` once with the replies as soon as they may leave.
 
-        A refusal of the whole is the only reply then. Raises nothing.
+        A refusal of the whole is the only reply then. Where replies are known before they may leave, `on_run`
+        gets them at once. Raises nothing.
         """
 
-    def submit_each(self, commands: Sequence[Command], done: Done, quotas: Sequence[Quota] = ()) -> None:
+    def submit_each(
+        self,
+        commands: Sequence[Command],
+        done: Done,
+        quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
+    ) -> None:
         """Run commands one after the other, each as if alone, none of them waiting, and call `done` once with
-        their replies as soon as all may leave. Raises nothing.
+        their replies as soon as all may leave. `on_run` as above. Raises nothing.
         """
 
     def read(

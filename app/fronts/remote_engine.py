@@ -78,12 +78,13 @@ class RemoteEngine:
         *,
         synced: bool = False,
         quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
     ) -> Reply:
         """Run `command`, as the engine does. Raises EngineError."""
         if isinstance(command, BlockingCommand) and command.block_ms is not None:
             return await reply_of(partial(self.read, command, synced=synced))
         replied: asyncio.Future[Replies] = self._loop.create_future()
-        self.submit([command], _resolve(replied), synced=synced, quotas=quotas)
+        self.submit([command], _resolve(replied), synced=synced, quotas=quotas, on_run=on_run)
         [reply] = await replied
         if isinstance(reply, EngineError):
             raise reply
@@ -108,11 +109,18 @@ class RemoteEngine:
         *,
         synced: bool = False,
         quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
     ) -> None:
         """Run `commands`, as the engine does; `done` is never called before this returns. Raises nothing."""
         self._ask(done, MessageKind.SUBMIT, pack_commands(commands), synced, pack_quotas(quotas))
 
-    def submit_each(self, commands: Sequence[Command], done: Done, quotas: Sequence[Quota] = ()) -> None:
+    def submit_each(
+        self,
+        commands: Sequence[Command],
+        done: Done,
+        quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
+    ) -> None:
         """Run commands one after the other, as the engine does. Raises nothing."""
 
         def answer(found: Replies) -> None:

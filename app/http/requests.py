@@ -34,7 +34,7 @@ from app.http.responses import (
     when_gone,
 )
 from app.limits import text_bytes
-from app.live.budgets import FREE_BYTES, Reader
+from app.live.budgets import FREE_BYTES, Reader, Reservation
 from app.live.sessions import AccessEnd
 from app.metrics import tracing
 from app.metrics.counters import Door, entries_in
@@ -393,7 +393,8 @@ class Request:
     async def _execute(self, command: Command, *, synced: bool) -> Reply:
         if not isinstance(command, BlockingCommand) or command.block_ms is None:
             self.reserve_for(command)
-            return await self.engine.execute(command, synced=synced, quotas=self.principal.quotas)
+            quotas = self.principal.quotas
+            return await self.engine.execute(command, synced=synced, quotas=quotas, on_run=self.note_run)
         self.scope["state"][WAITED_STATE] = True
         await self.take_turn()
         try:
@@ -417,6 +418,12 @@ class Request:
         bound = self.gateway.command_limits.answer_bound(commands)
         if bound > FREE_BYTES:
             self.reserve(bound)
+
+    def note_run(self, replies: Sequence[Reply | EngineError]) -> None:
+        """Hold what the replies take, while they wait for the log, and not what they might have taken."""
+        held: Reservation | None = self.scope["state"].get(OUTPUT_STATE)
+        if held is not None:
+            held.shrink(sum(map(text_bytes, replies)))
 
     def _reserve_waited(self, command: Command, reply: Reply) -> None:
         """Hold what a read that has waited answers, which was not known before. Raises EngineError

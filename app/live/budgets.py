@@ -124,6 +124,10 @@ class Reservation:
             self._pool.add(self._caller, size - self.size, self.size)
             self.size = size
 
+    def shrink(self, size: int) -> None:
+        """Hold no more than this, which is made and not written yet."""
+        self._shrink(size if size > FREE_BYTES else 0)
+
     def keep(self, size: int) -> None:
         """Hold this many bytes, which are written: there is no way back, whatever room there is."""
         size = size if size > FREE_BYTES else 0

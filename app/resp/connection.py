@@ -420,6 +420,11 @@ class RespConnection(asyncio.Protocol):
             pool = self._port.gateway.budgets.output
             self._held = pool.reserve(self.client.caller, size, Reader(self._transport))
 
+    def _note_run(self, replies: Sequence[Reply | EngineError]) -> None:
+        """Hold what the replies take, while they wait for the log, and not what they might have taken."""
+        if self._held is not None:
+            self._held.shrink(sum(map(text_bytes, replies)))
+
     def _settle(self) -> None:
         """Hold what the client has not taken, if that is more than each connection may have."""
         if self._busy:
@@ -501,7 +506,7 @@ class RespConnection(asyncio.Protocol):
             return
         adds, quotas = run.only_adds, self.client.quotas
         if adds is None or quotas or not self._port.shares_adds:
-            engine.submit_each(run.commands(), partial(self._answer, run), quotas)
+            engine.submit_each(run.commands(), partial(self._answer, run), quotas, self._note_run)
         else:
             self._port.shared_adds.add(engine, adds.stream, adds.bodies, partial(self._answer, run))
 

@@ -45,11 +45,12 @@ class TenantEngine:
         *,
         synced: bool = False,
         quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
     ) -> Reply:
-        """Run `command`, as the engine does. Raises EngineError."""
+        """Run `command`, as the engine does; `on_run` gets its reply as it is. Raises EngineError."""
         renamed = add_prefix(command, self._names)
         try:
-            reply = await self._engine.execute(renamed, synced=synced, quotas=quotas)
+            reply = await self._engine.execute(renamed, synced=synced, quotas=quotas, on_run=on_run)
         except EngineError as error:
             raise self._refusal(error, [command]) from None
         return strip_prefix(reply, self._names)
@@ -72,25 +73,34 @@ class TenantEngine:
         *,
         synced: bool = False,
         quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
     ) -> None:
-        """Run `commands` now, as the engine does. Raises nothing."""
+        """Run `commands` now, as the engine does; `on_run` as above. Raises nothing."""
         try:
             renamed = [add_prefix(command, self._names) for command in commands]
         except EngineError as error:
             done([error])
             return
-        self._engine.submit(
-            renamed, lambda found: done(self._shown(found, commands)), synced=synced, quotas=quotas
-        )
 
-    def submit_each(self, commands: Sequence[Command], done: Done, quotas: Sequence[Quota] = ()) -> None:
-        """Run commands one after the other, as the engine does. Raises nothing."""
+        def show(found: Sequence[Reply | EngineError]) -> None:
+            done(self._shown(found, commands))
+
+        self._engine.submit(renamed, show, synced=synced, quotas=quotas, on_run=on_run)
+
+    def submit_each(
+        self,
+        commands: Sequence[Command],
+        done: Done,
+        quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
+    ) -> None:
+        """Run commands one after the other, as the engine does; `on_run` as above. Raises nothing."""
         try:
             renamed = [add_prefix(command, self._names) for command in commands]
         except EngineError as error:
             done([error] * len(commands))
             return
-        self._engine.submit_each(renamed, lambda found: done(self._shown(found, commands)), quotas)
+        self._engine.submit_each(renamed, lambda found: done(self._shown(found, commands)), quotas, on_run)
 
     def read(
         self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False

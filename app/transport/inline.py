@@ -30,6 +30,7 @@ class _Turn(NamedTuple):
     engine: CommandEngine
     commands: Sequence[Command]
     quotas: Sequence[Quota]
+    on_run: Callable[[Sequence[Reply | EngineError]], None]
 
 
 # Something that a task can wait for, and something that only the ordinary way has.
@@ -89,7 +90,7 @@ class InlineRequest(Request):
         if synced or getattr(command, "block_ms", None) is not None:
             await _go_elsewhere()
         self.reserve_for(command)
-        replies: Replies = await _ask(_Turn(self.engine, (command,), self.principal.quotas))
+        replies: Replies = await _ask(_Turn(self.engine, (command,), self.principal.quotas, self.note_run))
         (reply,) = replies
         if isinstance(reply, EngineError):
             raise reply
@@ -100,7 +101,7 @@ class InlineRequest(Request):
         if synced:
             await _go_elsewhere()
         self.reserve_for(*commands)
-        replies: Replies = await _ask(_Turn(self.engine, commands, self.principal.quotas))
+        replies: Replies = await _ask(_Turn(self.engine, commands, self.principal.quotas, self.note_run))
         return replies
 
 
@@ -177,14 +178,14 @@ class InlineHandler:
 
     async def _submitted(self, turn: _Turn) -> Replies:
         replies: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
-        turn.engine.submit(turn.commands, replies.set_result, quotas=turn.quotas)
+        turn.engine.submit(turn.commands, replies.set_result, quotas=turn.quotas, on_run=turn.on_run)
         return await replies
 
     def _submit(self, turn: _Turn) -> Replies | None:
         """The replies, None if they come later. An exception goes to the handler, which answers it."""
         self._submitting, self._replies = True, None
         try:
-            turn.engine.submit(turn.commands, self._take, quotas=turn.quotas)
+            turn.engine.submit(turn.commands, self._take, quotas=turn.quotas, on_run=turn.on_run)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             self._handler.throw(error)
         finally:

@@ -168,6 +168,7 @@ class ClusterEngine:
         *,
         synced: bool = False,
         quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
     ) -> Reply:
         """See `CommandEngine`."""
         _check(synced=synced, quotas=quotas)
@@ -224,6 +225,7 @@ class ClusterEngine:
         *,
         synced: bool = False,
         quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
     ) -> None:
         """See `CommandEngine`."""
         if len(commands) == 1 and not synced and not quotas:
@@ -236,7 +238,13 @@ class ClusterEngine:
 
         self._spawn(run())
 
-    def submit_each(self, commands: Sequence[Command], done: Done, quotas: Sequence[Quota] = ()) -> None:
+    def submit_each(
+        self,
+        commands: Sequence[Command],
+        done: Done,
+        quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
+    ) -> None:
         """See `CommandEngine`. They run in their order where they are of one server."""
 
         async def run() -> None:

@@ -319,6 +319,7 @@ class Engine:
         *,
         synced: bool = False,
         quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
     ) -> Reply:
         """Run `command` and return its reply once it may leave; with `synced`, once it is on disk.
 
@@ -335,6 +336,8 @@ class Engine:
             reply, position = await self._further_turns(command, reply)
         assert not isinstance(reply, Blocked), "it does not wait"
         if synced or position > self._writer.safe_upto:
+            if on_run is not None:
+                on_run((reply,))
             await self._writer.safe(position, synced=synced)
         if isinstance(reply, EngineError):
             raise reply
@@ -362,6 +365,7 @@ class Engine:
         *,
         synced: bool = False,
         quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
     ) -> None:
         """Run one command as `execute` does, or several as a transaction, by callback and without a task.
 
@@ -386,9 +390,17 @@ class Engine:
         elif self._writer.is_safe(ran.position, synced=synced):
             done(ran.replies)
         else:
+            if on_run is not None:
+                on_run(ran.replies)
             self._writer.answer(ran.position, ran.replies, done, synced=synced)
 
-    def submit_each(self, commands: Sequence[Command], done: Done, quotas: Sequence[Quota] = ()) -> None:
+    def submit_each(
+        self,
+        commands: Sequence[Command],
+        done: Done,
+        quotas: Sequence[Quota] = (),
+        on_run: Done | None = None,
+    ) -> None:
         """Run commands one after the other, as if each were submitted alone.
 
         Calls `done` once with all replies, as soon as all may leave, which may be at once.
@@ -405,6 +417,8 @@ class Engine:
         elif self._writer.is_safe(position):
             answer(replies)
         else:
+            if on_run is not None:
+                on_run(replies)
             self._writer.answer(position, replies, answer)
 
     def _run_each(

@@ -3,6 +3,7 @@
 In a control group of 1.2 GB where the machine lets the test make one; the bytes are counted everywhere.
 """
 
+import asyncio
 import json
 import os
 import socket
@@ -24,6 +25,7 @@ MEMORY_BYTES: Final = GROUP_BYTES * 3 // 4
 POOL_BYTES: Final = MEMORY_BYTES // 8
 CLIENTS: Final = 20
 COMMANDS: Final = 200
+ROUNDS: Final = 5
 # Beside the pool: replies that threads are writing, of up to 8 MiB as entries, as text, and joined.
 MAKING_BYTES: Final = 6 * 3 * 8 * MIB
 WATCHED_S: Final = 8.0
@@ -113,3 +115,34 @@ def test_answers_that_are_not_taken_have_a_limit_together(
             time.sleep(0.05)
     assert set(statuses) == {201}
     assert highest - before <= POOL_BYTES + MAKING_BYTES + CLIENTS * (64 << 10)
+
+
+async def test_readers_of_small_entries_do_not_keep_each_other_out(tmp_path: Path) -> None:
+    """Many of one caller in the same moment, whose answers wait for the disk: each holds what it got, and not
+    the 8 MiB that its page might have had.
+    """
+    resp_port, limits = free_port(), httpx.Limits(max_connections=CLIENTS)
+    words = ("--set", "memory_bytes_max=200000000", "--set", f"resp_port={resp_port}", "--fsync", "always")
+    with Server(tmp_path / "data", *words) as server:
+        async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=30) as client:
+            entries = [{"fields": {"n": str(n)}} for n in range(2 * ROUNDS * CLIENTS)]
+            (await client.post("/v1/streams/jobs/entries", json={"entries": entries})).raise_for_status()
+            await client.put("/v1/streams/jobs/groups/g", json={"start": "0"})
+            for _ in range(ROUNDS):
+                reads = [
+                    client.post(f"/v1/streams/jobs/groups/g/consumers/{n}/read", json={"count": 100})
+                    for n in range(CLIENTS)
+                ]
+                assert {answer.status_code for answer in await asyncio.gather(*reads)} == {200}
+            await client.patch("/v1/streams/jobs/groups/g", json={"last_delivered_id": "0"})
+        links = [await asyncio.open_connection("127.0.0.1", resp_port) for _ in range(CLIENTS)]
+        for _ in range(ROUNDS):
+            for _, writer in links:
+                writer.write(b"XREADGROUP GROUP g c COUNT 100 STREAMS jobs >\r\n")
+            firsts = {(await reader.read(1))[:1] for reader, _ in links}
+            assert b"-" not in firsts
+            for reader, _ in links:
+                await reader.read(1 << 20)
+        for _, writer in links:
+            writer.close()
+        assert metric(server, 'weir_buffer_refused_total{pool="output"}') == 0
