@@ -29,6 +29,7 @@ from app.metrics.counters import Counters
 from app.metrics.dead_letter_log import DeadLetterLog
 from app.metrics.memory_limit import MemoryLog
 from app.metrics.report import Report
+from app.metrics.slow_disk import SlowDiskLog
 from app.metrics.slow_turns import SlowTurns
 from app.metrics.stream_selection import StreamSelection
 from app.metrics.tracing import Tracer
@@ -142,6 +143,7 @@ class Gateway:
         # Called with True when the backend cannot be used for longer than a moment, with False when it can.
         self.on_outage: list[Callable[[bool], None]] = []
         self._disk_log = _disk_log(clock)
+        self._slow_disk = SlowDiskLog(clock.monotonic)
         # Called to replace a faulty engine; without it, a fault refuses every request until the process ends.
         self.on_fault: list[Callable[[], None]] = []
 
@@ -234,6 +236,7 @@ class Gateway:
         engine.on_slow = self.slow_turns.note
         engine.when_log_fails(_log_failed)
         engine.when_full(self._disk_changed)
+        engine.when_slow(self._slow_disk.note)
         engine.rewriting.on_failed = _rewrite_failed
         engine.active_readers = self.leases.active
         engine.on_events = self._on_events
@@ -328,6 +331,7 @@ class Gateway:
             found |= {
                 "log_failed": _has_failed(self._engine.log_figures()),
                 "disk_full": self._is_disk_full,
+                "disk_slow": self._slow_disk.is_slow,
                 "memory_full": self._engine.memory.is_full or self.is_backend_full(),
                 "rewrite_failed": self._engine.rewriting.failure is not None,
             }

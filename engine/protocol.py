@@ -200,5 +200,8 @@ class EngineProtocol(CommandEngine, Protocol):
     def when_full(self, callback: Callable[[str | None], None]) -> None:
         """Call `callback` with the reason when the disk begins to refuse writes, with None when it stops."""
 
+    def when_slow(self, callback: Callable[[float | None], None]) -> None:
+        """Call `callback` with the seconds of each sync while they are slow, with None when they are not."""
+
     def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
         """Call `callback` once with the error when a turn failed after it had changed something."""

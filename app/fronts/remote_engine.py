@@ -261,6 +261,9 @@ class RemoteEngine:
     def when_full(self, callback: Callable[[str | None], None]) -> None:
         """Never call: the engine's process logs it."""
 
+    def when_slow(self, callback: Callable[[float | None], None]) -> None:
+        """Never call: the engine's process logs it."""
+
     def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
         """Never call: after a fault the connection ends."""
 

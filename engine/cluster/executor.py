@@ -597,6 +597,9 @@ class ClusterEngine:
     def when_full(self, callback: Callable[[str | None], None]) -> None:
         """See `EngineProtocol`: the disk is the server's."""
 
+    def when_slow(self, callback: Callable[[float | None], None]) -> None:
+        """See `EngineProtocol`: the disk is the server's."""
+
     def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
         """See `EngineProtocol`: no turn runs here."""
 

@@ -292,6 +292,10 @@ class Engine:
         """
         self._writer.on_full = callback
 
+    def when_slow(self, callback: Callable[[float | None], None]) -> None:
+        """Call back with the seconds of each sync while the disk is slow; with None when it is fast again."""
+        self._writer.on_slow = callback
+
     def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
         """Call back once with the error of a turn that failed after it had changed something; at once if one
         did.

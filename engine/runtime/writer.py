@@ -25,6 +25,7 @@ from engine import errors
 from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.log import Log, LogPoisonedError, PreparedSegment, StorageFullError
+from engine.runtime.slow_syncs import SLOW_S, SlowSyncs
 
 Fsync = Literal["always", "everysec", "no"]
 
@@ -77,6 +78,9 @@ class Writer:
     # Called when the disk begins to refuse writes, with the reason; with None when the reserve is whole.
     on_full: Callable[[str | None], None] | None = None
 
+    # Called while syncs are slow, with the seconds of each; with None once when they are fast again.
+    on_slow: Callable[[float | None], None] | None = None
+
     def __init__(self, log: Log, fsync: Fsync, monotonic: Callable[[], float]) -> None:
         self.log = log
         self._monotonic = monotonic
@@ -111,6 +115,8 @@ class Writer:
         self._told_upto = log.durable_upto
         # How long syncs have taken, failed ones included.
         self.sync_seconds = Histogram(SYNC_BOUNDS_S)
+        self._slow_syncs = SlowSyncs()
+        self._sync_began = 0.0
         self._ticker: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, "weir-sync")
         self._write_thread = ThreadPoolExecutor(1, "weir-write")
@@ -350,12 +356,17 @@ class Writer:
         if self.on_sync_begins is not None:
             self.on_sync_begins()
         loop = asyncio.get_running_loop()
+        self._sync_began = loop.time()
         self._syncing = loop.run_in_executor(self._thread, self.log.sync, self.log.written_upto)
         self._syncing.add_done_callback(partial(self._end_sync, loop.time()))
 
     def _end_sync(self, began: float, ended: asyncio.Future[int]) -> None:
         self._syncing = None
-        self.sync_seconds.observe(asyncio.get_running_loop().time() - began)
+        took_s = asyncio.get_running_loop().time() - began
+        self.sync_seconds.observe(took_s)
+        was_slow = self._slow_syncs.is_slow
+        self._slow_syncs.observe(took_s)
+        self._note_slow(took_s, was_slow=was_slow)
         try:
             ended.result()
         except LogPoisonedError:
@@ -368,6 +379,18 @@ class Writer:
             self._barrier = None
         self._release()
         self._begin_sync()
+
+    def _note_slow(self, seconds: float, *, was_slow: bool) -> None:
+        if self.on_slow is not None and (was_slow or self._slow_syncs.is_slow):
+            self.on_slow(seconds if self._slow_syncs.is_slow else None)
+
+    def _look_at_sync(self) -> None:
+        """A disk that hangs is slow before its sync ends."""
+        if self._syncing is not None:
+            seconds = asyncio.get_running_loop().time() - self._sync_began
+            self._slow_syncs.observe_unfinished(seconds)
+            if seconds > SLOW_S:
+                self._note_slow(seconds, was_slow=True)
 
     def _release(self) -> None:
         if not self._releasing:
@@ -415,6 +438,7 @@ class Writer:
 
     def _tick(self) -> None:
         self.start()
+        self._look_at_sync()
         if self._is_full:
             self.look_for_room()
         if self.log.poisoned is not None or self._fsync == "no":

@@ -40,6 +40,8 @@ ROOM_BYTES: Final = 64 << 20
 class Watched:
     """A gateway, its disk, and what it has logged."""
 
+    clock: HandClock
+
     def __init__(self, app: App, engine: Engine, storage: MemoryStorage, http: httpx.AsyncClient) -> None:
         self.app = app
         self.engine = engine
@@ -96,6 +98,7 @@ async def watched(tmp_path: Path) -> Any:
     transport = httpx.ASGITransport(application)
     async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers) as http:
         watched = Watched(application, engine, storage, http)
+        watched.clock = clock
         with capture_logs() as watched.lines:
             yield watched
     storage.space_bytes = PLENTY_BYTES
@@ -124,6 +127,21 @@ async def test_a_full_disk(watched: Watched) -> None:
     await watched.check("disk_full")
     watched.storage.space_bytes = PLENTY_BYTES
     assert await watched.publish() == 201
+    await watched.check()
+
+
+async def test_a_slow_disk(watched: Watched) -> None:
+    """Ready, with a warning a minute, until it is fast again."""
+    note = watched.engine._writer.on_slow  # noqa: SLF001 - what the engine calls
+    assert note is not None
+    for seconds, passed_ms in ((2.5, 0), (0.7, 59_000), (3.0, 1_000)):
+        watched.clock.pass_ms(passed_ms)
+        note(seconds)
+        assert (await watched.http.get("/healthz/ready")).json()["failing"] == ["disk_slow"]
+    warnings = [line for line in watched.lines if line["log_level"] == "warning"]
+    assert [line["sync_s"] for line in warnings] == [2.5, 3.0]
+    assert all(line["remedy"] for line in warnings)
+    note(None)
     await watched.check()
 
 
