@@ -24,6 +24,7 @@ from app.http import media
 from app.http.client_address import client_address
 from app.http.media import NO_PREFERENCES, MediaType, Preferences
 from app.http.responses import (
+    BODY_STATE,
     GONE_EXTENSION,
     OUTPUT_STATE,
     TRANSPORT_EXTENSION,
@@ -34,7 +35,7 @@ from app.http.responses import (
     when_gone,
 )
 from app.limits import text_bytes
-from app.live.budgets import FREE_BYTES, Reader, Reservation
+from app.live.budgets import BODY_COPIES, FREE_BYTES, Reader, Reservation, Sender
 from app.live.sessions import AccessEnd
 from app.metrics import tracing
 from app.metrics.counters import Door, entries_in
@@ -296,6 +297,7 @@ class Request:
         announced = self.headers.get(b"content-length", b"0")
         if not announced.isdigit() or int(announced) > limit:
             raise _too_large(limit)
+        self._hold_body(int(announced))
         message = await self.receive()
         whole: bytes = message.get("body", b"")
         if message.get("more_body") or message["type"] != "http.request":
@@ -308,13 +310,39 @@ class Request:
             self.meter.take(0, len(whole))
         return whole
 
+    def _hold_body(self, size: int) -> None:
+        """Hold what a long body takes, before it is received. Raises `overloaded`."""
+        if size <= FREE_BYTES:
+            return
+        size *= BODY_COPIES
+        sender = Sender(size, self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION))
+        try:
+            held = self.gateway.budgets.bodies.reserve(self.caller, size, sender)
+        except EngineError as refusal:
+            members = {"redis_error": refusal.redis, **refusal.members}
+            # The rest of the body is never read.
+            headers = {"connection": "close"}
+            raise RefusalError(refusal.code, refusal.detail, members=members, headers=headers) from None
+        held.keep(size)
+        self.scope["state"][BODY_STATE] = held
+
     async def _rest(self, message: MutableMapping[str, Any], limit: int) -> bytes:
         body = bytearray()
+        held: Reservation | None = self.scope["state"].get(BODY_STATE)
         while message["type"] == "http.request":
             body += message.get("body", b"")
             if len(body) > limit:
                 raise _too_large(limit)
+            if held is None and len(body) > FREE_BYTES:
+                # It has no length.
+                self._hold_body(limit)
+                held = self.scope["state"][BODY_STATE]
+            if held is not None:
+                held.received(len(body))
             if not message.get("more_body"):
+                if held is not None:
+                    # The gateway's turn: its sender is slow no more.
+                    held.grow(0)
                 return bytes(body)
             message = await self.receive()
         raise ClientLeftError

@@ -39,6 +39,8 @@ ROUTE_STATE: Final = "route"
 WAITED_STATE: Final = "waited"
 # In a request's state: the `Reservation` of what its answer takes.
 OUTPUT_STATE: Final = "output"
+# The same of its body.
+BODY_STATE: Final = "body"
 
 
 def when_gone(scope: Scope, receive: Receive, callback: Callable[[], None]) -> Callable[[], None]:
@@ -165,10 +167,11 @@ def keep(state: Mapping[str, Any], size: int) -> None:
 
 
 def release(state: Mapping[str, Any]) -> None:
-    """Give back what the answer of the request with this state has reserved."""
-    held: Reservation | None = state.get(OUTPUT_STATE)
-    if held is not None:
-        held.release()
+    """Give back what the request with this state has reserved."""
+    for name in (OUTPUT_STATE, BODY_STATE):
+        held: Reservation | None = state.get(name)
+        if held is not None:
+            held.release()
 
 
 def refuse(refusal: RefusalError, request_id: str) -> Response:

@@ -77,6 +77,25 @@ class Reader(Holder):
         self._transport.abort()
 
 
+class Sender(Holder):
+    """A peer that sends a body, of which this many bytes have arrived."""
+
+    def __init__(self, size: int, transport: asyncio.WriteTransport | None) -> None:
+        self._size = size
+        self._transport = transport
+        self.received_bytes = 0
+
+    def waiting(self) -> int:
+        return self._size
+
+    def moved(self) -> int:
+        return self.received_bytes
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
 class PoolFigures(msgspec.Struct, frozen=True):
     """A pool at one moment: bytes held, its limit, and what was refused and closed since the start."""
 
@@ -140,6 +159,16 @@ class Reservation:
         if size and self._holder is not None:
             self.moved_bytes = self._holder.moved()
         self._pool.relieve()
+
+    def keep_waiting(self) -> None:
+        """Hold as much, while it is the peer's turn."""
+        if not self._is_waiting:
+            self.keep(self.size)
+
+    def received(self, size: int) -> None:
+        """Note how much of a body has arrived."""
+        if isinstance(self._holder, Sender):
+            self._holder.received_bytes = size
 
     def release(self) -> None:
         """Hold nothing."""

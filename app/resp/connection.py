@@ -21,7 +21,7 @@ from app import logs, redis
 from app.auth import AccessPolicy, Principal
 from app.errors import RefusalError
 from app.limits import text_bytes
-from app.live.budgets import FREE_BYTES, Reader, Reservation
+from app.live.budgets import BODY_COPIES, FREE_BYTES, Reader, Reservation, Sender
 from app.live.fair_queue import ConnectionTurn
 from app.live.sessions import AccessEnd, OpenSession
 from app.live.shares import Share
@@ -79,6 +79,9 @@ class RespConnection(asyncio.Protocol):
         self._out_bytes = 0
         # Held for the reply that is made, or that the client has not taken.
         self._held: Reservation | None = None
+        # Held for a long command that arrives, and for those that are queued.
+        self._input: Reservation | None = None
+        self._received_bytes = 0
         # Whether work is under way, and whether `_go_on` is on the stack.
         self._busy = self._going = False
         self._writing_stopped = self._reading_stopped = False
@@ -138,6 +141,7 @@ class RespConnection(asyncio.Protocol):
             return
         self._waiting.append(data)
         self._waiting_bytes += len(data)
+        self._received_bytes += len(data)
         is_behind = self._busy or self._writing_stopped or self._turn.is_waiting
         if self._waiting_bytes > _WAITING_BYTES_MAX and is_behind:
             self._stop_reading()
@@ -163,8 +167,9 @@ class RespConnection(asyncio.Protocol):
             self._session.leave()
         if self._share is not None:
             self._share.leave()
-        if self._held is not None:
-            self._held.release()
+        for held in (self._held, self._input):
+            if held is not None:
+                held.release()
         self._abandon()
         self._reader.commands.clear()
         self._waiting.clear()
@@ -265,6 +270,8 @@ class RespConnection(asyncio.Protocol):
             (b"message", channel, message) if pattern is None else (b"pmessage", pattern, channel, message)
         )
         self._transport.write(wire.push(self.client.protocol, parts))
+        if self._writing_stopped:
+            self._settle()
         if self.output_bytes > _MESSAGES_BYTES_MAX:
             self.abort(f"it left more than {_MESSAGES_BYTES_MAX} bytes of messages")
 
@@ -372,6 +379,8 @@ class RespConnection(asyncio.Protocol):
             self._fail(error)
         finally:
             self._going = False
+        if self._input is not None and self._reader.announced_bytes <= FREE_BYTES:
+            self._hold_input()
         self._flush()
         self.end_if_idle()
 
@@ -392,6 +401,13 @@ class RespConnection(asyncio.Protocol):
             reader.feed(self._take_waiting(), limits)
             if not self._waiting:
                 break
+        if reader.announced_bytes > FREE_BYTES:
+            try:
+                self._hold_input()
+            except EngineError as refusal:
+                # The rest is never read.
+                self.end(wire.refusal(refusal))
+                return False
         if reader.commands:
             return True
         if self._reader.error is not None:
@@ -424,6 +440,28 @@ class RespConnection(asyncio.Protocol):
         """Hold what the replies take, while they wait for the log, and not what they might have taken."""
         if self._held is not None:
             self._held.shrink(sum(map(text_bytes, replies)))
+
+    def _hold_input(self, more: int = 0) -> None:
+        """Hold what a command that arrives and those that are queued take, if that is more than each
+        connection may have. Raises EngineError `overloaded`.
+        """
+        queued = self.client.transaction
+        size = self._reader.announced_bytes + (0 if queued is None else queued.queued_bytes) + more
+        if size <= FREE_BYTES:
+            if self._input is not None and not (self._busy or self._reader.commands):
+                self._input.release()
+                self._input = None
+            return
+        size *= BODY_COPIES
+        if self._input is None:
+            pool = self._port.gateway.budgets.bodies
+            self._input = pool.reserve(self.client.caller, size, Sender(size, self._transport))
+        elif size > self._input.size:
+            self._input.grow(size)
+        self._input.received(self._received_bytes)
+        if self._reader.announced_bytes > FREE_BYTES:
+            # Its sender's turn.
+            self._input.keep_waiting()
 
     def _settle(self) -> None:
         """Hold what the client has not taken, if that is more than each connection may have."""
@@ -605,6 +643,11 @@ class RespConnection(asyncio.Protocol):
                 # Not as an unknown command, whose words are repeated: those of AUTH are secret.
                 transaction.discard()
                 raise errors.invalid("ERR Command not allowed inside a transaction")
+            try:
+                self._hold_input(sum(map(len, words)))
+            except EngineError:
+                transaction.discard()
+                raise
             transaction.queue(words, self.runner.parse_unbounded)
             return wire.QUEUED
         if found is not None:

@@ -95,6 +95,11 @@ class RequestReader:
         """The bytes that wait for the rest of their command, or to be read."""
         return 0 if self._walker is None else self._walker.waiting_bytes
 
+    @property
+    def announced_bytes(self) -> int:
+        """The bytes of the command that has begun, as far as it has said."""
+        return 0 if self._walker is None else self._walker.announced_bytes
+
 
 def _read_fast(data: bytes, commands: deque[Words], limits: RequestLimits) -> int:
     """Read usual commands at the start of `data`; return how many bytes they have."""
@@ -169,6 +174,11 @@ class _Walker:
     def waiting_bytes(self) -> int:
         """The bytes of what is not a whole command yet."""
         return len(self._data) + self._bytes
+
+    @property
+    def announced_bytes(self) -> int:
+        """The words that were read, and the length of the next."""
+        return self._bytes + (self._length or 0)
 
     def take_rest(self) -> bytes:
         """What was not read."""

@@ -16,13 +16,18 @@ from engine.replies import StreamInfo
 class Transaction:
     """The commands since MULTI. One that cannot be queued discards all of them."""
 
-    __slots__ = ("_bytes_left", "_commands_max", "is_discarded", "requests")
+    __slots__ = ("_bytes_left", "_bytes_max", "_commands_max", "is_discarded", "requests")
 
     def __init__(self, commands_max: int, bytes_max: int) -> None:
         self.requests: list[Parsed] = []
         self.is_discarded = False
         self._commands_max = commands_max
-        self._bytes_left = bytes_max
+        self._bytes_left = self._bytes_max = bytes_max
+
+    @property
+    def queued_bytes(self) -> int:
+        """The words of all commands."""
+        return self._bytes_max - self._bytes_left
 
     def queue(self, words: Words, parse: Callable[[Words], Parsed]) -> None:
         """Queue a command. Raises EngineError where Redis refuses it at once."""

@@ -36,7 +36,7 @@ from app.http.responses import (
     Response,
     release,
 )
-from app.live.budgets import Reader, Reservation
+from app.live.budgets import FREE_BYTES, Reader, Reservation
 from app.live.fair_queue import TASK_COST, ConnectionTurn
 from app.transport.coalescing import PublishCoalescer
 from app.transport.http_connection import HttpConnection, Limits, status_line
@@ -255,6 +255,9 @@ class FastPathConnection(HttpConnection):
             if request is None:
                 return data[at:]
             end = at + request.end
+            if request.end - request.body_at > FREE_BYTES:
+                # The ordinary way holds memory for it first.
+                return data[at:]
             if end > len(data):
                 self._await_body(data[at:], end - len(data))
                 return b""

@@ -1,12 +1,16 @@
 """The pools of bytes: reservations, shares of callers, holders that are too slow."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from app.live.budgets import FREE_BYTES, Budgets, Holder, Pool
 from app.settings import Settings
 from engine import EngineError, Memory
+from tests.server import Server, free_port
 
 MIB = 1 << 20
 
@@ -132,3 +136,65 @@ def test_buffers_are_not_counted_as_data() -> None:
     memory.observe(130 * MIB)
     memory.observe(130 * MIB)
     assert (memory.used_bytes, memory.resident_bytes, memory.is_full) == (40 * MIB, 130 * MIB, False)
+
+
+BODY = b'{"fields":{"a":"%b"}}' % (b"x" * 200_000)
+
+
+async def begin_body(server: Server, size: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Announce a body, and ask whether it may come."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(
+        b"POST /v1/streams/s/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % size
+    )
+    return reader, writer
+
+
+async def test_a_body_without_room_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    """With 503 and the end of its connection; small ones go on, and it has room once another was read."""
+    words = ("--set", f"body_bytes_total_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
+    with Server(tmp_path / "data", *words) as server:
+        first, first_writer = await begin_body(server, len(BODY))
+        assert b"100 Continue" in await first.readuntil(b"\r\n\r\n")
+        second, second_writer = await begin_body(server, len(BODY))
+        refused = await second.read()
+        assert refused.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1\r\n" in refused
+        assert b'"code":"overloaded"' in refused
+        async with httpx.AsyncClient(base_url=server.url) as http:
+            small = await http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})
+            assert small.status_code == 201
+            first_writer.write(BODY)
+            assert (await first.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 201")
+            headers = {"content-type": "application/json"}
+            whole = await http.post("/v1/streams/s/entries", content=BODY, headers=headers)
+            assert whole.status_code == 201
+        first_writer.close()
+        second_writer.close()
+
+
+async def test_a_long_word_and_queued_commands_of_redis_clients_have_room_or_are_refused(
+    tmp_path: Path,
+) -> None:
+    """At the length of the word, before it is sent; what was held is given back when it was run."""
+    port = free_port()
+    words = ("--set", f"body_bytes_total_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
+    with Server(tmp_path / "data", *words, "--set", f"resp_port={port}") as server:
+        begun = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\na\r\n$150000\r\n"
+        first, first_writer = await asyncio.open_connection("127.0.0.1", port)
+        first_writer.write(begun + b"x" * 1000)
+        async with httpx.AsyncClient(base_url=server.url) as http:
+            while 'weir_buffer_bytes{pool="bodies"} 0' in (await http.get("/metrics")).text:
+                pass
+        await asyncio.sleep(0.3)
+        second, second_writer = await asyncio.open_connection("127.0.0.1", port)
+        second_writer.write(begun)
+        assert (await second.read()).startswith(b"-OVERLOADED not run: ")
+        first_writer.write(b"x" * 149_000 + b"\r\n")
+        assert (await first.readuntil(b"\r\n")).startswith(b"$")
+        third, third_writer = await asyncio.open_connection("127.0.0.1", port)
+        third_writer.write(begun + b"x" * 150_000 + b"\r\n")
+        assert (await third.readuntil(b"\r\n")).startswith(b"$")
+        for writer in (first_writer, second_writer, third_writer):
+            writer.close()
