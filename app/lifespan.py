@@ -258,6 +258,9 @@ class EngineLife:
 
         try:
             access = await asyncio.to_thread(read_access, self._settings)
+            # Of this process: its backend's memory is another machine's.
+            memory = self._settings.memory_bytes_max or await asyncio.to_thread(default_bytes)
+            self._gateway.budgets.size(memory)
         except SettingsError as error:
             raise ServerStoppedError(USAGE, str(error)) from None
         topology = make_topology(self._settings, access)
