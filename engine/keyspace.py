@@ -4,7 +4,6 @@ Knows: which streams there are and what belongs to one.
 Must never know: commands, waiting readers, the log.
 """
 
-from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Mapping
 from secrets import token_hex
@@ -19,6 +18,7 @@ from engine.groups import Group
 from engine.idempotency import IdempotencyTable
 from engine.lifetimes import Lifetimes
 from engine.memory import ANSWER_BYTES, ANSWER_ID_BYTES, STREAM_BYTES, Footprint, Memory, Total
+from engine.names import SortedNames
 from engine.nodes import Text
 from engine.producers import Producers
 from engine.quotas import QuotaCounts
@@ -29,8 +29,6 @@ from engine.stream import NodeLimits, Stream
 _NODE_BYTES_FACTOR: Final = 16
 # By how much it may seem longer ago that a stream was used.
 _MOMENT_MS: Final = 100
-# Up to this many names are removed from a list one by one; a walk over all costs about as much.
-_FEW_NAMES: Final = 32
 
 SETTINGS_DEFAULT: Final = {
     "stream-idmp-duration": 100,
@@ -223,9 +221,8 @@ class Keyspace:
         self.garbage = Garbage(self.memory.garbage)
         # Texts that wait to be compressed.
         self.cold: list[Text] = []
-        # All names in order; and those that are out of `keys` and wait to be taken out of the order.
-        self._names: list[str] = []
-        self._gone: list[str] = []
+        # All names in order.
+        self._names = SortedNames()
         self._is_loading = False
         # Shared by all streams.
         self._node_cache = DecodedNodeCache()
@@ -246,8 +243,7 @@ class Keyspace:
         """Enter a new stream."""
         assert name not in self.keys, "the command has looked for it"
         if not self._is_loading:
-            self._drop_gone()
-            insort(self._names, name)
+            self._names.add(name)
         self.keys[name] = key
         key.footprint.join(self.memory.streams)
         key.stream.node_cache = self._node_cache
@@ -275,7 +271,7 @@ class Keyspace:
         key.footprint.leave_all()
         self.maintained.pop(name, None)
         if not self._is_loading:
-            self._gone.append(name)
+            self._names.remove(name)
         return key
 
     def begin_loading(self) -> None:
@@ -285,8 +281,7 @@ class Keyspace:
     def end_loading(self) -> None:
         """Everything is as if each record had been applied by itself."""
         self._is_loading = False
-        self._gone.clear()
-        self._names = sorted(self.keys)
+        self._names.replace(sorted(self.keys))
 
     def expire_at(self, name: str, at_ms: int | None) -> None:
         """Let a stream expire at that time; None for never."""
@@ -300,15 +295,6 @@ class Keyspace:
         if key.expires_at_ms is not None:
             self.lifetimes.discard(name, key.expires_at_ms)
 
-    def _drop_gone(self) -> None:
-        """Take out of the order what is gone: a few one by one, many in one walk, however many there were."""
-        if len(self._gone) > _FEW_NAMES:
-            self._names = [name for name in self._names if name in self.keys]
-        else:
-            for name in self._gone:
-                del self._names[bisect_left(self._names, name)]
-        self._gone.clear()
-
     def clear(self) -> None:
         """Take all streams out, and forget what was published into many: a repetition of it is news again."""
         self.producers.clear()
@@ -321,8 +307,7 @@ class Keyspace:
         self.maintained.clear()
         self.lifetimes.clear()
         self.round.clear()
-        self._names.clear()
-        self._gone.clear()
+        self._names.replace([])
         self.cold.clear()
 
     def free_some(self) -> bool:
@@ -337,15 +322,9 @@ class Keyspace:
         while self.garbage.free_some():
             pass
 
-    def names(self, *, prefix: str = "", after: str | None = None) -> list[str]:
-        """The names that start with `prefix`, above `after`, in order."""
-        self._drop_gone()
-        start = bisect_left(self._names, prefix)
-        if after is not None:
-            start = max(start, bisect_right(self._names, after))
-        # No name holds the highest code point twice over: a bound above all names with the prefix.
-        stop = bisect_left(self._names, prefix + "\U0010ffff" * 2) if prefix else len(self._names)
-        return self._names[start:stop]
+    def names(self, *, prefix: str = "", after: str | None = None, limit: int | None = None) -> list[str]:
+        """The names that start with `prefix`, above `after`, in order; at most `limit`."""
+        return self._names.page(prefix, after, limit)
 
     def node_limits(self) -> NodeLimits:
         """When nodes seal, by the settings of now."""

@@ -37,9 +37,11 @@ class Quota(NamedTuple):
 
 
 class Names(Protocol):
-    """The names of all streams in order, from those with `prefix` the ones above `after`."""
+    """The names of all streams in order, from those with `prefix` at most `limit` above `after`."""
 
-    def __call__(self, *, prefix: str = "", after: str | None = None) -> Sequence[str]: ...
+    def __call__(
+        self, *, prefix: str = "", after: str | None = None, limit: int | None = None
+    ) -> Sequence[str]: ...
 
 
 class _Count:
@@ -98,7 +100,7 @@ class QuotaCounts:
             assert count.sum.parts == len(own), "a quota's streams are those that match"
 
     def _count_on(self, count: _Count) -> None:
-        names = self._names(prefix=count.quota.prefix, after=count.upto)
+        names = self._names(prefix=count.quota.prefix, after=count.upto, limit=COUNTED_PER_CHECK + 1)
         for name in names[:COUNTED_PER_CHECK]:
             if count.quota.matches(name):
                 self._footprint(name).join(count.sum)

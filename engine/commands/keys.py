@@ -69,19 +69,27 @@ def type_of(turn: Turn, command: types.Type) -> str:
 
 @runs(types.ListStreams)
 def list_streams(turn: Turn, command: types.ListStreams) -> Listing:
-    names = unexpired(turn, turn.keyspace.names(prefix=command.prefix, after=command.after))
+    most = None if command.limit is None else command.limit + 1
+    names = unexpired_names(turn, command.prefix, command.after, most)
     if command.limit is None or len(names) <= command.limit:
         return Listing(names)
     page = names[: command.limit]
     return Listing(page, page[-1])
 
 
-def unexpired(turn: Turn, names: list[str]) -> list[str]:
-    """Those names that no expired stream has: one that has expired may not be removed yet."""
+def unexpired_names(turn: Turn, prefix: str, after: str | None, limit: int | None) -> list[str]:
+    """At most `limit` names that no expired stream has: one that has expired may not be removed yet."""
     keyspace, now_ms = turn.keyspace, turn.now_ms
+    names = keyspace.names(prefix=prefix, after=after, limit=limit)
     if not keyspace.lifetimes.is_due(now_ms):
         return names
-    return [name for name in names if not keyspace.keys[name].has_expired(now_ms)]
+    found: list[str] = []
+    while names:
+        found += [name for name in names if not keyspace.keys[name].has_expired(now_ms)]
+        if limit is None or len(found) >= limit:
+            break
+        names = keyspace.names(prefix=prefix, after=names[-1], limit=limit)
+    return found[:limit]
 
 
 @runs(types.DbSize)

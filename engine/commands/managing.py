@@ -17,7 +17,7 @@ from engine.commands.entries import PreparedEntries, prepare, store
 from engine.commands.expiring import expiry_of
 from engine.commands.grouping import drop_consumer, existing_group
 from engine.commands.introspection import expect, group_info, stream_info
-from engine.commands.keys import unexpired
+from engine.commands.keys import unexpired_names
 from engine.commands.registry import runs
 from engine.commands.turn import Turn, Unfinished
 from engine.groups import Group
@@ -85,8 +85,9 @@ def _describe(turn: Turn, stream: str, key: Key, retention: Retention, archived_
 
 @runs(weir_commands.StreamInfos)
 def stream_infos(turn: Turn, command: weir_commands.StreamInfos) -> StreamPage:
-    names = unexpired(turn, turn.keyspace.names(prefix=command.prefix, after=command.after))
-    page = names[: min(command.limit, _INFOS_MAX)]
+    most = min(command.limit, _INFOS_MAX)
+    names = unexpired_names(turn, command.prefix, command.after, most + 1)
+    page = names[:most]
     found = [(name, stream_info(turn.keyspace.keys[name])) for name in page]
     return StreamPage(found, page[-1] if len(names) > len(page) else None)
 

@@ -18,7 +18,6 @@ DERIVED: Final = frozenset(
         "_ends",
         "appended",
         "_dues",
-        "_gone",
         "_hot",
         "_cold",
         "_found",
