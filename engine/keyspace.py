@@ -94,7 +94,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
     The collector passes a key over: nothing that it holds leads back to it.
     """
 
-    generation: str
+    # In bytes, where it is sixteen digits as the gateway makes them: that takes half the memory.
+    _generation: str | bytes
     # Read it here, write to `own_table()`.
     idempotency_table: IdempotencyTable
     stream: Stream = msgspec.field(default_factory=Stream)
@@ -109,6 +110,23 @@ class Key(msgspec.Struct, gc=False, eq=False):
 
     def __post_init__(self) -> None:
         self.stream.footprint.add(STREAM_BYTES)
+        if isinstance(self._generation, str):
+            self.generation = self._generation
+
+    @property
+    def generation(self) -> str:
+        """Which of the streams that had this name it is."""
+        kept = self._generation
+        return kept if isinstance(kept, str) else kept.hex()
+
+    @generation.setter
+    def generation(self, generation: str) -> None:
+        try:
+            packed = bytes.fromhex(generation)
+        except ValueError:
+            self._generation = generation
+        else:
+            self._generation = packed if packed.hex() == generation else generation
 
     @property
     def footprint(self) -> Footprint:
