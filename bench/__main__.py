@@ -1,4 +1,4 @@
-"""`make bench`: every figure of P1 to P17 beside its peer, in one table with the goals.
+"""`make bench`: every figure of P1 to P18 beside its peer, in one table with the goals.
 
     python -m bench [--only P5,P7] [--quick] [--anyway] [--json FILE] [--into .]
 

@@ -1,4 +1,4 @@
-"""The parts of the whole run, P1 to P17: which bench measures each, beside which peer, and its goal.
+"""The parts of the whole run, P1 to P18: which bench measures each, beside which peer, and its goal.
 
 Knows: goals, and how each figure's method reads. Must never know: how anything is measured.
 """
@@ -6,7 +6,9 @@ Knows: goals, and how each figure's method reads. Must never know: how anything 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from bench import fanout, growth, pending, push, requests, resp, single, spark, turns, versus
+import msgspec
+
+from bench import fanout, growth, pending, push, requests, resp, single, small_streams, spark, turns, versus
 from bench.figure import Figure, Goal, Method, alone, apart, at_least, at_most, beside
 from bench.page import Results
 
@@ -241,6 +243,24 @@ def request_costs(method: Method, _: Results) -> Sequence[Figure]:
     return sorted(figures, key=lambda figure: figure.part)
 
 
+def many_streams(method: Method, _: Results) -> Sequence[Figure]:
+    """P18: the goals are absolute, with Redis's figures beside them."""
+    streams = method.entries // 5
+    found = small_streams.small_streams(streams, method.rounds)
+    grown = f"one round; growth of both processes, {streams:,} streams of one entry"
+    starts = f"{method.rounds} alternating starts, {streams:,} streams of one entry"
+    memory_rows = (("as written", found.written_bytes), ("after a restart", found.rewritten_bytes))
+    restarts = (("log as written", found.written), ("log rewritten", found.rewritten))
+    figures = [
+        beside("P18", f"memory a stream, {state}", "bytes", [pair], REDIS, at_most(800), grown)
+        for state, pair in memory_rows
+    ] + [
+        beside("P18", f"restart until ready, {state}", "s", one.ready_s, REDIS, at_most(5), starts)
+        for state, one in restarts
+    ]
+    return [msgspec.structs.replace(one, ratio=None) for one in figures]
+
+
 # By the numbers of the figures that each measures.
 Parts = Mapping[tuple[str, ...], Callable[[Method, Results], Sequence[Figure]]]
 PARTS: Final[Parts] = {
@@ -258,6 +278,7 @@ PARTS: Final[Parts] = {
     ("P14",): spark_rows,
     ("P15",): redis_clients,
     ("P16", "P17"): request_costs,
+    ("P18",): many_streams,
 }
 
 

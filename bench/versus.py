@@ -17,7 +17,7 @@ from pathlib import Path
 import redis
 
 from bench.figure import Pairs
-from bench.peers import free_port, redis_server, resident_bytes_of
+from bench.peers import cpu_s_of, free_port, redis_server, resident_bytes_of
 
 BATCH = 1_000
 RANGE_COUNT = 1_000
@@ -39,9 +39,10 @@ wrk.body = table.concat(lines, "\\n")
 class Weir:
     """`weir serve` on a data directory of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
         self.data = Path(tempfile.mkdtemp(prefix="weir-bench-"))
         self.port = free_port()
+        self._options = options
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
@@ -56,6 +57,7 @@ class Weir:
             str(self.port),
             "--data",
             str(self.data / "d"),
+            *self._options,
         ]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while True:
@@ -85,6 +87,11 @@ class Weir:
         """What the process holds in memory."""
         assert self.process is not None, "it was started"
         return resident_bytes_of(self.process.pid)
+
+    def cpu_s(self) -> float:
+        """The processor time of the process so far."""
+        assert self.process is not None, "it was started"
+        return cpu_s_of(self.process.pid)
 
     def wrk(self, path: str, seconds: float, script: str = "") -> float:
         """Requests a second."""
