@@ -80,6 +80,7 @@ class Request:
     """One request. `names` are the path's decoded segments by their names in the route."""
 
     __slots__ = (
+        "_in_pieces",
         "_tenant",
         "actions",
         "delivered",
@@ -108,6 +109,8 @@ class Request:
         # Counts for its caller; None without a limit.
         self.meter: Meter | None = None
         self._tenant: Tenant | None = None
+        # Whether its answer holds what it takes by `reserve_some`, piece by piece.
+        self._in_pieces = False
         # What groups have given it, to be taken back if the answer does not leave.
         self.delivered: list[tuple[XReadGroup, GroupRead]] = []
         # For the audit log, until it is known how they end.
@@ -443,14 +446,14 @@ class Request:
 
         Raises EngineError `overloaded`.
         """
-        bound = self.gateway.command_limits.answer_bound(commands)
+        bound = 0 if self._in_pieces else self.gateway.command_limits.answer_bound(commands)
         if bound > FREE_BYTES:
             self.reserve(bound)
 
     def note_run(self, replies: Sequence[Reply | EngineError]) -> None:
         """Hold what the replies take, while they wait for the log, and not what they might have taken."""
         held: Reservation | None = self.scope["state"].get(OUTPUT_STATE)
-        if held is not None:
+        if held is not None and not self._in_pieces:
             held.shrink(sum(map(text_bytes, replies)))
 
     def _reserve_waited(self, command: Command, reply: Reply) -> None:
@@ -474,9 +477,27 @@ class Request:
         if held is not None:
             held.grow(size)
         elif size > FREE_BYTES:
-            transport = self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION)
-            reader = None if transport is None else Reader(transport)
-            state[OUTPUT_STATE] = self.gateway.budgets.output.reserve(self.caller, size, reader)
+            state[OUTPUT_STATE] = self.gateway.budgets.output.reserve(self.caller, size, self._reader)
+
+    def reserve_some(self, size: int) -> int:
+        """Hold as much of this as there is room for, for the next piece of an answer that is as long as it
+        may be, and return how many bytes the piece may have. Never refused: each connection has some bytes.
+        """
+        self._in_pieces = True
+        state, pool = self.scope["state"], self.gateway.budgets.output
+        held = state.get(OUTPUT_STATE)
+        if held is None:
+            # One entry may be longer than the piece.
+            state[OUTPUT_STATE] = held = pool.hold(self.caller, 0, self._reader)
+        size = min(size, max(FREE_BYTES, pool.room(self.caller, held.size)))
+        if size > FREE_BYTES:
+            held.grow(size)
+        return size
+
+    @property
+    def _reader(self) -> Reader | None:
+        transport = self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION)
+        return None if transport is None else Reader(transport)
 
     async def _wait(self, command: BlockingCommand, *, synced: bool) -> Reply:
         def begin(outcome: asyncio.Future[Reply]) -> Callable[[], None]:

@@ -241,6 +241,14 @@ class Pool:
         self.add(caller, size, 0)
         return self._made(caller, size, holder)
 
+    def room(self, caller: str, own: int) -> int:
+        """How many bytes a reservation of this caller may have that has `own` already."""
+        self._shrink()
+        held = self._by_caller.get(caller, 0)
+        room = self.bytes_max - self.held_bytes
+        # Whatever the settings are, as below.
+        return own + max(0, room if held == own else min(room, self.caller_bytes_max - held))
+
     def hold(self, caller: str, size: int, holder: Holder | None = None) -> Reservation:
         """Count bytes that are written already."""
         made = self._made(caller, 0, holder)

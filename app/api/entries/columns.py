@@ -105,6 +105,7 @@ async def read_columns(
     docs/bulk.md describes it. Go on with `after` and the `Weir-Next-Id` of the page before.
     """
     page = ColumnsReading.of(stream, asked, request.gateway.settings)
+    page.bytes_left = request.reserve_some(page.bytes_left)
     page.begin(await request.transaction(page.first()))
     while not page.done:
         # Others come between two slices.

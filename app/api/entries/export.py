@@ -27,7 +27,7 @@ from engine.replies import Edges, Entries, Gap, Reply, StreamsRead
 
 router: Final = Router("entries")
 
-# What is held of an export at any time, and about a millisecond of work.
+# The most that is held of an export at any time, and about a millisecond of work.
 PAGE_BYTES_MAX: Final = 256 << 10
 _BETWEEN: Final = b',{"id":"'
 _LINE: Final = b'\n{"id":"'
@@ -67,7 +67,8 @@ async def export_entries(
     meanwhile is not part of it, and `Weir-Next-Id` goes on behind it.
     """
     export = Export.of(stream, asked)
-    begun = export.begin(await request.transaction(export.first()))
+    bytes_max = request.reserve_some(PAGE_BYTES_MAX)
+    begun = export.begin(await request.transaction(export.first(bytes_max)))
     headers = where(begun.next, begun.edges, None, begun.generation)
     return StreamingResponse(_lines(request, export, begun.text), headers, media_type=media.NDJSON.encode())
 
@@ -76,7 +77,8 @@ async def _lines(request: RequestParameter, export: "Export", text: bytes) -> As
     if text:
         yield text
     while not export.done:
-        text = export.go_on(await request.transaction(export.more()))
+        bytes_max = request.reserve_some(PAGE_BYTES_MAX)
+        text = export.go_on(await request.transaction(export.more(bytes_max)))
         if text:
             yield text
 
@@ -116,13 +118,16 @@ class Export(msgspec.Struct):
             shows_generations=asked.shows_generations and not asked.reverse,
         )
 
-    def first(self) -> Sequence[Command]:
+    def first(self, bytes_max: int) -> Sequence[Command]:
         """The commands of the first page, one turn."""
         if self.known is None:
-            return self.more()
-        return [*self.more(), XRead(streams=[(self.stream, self.cursor)], count=1, known=[self.known])]
+            return self.more(bytes_max)
+        return [
+            *self.more(bytes_max),
+            XRead(streams=[(self.stream, self.cursor)], count=1, known=[self.known]),
+        ]
 
-    def more(self) -> Sequence[Command]:
+    def more(self, bytes_max: int) -> Sequence[Command]:
         """The commands of any other page, one turn."""
         low, high = (self.end, self.cursor - 1) if self.reverse else (self.cursor + 1, self.end)
         wanted = XRange(
@@ -131,7 +136,7 @@ class Export(msgspec.Struct):
             end=high,
             count=self.left,
             reverse=self.reverse,
-            bytes_max=PAGE_BYTES_MAX,
+            bytes_max=bytes_max,
         )
         return [DescribeEdges(stream=self.stream), wanted]
 
