@@ -99,12 +99,15 @@ def encode(entry_id: int, entry_body: bytes) -> bytes:
 
 def encode_run(first_id: int, bodies: Sequence[bytes]) -> Sequence[bytes]:
     """The stored forms of entries with consecutive IDs."""
+    if len(bodies) == 1:
+        return (encode(first_id, bodies[0]),)
     if (first_id & 0xFFFFFFFFFFFFFFFF) + len(bodies) - 1 > 0xFFFFFFFFFFFFFFFF:
         return [encode(first_id + place, entry_body) for place, entry_body in enumerate(bodies)]
-    run = EntriesOfOneMs(first_id, bodies)
     # The first one stands for all: nothing but time depends on it.
-    gains = len(bodies) >= _JOINED_ENTRIES_MIN and len(bodies[0]) <= _JOINED_BODY_BYTES_MAX
-    return run if gains else run[:]
+    if len(bodies) >= _JOINED_ENTRIES_MIN and len(bodies[0]) <= _JOINED_BODY_BYTES_MAX:
+        return EntriesOfOneMs(first_id, bodies)
+    head, number = b'{"id":"%d-' % (first_id >> 64), first_id & 0xFFFFFFFFFFFFFFFF
+    return [b'%b%d"%b' % (head, place, entry_body) for place, entry_body in enumerate(bodies, number)]
 
 
 class EntriesOfOneMs(Sequence[bytes]):

@@ -273,6 +273,15 @@ def too_much_work(took_us: int, took_us_max: int) -> EngineError:
     )
 
 
+def publishes_too_much(took_us: int, took_us_max: int) -> EngineError:
+    """A publication into many streams that nothing can cut, and that would hold up everybody."""
+    rule = (
+        f"not stored: this would take about {-(-took_us // 1000)} ms in one piece, and one request may take "
+        f"{took_us_max // 1000}; publish to fewer streams at once, or fewer entries"
+    )
+    return invalid(f"ERR {rule}", rule)
+
+
 def too_large_to_copy() -> EngineError:
     return invalid(
         "ERR the stream is too large to copy: it has more than some 150,000 entries, or 3,000 pending "

@@ -6,7 +6,7 @@ Must never know: commands, waiting readers, the log.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from secrets import token_hex
+from secrets import token_bytes
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -196,7 +196,7 @@ class IdempotentPublishReply(NamedTuple):
 
 
 def _new_generation() -> str:
-    return token_hex(GENERATION_BYTES)
+    return token_bytes(GENERATION_BYTES).hex()
 
 
 class Keyspace:

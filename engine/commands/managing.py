@@ -38,6 +38,9 @@ from engine.replies import Added, DeadLettered, GroupInfo, Published, Republishe
 
 # Streams described in one page: each takes up to 10 µs.
 _INFOS_MAX: Final = 1_000
+# What a publication into many streams may take, as estimated: it is one turn. There is room for 1,000 streams
+# with 10,000 entries, and for 1,500 with an entry each.
+PUBLISH_WORK_US_MAX: Final = 18_000
 # Pending entries that one turn transfers: up to 15 µs each.
 TRANSFERRED_MAX: Final = 500
 
@@ -220,6 +223,9 @@ def publish(turn: Turn, command: weir_commands.Publish) -> Published | Republish
         return repeated
     if len({part.stream for part in command.parts}) < len(command.parts):
         raise errors.invalid("ERR a stream occurs twice", "each stream occurs once, with all its entries")
+    took_us = command.work_us(turn.keyspace)
+    if took_us > PUBLISH_WORK_US_MAX:
+        raise errors.publishes_too_much(took_us, PUBLISH_WORK_US_MAX)
     prepared = [_prepared(turn, part) for part in command.parts]
     turn.expect_room(sum(part.stream not in turn.keyspace.keys for part in command.parts))
     added = [(one.command.stream, store(turn, one)) for one in prepared]

@@ -49,7 +49,7 @@ _FORMS: Final[dict[str, tuple[_Pack, _Pack]]] = {
     "bound": (_pack_bound, _unpack_id),
     "ids": (_pack_ids, _unpack_ids),
     "texts": (
-        lambda texts: entries.join(texts, 0, len(texts)),
+        lambda texts: texts[0] if len(texts) == 1 else entries.join(texts, 0, len(texts)),
         lambda joined: entries.texts(joined) if joined else [],
     ),
     "in the texts": (lambda _: None, lambda _: ()),

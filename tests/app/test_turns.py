@@ -213,3 +213,24 @@ async def test_a_request_with_as_many_ids_as_it_may_name(name: str, engine: Engi
             return await longest_turn_s(ask(orjson.dumps(body(await pending_ids(engine)))))
 
         await assert_within_async(TURN_S_MAX, measured)
+
+
+async def test_a_publication_into_as_many_streams_as_it_may_name(engine: Engine) -> None:
+    """New ones: to read it, to store it and to answer it are turns of their own."""
+    app, made = create_app(SETTINGS, SystemClock()), 0
+    app.gateway.open(engine)
+    async with calling(app) as http:
+
+        async def publish(content: bytes) -> None:
+            headers = {"content-type": "application/json"}
+            answer = await http.post("/v1/publish", content=content, headers=headers)
+            assert answer.status_code == 201, answer.text
+
+        async def measured() -> float:
+            nonlocal made
+            made += 1
+            entry = [{"fields": {"a": "1" * 100}}]
+            names = [f"new-{made}-{number}" for number in range(SETTINGS.request_streams_max)]
+            return await longest_turn_s(publish(orjson.dumps({"streams": dict.fromkeys(names, entry)})))
+
+        await assert_within_async(TURN_S_MAX, measured)

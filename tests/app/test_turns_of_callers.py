@@ -10,8 +10,9 @@ import pytest
 
 from app.http.responses import GONE_EXTENSION
 from app.live.turns import CallerTurns, CycleBudget
-from app.main import App
+from app.main import App, create_app
 from app.redis.runs import RUN_COMMANDS_MAX
+from app.settings import Settings
 from engine import Engine
 from tests.app.conftest import calling
 from tests.app.resp.conftest import until
@@ -64,6 +65,23 @@ async def test_large_pages_of_one_caller_take_turns(app: App) -> None:
         place, order = order.index("other"), []
         assert place <= place_max
         assert (place == 8) is (count == 1_000)
+
+
+async def test_publications_into_many_streams_take_turns(engine: Engine) -> None:
+    """Each is one piece: those of one caller are not all of one cycle."""
+    order = list[str]()
+
+    async def note(asked: Awaitable[httpx.Response], who: str) -> None:
+        assert (await asked).status_code == 201
+        order.append(who)
+
+    app = create_app(Settings(log_requests="none"), HandClock())
+    app.gateway.open(engine)
+    body = {"streams": {f"s{number}": [{"fields": {"a": "1"}}] for number in range(200)}}
+    async with calling(app, "192.0.2.1") as greedy, calling(app, "192.0.2.2") as other:
+        asked = [one.post("/v1/publish", json=body) for one in (*[greedy] * 8, other)]
+        await asyncio.gather(*(note(one, "greedy") for one in asked[:-1]), note(asked[-1], "other"))
+    assert order.index("other") <= 2
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,15 @@ def test_keys_of_many_streams_and_of_one_are_apart(house: House) -> None:
     assert not house.added(part("a", idempotency=key(body=b"2"))).duplicate
 
 
+@pytest.mark.parametrize(("streams", "entries_each"), [(1_500, 1), (1_000, 10)])
+def test_a_publication_is_as_large_as_one_turn_allows(house: House, streams: int, entries_each: int) -> None:
+    """One part more, and nothing of it is stored."""
+    parts = [part(f"s{number}", entries_each) for number in range(streams)]
+    assert house.refused(Publish(parts=[*parts, part("more", 5_000)])).code == "invalid"
+    assert not house.keyspace.keys
+    assert len(house.published(Publish(parts=parts)).streams) == streams
+
+
 async def test_a_refusal_waits_for_what_it_tells() -> None:
     """That the key was used must not be said before that is on disk, though it was for other streams."""
     engine = Engine.open(None, clock=HandClock(), fsync="always")
