@@ -84,7 +84,7 @@ class Sockets:
         if isinstance(link, AsgiSocket):
             await link.serve(push)
             return
-        link.listen(push)
+        link.listen(push, self._gateway.budgets)
         await push.closed
 
     def _session(self, request: Request) -> Session:

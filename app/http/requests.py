@@ -318,7 +318,7 @@ class Request:
         if size <= FREE_BYTES:
             return
         size *= BODY_COPIES
-        sender = Sender(size, self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION))
+        sender = Sender(self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION))
         try:
             held = self.gateway.budgets.bodies.reserve(self.caller, size, sender)
         except EngineError as refusal:
@@ -493,6 +493,12 @@ class Request:
         if size > FREE_BYTES:
             held.grow(size)
         return size
+
+    def release_output(self) -> None:
+        """Give back what is held for an answer that has been handed to a connection which counts its own."""
+        held: Reservation | None = self.scope["state"].pop(OUTPUT_STATE, None)
+        if held is not None:
+            held.release()
 
     @property
     def _reader(self) -> Reader | None:

@@ -15,6 +15,7 @@ each connection bounds nothing, because there may be any number of connections.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -78,15 +79,14 @@ class Reader(Holder):
 
 
 class Sender(Holder):
-    """A peer that sends a body, of which this many bytes have arrived."""
+    """A peer that sends a body, of which this many bytes have arrived: all of it is held until it is read."""
 
-    def __init__(self, size: int, transport: asyncio.WriteTransport | None) -> None:
-        self._size = size
+    def __init__(self, transport: asyncio.WriteTransport | None) -> None:
         self._transport = transport
         self.received_bytes = 0
 
     def waiting(self) -> int:
-        return self._size
+        return sys.maxsize
 
     def moved(self) -> int:
         return self.received_bytes
@@ -150,14 +150,17 @@ class Reservation:
     def keep(self, size: int) -> None:
         """Hold this many bytes, which are written: there is no way back, whatever room there is."""
         size = size if size > FREE_BYTES else 0
+        begins = not (self._is_waiting and self.size)
         if size > self.size:
             self.is_unasked = True
             self._pool.note(self._caller, size - self.size)
             self.size = size
         self._shrink(size)
-        self._is_waiting, self.since_s = True, self._pool.now_s()
-        if size and self._holder is not None:
-            self.moved_bytes = self._holder.moved()
+        self._is_waiting = True
+        # Where more follows what the peer has not taken, its time goes on.
+        if begins and size:
+            self.since_s = self._pool.now_s()
+            self.moved_bytes = 0 if self._holder is None else self._holder.moved()
         self._pool.relieve()
 
     def keep_waiting(self) -> None:
@@ -229,6 +232,10 @@ class Pool:
     def caller_bytes_max(self) -> int:
         """What one caller may hold in several reservations; a single one may be larger."""
         return self.bytes_max // _CALLER_PART
+
+    def piece_bytes(self, most: int) -> int:
+        """The size of a piece of what is sent piece by piece without a reservation."""
+        return min(most, FREE_BYTES) if self._is_crowded else most
 
     @property
     def figures(self) -> PoolFigures:

@@ -455,7 +455,7 @@ class RespConnection(asyncio.Protocol):
         size *= BODY_COPIES
         if self._input is None:
             pool = self._port.gateway.budgets.bodies
-            self._input = pool.reserve(self.client.caller, size, Sender(size, self._transport))
+            self._input = pool.reserve(self.client.caller, size, Sender(self._transport))
         elif size > self._input.size:
             self._input.grow(size)
         self._input.received(self._received_bytes)

@@ -11,25 +11,28 @@ from functools import partial
 from typing import Final, Protocol
 
 from app.auth import Principal
+from app.auth.rate_limiter import caller_of
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Receive
+from app.http.client_address import client_address
 from app.http.responses import (
     GONE_EXTENSION,
     STALL_EXTENSION,
+    TRANSPORT_EXTENSION,
     WAITED_STATE,
     Response,
     Scope,
     Send,
     when_gone,
 )
+from app.live.budgets import FREE_BYTES, Reader, Reservation
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from app.live.sessions import AccessEnd
 from app.live.stalls import STALL_S_MAX
-from app.metrics.counters import Counters
 from app.sse import cursors as wire
 from app.sse import events
 from app.sse.cursors import TailOptions
-from engine import Clock, EngineError
+from engine import EngineError
 
 # Maximum size of one write: what a stalled client costs beyond its socket's buffer.
 _PIECE_COUNT_MAX: Final = 1_000
@@ -99,12 +102,20 @@ class EventStream(Response):
                 gone = extensions.get(GONE_EXTENSION, _never)
                 stall_s = None if STALL_EXTENSION in extensions else STALL_S_MAX
                 following = partial(when_gone, scope, receive)
-                await self._run(self._source, following, partial(_put, send, gone, stall_s), send)
+                put = partial(_put, send, gone, stall_s, self._holding(scope))
+                await self._run(self._source, following, put, send)
         finally:
             if self._source is not None:
                 self._source.close()
             self._unfollow()
             connections["sse"] -= 1
+
+    def _holding(self, scope: Scope) -> Callable[[int], Reservation]:
+        """What counts a piece that is being sent."""
+        transport = scope.get("extensions", {}).get(TRANSPORT_EXTENSION)
+        caller = caller_of(self._principal, client_address(scope))
+        reader = None if transport is None else Reader(transport)
+        return partial(self._gateway.budgets.output.hold, caller, holder=reader)
 
     async def _run(
         self,
@@ -171,14 +182,25 @@ def _never() -> bool:
     return False
 
 
-async def _put(send: Send, gone: Callable[[], bool], stall_s: float | None, piece: bytes) -> None:
+async def _put(
+    send: Send,
+    gone: Callable[[], bool],
+    stall_s: float | None,
+    holding: Callable[[int], Reservation],
+    piece: bytes,
+) -> None:
     if gone():
         raise StalledError
+    # Once it was sent, no more of it waits than each connection may have.
+    held = holding(len(piece)) if len(piece) > FREE_BYTES else None
     try:
         async with asyncio.timeout(stall_s):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except TimeoutError:
         raise StalledError from None
+    finally:
+        if held is not None:
+            held.release()
     # The connection ended before the write: `send` has dropped the piece.
     if gone():
         raise StalledError
@@ -189,19 +211,18 @@ async def _put(send: Send, gone: Callable[[], bool], stall_s: float | None, piec
 class TailSource:
     """Events of one or several followed streams."""
 
-    def __init__(
-        self, tails: Sequence[Subscriber], wanted: TailOptions, clock: Clock, counters: Counters
-    ) -> None:
-        self._counters = counters
+    def __init__(self, tails: Sequence[Subscriber], wanted: TailOptions, gateway: Gateway) -> None:
+        self._counters = gateway.counters
+        self._output = gateway.budgets.output
         self._tails = tails
         self._wanted = wanted
-        self._clock = clock
+        self._clock = gateway.clock
         self._changed = asyncio.Event()
         # With several streams, each entry carries the cursors of all.
         self._count_max = max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails))
 
     @classmethod
-    async def begin(cls, feeds: Feeds, wanted: TailOptions, clock: Clock, counters: Counters) -> "TailSource":
+    async def begin(cls, feeds: Feeds, wanted: TailOptions, gateway: Gateway) -> "TailSource":
         """Follow all streams or none. Raises EngineError."""
         tails: list[Subscriber] = []
         try:
@@ -211,7 +232,7 @@ class TailSource:
             for tail in tails:
                 tail.close()
             raise
-        return cls(tails, wanted, clock, counters)
+        return cls(tails, wanted, gateway)
 
     def stop(self, pumping: asyncio.Future[None]) -> None:
         """Cancel `run`: the client has its cursor, so nothing is lost."""
@@ -253,7 +274,7 @@ class TailSource:
         found = False
         for place, tail in enumerate(self._tails):
             places = self._places if self._wanted.several else ()
-            item = await tail.look(self._count_max, _PIECE_BYTES_MAX)
+            item = await tail.look(self._count_max, self._output.piece_bytes(_PIECE_BYTES_MAX))
             if item is not None:
                 found = True
                 await put(self._events(item, place, places))

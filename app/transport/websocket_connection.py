@@ -21,7 +21,9 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
 from websockets.streams import StreamReader
 
+from app.live.budgets import BODY_COPIES, FREE_BYTES, Budgets, Reader, Reservation, Sender
 from app.live.stalls import StallTimer
+from engine import EngineError
 
 try:
     from websockets.speedups import apply_mask
@@ -52,12 +54,24 @@ _decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 SLOW_READER_CLOSE: Final = 4004
 FLOOD_CLOSE: Final = 4005
+# As other refusals that are over in a moment.
+OVERLOADED_CLOSE: Final = 4000
 # The position of a frame that is never written: greater than every position of a connection.
 NEVER_SENT: Final = 1 << 62
 
 
 class Listener(Protocol):
     """Gets what arrives. Its methods are called from the event loop and must not block."""
+
+    @property
+    def caller(self) -> str:
+        """Whose connection it is."""
+        ...
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Messages that wait to be handled."""
+        ...
 
     def received(self, text: bytes) -> None:
         """A text message."""
@@ -165,12 +179,20 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._counted_at = self.loop.time()
         self._stall: StallTimer | None = None
         self._sent_at_pause = 0
+        # What has not left and what has arrived, beyond what each connection may have; None where it is less.
+        self._budgets: Budgets | None = None
+        self._unsent: Reservation | None = None
+        self._input: Reservation | None = None
+        # What the library has of a message that is not complete.
+        self._message_bytes = 0
+        # How much has ever arrived of what was not handled at once.
+        self._arrived_bytes = 0
 
     # ---- for the listener
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: Listener, budgets: Budgets) -> None:
         """Pass messages to this listener from now on; before, nothing is read."""
-        self._listener = listener
+        self._listener, self._budgets = listener, budgets
         # Some kilobytes of the handshake, needed no more. The library's parser keeps the request.
         self.request.headers.clear()
         del self.request, self.response
@@ -200,7 +222,45 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         if self._is_over():
             return NEVER_SENT
         self.transport.write(data)
+        if self._has_waiting:
+            self._hold_unsent()
         return self._counted.written_bytes
+
+    def _hold_unsent(self) -> None:
+        """Count what the client has not taken."""
+        if self._listener is None or self._budgets is None or self._is_over():
+            return
+        size = self._counted.get_write_buffer_size()
+        if self._unsent is not None:
+            self._unsent.keep(size)
+        elif size > FREE_BYTES:
+            pool, caller = self._budgets.output, self._listener.caller
+            self._unsent = pool.hold(caller, size, Reader(self.transport))
+
+    def _hold_input(self) -> None:
+        """Hold what has arrived and was not handled. Without room, close."""
+        if self._listener is None or self._budgets is None or self._lingering:
+            return
+        size = len(self._backlog) + self._message_bytes + self._listener.waiting_bytes
+        if size <= FREE_BYTES:
+            if self._input is not None:
+                self._input.release()
+                self._input = None
+            return
+        try:
+            if self._input is None:
+                pool, caller = self._budgets.bodies, self._listener.caller
+                self._input = pool.reserve(caller, BODY_COPIES * size, Sender(self.transport))
+            else:
+                self._input.grow(BODY_COPIES * size)
+        except EngineError as refusal:
+            self.close_with(OVERLOADED_CLOSE, refusal.code)
+            self._linger()
+        else:
+            self._input.received(self._arrived_bytes)
+            if self._message_bytes:
+                # Its sender's turn.
+                self._input.keep_waiting()
 
     def _is_over(self) -> bool:
         """Whether further writes are lost: either side has closed, and a transport drops them silently."""
@@ -216,6 +276,8 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self._message_timer = None
             self._time_message()
         self._held = held
+        if held or self._input is not None:
+            self._hold_input()
         self._read_on()
 
     def close_with(self, code: int, reason: str) -> None:
@@ -249,6 +311,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_stall()
+        self._end_unsent()
+        if self._input is not None:
+            self._input.release()
         if self._message_timer is not None:
             self._message_timer.cancel()
         # After an error the transport has dropped waiting bytes: at least this many were sent.
@@ -287,6 +352,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         super().resume_writing()
         self._has_waiting = False
         self._end_stall()
+        self._end_unsent()
         self._read_on()
         if self._listener is not None and not self.close_sent:
             self._listener.resumed()
@@ -297,6 +363,11 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self.transport.abort()
         else:
             self.close_with(SLOW_READER_CLOSE, "slow reader")
+
+    def _end_unsent(self) -> None:
+        if self._unsent is not None:
+            self._unsent.release()
+            self._unsent = None
 
     def _end_stall(self) -> None:
         if self._stall is not None:
@@ -312,7 +383,10 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             taken = 0 if self._backlog or self._feeding else self._take_messages(data)
             if taken < len(data):
                 self._backlog += memoryview(data)[taken:]
-                if not self._feeding:
+                self._arrived_bytes += len(data)
+                if self._feeding:
+                    self._hold_input()
+                else:
                     self._feed()
 
     def _take_messages(self, data: bytes | bytearray) -> int:
@@ -374,6 +448,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             if not taken:
                 self._feed_library()
         self._feeding = False
+        self._hold_input()
         self._read_on()
 
     def _feed_library(self) -> None:
@@ -381,7 +456,10 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         del self._backlog[: self._slice_bytes]
         if piece:
             self._between_messages = False
+            self._message_bytes += len(piece)
             super().data_received(piece)
+            if self._expects_message():
+                self._message_bytes = 0
             self._time_message()
 
     def _time_message(self) -> None:
@@ -468,6 +546,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
         self.frames = []
         self._parsed_messages += 1
+        self._message_bytes = 0
         if self.close_sent or self._listener is None:
             return
         if self.curr_msg_data_type == "text":

@@ -99,6 +99,7 @@ class Connection:
         request.door = "websocket"
         # Raises if there is no engine.
         self._tenant: Tenant = request.tenant
+        self._output = request.gateway.budgets.output
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.failed = False
@@ -129,6 +130,16 @@ class Connection:
         # Until the client has shown a token.
         self._unknown: asyncio.TimerHandle | None = None
         self._access: OpenSession | None = None
+
+    @property
+    def caller(self) -> str:
+        """Whose connection it is."""
+        return self._request.caller
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Messages that wait to be handled."""
+        return sum(map(len, self._texts))
 
     # ---- events
 
@@ -373,6 +384,7 @@ class Connection:
             found = self._refusal(error)
         finally:
             self._flow.end()
+            self._request.release_output()
         self._go_on(self._session.on_command_result(effect.ref, found))
 
     def _authenticate(self, effect: Authenticate) -> None:
@@ -466,7 +478,9 @@ class Connection:
         """Write a page at once, if the subscription has nothing else to do. Returns whether it did so."""
         if self._running or self._link.paused or (room := self._session.tails.live_room(key)) < 1:
             return False
-        page = tail.take_live(room, PAGE_BYTES_MAX, partial(self._ready, key, stream))
+        page = tail.take_live(
+            room, self._output.piece_bytes(PAGE_BYTES_MAX), partial(self._ready, key, stream)
+        )
         if page is None:
             return False
         self._link.write_frame(self._session.tails.live(key, page))
@@ -480,7 +494,7 @@ class Connection:
         if self._link.paused:
             self._later.append(effect)
             return
-        item = tail.take(effect.count_max, effect.bytes_max)
+        item = tail.take(effect.count_max, self._output.piece_bytes(effect.bytes_max))
         if item is None:
             self._take_behind(effect, tail)
         else:
@@ -495,7 +509,7 @@ class Connection:
 
     async def _take_history(self, effect: FetchPage, tail: Subscriber) -> None:
         try:
-            item = await tail.look(effect.count_max, effect.bytes_max)
+            item = await tail.look(effect.count_max, self._output.piece_bytes(effect.bytes_max))
         except EngineError as error:
             if error.code != _AWAY:
                 raise

@@ -53,6 +53,9 @@ class _Voice:
         self._link = link
         self.gone = asyncio.get_running_loop().create_future()
 
+    caller = "echo"
+    waiting_bytes = 0
+
     def received(self, text: bytes) -> None:
         if text == HOLD:
             self._link.hold(held=True)
@@ -76,7 +79,7 @@ class _Echo(App):
         await send({"type": "websocket.accept"})
         link = scope["extensions"]["weir.socket"]
         voice = _Voice(link)
-        link.listen(voice)
+        link.listen(voice, self.gateway.budgets)
         await voice.gone
 
 

@@ -1,6 +1,7 @@
 """The pools of bytes: reservations, shares of callers, holders that are too slow."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from app.live.budgets import FREE_BYTES, Budgets, Holder, Pool
 from app.settings import Settings
 from engine import EngineError, Memory
+from tests.app.sockets import Raw
 from tests.server import Server, free_port
 
 MIB = 1 << 20
@@ -198,3 +200,30 @@ async def test_a_long_word_and_queued_commands_of_redis_clients_have_room_or_are
         assert (await third.readuntil(b"\r\n")).startswith(b"$")
         for writer in (first_writer, second_writer, third_writer):
             writer.close()
+
+
+async def test_a_long_message_of_a_socket_has_room_or_ends_it(tmp_path: Path) -> None:
+    """While it arrives; what was held is given back when it is complete."""
+    words = ("--set", f"body_bytes_total_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
+    with Server(tmp_path / "data", *words, "--set", f"entry_bytes_max={len(BODY)}") as server:
+        frame = b'{"op":"publish","ref":1,"stream":"s","fields":{"a":"%b"}}' % (b"x" * 190_000)
+
+        def talk() -> None:
+            with Raw(server.port) as first, Raw(server.port) as second:
+                assert (first.handshake()[0], second.handshake()[0]) == (101, 101)
+                first.write(0x1, frame[:150_000], fin=False)
+                while metric(server, "bodies") < 3 * 150_000:
+                    pass
+                second.write(0x1, frame[:150_000], fin=False)
+                assert second.close_code() == 4000
+                first.write(0x0, frame[150_000:])
+                said = [json.loads(first.read()[1])["op"] for _ in range(2)]
+                assert said == ["hello", "ok"]
+                assert metric(server, "bodies") == 0
+
+        await asyncio.to_thread(talk)
+
+
+def metric(server: Server, pool: str) -> float:
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    return next(float(one.split()[-1]) for one in lines if f'weir_buffer_bytes{{pool="{pool}"}}' in one)

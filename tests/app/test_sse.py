@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 import httpx
 import pytest
 
+from app.gateway import Gateway
 from app.http.cursors import Place
 from app.http.responses import GONE_EXTENSION
 from app.live.feeds import Feeds
 from app.live.stalls import STALL_S_MAX
 from app.main import App, create_app
-from app.metrics.counters import Counters
 from app.settings import Settings
 from app.sse.cursors import TailOptions
 from app.sse.tails import TailSource
@@ -466,12 +466,10 @@ async def test_where_one_stream_is_refused_none_is_followed() -> None:
     added = XAdd(stream="b", bodies=[entries.body([("n", "1")])])
     with pytest.raises(EngineError):
         await engine.execute(added)
-    feeds = Feeds(engine)
-    (await TailSource.begin(feeds, TailOptions(["a"], [Place(0)]), HandClock(), Counters())).close()
+    feeds, gateway = Feeds(engine), Gateway(Settings(), HandClock())
+    (await TailSource.begin(feeds, TailOptions(["a"], [Place(0)]), gateway)).close()
     with pytest.raises(EngineError, match="storage_failed"):
-        await TailSource.begin(
-            feeds, TailOptions(["a", "b"], [Place(0)] * 2, mark="m"), HandClock(), Counters()
-        )
+        await TailSource.begin(feeds, TailOptions(["a", "b"], [Place(0)] * 2, mark="m"), gateway)
     assert len(feeds) == 0
     await engine.close()
 

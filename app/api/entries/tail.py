@@ -165,7 +165,7 @@ async def _follow(request: Request, form: CursorForm | None, wanted: TailOptions
     wanted = replace(wanted, shows_generations=asks(form, wanted.after))
     if wanted.fail_on_gap and wanted.last is None:
         await _look_for_gaps(request, wanted)
-    begin = partial(TailSource.begin, request.tenant.feeds, wanted, gateway.clock, gateway.counters)
+    begin = partial(TailSource.begin, request.tenant.feeds, wanted, gateway)
     return await _stream(request, begin)
 
 
