@@ -117,6 +117,13 @@ def test_answers_that_are_not_taken_have_a_limit_together(
     assert highest - before <= POOL_BYTES + MAKING_BYTES + CLIENTS * (64 << 10)
 
 
+def test_the_kernel_holds_the_gateway_to_its_group(server: Server, group: Path | None) -> None:
+    """In the tests above: without a group they have proved that bytes are counted, and no more."""
+    if group is None:
+        pytest.skip("no control group can be made: nothing kills a gateway that takes too much memory")
+    assert str(server.pid) in (group / "cgroup.procs").read_text().split()
+
+
 async def test_readers_of_small_entries_do_not_keep_each_other_out(tmp_path: Path) -> None:
     """Many of one caller in the same moment, whose answers wait for the disk: each holds what it got, and not
     the 8 MiB that its page might have had.
