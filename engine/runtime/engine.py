@@ -29,6 +29,7 @@ from engine.quotas import Quota
 from engine.read_handle import Done, ReadHandle, Replies
 from engine.replies import GroupRead, Reply
 from engine.runtime.expiry_timer import ExpiryTimer
+from engine.runtime.further import FurtherTurns
 from engine.runtime.housekeeping import Housekeeping
 from engine.runtime.loading import Progress, no_progress, recover
 from engine.runtime.packing import Packer
@@ -80,6 +81,7 @@ class Engine:
         self._turns = Turns(keyspace, self._writer, clock, self._packer, self._unsynced)
         self._turns.on_broken = self._break_down
         self._waits = Waits(keyspace, self._turns, clock)
+        self._further = FurtherTurns()
         self._expiry_timer = ExpiryTimer(keyspace.lifetimes, clock, self._expire)
         self._housekeeping = Housekeeping(keyspace, self._waits, self._rewriter, self._packer)
         # The error of a turn that had already changed something, and the callback that gets it.
@@ -479,7 +481,7 @@ class Engine:
                 await self._waits.serving.wait_behind()
                 let_in = True
             else:
-                await asyncio.sleep(0)
+                await self._further.wait()
             position = max(position, self._run_each(commands, replies, quotas, let_in=let_in))
         await self._writer.safe(position)
         return replies
@@ -554,7 +556,7 @@ class Engine:
     async def _further_turns(self, command: Command, reply: Unfinished) -> WaitResult:
         """Run further turns of a command to its end, with others' turns between."""
         while True:
-            await asyncio.sleep(0)
+            await self._further.wait()
             ran = self._run((command,), before=reply)
             further: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
             if not isinstance(further, Unfinished):

@@ -130,6 +130,25 @@ async def test_a_run_lets_others_in_when_its_time_is_over() -> None:
     await engine.close()
 
 
+async def test_of_many_long_runs_one_goes_on_in_a_cycle() -> None:
+    """However many callers send: each begins at once, and after that they take turns of 5 ms."""
+    clock = HandClock(1_000)
+    engine = Engine.open(MemoryStorage(), clock=clock, fsync="no")
+    await engine.start()
+    clock.ticking_s = 0.001
+    lengths = [XLen(stream="s")] * 20
+    runs = [asyncio.ensure_future(each(engine, *lengths)) for _ in range(20)]
+    await asyncio.sleep(0)
+    seen = [clock.monotonic()]
+    while not all(run.done() for run in runs):
+        await asyncio.sleep(0)
+        seen.append(clock.monotonic())
+    clock.ticking_s = 0.0
+    assert seen[-1] - seen[0] > 0.1
+    assert max(later - before for before, later in pairwise(seen)) < 0.015
+    await engine.close()
+
+
 async def test_the_last_ids_are_given_and_then_there_are_none() -> None:
     """Of three entries the first two have an ID; afterwards none has."""
     engine = await opened()
