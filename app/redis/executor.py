@@ -175,8 +175,14 @@ class _Pipeline:
         run, self._run = self._run, CommandRun(self._request.gateway.command_limits)
         commands = run.commands()
         replies: asyncio.Future[Sequence[Reply | EngineError]] = asyncio.get_running_loop().create_future()
+
+        def answer(found: Sequence[Reply | EngineError]) -> None:
+            # Unless who waited for them was cancelled: reads of groups, to be undone then, run alone.
+            if not replies.done():
+                replies.set_result(found)
+
         if commands:
-            self._request.engine.submit_each(commands, replies.set_result, self._request.principal.quotas)
+            self._request.engine.submit_each(commands, answer, self._request.principal.quotas)
         else:
             replies.set_result(())
         found: list[bytes] = []

@@ -206,3 +206,23 @@ async def test_a_pipeline_ends_when_its_client_leaves(app: App, engine: Engine) 
     }
     await app(scope, receive, send)
     assert engine.appended == RUN_COMMANDS_MAX // 2
+
+
+async def test_a_pipeline_may_be_cancelled_while_its_replies_wait() -> None:
+    """They come when nobody waits for them any more, and what ran has run."""
+    failures = list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, failure: failures.append(failure))
+    async with Engine.open(None, clock=HandClock(), fsync="always") as engine:
+        app = create_app(Settings(log_requests="none"), HandClock())
+        app.gateway.open(engine)
+        async with calling(app) as http:
+            rows = [["XADD", "s", "*", "a", "1"], ["XLEN", "s"]]
+            asked = asyncio.ensure_future(http.post("/v1/commands/pipeline", json=rows))
+            await until(lambda: engine.appended > 0)
+            asked.cancel()
+            with suppress(asyncio.CancelledError):
+                await asked
+            await settle()
+            length = await http.post("/v1/commands", json=["XLEN", "s"])
+        assert length.json() == {"result": 1}
+    assert not failures
