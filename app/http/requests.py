@@ -446,9 +446,13 @@ class Request:
 
         Raises EngineError `overloaded`.
         """
-        bound = 0 if self._in_pieces else self.gateway.command_limits.answer_bound(commands)
+        bound = self.answer_bound(commands)
         if bound > FREE_BYTES:
             self.reserve(bound)
+
+    def answer_bound(self, commands: Sequence[Command]) -> int:
+        """The most bytes that these commands may answer, beside what is held for the pieces of an answer."""
+        return 0 if self._in_pieces else self.gateway.command_limits.answer_bound(commands)
 
     def note_run(self, replies: Sequence[Reply | EngineError]) -> None:
         """Hold what the replies take, while they wait for the log, and not what they might have taken."""

@@ -248,6 +248,11 @@ class Pool:
         self.add(caller, size, 0)
         return self._made(caller, size, holder)
 
+    def has_room(self, size: int) -> bool:
+        """Whether this fits, whoever asks."""
+        held = self.held_bytes
+        return size <= self.bytes_max if not held else held + size <= self.bytes_max // _CALLER_PART
+
     def room(self, caller: str, own: int) -> int:
         """How many bytes a reservation of this caller may have that has `own` already."""
         self._shrink()

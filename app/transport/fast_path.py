@@ -400,15 +400,23 @@ class FastPathConnection(HttpConnection):
         if len(response.body) >= codings.CODED_BYTES_MIN and codings.gains(response.raw_headers):
             chosen = codings.accepted(pending.request.head.headers.get(b"accept-encoding", b""))
             if chosen is not None:
+                held = self._hold_made(pending, len(response.body))
                 making = self.loop.run_in_executor(None, codings.compressed, bytes(response.body), chosen)
-                making.add_done_callback(partial(self._finish_coded, pending, response, chosen))
+                making.add_done_callback(partial(self._finish_coded, pending, response, chosen, held))
                 return
             response.raw_headers = codings.varied(response.raw_headers)
         self._finish(pending, response)
 
     def _finish_coded(
-        self, pending: PendingRequest, response: Response, chosen: codings.Coding, made: asyncio.Future[bytes]
+        self,
+        pending: PendingRequest,
+        response: Response,
+        chosen: codings.Coding,
+        held: Reservation | None,
+        made: asyncio.Future[bytes],
     ) -> None:
+        if held is not None:
+            held.release()
         if made.exception() is None:
             response.body = made.result()
             response.raw_headers = codings.coded(response.raw_headers, chosen, len(response.body))
@@ -486,6 +494,13 @@ class FastPathConnection(HttpConnection):
             self.transport.writelines((head, response.body))
         if closing:
             self.transport.close()
+
+    def _hold_made(self, pending: PendingRequest, size: int) -> Reservation | None:
+        """Count an answer that is made and does not leave at once."""
+        if OUTPUT_STATE in pending.state or size <= FREE_BYTES:
+            return None
+        caller = address_key(client_address({"client": pending.client}))
+        return self.shared.gateway.budgets.output.hold(caller, size)
 
     def _hold_unsent(self, pending: PendingRequest) -> None:
         """Count what the client has not taken until it has, and nothing of what it has."""

@@ -10,13 +10,16 @@ served the ordinary way. So no command runs twice.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import coroutine
 from typing import Any, Final, NamedTuple, NoReturn
 
 from app.gateway import Gateway, Receive
 from app.http.requests import Request
-from app.http.responses import Response, Scope
+from app.http.responses import OUTPUT_STATE, Response, Scope
+from app.limits import text_bytes
+from app.live.budgets import FREE_BYTES
 from engine import CommandEngine, EngineError, Quota
 from engine.commands import Command, XReadGroup
 from engine.replies import Reply
@@ -30,7 +33,7 @@ class _Turn(NamedTuple):
     engine: CommandEngine
     commands: Sequence[Command]
     quotas: Sequence[Quota]
-    on_run: Callable[[Sequence[Reply | EngineError]], None]
+    request: "InlineRequest"
 
 
 # Something that a task can wait for, and something that only the ordinary way has.
@@ -55,7 +58,7 @@ class InlineRequest(Request):
     `receive` waits until its client has left.
     """
 
-    __slots__ = ("_body", "_has_task")
+    __slots__ = ("_body", "_bound", "_has_task")
 
     def __init__(
         self, gateway: Gateway, scope: Scope, receive: Receive, names: Mapping[str, str], body: bytes
@@ -63,6 +66,8 @@ class InlineRequest(Request):
         super().__init__(gateway, scope, receive, names)
         self._body = body
         self._has_task = False
+        # What is to be reserved if its replies are not there at once.
+        self._bound = 0
 
     async def _authenticate_anew(self, tickets: Sequence[str]) -> None:
         await _go_elsewhere()
@@ -89,8 +94,8 @@ class InlineRequest(Request):
             return await super().execute(command)
         if synced or getattr(command, "block_ms", None) is not None:
             await _go_elsewhere()
-        self.reserve_for(command)
-        replies: Replies = await _ask(_Turn(self.engine, (command,), self.principal.quotas, self.note_run))
+        self._put_off(command)
+        replies: Replies = await _ask(_Turn(self.engine, (command,), self.principal.quotas, self))
         (reply,) = replies
         if isinstance(reply, EngineError):
             raise reply
@@ -100,9 +105,38 @@ class InlineRequest(Request):
     async def _run_together(self, commands: Sequence[Command], *, synced: bool) -> Replies:
         if synced:
             await _go_elsewhere()
-        self.reserve_for(*commands)
-        replies: Replies = await _ask(_Turn(self.engine, commands, self.principal.quotas, self.note_run))
+        self._put_off(*commands)
+        replies: Replies = await _ask(_Turn(self.engine, commands, self.principal.quotas, self))
         return replies
+
+    def _put_off(self, *commands: Command) -> None:
+        """Reserve as `reserve_for`, but where there is room whoever asks, not before it is known that the
+        replies come later: an answer that leaves in the turn of its command takes nothing from others.
+        """
+        bound = self.answer_bound(commands)
+        if bound <= FREE_BYTES:
+            return
+        if OUTPUT_STATE in self.scope["state"] or not self.gateway.budgets.output.has_room(bound):
+            self.reserve(bound)
+        else:
+            self._bound = bound
+
+    def note_run(self, replies: Replies) -> None:
+        """The same."""
+        self._bound = 0
+        if OUTPUT_STATE in self.scope["state"]:
+            super().note_run(replies)
+        elif (size := sum(map(text_bytes, replies))) > FREE_BYTES:
+            # There was room for more when the turn began.
+            with suppress(EngineError):
+                self.reserve(size)
+
+    def note_wait(self) -> None:
+        """Reserve what was put off: the replies come later."""
+        if self._bound:
+            with suppress(EngineError):
+                self.reserve(self._bound)
+            self._bound = 0
 
 
 class InlineHandler:
@@ -143,8 +177,11 @@ class InlineHandler:
         return True
 
     def _go_on(self, wanted: object) -> None:
+        turn: _Turn | None = None
+        replies: Replies | None = ()
         try:
             while isinstance(wanted, _Turn):
+                turn = wanted
                 replies = self._submit(wanted)
                 if replies is None:
                     return
@@ -152,6 +189,9 @@ class InlineHandler:
         except StopIteration as ended:
             self._done(ended.value)
         else:
+            if turn is not None and replies:
+                # What is made of them takes a while.
+                turn.request.note_run(replies)
             rest = asyncio.ensure_future(self._end(wanted))
             self._tasks.add(rest)
             rest.add_done_callback(self._tasks.discard)
@@ -178,18 +218,23 @@ class InlineHandler:
 
     async def _submitted(self, turn: _Turn) -> Replies:
         replies: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
-        turn.engine.submit(turn.commands, replies.set_result, quotas=turn.quotas, on_run=turn.on_run)
+        turn.engine.submit(
+            turn.commands, replies.set_result, quotas=turn.quotas, on_run=turn.request.note_run
+        )
+        turn.request.note_wait()
         return await replies
 
     def _submit(self, turn: _Turn) -> Replies | None:
         """The replies, None if they come later. An exception goes to the handler, which answers it."""
         self._submitting, self._replies = True, None
         try:
-            turn.engine.submit(turn.commands, self._take, quotas=turn.quotas, on_run=turn.on_run)
+            turn.engine.submit(turn.commands, self._take, quotas=turn.quotas, on_run=turn.request.note_run)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             self._handler.throw(error)
         finally:
             self._submitting = False
+        if self._replies is None:
+            turn.request.note_wait()
         return self._replies
 
     def _take(self, replies: Replies) -> None:
