@@ -8,7 +8,8 @@ event loop, and what of its work is under way. Must never know: what a frame mea
                  └► its connection waits ─► in each cycle: one frame of every caller, then another of each, …
 
 A caller with a thousand connections has the share of a caller with one. Requests over HTTP, and commands over
-Redis's protocol, are counted only for callers that have more connections than are served in a cycle.
+Redis's protocol, are counted only for callers that have more connections than are served in a cycle; those of
+any caller wait for the next cycle, all but the first one, when this one has lasted for 5 ms.
 Each queue has a budget of its own: where two share one, the first to run in a cycle takes all of it.
 """
 
@@ -65,20 +66,21 @@ class Flow:
         # Connections of this caller that have a `ConnectionTurn`.
         self.connections = 0
 
-    def may_go_on(self) -> bool:
+    def may_go_on(self, *, counted: bool = True) -> bool:
         """Whether one more frame may be handled in this cycle: always the first one, unless too much work is
-        under way.
+        under way. Those that are not `counted` are limited by time alone.
         """
         has_time = self._cycle.has_time()
         if self._cycle_number != self._cycle.number:
             self._cycle_number, self._handled = self._cycle.number, 0
         if self._under_way >= UNDER_WAY_MAX:
             return False
-        return not self._handled or (has_time and self._handled < self._queue.a_cycle_max)
+        is_within = not counted or self._handled < self._queue.a_cycle_max
+        return not self._handled or (has_time and is_within)
 
-    def may_pass(self) -> bool:
+    def may_pass(self, *, counted: bool = True) -> bool:
         """Whether a frame may be handled where it arrives: not before those that wait."""
-        return not self._waiting and self.may_go_on()
+        return not self._waiting and self.may_go_on(counted=counted)
 
     def note_handled(self, cost: int = 1) -> None:
         """Count a frame that is handled in this cycle, or what costs as much as several."""
@@ -212,9 +214,11 @@ class ConnectionTurn:
         """Whether the connection's next request may begin. Otherwise `go_on` is called once it may."""
         has_turn, self.has_turn = self.has_turn, False
         flow = self._flow
-        if flow is None or flow.connections <= self._queue.a_cycle_max:
+        # One connection alone has one piece of work under way.
+        if flow is None or flow.connections <= min(1, self._queue.a_cycle_max):
             return True
-        if not has_turn and not flow.may_pass():
+        counted = flow.connections > self._queue.a_cycle_max
+        if not has_turn and not flow.may_pass(counted=counted):
             if not self.is_waiting:
                 self.is_waiting = True
                 flow.wait(self._take_turn)

@@ -24,7 +24,7 @@ def slice_of(monotonic: Callable[[], float], s_max: float = _SLICE_S_MAX) -> Cal
 
 class CycleBudget:
     """The time in which one cycle of the loop begins what may also wait for the next: the further requests
-    of connections and frames of callers that send ahead. Each has its first one served in every cycle.
+    and frames of a caller. Its first one is served in every cycle.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

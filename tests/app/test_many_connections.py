@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -59,6 +60,39 @@ async def test_few_connections_are_not_counted() -> None:
     assert many.served == list(range(REQUESTS_A_CYCLE_MAX))
     await settle()
     assert many.served == list(range(REQUESTS_A_CYCLE_MAX + 1))
+
+
+async def test_few_connections_with_long_work_make_no_long_cycle() -> None:
+    """Each piece takes 5 ms: one of each caller is begun in a cycle, however few connections it has."""
+    clock = HandClock()
+    queue = FairQueue(CycleBudget(clock.monotonic), REQUESTS_A_CYCLE_MAX)
+    begun, waited_s = list[float](), list[float]()
+
+    def work(number: int) -> None:
+        if greedy[number].may_go_on():
+            clock.pass_ms(0, 5)
+            begun.append(clock.monotonic())
+            asyncio.get_running_loop().call_soon(work, number)
+
+    def publish(asked_s: float) -> None:
+        if other.may_go_on():
+            waited_s.append(clock.monotonic() - asked_s)
+
+    greedy = [ConnectionTurn(queue, "greedy", partial(work, number)) for number in range(20)]
+    for number in range(20):
+        work(number)
+    for _ in range(50):
+        asked_s, before = clock.monotonic(), len(begun)
+        other = ConnectionTurn(queue, "other", partial(publish, asked_s))
+        publish(asked_s)
+        await asyncio.sleep(0)
+        other.leave()
+        assert len(begun) - before <= 2
+    assert len(begun) > 25
+    assert len(waited_s) == 50
+    assert max(waited_s) < 0.02
+    for turn in greedy:
+        turn.leave()
 
 
 async def test_connections_take_turns() -> None:

@@ -122,19 +122,18 @@ async def test_a_cycle_has_time_for_a_while() -> None:
 
 
 async def test_clients_that_send_ahead_do_not_make_a_cycle_long() -> None:
-    """Each has one request answered at once; further ones while the cycle is young."""
+    """Their caller has one request answered at once; further ones while the cycle is young."""
     sent = b"GET /v1/streams/s/entries?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with timed_world(fast_path=True) as world:
         lines = [await world.connect() for _ in range(3)]
         for line in lines:
             await line.send(sent)
-        world.clock.ticking_s = 0.001
+        world.clock.ticking_s = 0.000_2
         before, answered = world.state.total_requests, list[int]()
         for connection in list(world.state.connections):
             connection.data_received(sent * 16)
             answered.append(world.state.total_requests - before - sum(answered))
-        assert 1 < max(answered) < 16
-        assert sorted(answered)[:2] == [1, 1]
+        assert 1 < sum(answered) < 16
         world.clock.ticking_s = 0.0
         await until(lambda: world.state.total_requests - before == 48)
 
