@@ -529,9 +529,15 @@ class Engine:
     def _serve(self, handle: ReadHandle, served: WaitResult, *, synced: bool) -> None:
         """Answer when the reply may leave, never before this turn has ended: mostly its frame is written by
         then, so that the answers of a cycle are as many as reads were served in the one before.
+
+        What a group's reader was given leaves before the answers of later turns: told of its ack first, it
+        would take an entry that it had before for a new one.
         """
         handle.serve(served.reply)
-        asyncio.get_running_loop().call_soon(partial(self._answer, handle, served, synced=synced))
+        if isinstance(served.reply, GroupRead) and not self._writer.is_safe(served.position, synced=synced):
+            self._writer.answer(served.position, [served.reply], handle.answer, synced=synced)
+        else:
+            asyncio.get_running_loop().call_soon(partial(self._answer, handle, served, synced=synced))
 
     def _answer(self, handle: ReadHandle, served: WaitResult, *, synced: bool) -> None:
         if self._writer.is_safe(served.position, synced=synced):

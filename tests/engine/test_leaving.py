@@ -10,6 +10,7 @@ from engine.commands import (
     Claim,
     Cursor,
     GiveBack,
+    XAck,
     XAdd,
     XClaim,
     XGroupCreate,
@@ -169,3 +170,19 @@ async def test_who_claims_gets_it_at_once(engine: Engine) -> None:
 async def test_giving_back_to_what_is_gone_does_nothing(engine: Engine, stream: str, group: str) -> None:
     """It has no effect any more."""
     assert await engine.execute(GiveBack(stream=stream, group=group, consumer="c", ids=[1])) == 0
+
+
+async def test_a_read_is_answered_before_what_was_settled_after_it() -> None:
+    """Else a consumer that comes back hears of its ack first, and takes the entry behind it for another."""
+    engine = Engine.open(MemoryStorage(), clock=SystemClock(), fsync="no")
+    async with engine:
+        await engine.execute(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+        await engine.execute(XAdd(stream="s", bodies=[ENTRY]))
+        (given,) = await Reader(engine, READ).ids()
+        order: list[str] = []
+        history = XReadGroup(group="g", consumer="c", streams=[("s", 0)])
+        engine.read(history, lambda _: order.append("history"))
+        engine.submit([XAck(stream="s", group="g", ids=[given])], lambda _: order.append("ack"))
+        while len(order) < 2:  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0)
+    assert order == ["history", "ack"]
