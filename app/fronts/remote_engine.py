@@ -144,10 +144,14 @@ class RemoteEngine:
         if number in self._pending:
             self._waiting.add(number)
             end = partial(self._link.send, MessageKind.END, number)
-            handle.wait(end, partial(self._link.send, MessageKind.CANCEL, number))
+            handle.wait(end, partial(self._cancel, number))
             if self._is_draining:
                 end()
         return handle
+
+    def _cancel(self, number: int) -> None:
+        self._waiting.discard(number)
+        self._link.send(MessageKind.CANCEL, number)
 
     @property
     def durability(self) -> str:
