@@ -195,12 +195,13 @@ class MemoryStorage(Storage):
             self._disk.changes.append(change)
 
     def free_bytes(self) -> int | None:
-        """Return what is left of the disk; None where it has no end."""
+        """Return what is left of the disk; None where it has no end. A disk that is made smaller than what it
+        holds has nothing left.
+        """
         if self.space_bytes is None:
             return None
-        return self.space_bytes - sum(
-            max(len(file.live), file.room) for file in list(self._disk.live.values())
-        )
+        held = sum(max(len(file.live), file.room) for file in list(self._disk.live.values()))
+        return max(0, self.space_bytes - held)
 
     def lock(self) -> None:
         """Keep rivals out."""
