@@ -22,7 +22,7 @@ from app.main import create_app
 from app.server import config
 from app.settings import Settings
 from engine import Engine, Fsync, Storage, entries
-from engine.commands import Cursor, EnsureGroup, XAdd
+from engine.commands import Cursor, Delete, EnsureGroup, XAdd
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import SlowDisk
 
@@ -460,8 +460,10 @@ async def test_a_reader_that_leaves_as_its_answer_comes_is_no_error(
     """In whichever turn of the loop that is: nothing is logged, and its entry is the next one's."""
     read = ENTRIES.replace(b"entries", b"groups/g/consumers/c/read").replace(b"GET", b"POST")
     body = entries.body([("a", "x" * 5_000)])
-    await world.engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
     for turns in range(12):
+        # An entry that the reader of the round before never got is there to be read.
+        await world.engine.execute(Delete(streams=["s"]))
+        await world.engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
         line = await world.connect()
         wait = b'{"wait":60000}'
         length = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(wait)
