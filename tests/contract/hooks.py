@@ -37,6 +37,7 @@ _MEANT = (
     "only a read with `after` can wait",
     "a trim has one of maxlen, minid, older_than_ms",
     "a group's entries are delivered before a gap is known",
+    "a group has a position of its own",
     "/group: the group name, a string, is missing",
     "/consumer: the consumer name, a string, is missing",
     "/streams/",  # `>` goes with a group alone, `$` without one
