@@ -50,6 +50,7 @@ async def test_a_body_that_comes_after_its_token_was_revoked_changes_nothing(
         yield b':{"a":"b"}}'
 
     async with client(app, token.text) as http:
+        http.headers["content-type"] = "application/json"
         assert (await http.post("/v1/streams/s/entries", content=slow(revoking=False))).status_code == 201
         answer = await http.post("/v1/streams/s/entries", content=slow(revoking=True))
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
