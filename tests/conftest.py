@@ -25,9 +25,10 @@ settings.load_profile("gate")
 # In the background of a shell it is ignored, and what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A session of Spark and its first query take twenty seconds. Two sessions, in two processes, share the tests
-# that need one: those of source, sink, SQL and the session itself, and those of the jobs.
-SESSIONS = "tests/spark/on_spark/test_s", "tests/spark/on_spark/"
+# A session of Spark and its first query take twenty seconds. Two processes share the tests on Spark, each
+# with one session: of source, sink, SQL and the session itself; and of the jobs, with those that start Spark
+# as programs. More at a time are too much for two cores: Spark's own processes would meet each other too late.
+SESSIONS = ("tests/spark/on_spark/test_s",), ("tests/spark/on_spark/", "tests/spark/processes/")
 SCANNED = ("app", "engine")
 # What blockbuster does not know by itself, and what a log on disk does most.
 SYNCS = ("fdatasync", "fsync")
@@ -52,7 +53,7 @@ _PROGRAMS = "contract", "proof", "console", "sdk", "typescript", "distributions"
 _WAITING = "cluster", "fronts", "hostile", "crash"
 # A third of those that run in pairs.
 _TURNS = "tests/engine/test_stalls.py"
-_SPARK = *SESSIONS, "tests/spark/processes/"
+_SPARK = *SESSIONS[0], *SESSIONS[1]
 LONG = *_SPARK, _TURNS, *(f"tests/{folder}/" for folder in (*_PROGRAMS, *_WAITING))
 
 # Coverage makes the same code up to three times as slow. These start processes, most of which are not
@@ -171,7 +172,7 @@ class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no typ
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return next((session for session in SESSIONS if file.startswith(session)), file)
+        return next((session[0] for session in SESSIONS if file.startswith(session)), file)
 
 
 @pytest.hookimpl(optionalhook=True)
