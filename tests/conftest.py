@@ -27,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A session of Spark and its first query take twenty seconds. Two processes share the tests on Spark, each
 # with one session: of source, sink, SQL and the session itself; and of the jobs, with those that start Spark
-# as programs. More at a time are too much for two cores: Spark's own processes would meet each other too late.
+# as programs. More at a time are too much for two cores: Spark's processes would meet each other too late.
 SESSIONS = ("tests/spark/on_spark/test_s",), ("tests/spark/on_spark/", "tests/spark/processes/")
 SCANNED = ("app", "engine")
 # What blockbuster does not know by itself, and what a log on disk does most.
