@@ -58,6 +58,7 @@ def taken_bytes(transport: asyncio.WriteTransport) -> int:
     """
     try:
         info = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.stop)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, ValueError):
+        # ValueError is uvloop's, where the connection is closed.
         return -transport.get_write_buffer_size()
     return int.from_bytes(info[_ACKED], sys.byteorder)
