@@ -55,6 +55,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def request(server: Server, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+    if body and "content-type" not in map(str.lower, headers):
+        headers["content-type"] = "application/json"
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
         connection.request(method, path, body or None, headers)
         answer = connection.getresponse()

@@ -107,7 +107,7 @@ async def test_a_rewrite_that_fails_is_reported(engine: Engine, app: App, lines:
     other = Engine.open(storage, clock=SystemClock(), fsync="always")
     await other.start()
     app.gateway.open(other)
-    storage.fail("create", errno.ENOSPC)
+    storage.space_bytes = 0
     with pytest.raises(Exception, match="as it was"):
         await other.rewrite()
     (line,) = lines
