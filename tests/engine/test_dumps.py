@@ -47,7 +47,7 @@ def text_of(payload: str) -> str:
 def state(world: World, name: str) -> Any:
     """All that is kept of a stream, but which generation it is and what the archive has of it."""
     whole: Any = image(world.keyspace)
-    return {key: value for key, value in whole["keys"][name].items() if key != "generation"}
+    return {key: value for key, value in whole["keys"][name].items() if key != "_generation"}
 
 
 def test_a_missing_stream_has_no_dump() -> None:
