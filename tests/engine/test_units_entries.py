@@ -81,7 +81,7 @@ def test_a_run_is_consecutive_entries(first_id: int, count: int, start: int, sto
     run = entries.encode_run(first_id, bodies)
     each = [entries.encode(first_id + place, body) for place, body in enumerate(bodies)]
     assert list(run) == each
-    assert run[start:stop] == each[start:stop]
+    assert list(run[start:stop]) == each[start:stop]
     assert run[-1] == each[-1]
     start, stop = min(start, count - 1), max(min(start, count - 1) + 1, min(stop, count))
     assert entries.join(run, start, stop) == b",".join(each[start:stop])
