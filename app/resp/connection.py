@@ -49,6 +49,8 @@ from engine.replies import Added, Reply
 _WAITING_BYTES_MAX: Final = 256 << 10
 # Bytes that are read at once: a command may have six, and takes a microsecond.
 _READ_BYTES_MAX: Final = 32 << 10
+# Clients send a pipeline before they read: as much may wait for one, where memory is not short.
+_OUTPUT_BYTES_MAX: Final = 1 << 20
 
 # Commands after which other connections have their turn: less than a millisecond, if they are small.
 _COMMANDS_AT_ONCE_MAX: Final = 100
@@ -85,6 +87,7 @@ class RespConnection(asyncio.Protocol):
         # Whether work is under way, and whether `_go_on` is on the stack.
         self._busy = self._going = False
         self._writing_stopped = self._reading_stopped = False
+        self._output_bytes_max = 0
         self._ended = self._at_end = False
         self._stall: StallTimer | None = None
         self._unknown: asyncio.TimerHandle | None = None
@@ -97,8 +100,7 @@ class RespConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)
-        # Beyond, nothing more is run for it.
-        self._transport.set_write_buffer_limits(high=FREE_BYTES)
+        self._limit_output(_OUTPUT_BYTES_MAX)
         self.client: RespClient = self._port.enter(self, transport)
         self._turn = ConnectionTurn(self._port.gateway.requests, self.client.caller, self._go_on)
         self.runner = Runner(self._port.gateway, self.client, self._reserve)
@@ -467,15 +469,24 @@ class RespConnection(asyncio.Protocol):
         """Hold what the client has not taken, if that is more than each connection may have."""
         if self._busy:
             return
-        size = self.output_bytes if self._writing_stopped and not self._ended else 0
-        if self._held is not None:
-            self._held.keep(size)
-            if not size:
-                self._held.release()
-                self._held = None
-        elif size:
-            pool = self._port.gateway.budgets.output
-            self._held = pool.hold(self.client.caller, size, Reader(self._transport))
+        size = 0 if self._ended else self.output_bytes
+        pool = self._port.gateway.budgets.output
+        if size > FREE_BYTES:
+            # Others may need the memory.
+            self._limit_output(pool.piece_bytes(_OUTPUT_BYTES_MAX))
+            if self._held is None:
+                self._held = pool.hold(self.client.caller, size, Reader(self._transport))
+            else:
+                self._held.keep(size)
+        elif self._held is not None:
+            self._held.release()
+            self._held = None
+
+    def _limit_output(self, size: int) -> None:
+        """Run nothing more for the client while more than this waits for it."""
+        if size != self._output_bytes_max:
+            self._output_bytes_max = size
+            self._transport.set_write_buffer_limits(high=size)
 
     def _finish(self, written: bytes) -> None:
         """The work that was under way is done; `written` is what it answers."""

@@ -267,7 +267,6 @@ class ClusterEngine:
     ) -> ReadHandle:
         """See `CommandEngine`."""
         handle = ReadHandle(command, done, self._take_back)
-        self._note_read(command)
         cursors = [cursor for _, cursor in command.streams]
         if synced:
             self._loop.call_soon(handle.answer, [_not_synced()])
@@ -481,6 +480,7 @@ class ClusterEngine:
 
     async def _wait_for_streams(self, command: BlockingCommand, ended: asyncio.Future[None]) -> Reply:
         """Run a read each time it is woken, until it finds something or its time is over."""
+        self._note_read(command)
         if command.block_ms is None:
             return await self._run(command)
         ends_at = self._loop.time() + command.block_ms / 1000
@@ -514,6 +514,7 @@ class ClusterEngine:
 
     def _read_in_lane(self, command: XReadGroup, handle: ReadHandle) -> None:
         """Wait for entries of a group behind those that came before."""
+        self._note_read(command)
 
         def serve(found: GroupRead | EngineError) -> None:
             handle.serve(found)

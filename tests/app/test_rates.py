@@ -25,6 +25,7 @@ from tests.engine.clocks import HandClock
 from tests.server import Server
 
 ENTRIES_BODY = {"entries": [{"fields": {"a": "1"}}] * 4}
+AS_JSON = {"content-type": "application/json"}
 XADD = ["XADD", "s", "*", "a", "1"]
 # One request a second, ten at once.
 SLOW: dict[str, Any] = {"rate_requests_per_s": 1, "rate_requests_burst": 10}
@@ -166,11 +167,11 @@ async def test_bytes_of_requests_and_answers_are_counted(engine: Engine, *, fast
     app = limited(engine, clock, fast_path=fast_path, rate_bytes_per_s=1_000, rate_bytes_burst=10_000)
     async with calling(app, "192.0.2.1") as http:
         entry = json.dumps({"fields": {"a": "x" * 6_000}}).encode()
-        stored = await http.post("/v1/streams/s/entries", content=entry)
+        stored = await http.post("/v1/streams/s/entries", content=entry, headers=AS_JSON)
         assert stored.headers["ratelimit-policy"] == '"bytes";q=10000;qu="content-bytes";w=10'
         used = len(entry) + len(stored.content)
         assert stored.headers["ratelimit"].startswith(f'"bytes";r={10_000 - used};')
-        refused = await http.post("/v1/streams/s/entries", content=entry)
+        refused = await http.post("/v1/streams/s/entries", content=entry, headers=AS_JSON)
         assert (refused.status_code, refused.json()["limit"]) == (429, "bytes")
         assert refused.headers["retry-after"] == "3"
         # An answer is counted once it is made: the caller may get into debt with it, and waits then.
@@ -191,9 +192,11 @@ async def test_a_body_without_a_length_is_counted_when_it_is_here(engine: Engine
 
     app = limited(engine, HandClock(), rate_bytes_per_s=1_000, rate_bytes_burst=4_000)
     async with calling(app, "192.0.2.1") as http:
-        stored = await http.post("/v1/streams/s/entries", content=pieces())
+        stored = await http.post("/v1/streams/s/entries", content=pieces(), headers=AS_JSON)
         assert stored.status_code == 201
-        assert (await http.post("/v1/streams/s/entries", content=pieces())).status_code == 429
+        assert (
+            await http.post("/v1/streams/s/entries", content=pieces(), headers=AS_JSON)
+        ).status_code == 429
 
 
 async def test_an_export_is_slowed_down_to_the_rate(engine: Engine) -> None:
