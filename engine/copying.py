@@ -54,7 +54,7 @@ def copy_key(key: Key, generation: str) -> tuple[Key, list[Text]]:
 def _copy_entries(stream: Stream, copy: Stream) -> list[Text]:
     copy.first_id, copy.last_live_id, copy.last_id = stream.first_id, stream.last_live_id, stream.last_id
     copy.max_deleted_id, copy.removed_upto = stream.max_deleted_id, stream.removed_upto
-    copy.entries_added = stream.entries_added
+    copy.forgotten_upto, copy.entries_added = stream.forgotten_upto, stream.entries_added
     nodes = [node.copy() for node in stream.nodes.values()]
     for node in nodes:
         copy.restore_node(node)

@@ -95,8 +95,8 @@ class RetentionPart(_Part):
     keep_unarchived: bool
 
 
-class StreamDump(_Part):
-    """A stream."""
+class StreamDump(_Part, omit_defaults=True):
+    """A stream. `forgotten_upto` is only there where XSETID made it so."""
 
     last_id: str
     max_deleted_id: str
@@ -107,6 +107,7 @@ class StreamDump(_Part):
     groups: dict[str, GroupPart]
     idempotency: IdempotencyPart
     retention: RetentionPart
+    forgotten_upto: str = "0-0"
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -197,6 +198,7 @@ def dump_key(key: Key) -> StreamDump:
             ],
         ),
         RetentionPart(*key.retention),
+        ids.format(stream.forgotten_upto),
     )
 
 

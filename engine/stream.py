@@ -36,8 +36,19 @@ class Stream(LiveEntries, gc=False, eq=False):
     entries_added: int = 0
     # The highest ID removed while no smaller entry was live. A reader whose cursor is below it has a gap.
     removed_upto: int = 0
+    # How far entries were removed that XSETID made the counters above forget; 0 if it never did.
+    forgotten_upto: int = 0
     # What `find_to_remove` has found, until `remove` takes it.
     _found: tuple[list[int], list[Found]] | None = None
+
+    @property
+    def gone_upto(self) -> int:
+        """Above it, no group has an entry pending that is gone, between the first and the last live one.
+
+        It never falls. Trims by references (XTRIM with ACKED or DELREF) do not raise it: they leave nothing
+        pending.
+        """
+        return max(self.max_deleted_id, self.removed_upto, self.forgotten_upto)
 
     # --- writing --------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from engine.records import (
     Describe,
     Record,
     RestoreConsumer,
+    RestoreForgotten,
     RestoreNode,
     RestoreOpenNode,
     RestorePending,
@@ -131,6 +132,9 @@ def _records(stream: str, generation: str, described: StreamDump) -> Iterator[Re
         _id(described.removed_upto), described.entries_added,
         (table.duration_s, table.maxsize, table.added, table.duplicates),
     )  # fmt: skip
+    forgotten_upto = _id(described.forgotten_upto)
+    if forgotten_upto:
+        yield RestoreForgotten(stream, forgotten_upto)
     retention = Retention(*(getattr(described.retention, name) for name in Retention._fields))
     if retention != Retention():
         yield Describe(stream, *retention, 0)

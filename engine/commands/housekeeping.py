@@ -191,7 +191,7 @@ def _is_gone(key: Key, entry_id: int) -> bool:
     """Whether the entry is not in the stream any more; looks into a node only where it may have a hole."""
     stream = key.stream
     return not stream.first_id <= entry_id <= stream.last_live_id or (
-        entry_id <= stream.max_deleted_id and entry_id not in stream
+        entry_id <= stream.gone_upto and entry_id not in stream
     )
 
 

@@ -363,9 +363,8 @@ def _may_take(turn: Turn, stream: Stream, min_idle_ms: int, row: tuple[int, Pend
     entry_id, one = row
     if one.consumer is None or one.idle_ms(turn.now_ms) >= min_idle_ms:
         return True
-    # After XSETID has lowered the last ID, live entries may lie below what was trimmed.
-    gone_upto = max(stream.max_deleted_id, stream.removed_upto)
-    return not stream.first_id <= entry_id <= stream.last_live_id or entry_id <= gone_upto
+    # After XSETID has lowered the last ID, live entries may be below what was trimmed.
+    return not stream.first_id <= entry_id <= stream.last_live_id or entry_id <= stream.gone_upto
 
 
 def _autoclaimed(

@@ -179,7 +179,7 @@ def pending_affected(key: Key, plan: TrimPlan) -> int:
     if not plan.removed:
         return 0
     first_id, last = key.stream.first_id, plan.cut - 1
-    holes_upto = min(last, key.stream.max_deleted_id)
+    holes_upto = min(last, key.stream.gone_upto)
     groups = [group for group in key.groups.values() if group.pending]
     without_holes = sum(group.pending.count_between(max(first_id, holes_upto + 1), last) for group in groups)
     return without_holes + (_among_holes(key, groups, first_id, holes_upto) if first_id <= holes_upto else 0)

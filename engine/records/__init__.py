@@ -44,6 +44,7 @@ from engine.records.changes import (
 from engine.records.payload import decode, encode, replay
 from engine.records.restored import (
     RestoreConsumer,
+    RestoreForgotten,
     RestoreNode,
     RestoreOpenNode,
     RestorePending,
@@ -84,6 +85,7 @@ __all__ = [
     "RenameStream",
     "RepeatProducerKey",
     "RestoreConsumer",
+    "RestoreForgotten",
     "RestoreNode",
     "RestoreOpenNode",
     "RestorePending",

@@ -161,10 +161,15 @@ class SetCounters(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         key = keyspace.keys[self.stream]
-        key.stream.last_id = self.last_id
-        key.stream.removed_upto = min(key.stream.removed_upto, self.last_id)
-        key.stream.entries_added = self.entries_added
-        key.stream.max_deleted_id = self.max_deleted_id
+        stream = key.stream
+        gone_upto = stream.gone_upto
+        stream.last_id = self.last_id
+        stream.removed_upto = min(stream.removed_upto, self.last_id)
+        stream.entries_added = self.entries_added
+        stream.max_deleted_id = self.max_deleted_id
+        if stream.gone_upto < gone_upto:
+            # Groups may still have some of these pending, between the entries that come now.
+            stream.forgotten_upto = gone_upto
         for group in key.groups.values():
             if group.entries_read is not None and group.entries_read > self.entries_added:
                 group.entries_read = self.entries_added

@@ -43,6 +43,17 @@ class RestoreStream(Record, frozen=True):
         keyspace.create(self.stream, key)
 
 
+class RestoreForgotten(Record, frozen=True):
+    """Of a snapshot: how far entries were removed before XSETID lowered the counters of the stream."""
+
+    number = 70
+    stream: str
+    upto: Id
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].stream.forgotten_upto = self.upto
+
+
 class RestoreNode(Record, frozen=True):
     """Of a snapshot: a sealed node as it is held, its text under zstd. `deleted` is little-endian."""
 

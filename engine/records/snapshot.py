@@ -44,6 +44,7 @@ from engine.records.changes import (
 )
 from engine.records.restored import (
     RestoreConsumer,
+    RestoreForgotten,
     RestoreNode,
     RestoreOpenNode,
     RestorePending,
@@ -161,6 +162,8 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
             kept.duplicates),
         )
     ]  # fmt: skip
+    if stream.forgotten_upto:
+        before.append(RestoreForgotten(name, stream.forgotten_upto))
     if key.retention != Retention() or key.archived_up_to:
         before.append(Describe(name, *key.retention, key.archived_up_to))
     if key.expires_at_ms is not None:

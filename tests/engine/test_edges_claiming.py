@@ -41,9 +41,6 @@ def test_claiming_by_itself_lists_what_it_forgets(held: World) -> None:
     assert held.call("XAUTOCLAIM", "s", "g", "b", 0, "0", "JUSTID") == ["0-0", ["2-0", "4-0"], []]
 
 
-@pytest.mark.xfail(
-    reason="since removed_upto falls with XSETID, such an entry is looked up only once it is idle"
-)
 def test_what_was_trimmed_is_forgotten_though_live_entries_are_below_it(world: World) -> None:
     """XSETID has lowered the last ID after the trim: where it was, newer entries have come."""
     world.add("s", "1-0", "5-0")
@@ -54,6 +51,33 @@ def test_what_was_trimmed_is_forgotten_though_live_entries_are_below_it(world: W
     world.add("s", "4-1", "6-0")
     claimed = world.call("XAUTOCLAIM", "s", "g", "b", 50_000, "0-0")
     assert claimed == ["0-0", [], ["1-0", "5-0"]]
+
+
+@pytest.mark.parametrize(
+    "moving",
+    [
+        ("XINFO", "STREAM", "s"),
+        ("COPY", "s", "t"),
+        ("RENAME", "s", "t"),
+        ("RESTORE", "t", 0),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_was_deleted_is_forgotten_though_xsetid_hides_it(
+    world: World, moving: tuple[str | int, ...]
+) -> None:
+    """By a lower highest deleted ID; after a snapshot too, and in a copy, under another name or restored."""
+    world.add("s", "1-0", "5-0", "6-0")
+    world.call("XGROUP", "CREATE", "s", "g", "0")
+    world.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">")
+    world.call("XDEL", "s", "5-0")
+    world.call("XSETID", "s", "7-0", "MAXDELETEDID", "1-0")
+    world.call("XSETID", "s", "7-0", "MAXDELETEDID", "3-0")
+    words = (*moving, world.call("DUMP", "s")) if moving[0] == "RESTORE" else moving
+    world.call(*words)
+    world.check()
+    name = "s" if moving[0] == "XINFO" else "t"
+    assert world.call("XAUTOCLAIM", name, "g", "b", 50_000, "0-0") == ["0-0", [], ["5-0"]]
 
 
 def test_justid_resets_the_time_and_not_the_count(held: World) -> None:

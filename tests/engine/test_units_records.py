@@ -67,6 +67,7 @@ SAMPLES: Final[list[Record]] = [
         "key", b"digest", ["orders", "other"], [1, 1], [FIRST, SECOND], 1_700_000_000_000
     ),
     records.RestoreStream("orders", "0123456789abcdef", FIRST, SECOND, SECOND, 1, FIRST, 9, (100, 101, 2, 1)),
+    records.RestoreForgotten("orders", SECOND),
     records.RestoreNode("orders", FIRST, SECOND, 3, 2, b"\x01", PACKED),
     RestoreOpenNode("orders", TEXTS, [FIRST, SECOND], b""),
     records.RestoreConsumer("orders", "g", "a", 1_700_000_000_000, 1_700_000_000_001),
@@ -149,6 +150,9 @@ def rich_world() -> World:
     world.call("XDEL", "s", "7-0")
     world.call("XADD", "s", "IDMP", b"\x00", "i", "*", "a", b"\xff")
     world.call("XGROUP", "CREATE", "empty", "g", "$", "MKSTREAM")
+    world.add("t", "5-0")
+    world.call("XTRIM", "t", "MAXLEN", 0)
+    world.call("XSETID", "t", "1-0")
     return world
 
 

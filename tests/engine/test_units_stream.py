@@ -46,6 +46,8 @@ class BesideAList(RuleBasedStateMachine):
         self.added = 0
         self.removed_upto = 0
         self.max_deleted = 0
+        # Those that a group may still have pending.
+        self.gone: set[int] = set()
         self.cold: list[Text] = []
 
     def _removed(self, gone: set[int]) -> None:
@@ -66,6 +68,7 @@ class BesideAList(RuleBasedStateMachine):
     def cut(self, below: int) -> None:
         gone = {entry_id for entry_id in self.live if entry_id < below}
         assert self.stream.cut(below) == len(gone)
+        self.gone |= gone
         self._removed(gone)
 
     @rule(gone=st.sets(some_ids, max_size=12), tombstone=st.booleans())
@@ -75,6 +78,7 @@ class BesideAList(RuleBasedStateMachine):
         self._removed(found)
         if tombstone and found:
             self.max_deleted = max(self.max_deleted, *found)
+            self.gone |= found
 
     @rule()
     def remove_a_run(self) -> None:
@@ -88,10 +92,11 @@ class BesideAList(RuleBasedStateMachine):
             text.keep_packed(text.compress())
         self.cold.clear()
 
-    @rule(last=some_ids)
-    def set_last_id(self, last: int) -> None:
-        """XSETID, which leaves no entry and no deleted one above the last ID."""
+    @rule(last=some_ids, shown=some_ids)
+    def set_last_id(self, last: int, shown: int) -> None:
+        """XSETID, which leaves no entry and no deleted one above the last ID, and may hide that some were."""
         last = max(last, self.max_deleted, *self.live[-1:])
+        self.max_deleted = min(shown, self.max_deleted)
         keyspace = Keyspace()
         keyspace.keys["s"] = Key("ab", IdempotencyTable(100, 100), self.stream)
         SetCounters("s", last, self.added, self.max_deleted).apply(keyspace)
@@ -151,6 +156,8 @@ class BesideAList(RuleBasedStateMachine):
         assert (stream.length, stream.first_id, stream.last_live_id) == (len(self.live), *edges)
         assert (stream.last_id, stream.entries_added) == (self.last, self.added)
         assert (stream.removed_upto, stream.max_deleted_id) == (self.removed_upto, self.max_deleted)
+        holes = [entry_id for entry_id in self.gone - set(self.live) if edges[0] < entry_id < edges[1]]
+        assert stream.gone_upto >= max(holes, default=0)
 
 
 BesideAList.TestCase.settings = settings(max_examples=200, stateful_step_count=30)
