@@ -181,6 +181,8 @@ def _as_text(mixed: Sequence[_MixedOne]) -> list[_One]:
 
 def _batch_in_pieces(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """A large batch, some entries in each call, so that other threads go on meanwhile."""
+    if strict_json.has_more_items(body, limits.entries_max, at_depth=2):
+        raise _NotPlainError
     found, strings = _of_split(_split_batch(body).entries, limits)
     _check_strings(body, 1 + strings)
     return found
@@ -244,10 +246,16 @@ def _large_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
 def _large_batch(text: bytes, place: str, limits: EntryLimits) -> ParsedEntries:
     if not text.startswith(b"["):
         raise invalid(place, _A_LIST)
-    rows = strict_json.items_of(text, _A_LIST)
+    rows = _items_of(text, _A_LIST, limits)
     return _batch(
         (_large_entry(bytes(row), index, limits, place) for index, row in enumerate(rows)), len(rows), limits
     )
+
+
+def _items_of(text: bytes, hint: str, limits: EntryLimits) -> Sequence[msgspec.Raw]:
+    if strict_json.has_more_items(text, limits.entries_max):
+        _check_count(limits.entries_max + 1, limits)
+    return strict_json.items_of(text, hint)
 
 
 def _large_entry(text: bytes, index: int, limits: EntryLimits, place: str) -> tuple[bytes, NewId, bool]:
@@ -353,6 +361,8 @@ def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mappin
 
 def _streams_in_pieces(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
     """The same as `_batch_in_pieces`, over all streams."""
+    if strict_json.has_more_items(body, limits.entries_max, at_depth=3):
+        raise _NotPlainError
     streams = _split_streams(body).streams
     if len(streams) > streams_max or not all(streams.values()):
         raise _NotPlainError
@@ -375,13 +385,13 @@ def _large_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mappin
     except RefusalError as refusal:
         refusal.places = [locate(f"/streams{place.name}", place.detail) for place in refusal.places]
         raise
-    rows_of = {name: _rows(text, f"/streams/{step(name)}") for name, text in texts.items()}
+    rows_of = {name: _rows(text, f"/streams/{step(name)}", limits) for name, text in texts.items()}
     _check_count(sum(map(len, rows_of.values())) or 1, limits)
     return {name: _large_batch(texts[name], f"/streams/{step(name)}", limits) for name in texts}
 
 
-def _rows(text: bytes, place: str) -> Sequence[msgspec.Raw]:
-    rows = strict_json.items_of(text, _SOME) if text.startswith(b"[") else ()
+def _rows(text: bytes, place: str, limits: EntryLimits) -> Sequence[msgspec.Raw]:
+    rows = _items_of(text, _SOME, limits) if text.startswith(b"[") else ()
     if not rows:
         raise invalid(place, _SOME)
     return rows
