@@ -312,12 +312,14 @@ _A_TIME: Final = "it is a time, a string"
 
 
 def _time_bound(*, upper: bool) -> _Type:
-    return _Type(_text(partial(query.time_bound, upper=upper), _A_TIME), type="string", format="date-time")
+    return _Type(_text(partial(query.day_bound, upper=upper), _A_TIME), type="string", format="date-time")
 
 
 TimeBound = Annotated[int, _time_bound(upper=False)]
 UpperTimeBound = Annotated[int, _time_bound(upper=True)]
-"""The first ID at or after a time (RFC 3339), and the last one at or before it."""
+"""The first ID at or after a time (RFC 3339) or in a day (a date alone, UTC), and the last one at or before
+it, or in it.
+"""
 
 
 Moment = Annotated[

@@ -18,6 +18,7 @@ _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-]\d\d:\d\d))", re.ASCII
 )
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NANOSECONDS_A_MS: Final = 1_000_000
 
 Parameters = Mapping[str, str]
@@ -102,6 +103,13 @@ def bound(text: str, *, upper: bool) -> int:
 def time_ms(text: str) -> int:
     """A time in milliseconds since 1970, rounded up; 0 for one before."""
     return ids.ms_of(time_bound(text, upper=False))
+
+
+def day_bound(text: str, *, upper: bool) -> int:
+    """The same as `time_bound`; a date alone is the whole day in UTC."""
+    if _DATE.fullmatch(text):
+        text += "T23:59:59.999Z" if upper else "T00:00:00Z"
+    return time_bound(text, upper=upper)
 
 
 def time_bound(text: str, *, upper: bool) -> int:

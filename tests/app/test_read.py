@@ -54,6 +54,11 @@ async def ids(http: httpx.AsyncClient, query: str) -> list[str]:
         ("since=1970-01-01T01:00:00.004+01:00", "45"),
         ("since=1970-01-01T01:00:00.004%2B01:00", "45"),
         ("since=1969-12-31T23:00:00.004-01:00&end=4", "4"),
+        ("since=1970-01-01", "12345"),
+        ("since=1970-01-02", ""),
+        ("until=1970-01-01", "12345"),
+        ("until=1969-12-31", ""),
+        ("since=1970-01-01&until=1970-01-01T00:00:00.002Z", "12"),
     ],
 )
 async def test_a_range_is_what_was_asked_for(five: httpx.AsyncClient, query: str, expected: str) -> None:
@@ -131,6 +136,9 @@ async def test_an_answer_stops_at_its_bytes(five: httpx.AsyncClient) -> None:
         ("start=1&since=1970-01-01T00:00:00Z", 422, "invalid"),
         ("since=yesterday", 422, "invalid"),
         ("since=1970-02-30T00:00:00Z", 422, "invalid"),
+        ("since=1970-02-30", 422, "invalid"),
+        ("until=1970-2-3", 422, "invalid"),
+        ("since=1970-01-01Z", 422, "invalid"),
         ("since=1970-01-01T00:00:00", 422, "invalid"),
         ("reverse=2", 422, "invalid"),
         ("on_gap=panic", 422, "invalid"),

@@ -63,8 +63,12 @@ class EntryRange(QueryModel):
     end: Annotated[
         UpperBound | None, Field(description="`+` (the default), an ID, or `(` and an ID to exclude")
     ] = None
-    since: Annotated[TimeBound | None, Field(description="`start` as a time (RFC 3339)")] = None
-    until: Annotated[UpperTimeBound | None, Field(description="`end` as a time (RFC 3339)")] = None
+    since: Annotated[TimeBound | None, Field(description="`start` as a time (RFC 3339) or a date (UTC)")] = (
+        None
+    )
+    until: Annotated[
+        UpperTimeBound | None, Field(description="`end` as a time (RFC 3339) or a date, to its end (UTC)")
+    ] = None
     after: Annotated[
         After | None,
         Field(description="a cursor: an ID, `0`, `$` (what comes from now on) or one that was given"),

@@ -25,8 +25,12 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
     *,
     start: Annotated[str, typer.Option(help="first ID, `-` for the oldest, `(ID` for beyond it")] = "-",
     end: Annotated[str, typer.Option(help="last ID, `+` for the newest, `(ID` for before it")] = "+",
-    since: Annotated[str | None, typer.Option(help="in place of --start: a time, as RFC 3339 has it")] = None,
-    until: Annotated[str | None, typer.Option(help="in place of --end: a time, as RFC 3339 has it")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="in place of --start: a time, as RFC 3339 has it, or a date")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="in place of --end: a time, as RFC 3339 has it, or a date")
+    ] = None,
     count: Annotated[int, typer.Option(min=1, help="how many entries")] = _COUNT_DEFAULT,
     everything: Annotated[bool, typer.Option("--all", help="all of them, however many")] = False,
     reverse: Annotated[bool, typer.Option("--reverse", help="from the newest to the oldest")] = False,

@@ -2537,9 +2537,9 @@ export interface operations {
                 readonly start?: string;
                 /** @description `+` (the default), an ID, or `(` and an ID to exclude */
                 readonly end?: string;
-                /** @description `start` as a time (RFC 3339) */
+                /** @description `start` as a time (RFC 3339) or a date (UTC) */
                 readonly since?: string;
-                /** @description `end` as a time (RFC 3339) */
+                /** @description `end` as a time (RFC 3339) or a date, to its end (UTC) */
                 readonly until?: string;
                 /** @description a cursor: an ID, `0`, `$` (what comes from now on) or one that was given */
                 readonly after?: string;
@@ -2726,9 +2726,9 @@ export interface operations {
                 readonly start?: string;
                 /** @description `+` (the default), an ID, or `(` and an ID to exclude */
                 readonly end?: string;
-                /** @description `start` as a time (RFC 3339) */
+                /** @description `start` as a time (RFC 3339) or a date (UTC) */
                 readonly since?: string;
-                /** @description `end` as a time (RFC 3339) */
+                /** @description `end` as a time (RFC 3339) or a date, to its end (UTC) */
                 readonly until?: string;
                 /** @description `0`, an ID or a cursor that was given: read what comes after it */
                 readonly after?: string;
@@ -2770,9 +2770,9 @@ export interface operations {
                 readonly start?: string;
                 /** @description `+` (the default), an ID, or `(` and an ID to exclude */
                 readonly end?: string;
-                /** @description `start` as a time (RFC 3339) */
+                /** @description `start` as a time (RFC 3339) or a date (UTC) */
                 readonly since?: string;
-                /** @description `end` as a time (RFC 3339) */
+                /** @description `end` as a time (RFC 3339) or a date, to its end (UTC) */
                 readonly until?: string;
                 /** @description `0`, an ID or a cursor that was given: read what comes after it */
                 readonly after?: string;
