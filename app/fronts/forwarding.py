@@ -4,7 +4,7 @@ Knows: how a request, its caller and its response are carried. Must never know: 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.auth.principal import Packed, pack_principal, unpack_principal
@@ -13,23 +13,28 @@ from app.http.operations.operation import Operation
 from app.http.requests import STRANGER, Request
 from app.http.responses import Response
 
+_OF_BODY: Final = (b"content-encoding", b"content-length")
+
 
 async def pack_request(request: Request) -> Packed:
     """A request as it is carried, with its whole body. Raises as `Request.body`."""
     scope, state = request.scope, request.scope["state"]
     certificate: ClientCertificate | None = state.get(CERTIFICATE_STATE)
+    body = await request.body()
+    # Its length and its coding were those of what was sent.
+    headers = [header for header in scope["headers"] if header[0] not in _OF_BODY]
     return [
         scope["method"],
         scope["raw_path"],
         request.query,
-        list(scope["headers"]),
+        [*headers, (b"content-length", b"%d" % len(body))],
         scope.get("client"),
         request.request_id,
         request.is_stranger,
         None if certificate is None else (certificate.identities, certificate.expires_s),
         dict(request.names),
         pack_principal(request.principal),
-        await request.body(),
+        body,
     ]
 
 

@@ -37,15 +37,9 @@ class MediaType(msgspec.Struct, frozen=True):
     name: str
 
 
-def content_type(header: bytes, coding: bytes) -> MediaType:
-    """The body's media type. Raises `unsupported_media_type` for multipart, other charsets, any
-    Content-Encoding.
-    """
+def content_type(header: bytes) -> MediaType:
+    """The body's media type. Raises `unsupported_media_type` for multipart and other charsets."""
     text = header.decode("latin-1").strip()
-    if coding and coding.strip().lower() != b"identity":
-        raise RefusalError(
-            "unsupported_media_type", "a Content-Encoding is not supported: send the body uncompressed"
-        )
     name = text.partition(";")[0].strip().lower()
     if name.startswith("multipart/"):
         raise RefusalError(

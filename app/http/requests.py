@@ -21,6 +21,7 @@ from app.auth.rate_limiter import Meter, caller_of
 from app.errors import RefusalError, invalid
 from app.gateway import ClientLeftError, Gateway, Receive
 from app.http import media
+from app.http.body_codings import INLINE_BYTES, SLICE_BYTES, CodedBody, coding_of
 from app.http.client_address import client_address
 from app.http.media import NO_PREFERENCES, MediaType, Preferences
 from app.http.responses import (
@@ -176,9 +177,7 @@ class Request:
     @property
     def media_type(self) -> MediaType:
         """The body's. Raises `unsupported_media_type`."""
-        return media.content_type(
-            self.headers.get(b"content-type", b""), self.headers.get(b"content-encoding", b"")
-        )
+        return media.content_type(self.headers.get(b"content-type", b""))
 
     def asks_for_events(self, offered: Sequence[str]) -> bool:
         """Whether it is an EventSource that asks, of a route with these media types."""
@@ -293,41 +292,64 @@ class Request:
         return self.principal.may(Action.READ, Resource(stream))
 
     async def body(self) -> bytes:
-        """The whole body. Raises `body_too_large` as early as it can be known, `unauthenticated` if the token
-        has ended meanwhile, ClientLeftError.
+        """The whole body, decoded. Raises `body_too_large` as early as it can be known,
+        `unsupported_media_type` and `malformed_encoding` for its coding, `unauthenticated` if the token has
+        ended meanwhile, ClientLeftError.
         """
         limit = self.gateway.settings.body_bytes_max
+        coding = coding_of(self.headers.get(b"content-encoding", b""))
         announced = self.headers.get(b"content-length", b"0")
         if not announced.isdigit() or int(announced) > limit:
             raise _too_large(limit)
-        self._hold_body(int(announced))
+        self._hold_body(int(announced), is_arriving=True)
         message = await self.receive()
         whole: bytes = message.get("body", b"")
         if message.get("more_body") or message["type"] != "http.request":
             whole = await self._rest(message, limit)
         elif len(whole) > limit:
             raise _too_large(limit)
+        if coding:
+            whole = await self._decode(CodedBody(coding, whole), limit)
         # It may have taken a while.
         self.check_access()
-        if self.meter is not None and b"content-length" not in self.headers:
-            self.meter.take(0, len(whole))
+        if self.meter is not None and len(whole) > int(announced):
+            self.meter.take(0, len(whole) - int(announced))
         return whole
 
-    def _hold_body(self, size: int) -> None:
-        """Hold what a long body takes, before it is received. Raises `overloaded`."""
+    async def _decode(self, coded: CodedBody, limit: int) -> bytes:
+        """The decoded body, a slice at a time: no more of it is made than what is held and allowed."""
+        slices = [coded.read(INLINE_BYTES)]
+        size = len(slices[0])
+        if not coded.is_read:
+            await self.take_turn()
+        while not coded.is_read and size <= limit:
+            self._hold_body(min(size + SLICE_BYTES, limit))
+            slices.append(await asyncio.to_thread(coded.read))
+            size += len(slices[-1])
+        if size > limit:
+            raise _too_large(limit)
+        return b"".join(slices)
+
+    def _hold_body(self, size: int, *, is_arriving: bool = False) -> None:
+        """Hold what a long body takes, before it is there. Raises `overloaded`."""
         if size <= FREE_BYTES:
             return
         size *= BODY_COPIES
-        sender = Sender(self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION))
+        held: Reservation | None = self.scope["state"].get(BODY_STATE)
         try:
-            held = self.gateway.budgets.bodies.reserve(self.caller, size, sender)
+            if held is None:
+                sender = Sender(self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION))
+                held = self.gateway.budgets.bodies.reserve(self.caller, size, sender)
+                self.scope["state"][BODY_STATE] = held
+            else:
+                held.grow(size)
         except EngineError as refusal:
             members = {"redis_error": refusal.redis, **refusal.members}
             # The rest of the body is never read.
             headers = {"connection": "close"}
             raise RefusalError(refusal.code, refusal.detail, members=members, headers=headers) from None
-        held.keep(size)
-        self.scope["state"][BODY_STATE] = held
+        if is_arriving:
+            held.keep(size)
 
     async def _rest(self, message: MutableMapping[str, Any], limit: int) -> bytes:
         body = bytearray()
@@ -338,7 +360,7 @@ class Request:
                 raise _too_large(limit)
             if held is None and len(body) > FREE_BYTES:
                 # It has no length.
-                self._hold_body(limit)
+                self._hold_body(limit, is_arriving=True)
                 held = self.scope["state"][BODY_STATE]
             if held is not None:
                 held.received(len(body))

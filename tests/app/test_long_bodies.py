@@ -57,7 +57,7 @@ def longest_call() -> Iterator[list[float]]:
 
 
 def read(body: bytes, name: str = JSON) -> object:
-    return entry_bodies.read(body, media.content_type(name.encode(), b""), LIMITS)
+    return entry_bodies.read(body, media.content_type(name.encode()), LIMITS)
 
 
 def read_lines(body: bytes) -> object:
@@ -158,7 +158,7 @@ ALIKE: Final = {
 
 def outcome(name: str, body: bytes) -> object:
     try:
-        found = entry_bodies.read(body, media.content_type(name.encode(), b""), LIMITS)
+        found = entry_bodies.read(body, media.content_type(name.encode()), LIMITS)
     except RefusalError as refusal:
         return refusal.code, refusal.detail, refusal.members
     return list(found.bodies), list(found.ids), found.batch

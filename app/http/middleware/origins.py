@@ -28,8 +28,9 @@ EXPOSED: Final = (
 )
 _METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 _HEADERS: Final = (
-    b"Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Prefer, "
-    b"Upstash-Encoding, Weir-Chunk, Weir-Encoding, Weir-Epoch, Weir-Producer, Weir-Request-Id"
+    b"Authorization, Content-Encoding, Content-Type, Idempotency-Key, If-Match, If-None-Match, "
+    b"Last-Event-ID, Prefer, Upstash-Encoding, Weir-Chunk, Weir-Encoding, Weir-Epoch, Weir-Producer, "
+    b"Weir-Request-Id"
 )
 _PREFLIGHT_S: Final = 600
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+)(?::[0-9]{0,5})?")

@@ -17,7 +17,10 @@ _ANYWHERE: Final = (
     *("unknown_parameter", "invalid_name", "unauthenticated", "forbidden", "origin_refused"),
     "rate_limited",
 )
-_WITH_BODY: Final = ("malformed_json", "body_too_large", "unsupported_media_type", "invalid")
+_WITH_BODY: Final = (
+    *("malformed_json", "malformed_encoding"),
+    *("body_too_large", "unsupported_media_type", "invalid"),
+)
 _WITH_ENGINE: Final = (
     *("starting", "restarting", "draining", "overloaded", "storage_failed"),
     *("backend_unavailable", "backend_error", "backend_forbidden", "not_supported_by_backend"),
