@@ -8,8 +8,9 @@ Must never know: engines, APIs, Redis; those fixtures live beside the tests that
 
 import gc
 import os
+import shlex
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import is_hypothesis_test, settings
 from xdist.scheduler import LoadFileScheduling
 
+from tests import halves
+
 # No deadline: an example shares two cores with a server, and slow is not wrong.
 settings.register_profile("gate", deadline=None, print_blob=True)
 settings.load_profile("gate")
+settings.register_profile("half", settings.get_profile("gate"), max_examples=50)
 
 # In the background of a shell it is ignored, and what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -81,12 +85,17 @@ UNMEASURED = (
 )
 # The same test once more: over another kind of server, or through FastAPI after the short way.
 AGAIN = {"valkey", "fastapi"}
+# Kinds of servers, as parameters: a test over each of them is repeated.
+SERVERS = {"redis", "valkey", "cluster"}
 # Measured with the first of a test's parameters: the others run the same lines.
 FIRST_ALONE = "tests/engine/"
 # What Hypothesis draws is not measured: lines that it alone reaches would come and go. Here it reaches most.
 DRAWN_ALONE = "tests/engine/test_packed.py"
 
 
+# How a person runs a test, and how many of those that failed are listed so.
+PYTEST = ".venv/bin/pytest"
+REPEATED_MAX = 20
 # Marks that tests have by name, in few files.
 _RARE = "early", "paired", "alone"
 
@@ -111,8 +120,39 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.enable()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """With `--half`, the tree chooses; processes that share the tests are given it with the options."""
+    if not config.option.half:
+        return
+    config.option.tree = getattr(config.option, "tree", None) or halves.tree()
+    halves.choose(config.option.tree)
+    settings.load_profile("half")
+
+
+def _halve(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out half of the parameters of tests that repeat themselves over them."""
+    repeated: defaultdict[str, list[str]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("halved") is not None:
+            repeated[_family(item)].append(item.nodeid)
+    left_out = {name for names in repeated.values() for name in {*names} - {*halves.half(names)}}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
+
+
+def _family(item: pytest.Item) -> str:
+    """What an item has in common with those that it is halved with: all but its kind of server, if any."""
+    others = [word for word in _parameters(item) if word not in SERVERS]
+    return _name(item) if len(others) == len(_parameters(item)) else f"{_name(item)}[{'-'.join(others)}]"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long begins first; begun last, one process would be at it while the others have ended."""
+    for item in items:
+        if not SERVERS.isdisjoint(_parameters(item)):
+            item.add_marker(pytest.mark.halved)
+    if not halves.are_whole():
+        _halve(config, items)
     measured: set[str] = set()
     for item in items:
         if _is_measured(item, measured):
@@ -129,11 +169,16 @@ def _name(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
+def _parameters(item: pytest.Item) -> list[str]:
+    return item.nodeid.removesuffix("]").partition("[")[2].split("-")
+
+
 def _is_measured(item: pytest.Item, before: set[str]) -> bool:
     """Whether a test's lines count; `before` are the names of those that do already."""
     path = item.nodeid
-    parameters = path.removesuffix("]").partition("[")[2].split("-")
-    is_again = (_name(item) in before and path.startswith(FIRST_ALONE)) or not AGAIN.isdisjoint(parameters)
+    is_again = (_name(item) in before and path.startswith(FIRST_ALONE)) or not AGAIN.isdisjoint(
+        _parameters(item)
+    )
     is_drawn = is_hypothesis_test(getattr(item, "obj", None)) and not path.startswith(DRAWN_ALONE)
     return not (is_again or is_drawn or path.startswith(UNMEASURED))
 
@@ -191,23 +236,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the tests of the application over such a server, as docs/scale.md says they differ there",
     )
     parser.addoption(
+        "--half",
+        action="store_true",
+        help="run half of what is repeated or tried at random; the tree chooses which",
+    )
+    parser.addoption(
         "--not-run", type=Path, help="append to this file which tests could not run here, and why"
     )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """A skipped test has proved nothing: each file of them is named, with the reasons."""
+    """How a failure is repeated; and what did not run, since it has proved nothing, by file and reason."""
     if hasattr(config, "workerinput"):
         # The process that has the terminal names them all.
         return
+    failed = [*terminalreporter.stats.get("failed", []), *terminalreporter.stats.get("error", [])]
+    if failed:
+        terminalreporter.section("to repeat what failed")
+    for report in failed[:REPEATED_MAX]:
+        terminalreporter.write_line(f"{PYTEST} {shlex.quote(report.nodeid)}")
     skipped: list[pytest.TestReport | pytest.CollectReport] = terminalreporter.stats.get("skipped", [])
     places = Counter((report.nodeid.partition("::")[0], _reason(report)) for report in skipped)
     lines = [
         f"could not run here: {reason} ({count} in {file})"
         for (file, reason), count in sorted(places.items())
     ]
+    if not halves.are_whole():
+        lines.append(f"the half of tree {config.option.tree} ran; all of it runs with: make test HALF=")
     if lines:
-        terminalreporter.section("could not run here")
+        terminalreporter.section("what did not run")
     for line in lines:
         terminalreporter.write_line(line)
     collected: Path | None = config.getoption("--not-run")

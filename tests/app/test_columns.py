@@ -18,6 +18,7 @@ from app.settings import Settings
 from engine import Engine, EngineError, entries, ids
 from engine.commands import Command, Delete, Trim, XAdd, XTrim
 from engine.replies import Reply
+from tests import halves
 
 ENTRIES = "/v1/streams/s/entries"
 COLUMNS = "application/vnd.weir.columns+json"
@@ -251,7 +252,7 @@ names = st.text(max_size=5)
 VALUES = st.text(max_size=8) | st.binary(max_size=8)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=halves.some(80), deadline=None)
 @given(
     st.lists(st.lists(st.tuples(names, VALUES), min_size=1, max_size=4), min_size=1, max_size=8),
     st.integers(1, 4),
@@ -324,7 +325,7 @@ def test_other_slices_are_decoded(text: bytes) -> None:
     assert split_uniform(text) is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=halves.some(150), deadline=None)
 @given(
     st.lists(st.sampled_from(("id", "fields", "a", "encoding", "7")), min_size=1, max_size=4),
     st.data(),

@@ -16,6 +16,7 @@ from engine import ids
 from engine.commands import Claim, DescribeGroup, EnsureGroup, Nack, NackMode, XAck, XClaim, XNack, execution
 from engine.commands import XPendingRange as Pending
 from engine.replies import GroupInfo, PendingList
+from tests import halves
 from tests.app.pushing import STEPS, Json, PushPeer, PushWorld, Stored
 from tests.app.test_sse import EventReader
 
@@ -336,6 +337,6 @@ class Consuming(RuleBasedStateMachine):
 
 # The same examples each time: what is found is found when something is changed.
 Consuming.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=30, deadline=None, derandomize=True
+    max_examples=halves.some(120), stateful_step_count=30, deadline=None, derandomize=True
 )
 TestConsuming = Consuming.TestCase

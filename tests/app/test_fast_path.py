@@ -10,6 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from app.gateway import Phase
+from tests import halves
 from tests.app.fast_requests import ENTRIES, ENTRY, GROUP, JSON, LIMITS, NDJSON, PLAIN, UNUSUAL, post, request
 from tests.app.pair import Pair
 
@@ -169,7 +170,7 @@ def requests(draw: st.DrawFn) -> bytes:
     return head.encode() + b"\r\n" + body
 
 
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=halves.some(300), deadline=None)
 @given(st.lists(requests(), min_size=1, max_size=4), st.lists(st.integers(0, 1_000), max_size=3))
 def test_whatever_comes_in_whatever_pieces_is_answered_in_order_and_alike(
     pair: Pair, sent: list[bytes], cuts: list[int]

@@ -16,6 +16,7 @@ from app.http.entries.entry_bodies import ParsedEntries
 from app.http.media import MediaType
 from app.limits import EntryLimits
 from engine import EngineError, entries
+from tests import halves
 
 LIMITS = EntryLimits(entries_max=20, entry_bytes_max=200, fields_max=4, depth_max=8)
 NDJSON = MediaType("", "application/x-ndjson")
@@ -114,7 +115,7 @@ def test_a_member_stands_twice_whatever_it_holds(first: bytes, last: bytes) -> N
             strict_json.members_of(b'{"x":%b,%b"x":%b}' % (first, between, last), 9)
 
 
-@hypothesis_settings(max_examples=40)
+@hypothesis_settings(max_examples=halves.some(40))
 @given(
     st.recursive(st.none() | scalars, lambda inner: st.lists(inner) | st.dictionaries(names, inner)), written
 )

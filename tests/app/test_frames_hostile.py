@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from app.settings import Settings
+from tests import halves
 from tests.app.conversing import names_of
 from tests.app.pushing import Json, PushPeer, PushWorld
 
@@ -83,7 +84,7 @@ def peer(house: PushWorld) -> PushPeer:
     return house.connect()
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=halves.some(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), op=st.sampled_from(sorted(FRAMES)), ref_at=st.sampled_from(["first", "last"]))
 def test_every_refusal_has_its_ref(
     house: PushWorld, peer: PushPeer, data: st.DataObject, op: str, ref_at: str

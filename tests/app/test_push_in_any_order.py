@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from app.settings import Settings
 from engine import ids
+from tests import halves
 from tests.app.pushing import STEPS, Json, PushPeer, PushWorld, Stored
 from tests.app.test_sse import EventReader
 
@@ -232,5 +233,5 @@ class Following(RuleBasedStateMachine):
         self.all_is_quiet()
 
 
-Following.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Following.TestCase.settings = settings(max_examples=halves.some(60), stateful_step_count=30, deadline=None)
 TestFollowing = Following.TestCase

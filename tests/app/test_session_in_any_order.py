@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine import ids
 from engine.commands import Claim as ClaimOptions
 from engine.commands import XClaim
+from tests import halves
 from tests.app.conversing import SocketWorld, names_of
 
 
@@ -110,5 +111,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.world.closed is None
 
 
-SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+SessionMachine.TestCase.settings = settings(
+    max_examples=halves.some(60), stateful_step_count=40, deadline=None
+)
 TestConversation = SessionMachine.TestCase

@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tests import halves
 from tests.app.sockets import SocketClient, talking
 from tests.server import Server
 
@@ -83,7 +84,7 @@ class Account:
                 at = int(entry["id"].partition("-")[2])
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=halves.some(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.integers(0, 3), credit=st.integers(0, 3), acts=st.lists(ACTS, max_size=12))
 def test_nothing_is_lost_in_silence(
     http: httpx.Client, client: SocketClient, before: int, credit: int, acts: list[tuple[str, int]]

@@ -30,6 +30,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests import halves
 from tests.engine.model_state import ID_MAX, Id, parse_id, show
 from tests.engine.real_redis import RealRedis
 from tests.engine.running import Running, same
@@ -299,4 +300,4 @@ def test_a_raised_limit_opens_no_sealed_node(server: RealRedis) -> None:
 def test_the_engine_beside_a_real_server(server: RealRedis) -> None:
     """Reply for reply, blocked readers included; with crashes and rewrites of ours between."""
     begin: Any = partial(BesideRedis, server)
-    run_state_machine_as_test(begin, settings=settings(max_examples=80, stateful_step_count=30))
+    run_state_machine_as_test(begin, settings=settings(max_examples=halves.some(80), stateful_step_count=30))

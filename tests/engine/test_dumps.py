@@ -16,6 +16,7 @@ from engine import entries
 from engine.commands import UpdateStream, XAdd
 from engine.dump import DUMP_BYTES_MAX, DUMP_COST_MAX
 from engine.keyspace import Caps, Keyspace
+from tests import halves
 from tests.engine.images import image
 from tests.engine.real_redis import RealRedis
 from tests.engine.steps import commands
@@ -94,7 +95,7 @@ def test_a_dump_has_the_metadata_of_entries() -> None:
     world.check()
 
 
-@settings(max_examples=40)
+@settings(max_examples=halves.some(40))
 @given(steps=st.lists(commands(newest=True), max_size=25))
 def test_a_dump_of_any_history_restores_it(steps: list[Any]) -> None:
     """And what both do from there on is the same."""

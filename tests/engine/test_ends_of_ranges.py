@@ -38,6 +38,7 @@ from engine.commands.base import BlockingCommand, StreamCommand
 from engine.commands.weir_commands import Maintain
 from engine.keyspace import Retention
 from engine.records import Record, decode, encode
+from tests import halves
 from tests.engine.test_units_records import comparable, kinds
 from tests.engine.world import ID_MAX, World
 
@@ -247,7 +248,7 @@ def own(draw: st.DrawFn) -> Command:
     return made
 
 
-@settings(max_examples=150)
+@settings(max_examples=halves.some(150))
 @given(st.lists(words() | words() | own(), min_size=1, max_size=25))
 def test_ids_at_both_ends_go_through_every_command(steps: list[tuple[str, ...] | Command]) -> None:
     """No turn raises anything but a refusal, every frame can be written, and a restart gives the same."""

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from engine.block_columns import Packed
 from engine.groups import Consumer, PackedPending, PendingState
 from engine.packed import PackedColumn, PackedNones, PackedNumbers
+from tests import halves
 
 # At each width and one beside it, in either half.
 EDGES: Final = tuple(
@@ -98,7 +99,7 @@ class BesideAList(RuleBasedStateMachine):
             assert (packed[1:4], list(packed.since(2)) if values[2:] else []) == (values[1:4], values[2:])
 
 
-BesideAList.TestCase.settings = settings(max_examples=100, stateful_step_count=15)
+BesideAList.TestCase.settings = settings(max_examples=halves.some(100), stateful_step_count=15)
 TestBesideAList = BesideAList.TestCase
 
 

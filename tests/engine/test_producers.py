@@ -14,6 +14,7 @@ from engine import entries, producers
 from engine.commands import Chunk, FlushAll, Publish, XAdd
 from engine.records import Capture, encode
 from engine.replies import Published, Republished
+from tests import halves
 from tests.engine.house import House, replayed, state
 from tests.engine.images import image
 
@@ -219,7 +220,7 @@ class ProducerModel:
     stored: dict[tuple[int, int], object] = field(default_factory=dict)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=halves.some(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from("pq")), max_size=40), st.data()
 )

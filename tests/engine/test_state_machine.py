@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests import halves
 from tests.engine.model import Model
 from tests.engine.model_state import ModelStream, show
 from tests.engine.running import Running, same
@@ -162,5 +163,5 @@ class BesideTheModel(RuleBasedStateMachine):
             assert same(expected, shown), f"the model has {expected}, the engine {shown}"
 
 
-BesideTheModel.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+BesideTheModel.TestCase.settings = settings(max_examples=halves.some(150), stateful_step_count=40)
 TestBesideTheModel = BesideTheModel.TestCase

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from engine.block_columns import Packed
 from engine.blocks import WRITES_TO_UNPACK, SortedMap
 from engine.packed import PackedNumbers
+from tests import halves
 
 # Some beside each other in the lower half, some in the upper one.
 keys = st.one_of(st.integers(0, 30), st.integers(1 << 64, (1 << 64) + 5), st.integers(5 << 64, (5 << 64) + 5))
@@ -140,7 +141,7 @@ class BesideADict(RuleBasedStateMachine):
             assert pairs == items
 
 
-BesideADict.TestCase.settings = settings(max_examples=120, stateful_step_count=30)
+BesideADict.TestCase.settings = settings(max_examples=halves.some(120), stateful_step_count=30)
 TestBesideADict = BesideADict.TestCase
 
 

@@ -14,6 +14,7 @@ from engine.commands.types import Cursor, XRead, XReadGroup
 from engine.groups import Consumer, Group
 from engine.idempotency import IdempotencyTable
 from engine.waiters import Waiter, Waiters
+from tests import halves
 
 # Neighbours by sequence number, by millisecond, and far ones.
 IDS: Final = (*range(1, 12), 255, 256, 1 << 32, 1 << 64, (1 << 64) + 1, (5 << 64) + 300, (1 << 128) - 1)
@@ -118,7 +119,7 @@ class BesideALedger(RuleBasedStateMachine):
             assert [entry_id for entry_id, _ in consumer.pending.items()] == mine
 
 
-BesideALedger.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
+BesideALedger.TestCase.settings = settings(max_examples=halves.some(150), stateful_step_count=30)
 TestBesideALedger = BesideALedger.TestCase
 
 

@@ -18,6 +18,7 @@ from engine.nodes import Text
 from engine.records import SetCounters
 from engine.sealed import UNPACKED_NODES
 from engine.stream import NodeLimits, Stream
+from tests import halves
 
 some_ids = st.integers(0, 80)
 bounds = st.tuples(some_ids, some_ids)
@@ -160,7 +161,7 @@ class BesideAList(RuleBasedStateMachine):
         assert stream.gone_upto >= max(holes, default=0)
 
 
-BesideAList.TestCase.settings = settings(max_examples=200, stateful_step_count=30)
+BesideAList.TestCase.settings = settings(max_examples=halves.some(200), stateful_step_count=30)
 TestBesideAList = BesideAList.TestCase
 
 

@@ -3,6 +3,7 @@
 from hypothesis import settings
 
 from engine import CommandEngine, Engine
+from tests import halves
 from tests.engine.running import Running
 from tests.engine.test_state_machine import BesideTheModel
 from tests.fronts.joined import Joined, join
@@ -29,7 +30,7 @@ class BehindAFront(BesideTheModel):
     running_class = RunningBehind
 
 
-BehindAFront.TestCase.settings = settings(max_examples=30, stateful_step_count=40)
+BehindAFront.TestCase.settings = settings(max_examples=halves.some(30), stateful_step_count=40)
 TestBehindAFront = BehindAFront.TestCase
 # Or it would be collected here once more.
 del BesideTheModel

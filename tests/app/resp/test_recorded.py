@@ -14,9 +14,9 @@ from app.main import App
 from tests.app.conftest import calling
 from tests.app.resp.conftest import LATE_S, TestedPort, Wire
 from tests.engine.clocks import HandClock
-from tests.engine.test_vectors import COUNTS, agrees, sequences
+from tests.engine.test_vectors import PARTS, agrees, count, sequences
 
-pytestmark = pytest.mark.no_cover
+pytestmark = [pytest.mark.no_cover, pytest.mark.halved]
 
 SETUP: Final = [["FLUSHALL"], ["CONFIG", "SET", "stream-node-max-entries", "100"]]
 READ_BYTES: Final = 1 << 16
@@ -50,33 +50,33 @@ async def replies(wire: Wire, parser: hiredis.Reader, commands: Sequence[Sequenc
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize(("name", "part"), PARTS)
 async def test_every_recorded_reply_is_given_over_the_wire(
-    open_port: Callable[..., Any], name: str, protocol: int
+    open_port: Callable[..., Any], name: str, part: int, protocol: int
 ) -> None:
     """Reply for reply, and error for error."""
     port: TestedPort = await open_port(clock=HandClock(1_700_000_000_000))
     wire = await port.connect()
     await wire.call("HELLO", protocol)
     parser, differences = hiredis.Reader(notEnoughData=False), dict[int, str]()
-    for number, steps in enumerate(sequences(name)):
+    for number, steps in enumerate(sequences(name, part)):
         answered = (await replies(wire, parser, [*SETUP, *(step["cmd"] for step in steps)]))[len(SETUP) :]
         for place, (step, answer) in enumerate(zip(steps, answered, strict=True)):
             recorded = f"-{step['error']}" if "error" in step else step["reply"]
             if not agrees(flat(_as_resp3(recorded, answer)), answer):
                 differences[number] = f"{place}, {step['cmd']}: recorded {recorded!r}, answered {answer!r}"
-    assert (differences, number) == ({}, COUNTS[name] - 1)
+    assert (differences, number) == ({}, count(name) - 1)
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize(("name", "part"), PARTS)
 async def test_every_recorded_reply_is_given_by_the_command_api(
-    open_port: Callable[..., Any], name: str
+    open_port: Callable[..., Any], name: str, part: int
 ) -> None:
     """The same sequences as pipelines over HTTP."""
     port: TestedPort = await open_port(clock=HandClock(1_700_000_000_000))
     app = App(port.gateway, fast_path=True)
     async with calling(app) as http:
-        for steps in sequences(name):
+        for steps in sequences(name, part):
             commands = [*SETUP, *([str(word) for word in step["cmd"]] for step in steps)]
             answered = (await http.post("/v1/commands/pipeline", json=commands)).json()[len(SETUP) :]
             for step, answer in zip(steps, answered, strict=True):
