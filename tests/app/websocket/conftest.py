@@ -44,5 +44,12 @@ def patient(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[Server]:
+    """A gateway of its own, with little patience."""
+    with Server(tmp_path / "data", "--set", "stall_s_max=0.5") as server:
+        yield server
+
+
+@pytest.fixture
 def world() -> SocketWorld:
     return SocketWorld()

@@ -25,20 +25,20 @@ from tests.server import Server
 
 
 @pytest.mark.paired
-def test_a_reader_that_stalls_is_gone_and_nobody_notices(patient: Server) -> None:
-    """Within 15 s, with 4004, at no more than 2 MiB; the others get everything meanwhile. What never left for
-    a stalled consumer goes back at once.
+def test_a_reader_that_stalls_is_gone_and_nobody_notices(impatient: Server) -> None:
+    """With 4004, at no more than 2 MiB; the others get everything meanwhile. What never left for a stalled
+    consumer goes back at once.
     """
     with (
-        httpx.Client(base_url=patient.url, timeout=30) as http,
-        talking(patient) as good,
+        httpx.Client(base_url=impatient.url, timeout=30) as http,
+        talking(impatient) as good,
         contextlib.ExitStack() as open_sockets,
     ):
         publish_megabytes(http, 4)
         good.ask("subscribe", sub="t", streams={"s": "$"})
         assert good.next()["op"] == "caught_up"
-        stalled = [open_sockets.enter_context(Raw(patient.port, receive_bytes=64 << 10)) for _ in range(10)]
-        before = resident_bytes(patient)
+        stalled = [open_sockets.enter_context(Raw(impatient.port, receive_bytes=64 << 10)) for _ in range(10)]
+        before = resident_bytes(impatient)
         began = time.monotonic()
         for number, raw in enumerate(stalled):
             raw.handshake()
@@ -48,19 +48,18 @@ def test_a_reader_that_stalls_is_gone_and_nobody_notices(patient: Server) -> Non
                 raw.send("consume", sub="w", consumer="c", credit=1_000, batch_max=20, **WORK)
         latency_s = []
         grown = 0
-        while time.monotonic() - began < 9:
+        while time.monotonic() - began < 2:
             sent = time.monotonic()
             add(http, "s", 1)
             good.entries(1)
             latency_s.append(time.monotonic() - sent)
-            grown = max(grown, resident_bytes(patient) - before)
+            grown = max(grown, resident_bytes(impatient) - before)
             time.sleep(0.05)
         assert grown < len(stalled) * (2 << 20)
         assert sorted(latency_s)[len(latency_s) * 99 // 100] < 0.25
         held = len(pending(http))
         assert held
-        eventually(lambda: len([1 for owner, _ in pending(http) if owner is None]) > 0, "given back", 7)
-        assert time.monotonic() - began < 15
+        eventually(lambda: len([1 for owner, _ in pending(http) if owner is None]) > 0, "given back")
         owned = [count for owner, count in pending(http) if owner == "c"]
         released = [count for owner, count in pending(http) if owner is None]
         assert set(owned) <= {1}
@@ -69,13 +68,14 @@ def test_a_reader_that_stalls_is_gone_and_nobody_notices(patient: Server) -> Non
         assert codes <= {4004, -1}
 
 
-def test_a_stalled_reader_that_wakes_up_gets_a_reason(patient: Server) -> None:
+def test_a_stalled_reader_that_wakes_up_gets_a_reason(impatient: Server) -> None:
     """4004 comes behind what was sent before."""
-    with httpx.Client(base_url=patient.url, timeout=30) as http, Raw(patient.port, 64 << 10) as raw:
+    with httpx.Client(base_url=impatient.url, timeout=30) as http, Raw(impatient.port, 64 << 10) as raw:
         publish_megabytes(http, 4)
         raw.handshake()
         raw.send("subscribe", sub="t", streams={"s": "0"})
-        time.sleep(12)
+        # Four times its patience.
+        time.sleep(2)
         assert raw.close_code() == 4004
 
 
