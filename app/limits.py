@@ -22,7 +22,7 @@ from engine.commands import (
     XReadGroup,
 )
 from engine.errors import EngineError
-from engine.replies import AutoClaimed, Claimed, Entries, GroupRead, Reply, StreamsRead
+from engine.replies import AutoClaimed, Claimed, Entries, GroupRead, Reply, StreamsRead, by_type
 
 # Maximum words of a command besides fields, streams and IDs.
 _OPTIONS_MAX: Final = 64
@@ -148,7 +148,7 @@ def _redis_config(settings: Settings) -> list[tuple[str, int | str]]:
 
 def text_bytes(reply: Reply | EngineError) -> int:
     """The size of the stored text in a reply, in bytes; 0 without entries."""
-    size = TEXT_SIZES.get(type(reply))
+    size = by_type(TEXT_SIZES, reply)
     return 0 if size is None else size(reply)
 
 

@@ -65,6 +65,12 @@ def get() -> Any:  # noqa: ANN401 - the methods of structlog's loggers depend on
     return structlog.get_logger()
 
 
+def note_fault(error: Exception, request_id: str) -> None:
+    """Say what nobody expected, with its trace."""
+    remedy = "report this line: a request has met an error of the gateway"
+    get().error("unexpected", request_id=request_id, error=repr(error), trace=trace(error), remedy=remedy)
+
+
 class RequestLine(msgspec.Struct):
     """One request: who, what, how it ended, how long it took. No query, no header, nothing of a body."""
 

@@ -5,14 +5,16 @@ entries their stored JSON text (`engine.entries`).
 Must never know: RESP, JSON bodies, statuses.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from engine import entries
 from engine.ids import EntryId
+
+T = TypeVar("T")
 
 
 class Entries(msgspec.Struct, frozen=True):
@@ -530,3 +532,12 @@ Reply = (
     | bool
     | None
 )
+
+
+def by_type(table: Mapping[type, T], reply: object) -> T | None:
+    """What a table has for the type of a reply, or for the nearest class that it derives from."""
+    for kind in type(reply).__mro__:
+        found = table.get(kind)
+        if found is not None:
+            return found
+    return None

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, get_args
 
 from app.errors import CODES
 from engine import Histogram
-from engine.replies import AutoClaimed, Claimed, Entries, GroupRead, Reply, StreamsRead
+from engine.replies import AutoClaimed, Claimed, Entries, GroupRead, Reply, StreamsRead, by_type
 
 # How clients are served. `commands` are Redis commands over HTTP, `resp` those over Redis's own protocol.
 Door = Literal["rest", "sse", "websocket", "commands", "resp"]
@@ -82,7 +82,7 @@ class Counters:
 
 def entries_in(reply: Reply) -> int:
     """How many entries a reply brings to a reader; claims of IDs alone bring none."""
-    count = _COUNTS.get(type(reply))
+    count = by_type(_COUNTS, reply)
     return 0 if count is None else count(reply)
 
 

@@ -170,6 +170,8 @@ class _Pipeline:
             return await _run(self._request, parsed.bounded(left_ms), room, _ONE, self._encoded)
         except EngineError as refusal:
             return bodies.outcome(refusal, self._encoded)
+        except Exception as error:  # noqa: BLE001 - the other commands have replies of their own
+            return _failed(self._request, error, self._encoded)
 
     async def _flush(self) -> list[bytes]:
         run, self._run = self._run, CommandRun(self._request.gateway.command_limits)
@@ -273,12 +275,18 @@ def _shape(request: Request, answered: Answered, encoded: Encoding) -> bytes:
         return bodies.outcome(parsed, encoded)
     if parsed.command is None:
         return _immediate(request, parsed, encoded)
+    if isinstance(reply, EngineError):
+        return bodies.outcome(reply, encoded)
     try:
-        if isinstance(reply, EngineError):
-            raise reply
         return _write(request, answered, encoded)
     except EngineError as refusal:
         return bodies.outcome(refusal, encoded)
+    except Exception as error:  # noqa: BLE001 - the other commands have run too, and have their replies
+        return _failed(request, error, encoded)
+
+
+def _failed(request: Request, error: Exception, encoded: Encoding) -> bytes:
+    return bodies.outcome(transactions.failed_alone(request.gateway, error, request.request_id), encoded)
 
 
 def _write(request: Request, answered: Answered, encoded: Encoding) -> bytes:

@@ -33,6 +33,7 @@ from engine.replies import (
     StreamInfo,
     StreamsRead,
     Trimmed,
+    by_type,
 )
 
 # The end of an entry without an encoding and without repeated names; metadata may end so too.
@@ -68,9 +69,9 @@ def is_plain(text: bytes) -> bool:
     return b"\\" not in text and text.endswith(PLAIN_END) and not entries.has_meta(text)
 
 
-def of_entries(reply: Reply, form: Form) -> Resp:
-    """Shape a reply of a type in `ENTRY_SHAPES`."""
-    return ENTRY_SHAPES[type(reply)](reply, form)
+def entry_shape(reply: Reply) -> Callable[[Any, Form], Resp] | None:
+    """What shapes a reply that consists of whole entries; None for any other."""
+    return by_type(ENTRY_SHAPES, reply)
 
 
 def resp(reply: Reply) -> Resp:
@@ -79,9 +80,10 @@ def resp(reply: Reply) -> Resp:
         return "OK" if reply else None
     if isinstance(reply, int | str):
         return reply
-    if type(reply) in ENTRY_SHAPES:
+    of_entries = entry_shape(reply)
+    if of_entries is not None:
         return of_entries(reply, SHAPED)
-    shape = _SHAPES.get(type(reply))
+    shape = by_type(SHAPES, reply)
     if shape is not None:
         return shape(reply)
     assert isinstance(reply, Sequence), "every other reply is a list of groups or of consumers"
@@ -274,7 +276,7 @@ def _consumer_detail(detail: ConsumerDetail) -> Resp:
     )
 
 
-_SHAPES: Final[Mapping[type, Callable[[Any], Resp]]] = {
+SHAPES: Final[Mapping[type, Callable[[Any], Resp]]] = {
     Added: lambda reply: _id(reply.ids[0]),
     Deletions: lambda reply: list(reply.results),
     PendingList: lambda reply: list(map(_pending_entry, reply.entries)),

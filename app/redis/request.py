@@ -71,8 +71,9 @@ class CommandRequest(msgspec.Struct, frozen=True):
         if isinstance(reply, EngineError):
             raise reply
         self.check(reply)
-        if type(reply) in replies.ENTRY_SHAPES and not self._ids_alone:
-            return replies.of_entries(reply, form)
+        of_entries = replies.entry_shape(reply)
+        if of_entries is not None and not self._ids_alone:
+            return of_entries(reply, form)
         return self.shape(reply) if self.shape_names is None else self.shape_names(reply, visible)
 
     def written(

@@ -7,7 +7,7 @@ Must never know: where the commands came from, how replies are written, who asks
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from app import redis
+from app import logs, redis
 from app.gateway import Gateway
 from app.limits import CommandLimits
 from app.redis.request import CommandRequest
@@ -76,6 +76,13 @@ async def run_if(
         Answered(parsed, None if _command(parsed) is None else next(replies), room, name)
         for parsed in requests
     ]
+
+
+def failed_alone(gateway: Gateway, error: Exception, request_id: str) -> EngineError:
+    """Note that one reply of several could not be written; what stands in its place. The command has run."""
+    logs.note_fault(error, request_id)
+    gateway.counters.rejected["internal"] += 1
+    return errors.internal()
 
 
 def _command(parsed: Parsed) -> Command | None:

@@ -25,6 +25,7 @@ from engine.replies import (
     PendingSummary,
     Reply,
     StreamDetail,
+    by_type,
 )
 
 # Longer replies take milliseconds to write, so a thread writes them.
@@ -46,7 +47,7 @@ def is_laborious(replies: Iterable[Reply | EngineError]) -> bool:
     """Whether writing these replies takes milliseconds: many entries, rows, or names to match."""
     size = 0
     for reply in replies:
-        weigh = _WEIGHTS.get(type(reply))
+        weigh = by_type(WEIGHTS, reply)
         if weigh is not None:
             size += weigh(reply)
     return size > _INLINE_BYTES_MAX
@@ -60,7 +61,7 @@ def _rows_of(detail: StreamDetail) -> int:
 
 
 # How long it takes to write a reply, in bytes of entries' text. All others are short.
-_WEIGHTS: Final[Mapping[type, Callable[[Any], int]]] = {
+WEIGHTS: Final[Mapping[type, Callable[[Any], int]]] = {
     **TEXT_SIZES,
     AutoClaimed: lambda reply: text_bytes(reply) + _ROW_BYTES * len(reply.deleted_ids),
     Listing: lambda reply: _NAME_BYTES * len(reply.names),

@@ -121,6 +121,8 @@ class Runner:
                 self.gateway.counters.delivered["resp"] += entries_in(reply)
         except EngineError as refusal:
             return wire.refusal(refusal)
+        except Exception as error:  # noqa: BLE001 - the other commands of the run have replies of their own
+            return wire.refusal(transactions.failed_alone(self.gateway, error, f"resp-{self._client.id}"))
         return written
 
     async def run_alone(self, parsed: CommandRequest) -> bytes:

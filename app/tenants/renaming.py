@@ -15,7 +15,7 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
-from app.tenants.sources import rename_in_dump
+from app.tenants.sources import names_source, rename_in_body, rename_in_dump
 from app.tenants.stripping import ShownInfo
 from app.tenants.tenant_names import TenantNames
 from engine import EngineError, dump
@@ -81,6 +81,15 @@ def _ends(ends: Mapping[str, int], names: TenantNames) -> Mapping[str, int]:
     return {names.add(name): end for name, end in ends.items()}
 
 
+def _bodies(bodies: Sequence[bytes], names: TenantNames) -> Sequence[bytes]:
+    """Entries whose field of dead letters gets the prefix, whatever it says: it is taken away from all that
+    the tenant reads, so it reads what it wrote, and learns nothing about the prefix.
+    """
+    if not any(map(names_source, bodies)):
+        return bodies
+    return [rename_in_body(body, lambda source: names.prefix_bytes + source) for body in bodies]
+
+
 def _policy(policy: Mapping[str, Any], names: TenantNames) -> Mapping[str, Any]:
     letters = policy.get(_LETTERS)
     return policy if letters is None else {**policy, _LETTERS: names.add(letters)}
@@ -96,6 +105,7 @@ def _expected(
 
 
 FIELDS: Final[Mapping[str, Callable[[Any, TenantNames], object]]] = {
+    "bodies": _bodies,
     "ends": _ends,
     "expected": _expected,
     "letters": _name,
@@ -138,7 +148,10 @@ def _publish(command: Publish, names: TenantNames) -> Command:
     key, chunk = command.idempotency, command.chunk
     return replace(
         command,
-        parts=[replace(part, stream=names.add(part.stream)) for part in command.parts],
+        parts=[
+            replace(part, stream=names.add(part.stream), bodies=_bodies(part.bodies, names))
+            for part in command.parts
+        ],
         idempotency=None if key is None else IdempotencyKey(names.add_to_key(key.key), key.digest),
         chunk=None if chunk is None else replace(chunk, producer=names.add_to_key(chunk.producer)),
     )

@@ -32,6 +32,13 @@ def rename_in_entry(text: bytes, rename: Rename) -> bytes:
     return entries.encode(entries.id_of(text), body)
 
 
+def rename_in_body(body: bytes, rename: Rename) -> bytes:
+    """The same for an entry that has no ID yet."""
+    text = entries.encode(0, body)
+    renamed = rename_in_entry(text, rename)
+    return body if renamed is text else renamed[len(text) - len(body) :]
+
+
 def rename_in_dump(described: dump.StreamDump, rename: Rename) -> dump.StreamDump:
     """The same for all entries of a stream. Raises ValueError where one makes no sense."""
     return replace(

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from app.tenants.sources import names_source, rename_in_dump, rename_in_entry
 from app.tenants.tenant_names import TenantNames
 from engine import EngineError, dump, entries, errors, replies
-from engine.replies import Reply
+from engine.replies import Reply, by_type
 
 Strip = Callable[[Any, TenantNames], Any]
 
@@ -31,7 +31,7 @@ class ShownInfo(replies.StreamInfo, frozen=True):
 
 def strip_prefix(reply: Reply, names: TenantNames) -> Reply:
     """The reply for the tenant. Raises `internal` for a type that is not in the table."""
-    strip = REPLIES.get(type(reply))
+    strip = by_type(REPLIES, reply)
     if strip is None:
         raise errors.internal()
     stripped: Reply = strip(reply, names)
@@ -182,7 +182,7 @@ def _each(reply: Sequence[Any], names: TenantNames) -> list[Any]:
 
 
 def _in_lists(one: Any, names: TenantNames) -> Any:  # noqa: ANN401 - what lists hold
-    strip = IN_LISTS.get(type(one))
+    strip = by_type(IN_LISTS, one)
     if strip is None:
         raise errors.internal()
     return strip(one, names)

@@ -11,7 +11,7 @@ from app.glob import literal
 from app.tenants.renaming import add_prefix
 from app.tenants.stripping import strip_prefix, strip_refusal
 from app.tenants.tenant_names import RecordedNames, TenantNames
-from engine import CommandEngine, EngineError, Quota, ReadHandle
+from engine import CommandEngine, EngineError, Quota, ReadHandle, errors
 from engine.commands import BlockingCommand, Command
 from engine.replies import Reply
 
@@ -22,7 +22,8 @@ Done = Callable[[Answers], None]
 class TenantEngine:
     """Runs the commands of a tenant in `engine`.
 
-    Several commands are refused together where one of them is about all streams or has too long a name.
+    The commands of a transaction are refused together where one of them is about all streams or has too long
+    a name.
     """
 
     def __init__(self, engine: CommandEngine, prefix: str) -> None:
@@ -95,12 +96,22 @@ class TenantEngine:
         on_run: Done | None = None,
     ) -> None:
         """Run commands one after the other, as the engine does; `on_run` as above. Raises nothing."""
-        try:
-            renamed = [add_prefix(command, self._names) for command in commands]
-        except EngineError as error:
-            done([error] * len(commands))
+        renamed, refused = list[Command](), dict[int, EngineError]()
+        for place, command in enumerate(commands):
+            try:
+                renamed.append(add_prefix(command, self._names))
+            except EngineError as error:
+                refused[place] = error
+        if not renamed:
+            done([*refused.values()])
             return
-        self._engine.submit_each(renamed, lambda found: done(self._shown(found, commands)), quotas, on_run)
+
+        def show(found: Answers) -> None:
+            ran = [command for place, command in enumerate(commands) if place not in refused]
+            replies = iter(self._shown(found, ran))
+            done([refused.get(place) or next(replies) for place in range(len(commands))])
+
+        self._engine.submit_each(renamed, show, quotas, on_run)
 
     def read(
         self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
@@ -131,6 +142,11 @@ class TenantEngine:
             return strip_prefix(found, self._names)
         except EngineError as error:
             return error
+        except Exception as error:  # noqa: BLE001 - the other commands have replies of their own
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a reply failed", "exception": error}
+            )
+            return errors.internal()
 
     def _refusal(self, error: EngineError, commands: Sequence[Command]) -> EngineError:
         # Refusals are rare: the names that they may quote are found only now.

@@ -224,7 +224,5 @@ def as_refusal(error: Exception, request_id: str) -> RefusalError:
         return error
     if isinstance(error, EngineError):
         return to_refusal(error)
-    remedy = "report this line: a request has met an error of the gateway"
-    trace = logs.trace(error)
-    logs.get().error("unexpected", request_id=request_id, error=repr(error), trace=trace, remedy=remedy)
+    logs.note_fault(error, request_id)
     return RefusalError("internal", "something went wrong; the gateway's log has more under this request_id")

@@ -27,7 +27,9 @@ def alone(stored: Sequence[bytes]) -> bytes:
 
 def sent(reply: Reply) -> bytes:
     """The reply as a client gets it."""
-    return wire.encode(replies.of_entries(reply, wire.FORMS[2]), 2)
+    shape = replies.entry_shape(reply)
+    assert shape is not None, "it consists of entries"
+    return wire.encode(shape(reply, wire.FORMS[2]), 2)
 
 
 def stored(written: Sequence[Fields], meta: Mapping[str, str] | None = None) -> list[bytes]:

@@ -31,6 +31,8 @@ RENAMED: Final[Mapping[type[Command], set[str]]] = {
     commands.Unchanged: {"expected"},
     commands.UpdateGroup: {"stream", "policy"},
     commands.UpdateStream: {"stream", "expected"},
+    commands.AddEach: {"stream", "bodies"},
+    commands.XAdd: {"stream", "bodies"},
     commands.XRead: {"streams"},
     commands.XReadGroup: {"streams"},
 }

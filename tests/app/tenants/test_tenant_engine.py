@@ -44,7 +44,7 @@ from engine.commands import (
     XReadGroup,
     XTrim,
 )
-from engine.replies import Listing, Reply, StreamInfo
+from engine.replies import Added, Listing, Reply, StreamInfo
 
 A, B = "acme.", "globex."
 
@@ -290,7 +290,7 @@ async def test_a_quota_is_named_as_in_the_grant(engine: Engine, prefix: str) -> 
 
 
 async def test_commands_about_all_streams_run_nothing(engine: Engine) -> None:
-    """By none of the ways to the engine."""
+    """By none of the ways to the engine; of commands that run one after the other, the others run."""
     tenant = TenantEngine(engine, A)
     await tenant.execute(add("s", "1"))
     with pytest.raises(EngineError):
@@ -299,8 +299,15 @@ async def test_commands_about_all_streams_run_nothing(engine: Engine) -> None:
         await tenant.transaction([XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()])
     found: list[Reply | EngineError] = []
     tenant.submit([XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()], found.extend)
-    tenant.submit_each([XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()], found.extend)
+    tenant.submit_each([FlushAll(), FlushAll()], found.extend)
     assert [one.code for one in found if isinstance(one, EngineError)] == ["forbidden"] * 3
+    given: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    some = [FlushAll(), XLen(stream="s"), XLen(stream="s" * 512), add("t", "1")]
+    tenant.submit_each(some, given.set_result)
+    _, length, too_long, added = await given
+    assert (length, isinstance(added, Added)) == (1, True)
+    assert isinstance(too_long, EngineError)
+    assert too_long.code == "invalid_name"
     assert await engine.execute(XLen(stream="acme.s")) == 1
 
 
