@@ -339,12 +339,18 @@ def storage_failed() -> EngineError:
     )
 
 
-def storage_full() -> EngineError:
-    return EngineError(
-        "storage_full",
-        "MISCONF No space left for the log: nothing was changed, reads go on",
+def storage_full(*, stalled: bool = False) -> EngineError:
+    detail = (
         "the disk is full: nothing was changed; reads, trims and deletes go on, and writes do once the log "
-        "has been rewritten without what was removed, or the disk has space again",
+        "has been rewritten without what was removed, or the disk has space again"
+    )
+    if stalled:
+        detail = (
+            "the disk is full, and did not even have space for the changes before this one: nothing was "
+            "changed; all goes on within a second once the disk has space again"
+        )
+    return EngineError(
+        "storage_full", "MISCONF No space left for the log: nothing was changed, reads go on", detail
     )
 
 

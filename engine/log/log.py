@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from engine.codec import (
     FILE_FRAME_BYTES,
@@ -97,7 +97,7 @@ class Log:
     """An open log. Use `Log.open`; `recovery` says what was found, `replay` yields it.
 
     `staged_upto`, `written_upto` and `durable_upto` are positions; `poisoned` is None, or why the log is
-    read-only until restart.
+    read-only until restart; `stalled` is None, or why a batch was not written and has to be tried again.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class Log:
     ) -> None:
         self.recovery = recovery
         self.poisoned: str | None = None
+        self.stalled: str | None = None
         self._storage = storage
         self._manifest = manifest
         self._reserve_bytes = reserve_bytes
@@ -133,6 +134,8 @@ class Log:
         self.staged_upto = self.written_upto = self.durable_upto = tail.segment.position + tail.length
         self._taken_upto = self.staged_upto
         self._reserved_upto = self.staged_upto
+        # Whether the disk keeps room for what it was asked for, rather than only having it.
+        self._keeps_room = True
         # Whether the last segment has no payload: a base can stand for everything before it as it is.
         self._is_fresh = False
         # Whether commands must leave the disk's last room to a rewrite.
@@ -262,7 +265,11 @@ class Log:
         return batch
 
     def write(self, batch: FrameBatch) -> None:
-        """Hand a batch to the system with one write. Blocks. An error poisons the log."""
+        """Hand a batch to the system with one write. Blocks. An error poisons the log.
+
+        Raises `StorageFullError` where the disk has never kept room and has none now: then nothing of the
+        batch is in the file, and the next `take` returns it again.
+        """
         self._check_poison()
         assert batch.start == self.written_upto, "batches are written in the order they were taken"
         if batch.start == batch.upto:
@@ -270,12 +277,22 @@ class Log:
         try:
             batch.handle.append(b"".join(batch.buffers))
         except (OSError, MemoryError) as error:
-            # Best effort: a part that stays is a torn tail to recovery.
-            with suppress(OSError):
-                self._storage.truncate(batch.segment.name, batch.start - batch.segment.position)
-            raise self._poison("write", batch.segment, error) from error
+            self._take_back(batch, error)
+        self.stalled = None
         self._check_poison()  # a sync may have failed meanwhile: then this write promises nothing
         self.written_upto = batch.upto
+
+    def _take_back(self, batch: FrameBatch, error: OSError | MemoryError) -> NoReturn:
+        """Cut off what was written of a batch. A part that stays is a torn tail to recovery."""
+        is_cut = False
+        with suppress(OSError):
+            self._storage.truncate(batch.segment.name, batch.start - batch.segment.position)
+            is_cut = True
+        if is_cut and not self._keeps_room and isinstance(error, OSError) and error.errno in _NO_ROOM:
+            self._ended.appendleft(batch)
+            self.is_full, self.stalled = True, _no_room(batch.segment, error)
+            raise StorageFullError(self.stalled) from error
+        raise self._poison("write", batch.segment, error) from error
 
     def sync(self, upto: int | None = None) -> int:
         """Make everything written durable, or what is `upto` a position, and return that. Blocks. An error
@@ -331,6 +348,8 @@ class Log:
         needed_upto = self.staged_upto + bytes_wanted + reserve_bytes
         if self._is_lent:
             raise StorageFullError("what room there is on the disk is needed to rewrite the log")
+        if self.stalled is not None:
+            raise StorageFullError(self.stalled)
         if needed_upto <= self._reserved_upto:
             return
         try:
@@ -347,7 +366,7 @@ class Log:
 
     def restore_reserve(self) -> None:
         """After the disk was full: try to have the reserve again, and as much ahead of it."""
-        if self.is_full and not self._is_lent and self.poisoned is None:
+        if self.is_full and not self._is_lent and self.stalled is None and self.poisoned is None:
             with suppress(OSError):
                 self._preallocate(self.staged_upto + 2 * self._reserve_bytes)
                 self.is_full = False
@@ -358,10 +377,10 @@ class Log:
             self._preallocate(upto)
         except OSError as error:
             self.is_full = True
-            raise StorageFullError(f"no room for {self._segment.name} to grow: {error.strerror}") from error
+            raise StorageFullError(_no_room(self._segment, error)) from error
 
     def _preallocate(self, upto: int) -> None:
-        self._handle.preallocate(upto - self._segment.position)
+        self._keeps_room &= self._handle.preallocate(upto - self._segment.position)
         self._reserved_upto = max(self._reserved_upto, upto)
 
     # --- files ----------------------------------------------------------------------------------------------
@@ -433,6 +452,7 @@ class Log:
         self._staged.append(frame)
         self.staged_upto += len(frame)
         self._reserved_upto = position + prepared.room_bytes
+        self._keeps_room &= prepared.keeps_room
         self._is_fresh = True
         self.is_full = self.is_full or prepared.room_bytes < 2 * self._reserve_bytes
         return position
@@ -520,19 +540,23 @@ class Log:
         self._handle.close()
 
     def _finish(self, floor_ms: int | None) -> None:
-        while self.written_upto < self.staged_upto:
-            self.write(self.take())
+        with suppress(StorageFullError):
+            self._write_staged()
         self.sync()
         try:
             self.ensure_reserve()
+            if floor_ms is not None:
+                self.reserve_ids(floor_ms)
+            self.mark(clean=True)
+            self._write_staged()
         except StorageFullError:
             return
-        if floor_ms is not None:
-            self.reserve_ids(floor_ms)
-        self.mark(clean=True)
-        self.write(self.take())
         self.sync()
         self._record_stop()
+
+    def _write_staged(self) -> None:
+        while self.written_upto < self.staged_upto:
+            self.write(self.take())
 
     def _record_stop(self) -> None:
         """A failure here costs no frame: the record that the disk has, if it has one, is true."""
@@ -542,3 +566,7 @@ class Log:
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise self._poison("clean stop", self._segment, error) from error
+
+
+def _no_room(segment: Segment, error: OSError) -> str:
+    return f"no room for {segment.name} to grow: {error.strerror}"

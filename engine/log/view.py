@@ -63,8 +63,9 @@ class _Handle(Handle):
     def size(self) -> int:
         return self._file.size()
 
-    def preallocate(self, upto_bytes: int) -> None:
+    def preallocate(self, upto_bytes: int) -> bool:
         """Memory is not reserved."""
+        return False
 
     def close(self) -> None:
         """Nothing is held."""

@@ -143,6 +143,8 @@ class Engine:
         self._cancel_timers()
         self.end_waits()
         await self._packer.close()
+        # A rewrite waits for what is staged.
+        await self._writer.write_all()
         await self._rewriter.close()
         try:
             await self._writer.close()

@@ -176,6 +176,7 @@ class Rewriter:
 
     async def _rewrite(self) -> None:
         await self._on_files(self._log.make_way)
+        await self._writer.try_again()
         prepared = None
         if self._log.fresh_position is None:
             prepared = await self._on_files(self._log.prepare_segment)

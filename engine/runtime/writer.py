@@ -112,6 +112,8 @@ class Writer:
         self._abandoned = False
         self._on_failure: Callable[[str], None] | None = None
         self._is_full = False
+        # Whether the disk had no room for a write: the second's work tries it again.
+        self._is_stalled = False
         self._told_upto = log.durable_upto
         # How long syncs have taken, failed ones included.
         self.sync_seconds = Histogram(SYNC_BOUNDS_S)
@@ -129,7 +131,7 @@ class Writer:
             self.log.ensure_reserve(bytes_wanted, makes_room=makes_room)
         except StorageFullError as full:
             self._note_full(str(full))
-            raise errors.storage_full() from None
+            raise errors.storage_full(stalled=self.log.stalled is not None) from None
         except LogPoisonedError:
             raise errors.storage_failed() from None
         self._note_room()
@@ -293,7 +295,7 @@ class Writer:
     def _flush(self) -> None:
         """Write what is staged, or begin to; while a thread writes, that follows it."""
         self._flush_scheduled = False
-        if self._closed or self._writing is not None:
+        if self._closed or self._writing is not None or self._is_stalled:
             return
         loop = asyncio.get_running_loop()
         batch, began = self.log.take(), loop.time()
@@ -301,7 +303,7 @@ class Writer:
             self._writing = loop.run_in_executor(self._write_thread, self.log.write, batch)
             self._writing.add_done_callback(partial(self._end_long_write, began))
             return
-        with suppress(LogPoisonedError):
+        with suppress(LogPoisonedError, StorageFullError):
             self.log.write(batch)
         self._end_write(began)
 
@@ -312,23 +314,47 @@ class Writer:
             return
         if self._unsynced_since is None and self.log.written_upto > self.log.durable_upto:
             self._unsynced_since = began
-        if self.log.written_upto < self.log.staged_upto:
+        if self.log.stalled is not None:
+            self._is_stalled = True
+            self._note_full(self.log.stalled)
+        elif self.log.written_upto < self.log.staged_upto:
             self._flush_soon()
         self._release()
         self._begin_sync()
 
     def _end_long_write(self, began: float, ended: asyncio.Future[None]) -> None:
         self._writing = None
-        with suppress(LogPoisonedError):
+        with suppress(LogPoisonedError, StorageFullError):
             ended.result()
         self._end_write(began)
 
-    async def _write_all(self) -> None:
-        """Write everything that is staged, unless the log has failed. Nothing is staged after it."""
-        while self.log.poisoned is None and self.log.written_upto < self.log.staged_upto:
+    async def try_again(self) -> None:
+        """Write what the disk had no room for, if it has by now. Raises `StorageFullError` if it has not."""
+        if self._is_stalled:
+            self._write_again()
+            if self._writing is not None:
+                await asyncio.wait((self._writing,))
+        if self.log.stalled is not None:
+            raise StorageFullError(self.log.stalled)
+
+    def _write_again(self) -> None:
+        self._is_stalled = False
+        self._flush()
+
+    async def write_all(self) -> None:
+        """Write everything that is staged, unless the log has failed. No turn may run any more: what the disk
+        has no room for now is given up, with the answers that wait for it.
+        """
+        self._is_stalled = False
+        while self.log.written_upto < self.log.staged_upto and not self._is_stalled:
+            if self.log.poisoned is not None:
+                return
             if self._writing is not None:
                 await asyncio.wait((self._writing,))
             self._flush()
+        if self._is_stalled:
+            self._abandoned = True
+            self._fail_all()
 
     def _want_sync(self, position: int) -> None:
         """Have a sync begin behind the write of this cycle, or behind the sync that is under way."""
@@ -439,6 +465,8 @@ class Writer:
     def _tick(self) -> None:
         self.start()
         self._look_at_sync()
+        if self._is_stalled:
+            self._write_again()
         if self._is_full:
             self.look_for_room()
         if self.log.poisoned is not None or self._fsync == "no":
@@ -473,7 +501,7 @@ class Writer:
 
     async def finish_turns(self) -> None:
         """After a fault: write what whole turns have staged, and sync it if an answer waits for that."""
-        await self._write_all()
+        await self.write_all()
         if self._waiting or self._waiting_for_sync:
             self._sync_upto = self.log.staged_upto
             self._begin_sync()
@@ -493,7 +521,7 @@ class Writer:
         """Write and sync what is staged, with a clean mark after it, and release the directory."""
         if self._ticker is not None:
             self._ticker.cancel()
-        await self._write_all()
+        await self.write_all()
         # From here on the log is the thread's alone.
         self._closed = True
         await self._end_syncs()

@@ -56,8 +56,11 @@ class Handle(ABC):
         """Return the file's length in bytes."""
 
     @abstractmethod
-    def preallocate(self, upto_bytes: int) -> None:
-        """Make the disk keep room for the file to grow to `upto_bytes`, its length unchanged; or ENOSPC."""
+    def preallocate(self, upto_bytes: int) -> bool:
+        """Make the disk keep room for the file to grow to `upto_bytes`, its length unchanged; or ENOSPC.
+
+        Returns whether that is a promise: False where the disk has the room now, and others may take it.
+        """
 
     @abstractmethod
     def close(self) -> None:

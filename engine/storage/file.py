@@ -21,6 +21,11 @@ LOCK_NAME = "lock"
 LOCK_BYTES_MAX = 32  # a process id, which only goes into a message
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h; os.posix_fallocate would make the file longer
 
+# f_type of btrfs, ZFS and bcachefs (linux/magic.h): their fallocate keeps no room for what each write needs
+# beside its bytes, or none at all.
+_COPY_ON_WRITE = (0x9123683E, 0x2FC12FC1, 0xCA451A4E)
+_STATFS_BYTES = 256  # more than any system's struct has; it begins with f_type
+
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_OPENED = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a pipe or a socket, a directory
 _KINDS = {
@@ -59,18 +64,20 @@ class FileHandle(Handle):
         """Return the file's length in bytes."""
         return os.fstat(self._descriptor).st_size
 
-    def preallocate(self, upto_bytes: int) -> None:
+    def preallocate(self, upto_bytes: int) -> bool:
         """Call fallocate with keep-size. Where the file system has none, only look whether room is left."""
         size = self.size()
         wanted = upto_bytes - size
         if wanted <= 0:
-            return
+            return True
         code = _fallocate(self._descriptor, size, wanted)
+        is_promised = code == 0 and not _is_copy_on_write(self._descriptor)
         if code in _UNSUPPORTED:
             room = os.fstatvfs(self._descriptor)
             code = errno.ENOSPC if room.f_bavail * room.f_frsize < wanted else 0
         if code:
             raise OSError(code, os.strerror(code))
+        return is_promised
 
     def close(self) -> None:
         """Close the descriptor, once."""
@@ -116,6 +123,13 @@ def _fallocate(descriptor: int, offset: int, length: int) -> int:
         if code != errno.EINTR:
             return code
     return 0
+
+
+def _is_copy_on_write(descriptor: int) -> bool:
+    """Ask fstatfs(2), which the os module shows without the type of the file system."""
+    found = ctypes.create_string_buffer(_STATFS_BYTES)
+    failed = ctypes.CDLL(None).fstatfs(ctypes.c_int(descriptor), found)
+    return not failed and ctypes.c_ulong.from_buffer(found).value in _COPY_ON_WRITE
 
 
 def _check_regular(name: str, found: os.stat_result) -> None:

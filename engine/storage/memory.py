@@ -74,17 +74,21 @@ class Fault:
 
 
 class MemoryStorage(Storage):
-    """A directory that holds `files`, all synced; `space_bytes` is the size of its disk."""
+    """A directory that holds `files`, all synced; `space_bytes` is the size of its disk, which `keeps_room`
+    or only says how much of it is free.
+    """
 
     def __init__(
         self,
         files: Mapping[str, bytes] | None = None,
         *,
         space_bytes: int | None = None,
+        keeps_room: bool = True,
         disk: Disk | None = None,
     ) -> None:
         self._disk = disk or Disk()
         self.space_bytes = space_bytes
+        self.keeps_room = keeps_room
         self.operations: list[tuple[str, str]] = []  # every change asked for so far: what, and of which file
         self._faults: list[Fault] = []
         self._stop_before: int | None = None
@@ -122,7 +126,7 @@ class MemoryStorage(Storage):
                     for names in self._disk.changes
                 ],
             )
-        return MemoryStorage(space_bytes=self.space_bytes, disk=disk)
+        return MemoryStorage(space_bytes=self.space_bytes, keeps_room=self.keeps_room, disk=disk)
 
     def crash(self, *, name_changes: int = 0, tail: Tail = lose_tail) -> "MemoryStorage":
         """Return the directory as it is after a power cut.
@@ -131,7 +135,7 @@ class MemoryStorage(Storage):
         file what had.
         """
         files = {name: tail(*contents) for name, contents in self.remains(name_changes).items()}
-        return MemoryStorage(files, space_bytes=self.space_bytes)
+        return MemoryStorage(files, space_bytes=self.space_bytes, keeps_room=self.keeps_room)
 
     def remains(self, name_changes: int = 0) -> dict[str, tuple[bytes, bytes]]:
         """Return what a power cut leaves: of each file what the disk has surely, and at most.
@@ -150,7 +154,7 @@ class MemoryStorage(Storage):
 
     def rival(self) -> "MemoryStorage":
         """Return the same directory as another process sees it."""
-        return MemoryStorage(space_bytes=self.space_bytes, disk=self._disk)
+        return MemoryStorage(space_bytes=self.space_bytes, keeps_room=self.keeps_room, disk=self._disk)
 
     def content(self, name: str) -> bytes:
         """Return a whole file as the running system sees it."""
@@ -335,14 +339,16 @@ class MemoryHandle(Handle):
         """Return the file's length in bytes."""
         return len(self._file.live)
 
-    def preallocate(self, upto_bytes: int) -> None:
-        """Take room on the disk."""
+    def preallocate(self, upto_bytes: int) -> bool:
+        """Take room on the disk, or look for it."""
         self._storage.change("preallocate", self._name)
         grows = upto_bytes - max(len(self._file.live), self._file.room)
         free = self._storage.free_bytes()
         if free is not None and grows > free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._name)
-        self._file.room = max(self._file.room, upto_bytes)
+        if self._storage.keeps_room:
+            self._file.room = max(self._file.room, upto_bytes)
+        return self._storage.keeps_room
 
     def close(self) -> None:
         """Let go of the file."""

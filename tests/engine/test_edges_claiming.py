@@ -73,8 +73,7 @@ def test_what_was_deleted_is_forgotten_though_xsetid_hides_it(
     world.call("XDEL", "s", "5-0")
     world.call("XSETID", "s", "7-0", "MAXDELETEDID", "1-0")
     world.call("XSETID", "s", "7-0", "MAXDELETEDID", "3-0")
-    words = (*moving, world.call("DUMP", "s")) if moving[0] == "RESTORE" else moving
-    world.call(*words)
+    world.call(*moving, *([str(world.call("DUMP", "s"))] if moving[0] == "RESTORE" else []))
     world.check()
     name = "s" if moving[0] == "XINFO" else "t"
     assert world.call("XAUTOCLAIM", name, "g", "b", 50_000, "0-0") == ["0-0", [], ["5-0"]]

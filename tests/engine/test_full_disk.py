@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from engine import Engine, Growth, RewriteFailedError
+from engine import Engine, Fsync, Growth, RewriteFailedError
 from engine.commands import EnsureStream
 from engine.keyspace import Retention
 from engine.log.ballast import BALLAST
@@ -34,16 +34,21 @@ class Full(Conversation):
     """An engine on a small disk; it rewrites only when asked to."""
 
     def __init__(
-        self, storage: MemoryStorage | None = None, *, rewrites: bool = False, space_bytes: int = SPACE_BYTES
+        self,
+        storage: MemoryStorage | None = None,
+        *,
+        rewrites: bool = False,
+        space_bytes: int = SPACE_BYTES,
+        fsync: Fsync = "everysec",
     ) -> None:
         self.disk = storage or MemoryStorage(space_bytes=space_bytes)
-        super().__init__(self.disk)
+        super().__init__(self.disk, fsync)
         # What it said of the disk, and what it said last.
         self.full: list[str | None] = []
         self._growth = Growth() if rewrites else Growth(0)
 
     def opened(self) -> Engine:
-        engine = Engine.open(self.storage, clock=self.clock, fsync="everysec", growth=self._growth)
+        engine = Engine.open(self.storage, clock=self.clock, fsync=self._fsync, growth=self._growth)
         engine.when_full(self.full.append)
         return engine
 

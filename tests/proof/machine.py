@@ -73,11 +73,24 @@ def needs(reason: Callable[[], str | None]) -> pytest.MarkDecorator:
     return pytest.mark.skipif(why is not None, reason=why or "")
 
 
-def make_disk(image: Path, size: int = DISK_BYTES) -> None:
+def make_disk(image: Path, size: int = DISK_BYTES, *options: str) -> None:
     """A file that is an empty ext4."""
     with image.open("wb") as file:
         file.truncate(size)
-    run("mkfs.ext4", "-q", "-F", str(image))
+    run("mkfs.ext4", "-q", "-F", *options, str(image))
+
+
+@contextlib.contextmanager
+def disk_without_promises(folder: Path, size: int) -> Iterator[Path]:
+    """An ext4 as ext3 was: it has no fallocate."""
+    image, place = folder / "disk.img", folder / "disk"
+    make_disk(image, size, "-m", "0", "-O", "^extent,^64bit,^metadata_csum,^flex_bg")
+    place.mkdir()
+    run("mount", "-o", "loop", str(image), str(place))
+    try:
+        yield place
+    finally:
+        run("umount", str(place))
 
 
 class CutDisk:

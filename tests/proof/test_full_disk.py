@@ -6,14 +6,16 @@ Knows: a tmpfs of a size, requests, what health and log say. Must never know: ho
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.proof.clients import Call, client
-from tests.proof.machine import needs, no_tmpfs, small_disk
+from tests.proof.machine import disk_without_promises, needs, no_loop_disk, no_tmpfs, small_disk
 from tests.server import Server
 
 S: Final = "/v1/streams/s"
@@ -170,3 +172,51 @@ def test_make_room_beside_it(tmp_path: Path) -> None:
         grow("80m")
         wait(lambda: failing(call) == [])
         assert call("POST", f"{S}/entries", {"fields": {"v": "x" * 400_000}})[0] == 201
+
+
+def fill_up(file: Path) -> None:
+    """Take all that is left, as another program does."""
+    with file.open("wb", buffering=0) as other:
+        for size in (1 << 20, 1 << 10):
+            with suppress(OSError):
+                while other.write(bytes(size)) == size:
+                    pass
+
+
+@needs(no_loop_disk)
+@pytest.mark.parametrize("fsync", ["always", "everysec"])
+def test_a_disk_that_kept_no_room(fsync: str, tmp_path: Path) -> None:
+    """Its room goes to another program after it was asked for: the answer waits until the room is back,
+    without a restart. What was answered is there after a kill, also while another one waits.
+    """
+    with disk_without_promises(tmp_path, 96 << 20) as place:
+        server = Server(place / "data", *BY_HAND, "--fsync", fsync)
+        server.log_to(tmp_path / "log")
+        with server, client(server.port) as call, ThreadPoolExecutor() as threads:
+            assert call("POST", f"{S}/entries", {"fields": {"v": "1"}})[0] == 201
+
+            def publish() -> int:
+                with client(server.port) as publishing:
+                    body = {"fields": {"v": secrets.token_hex(100_000)}}
+                    return publishing("POST", f"{S}/entries", body)[0]
+
+            for length in (2, 3):
+                fill_up(place / "other")
+
+                waiting = threads.submit(publish)
+                wait(lambda: failing(call) == ["disk_full"])
+                assert call("POST", "/v1/streams/t/entries", {"fields": {"v": "1"}})[0] == 507
+                assert not waiting.done()
+                (place / "other").unlink()
+                assert waiting.result(WAIT_S_MAX) == 201
+                wait(lambda: failing(call) == [])
+                assert call("GET", S)[1]["length"] == length
+            fill_up(place / "other")
+            waiting = threads.submit(publish)
+            wait(lambda: failing(call) == ["disk_full"])
+            server.kill()
+            assert isinstance(waiting.exception(WAIT_S_MAX), OSError | HTTPException)
+            (place / "other").unlink()
+            server.start()
+            with client(server.port) as again:
+                assert again("GET", S)[1]["length"] == 3
