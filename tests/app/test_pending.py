@@ -1,8 +1,12 @@
 """Pending entries: in sum, entry by entry, given back."""
 
+import threading
+
 import httpx
 import pytest
 
+from app.api.groups import pending
+from engine.replies import PendingEntry
 from tests.app.conftest import store
 
 G = "/v1/streams/s/groups/g"
@@ -55,6 +59,24 @@ async def test_the_list(held: httpx.AsyncClient) -> None:
     assert first.pop("idle_ms") >= 0
     assert first == {"id": "1-0", "consumer": "a", "delivery_count": 1}
     assert (answer["next"], answer["more"]) == ("1-0", True)
+
+
+@pytest.mark.parametrize(("most", "inline"), [(4, True), (3, False)])
+async def test_a_long_list_is_written_in_a_thread(
+    held: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, most: int, *, inline: bool
+) -> None:
+    """Others are served meanwhile; its answer is the same."""
+    threads: set[int] = set()
+    row = pending._row  # noqa: SLF001 - what takes the time
+
+    def noted(one: PendingEntry) -> dict[str, str | int | None]:
+        threads.add(threading.get_ident())
+        return row(one)
+
+    monkeypatch.setattr(pending, "_row", noted)
+    monkeypatch.setattr(pending, "_INLINE_ROWS_MAX", most)
+    assert await _ids(held, "count=10") == ["1-0", "2-0", "3-0", "4-0"]
+    assert [thread == threading.get_ident() for thread in threads] == [inline]
 
 
 async def test_the_list_goes_on(held: httpx.AsyncClient) -> None:

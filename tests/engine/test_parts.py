@@ -25,6 +25,7 @@ from engine.commands import (
     XPendingRange,
     XReadGroup,
     XTrim,
+    pending,
 )
 from engine.commands.base import Command
 from engine.commands.execution import Unfinished, execute_all
@@ -33,7 +34,7 @@ from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX
 from engine.ids import ID_MAX
 from engine.replies import PendingList, Trimmed
 from tests.engine.clocks import HandClock
-from tests.engine.house import House
+from tests.engine.house import House, adding, id_of
 
 BODY: Final = entries.body([("a", "1")])
 # It delivers no more than `TURN_IDS_MAX` entries.
@@ -127,6 +128,26 @@ def test_a_look_for_idle_entries_that_one_turn_takes() -> None:
     (refused,), _ = execute_all(house.keyspace, [one_more], house.now_ms)
     assert str(refused) == str(refusal)
     assert not turn.records
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(5, [4, 5]), (4, [4]), (8, [4, 8]), (9, [4, 8, 9])])
+@pytest.mark.parametrize("consumer", [None, "c"])
+def test_many_rows_of_pending_entries_take_several_turns(
+    consumer: str | None, count: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four in each turn; one more is looked for where these are as many as are asked for."""
+    monkeypatch.setattr(pending, "TURN_ROWS_MAX", 4)
+    house = House()
+    house.run(adding("s", *[f"5-{number}" for number in range(10)]))
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(READ)
+    look = XPendingRange(stream="s", group="g", start=0, end=ID_MAX, count=count, consumer=consumer)
+    *before, reply = house.turns(look)
+    assert isinstance(reply, PendingList)
+    assert [one.id for one in reply.entries] == [id_of(f"5-{number}") for number in range(count)]
+    assert (reply.more, len(before)) == (True, len(sizes) - 1)
+    (whole,), _ = execute_all(house.keyspace, [look], house.now_ms)
+    assert whole == reply, "a transaction is one turn"
 
 
 def test_a_group_that_is_removed_meanwhile_has_no_pending_entries() -> None:
