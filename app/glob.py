@@ -34,14 +34,18 @@ def literal(text: str) -> str:
 class Glob:
     """One pattern. `prefix` is what every match begins with."""
 
-    __slots__ = ("_places", "prefix")
+    __slots__ = ("_is_prefix", "_places", "prefix")
 
     def __init__(self, pattern: bytes) -> None:
         self._places = _places(pattern)
         self.prefix = _prefix(self._places)
+        # Most patterns: to compare the beginning takes a tenth of the time.
+        self._is_prefix = self._places[len(self.prefix) :] == [_STAR]
 
     def matches(self, word: bytes) -> bool:
         """Whether the whole of `word` fits the pattern."""
+        if self._is_prefix:
+            return word.startswith(self.prefix)
         places = self._places
         at, after_star, resume = 0, -1, 0
         here = 0

@@ -1,6 +1,6 @@
 """The command API: Redis commands as JSON lists; one, several, or several as one turn."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Depends, Header
@@ -22,6 +22,8 @@ router: Final = Router("commands")
 
 # Words may be two bytes long and cost a microsecond each: larger bodies are parsed in a thread.
 _INLINE_BYTES_MAX: Final = 64 << 10
+# A command may be a word long, and costs up to 16 us even so: more of them are parsed in a thread.
+_INLINE_LISTS_MAX: Final = 500
 # Parsing a list of this size may take a millisecond, and a caller may send many lists at once.
 _TURN_BYTES_MIN: Final = 8 << 10
 # A longer answer is sent in pieces, while further commands run.
@@ -85,7 +87,12 @@ class _CommandsBody(Body):
         def parse(body: bytes) -> CommandRun:
             return executor.parse_each(bodies.many(body, encoded, most, limits.words_max), limits)
 
-        return await self.request.read(parse, _INLINE_BYTES_MAX, turn_bytes_min=_TURN_BYTES_MIN)
+        return await self._read_several(parse)
+
+    async def _read_several(self, parse: Callable[[bytes], CommandRun]) -> CommandRun:
+        return await self.request.read(
+            parse, _INLINE_BYTES_MAX, inline_lists_max=_INLINE_LISTS_MAX, turn_bytes_min=_TURN_BYTES_MIN
+        )
 
     async def read_together(self, encoded: Encoding) -> CommandRun:
         """The commands of a transaction. Raises the same, and EXECABORT."""
@@ -96,7 +103,7 @@ class _CommandsBody(Body):
             bodies.check_number(rows, settings.transaction_commands_max)
             return executor.parse_together(rows, limits)
 
-        return await self.request.read(parse, _INLINE_BYTES_MAX, turn_bytes_min=_TURN_BYTES_MIN)
+        return await self._read_several(parse)
 
 
 CommandBody = Annotated[_CommandBody, Depends(request_of)]

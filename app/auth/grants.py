@@ -308,3 +308,9 @@ def _covers(pattern: str, other: str) -> bool:
 
 
 _glob: Final = lru_cache(_PATTERNS_MAX)(lambda pattern: Glob(pattern.encode()))
+
+
+def readable(grants: Sequence[Grant]) -> Sequence[Glob]:
+    """The patterns of the streams that may be read: `*` alone where these are all."""
+    patterns = {grant.streams for grant in grants if Action.READ in grant.actions}
+    return [*map(_glob, {ALL} if ALL in patterns else patterns)]

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from app.auth.grants import Action, Grant, Resource, common_prefix
+from app.auth.grants import Action, Grant, Resource, common_prefix, readable
 from app.auth.rates import Rates
 from app.auth.revocations import JwtIdentity
 from app.auth.tokens import GrantValue, Token
 from app.errors import ErrorLocation, RefusalError
+from app.glob import Glob
 
 # Decisions that one principal remembers: matching a pattern takes a hundred times as long as looking here.
 _DECISIONS_MAX: Final = 1_000
@@ -28,7 +29,18 @@ class Principal:
     empty without one. Raises ValueError where these differ.
     """
 
-    __slots__ = ("_decisions", "expires_s", "grants", "jwt", "name", "prefix", "quotas", "rates", "token")
+    __slots__ = (
+        "_decisions",
+        "_readable",
+        "expires_s",
+        "grants",
+        "jwt",
+        "name",
+        "prefix",
+        "quotas",
+        "rates",
+        "token",
+    )
 
     def __init__(
         self,
@@ -49,6 +61,8 @@ class Principal:
         # Each of them holds.
         self.quotas = tuple(quota for grant in self.grants if (quota := grant.quota()) is not None)
         self.jwt = jwt
+        # Made when it is needed.
+        self._readable: Sequence[Glob] | None = None
         self._decisions: dict[tuple[Action, Resource], bool] = {}
 
     def may(self, action: Action, resource: Resource) -> bool:
@@ -61,6 +75,13 @@ class Principal:
                 self._decisions.clear()
             self._decisions[key] = decision
         return decision
+
+    def may_see(self, stream: str) -> bool:
+        """Whether it may read the stream: for lists of names, which are more than can be remembered."""
+        if self._readable is None:
+            self._readable = readable(self.grants)
+        name = stream.encode()
+        return any(pattern.matches(name) for pattern in self._readable)
 
     def require(self, action: Action, resource: Resource) -> None:
         """Raise `forbidden` unless it may do this. The refusal does not reveal whether the stream exists."""

@@ -150,7 +150,7 @@ class RespClient:
 
     def may_see(self, stream: str) -> bool:
         """Whether the stream's name may be shown."""
-        return self.may(Action.READ, Resource(stream))
+        return self.principal is not None and self.principal.may_see(stream)
 
 
 def user_of(principal: Principal) -> str:

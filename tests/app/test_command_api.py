@@ -1,9 +1,13 @@
 """The command API: one command, a pipeline, a transaction; encodings; what waits and what it may cost."""
 
 import base64
+import threading
+from collections.abc import Sequence
 
 import httpx
 import pytest
+
+from app.redis import bodies
 
 pytestmark = pytest.mark.both_ways
 
@@ -167,6 +171,24 @@ async def test_too_many_commands_are_413(http: httpx.AsyncClient) -> None:
     answer = await http.post(PIPELINE, content=b"[" + b",".join([b"[]"] * 10_001) + b"]")
     assert (answer.status_code, answer.json()["code"]) == (413, "too_many_entries")
     assert answer.json()["error"].startswith("ERR")
+
+
+@pytest.mark.parametrize(("count", "inline"), [(499, True), (500, False)])
+@pytest.mark.parametrize("path", [PIPELINE, TRANSACTION])
+async def test_many_commands_are_parsed_in_a_thread(
+    http: httpx.AsyncClient, path: str, count: int, monkeypatch: pytest.MonkeyPatch, *, inline: bool
+) -> None:
+    """However short they are: others are served meanwhile."""
+    threads: list[int] = []
+    check = bodies.check_number
+
+    def noted(rows: Sequence[object], commands_max: int) -> None:
+        threads.append(threading.get_ident())
+        check(rows, commands_max)
+
+    monkeypatch.setattr(bodies, "check_number", noted)
+    await http.post(path, json=[["PING"]] * count)
+    assert {thread == threading.get_ident() for thread in threads} == {inline}
 
 
 async def test_names_are_checked_here_too(http: httpx.AsyncClient) -> None:

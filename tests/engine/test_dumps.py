@@ -175,6 +175,17 @@ def test_more_than_one_turn_may_write_is_refused() -> None:
     assert long.call("RESTORE", "t", 0, too_long[:-1]) == WRONG
 
 
+def test_what_is_too_large_is_refused_before_each_name_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be tens of thousands, a microsecond each."""
+    payload = dumped(rich())
+    description = msgspec.json.decode(text_of(payload))
+    group = next(iter(description["groups"].values()))
+    group["consumers"] |= {str(number): [0, 0] for number in range(DUMP_COST_MAX)}
+    monkeypatch.setattr("app.names.check_text", None)
+    text = sealed(msgspec.json.encode(description))
+    assert str(World().call("RESTORE", "t", 0, text)).startswith("-ERR the payload is too large to restore")
+
+
 @pytest.mark.parametrize(
     "payload",
     [

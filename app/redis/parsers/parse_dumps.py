@@ -77,12 +77,18 @@ def _described(payload: bytes) -> dump.StreamDump:
         raise errors.too_large_to_restore()
     try:
         described = dump.decode(payload)
+    except dump.WrongChecksumError:
+        raise errors.wrong_payload() from None
+    except ValueError:
+        raise errors.bad_data_format() from None
+    if dump.dump_cost(described) > dump.DUMP_COST_MAX:
+        # Before each name is looked at: there may be tens of thousands.
+        raise errors.too_large_to_restore()
+    try:
         for name, group in described.groups.items():
             names.check_text(name)
             for consumer in group.consumers:
                 names.check_text(consumer)
-    except dump.WrongChecksumError:
-        raise errors.wrong_payload() from None
-    except (ValueError, EngineError):
+    except EngineError:
         raise errors.bad_data_format() from None
     return described

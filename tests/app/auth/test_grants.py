@@ -148,3 +148,27 @@ def test_all_grants_of_a_caller_have_one_prefix(other: str | None) -> None:
             {"grants": [grants[0].describe()], "scope": "word"}
         )
     assert Principal("tester", grants[:1]).on_page("https://page.example").prefix == "acme."
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["*:*"],
+        ["write:*", "read:orders.*"],
+        ["read:orders.*", "read:*.eu"],
+        ['{"actions":["read"],"streams":"*","prefix":"acme."}'],
+        ['{"actions":["read","consume"],"streams":"o*s","groups":"billing"}'],
+        ["manage,write,consume:*"],
+        [],
+    ],
+)
+def test_a_list_shows_the_streams_that_may_be_read_and_remembers_none(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be a hundred thousand: each would push out what is asked again."""
+    grants = [Grant.parse(text) for text in texts]
+    names = ["orders", "orders.", "orders.eu", "stock.eu", "acme.s", "o", "ø"]
+    expected = [name for name in names if Principal("asked", grants).may(Action.READ, Resource(name))]
+    caller = Principal("tester", grants)
+    monkeypatch.setattr(Principal, "may", None)
+    assert [*filter(caller.may_see, names)] == expected
