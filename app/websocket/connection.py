@@ -58,6 +58,8 @@ from engine.replies import GroupRead, Reply
 # Messages that wait before the socket is read no more: a client that sends one at a time is not paused, which
 # takes two system calls.
 _TEXTS_UNHELD_MAX: Final = 1
+# A message of this size takes up to 16 ms to read, with many short fields: longer ones are read in a thread.
+_INLINE_BYTES_MAX: Final = 256 << 10
 # A client that shows no token within this time is disconnected.
 _AUTH_S_MAX: Final = 10.0
 # The reply to a command is held in memory until a slow client reads it.
@@ -167,7 +169,19 @@ class Connection:
 
     def _handle(self, text: bytes) -> None:
         self._flow.note_handled()
-        self._do(self._session.receive(text))
+        if len(text) <= _INLINE_BYTES_MAX:
+            self._do(self._session.receive(text))
+        else:
+            self._asking = True
+            self._spawn(self._handle_long(text))
+
+    async def _handle_long(self, text: bytes) -> None:
+        self._flow.begin()
+        try:
+            frame, publication = await asyncio.to_thread(self._session.read_long, text)
+        finally:
+            self._flow.end()
+        self._go_on(self._session.handle(frame, len(text), publication))
 
     def _wait_for_turn(self) -> None:
         """Go on with the messages that wait when it is their turn."""

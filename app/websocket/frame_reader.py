@@ -11,6 +11,7 @@ and the connection stays open.
 import json
 import re
 from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Final, NoReturn
 
 import msgspec
@@ -40,6 +41,12 @@ _MISSING: Final = "it is missing"
 # The end of msgspec's words: the path of the wrong member, and its place in a list.
 _PLACE: Final = re.compile(r" - at (?:key in )?`\$\.(?P<name>\w+)(?:\[(?P<at>[0-9]+)\])?[^`]*`$")
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]', re.DOTALL)
+# Looking for what is wrong with a frame takes up to 2 µs for each value: of longer ones it is not looked for.
+_VALUES_MAX: Final = 4_000
+# Strings and brackets that are looked through for a `ref`: 6 ms.
+_TOKENS_MAX: Final = 20_000
+# Entries and commands of this size are not looked through for repeated members.
+_RAW_BYTES_MIN: Final = 1_024
 # A `ref` has at most 128 characters, each of up to 12 bytes if escaped.
 _REF_VALUE: Final = re.compile(r'\s*:\s*("(?:[^"\\]|\\.){0,1536}"|-?[0-9]{1,16})(?=\s*[,}])')
 
@@ -107,6 +114,13 @@ def _strings(frame: Sent) -> int:
 
 def _check_members(text: bytes, frame: Sent, depth_max: int) -> None:
     """Refuse repeated members, unknown ones that are null, and invalid values."""
+    for name, _ in _NAMES[type(frame)]:
+        raw = getattr(frame, name)
+        if isinstance(raw, Raw) and len(bytes(raw)) >= _RAW_BYTES_MIN:
+            # What reads it checks it.
+            text = text.replace(bytes(raw), b"0")
+    if strict_json.exceeds(text, _VALUES_MAX):
+        raise RefusedFrameError(invalid("", "a member occurs twice, or is not known here"), frame.ref)
     try:
         value = strict_json.parse(text, depth_max=depth_max)
     except RefusalError as refusal:
@@ -124,6 +138,8 @@ def _check_members(text: bytes, frame: Sent, depth_max: int) -> None:
 
 def _refuse(text: bytes, error: Exception, depth_max: int) -> NoReturn:
     """Raise the error for text that could not be parsed as a frame."""
+    if strict_json.exceeds(text, _VALUES_MAX):
+        _refuse_long(text)
     try:
         value = strict_json.parse(text, depth_max=depth_max)
     except strict_json.ContentRefusalError as refusal:
@@ -133,6 +149,19 @@ def _refuse(text: bytes, error: Exception, depth_max: int) -> NoReturn:
     if not isinstance(value, Object):
         raise MalformedFrameError(strict_json.malformed("a frame is a JSON object"))
     raise RefusedFrameError(_what_is_wrong(value, str(error)), _ref_in(text)) from None
+
+
+def _refuse_long(text: bytes) -> NoReturn:
+    """The same where it takes too long to find out more than whether it is an object."""
+    try:
+        members = _decode_members(text)
+    except RecursionError:
+        deep = strict_json.malformed("it is nested too deep", strict_json.ContentRefusalError)
+        raise RefusedFrameError(deep, _ref_in(text)) from None
+    except _UNREADABLE as error:
+        raise MalformedFrameError(strict_json.malformed(str(error))) from None
+    wrong = invalid("", f"it is not a frame; what is wrong is said of frames with up to {_VALUES_MAX} values")
+    raise RefusedFrameError(wrong, _usable(bytes(members.get("ref", b"null")).decode())) from None
 
 
 def _what_is_wrong(value: Object, error: str) -> RefusalError:
@@ -189,9 +218,9 @@ def _noun(kind: inspect.Type) -> str:
 
 
 def _ref_in(text: bytes) -> Ref:
-    """The `ref` of a frame that could not be parsed; UNSET if it has no valid one."""
+    """The `ref` of a frame that could not be parsed; UNSET if it has no valid one, or not early enough."""
     chars, depth = text.decode(), 0
-    for match in _TOKEN.finditer(chars):
+    for match in islice(_TOKEN.finditer(chars), _TOKENS_MAX):
         token = match[0]
         if token in ("[", "{"):
             depth += 1

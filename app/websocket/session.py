@@ -20,7 +20,8 @@ from app.auth.policy import unauthenticated
 from app.auth.rate_limiter import Meter
 from app.errors import RefusalError, invalid, to_refusal
 from app.gateway import draining
-from app.http.entries.publishing import added
+from app.http.entries.entry_bodies import ParsedEntries
+from app.http.entries.publishing import AddOptions, added
 from app.live.sessions import AccessEnd
 from app.websocket import frame_reader, frames
 from app.websocket.effects import Authenticate, Close, Effects, Ref, RunCommand, SendFrame, SessionLimits
@@ -37,6 +38,11 @@ PROTOCOL_ERROR_CLOSE: Final = 4501
 RATE_LIMIT_CLOSE: Final = 4005
 # Frames in a row that are refused for the caller's rate, after which the connection is closed.
 RATE_REFUSALS_MAX: Final = 1_000
+
+FRAME_ERRORS: Final = frame_reader.MalformedFrameError, frame_reader.RefusedFrameError
+FrameError = frame_reader.MalformedFrameError | frame_reader.RefusedFrameError
+# What a `publish` holds, or why it is refused.
+Publication = tuple[AddOptions, ParsedEntries, int | None] | EngineError | RefusalError
 
 
 class Session:
@@ -67,7 +73,6 @@ class Session:
         self.end_outage = self.table.end_outage
         self._handlers: Final[Mapping[type, Callable[[Any], Effects]]] = {
             frames.AuthFrame: self._auth,
-            frames.PublishFrame: self._publish,
             frames.SubscribeFrame: self.tails.subscribe,
             frames.ConsumeFrame: self.consumers.consume,
             frames.AckFrame: self.consumers.ack,
@@ -80,18 +85,40 @@ class Session:
 
     def receive(self, text: bytes) -> Effects:
         """Handle a text message of the client."""
+        return [] if self.table.closed else self.handle(self._read(text), len(text))
+
+    def _read(self, text: bytes) -> frames.Sent | FrameError:
+        try:
+            return frame_reader.read(text, self._depth_max)
+        except FRAME_ERRORS as error:
+            return error
+
+    def read_long(self, text: bytes) -> tuple[frames.Sent | FrameError, Publication | None]:
+        """Read a text message and the entries in it, for `handle`. It takes milliseconds and changes nothing:
+        a thread may do it.
+        """
+        read = self._read(text)
+        if not isinstance(read, frames.PublishFrame):
+            return read, None
+        try:
+            return read, frames.parse_publish(read, self.table.limits.entries)
+        except (EngineError, RefusalError) as refusal:
+            return read, refusal
+
+    def handle(
+        self, frame: frames.Sent | FrameError, size: int, publication: Publication | None = None
+    ) -> Effects:
+        """Handle what was read, of `size` bytes; the entries too, where they were read with it."""
         if self.table.closed:
             return []
-        try:
-            frame = frame_reader.read(text, self._depth_max)
-        except frame_reader.MalformedFrameError as error:
-            return self._break(error.refusal)
-        except frame_reader.RefusedFrameError as error:
-            return [self.table.error(error.ref, error.refusal)]
+        if isinstance(frame, frame_reader.MalformedFrameError):
+            return self._break(frame.refusal)
+        if isinstance(frame, frame_reader.RefusedFrameError):
+            return [self.table.error(frame.ref, frame.refusal)]
         try:
             if self.meter is not None:
-                self.meter.take(1, len(text))
-            effects = self._handle(frame)
+                self.meter.take(1, size)
+            effects = self._handle(frame, publication)
         except EngineError as error:
             effects = [self.table.error(frame.ref, to_refusal(error))]
         except RefusalError as refusal:
@@ -119,7 +146,7 @@ class Session:
         error = SendFrame(frames.error(UNSET, refusal, self._request_id), code=refusal.code)
         return [error, Close(PROTOCOL_ERROR_CLOSE, refusal.code)]
 
-    def _handle(self, frame: frames.Sent) -> Effects:
+    def _handle(self, frame: frames.Sent, publication: Publication | None) -> Effects:
         settles = isinstance(frame, frames.AckFrame | frames.NackFrame | frames.PingFrame)
         if self.table.draining and not settles:
             raise draining()
@@ -127,6 +154,8 @@ class Session:
             frame, frames.AuthFrame | frames.PingFrame
         ):
             raise unauthenticated("send a frame `auth` with a token first", None)
+        if isinstance(frame, frames.PublishFrame):
+            return self._publish(frame, publication)
         return self._handlers[type(frame)](frame)
 
     def _ping(self, frame: frames.PingFrame) -> Effects:
@@ -166,10 +195,14 @@ class Session:
             self.meter.charge(len(found))
         return [SendFrame(frames.ok_with(ref, found))]
 
-    def _publish(self, frame: frames.PublishFrame) -> Effects:
+    def _publish(self, frame: frames.PublishFrame, publication: Publication | None) -> Effects:
         stream = frames.name(frame.stream, "stream name")
         self.table.require(Action.WRITE, stream)
-        wanted, published, last_id = frames.parse_publish(frame, self.table.limits.entries)
+        if publication is None:
+            publication = frames.parse_publish(frame, self.table.limits.entries)
+        if isinstance(publication, Exception):
+            raise publication
+        wanted, published, last_id = publication
         if self.meter is not None:
             self.meter.take_more(len(published.bodies))
         command = wanted.command(stream, published, last_id, frames.idempotency_key(frame))

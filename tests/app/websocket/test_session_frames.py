@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from app.http import strict_json
 from app.websocket.effects import Close
 from tests.app.conversing import Json, SocketWorld, names_of, working
 
@@ -181,3 +182,61 @@ def test_a_frame_with_escapes_is_a_frame(world: SocketWorld) -> None:
     """Quotation marks in strings are no reason to refuse it."""
     (result,) = world.say("auth", token='a"b\\"c', ref='"')
     assert (result["op"], result["ref"]) == ("ok", '"')
+
+
+LONG: Final = b"[" + b"1," * 5_000 + b"1]"
+
+
+@pytest.mark.parametrize(
+    ("text", "ref"),
+    [
+        (b'{"op":"ping","ref":7,"more":%b}', 7),
+        (b'{"more":%b,"op":"ping","ref":"r"}', "r"),
+        (b'{"op":"ping","ref":"r","ref":8,"more":%b}', 8),
+        (b'{"op":"ping","ref":%b}', None),
+        (b'{"op":"publish","ref":7,"stream":"s","entries":[],"entries":%b,"x":null}', 7),
+        (b'{"op":"publish","ref":7,"stream":"s","more":%b,"entries":[]}', 7),
+    ],
+)
+def test_of_a_long_frame_it_is_not_looked_for_what_is_wrong(
+    text: bytes, ref: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To take all of its values apart takes half a second. It is refused as others are."""
+    world = SocketWorld()
+    parse = strict_json.parse
+
+    def bounded(body: bytes, *, depth_max: int, depth: int = 0) -> strict_json.Json:
+        assert len(body) < len(LONG)
+        return parse(body, depth_max=depth_max, depth=depth)
+
+    monkeypatch.setattr(strict_json, "parse", bounded)
+    world.do(world.session.receive(text % LONG))
+    (result,) = world.sent
+    assert (result["op"], result["problem"]["code"], result.get("ref")) == ("error", "invalid", ref)
+    assert world.say("ping") == [{"op": "pong"}]
+
+
+def test_a_long_text_that_is_no_object_ends_the_conversation() -> None:
+    world = SocketWorld()
+    world.do(world.session.receive(b'{"op":"ping","more":%b' % LONG))
+    assert world.closed == Close(4501, "malformed_json")
+
+
+def test_entries_that_were_read_with_their_frame_are_published_alike() -> None:
+    """A long one is read in a thread, before it is known whether it may be published."""
+    world = SocketWorld()
+    for text in (
+        b'{"op":"publish","ref":1,"stream":"s","entries":[{"fields":{"a":"1"}}]}',
+        b'{"op":"publish","ref":1,"stream":"s","entries":[{"fields":{}}]}',
+        b'{"op":"ping","ref":1}',
+        b'{"op":"ping","ref":1,"x":2}',
+    ):
+        world.do(world.session.receive(text))
+        world.settle()
+        frame, publication = world.session.read_long(text)
+        world.do(world.session.handle(frame, len(text), publication))
+        world.settle()
+        ids = dict.fromkeys(("ids", "first_id", "last_id"))
+        one, other = ({**answer, **ids} for answer in world.sent[-2:])
+        assert one == other
+    assert len(world.texts("s")) == 2

@@ -153,3 +153,20 @@ def test_too_many_sockets_are_refused(tmp_path: Path) -> None:
 
         eventually(accepted, "there is room again")
     assert '"level":"error"' not in (tmp_path / "data.log").read_text()
+
+
+def test_a_long_message_is_answered_before_those_behind_it(patient: Server) -> None:
+    """It is read in a thread; in order all the same, refused or not."""
+    entries = [{"fields": {"a": "1" * 100}}] * 3_000
+    with talking(patient) as client:
+        for _ in range(2):
+            client.send("publish", ref=1, stream="s", entries=entries)
+            client.send("publish", ref=2, stream="s", entries=[*entries, {"fields": {}}])
+            client.send("ping", ref=3)
+            answers = [client.next() for _ in range(3)]
+            assert [(answer["op"], answer["ref"]) for answer in answers] == [
+                ("ok", 1),
+                ("error", 2),
+                ("pong", 3),
+            ]
+            assert answers[0]["count"] == len(entries)
