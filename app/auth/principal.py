@@ -88,6 +88,13 @@ class Principal:
         if not self.may(action, resource):
             raise forbidden(f"the credentials do not allow to {action} here")
 
+    def right_to_drop(self, held: Resource) -> Action:
+        """What it needs to drop what a consumer holds: `consume` where a grant is for this consumer alone,
+        else `manage`.
+        """
+        own = [grant for grant in self.grants if grant.consumer is not None]
+        return Action.CONSUME if any(grant.allows(Action.CONSUME, held) for grant in own) else Action.MANAGE
+
     @property
     def expires_at(self) -> str | None:
         """When it expires, as RFC 3339 has it, in UTC."""

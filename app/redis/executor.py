@@ -19,6 +19,7 @@ from app.limits import CommandLimits
 from app.live.turns import slice_of
 from app.redis import CommandRequest, bodies, transactions
 from app.redis.bodies import Encoding, Words
+from app.redis.rights import needed
 from app.redis.runs import Adds, CommandRun, Parsed, each_added, runs_alone
 from app.redis.transactions import Answered
 from engine import EngineError, errors
@@ -236,9 +237,8 @@ def _authorise(request: Request, parsed: CommandRequest, allowed: set[Hashable])
     wanted = parsed.actions, parsed.streams, group, consumer
     if wanted in allowed:
         return
-    for action in parsed.actions:
-        for stream in (None,) if parsed.streams is None else parsed.streams:
-            request.require(Action(action), stream, group, consumer)
+    for action, resource in needed(parsed, request.principal):
+        request.principal.require(action, resource)
     allowed.add(wanted)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from app.auth import UNAUTHENTICATED, Action, Principal, Resource
 from app.auth.rate_limiter import caller_of
 from app.redis.request import CommandRequest
+from app.redis.rights import needed
 from app.redis.runs import stream_of
 from app.redis.wire import Protocol
 from app.resp.transaction import Transaction, Watched
@@ -104,14 +105,11 @@ class RespClient:
 
     def refusal_of(self, parsed: CommandRequest) -> EngineError | None:
         """NOPERM, or None where the client may run the command."""
-        for action in parsed.actions:
-            group = getattr(parsed.command, "group", None)
-            consumer = getattr(parsed.command, "consumer", None)
-            for stream in (None,) if parsed.streams is None else parsed.streams:
-                refusal = self._refusal(Action(action), Resource(stream, group, consumer), parsed.name)
-                if refusal is not None:
-                    return refusal
-        return None
+        found = (
+            self._refusal(action, resource, parsed.name)
+            for action, resource in needed(parsed, self.principal or UNAUTHENTICATED)
+        )
+        return next((refusal for refusal in found if refusal is not None), None)
 
     def stream_to_add_to(self, key: bytes) -> str | None:
         """The stream of this name, remembered for the next XADD; None where the client may not add to it."""

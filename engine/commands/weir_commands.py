@@ -12,6 +12,7 @@ import msgspec
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
 from engine.commands.types import Cursor, IdempotencyKey, Ids, XAdd
 from engine.keyspace import Keyspace, Retention
+from engine.quotas import Quota
 from engine.replies import BackendMark, DeliveryMark, StreamInfo
 
 # What a publication takes for each stream, most for one that it makes, and for ten entries.
@@ -179,6 +180,10 @@ class DeadLetterEntries(StreamCommand, frozen=True, kw_only=True):
     group: str
     ids: Ids
     reason: str
+
+    def grown_streams(self, keyspace: Keyspace, quota: Quota) -> Sequence[str]:
+        # As where a delivery moves them: they are counted already, in the stream that they come from.
+        return ()
 
 
 class FindDeadLetters(StreamCommand, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine import Engine, EngineError, Quota, quotas
 from engine.commands import (
     Copy,
+    DeadLetterEntries,
     Delete,
     EnsureGroup,
     EnsureStream,
@@ -20,6 +21,7 @@ from engine.commands import (
     Publish,
     Rename,
     XAck,
+    XAutoClaim,
     XDel,
     XLen,
     XReadGroup,
@@ -110,6 +112,23 @@ async def test_bytes_are_refused_from_the_limit_on(engine: Engine) -> None:
     await engine.execute(adding("a.1", "5-0"))
     used = engine.memory.streams.bytes
     assert not await is_refused(engine, adding("a.1"), quota("a.", bytes_max=used + 1))
+
+
+async def test_dead_letters_go_on_at_a_used_up_quota(engine: Engine) -> None:
+    """Moved by a delivery or by hand; into a stream that there was not."""
+    full = quota("a.", streams_max=1, bytes_max=1)
+    policy = {"dead_letter_stream": "a.dead", "max_deliveries": 1}
+    await engine.execute(EnsureGroup(stream="a.1", group="g", start=0, mkstream=True, policy=policy))
+    await engine.execute(adding("a.1", "5-0"))
+    await engine.execute(adding("a.1", "6-0"))
+    read = XReadGroup(group="g", consumer="c", streams=[("a.1", types.Cursor.NEW)])
+    assert not await is_refused(engine, read, full)
+    by_hand = DeadLetterEntries(stream="a.1", group="g", ids=[id_of("5-0")], reason="wrong")
+    assert not await is_refused(engine, by_hand, full)
+    assert await engine.execute(XLen(stream="a.dead")) == 1
+    claim = XAutoClaim(stream="a.1", group="g", consumer="c", min_idle_ms=0, start=0)
+    assert not await is_refused(engine, claim, full)
+    assert await engine.execute(XLen(stream="a.dead")) == 2
 
 
 async def test_renaming_counts_where_the_stream_comes_to(engine: Engine) -> None:

@@ -9,7 +9,7 @@ from pydantic import Field
 from app import names
 from app.api.groups import group_calls
 from app.api.groups.pages import After, Limit, page_of
-from app.auth import Action
+from app.auth import Access, Action, Resource
 from app.errors import invalid
 from app.http.entries.deliveries import DeliveredEntry, deliveries, nothing_delivered
 from app.http.entries.entry_pages import preferred_wait_ms
@@ -154,7 +154,8 @@ _CONSUMER_PATTERN: Final = f"{NOT_DOTS}{NAME_CHARACTERS}{{1,{names.NAME_BYTES_MA
 
 @router.delete(
     _CONSUMER,
-    Action.CONSUME,
+    # What is dropped may be another's.
+    Access.PER_TOKEN,
     model=RemovedConsumer,
     refusals=(*_NO_GROUP, "no_consumer", "consumer_has_pending"),
     writes=True,
@@ -174,8 +175,13 @@ async def delete_consumer(
 ) -> Response:
     """Remove a consumer; refused while it holds pending entries, unless these may be dropped or go to
     another (XGROUP DELCONSUMER).
+
+    To drop them takes the action `manage`, but for a grant that is for this consumer alone.
     """
-    heir = None
+    held, heir, drops = Resource(stream, group, consumer), None, pending == "drop"
+    if drops:
+        request.note_action("manage", "deleteConsumer", stream=stream, group=group, consumer=consumer)
+    request.principal.require(request.principal.right_to_drop(held) if drops else Action.CONSUME, held)
     if pending.startswith(_TRANSFER):
         heir = names.check_text(pending.removeprefix(_TRANSFER), "consumer name")
         if heir == consumer:
@@ -183,12 +189,10 @@ async def delete_consumer(
         request.require(Action.CONSUME, stream, group, heir)
     elif pending not in ("refuse", "drop"):
         raise invalid("pending", "it is refuse, drop or transfer:<consumer>")
-    command = DeleteConsumer(
-        stream=stream, group=group, consumer=consumer, drop=pending == "drop", transfer_to=heir
-    )
-    (held,) = await group_calls.write(request, command)
-    assert isinstance(held, int), "removing a consumer answers a number"
-    return request.respond(200, RemovedConsumer.model_construct(pending=held))
+    command = DeleteConsumer(stream=stream, group=group, consumer=consumer, drop=drops, transfer_to=heir)
+    (count,) = await group_calls.write(request, command)
+    assert isinstance(count, int), "removing a consumer answers a number"
+    return request.respond(200, RemovedConsumer.model_construct(pending=count))
 
 
 # ---- reading

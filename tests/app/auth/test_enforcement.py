@@ -40,6 +40,8 @@ NEEDED: Final = {
     "publish": Action.WRITE,
     "tailStreams": Action.READ,
     "listStreams": Action.READ,
+    # `manage` if it drops what the consumer holds.
+    "deleteConsumer": Action.CONSUME,
     # Any grant will do.
     "createTicket": None,
     "getCaller": None,

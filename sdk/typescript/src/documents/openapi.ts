@@ -593,7 +593,7 @@ export interface paths {
         readonly post?: never;
         /**
          * Remove a consumer; refused while it holds pending entries, unless these may be dropped or go to another (XGROUP DELCONSUMER).
-         * @description Remove a consumer; refused while it holds pending entries, unless these may be dropped or go to another (XGROUP DELCONSUMER).
+         * @description To drop them takes the action `manage`, but for a grant that is for this consumer alone.
          */
         readonly delete: operations["deleteConsumer"];
         readonly options?: never;

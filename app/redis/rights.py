@@ -1,0 +1,25 @@
+"""What a caller has to be allowed for a command: what the request of REST that does the same needs.
+
+Knows: which actions a command has beside those of the table.
+Must never know: how a refusal is said, who asks.
+"""
+
+from collections.abc import Iterator
+
+from app.auth import Action, Principal, Resource
+from app.redis.request import CommandRequest
+from engine.commands import XGroupDelConsumer
+
+
+def needed(parsed: CommandRequest, principal: Principal) -> Iterator[tuple[Action, Resource]]:
+    """Each action, and what it is about."""
+    command = parsed.command
+    group, consumer = getattr(command, "group", None), getattr(command, "consumer", None)
+    streams = (None,) if parsed.streams is None else parsed.streams
+    for action in parsed.actions:
+        for stream in streams:
+            resource = Resource(stream, group, consumer)
+            if isinstance(command, XGroupDelConsumer):
+                yield principal.right_to_drop(resource), resource
+            else:
+                yield Action(action), resource
