@@ -11,6 +11,7 @@ import msgspec
 from app.settings import Settings
 from engine import SLOW_TURN_S
 from engine.commands import (
+    BoundedRead,
     Command,
     ListStreams,
     XAutoClaim,
@@ -18,8 +19,6 @@ from engine.commands import (
     XInfoStream,
     XPendingRange,
     XRange,
-    XRead,
-    XReadGroup,
 )
 from engine.errors import EngineError
 from engine.replies import AutoClaimed, Claimed, Entries, GroupRead, Reply, StreamsRead, by_type
@@ -112,12 +111,22 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
             rows, row_bytes = command.count, _ROW_BYTES_MAX
         elif isinstance(command, ListStreams):
             rows, row_bytes = command.limit, _ROW_BYTES_MAX
-        elif isinstance(command, XRange | XRead | XReadGroup | XAutoClaim | XClaim):
+        elif isinstance(command, XRange | BoundedRead | XAutoClaim | XClaim):
             most = min(most, command.bytes_max or most)
             rows = len(command.named_ids()) if isinstance(command, XClaim) else command.count
+            if isinstance(command, BoundedRead):
+                most = self._bound_of_all(command, most)
         if rows is None:
             return most
         return min(most, max(0, rows) * max(1, len(command.named_streams() or ())) * row_bytes)
+
+    def _bound_of_all(self, command: BoundedRead, most: int) -> int:
+        """The most bytes of all its streams together, as the caller wants them; one entry is always given."""
+        if command.count_total is not None:
+            most = min(most, command.count_total * self.entry_bytes_max)
+        if command.bytes_total is not None:
+            most = min(most, max(command.bytes_total, self.entry_bytes_max))
+        return most
 
     @property
     def words_max(self) -> int:

@@ -60,6 +60,10 @@ class ManyRead(RequestModel):
     count: Annotated[
         Annotated[int, Whole(1, "count_max")] | None, Field(description="entries of each stream")
     ] = None
+    count_total: Annotated[
+        Annotated[int, Whole(1, "count_max")] | None,
+        Field(description="entries of all streams together, of the first ones first; at least `count`"),
+    ] = None
     wait: Annotated[
         Annotated[int, Whole(0, "wait_ms_max")] | None,
         Field(description="milliseconds to wait for any of them"),
@@ -76,7 +80,7 @@ class ManyRead(RequestModel):
     def command(self, limits: ReadLimits, prefer_wait_s: int | None) -> XRead | XReadGroup:
         """The read. Raises the refusal of what does not go together."""
         wait_ms = preferred_wait_ms(prefer_wait_s, limits) if self.wait is None else self.wait
-        count, block_ms = self.count or limits.count_default, wait_ms or None
+        count, block_ms = self._count(limits), wait_ms or None
         if self.group is None and self.consumer is None:
             for name in ("noack", "claim_min_idle_ms"):
                 if getattr(self, name) is not None:
@@ -85,6 +89,7 @@ class ManyRead(RequestModel):
             return XRead(
                 streams=[(name, place.id) for name, place in self.streams.items()],
                 count=count,
+                count_total=self.count_total,
                 block_ms=block_ms,
                 bytes_max=limits.bytes_max,
                 known=[place.generation for place in self.streams.values()],
@@ -103,11 +108,21 @@ class ManyRead(RequestModel):
             consumer=self.consumer,
             streams=[(name, place.id) for name, place in self.streams.items()],
             count=count,
+            count_total=self.count_total,
             block_ms=block_ms,
             noack=bool(self.noack),
             claim_min_idle_ms=self.claim_min_idle_ms,
             bytes_max=limits.bytes_max,
         )
+
+    def _count(self, limits: ReadLimits) -> int:
+        """The most entries of each stream. Raises the refusal of more than all may have together."""
+        total = self.count_total
+        if total is None:
+            return self.count or limits.count_default
+        if self.count is not None and self.count > total:
+            raise invalid("/count_total", "it is at least as large as count: MAXCOUNT of XREAD")
+        return self.count or min(limits.count_default, total)
 
     def _check_cursors(self, wrong: Cursor, hint: str) -> None:
         for name, place in self.streams.items():

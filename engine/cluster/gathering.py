@@ -135,6 +135,8 @@ async def _read_group(backend: Backend, command: XReadGroup) -> Reply:
     for stream, is_found in zip(streams, _all(await _each(backend, looks)), strict=True):
         if not is_found:
             raise errors.no_group_in_read(stream, command.group)
+    if command.has_totals:
+        return await _read_in_order(backend, command)
     found = await _each(
         backend,
         [
@@ -145,6 +147,39 @@ async def _read_group(backend: Backend, command: XReadGroup) -> Reply:
     if any(isinstance(one, BaseException) for one in found):
         await _give_back(backend, command, [one for one in found if isinstance(one, StreamDeliveries)])
     return group_read(_all(found))
+
+
+async def _read_in_order(backend: Backend, command: XReadGroup) -> Reply:
+    """One stream after the other, since what a group's read gives is delivered: each gets what is left."""
+    found: list[StreamDeliveries] = []
+    unfinished: list[str] = []
+    left, has_given = command, False
+    for stream, cursor in command.streams:
+        if left.count_total == 0 or left.bytes_total == 0:
+            unfinished.append(stream)
+            continue
+        call = read_stream(left, stream, cursor, has_given=has_given)
+        try:
+            one = await backend.run(words.by_script(stream, call, Lane.GROUP))
+        except EngineError:
+            await _give_back(backend, command, found)
+            raise
+        if has_given and one.more and not one.entries:
+            unfinished.append(stream)
+            continue
+        found.append(one)
+        left, has_given = _left_of(left, one), has_given or bool(one.entries)
+    return msgspec.structs.replace(group_read(found), unfinished=unfinished)
+
+
+def _left_of(command: XReadGroup, given: StreamDeliveries) -> XReadGroup:
+    """The read of the other streams; a total of 0 where one is used up."""
+    size = sum(len(one.text or b"") for one in given.entries)
+    return msgspec.structs.replace(
+        command,
+        count_total=command.count_total and max(0, command.count_total - len(given.entries)),
+        bytes_total=command.bytes_total and max(0, command.bytes_total - size),
+    )
 
 
 async def _give_back(backend: Backend, command: XReadGroup, found: Sequence[StreamDeliveries]) -> None:

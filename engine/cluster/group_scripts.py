@@ -85,12 +85,16 @@ def group_read(found: Sequence[StreamDeliveries]) -> GroupRead:
     return GroupRead([one for one in found if one.entries or one.history])
 
 
-def read_stream(command: XReadGroup, stream: str, cursor: int | Cursor) -> ScriptCall:
-    """XREADGROUP of one of its streams, without waiting. Reply: `StreamDeliveries`, or `Dying` with it."""
+def read_stream(
+    command: XReadGroup, stream: str, cursor: int | Cursor, *, has_given: bool = False
+) -> ScriptCall:
+    """XREADGROUP of one of its streams, without waiting. Reply: `StreamDeliveries`, or `Dying` with it. Where
+    the read `has_given` entries of other streams, even the first of this one may be too long.
+    """
     arguments: list[Word] = [
-        *(command.group, command.consumer, _or_empty(command.count), int(command.noack)),
-        *(_or_empty(command.claim_min_idle_ms), int(command.claims_own), _or_empty(command.bytes_max)),
-        ids.format(cursor) if isinstance(cursor, int) else Cursor.NEW.value,
+        *(command.group, command.consumer, _or_empty(command.count_of_one), int(command.noack)),
+        *(_or_empty(command.claim_min_idle_ms), int(command.claims_own), _or_empty(command.bytes_of_all)),
+        *(ids.format(cursor) if isinstance(cursor, int) else Cursor.NEW.value, int(has_given)),
     ]
 
     def decode(reply: Any) -> StreamDeliveries | Dying:  # noqa: ANN401 - as the server sent it

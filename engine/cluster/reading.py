@@ -4,12 +4,14 @@ Knows: how cursors are resolved, how a gap is found. Must never know: waiting, s
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 from secrets import token_hex
+from sys import maxsize
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine import ids
+from engine import entries, ids
 from engine.cluster import replies, scripts
 from engine.cluster.group_scripts import read_group
 from engine.cluster.routing import BackendRequest, Lane
@@ -17,6 +19,7 @@ from engine.cluster.scripts import WriteOrigin
 from engine.cluster.wire import Words
 from engine.cluster.words import by_script, sends
 from engine.commands import Cursor, DescribeEdges, XRead, XReadGroup
+from engine.commands.reading import Budget
 from engine.generations import Generations, Identity, gap_of
 from engine.replies import (
     Edges,
@@ -48,7 +51,8 @@ def read_request(command: XRead, place: int) -> BackendRequest:
     """XREAD of one of its streams. Reply: `Found`."""
     stream, cursor = command.streams[place]
     known = None if command.known is None else command.known[place]
-    count = _COUNT if command.count is None else command.count
+    most = command.count_of_one
+    count = _COUNT if most is None else most
     given = cursor if isinstance(cursor, int) and cursor > 0 else None
     described = scripts.describe_edges(DescribeEdges(stream=stream), token_hex(8), given, count + 1)
     look = by_script(stream, described, Lane.READ)
@@ -66,11 +70,11 @@ def read_request(command: XRead, place: int) -> BackendRequest:
         is_lost = found is not None and len(results[0]) > _EDGES
         if is_lost:
             *_, rows = results[0]
-        entries = replies.entries_of(rows, count, command.bytes_max) if rows else Entries()
+        run = replies.entries_of(rows, count, command.bytes_of_all) if rows else Entries()
         if isinstance(cursor, int):
             after = cursor
         elif cursor is Cursor.LAST_ENTRY:
-            after = max(0, entries.last - 1)
+            after = max(0, run.last - 1)
         else:
             after = 0 if found is None else found.last_id
         if known is not None:
@@ -78,13 +82,13 @@ def read_request(command: XRead, place: int) -> BackendRequest:
             if turned is not None and not (is_lost and turned.reason == "ahead"):
                 more = found is not None and found.first_id > 0 and found.last_id > turned.goes_on_after
                 return Found(after, StreamEntries(stream, Entries(more=more), after, turned), generation)
-        if found is None or not entries.count:
+        if found is None or not run.count:
             return Found(after, None, generation)
         gap = Gap(after, found.first_id, None) if 0 < after < found.removed_upto else None
         if is_lost:
-            gap = Gap(after, entries.first, None, "failover")
+            gap = Gap(after, run.first, None, "failover")
         told = None if cursor is Cursor.LAST_ENTRY else gap
-        return Found(after, StreamEntries(stream, entries, after, told), generation)
+        return Found(after, StreamEntries(stream, run, after, told), generation)
 
     return msgspec.structs.replace(look, commands=[*look.commands, *between], decode=decode)
 
@@ -96,13 +100,34 @@ def _identity(found: Edges | None) -> Identity | None:
 
 
 def streams_read(command: XRead, each: Sequence[Found]) -> StreamsRead:
-    """The reply of all its streams."""
+    """The reply of all its streams, which share what one read gives: the first ones have it."""
+    room = Budget(command.bytes_of_all, maxsize, command.count_total)
+    given: list[StreamEntries] = []
+    unfinished: list[str] = []
+    for one in [one.entries for one in each if one.entries is not None]:
+        cut = _within(room, one)
+        if cut is None:
+            unfinished.append(one.stream)
+        else:
+            given.append(cut)
     return StreamsRead(
-        [one.entries for one in each if one.entries is not None],
+        given,
         [(stream, one.after) for (stream, _), one in zip(command.streams, each, strict=True)],
-        (),
+        unfinished,
         () if command.known is None else [one.generation for one in each],
     )
+
+
+def _within(room: Budget, found: StreamEntries) -> StreamEntries | None:
+    """What there is room for; None if that is none of its entries."""
+    run = found.entries
+    texts = [*takewhile(lambda text: room.takes(len(text)), run.parts)]
+    if len(texts) == run.count:
+        return found
+    if not texts:
+        return None
+    cut = Entries(texts, len(texts), run.first, entries.id_of(texts[-1]), more=True)
+    return msgspec.structs.replace(found, entries=cut)
 
 
 @sends(XRead)

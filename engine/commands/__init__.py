@@ -8,6 +8,7 @@ from engine.commands.redriving import TURN_REDRIVEN_MAX
 from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 from engine.commands.types import (
     AutoSequence,
+    BoundedRead,
     Claim,
     ConfigGet,
     ConfigSet,
@@ -105,6 +106,7 @@ __all__ = [
     "AddEach",
     "AutoSequence",
     "BlockingCommand",
+    "BoundedRead",
     "Chunk",
     "Claim",
     "Command",

@@ -60,15 +60,16 @@ def gap_after(stream: Stream, cursor: int) -> bool:
 
 
 class Budget:
-    """What one read may still give, over all its streams: bytes of entries, and IDs in its frame.
+    """What one read may still give, over all its streams: entries, bytes of them, and IDs in its frame.
 
     The first entry always fits, so that a read always makes progress.
     """
 
-    __slots__ = ("_bytes_left", "given", "ids_left")
+    __slots__ = ("_bytes_left", "_count_left", "given", "ids_left")
 
-    def __init__(self, bytes_max: int | None, ids_max: int) -> None:
+    def __init__(self, bytes_max: int | None, ids_max: int, count_total: int | None = None) -> None:
         self._bytes_left = bytes_max
+        self._count_left = ids_max if count_total is None else count_total
         self.given = 0
         self.ids_left = ids_max
 
@@ -76,8 +77,16 @@ class Budget:
     def spent(self) -> bool:
         """Whether nothing more fits."""
         return bool(self.given) and (
-            self.ids_left <= 0 or (self._bytes_left is not None and self._bytes_left <= 0)
+            self._most <= 0 or (self._bytes_left is not None and self._bytes_left <= 0)
         )
+
+    @property
+    def _most(self) -> int:
+        return min(self.ids_left, self._count_left)
+
+    def most(self, count: int | None) -> int:
+        """How many of `count` entries fit, None for any number; one always does."""
+        return max(1, self._most if count is None else min(count, self._most))
 
     @property
     def bytes_left(self) -> int | None:
@@ -86,12 +95,11 @@ class Budget:
 
     def takes(self, size: int, count: int = 1) -> bool:
         """Count an entry of this size, if it fits."""
-        if self.given and (
-            count > self.ids_left or (self._bytes_left is not None and size > self._bytes_left)
-        ):
+        if self.given and (count > self._most or (self._bytes_left is not None and size > self._bytes_left)):
             return False
         self.given += count
         self.ids_left -= count
+        self._count_left -= count
         if self._bytes_left is not None:
             self._bytes_left -= size
         return True
@@ -103,7 +111,7 @@ class Budget:
 @runs(types.XRead)
 def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
     cursors = [(name, _resolve(turn, name, cursor)) for name, cursor in command.streams]
-    room = Budget(turn.most_bytes(command.bytes_max), max(1, turn.entries_left))
+    room = Budget(turn.most_bytes(command.bytes_of_all), max(1, turn.entries_left), command.count_total)
     found: list[StreamEntries] = []
     unfinished: list[str] = []
     generations: list[str] = []
@@ -163,8 +171,8 @@ def _entries_after(
     """The entries after the cursor, of which there are some; None if the budget has no room for any."""
     if room.spent:
         return None
-    count = room.ids_left if command.count is None else min(command.count, room.ids_left)
-    entries = stream.range(cursor + 1, stream.last_live_id, count=max(1, count), bytes_max=room.bytes_left)
+    count = room.most(command.count)
+    entries = stream.range(cursor + 1, stream.last_live_id, count=count, bytes_max=room.bytes_left)
     if not room.takes(sum(map(len, entries.parts)), entries.count):
         return None
     gap = Gap(cursor, stream.first_id, None) if gap_after(stream, cursor) else None
@@ -185,7 +193,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
     if len(cursors) > 1:
         for name, _ in cursors:
             turn.count_names(1, name, command.group, command.consumer)
-    room = Budget(command.bytes_max, turn.deliveries_left())
+    room = Budget(command.bytes_of_all, turn.deliveries_left(), command.count_total)
     for name, cursor in cursors:
         if len(found) >= _STREAMS_GIVEN_MAX:
             unfinished.append(name)
@@ -309,8 +317,7 @@ def _deliver_new(
     group = key.groups[command.group]
     if room.spent:
         return []
-    most = max(1, room.ids_left if count is None else min(count, room.ids_left))
-    fresh = key.stream.after(group.last_delivered_id, most, room.bytes_left)
+    fresh = key.stream.after(group.last_delivered_id, room.most(count), room.bytes_left)
     size = 0 if room.bytes_left is None else sum(len(text) for _, text in fresh)
     if not fresh or not room.takes(size, len(fresh)):
         return []

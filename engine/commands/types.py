@@ -181,8 +181,41 @@ class XTrim(StreamCommand, frozen=True, kw_only=True):
     guard: bool = False
 
 
-class XRead(BlockingCommand, frozen=True, kw_only=True):
-    """Reply: `StreamsRead`. `count` is per stream, None no limit; `block_ms` None does not wait.
+class BoundedRead(BlockingCommand, frozen=True, kw_only=True):
+    """A read of several streams: `count` is the most entries of each, `count_total` of all together; None is
+    no limit. `bytes_max` and `bytes_total` are the most bytes of their stored texts together: the gateway's
+    limit and the caller's. One entry is always given. Streams are read in order until a limit is reached.
+    """
+
+    count: int | None = None
+    count_total: int | None = None
+    bytes_max: int | None = None
+    bytes_total: int | None = None
+
+    @property
+    def has_totals(self) -> bool:
+        """Whether what one stream gives depends on the streams before it, as the caller wants it."""
+        return self.count_total is not None or self.bytes_total is not None
+
+    @property
+    def count_of_one(self) -> int | None:
+        """The most entries of its first stream."""
+        return _least(self.count, self.count_total)
+
+    @property
+    def bytes_of_all(self) -> int | None:
+        """The most bytes."""
+        return _least(self.bytes_max, self.bytes_total)
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+class XRead(BoundedRead, frozen=True, kw_only=True):
+    """Reply: `StreamsRead`. `block_ms` None does not wait.
 
     `known` has the generation of which each cursor is, empty where the reader does not know it: such a reader
     is told when its cursor is of another stream, at once. None reads as Redis does.
@@ -192,12 +225,10 @@ class XRead(BlockingCommand, frozen=True, kw_only=True):
     long_reply: ClassVar[bool] = True
 
     streams: Sequence[tuple[str, int | Cursor]]
-    count: int | None = None
-    bytes_max: int | None = None
     known: Sequence[str] | None = None
 
 
-class XReadGroup(BlockingCommand, frozen=True, kw_only=True):
+class XReadGroup(BoundedRead, frozen=True, kw_only=True):
     """Reply: `GroupRead`. Cursors are IDs (history) or `Cursor.NEW`.
 
     With `claims_own` false, CLAIM passes over what the consumer holds itself, which Redis claims too. At most
@@ -210,11 +241,9 @@ class XReadGroup(BlockingCommand, frozen=True, kw_only=True):
     group: str
     consumer: str
     streams: Sequence[tuple[str, int | Cursor]]
-    count: int | None = None
     noack: bool = False
     claim_min_idle_ms: int | None = None
     claims_own: bool = True
-    bytes_max: int | None = None
 
     def reader(self) -> tuple[str, str]:
         return self.group, self.consumer

@@ -39,6 +39,24 @@ async def test_a_wrong_command_is_400_with_redis_words(http: httpx.AsyncClient) 
     assert answer.json()["error"].startswith("ERR The XGROUP subcommand requires the key to exist")
 
 
+@pytest.mark.parametrize("way", [ONE, PIPELINE, TRANSACTION])
+async def test_a_read_may_have_a_total(http: httpx.AsyncClient, way: str) -> None:
+    """MAXCOUNT and MAXSIZE hold over all streams of one command."""
+    for stream in ("s", "t"):
+        for number in (1, 2):
+            await http.post(ONE, json=["XADD", stream, f"{number}-0", "f", "v"])
+
+    async def read(*words: str) -> object:
+        command = ["XREAD", *words, "STREAMS", "s", "t", "0", "0"]
+        answer = (await http.post(way, json=command if way == ONE else [command])).json()
+        found = answer if way == ONE else answer[0]
+        return [(name, len(entries)) for name, entries in found["result"]]
+
+    assert await read("MAXCOUNT", "3") == [("s", 2), ("t", 1)]
+    assert await read("MAXSIZE", "1") == [("s", 1)]
+    assert await read("MAXCOUNT", "1000000", "MAXSIZE", "1000000") == [("s", 2), ("t", 2)]
+
+
 async def test_integers_beyond_javascript_are_strings(http: httpx.AsyncClient) -> None:
     """Exact at any size."""
     await http.post(ONE, json=["XADD", "s", "1-0", "f", "v"])

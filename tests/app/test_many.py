@@ -58,6 +58,23 @@ async def test_count_is_for_each_stream(two: httpx.AsyncClient) -> None:
     assert [one["more"] for one in answer.json()["streams"].values()] == [True, False]
 
 
+async def test_count_total_is_for_all_streams(two: httpx.AsyncClient) -> None:
+    """The first streams have it; `more` says what was left, for a group undelivered."""
+    streams = {"a": "0", "b": "0"}
+    answer = await two.post(READ, json={"streams": streams, "count_total": 3})
+    assert ids(answer) == {"a": ["1-0", "2-0", "3-0"], "b": []}
+    assert [one["more"] for one in answer.json()["streams"].values()] == [False, True]
+    for stream in streams:
+        await two.put(f"/v1/streams/{stream}/groups/g", json={"start": "0"})
+    group = {"group": "g", "consumer": "c", "streams": {"a": ">", "b": ">"}}
+    answer = await two.post(READ, json={**group, "count": 2, "count_total": 2})
+    assert ids(answer) == {"a": ["1-0", "2-0"], "b": []}
+    assert [one["more"] for one in answer.json()["streams"].values()] == [True, True]
+    assert ids(await two.post(READ, json={**group, "count_total": 2})) == {"a": ["3-0"], "b": ["1-0"]}
+    answer = await two.post(READ, json={"streams": streams, "count": 3, "count_total": 2})
+    assert await refused(answer) == (422, "invalid")
+
+
 async def test_streams_share_the_bytes_of_an_answer(app: App, two: httpx.AsyncClient) -> None:
     """The first ones get them; the others tell that there is more, and come when these are read on."""
     limits = app.gateway.read_limits

@@ -1,6 +1,7 @@
 """Reads of several streams by a group: all of them or none."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -8,8 +9,10 @@ from engine import EngineError
 from engine.cluster import ClusterEngine
 from engine.cluster.gathering import gatherer
 from engine.cluster.routing import BackendRequest, Lane
-from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XAdd, XReadGroup
-from engine.replies import GroupInfo, GroupRead
+from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XAdd, XRead, XReadGroup
+from engine.commands.execution import execute
+from engine.keyspace import Keyspace
+from engine.replies import GroupInfo, GroupRead, StreamsRead
 from tests.cluster.servers import Backend
 from tests.cluster.test_executor import BODY, opened, refused
 
@@ -36,6 +39,59 @@ async def test_a_group_reads_several_streams_at_once(engine: ClusterEngine) -> N
     info = await engine.execute(DescribeGroup(stream="b", group="g"))
     assert isinstance(info, GroupInfo)
     assert (info.pending, info.consumers) == (1, 1)
+
+
+Streams = Sequence[tuple[str, int | Cursor]]
+
+
+async def test_streams_share_a_total_as_in_an_own_engine(engine: ClusterEngine) -> None:
+    """MAXCOUNT and MAXSIZE, of which no server of today knows: what each stream gives is the same."""
+    own = Keyspace()
+
+    async def both(command: Command) -> tuple[object, object]:
+        there, here = await engine.execute(command), execute(own, command, 1_000).reply
+        assert isinstance(there, GroupRead | StreamsRead) == isinstance(here, GroupRead | StreamsRead)
+        return _given(there), _given(here)
+
+    for stream in "abc":
+        await both(EnsureGroup(stream=stream, group="g", start=0, mkstream=True))
+        for number in (1, 2):
+            await both(XAdd(stream=stream, bodies=[BODY], ids=[(1_700_000_000_000 + number) << 64]))
+    # A script estimates what an entry takes.
+    size = len(BODY) + len('{"id":"1700000000000-0",')
+    all_new: Streams = [(name, Cursor.NEW) for name in "abc"]
+    from_start: Streams = [(name, 0) for name in "abc"]
+    plain: list[dict[str, Any]] = [
+        {"count_total": 1},
+        {"count_total": 3, "count": 2},
+        {"bytes_total": 1},
+        {"bytes_total": 7 * size // 2},
+        {"bytes_total": 4 * size, "count_total": 3},
+    ]
+    for totals in plain:
+        for streams in (from_start, from_start[:1]):
+            there, here = await both(XRead(streams=streams, **totals))
+            assert there == here, totals
+    grouped: list[tuple[str, dict[str, Any], Streams]] = [
+        ("c", {"count_total": 3}, all_new),
+        ("c", {"bytes_total": 1}, [("a", 0), ("b", 0)]),
+        ("c", {"bytes_total": 5 * size // 2}, [("b", 0), ("a", 0)]),
+        ("c", {"count_total": 1}, [("a", 0)]),
+        ("d", {"bytes_total": 5 * size // 2}, all_new),
+        ("d", {"count_total": 5}, all_new),
+    ]
+    for consumer, totals, streams in grouped:
+        read = XReadGroup(group="g", consumer=consumer, streams=streams, **totals)
+        there, here = await both(read)
+        assert there == here, (totals, streams)
+
+
+def _given(reply: object) -> object:
+    if isinstance(reply, StreamsRead):
+        return [(one.stream, one.entries.count) for one in reply.streams], list(reply.unfinished)
+    if isinstance(reply, GroupRead):
+        return [(one.stream, [row.id for row in one.entries]) for one in reply.streams]
+    return None
 
 
 class Interrupted:

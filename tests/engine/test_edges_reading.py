@@ -48,6 +48,46 @@ def test_count_is_for_each_stream(three: World) -> None:
     ]
 
 
+def test_maxcount_is_for_all_streams(three: World) -> None:
+    """Edge 32: the first streams have it, the others are left out, and their entries stay undelivered."""
+    three.add("t", "7-0", "8-0")
+    three.add("u", "9-0")
+    three.call("XGROUP", "CREATE", "t", "g", "0")
+    three.call("XGROUP", "CREATE", "u", "g", "0")
+    of_three = [["s", [entry("1-0"), entry("2-0")]], ["t", [entry("7-0")]]]
+    options = ("COUNT", 2, "MAXCOUNT", 3)
+    assert three.call("XREAD", *options, "STREAMS", "s", "t", "u", "0", "0", "0") == of_three
+    streams = ("STREAMS", "s", "t", "u", ">", ">", ">")
+    assert three.call("XREADGROUP", "GROUP", "g", "c", *options, *streams) == of_three
+    assert three.call("XPENDING", "u", "g") == [0, None, None, None]
+    held = ("STREAMS", "s", "t", "u", "0", "0", "0")
+    assert three.call("XREADGROUP", "GROUP", "g", "c", "MAXCOUNT", 2, *held) == of_three[:1]
+    three.now_ms += 1_000
+    claims = three.call("XREADGROUP", "GROUP", "g", "d", "MAXCOUNT", 4, "CLAIM", 0, *streams)
+    assert claims == [
+        ["s", [["1-0", ["a", "1"], 1_000, 2], ["2-0", ["a", "1"], 1_000, 2], ["3-0", ["a", "1"], 0, 0]]],
+        ["t", [["7-0", ["a", "1"], 1_000, 1]]],
+    ]
+
+
+def test_maxsize_is_the_bytes_of_all_streams(three: World) -> None:
+    """Edge 32: of the stored texts; one entry is always given."""
+    three.add("t", "7-0", "8-0")
+    three.call("XGROUP", "CREATE", "t", "g", "0")
+    size = len('{"id":"1-0","fields":{"a":"1"}},')
+    of_two = [["s", [entry("1-0"), entry("2-0")]]]
+    streams = ("STREAMS", "s", "t", "0", "0")
+    assert three.call("XREAD", "MAXSIZE", 1, *streams) == [["s", [entry("1-0")]]]
+    assert three.call("XREAD", "MAXSIZE", 2 * size, *streams) == of_two
+    assert three.call("XREAD", "MAXSIZE", 2 * size + size // 2, *streams) == of_two
+    assert three.call("XREAD", "MAXSIZE", 4 * size, "COUNT", 2, *streams) == [
+        *of_two,
+        ["t", [entry("7-0"), entry("8-0")]],
+    ]
+    new = ("STREAMS", "s", "t", ">", ">")
+    assert three.call("XREADGROUP", "GROUP", "g", "c", "MAXSIZE", 2 * size, *new) == of_two
+
+
 def test_plus_is_the_last_live_entry(three: World) -> None:
     """Edge 34: with any COUNT; after the top was deleted the one below; nothing where nothing is."""
     assert three.call("XREAD", "COUNT", 5, "STREAMS", "s", "+") == [["s", [entry("3-0")]]]

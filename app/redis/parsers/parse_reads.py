@@ -12,11 +12,13 @@ from typing import Final
 import msgspec
 
 from app.redis.parsers.words import (
+    INTEGER_MAX,
     Words,
     consumer_name,
     entry_id,
     group_name,
     integer,
+    integer_from,
     stream_names,
     timeout_ms,
 )
@@ -34,6 +36,7 @@ _GROUP_ONLY: Final = "ERR The {} option is only supported by XREADGROUP. You cal
 _NEW_IN_READ: Final = (
     "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option."
 )
+_NOT_POSITIVE: Final = "ERR {} must be a positive integer"
 _MEANINGLESS: Final = (
     "ERR The {0} ID is meaningless in the context of XREADGROUP: you want to read the history of this "
     "consumer by specifying a proper ID, or use the > ID to get new messages. The {0} ID would just return "
@@ -49,6 +52,8 @@ class _Options:
     group: bytes | None = None
     consumer: bytes = b""
     count: int | None = None
+    count_total: int | None = None
+    bytes_total: int | None = None
     block_ms: int | None = None
     claim_min_idle_ms: int | None = None
     noack: bool = False
@@ -60,6 +65,10 @@ class _Options:
         elif words.took(b"COUNT", values=1):
             count = integer(words.take())
             self.count = count if count > 0 else None
+        elif words.took(b"MAXCOUNT", values=1):
+            self.count_total = integer_from(words.take(), 1, INTEGER_MAX, _NOT_POSITIVE.format("MAXCOUNT"))
+        elif words.took(b"MAXSIZE", values=1):
+            self.bytes_total = integer_from(words.take(), 1, INTEGER_MAX, _NOT_POSITIVE.format("MAXSIZE"))
         elif words.took(b"GROUP", values=2):
             self._grouped("GROUP")
             self.group, self.consumer = words.take(), words.take()
@@ -83,15 +92,25 @@ class _Options:
 
 
 def xread(words: Words) -> CommandRequest:
-    """XREAD [COUNT n] [BLOCK ms] STREAMS key … id …."""
+    """XREAD [COUNT n] [MAXCOUNT n] [MAXSIZE bytes] [BLOCK ms] STREAMS key … id …."""
     options = _Options(grouped=False)
     keys = _keys(words, options)
     streams = list(zip(keys, map(_read_cursor, words.rest()), strict=True))
-    return for_engine(XRead(streams=streams, count=options.count, block_ms=options.block_ms))
+    return for_engine(
+        XRead(
+            streams=streams,
+            count=options.count,
+            count_total=options.count_total,
+            bytes_total=options.bytes_total,
+            block_ms=options.block_ms,
+        )
+    )
 
 
 def xreadgroup(words: Words) -> CommandRequest:
-    """XREADGROUP GROUP group consumer [COUNT n] [BLOCK ms] [CLAIM min-idle] [NOACK] STREAMS key … id …."""
+    """XREADGROUP GROUP group consumer [COUNT n] [MAXCOUNT n] [MAXSIZE bytes] [BLOCK ms] [CLAIM min-idle]
+    [NOACK] STREAMS key … id ….
+    """
     options = _Options(grouped=True)
     keys = _keys(words, options)
     assert options.group is not None, "checked with the keys"
@@ -115,6 +134,8 @@ def xreadgroup(words: Words) -> CommandRequest:
             consumer=consumer,
             streams=streams,
             count=options.count,
+            count_total=options.count_total,
+            bytes_total=options.bytes_total,
             block_ms=options.block_ms,
             noack=options.noack,
             claim_min_idle_ms=options.claim_min_idle_ms,
@@ -128,6 +149,8 @@ def _keys(words: Words, options: _Options) -> Sequence[str]:
             raise errors.syntax_error()
     if words.left % 2:
         raise errors.invalid(_GROUP_UNBALANCED if options.grouped else _READ_UNBALANCED)
+    if options.count_total is not None and (options.count or 0) > options.count_total:
+        raise errors.invalid("ERR MAXCOUNT must be greater than or equal to COUNT")
     if options.grouped and options.group is None:
         raise errors.invalid("ERR Missing GROUP option for XREADGROUP")
     return stream_names(words.take_many(words.left // 2))

@@ -3,13 +3,13 @@
 -- as such, and left as they are.
 -- KEYS: stream, meta
 -- ARGV: group, consumer, count ('' for all), noack, min_idle_ms ('' for no claim), claims_own, bytes_max ('' for
---       all), cursor ('>' or an ID: then what the consumer holds)
+--       all), cursor ('>' or an ID: then what the consumer holds), whether the read has given something already
 local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local count = ARGV[3] ~= '' and tonumber(ARGV[3]) or math.huge
 local noack, min_idle = ARGV[4] == '1', tonumber(ARGV[5])
 local claims_own = ARGV[6] == '1'
 local bytes_left = ARGV[7] ~= '' and tonumber(ARGV[7]) or math.huge
-local cursor = ARGV[8]
+local cursor, has_given = ARGV[8], ARGV[9] == '1'
 
 local RELEASED = 'weir:released'
 local CANDIDATES_MAX = 1000
@@ -40,10 +40,10 @@ local function size_of(words)
 end
 
 local given = 0
--- Count an entry, if it fits; the first one always does.
+-- Count an entry, if it fits; the first one of the read always does.
 local function takes(words)
   local size = size_of(words)
-  if given > 0 and (given >= count or size > bytes_left) then
+  if (given > 0 or has_given) and (given >= count or size > bytes_left) then
     return false
   end
   given, bytes_left = given + 1, bytes_left - size
@@ -143,10 +143,26 @@ end
 
 local before = state['last-delivered-id']
 
+-- How many of these that the consumer holds fit. Entries that were removed take no bytes.
+local function fitting_held(held, most_rows)
+  for i = 1, math.min(#held, most_rows) do
+    local entry = redis.call('XRANGE', stream, held[i][1], held[i][1])[1]
+    if entry and not takes(entry[2]) then
+      return i - 1
+    end
+  end
+  return most_rows
+end
+
 -- What the consumer holds, with delivery counts from now.
 local function history()
   local start, most_rows = id_after(cursor), math.min(count, READ_MAX)
   local held = start and redis.call('XPENDING', stream, group, start, '+', most_rows + 1, consumer) or {}
+  most_rows = fitting_held(held, most_rows)
+  if most_rows == 0 then
+    see(stream, group, consumer)
+    return { 'history', {}, policy.dead_letter_stream or '', policy.generation, {}, before, 1 }
+  end
   local words = { 'GROUP', group, consumer, 'COUNT', most_rows, 'STREAMS', stream, cursor }
   local rows = {}
   for i, row in ipairs(rows_of(redis.call('XREADGROUP', unpack(words)))) do

@@ -1498,6 +1498,8 @@ export interface components {
             };
             /** @description entries of each stream */
             readonly count?: number | null;
+            /** @description entries of all streams together, of the first ones first; at least `count` */
+            readonly count_total?: number | null;
             /** @description milliseconds to wait for any of them */
             readonly wait?: number | null;
             /** @description `fail`: 410 for any gap; without a group */
