@@ -24,6 +24,7 @@ from engine.producers import Producers
 from engine.quotas import QuotaCounts
 from engine.sealed import DecodedNodeCache
 from engine.stream import NodeLimits, Stream
+from engine.versions import Versions
 
 # Weir's own bytes a node may hold for each byte that Redis allows: JSON repeats what a listpack leaves out.
 _NODE_BYTES_FACTOR: Final = 16
@@ -223,6 +224,7 @@ class Keyspace:
         self.lifetimes = Lifetimes()
         self._moment_ms = 0
         self.generations = Generations()
+        self.versions = Versions()
         # When commands began to run: no stream counts as unused for longer.
         self.opened_ms = 0
         # Those of them that have still to be looked at in this round of housekeeping; some may be gone.

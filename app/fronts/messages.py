@@ -15,7 +15,15 @@ from app.auth.grants import quota_of
 from app.fronts.codec import codec_of
 from engine import EngineError, Quota
 from engine import commands as known
-from engine.commands import BlockingCommand, Command, EnforceRetention, ExpireStreams, Maintain, StreamCommand
+from engine.commands import (
+    BlockingCommand,
+    BoundedRead,
+    Command,
+    EnforceRetention,
+    ExpireStreams,
+    Maintain,
+    StreamCommand,
+)
 from engine.replies import Reply
 
 # Patterns of grants that are in use, each compiled once.
@@ -48,7 +56,7 @@ class MessageKind(IntEnum):
 
 # The engine runs these itself; one of them holds a function.
 ENGINE_ONLY: Final = frozenset({Maintain, EnforceRetention, ExpireStreams})
-_ABSTRACT: Final = frozenset({Command, StreamCommand, BlockingCommand})
+_ABSTRACT: Final = frozenset({Command, StreamCommand, BlockingCommand, BoundedRead})
 _EVERY: Final = [
     kind for kind in vars(known).values() if isinstance(kind, type) and issubclass(kind, Command)
 ]

@@ -45,8 +45,8 @@ ID_AT, FIELDS_FROM = 3, 7
 class Form:
     """How entries are shaped: here as any reply; others give text that is written already."""
 
-    # In the place of the fields of a deleted entry.
-    no_fields: Resp = None
+    # Null in the place of a list, as of the fields of a deleted entry.
+    no_list: Resp = None
 
     def entry(self, text: bytes) -> Resp:
         """Shape one entry from its stored text."""
@@ -154,7 +154,7 @@ def _delivered_entry(delivered: Delivered, form: Form) -> Resp:
     """Null fields if deleted, idle time and count if claimed."""
     if delivered.text is not None and delivered.idle_ms is None:
         return form.entry(delivered.text)
-    fields = form.no_fields if delivered.text is None else _flat(entries.pairs_of(delivered.text))
+    fields = form.no_list if delivered.text is None else _flat(entries.pairs_of(delivered.text))
     shape: list[Resp] = [_id(delivered.id), fields]
     if delivered.idle_ms is not None:
         shape += [delivered.idle_ms, delivered.deliveries]
@@ -171,9 +171,9 @@ def _auto_claimed(reply: AutoClaimed, form: Form) -> Resp:
     return [_id(reply.next_start), _claimed(reply, form), _ids(reply.deleted_ids)]
 
 
-def _pending_summary(reply: PendingSummary) -> Resp:
+def _pending_summary(reply: PendingSummary, form: Form) -> Resp:
     if not reply.count:
-        return [0, None, None, None]
+        return [0, None, None, form.no_list]
     consumers: Resp = [[name.encode(), b"%d" % pending] for name, pending in reply.consumers]
     return [reply.count, _id(reply.first_id), _id(reply.last_id), consumers]
 
@@ -280,16 +280,16 @@ SHAPES: Final[Mapping[type, Callable[[Any], Resp]]] = {
     Added: lambda reply: _id(reply.ids[0]),
     Deletions: lambda reply: list(reply.results),
     PendingList: lambda reply: list(map(_pending_entry, reply.entries)),
-    PendingSummary: _pending_summary,
     StreamDetail: _stream_detail,
     StreamInfo: _stream,
     Trimmed: lambda reply: reply.deleted,
 }
-# Replies that consist of whole entries.
+# Replies of which a protocol has its own form: entries, and null in the place of a list.
 ENTRY_SHAPES: Final[Mapping[type, Callable[[Any, Form], Resp]]] = {
     AutoClaimed: _auto_claimed,
     Claimed: _claimed,
     Entries: _run,
     GroupRead: _group_read,
+    PendingSummary: _pending_summary,
     StreamsRead: _streams_read,
 }

@@ -208,7 +208,7 @@ class _Wire(replies.Form):
     """Entries as bytes of a protocol; they are the same in both."""
 
     def __init__(self, protocol: Protocol) -> None:
-        self.no_fields = Raw(null(protocol, is_list=True))
+        self.no_list = Raw(null(protocol, is_list=True))
 
     def entry(self, text: bytes) -> Resp:
         return Raw(_entry(text))

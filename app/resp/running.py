@@ -20,8 +20,8 @@ from app.resp.client import RespClient
 from app.resp.requests import Words
 from app.tenants import Tenant
 from engine import EngineError, errors
-from engine.commands import Command, XInfoStream, XReadGroup
-from engine.replies import Reply, StreamInfo
+from engine.commands import Command, Watch, XReadGroup
+from engine.replies import Reply
 
 _LOADING: Final = "LOADING Redis is loading the dataset in memory"
 
@@ -163,9 +163,14 @@ async def watch(client: RespClient, runner: Runner, streams: list[str]) -> bytes
     most = runner.gateway.settings.request_streams_max
     if len(client.watched.streams) + len(new) > most:
         raise errors.invalid(f"ERR too many watched streams: at most {most} (request_streams_max)")
-    found = await runner.tenant.engine.transaction([XInfoStream(stream=stream) for stream in new])
-    for stream, reply in zip(new, found, strict=True):
-        client.watched.streams[stream] = reply if isinstance(reply, StreamInfo) else None
+    if not new:
+        return wire.OK
+    found = await runner.tenant.engine.transaction([Watch(stream=stream) for stream in new])
+    for stream, version in zip(new, found, strict=True):
+        if isinstance(version, EngineError):
+            raise version
+        assert isinstance(version, int), "watching gives a version"
+        client.watched.streams[stream] = version
     return wire.OK
 
 

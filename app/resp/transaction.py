@@ -10,7 +10,6 @@ from app.redis.runs import Parsed
 from app.resp.requests import Words
 from engine import EngineError, errors
 from engine.commands import Unchanged
-from engine.replies import StreamInfo
 
 
 class Transaction:
@@ -58,13 +57,13 @@ class Transaction:
 
 
 class Watched:
-    """The streams that a client watches, as they were when it began."""
+    """The streams that a client watches, with their versions when it began."""
 
     __slots__ = ("streams",)
 
     def __init__(self) -> None:
-        self.streams: dict[str, StreamInfo | None] = {}
+        self.streams: dict[str, int] = {}
 
     def condition(self) -> Unchanged | None:
         """What has to hold for EXEC."""
-        return Unchanged(expected=tuple(self.streams.items())) if self.streams else None
+        return Unchanged(versions=dict(self.streams)) if self.streams else None

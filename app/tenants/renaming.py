@@ -77,8 +77,8 @@ def _streams(streams: Sequence[str | tuple[str, Any]], names: TenantNames) -> Se
     return [names.add(one) if isinstance(one, str) else (names.add(one[0]), one[1]) for one in streams]
 
 
-def _ends(ends: Mapping[str, int], names: TenantNames) -> Mapping[str, int]:
-    return {names.add(name): end for name, end in ends.items()}
+def _by_name(numbers: Mapping[str, int], names: TenantNames) -> Mapping[str, int]:
+    return {names.add(name): number for name, number in numbers.items()}
 
 
 def _bodies(bodies: Sequence[bytes], names: TenantNames) -> Sequence[bytes]:
@@ -95,24 +95,21 @@ def _policy(policy: Mapping[str, Any], names: TenantNames) -> Mapping[str, Any]:
     return policy if letters is None else {**policy, _LETTERS: names.add(letters)}
 
 
-def _expected(
-    expected: StreamInfo | Sequence[tuple[str, StreamInfo | None]] | None, names: TenantNames
-) -> object:
-    """A stream as the engine has it, of what the tenant was shown; or several, by name."""
-    if isinstance(expected, Sequence):
-        return [(names.add(name), _expected(info, names)) for name, info in expected]
+def _expected(expected: StreamInfo | None, names: TenantNames) -> object:
+    """A stream as the engine has it, of what the tenant was shown."""
     return expected.real if isinstance(expected, ShownInfo) else expected
 
 
 FIELDS: Final[Mapping[str, Callable[[Any, TenantNames], object]]] = {
     "bodies": _bodies,
-    "ends": _ends,
+    "ends": _by_name,
     "expected": _expected,
     "letters": _name,
     "policy": _policy,
     "stream": _name,
     "streams": _streams,
     "target": _name,
+    "versions": _by_name,
 }
 # Text that names no stream; a key belongs to the stream beside it.
 _NO_NAMES: Final = frozenset(

@@ -31,7 +31,7 @@ from engine.cluster.maintenance import Maintenance
 from engine.cluster.misfits import Misfit
 from engine.cluster.node import Node
 from engine.cluster.origins import Origins, unnumbered
-from engine.cluster.refusals import not_supported, refusal_of
+from engine.cluster.refusals import name_of, not_supported, refusal_of
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import WriteOrigin, cross_slot
 from engine.cluster.sending import Sender, settled
@@ -310,7 +310,7 @@ class ClusterEngine:
             self._origins.end(origin.number)
             raise
         if request is None:
-            raise not_supported(type(command).__name__, self.health.level.name)
+            raise not_supported(name_of(command), self.health.level.name)
         return request
 
     def _made(self, command: Command, origin: WriteOrigin) -> BackendRequest | None:

@@ -11,6 +11,18 @@ from collections.abc import Mapping
 from typing import Final
 
 from engine.cluster.wire import ConnectionLostError, ServerError
+from engine.commands import (
+    Command,
+    ConfigSet,
+    DescribeUse,
+    Dump,
+    FlushAll,
+    Restore,
+    Unchanged,
+    Watch,
+    XCfgSet,
+    XIdmpRecord,
+)
 from engine.errors import EngineError
 
 # What a server adds where a command within a script was refused.
@@ -127,6 +139,25 @@ def reason_of(error: EngineError) -> str:
     other refusal.
     """
     return error.redis.removeprefix(_NOT_NOW).removeprefix(_UNKNOWN)
+
+
+# Commands that no server is sent, in the words of those who send them here.
+_NAMES: Final[Mapping[type[Command], str]] = {
+    ConfigSet: "CONFIG SET",
+    DescribeUse: "the use of a stream (MEMORY USAGE, OBJECT)",
+    Dump: "DUMP",
+    FlushAll: "FLUSHALL",
+    Restore: "RESTORE",
+    Unchanged: "WATCH",
+    Watch: "WATCH",
+    XCfgSet: "XCFGSET",
+    XIdmpRecord: "XIDMPRECORD",
+}
+
+
+def name_of(command: Command) -> str:
+    """What a caller calls a command that no server is sent."""
+    return _NAMES[type(command)]
 
 
 def not_supported(what: str, level: str) -> EngineError:

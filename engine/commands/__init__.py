@@ -95,6 +95,7 @@ from engine.commands.weir_commands import (
     Undo,
     UpdateGroup,
     UpdateStream,
+    Watch,
 )
 from engine.keyspace import Retention
 
@@ -165,6 +166,7 @@ __all__ = [
     "Undo",
     "UpdateGroup",
     "UpdateStream",
+    "Watch",
     "XAck",
     "XAckDel",
     "XAdd",

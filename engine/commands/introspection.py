@@ -72,10 +72,14 @@ def expect(key: Key, expected: StreamInfo | None) -> None:
         raise errors.stream_changed()
 
 
+@runs(weir_commands.Watch)
+def watch(turn: Turn, command: weir_commands.Watch) -> int:
+    return turn.keyspace.versions.watch(command.stream)
+
+
 @runs(weir_commands.Unchanged)
 def unchanged(turn: Turn, command: weir_commands.Unchanged) -> bool:
-    keys = ((turn.keyspace.find(stream), expected) for stream, expected in command.expected)
-    return all((None if key is None else stream_info(key)) == expected for key, expected in keys)
+    return all(turn.keyspace.versions.has(stream, version) for stream, version in command.versions.items())
 
 
 @runs(types.DescribeUse)

@@ -20,11 +20,17 @@ from engine.records import (
     CreateGroup,
     CreateStream,
     MoveGroup,
+    Own,
     Record,
+    Release,
+    RemoveAll,
+    RemoveConsumer,
     RemoveStream,
+    RenameStream,
     SeeConsumer,
     Settle,
 )
+from engine.versions import Versions
 
 # What one turn logs at most of lists of IDs and of the names beside them: with the dead letters it stays
 # below the log's reserve. Reads and claims stop there; commands that name more are refused.
@@ -57,6 +63,12 @@ _SHARED_IDS_MAX: Final = 2_000
 ID_FRAME_BYTES: Final = 25
 
 
+# What consumers do with entries changes neither the stream nor which groups it has, for those who watch it.
+_OF_CONSUMERS: Final = frozenset(
+    {CreateConsumer, MoveGroup, Own, Release, RemoveConsumer, SeeConsumer, Settle}
+)
+
+
 class Blocked(msgspec.Struct, frozen=True):
     """A read that found nothing and may wait: the command to run again, every cursor in it resolved.
 
@@ -81,6 +93,16 @@ class DirtyTurnError(Exception):
 
     Its cause is what went wrong. Nothing may be served from that keyspace any more.
     """
+
+
+def _note_change(versions: Versions, record: Record) -> None:
+    """Give what the record changes another version."""
+    if type(record) is RemoveAll:
+        versions.change_all()
+    elif type(record) not in _OF_CONSUMERS:
+        versions.change(getattr(record, "stream", ""))
+        if type(record) is RenameStream:
+            versions.change(record.target)
 
 
 class Look:
@@ -264,6 +286,8 @@ class Turn(Look):
             before_change(getattr(record, "stream", ""))
         self.records.append(record)
         record.apply(self.keyspace)
+        if self.keyspace.versions:
+            _note_change(self.keyspace.versions, record)
 
     def signal(self, stream: str) -> None:
         """Wake the reads that wait on `stream`."""

@@ -93,19 +93,26 @@ class MeasureStreams(Command, frozen=True, kw_only=True):
         return ()
 
 
+class Watch(StreamCommand, frozen=True, kw_only=True):
+    """Reply: the version of the stream, an integer, whether or not it exists: for `Unchanged`."""
+
+    changes: ClassVar[bool] = False
+    touches: ClassVar[bool] = False
+
+
 class Unchanged(Command, frozen=True, kw_only=True):
-    """Whether each stream is exactly as described, or missing where that is None. A transaction that begins
-    with it ends there if not (WATCH).
+    """Whether each stream is still the version that `Watch` gave; a transaction that begins with it ends
+    there if not. What consumers do with entries of groups is no change.
     """
 
     changes: ClassVar[bool] = False
     touches: ClassVar[bool] = False
     guards: ClassVar[bool] = True
 
-    expected: Sequence[tuple[str, StreamInfo | None]]
+    versions: Mapping[str, int]
 
     def named_streams(self) -> tuple[str, ...]:
-        return tuple([stream for stream, _ in self.expected])
+        return tuple(self.versions)
 
 
 class DescribeEdges(StreamCommand, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from engine.commands import (
     Chunk,
     Command,
     ConfigGet,
+    ConfigSet,
     Copy,
     Cursor,
     DbSize,
@@ -27,10 +28,14 @@ from engine.commands import (
     DeleteConsumer,
     DescribeEdges,
     DescribeGroup,
+    DescribeUse,
+    Dump,
     EnsureGroup,
     FindGroup,
+    FlushAll,
     GiveBack,
     IdempotencyKey,
+    IdmpSettings,
     ListMetadata,
     ListStreams,
     MeasureStreams,
@@ -39,8 +44,11 @@ from engine.commands import (
     Refs,
     Rename,
     Trim,
+    Unchanged,
+    Watch,
     XAck,
     XAdd,
+    XCfgSet,
     XDel,
     XDelEx,
     XInfoConsumers,
@@ -118,6 +126,12 @@ async def until(holds: Callable[[], bool]) -> None:
 async def refused(engine: EngineProtocol, command: Command) -> EngineError:
     with pytest.raises(EngineError) as refusal:
         await engine.execute(command)
+    return refusal.value
+
+
+async def refused_together(engine: EngineProtocol, command: Command) -> EngineError:
+    with pytest.raises(EngineError) as refusal:
+        await engine.transaction([command, XLen(stream="s")])
     return refusal.value
 
 
@@ -281,6 +295,28 @@ async def test_a_transaction_is_one_turn_with_refusals_in_their_places(engine: C
     with pytest.raises(EngineError, match="transaction"):
         await engine.transaction([XAdd(stream="s", bodies=[BODY]), ListStreams()])
     assert await engine.execute(XLen(stream="s")) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (Watch(stream="s"), "WATCH"),
+        (Unchanged(versions={"s": 1}), "WATCH"),
+        (DescribeUse(stream="s"), "MEMORY USAGE"),
+        (Dump(stream="s"), "DUMP"),
+        (FlushAll(), "FLUSHALL"),
+        (ConfigSet(values=[]), "CONFIG SET"),
+        (XCfgSet(stream="s", settings=IdmpSettings()), "XCFGSET"),
+    ],
+)
+async def test_what_no_server_is_sent_is_refused_by_its_name(
+    engine: ClusterEngine, command: Command, name: str
+) -> None:
+    """As callers call it, in a transaction too: WATCH at once, and not when the transaction ends."""
+    for refusal in (await refused(engine, command), await refused_together(engine, command)):
+        assert refusal.code == "not_supported_by_backend"
+        assert name in refusal.redis
+        assert type(command).__name__ not in refusal.redis
 
 
 async def test_callbacks_get_replies_in_order(engine: ClusterEngine) -> None:

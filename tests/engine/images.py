@@ -48,6 +48,7 @@ DERIVED: Final = frozenset(
         "node_cache",
         "unsynced_from",
         "used_ms",
+        "versions",
         "_moment_ms",
         "opened_ms",
     }

@@ -46,6 +46,8 @@ def run(link: Link, words: Words) -> Written:
     command = find(words)
     assert command is not None, "it was found"
     if len(words) != command.arity and not len(words) >= -command.arity > 0:
+        if link.client.transaction is not None:
+            link.client.transaction.discard()
         raise wrong_arity(words[0].lower().decode("latin-1"))
     if len(words) == 2 and words[1].upper() == b"HELP" and words[0].lower() in _WITH_HELP:
         return wire.encode(list(help_texts.lines(words[0].lower().decode())), link.client.protocol)

@@ -35,6 +35,15 @@ async def test_a_transaction_with_an_unknown_command_is_discarded(wire: Wire) ->
     assert await wire.call("EXISTS", "s") == 0
 
 
+@pytest.mark.parametrize("words", [["WATCH"], ["EXEC", "x"], ["MULTI", "x"], ["DISCARD", "x"]])
+async def test_a_wrong_number_of_words_discards_a_transaction(wire: Wire, words: list[str]) -> None:
+    """Whichever command it is."""
+    await wire.call("MULTI")
+    refused = f"-ERR wrong number of arguments for '{words[0].lower()}' command"
+    assert await wire.call(*words) == refused
+    assert await wire.call("EXEC") == ABORTED
+
+
 @pytest.mark.parametrize("words", [["SELECT", "0"], ["UNWATCH"], ["CLIENT", "ID"], ["INFO"], ["COMMAND"]])
 async def test_a_transaction_refuses_commands_about_the_connection(wire: Wire, words: list[str]) -> None:
     """It says so: they are there, only not inside a transaction."""
@@ -64,7 +73,15 @@ async def test_a_transaction_is_as_long_as_a_turn(port: TestedPort, wire: Wire) 
         (("XDEL", "s", "1-1"), False),
         (("DEL", "s"), False),
         (("XGROUP", "CREATE", "s", "g", "0"), False),
+        (("XSETID", "s", "7-0"), False),
+        (("EXPIRE", "s", "100"), False),
+        (("RENAME", "s", "u"), False),
+        (("RENAME", "v", "s"), False),
+        (("COPY", "v", "missing"), False),
+        (("FLUSHALL",), False),
         (("XADD", "other", "*", "a", "b"), True),
+        (("XGROUP", "SETID", "v", "g", "0"), True),
+        (("XREADGROUP", "GROUP", "g", "c", "STREAMS", "v", ">"), True),
         (("XLEN", "s"), True),
     ],
 )
@@ -75,15 +92,34 @@ async def test_a_watched_stream_that_has_changed_stops_a_transaction(
 ) -> None:
     """Other streams, and reads, do not."""
     one, other = await port.connect(), await port.connect()
-    await one.call("XADD", "s", "1-1", "a", "b")
-    assert await one.call("WATCH", "s", "missing") == "OK"
-    await other.call(*change)
+    for stream in ("s", "v"):
+        await one.call("XADD", stream, "1-1", "a", "b")
+    await one.call("XGROUP", "CREATE", "v", "g", "0")
+    watched = ("v",) if runs else ()
+    assert await one.call("WATCH", "s", "missing", *watched) == "OK"
+    assert not str(await other.call(*change)).startswith("-")
     await one.call("MULTI")
     await one.call("XADD", "t", "1-1", "a", "b")
     assert await one.call("EXEC") == ([b"1-1"] if runs else None)
     await one.call("MULTI")
     await one.call("XADD", "t", "2-1", "a", "b")
     assert await one.call("EXEC") == [b"2-1"], "it watches once"
+
+
+@pytest.mark.parametrize("stream", ["s", "missing"])
+async def test_a_stream_that_is_back_as_it_was_has_changed(port: TestedPort, stream: str) -> None:
+    """Made and deleted; or deleted and restored."""
+    one, other = await port.connect(), await port.connect()
+    await one.call("XADD", "s", "1-1", "a", "b")
+    dump = await one.call("DUMP", "s")
+    assert isinstance(dump, bytes)
+    await one.call("WATCH", stream)
+    await other.call("RESTORE", stream, 0, dump, "REPLACE")
+    if stream == "missing":
+        await other.call("DEL", stream)
+    await one.call("WATCH", stream)
+    await one.call("MULTI")
+    assert await one.call("EXEC") is None
 
 
 async def test_a_stream_that_was_missing_is_watched_too(port: TestedPort) -> None:

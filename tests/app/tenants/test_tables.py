@@ -12,7 +12,7 @@ from app.tenants.renaming import WHOLE, add_prefix, renamed_fields
 from app.tenants.stripping import IN_LISTS, REPLIES, strip_prefix
 from app.tenants.tenant_names import TenantNames
 from engine import EngineError, commands, replies
-from engine.commands import BlockingCommand, Command, DbSize, FlushAll, StreamCommand, XLen
+from engine.commands import BlockingCommand, BoundedRead, Command, DbSize, FlushAll, StreamCommand, XLen
 from engine.replies import Measured, Reply
 
 NAMES = TenantNames("acme.")
@@ -28,7 +28,7 @@ RENAMED: Final[Mapping[type[Command], set[str]]] = {
     commands.Plan: {"streams", "ends"},
     commands.Redrive: {"stream", "letters"},
     commands.Rename: {"stream", "target"},
-    commands.Unchanged: {"expected"},
+    commands.Unchanged: {"versions"},
     commands.UpdateGroup: {"stream", "policy"},
     commands.UpdateStream: {"stream", "expected"},
     commands.AddEach: {"stream", "bodies"},
@@ -106,7 +106,7 @@ NO_NAMES: Final = frozenset(
 def concrete(kind: type[Command]) -> Iterator[type[Command]]:
     """The commands among the classes below."""
     for one in kind.__subclasses__():
-        if one not in (BlockingCommand, StreamCommand):
+        if one not in (BlockingCommand, BoundedRead, StreamCommand):
             yield one
         yield from concrete(one)
 
