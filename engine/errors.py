@@ -330,12 +330,16 @@ def nothing_is_durable() -> EngineError:
     return EngineError("invalid", f"ERR {sentence}", sentence)
 
 
-def storage_failed() -> EngineError:
-    """Under a poisoned log: the disk refused a write or a sync, so nothing more is acknowledged."""
+def storage_failed(*, is_unknown: bool = False) -> EngineError:
+    """Under a poisoned log: the disk refused a write or a sync, so nothing more is acknowledged.
+
+    `is_unknown`: what the request changed may be in the log, or may not.
+    """
     return EngineError(
         "storage_failed",
         "MISCONF Errors writing to the log: the gateway is read-only until it is restarted",
         "the log could not be written or synced: the gateway is read-only until it is restarted",
+        outcome=_outcome(is_unknown=is_unknown),
     )
 
 
@@ -385,13 +389,29 @@ def internal() -> EngineError:
     )
 
 
-def restarting() -> EngineError:
-    """After a fault within a turn: the engine reads its log again."""
+def restarting(*, is_unknown: bool = False) -> EngineError:
+    """After a fault within a turn: the engine reads its log again. `is_unknown`: the request may have been
+    carried out before. Clients of Redis repeat what is refused with LOADING.
+    """
+    sentence = "the engine is being restarted after a fault"
+    if is_unknown:
+        sentence += ": the request may or may not have been carried out"
     return EngineError(
         "restarting",
-        "LOADING the engine is being restarted after a fault",
-        "the engine is being restarted after a fault: the request may or may not have been carried out",
+        f"{'ERR' if is_unknown else 'LOADING'} {sentence}",
+        sentence if is_unknown else f"{sentence}: nothing was changed; try again soon",
+        outcome=_outcome(is_unknown=is_unknown),
     )
+
+
+def in_part(refusal: EngineError) -> EngineError:
+    """The refusal of a command whose first turns have run."""
+    again = {"restarting": restarting, "storage_failed": storage_failed}.get(refusal.code)
+    return refusal if again is None else again(is_unknown=True)
+
+
+def _outcome(*, is_unknown: bool) -> str:
+    return "unknown" if is_unknown else "not done"
 
 
 def closing() -> EngineError:

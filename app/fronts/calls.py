@@ -63,7 +63,7 @@ class Calls:
         pending, self._pending = self._pending, {}
         for one in pending.values():
             if not one.done():
-                one.set_exception(errors.restarting())
+                one.set_exception(errors.restarting(is_unknown=True))
 
     async def _run(self, number: int, name: str, arguments: list[Any]) -> None:
         try:

@@ -191,7 +191,7 @@ class RemoteEngine:
         pending, self._pending = self._pending, {}
         for done in pending.values():
             # Each in a cycle of its own: one that fails is no matter of the others.
-            self._loop.call_soon(done, _Refused(errors.restarting()))
+            self._loop.call_soon(done, _Refused(errors.restarting(is_unknown=True)))
 
     def end_waits(self) -> None:
         """Answer every read that waits, now and from now on, with `draining`."""

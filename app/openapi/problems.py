@@ -35,6 +35,11 @@ def problem_schema() -> dict[str, Any]:
             "retryable": {"type": "boolean", "description": "whether the same request may work later"},
             "request_id": text,
             "redis_error": {**text, "description": "what Redis would have answered"},
+            "outcome": {
+                **text,
+                "description": "of a request refused with 502 or 503: `not done`, or `unknown` where it may "
+                "have been done",
+            },
             "errors": {"type": "array", "items": {"$ref": "#/components/schemas/InvalidValue"}},
         },
         "additionalProperties": True,

@@ -565,7 +565,10 @@ class Engine:
         """Run further turns of a command to its end, with others' turns between."""
         while True:
             await self._further.wait()
-            ran = self._run((command,), before=reply)
+            try:
+                ran = self._run((command,), before=reply)
+            except EngineError as refusal:
+                raise errors.in_part(refusal) from None
             further: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
             if not isinstance(further, Unfinished):
                 assert not isinstance(further, Blocked), "reads take one turn"

@@ -225,9 +225,9 @@ class Writer:
         """
         while not self.is_safe(position, synced=synced):
             if self.log.poisoned is not None:
-                raise errors.storage_failed()
+                raise errors.storage_failed(is_unknown=True)
             if self._abandoned:
-                raise errors.restarting()
+                raise errors.restarting(is_unknown=True)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.call_when_safe(position, partial(_resolve, future), synced=synced)
             await future

@@ -131,6 +131,7 @@ def test_a_fault_restarts_the_engine_and_a_second_one_ends_the_process(server: P
         for name in ("poll", "group"):
             status, problem = ends[name].result()
             assert (status, problem["code"], problem["retryable"]) == (503, "restarting", True), name
+            assert problem["outcome"] == "not done", name
     assert call(server, "GET", f"/v1/streams/{POISON}")[0] == 404
     status, page = call(server, "GET", "/v1/streams/s/entries")
     assert [one["id"] for one in page["entries"]] == [shown]

@@ -71,9 +71,10 @@ async def test_a_failed_disk_is_told_once_and_makes_it_not_ready(fsync: Fsync, l
     async with calling(app) as http:
         assert (await http.get("/healthz/ready")).status_code == 200
         storage.fail("append", errno.EIO)
-        for _ in range(3):
+        for outcome in ("unknown", "not done", "not done"):
             refused = await http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})
             assert (refused.status_code, refused.json()["code"]) == (503, "storage_failed")
+            assert refused.json()["outcome"] == outcome
         ready = await http.get("/healthz/ready")
         assert (ready.status_code, ready.json()) == (
             503,

@@ -9,10 +9,11 @@ from typing import Final
 
 import pytest
 
-from engine import Engine, EngineError, Fsync, RewriteFailedError, StorageLockedError, entries
-from engine.commands import Cursor, XAdd, XGroupDelConsumer, XLen, XReadGroup, registry
+from engine import Engine, EngineError, Fsync, RewriteFailedError, StorageLockedError, entries, ids
+from engine.commands import Cursor, GiveBack, XAdd, XGroupDelConsumer, XLen, XReadGroup, registry
 from engine.commands.execution import Turn
 from engine.commands.grouping import DROPPED_MAX, xgroup_delconsumer
+from engine.commands.turn import TURN_LOOKUPS_MAX
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk
@@ -23,6 +24,10 @@ from tests.engine.running import keyspace_of
 POLICIES: Final[tuple[Fsync, ...]] = ("always", "everysec")
 INTERNAL: Final = "-ERR internal error: the gateway's log has more"
 RESTARTING: Final = "-LOADING the engine is being restarted after a fault"
+# To a client of Redis, LOADING says that nothing was done.
+CUT_SHORT: Final = (
+    "-ERR the engine is being restarted after a fault: the request may or may not have been carried out"
+)
 # Something of everything: entries, a trim, a group, deliveries, acknowledgements, a stream that goes.
 TRANSACTION: Final = (
     "XADD s 5-1 a 1",
@@ -181,8 +186,29 @@ async def test_a_fault_by_callback_is_told_by_callback() -> None:
             assert [getattr(one, "code", one) for one in result] == ["internal"]
             talk.engine.submit([XLen(stream="s")], result.extend)
             assert [getattr(one, "code", one) for one in result] == ["internal", "restarting"]
+            assert isinstance(result[1], EngineError)
+            assert result[1].members == {"outcome": "not done"}
             await talk.restart()
             assert await talk.call("XLEN", "s") == 0
+
+
+async def test_what_was_done_in_part_may_have_been_done() -> None:
+    """Of a command that takes several turns the first one has run."""
+    async with FaultyConversation(MemoryStorage(), "everysec") as talk:
+        await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        bodies = [entries.body([("a", "1")])] * (TURN_LOOKUPS_MAX + 1)
+        await talk.engine.execute(XAdd(stream="s", bodies=bodies))
+        read = await talk.call("XREADGROUP", "GROUP", "g", "a", "COUNT", len(bodies), "STREAMS", "s", ">")
+        held = [ids.parse_canonical(row[0].encode()) for row in read[0][1]]  # type: ignore[index]
+        back = GiveBack(stream="s", group="g", consumer="a", ids=held)
+        giving = asyncio.ensure_future(talk.engine.execute(back))
+        await asyncio.sleep(0)
+        with fault_at(1, "after"):
+            assert await talk.call("XADD", "t", "1-0", "a", "1") == INTERNAL
+        with pytest.raises(EngineError) as refused:
+            await giving
+        assert (refused.value.code, refused.value.members) == ("restarting", {"outcome": "unknown"})
+        await talk.restart()
 
 
 async def test_a_fault_in_reads_that_are_served_first_refuses_who_waits_for_them() -> None:

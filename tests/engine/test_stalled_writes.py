@@ -21,7 +21,7 @@ from tests.engine.faulty import fault_at
 from tests.engine.images import image
 from tests.engine.log_cases import SEGMENT, append, open_log, recovered
 from tests.engine.running import keyspace_of
-from tests.engine.test_fault import RESTARTING
+from tests.engine.test_fault import CUT_SHORT
 from tests.engine.test_full_disk import Full
 from tests.engine.test_rewrite import after_restart
 from tests.engine.test_runtime import FAILED
@@ -187,7 +187,7 @@ async def test_an_engine_that_closes_does_not_wait_for_room() -> None:
         rewriting = asyncio.ensure_future(talk.engine.rewrite())
         await settle_threads()
         await talk.close()
-        assert await adding == RESTARTING
+        assert await adding == CUT_SHORT
         with pytest.raises(RewriteFailedError):
             await rewriting
         closed = talk.disk.kill()
@@ -207,7 +207,7 @@ async def test_a_fault_meanwhile_waits_for_no_room() -> None:
             await settle()
         await talk.engine.finish_turns()
         adding, failing = await both
-        assert adding == RESTARTING
+        assert adding == CUT_SHORT
         assert str(failing).startswith("-ERR")
         killed = talk.disk.kill()
     give_room(killed)

@@ -141,7 +141,7 @@ async def test_waits_end_with_draining_and_those_of_other_fronts_go_on(
 async def test_after_the_end_of_the_engines_process_everything_is_refused(joined: Joined) -> None:
     """What was asked for before, and what comes later; each way in has its answer, never at once."""
     remote, answers = joined.remote, list[Replies]()
-    for _ in range(2):
+    for outcome in ("unknown", "not done"):
         remote.submit([ADD, ADD], answers.append)
         remote.submit_each([ADD, ADD], answers.append)
         running = asyncio.gather(remote.execute(ADD), remote.transaction([ADD]), return_exceptions=True)
@@ -149,7 +149,7 @@ async def test_after_the_end_of_the_engines_process_everything_is_refused(joined
         joined.cut()
         for refused in await running:
             assert isinstance(refused, EngineError)
-            assert refused.code == "restarting"
+            assert (refused.code, refused.members["outcome"]) == ("restarting", outcome)
         await settle()
         assert [len(found) for found in answers] == [1, 2]
         answers.clear()

@@ -406,6 +406,8 @@ export interface components {
             readonly request_id: string;
             /** @description what Redis would have answered */
             readonly redis_error?: string;
+            /** @description of a request refused with 502 or 503: `not done`, or `unknown` where it may have been done */
+            readonly outcome?: string;
             readonly errors?: readonly components["schemas"]["InvalidValue"][];
         } & {
             readonly [key: string]: unknown;
