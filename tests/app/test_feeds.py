@@ -107,6 +107,7 @@ async def test_the_last_tail_takes_the_reader_along(talk: Conversation, feeds: F
 
 
 @pytest.mark.no_cover
+@pytest.mark.halved
 @pytest.mark.parametrize("seed", range(8))
 async def test_old_and_new_join_without_gap_or_duplicate(talk: Conversation, feeds: Feeds, seed: int) -> None:
     """Tails that begin anywhere, read at any pace, in pages of any size, while entries are added in bursts:

@@ -53,6 +53,7 @@ async def step(talk: Conversation, disk: SlowDisk, dice: random.Random) -> None:
         await let_threads_run()
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("seed", range(8))
 async def test_what_was_answered_as_synced_is_durable_at_once(seed: int) -> None:
     """Even if others publish while it is synced."""
@@ -78,6 +79,7 @@ async def test_what_was_answered_as_synced_is_durable_at_once(seed: int) -> None
         load.cancel()
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("fsync", ["everysec", "always"])
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_power_cut_takes_back_nothing_that_was_called_durable(seed: int, fsync: Fsync) -> None:

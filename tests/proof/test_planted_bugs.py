@@ -7,6 +7,7 @@ from tests.proof.planting import FOUND, ROOT, Edit, NotPlanted, edited
 from tests.proof.prove import trial, word
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("name", SUBSET)
 def test_a_planted_bug_is_found(name: str) -> None:
     """By the test that says it would, which passes without the bug: it is in this run as well."""

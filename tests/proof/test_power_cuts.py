@@ -5,6 +5,7 @@ import pytest
 from engine import Fsync
 from engine.runtime import writer
 from engine.storage.memory import MemoryStorage
+from tests import halves
 from tests.proof.campaigns import power_cuts
 from tests.proof.disks import common_bytes, legal_contents, legal_disks
 
@@ -21,9 +22,9 @@ def test_every_legal_disk_keeps_what_was_promised(fsync: Fsync) -> None:
     """Before every operation of random histories: what was answered is there (in everysec, but for the last
     two seconds of a power cut), whole commands only, all state as it was logged, no shown ID again.
     """
-    explored = power_cuts(fsync, short)
-    assert explored.disks > 2_000, "disks were explored"
-    assert explored.recovered > 1_000, "they differed"
+    explored = power_cuts(fsync, halves.half(short))
+    assert explored.disks > halves.some(2_000), "disks were explored"
+    assert explored.recovered > halves.some(1_000), "they differed"
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
@@ -32,9 +33,9 @@ def test_the_promises_hold_where_a_thread_does_all_writes(
 ) -> None:
     """As it does the long ones: what is staged meanwhile, synced or asked for waits for it."""
     monkeypatch.setattr(writer, "INLINE_WRITE_BYTES_MAX", 0)
-    explored = power_cuts(fsync, by_threads)
-    assert explored.disks > 300, "disks were explored"
-    assert explored.recovered > 150, "they differed"
+    explored = power_cuts(fsync, halves.half(by_threads))
+    assert explored.disks > halves.some(300), "disks were explored"
+    assert explored.recovered > halves.some(150), "they differed"
 
 
 def test_a_file_holds_between_nothing_and_all_of_what_was_not_synced() -> None:

@@ -171,6 +171,7 @@ def test_a_batch_that_was_not_committed_is_written_again(rooms: Callable[[str], 
     assert left.isdisjoint({room.root / file.path for file in room.table().files()})
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("lost", ["all of it", "its first batch's end"])
 def test_a_checkpoint_that_is_lost_goes_on_where_the_table_ends(
     lost: str, rooms: Callable[[str], Room]

@@ -18,6 +18,9 @@ from tests.cluster.servers import BackendServer
 from tests.server import Server
 from tests.spark.table.making import entries_in
 
+# Over one server or over three.
+pytestmark = pytest.mark.halved
+
 ROWS = 6_000
 # Every entry of an AOF that is always synced is on a disk when it is confirmed.
 ON_DISK = ["--appendonly", "yes", "--appendfsync", "always"]

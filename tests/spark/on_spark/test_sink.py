@@ -104,6 +104,7 @@ class TestBatch:
         write(again, stream="shuffled", keyMode="content", jobId="shuffle")
         assert sorted(map(int, stored(gateway, "shuffled"))) == list(range(ROWS))
 
+    @pytest.mark.halved
     @pytest.mark.parametrize(("mode", "again"), [("position", 0), ("content", 0), ("none", 3_000)])
     def test_a_failed_task_stores_nothing_twice(
         self,
@@ -191,6 +192,7 @@ class TestStream:
         numbers(spark, 6_000, 3).write.json(str(tmp_path / "in"))
         return run
 
+    @pytest.mark.halved
     @pytest.mark.parametrize("mode", ["position", "content"])
     def test_a_batch_that_runs_again_stores_nothing_twice(
         self, gateway: GatewayClient, query: Callable[..., str], checkpoint: str, mode: str
