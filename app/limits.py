@@ -32,12 +32,15 @@ SLOW_TURNS_MAX: Final = 128
 
 
 class EntryLimits(msgspec.Struct, frozen=True):
-    """Limits of one body: entries, bytes of a stored entry, fields of an entry, levels of JSON."""
+    """Limits of one body: entries, bytes of a stored entry, fields of an entry, levels of JSON. `nested`:
+    whether values that are objects, lists or null are stored, as their JSON text.
+    """
 
     entries_max: int
     entry_bytes_max: int
     fields_max: int
     depth_max: int
+    nested: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> Self:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, compress
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar, cast
 
 import msgspec
 
@@ -63,6 +63,18 @@ def parse(body: bytes, *, depth_max: int, depth: int = 0) -> Json:
     _check_depth(text, depth_max, depth)
     _check_surrogates(text)
     return value
+
+
+def compact(value: Json) -> str:
+    """The value as JSON without blanks: numbers as they were written, members in their order."""
+    if isinstance(value, Number):
+        return str(value)
+    if isinstance(value, Object):
+        return f"{{{','.join([f'{compact(name)}:{compact(member)}' for name, member in value])}}}"
+    if isinstance(value, list):
+        items: list[Json] = cast("list[Json]", value)
+        return f"[{','.join(map(compact, items))}]"
+    return msgspec.json.encode(value).decode()
 
 
 def exceeds(body: bytes, most: int, marks: bytes = b",[{") -> bool:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
+import msgspec
 import orjson
 import pytest
 
@@ -64,6 +65,11 @@ def read_lines(body: bytes) -> object:
     return read(body, LINES)
 
 
+def read_nested(body: bytes) -> object:
+    limits = msgspec.structs.replace(LIMITS, nested=True)
+    return entry_bodies.read(body, media.content_type(LINES.encode()), limits)
+
+
 def read_many(body: bytes) -> object:
     return entry_bodies.read_many(body, LIMITS, GATEWAY.settings.request_streams_max)
 
@@ -97,6 +103,21 @@ LARGEST: Final[dict[str, tuple[Reader, Callable[[], bytes]]]] = {
         lambda: entries_of(orjson.dumps({"fields": dict([*FIELDS.items()][:40])}), 10_000),
     ),
     "numbers": (read, lambda: entries_of(orjson.dumps({"fields": NUMBERS}), 250)),
+    "items": (read, lambda: b"[%b]" % b",".join([b'{"a":1}'] * 1_000_000)),
+    "values of items": (read, lambda: b"[%b]" % b",".join([b"1"] * 3_000_000)),
+    "nested values": (read_nested, lambda: b'{"a":[%b]}' % b",".join([b"1"] * 4_000_000)),
+    "nested values of lines": (
+        read_nested,
+        lambda: b"\n".join([b'{"a":[%b]}' % b",".join([b"1"] * 250_000)] * 16),
+    ),
+    "nested values not as written": (
+        read_nested,
+        lambda: b"\n".join([b'{"a":[%b]}' % b",".join([b"1.0e1"] * 20_000)] * 60),
+    ),
+    "nested objects": (
+        read_nested,
+        lambda: b"\n".join([b'{"a":%b}' % (b'{"b":{"c":[' * 9 + b"1" + b"]}}" * 9)] * 9_000),
+    ),
     "fields of lines": (read_lines, lambda: b"\n".join([orjson.dumps(FIELDS)] * 500)),
     "fields of one": (read, lambda: b'{"fields":{%b}}' % b",".join(b'"%d":""' % n for n in range(700_000))),
     "fields of a stream": (read_many, lambda: b'{"streams":{"s":[%b]}}' % b",".join([CROWDED] * 500)),
@@ -152,6 +173,9 @@ ALIKE: Final = {
     "two objects in a line": (LINES, b'{"a":"1"}\n{"b":"2"}{"c":"3"}\n'),
     "empty lines": (LINES, b"\n\n  \n\n"),
     "a long line": (LINES, b'{"a":"%b"}\n{"b":"2"}\n' % (b"x" * 100)),
+    "a list": (JSON, b'[{"a":"1"}, {"b":"2","c":3},{"fields":{"d":"\\u00e9"}}]'),
+    "a list with IDs": (JSON, b'[{"id":"5-1","fields":{"a":"1"}},{"b":"2"}]'),
+    "a list of other things": (JSON, b'[{"a":"1"},[]]'),
     "braces in strings": (JSON, b'{"entries":[{"fields":{"a":"{{{\\"{{"}},{"fields":{"b":"}]\\\\"}}]}'),
 }
 

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.both_ways
 
 ENTRIES = "/v1/streams/s/entries"
 NDJSON = {"content-type": "application/x-ndjson"}
+AS_JSON = {"content-type": "application/json"}
 
 
 async def stored(http: httpx.AsyncClient) -> list[dict[str, object]]:
@@ -88,6 +89,116 @@ async def test_ndjson_is_one_entry_a_line(http: httpx.AsyncClient, body: str, ex
     answer = await http.post(ENTRIES, content=body.encode(), headers=NDJSON)
     assert answer.status_code == 201, answer.text
     assert await fields(http) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ('[{"a":"1"},{"b":"2"}]', [{"a": "1"}, {"b": "2"}]),
+        (' [ {"a" : "1"} , {"b":"2"}\n] ', [{"a": "1"}, {"b": "2"}]),
+        ('[{\n"a": "1"\n},\n{"b":"2"}]', [{"a": "1"}, {"b": "2"}]),
+        ('[{"a":1,"t":19.80},{"a":true}]', [{"a": "1", "t": "19.80"}, {"a": "true"}]),
+        ('[{"fields":{"a":"1"}},{"fields":[["b","2"]]},{"fields":"text"}]',
+         [{"a": "1"}, {"b": "2"}, {"fields": "text"}]),
+        ('[{"a":"x\\n]"}]', [{"a": "x\n]"}]),
+    ],
+)  # fmt: skip
+async def test_a_list_is_a_batch(http: httpx.AsyncClient, body: str, expected: list[object]) -> None:
+    """Bare fields and envelopes, as on lines, however it is written; of one entry too."""
+    answer = await http.post(ENTRIES, content=body, headers=AS_JSON)
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["count"] == len(expected)
+    assert await fields(http) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "index"),
+    [
+        ("[]", 422, "invalid", None),
+        ('[{"a":"1"},2]', 422, "invalid", 1),
+        ('[{"a":"1"},{"a":{}}]', 422, "invalid", 1),
+        ('[{"a":"1"},{"a":"1","a":"2"}]', 422, "invalid", 1),
+        ('[{"a":"1"},{}]', 422, "invalid", 1),
+        ('[{"a":"1"},{"fields":{"b":"2"},"more":1}]', 422, "invalid", 1),
+        ('[{"a":"1"},{"a":"x\ny"}]', 400, "malformed_json", None),
+        ('[{"a":"1"},{"b":"2"}', 400, "malformed_json", None),
+        ('[{"a":"1"}]{"b":"2"}', 400, "malformed_json", None),
+        ('[{"a":"1"}]\n[{"b":"2"}]', 400, "malformed_json", None),
+        ("[" * 5_000, 400, "malformed_json", None),
+        (f"[{','.join(['{}'] * 101)}]", 413, "too_many_entries", None),
+        (json.dumps([{"a": "1"}, {"a": "x" * 9_000}]), 413, "entry_too_large", 1),
+    ],
+)
+async def test_a_list_is_stored_whole_or_not_at_all(
+    http: httpx.AsyncClient, body: str, status: int, code: str, index: int | None
+) -> None:
+    answer = await http.post(ENTRIES, content=body, headers=AS_JSON)
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem.get("index")) == (status, code, index)
+    assert "line" not in problem
+    assert await stored(http) == []
+
+
+NESTED: dict[str, object] = {
+    '{"a":"1","tags":["x",1.50],"k8s":{"pod":"p","labels":{}},"gone":null,"ok":true}': {
+        "a": "1",
+        "tags": '["x",1.50]',
+        "k8s": '{"pod":"p","labels":{}}',
+        "gone": "null",
+        "ok": "true",
+    },
+    '{ "a" : [ 1 , { "b" : "x y" } ] }': {"a": '[1,{"b":"x y"}]'},
+    '{"a":{"b":"\\u00e9","b":12345678901234567890123}}': {"a": '{"b":"é","b":12345678901234567890123}'},
+    '{"fields":{"a":1},"name":"cpu"}': {"fields": '{"a":1}', "name": "cpu"},
+    '{"fields":{"a":1}}': {"fields": '{"a":1}'},
+    '{"a":"1"}': {"a": "1"},
+}
+
+
+@pytest.mark.parametrize("kind", ["lines", "list", "compact list"])
+async def test_nested_values_are_stored_as_their_json(http: httpx.AsyncClient, kind: str) -> None:
+    """Without blanks, numbers as they were written; each row alone and all together."""
+    rows = list(NESTED)
+    if kind == "compact list":
+        rows = [json.dumps(json.loads(row), separators=(",", ":"), ensure_ascii=False) for row in rows[:2]]
+    for together in (rows, *([row] for row in rows)):
+        body = "\n".join(together) if kind == "lines" else f"[{','.join(together)}]"
+        headers = NDJSON if kind == "lines" else AS_JSON
+        answer = await http.post(f"{ENTRIES}?nested=json", content=body.encode(), headers=headers)
+        assert answer.status_code == 201, answer.text
+    expected = list(NESTED.values())[: len(rows)]
+    if kind == "compact list":
+        expected[0] = {**expected[0], "tags": '["x",1.5]'}  # type: ignore[dict-item]
+    assert await fields(http) == [*expected, *expected]
+
+
+@pytest.mark.parametrize(
+    "body", [{"fields": {"a": {"b": [1]}}}, {"entries": [{"fields": [["a", {"b": [1]}]]}]}]
+)
+async def test_nested_values_of_envelopes_are_too(http: httpx.AsyncClient, body: object) -> None:
+    assert (await http.post(f"{ENTRIES}?nested=json", json=body)).status_code == 201
+    assert await fields(http) == [{"a": '{"b":[1]}'}]
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "status"),
+    [
+        ("", '{"a":{"b":1}}', 422),
+        ("?nested=text", '{"a":{"b":1}}', 422),
+        ("?nested=json", '{"a":{"b":1', 400),
+        ("?nested=json", '{"a":{"b":"\\ud800"}}', 400),
+        ("?nested=json", f'{{"a":{"[" * 32}1{"]" * 32}}}', 400),
+        ("?nested=json", '{"a":{"b":1},"a":2}', 422),
+        ("?nested=json", '{"a":{"b":1}}\n5', 422),
+    ],
+)
+async def test_nested_values_are_as_strict(
+    http: httpx.AsyncClient, query: str, body: str, status: int
+) -> None:
+    """Without being asked for they are refused; what is no JSON, or too deep, always."""
+    answer = await http.post(f"{ENTRIES}{query}", content=body, headers=NDJSON)
+    assert answer.status_code == status, answer.text
+    assert await stored(http) == []
 
 
 async def test_forms_work_as_typed(http: httpx.AsyncClient) -> None:

@@ -24,7 +24,7 @@ from app.http.entries.entry_pages import (
     preferred_wait_ms,
     where,
 )
-from app.http.entries.publishing import Added, AddOptions, EntryBody, KeyHeader, References, added
+from app.http.entries.publishing import Added, EntryBody, KeyHeader, PublishOptions, References, added
 from app.http.media import Preferences
 from app.http.models import (
     Count,
@@ -83,7 +83,7 @@ _RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
 async def add_entries(
     request: RequestParameter,
     stream: StreamName,
-    options: Annotated[AddOptions, Query()],
+    options: Annotated[PublishOptions, Query()],
     body: EntryBody,
     if_match: Annotated[
         IfMatch | None,
@@ -97,7 +97,7 @@ async def add_entries(
 ) -> Response:
     """Append one entry, or a batch that is stored whole or not at all (XADD)."""
     preferences = _preferences(request)
-    published = await body.read(digest=idempotency_key is not None)
+    published = await body.read(digest=idempotency_key is not None, nested=options.nested is not None)
     request.take_more(len(published.bodies))
     command = options.command(stream, published, if_match, idempotency_key)
     reply = await request.publish(command, synced=preferences.synced)

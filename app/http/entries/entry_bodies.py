@@ -10,7 +10,7 @@ prove to be plain goes to the strict reader, entry by entry, which also finds th
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -55,6 +55,8 @@ _JSON_LINES_MAX: Final = 10_000
 _QUOTES_AT_ONCE_MAX: Final = 300_000
 # What is decoded and encoded in one call then: up to 10 ms.
 _PIECE_BYTES: Final = 512 << 10
+# Of an entry beyond `_CROWDED_BYTES_MIN` whose values may be nested: a few ms for the strict reader.
+_NESTED_VALUES_MAX: Final = 20_000
 
 
 class ParsedEntries(msgspec.Struct, frozen=True):
@@ -115,6 +117,7 @@ _decode_mixed_entries: Final = msgspec.json.Decoder(list[_MixedOne]).decode
 _split_batch: Final = msgspec.json.Decoder(_Split).decode
 _decode_rows: Final = msgspec.json.Decoder(dict[str, str]).decode_lines
 _decode_mixed_rows: Final = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode_lines
+_decode_nested_rows: Final = msgspec.json.Decoder(dict[str, Any]).decode_lines
 _decode_envelopes: Final = msgspec.json.Decoder(_One).decode_lines
 _skim: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -135,6 +138,8 @@ class _NotPlainError(Exception):
 
 
 def _json(body: bytes, limits: EntryLimits) -> ParsedEntries:
+    if body.lstrip(_BLANKS).startswith(b"["):
+        return _array(body, limits)
     if strict_json.has_more_objects(body, _objects_max(limits)) and b'"entries"' in body[:_PEEK_BYTES]:
         _check_count(limits.entries_max + 1, limits)
     for attempt in (_plain_json, _mixed_json):
@@ -143,6 +148,25 @@ def _json(body: bytes, limits: EntryLimits) -> ParsedEntries:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
             continue
     return _large_json(body, limits) if len(body) > _CROWDED_BYTES_MIN else _strict_json(body, limits)
+
+
+def _array(body: bytes, limits: EntryLimits) -> ParsedEntries:
+    """A batch whose items are read as lines are."""
+    items = strict_json.items_of(body, _A_LIST)
+    _check_count(len(items), limits)
+    try:
+        return _quick_lines(_as_lines(items), limits)
+    except _NotPlainError:
+        rows = (_row(None, bytes(item), index, limits) for index, item in enumerate(items))
+        return _batch(rows, len(items), limits)
+
+
+def _as_lines(items: Sequence[msgspec.Raw]) -> bytes:
+    lines = b"\n".join(items)
+    if lines.count(b"\n") >= len(items):
+        # Between the parts of an item a line may end.
+        raise _NotPlainError
+    return lines
 
 
 def _objects_max(limits: EntryLimits) -> int:
@@ -172,11 +196,11 @@ def _mixed_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     batch = _decode_mixed(body)
     if _encode(batch).translate(None, _BLANKS) != body.translate(None, _BLANKS):
         raise _NotPlainError
-    return _of_envelopes(_as_text(batch.entries), limits)
+    return _of_envelopes(_as_text(batch.entries, limits), limits)
 
 
-def _as_text(mixed: Sequence[_MixedOne]) -> list[_One]:
-    return [_One({name: _text(value) for name, value in one.fields.items()}, one.id) for one in mixed]
+def _as_text(mixed: Sequence[_MixedOne], limits: EntryLimits) -> list[_One]:
+    return [_One({name: _text(value, limits) for name, value in one.fields.items()}, one.id) for one in mixed]
 
 
 def _batch_in_pieces(body: bytes, limits: EntryLimits) -> ParsedEntries:
@@ -192,13 +216,13 @@ def _of_split(rows: Sequence[msgspec.Raw], limits: EntryLimits) -> tuple[ParsedE
     """The entries, and how many strings they have as they were sent."""
     parts, strings = list[ParsedEntries](), 0
     for piece in _in_pieces(rows):
-        envelopes, found = _envelopes_of(piece)
+        envelopes, found = _envelopes_of(piece, limits)
         strings += found
         parts.append(_of_envelopes(envelopes, limits))
     return _joined(parts, limits), strings
 
 
-def _envelopes_of(rows: Sequence[msgspec.Raw]) -> tuple[list[_One], int]:
+def _envelopes_of(rows: Sequence[msgspec.Raw], limits: EntryLimits) -> tuple[list[_One], int]:
     """The same, in one piece."""
     try:
         plain = [_decode_one(row) for row in rows]
@@ -207,7 +231,7 @@ def _envelopes_of(rows: Sequence[msgspec.Raw]) -> tuple[list[_One], int]:
         mixed = _decode_mixed_entries(text)
         if _encode(mixed).translate(None, _BLANKS) != text.translate(None, _BLANKS):
             raise _NotPlainError from None
-        return _as_text(mixed), without_escapes(text).count(b'"') // 2
+        return _as_text(mixed, limits), without_escapes(text).count(b'"') // 2
     pairs = sum([len(one.fields) + (one.id != "") for one in plain])
     return plain, len(plain) + 2 * pairs
 
@@ -267,7 +291,12 @@ def _large_entry(text: bytes, index: int, limits: EntryLimits, place: str) -> tu
 
 def _check_values(text: bytes, place: str, limits: EntryLimits) -> None:
     """Refuse an entry of far too many values by counting values of any type: a pair is three."""
-    if len(text) > _CROWDED_BYTES_MIN and strict_json.exceeds(text, 3 * limits.fields_max + 2 * _MEMBERS_MAX):
+    if len(text) <= _CROWDED_BYTES_MIN:
+        return
+    if limits.nested:
+        if strict_json.exceeds(text, _NESTED_VALUES_MAX):
+            raise invalid(place, f"an entry has at most {_NESTED_VALUES_MAX} values, nested ones included")
+    elif strict_json.exceeds(text, 3 * limits.fields_max + 2 * _MEMBERS_MAX):
         raise invalid(place, f"an entry has at most {limits.fields_max} fields")
 
 
@@ -284,7 +313,9 @@ def _check_crowd(body: bytes, limits: EntryLimits) -> None:
 def _strict_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     value = strict_json.parse(body, depth_max=limits.depth_max)
     if not isinstance(value, Object):
-        raise invalid("", 'an entry is an object, {"fields": {…}}, a batch {"entries": [{"fields": {…}}, …]}')
+        raise invalid(
+            "", 'an entry is an object, {"fields": {…}}, a batch {"entries": [{"fields": {…}}, …]} or a list'
+        )
     members = _members(value, "")
     if "entries" not in members:
         entry_body, new_id = _envelope(members, "", limits)
@@ -424,16 +455,25 @@ def _ndjson(body: bytes, limits: EntryLimits) -> ParsedEntries:
     if body.count(b"\n") >= limits.entries_max:
         _check_count(_rows_in(body, limits), limits)
     try:
-        if body.count(b'"') <= _QUOTES_AT_ONCE_MAX:
-            return _plain_lines(body, limits)
-        return _joined([_plain_lines(piece, limits) for piece in _pieces_of_lines(body)], limits)
+        return _quick_lines(body, limits)
     except _NotPlainError:
         return _strict_lines(body, limits)
 
 
+def _quick_lines(body: bytes, limits: EntryLimits) -> ParsedEntries:
+    # Nested numbers have no quotes.
+    if body.count(b'"') <= _QUOTES_AT_ONCE_MAX and not limits.nested:
+        return _plain_lines(body, limits)
+    return _joined([_plain_lines(piece, limits) for piece in _pieces_of_lines(body)], limits)
+
+
 def _plain_lines(body: bytes, limits: EntryLimits) -> ParsedEntries:
-    attempts = (_plain_rows, _plain_envelopes, _mixed_rows)
-    for attempt in attempts[1:] if body.startswith(ENVELOPE_STARTS) else attempts:
+    attempts = [_plain_rows, _mixed_rows]
+    if not limits.nested:
+        # Those come first that these may be.
+        at = 0 if body.startswith(ENVELOPE_STARTS) else 1
+        attempts.insert(at, _plain_envelopes)
+    for attempt in attempts:
         try:
             return attempt(body, limits)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
@@ -459,7 +499,7 @@ def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
 
 def _strict_lines(body: bytes, limits: EntryLimits) -> ParsedEntries:
     rows = [(number, line) for number, line in enumerate(body.split(b"\n"), 1) if _is_row(line)]
-    return _batch((_line(*row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
+    return _batch((_row(*row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
 
 
 def _plain_rows(body: bytes, limits: EntryLimits) -> ParsedEntries:
@@ -486,17 +526,23 @@ def _mixed_rows(body: bytes, limits: EntryLimits) -> ParsedEntries:
     Taking the blanks out of both sides, those inside strings too, cannot make different texts equal: strings
     are as they were read, and no two other tokens stand side by side in JSON.
     """
-    rows = _decode_mixed_rows(body)
+    rows = (_decode_nested_rows if limits.nested else _decode_mixed_rows)(body)
     _check_lines(body, len(rows))
     if _encode_lines(rows).translate(None, _BLANKS) != body.translate(None, _BLANKS):
         raise _NotPlainError
-    texts = [{name: _text(value) for name, value in row.items()} for row in rows]
+    texts = [{name: _text(value, limits) for name, value in row.items()} for row in rows]
     return ParsedEntries(_of_rows(texts, limits), batch=True)
 
 
-def _text(value: str | float | bool) -> str:  # noqa: FBT001 - a value of a field, not a switch
+def _text(value: object, limits: EntryLimits) -> str:
     if isinstance(value, str):
         return value
+    if not isinstance(value, int | float):
+        text = _encode(value)
+        # Its row is a level too.
+        if text.count(b"[") + text.count(b"{") >= limits.depth_max:
+            raise _NotPlainError
+        return text.decode()
     # Beyond a double the decoder refuses by itself.
     if not INT64_MIN <= value <= UINT64_MAX and isinstance(value, int):
         raise _NotPlainError
@@ -520,17 +566,19 @@ def _is_row(line: bytes) -> bool:
     return bool(line) and not line.isspace()
 
 
-def _line(number: int, line: bytes, index: int, limits: EntryLimits) -> tuple[bytes, NewId, bool]:
+def _row(number: int | None, text: bytes, index: int, limits: EntryLimits) -> tuple[bytes, NewId, bool]:
+    """An entry on a line, or an item of a list."""
     pointer = f"/{index}"
     with _Indexed(index, number):
-        _check_values(line, pointer, limits)
-        row = strict_json.parse(line, depth_max=limits.depth_max)
+        _check_values(text, pointer, limits)
+        row = strict_json.parse(text, depth_max=limits.depth_max)
         if not isinstance(row, Object):
-            raise invalid(pointer, "a line is an object")
+            raise invalid(pointer, f"{'an item' if number is None else 'a line'} is an object")
         fields = dict(row).get("fields")
-        if not isinstance(fields, list):
+        # Programs that send nested values do not know of envelopes, and may have a value of this name.
+        if limits.nested or not isinstance(fields, list):
             _check_fields(len(row), pointer, limits)
-            return _stored(named_values(row, pointer), pointer, limits), None, False
+            return _stored(named_values(row, pointer, nested=limits.nested), pointer, limits), None, False
         members = _members(row, pointer)
         return *_envelope(members, pointer, limits), "id" in members
 
@@ -628,7 +676,7 @@ def _envelope(members: dict[str, Json], pointer: str, limits: EntryLimits) -> tu
     if isinstance(members["fields"], list):
         # Before each of them is looked at.
         _check_fields(len(members["fields"]), f"{pointer}/fields", limits)
-    pairs = fields_of(members["fields"], f"{pointer}/fields")
+    pairs = fields_of(members["fields"], f"{pointer}/fields", nested=limits.nested)
     encoding = members.get("encoding")
     if "encoding" in members:
         if encoding != "base64" or isinstance(encoding, Number):

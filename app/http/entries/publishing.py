@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, ClassVar, Final, Literal, Self
 
+import msgspec
 from fastapi import Depends, Header
 from pydantic import Field, model_validator
 
@@ -46,6 +47,8 @@ KeyHeader = Annotated[
 
 _REF: Final = "#/components/schemas/"
 _INT64_MAX: Final = (1 << 63) - 1
+# The strict reader takes some ten milliseconds for these.
+_NESTED_INLINE_BYTES_MAX: Final = 64 << 10
 
 
 # ---- the body
@@ -97,11 +100,15 @@ class _EntryBody(Body):
         "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
     }
 
-    async def read(self, *, digest: bool) -> ParsedEntries:
-        """The entries, and the digest for an idempotency key."""
+    async def read(self, *, digest: bool, nested: bool) -> ParsedEntries:
+        """The entries, and the digest for an idempotency key. `nested`: values may be."""
         request = self.request
         media, limits = request.media_type, request.gateway.entry_limits
-        return await request.read(partial(entry_bodies.read, media=media, limits=limits, digest=digest))
+        reader = partial(entry_bodies.read, media=media, limits=limits, digest=digest)
+        if not nested:
+            return await request.read(reader)
+        reader = partial(reader, limits=msgspec.structs.replace(limits, nested=True))
+        return await request.read(reader, _NESTED_INLINE_BYTES_MAX)
 
 
 EntryBody = Annotated[_EntryBody, Depends(request_of)]
@@ -176,6 +183,18 @@ class AddOptions(QueryModel):
             idempotency=commands.IdempotencyKey(key, published.digest) if key is not None else None,
             expected_last_id=None if expected == "*" else expected,
         )
+
+
+class PublishOptions(AddOptions):
+    """The same, and how the body is read."""
+
+    nested: Annotated[
+        Literal["json"] | None,
+        Field(
+            description="`json`: values that are objects, lists or null are stored as their JSON text; a "
+            "line, or an item of a list, is then always the fields of an entry, whatever their names"
+        ),
+    ] = None
 
 
 # ---- the answer

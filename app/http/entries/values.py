@@ -38,35 +38,35 @@ FIELDS_SCHEMA: Final[dict[str, Any]] = {
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
 
 
-def fields(value: Json, pointer: str) -> Sequence[tuple[str, Value]]:
-    """Names and values, of an object or of a list of pairs."""
+def fields(value: Json, pointer: str, *, nested: bool = False) -> Sequence[tuple[str, Value]]:
+    """Names and values, of an object or of a list of pairs. `nested`: other values are their JSON text."""
     if isinstance(value, Object):
-        return named_values(value, pointer)
+        return named_values(value, pointer, nested=nested)
     if not isinstance(value, list):
         raise invalid(pointer, "fields are an object, or a list of [name, value] pairs")
     pairs: list[Json] = cast("list[Json]", value)
-    return [_pair(pair, f"{pointer}/{place}") for place, pair in enumerate(pairs)]
+    return [_pair(pair, f"{pointer}/{place}", nested=nested) for place, pair in enumerate(pairs)]
 
 
-def _pair(pair: Json, pointer: str) -> tuple[str, str]:
+def _pair(pair: Json, pointer: str, *, nested: bool) -> tuple[str, str]:
     if not isinstance(pair, list) or isinstance(pair, Object) or len(pair) != 2:
         raise invalid(pointer, "a pair is [name, value]")
     name, value = pair
     if not isinstance(name, str) or isinstance(name, Number):
         raise invalid(f"{pointer}/0", "a name is a string")
-    return name, _text(value, f"{pointer}/1")
+    return name, _text(value, f"{pointer}/1", nested=nested)
 
 
-def named_values(value: Object, pointer: str) -> list[tuple[str, str]]:
+def named_values(value: Object, pointer: str, *, nested: bool = False) -> list[tuple[str, str]]:
     """Those of an object, in which each name occurs once."""
     twice = strict_json.repeated_name(value)
     if twice is not None:
         hint = 'the name occurs twice: to publish that, send "fields" as a list of [name, value] pairs'
         raise invalid(f"{pointer}/{step(twice)}", hint)
-    return [(name, _text(item, f"{pointer}/{step(name)}")) for name, item in value]
+    return [(name, _text(item, f"{pointer}/{step(name)}", nested=nested)) for name, item in value]
 
 
-def _text(value: Json, pointer: str) -> str:
+def _text(value: Json, pointer: str, *, nested: bool) -> str:
     """A value as it is stored: numbers and booleans as their JSON text."""
     if isinstance(value, Number):
         return _number_text(value, pointer)
@@ -74,6 +74,8 @@ def _text(value: Json, pointer: str) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return value
+    if nested:
+        return strict_json.compact(value)
     hint = "values are strings, numbers or booleans: encode anything else, as JSON text for instance"
     raise invalid(pointer, hint)
 
