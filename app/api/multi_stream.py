@@ -259,16 +259,23 @@ class _PublicationBody(Body):
         """The command. Raises the refusal of what is wrong with the entries."""
         media.check_is_json(self.request.media_type.name)
         most, limits = self.request.gateway.settings.request_streams_max, self.request.gateway.entry_limits
-        return await self.request.read(
-            partial(publication, limits=limits, streams_max=most, key=key, chunk=chunk)
-        )
+        reader = partial(publication, limits=limits, streams_max=most, key=key, chunk=chunk)
+        return await self.request.read(reader, quick=partial(reader, quick=True))
 
 
 def publication(
-    body: bytes, limits: EntryLimits, streams_max: int, key: str | None, chunk: Chunk | None
+    body: bytes,
+    limits: EntryLimits,
+    streams_max: int,
+    key: str | None,
+    chunk: Chunk | None,
+    *,
+    quick: bool = False,
 ) -> Publish:
-    """The command of a body. Raises the refusal of what is wrong with the entries."""
-    parts = entry_bodies.read_many(body, limits, streams_max)
+    """The command of a body. Raises the refusal of what is wrong with the entries. `quick` as of
+    `read_many`.
+    """
+    parts = entry_bodies.read_many(body, limits, streams_max, quick=quick)
     if len(parts) > streams_max:
         raise invalid("/streams", f"one request names at most {streams_max} streams")
     for name in parts:

@@ -5,7 +5,7 @@ Knows: headers, bodies and their limit, the way to the engine. Must never know: 
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
@@ -35,6 +35,7 @@ from app.http.responses import (
     Scope,
     when_gone,
 )
+from app.http.strict_json import NotPlainError
 from app.limits import text_bytes
 from app.live.budgets import BODY_COPIES, FREE_BYTES, Reader, Reservation, Sender
 from app.live.sessions import AccessEnd
@@ -51,7 +52,7 @@ T = TypeVar("T")
 STRANGER: Final = "stranger"
 
 # A body of this size takes up to 16 ms to read, with many short fields: larger ones are read in a thread.
-_INLINE_BYTES_MAX: Final = 256 << 10
+INLINE_BYTES_MAX: Final = 256 << 10
 _TICKET: Final = b"ticket="
 # Each has one value: of two a proxy may have looked at the other. Lists go on from line to line.
 _SINGLE: Final = {
@@ -375,13 +376,15 @@ class Request:
     async def read(
         self,
         reader: Callable[[bytes], T],
-        inline_bytes_max: int = _INLINE_BYTES_MAX,
+        inline_bytes_max: int = INLINE_BYTES_MAX,
         *,
         inline_lists_max: int | None = None,
         turn_bytes_min: int | None = None,
+        quick: Callable[[bytes], T] | None = None,
     ) -> T:
         """`reader` of the body; a large body is read in a thread, so that others are served meanwhile, one of
         `turn_bytes_min` when it is the caller's turn. One with more lists than `inline_lists_max` is large.
+        `quick` reads other bodies, and leaves with NotPlainError what has to be read in a thread too.
         """
         body = await self.body()
         if turn_bytes_min is not None and len(body) >= turn_bytes_min:
@@ -389,7 +392,10 @@ class Request:
         is_short = len(body) <= inline_bytes_max and (
             inline_lists_max is None or body.count(b"[") <= inline_lists_max
         )
-        return reader(body) if is_short else await asyncio.to_thread(reader, body)
+        if is_short:
+            with suppress(NotPlainError):
+                return (quick or reader)(body)
+        return await asyncio.to_thread(reader, body)
 
     @property
     def preferences(self) -> Preferences:

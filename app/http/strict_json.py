@@ -211,6 +211,10 @@ def _name_at(body: bytes, at: int) -> tuple[bytes, int]:
     return match[1], match.end()
 
 
+class NotPlainError(Exception):
+    """A fast reader cannot prove this JSON to be plain: the strict one takes it."""
+
+
 class ContentRefusalError(RefusalError):
     """JSON by its grammar, with something in it that cannot be taken."""
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -37,13 +38,16 @@ envelopes = st.fixed_dictionaries(
 )
 written = st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", " :  ")])
 
-strict_lines = entry_bodies._strict_lines  # noqa: SLF001 - the strict way is the reference
+NESTED = msgspec.structs.replace(LIMITS, nested=True)
+# The strict way is the reference.
+strict_lines = entry_bodies._strict_lines  # noqa: SLF001
+strict_json_body = entry_bodies._strict_body  # noqa: SLF001
 
 
-def outcome(read: Any, body: bytes) -> tuple[object, ...]:
+def outcome(read: Any, body: bytes, limits: EntryLimits = LIMITS) -> tuple[object, ...]:
     """What a reader makes of a body: entries and IDs, or the code and the place."""
     try:
-        found: ParsedEntries = read(body, LIMITS)
+        found: ParsedEntries = read(body, limits)
     except (RefusalError, EngineError) as refusal:
         return "refused", refusal.code, refusal.members.get("index")
     return list(found.bodies), list(found.ids), found.batch
@@ -61,9 +65,9 @@ def test_lines_mean_the_same_to_both_readers(
     in_ascii = separators == (",", ":")
     lines = [json.dumps(value, separators=separators, ensure_ascii=in_ascii) for value in found]
     body = ending.join(lines).encode(errors="surrogatepass")
-    assert outcome(lambda raw, limits: entry_bodies.read(raw, NDJSON, limits), body) == outcome(
-        strict_lines, body
-    )
+    for limits in (LIMITS, NESTED):
+        read = outcome(lambda raw, limits: entry_bodies.read(raw, NDJSON, limits), body, limits)
+        assert read == outcome(strict_lines, body, limits)
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -79,12 +83,15 @@ def test_an_entry_is_as_long_as_is_allowed(rows: int, ending: bytes, beyond: int
     assert (found[0] == "refused") == (beyond > 0)
 
 
-@given(st.one_of(envelopes, batches, odd), written)
+@given(st.one_of(envelopes, batches, odd, st.lists(st.one_of(rows, envelopes, odd))), written)
 def test_json_means_the_same_to_both_readers(value: object, separators: tuple[str, str]) -> None:
-    """One entry, a batch, or neither."""
+    """One entry, a batch, a list, or neither."""
     body = json.dumps(value, separators=separators, ensure_ascii=False).encode(errors="surrogatepass")
-    strictly = outcome(entry_bodies._strict_json, body)  # noqa: SLF001 - the strict way is the reference
-    assert outcome(lambda raw, limits: entry_bodies.read(raw, JSON, limits), body) == strictly
+    strictly = outcome(strict_json_body, body)
+    for limits, expected in (LIMITS, strictly), (NESTED, outcome(strict_json_body, body, NESTED)):
+        assert outcome(lambda raw, limits: entry_bodies.read(raw, JSON, limits), body, limits) == expected
+    if isinstance(value, list):
+        return
     # Large bodies are read piece by piece: what is wrong first may be another thing, if there are several.
     large = outcome(entry_bodies._large_json, body)  # noqa: SLF001 - it takes small ones too
     assert large == strictly or large[0] == strictly[0] == "refused"

@@ -2,12 +2,14 @@
 
 import base64
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
+from app.http import strict_json
 from app.main import App
 from app.settings import Settings
 from tests.app.test_waits import Message
@@ -604,3 +606,33 @@ async def test_a_member_that_is_null_was_not_given(
     answer = await http.post(path, content=body, headers={"content-type": f"application/{kind}"})
     assert answer.status_code == 201
     assert await fields(http) == [{"a": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "text"),
+    [
+        (ENTRIES, "x-ndjson", "\n".join(['{"a":1.50}'] * 90)),
+        (ENTRIES, "json", '{"entries":[' + ",".join(['{"fields":{"a":1.50}}'] * 90) + "]}"),
+        (ENTRIES, "json", "[" + ",".join(['{"a":1.50}'] * 90) + "]"),
+        ("/v1/publish", "json", '{"streams":{"s":[' + ",".join(['{"fields":{"a":1.50}}'] * 90) + "]}}"),
+    ],
+)
+async def test_what_is_not_plain_is_read_in_a_thread_unless_it_is_short(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, kind: str, text: str
+) -> None:
+    """The strict reader takes ten times as long: 16 KiB of it have the loop, and no more."""
+    threads: list[int] = []
+    strict = strict_json.parse
+
+    def parse(*given: Any, **named: Any) -> Any:
+        threads.append(threading.get_ident())
+        return strict(*given, **named)
+
+    monkeypatch.setattr(strict_json, "parse", parse)
+    for blanks, is_inline in (16_384 - len(text), True), (16_385 - len(text), False):
+        threads.clear()
+        content = text + " " * blanks
+        answer = await http.post(path, content=content, headers={"content-type": f"application/{kind}"})
+        assert answer.status_code in (200, 201), answer.text
+        assert threads
+        assert (set(threads) == {threading.get_ident()}) is is_inline

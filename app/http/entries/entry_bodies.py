@@ -19,7 +19,7 @@ from app.http import strict_json
 from app.http.entries.values import INT64_MIN, UINT64_MAX, Value, form_pair, from_base64, named_values
 from app.http.entries.values import fields as fields_of
 from app.http.media import MediaType
-from app.http.strict_json import Json, Number, Object, without_escapes
+from app.http.strict_json import Json, NotPlainError, Number, Object, without_escapes
 from app.limits import EntryLimits
 from engine import entries, ids
 from engine.commands import AutoSequence, NewId
@@ -55,6 +55,8 @@ _JSON_LINES_MAX: Final = 10_000
 _QUOTES_AT_ONCE_MAX: Final = 300_000
 # What is decoded and encoded in one call then: up to 10 ms.
 _PIECE_BYTES: Final = 512 << 10
+# What the strict reader takes in the loop: some ms.
+_STRICT_INLINE_BYTES_MAX: Final = 16 << 10
 # Of an entry beyond `_CROWDED_BYTES_MIN` whose values may be nested: a few ms for the strict reader.
 _NESTED_VALUES_MAX: Final = 20_000
 
@@ -72,10 +74,25 @@ class ParsedEntries(msgspec.Struct, frozen=True):
     digest: bytes = b""
 
 
-def read(body: bytes, media: MediaType, limits: EntryLimits, *, digest: bool = False) -> ParsedEntries:
-    """The entries of a body of any media type. All or nothing: the first bad entry refuses the whole."""
-    reader = _READERS.get(media.name)
-    published = reader(body, limits) if reader else _raw(body, media, limits)
+def read(
+    body: bytes, media: MediaType, limits: EntryLimits, *, digest: bool = False, quick: bool = False
+) -> ParsedEntries:
+    """The entries of a body of any media type. All or nothing: the first bad entry refuses the whole.
+
+    `quick`: raise NotPlainError rather than read a long body strictly, which takes long.
+    """
+    if media.name in _JSON_READERS:
+        plain, strict = _JSON_READERS[media.name]
+        try:
+            published = plain(body, limits)
+        except NotPlainError:
+            if quick and len(body) > _STRICT_INLINE_BYTES_MAX:
+                raise
+            published = strict(body, limits)
+    elif media.name == _FORM:
+        published = _form(body, limits)
+    else:
+        published = _raw(body, media, limits)
     if not digest:
         return published
     return msgspec.structs.replace(published, digest=digest_of(body))
@@ -130,42 +147,46 @@ _BETWEEN: Final = _BEHIND + b"\n" + _BEFORE
 Fields = dict[str, str]
 
 
-class _NotPlainError(Exception):
-    """The fast way cannot prove this body to be plain: the strict reader takes it."""
-
-
 # ---- JSON
 
 
-def _json(body: bytes, limits: EntryLimits) -> ParsedEntries:
-    if body.lstrip(_BLANKS).startswith(b"["):
-        return _array(body, limits)
+def _plain_body(body: bytes, limits: EntryLimits) -> ParsedEntries:
+    if _is_list(body):
+        return _quick_lines(_as_lines(_items(body, limits)), limits)
     if strict_json.has_more_objects(body, _objects_max(limits)) and b'"entries"' in body[:_PEEK_BYTES]:
         _check_count(limits.entries_max + 1, limits)
     for attempt in (_plain_json, _mixed_json):
         try:
             return attempt(body, limits)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotPlainError):
             continue
+    raise NotPlainError
+
+
+def _strict_body(body: bytes, limits: EntryLimits) -> ParsedEntries:
+    if _is_list(body):
+        items = _items(body, limits)
+        rows = (_row(None, bytes(item), index, limits) for index, item in enumerate(items))
+        return _batch(rows, len(items), limits)
     return _large_json(body, limits) if len(body) > _CROWDED_BYTES_MIN else _strict_json(body, limits)
 
 
-def _array(body: bytes, limits: EntryLimits) -> ParsedEntries:
-    """A batch whose items are read as lines are."""
+def _is_list(body: bytes) -> bool:
+    return body.lstrip(_BLANKS).startswith(b"[")
+
+
+def _items(body: bytes, limits: EntryLimits) -> Sequence[msgspec.Raw]:
+    """The entries of a list, which are read as lines are."""
     items = strict_json.items_of(body, _A_LIST)
     _check_count(len(items), limits)
-    try:
-        return _quick_lines(_as_lines(items), limits)
-    except _NotPlainError:
-        rows = (_row(None, bytes(item), index, limits) for index, item in enumerate(items))
-        return _batch(rows, len(items), limits)
+    return items
 
 
 def _as_lines(items: Sequence[msgspec.Raw]) -> bytes:
     lines = b"\n".join(items)
     if lines.count(b"\n") >= len(items):
         # Between the parts of an item a line may end.
-        raise _NotPlainError
+        raise NotPlainError
     return lines
 
 
@@ -192,10 +213,10 @@ def _plain_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
 def _mixed_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """A batch with numbers and booleans, in canonical form, as `_mixed_rows` has it."""
     if b'"entries"' not in body[:_PEEK_BYTES] or body.count(b'"') > _QUOTES_AT_ONCE_MAX:
-        raise _NotPlainError
+        raise NotPlainError
     batch = _decode_mixed(body)
     if _encode(batch).translate(None, _BLANKS) != body.translate(None, _BLANKS):
-        raise _NotPlainError
+        raise NotPlainError
     return _of_envelopes(_as_text(batch.entries, limits), limits)
 
 
@@ -206,7 +227,7 @@ def _as_text(mixed: Sequence[_MixedOne], limits: EntryLimits) -> list[_One]:
 def _batch_in_pieces(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """A large batch, some entries in each call, so that other threads go on meanwhile."""
     if strict_json.has_more_items(body, limits.entries_max, at_depth=2):
-        raise _NotPlainError
+        raise NotPlainError
     found, strings = _of_split(_split_batch(body).entries, limits)
     _check_strings(body, 1 + strings)
     return found
@@ -230,7 +251,7 @@ def _envelopes_of(rows: Sequence[msgspec.Raw], limits: EntryLimits) -> tuple[lis
         text = b"[%b]" % b",".join(rows)
         mixed = _decode_mixed_entries(text)
         if _encode(mixed).translate(None, _BLANKS) != text.translate(None, _BLANKS):
-            raise _NotPlainError from None
+            raise NotPlainError from None
         return _as_text(mixed, limits), without_escapes(text).count(b'"') // 2
     pairs = sum([len(one.fields) + (one.id != "") for one in plain])
     return plain, len(plain) + 2 * pairs
@@ -241,7 +262,7 @@ def _in_pieces(rows: Sequence[msgspec.Raw]) -> Iterator[Sequence[msgspec.Raw]]:
     start = size = 0
     for at, row in enumerate(rows):
         if len(row) > _PIECE_BYTES:
-            raise _NotPlainError
+            raise NotPlainError
         if size + len(row) > _PIECE_BYTES:
             yield rows[start:at]
             start, size = at, 0
@@ -358,13 +379,19 @@ _decode_streams: Final = msgspec.json.Decoder(_Streams).decode
 _split_streams: Final = msgspec.json.Decoder(_SplitStreams).decode
 
 
-def read_many(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
-    """The entries of `{"streams": {name: [entries]}}`, by name. All or nothing, over all streams."""
+def read_many(
+    body: bytes, limits: EntryLimits, streams_max: int, *, quick: bool = False
+) -> Mapping[str, ParsedEntries]:
+    """The entries of `{"streams": {name: [entries]}}`, by name. All or nothing, over all streams. `quick` as
+    above.
+    """
     if strict_json.has_more_objects(body, _objects_max(limits)):
         _check_count(limits.entries_max + 1, limits)
     try:
         return _plain_streams(body, limits, streams_max)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotPlainError):
+        if quick and len(body) > _STRICT_INLINE_BYTES_MAX:
+            raise NotPlainError from None
         large = len(body) > _CROWDED_BYTES_MIN
         return _large_streams(body, limits, streams_max) if large else _strict_streams(body, limits)
 
@@ -372,7 +399,7 @@ def read_many(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str
 def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
     # Each list is a stream's: others are pairs, or nothing.
     if body.count(b"[") > _SLACK * streams_max:
-        raise _NotPlainError
+        raise NotPlainError
     if body.count(b'"') > _QUOTES_AT_ONCE_MAX:
         return _streams_in_pieces(body, limits, streams_max)
     streams = _decode_streams(body).streams
@@ -380,7 +407,7 @@ def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mappin
         raise invalid("/streams", f"one request names at most {streams_max} streams")
     every = [one for rows in streams.values() for one in rows]
     if not all(streams.values()):
-        raise _NotPlainError
+        raise NotPlainError
     _check_names_kept(body, every, names_besides=1 + len(streams))
     whole = _of_envelopes(every, limits)
     ends = accumulate(map(len, streams.values()), initial=0)
@@ -393,10 +420,10 @@ def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mappin
 def _streams_in_pieces(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, ParsedEntries]:
     """The same as `_batch_in_pieces`, over all streams."""
     if strict_json.has_more_items(body, limits.entries_max, at_depth=3):
-        raise _NotPlainError
+        raise NotPlainError
     streams = _split_streams(body).streams
     if len(streams) > streams_max or not all(streams.values()):
-        raise _NotPlainError
+        raise NotPlainError
     found, strings = dict[str, ParsedEntries](), 1 + len(streams)
     for name, rows in streams.items():
         found[name], inside = _of_split(rows, limits)
@@ -450,14 +477,11 @@ def _run(rows: Json, place: str, limits: EntryLimits) -> ParsedEntries:
 # ---- NDJSON
 
 
-def _ndjson(body: bytes, limits: EntryLimits) -> ParsedEntries:
+def _plain_ndjson(body: bytes, limits: EntryLimits) -> ParsedEntries:
     # Counted before anything is decoded: a line costs more memory as an object than as text.
     if body.count(b"\n") >= limits.entries_max:
         _check_count(_rows_in(body, limits), limits)
-    try:
-        return _quick_lines(body, limits)
-    except _NotPlainError:
-        return _strict_lines(body, limits)
+    return _quick_lines(body, limits)
 
 
 def _quick_lines(body: bytes, limits: EntryLimits) -> ParsedEntries:
@@ -476,9 +500,9 @@ def _plain_lines(body: bytes, limits: EntryLimits) -> ParsedEntries:
     for attempt in attempts:
         try:
             return attempt(body, limits)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotPlainError):
             continue
-    raise _NotPlainError
+    raise NotPlainError
 
 
 def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
@@ -490,7 +514,7 @@ def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
             stop = len(body)
         elif not stop:
             # No usual entry is that large.
-            raise _NotPlainError
+            raise NotPlainError
         piece = body[start:stop]
         if not piece.isspace():
             yield piece
@@ -529,7 +553,7 @@ def _mixed_rows(body: bytes, limits: EntryLimits) -> ParsedEntries:
     rows = (_decode_nested_rows if limits.nested else _decode_mixed_rows)(body)
     _check_lines(body, len(rows))
     if _encode_lines(rows).translate(None, _BLANKS) != body.translate(None, _BLANKS):
-        raise _NotPlainError
+        raise NotPlainError
     texts = [{name: _text(value, limits) for name, value in row.items()} for row in rows]
     return ParsedEntries(_of_rows(texts, limits), batch=True)
 
@@ -541,11 +565,11 @@ def _text(value: object, limits: EntryLimits) -> str:
         text = _encode(value)
         # Its row is a level too.
         if text.count(b"[") + text.count(b"{") >= limits.depth_max:
-            raise _NotPlainError
+            raise NotPlainError
         return text.decode()
     # Beyond a double the decoder refuses by itself.
     if not INT64_MIN <= value <= UINT64_MAX and isinstance(value, int):
-        raise _NotPlainError
+        raise NotPlainError
     return _encode(value).decode()
 
 
@@ -726,7 +750,7 @@ def _plain_id(text: str) -> NewId:
     try:
         return _new_id(text, "") if text else None
     except RefusalError:
-        raise _NotPlainError from None
+        raise NotPlainError from None
 
 
 def _of_rows(rows: Sequence[Fields], limits: EntryLimits, text: bytes | None = None) -> list[bytes]:
@@ -737,13 +761,13 @@ def _of_rows(rows: Sequence[Fields], limits: EntryLimits, text: bytes | None = N
     """
     sizes = set(map(len, rows))
     if not 0 < len(rows) <= limits.entries_max or 0 in sizes or max(sizes) > limits.fields_max:
-        raise _NotPlainError
+        raise NotPlainError
     lines = _encode_lines(rows) if text is None else text
     bodies = (_BEFORE + lines[:-1].replace(b"\n", _BETWEEN) + _BEHIND).split(b"\n")
     # If the whole batch fits the limit of one entry, each entry does.
     is_large = len(lines) + len(_BETWEEN) > limits.entry_bytes_max
     if is_large and len(max(bodies, key=len)) > limits.entry_bytes_max:
-        raise _NotPlainError
+        raise NotPlainError
     return bodies
 
 
@@ -757,7 +781,7 @@ def _check_strings(body: bytes, strings: int) -> None:
     it.
     """
     if without_escapes(body).count(b'"') != 2 * strings:
-        raise _NotPlainError
+        raise NotPlainError
 
 
 def _check_lines(body: bytes, count: int) -> None:
@@ -766,7 +790,7 @@ def _check_lines(body: bytes, count: int) -> None:
         body = body.replace(b"\r\n", b"\n")
     body = body.strip()
     if not body.count(b"\n") == body.count(b"}\n{") == count - 1:
-        raise _NotPlainError
+        raise NotPlainError
 
 
 def _check_count(count: int, limits: EntryLimits) -> None:
@@ -790,8 +814,10 @@ def _check_size(size: int, limits: EntryLimits) -> None:
         )
 
 
-_READERS: Final[dict[str, Callable[[bytes, EntryLimits], ParsedEntries]]] = {
-    "application/json": _json,
-    "application/x-ndjson": _ndjson,
-    "application/x-www-form-urlencoded": _form,
+_FORM: Final = "application/x-www-form-urlencoded"
+_Reader = Callable[[bytes, EntryLimits], ParsedEntries]
+# The fast reader, and the one that takes what that cannot prove to be plain.
+_JSON_READERS: Final[dict[str, tuple[_Reader, _Reader]]] = {
+    "application/json": (_plain_body, _strict_body),
+    "application/x-ndjson": (_plain_ndjson, _strict_lines),
 }
