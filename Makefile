@@ -14,7 +14,7 @@ SDK := tests/sdk
 TOOLS := $(VENV)/tools
 CLASSES := $(VENV)/spark-classes.jsa
 NOT_RUN := .not-run
-WORKERS ?= $(shell echo $$(( $$(nproc) < 3 ? $$(nproc) + 2 : 4 )))
+WORKERS ?= 6
 SECOND_LOOK := $(BIN)/python .ci/second_look.py $(NOT_RUN) $(BIN)/pytest
 COMPILE := $(BIN)/python -m compileall -q app engine sdk/python/weir spark/pyspark_weir
 
@@ -73,7 +73,7 @@ early: dev $(SDK)/node_modules/.stamp  ## within seconds: what the tree says abo
 
 # Of what is repeated or tried at random, half, which the tree chooses; `make test HALF=` runs all of it.
 HALF ?= --half
-# More processes than cores, since tests wait for servers, disks and Spark.
+# More processes than cores, since tests wait for servers, disks and Spark half of their time.
 BESIDE_OTHERS := -m "not (early or paired or alone)" --numprocesses=$(WORKERS)
 together: dev system $(CLASSES) $(TOOLS)/.stamp $(SDK)/node_modules/.stamp
 	$(SECOND_LOOK) $(BESIDE_OTHERS) $(HALF) --not-run=$(NOT_RUN)

@@ -52,7 +52,17 @@ def loop_guard() -> Iterator[BlockBuster]:
 
 
 # Where single tests take long, as processes, browsers or generators do.
-_PROGRAMS = "contract", "proof", "console", "sdk", "typescript", "distributions", "documents", "cli"
+_PROGRAMS = (
+    "spark/table",
+    "contract",
+    "proof",
+    "console",
+    "sdk",
+    "typescript",
+    "distributions",
+    "documents",
+    "cli",
+)
 # Where they wait most of their time.
 _WAITING = "cluster", "fronts", "hostile", "crash"
 # A third of those that run in pairs.

@@ -14,7 +14,7 @@ from tests.server import Server
 # The bytes and pauses of a link with 50 kB/s: what the system holds for it takes longer than the stall limit.
 PIECE_BYTES = 5_000
 PIECE_S = 0.1
-STALL_S = 2
+STALL_S = 1
 ENTRIES = 80
 
 

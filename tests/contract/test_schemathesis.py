@@ -13,14 +13,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import halves
 from tests.server import Server
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 # The same cases each time; another one looks elsewhere.
 SEED = os.environ.get("SCHEMATHESIS_SEED", "1")
-# Over all operations and phases about three thousand requests.
-EXAMPLES = "10"
+# Over all operations and phases about three thousand requests, if it is not halved.
+EXAMPLES = str(halves.some(10))
 # Their answers have no end, so schemathesis.toml leaves them out.
 ENDLESS = ("tailStream", "tailStreams", "consumeGroup")
 # The document says how long a read may wait, and schemathesis waits that long.

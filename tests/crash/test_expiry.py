@@ -91,6 +91,7 @@ class Lifetimes:
         return sum(there), len(there) - sum(there)
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize(
     "options", [("--fsync", "always"), ("--fsync", "everysec"), ("--fsync", "everysec", *REWRITING)]
 )
