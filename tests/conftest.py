@@ -1,8 +1,8 @@
 """What holds for every test.
 
 Knows: hypothesis's profile, that Ctrl-C is heard, that nothing of ours may block the event loop, which tests
-share a process, in which order they begin, which are not measured, when the collector runs, and that a test
-which could not run is named at the end.
+share a process, in which order they begin, which half of them runs, which are not measured, when the
+collector runs, that clients share whom they trust, what did not run, and how a failure is repeated.
 Must never know: engines, APIs, Redis; those fixtures live beside the tests that use them.
 """
 
@@ -12,8 +12,10 @@ import shlex
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 
+import httpx
 import pytest
 from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import is_hypothesis_test, settings
@@ -49,6 +51,14 @@ def loop_guard() -> Iterator[BlockBuster]:
     guard.activate()
     yield guard
     guard.deactivate()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_authorities() -> Iterator[None]:
+    """Clients of httpx share whom they trust: each would read all authorities of the machine, for 30 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
+        yield
 
 
 # Where single tests take long, as processes, browsers or generators do.

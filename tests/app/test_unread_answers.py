@@ -28,7 +28,7 @@ COMMANDS: Final = 200
 ROUNDS: Final = 5
 # Beside the pool: replies that threads are writing, of up to 8 MiB as entries, as text, and joined.
 MAKING_BYTES: Final = 6 * 3 * 8 * MIB
-WATCHED_S: Final = 8.0
+WATCHED_S: Final = 4.0
 
 PIPELINE: Final = json.dumps([["XRANGE", "b", "-", "+"]] * COMMANDS).encode()
 HTTP: Final = (
@@ -89,6 +89,7 @@ def metric(server: Server, name: str) -> float:
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize(
     ("port", "request_bytes"),
     [("http", HTTP), ("resp", RESP), ("http", PAGE), ("http", COLUMNS), ("http", EXPORT)],
