@@ -60,6 +60,9 @@ def with_pandas(table: DeltaTable) -> list[Any]:
     return list(zip(frame["stream"], frame["id"], stamps, strict=True))
 
 
+# Over each of the readers.
+pytestmark = pytest.mark.halved
+
 READERS: Final = {
     "pyarrow": with_pyarrow,
     "DuckDB": with_duckdb,
