@@ -23,6 +23,7 @@ from app.fronts.messages import (
     unpack_commands,
     unpack_quotas,
 )
+from app.limits import text_bytes
 from app.live.in_flight import ConsumerKey
 from app.live.leases import ConsumerLease, ConsumerLeases
 from engine import EngineError, EngineProtocol, ReadHandle, errors, taking_back
@@ -30,6 +31,8 @@ from engine.commands import BlockingCommand, Command, XReadGroup
 from engine.replies import GroupRead, Reply
 
 _FIGURES_INTERVAL_S: Final = 0.25
+# Replies with more than this are sent at once, so that the next command waits until they were taken.
+_LONG_BYTES: Final = 256 << 10
 
 Replies = Sequence[Reply | EngineError]
 _pack_figures = codec_of(EngineFigures).pack
@@ -154,6 +157,8 @@ class EnginePort:
         self._reads.pop(number, None)
         if not self.link.is_lost:
             self.link.send(MessageKind.REPLIES, number, pack_replies(replies))
+            if sum(map(text_bytes, replies)) > _LONG_BYTES:
+                self.link.flush()
         elif len(commands) == len(replies):
             for command, reply in zip(reversed(commands), reversed(replies), strict=True):
                 if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):

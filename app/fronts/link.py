@@ -17,6 +17,8 @@ from app.fronts.codec import decode, encode
 _LENGTH_BYTES: Final = 4
 # A peer that takes nothing any more: the answers that it has asked for are in memory until then.
 _UNSENT_BYTES_MAX: Final = 256 << 20
+# While more than this waits to be sent, no message is handled: what it asks for would only wait too.
+_UNSENT_BYTES_HIGH: Final = 4 << 20
 # After this time the next messages wait for the next cycle of the loop.
 _HANDLED_S_MAX: Final = 0.005
 
@@ -34,6 +36,7 @@ class ProcessLink(asyncio.Protocol):
         self._received = bytearray()
         self._messages: deque[Message] = deque()
         self._is_handling = False
+        self._is_paused = False
         self._unsent: list[Any] = []
         self.is_lost = False
 
@@ -42,6 +45,11 @@ class ProcessLink(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._write)
         self._unsent.append(message)
+
+    def flush(self) -> None:
+        """Send at once, so that it is known what waits to be taken."""
+        if self._unsent:
+            self._write()
 
     def end(self) -> None:
         """End the connection behind what was sent."""
@@ -59,6 +67,17 @@ class ProcessLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Sockets have both directions.
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_HIGH)
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        # The peer may take nothing until it is read.
+        self._read_on()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self._messages and not self._is_handling:
+            self._handle()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -70,7 +89,7 @@ class ProcessLink(asyncio.Protocol):
             self._messages += decode(memoryview(self._received)[begin:end])
             at = end
         del self._received[:at]
-        if not self._is_handling:
+        if not (self._is_handling or self._is_paused):
             self._handle()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -82,11 +101,18 @@ class ProcessLink(asyncio.Protocol):
 
     def _handle(self) -> None:
         ends_at = self._loop.time() + _HANDLED_S_MAX
-        while self._messages and self._loop.time() < ends_at:
+        while self._messages and not self._is_paused and self._loop.time() < ends_at:
             self._handle_one()
-        self._is_handling = bool(self._messages)
+        self._is_handling = bool(self._messages) and not self._is_paused
         if self._is_handling:
             self._loop.call_soon(self._handle)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read unless messages wait to be handled: they are as much as memory should hold."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        (self._transport.pause_reading if self._is_handling else self._transport.resume_reading)()
 
     def _handle_one(self) -> None:
         try:
@@ -96,7 +122,7 @@ class ProcessLink(asyncio.Protocol):
 
     def _write(self) -> None:
         unsent, self._unsent = self._unsent, []
-        if self._transport is None or self.is_lost:
+        if self._transport is None or self.is_lost or not unsent:
             return
         frame = encode(unsent)
         self._transport.write(len(frame).to_bytes(_LENGTH_BYTES, "little") + frame)

@@ -457,7 +457,9 @@ class Request:
         if not isinstance(command, BlockingCommand) or command.block_ms is None:
             self.reserve_for(command)
             quotas = self.principal.quotas
-            return await self.engine.execute(command, synced=synced, quotas=quotas, on_run=self.note_run)
+            reply = await self.engine.execute(command, synced=synced, quotas=quotas, on_run=self.note_run)
+            self.note_arrived(reply)
+            return reply
         self.scope["state"][WAITED_STATE] = True
         await self.take_turn()
         try:
@@ -474,7 +476,7 @@ class Request:
             return reply
 
     def reserve_for(self, *commands: Command) -> None:
-        """Hold the most bytes that these commands may answer, before one of them runs.
+        """Hold what these commands may answer, before one of them runs.
 
         Raises EngineError `overloaded`.
         """
@@ -483,8 +485,16 @@ class Request:
             self.reserve(bound)
 
     def answer_bound(self, commands: Sequence[Command]) -> int:
-        """The most bytes that these commands may answer, beside what is held for the pieces of an answer."""
-        return 0 if self._in_pieces else self.gateway.command_limits.answer_bound(commands)
+        """What to hold for the answer of these commands, beside what is held for the pieces of an answer."""
+        if self._in_pieces:
+            return 0
+        return self.gateway.budgets.before_run(self.gateway.command_limits.answer_bound(commands))
+
+    def note_arrived(self, reply: Reply) -> None:
+        """Hold what the reply takes, where that is more than was expected."""
+        held: Reservation | None = self.scope["state"].get(OUTPUT_STATE)
+        if held is not None and not self._in_pieces:
+            held.extend(text_bytes(reply))
 
     def note_run(self, replies: Sequence[Reply | EngineError]) -> None:
         """Hold what the replies take, while they wait for the log, and not what they might have taken."""

@@ -40,6 +40,8 @@ _SLOW_S: Final = 5.0
 _LOOK_S: Final = 1.0
 # How often what was taken meanwhile is looked at before a reservation is refused: there may be thousands.
 _SHRINK_S: Final = 0.01
+# What a reply usually takes at most: held for one that another process makes, while there is room.
+_USUAL_BYTES: Final = 128 << 10
 # Parsing a body takes its text, the values, and the entries that are made of them.
 BODY_COPIES: Final = 3
 
@@ -147,14 +149,19 @@ class Reservation:
         """Hold no more than this, which is made and not written yet."""
         self._shrink(size if size > FREE_BYTES else 0)
 
-    def keep(self, size: int) -> None:
-        """Hold this many bytes, which are written: there is no way back, whatever room there is."""
-        size = size if size > FREE_BYTES else 0
-        begins = not (self._is_waiting and self.size)
-        if size > self.size:
+    def extend(self, size: int) -> None:
+        """Hold at least this many bytes, which are there: there is no way back, whatever room there is."""
+        if size > max(self.size, FREE_BYTES):
             self.is_unasked = True
             self._pool.note(self._caller, size - self.size)
             self.size = size
+            self._pool.relieve()
+
+    def keep(self, size: int) -> None:
+        """Hold this many bytes, which are written."""
+        size = size if size > FREE_BYTES else 0
+        begins = not (self._is_waiting and self.size)
+        self.extend(size)
         self._shrink(size)
         self._is_waiting = True
         # Where more follows what the peer has not taken, its time goes on.
@@ -362,7 +369,17 @@ class Budgets:
         self._settings = settings
         self.output = Pool("output_bytes_max", 0, monotonic)
         self.bodies = Pool("body_bytes_total_max", 0, monotonic)
+        self._is_engine_here = settings.is_embedded and not settings.fronts
         self.size(None)
+
+    def before_run(self, bound: int) -> int:
+        """How much to hold while a command runs that answers at most `bound` bytes.
+
+        Many replies that another process makes are waited for in the same moment. While there is room, each
+        holds what a usual reply takes, and what it got when that is there.
+        """
+        is_ample = self.output.held_bytes + bound <= self.output.bytes_max // 2
+        return min(bound, _USUAL_BYTES) if is_ample and not self._is_engine_here else bound
 
     def size(self, memory_bytes_max: int | None) -> None:
         """Set both limits, by this limit of memory where the settings leave them open."""

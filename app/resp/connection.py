@@ -561,6 +561,8 @@ class RespConnection(asyncio.Protocol):
 
     def _answer(self, run: CommandRun, replies: Sequence[Reply | EngineError]) -> None:
         unsent = partial(self.runner.take_back_all, run.outcomes(replies))
+        if self._held is not None:
+            self._held.extend(sum(map(text_bytes, replies)))
         if self._is_gone():
             unsent()
         elif run.only_adds and isinstance(added := replies[0], Added) and len(added.ids) == run.count:

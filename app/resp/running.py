@@ -51,8 +51,8 @@ class Runner:
         return redis.within(parsed, self.gateway.settings.answer_bytes_max, self.gateway.command_limits)
 
     def reserve_for(self, commands: Sequence[Command]) -> None:
-        """Hold the most bytes that these commands may answer. Raises EngineError `overloaded`."""
-        self.reserve(self.gateway.command_limits.answer_bound(commands))
+        """Hold what these commands may answer. Raises EngineError `overloaded`."""
+        self.reserve(self.gateway.budgets.before_run(self.gateway.command_limits.answer_bound(commands)))
 
     def parse_unbounded(self, words: Words) -> Parsed:
         """The same, without a limit of its reply."""

@@ -99,6 +99,7 @@ class InlineRequest(Request):
         (reply,) = replies
         if isinstance(reply, EngineError):
             raise reply
+        self.note_arrived(reply)
         self.note_read(command, reply)
         return reply
 

@@ -15,6 +15,7 @@ import pytest
 
 from app.live.budgets import FREE_BYTES
 from tests.app.sockets import Raw
+from tests.cluster.servers import BackendServer
 from tests.server import Server, free_port
 
 POOL_BYTES: Final = 8 << 20
@@ -55,7 +56,8 @@ DOORS: Final = [
     ("websocket", "socket", b""),
 ]
 # The others are served by the same code.
-IN_FRONTS: Final = ("fast path", "columns", "pipeline", "websocket")
+IN_FRONTS: Final = ("fast path", "columns", "pipeline", "resp", "websocket")
+OVER_A_BACKEND: Final = (*IN_FRONTS, "sse", "multi-exec")
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +65,16 @@ def server(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[tuple[Server, int]]:
     """With a stream of 7 MB; and its port of Redis's protocol."""
-    resp_port = free_port()
-    words = ["--set", f"output_bytes_max={POOL_BYTES}", "--fsync", "no", "--set", f"resp_port={resp_port}"]
-    if request.param:
-        words += ["--fronts", str(request.param)]
-    with Server(tmp_path_factory.mktemp("doors") / "data", *words) as server:
+    resp_port, directory = free_port(), tmp_path_factory.mktemp("doors")
+    words = ["--set", f"output_bytes_max={POOL_BYTES}", "--set", f"resp_port={resp_port}"]
+    with ExitStack() as stack:
+        if request.param == "backend":
+            words += ["--backend", stack.enter_context(BackendServer(directory)).url]
+        else:
+            words += ["--fsync", "no"]
+        if request.param == "fronts":
+            words += ["--fronts", "2"]
+        server = stack.enter_context(Server(directory / "data", *words))
         publish(server, "b", 8)
         yield server, resp_port
 
@@ -133,14 +140,18 @@ def watch(server: Server, ends: Callable[[float], bool]) -> float:
     return held
 
 
-CASES: Final = [(0, *one) for one in DOORS] + [(2, *one) for one in DOORS if one[0] in IN_FRONTS]
+CASES: Final = [
+    *[("embedded", *one) for one in DOORS],
+    *[("fronts", *one) for one in DOORS if one[0] in IN_FRONTS],
+    *[("backend", *one) for one in DOORS if one[0] in OVER_A_BACKEND],
+]
 
 
 @pytest.mark.parametrize(
     ("server", "door", "port", "sent"),
     CASES,
     indirect=["server"],
-    ids=[f"{door} of {fronts} fronts" if fronts else door for fronts, door, _, _ in CASES],
+    ids=[f"{door}, {place}" for place, door, _, _ in CASES],
 )
 def test_what_is_not_taken_is_counted(server: tuple[Server, int], door: str, port: str, sent: bytes) -> None:
     gateway, resp_port = server

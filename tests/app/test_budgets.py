@@ -128,6 +128,41 @@ def test_the_pools_follow_the_memory_limit(
     assert (budgets.output.bytes_max, budgets.bodies.bytes_max) == expected
 
 
+@pytest.mark.parametrize(
+    ("settings", "held", "expected"),
+    [
+        ({}, 0, 8 * MIB),
+        ({"fronts": 2}, 0, 128 << 10),
+        ({"fronts": 2}, 8 * MIB, 128 << 10),
+        ({"fronts": 2}, 8 * MIB + 1, 8 * MIB),
+        ({"backend": "redis://127.0.0.1"}, 0, 128 << 10),
+    ],
+)
+async def test_a_reply_that_another_process_makes_holds_its_bound_where_room_is_short(
+    settings: dict[str, Any], held: int, expected: int
+) -> None:
+    """Otherwise a caller's readers of small entries would keep each other out while replies are made."""
+    budgets = Budgets(Settings(**settings), Clock().monotonic)
+    budgets.size(None)
+    budgets.output.reserve("other", held)
+    assert budgets.before_run(8 * MIB) == expected
+    assert budgets.before_run(1) == 1
+
+
+async def test_a_reply_that_is_longer_than_was_expected_is_counted_when_it_is_there() -> None:
+    """What is in memory has no other way: the longest of those that nobody asked for are closed."""
+    pool = Pool("output_bytes_max", 8 * MIB, Clock().monotonic)
+    peers = [Peer() for _ in range(3)]
+    held = [pool.reserve(str(number), MIB, peer) for number, peer in enumerate(peers)]
+    held[0].extend(3 * MIB)
+    held[1].extend(2 * MIB)
+    held[1].extend(MIB)
+    assert pool.held_bytes == 6 * MIB
+    held[2].extend(4 * MIB)
+    assert [peer.closed for peer in peers] == [False, False, True]
+    assert pool.held_bytes == 5 * MIB
+
+
 def test_buffers_are_not_counted_as_data() -> None:
     """Neither while they are held nor after, when the allocator keeps their memory."""
     memory = Memory(100 * MIB)

@@ -16,6 +16,7 @@ from typing import Final
 import httpx
 import pytest
 
+from tests.cluster.servers import BackendServer
 from tests.server import Server, free_port
 
 MIB: Final = 1 << 20
@@ -56,6 +57,9 @@ def group() -> Iterator[Path | None]:
             made.rmdir()
             continue
         yield made
+        deadline = time.monotonic() + 10
+        while (made / "cgroup.procs").read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
         made.rmdir()
         return
     yield None
@@ -66,22 +70,41 @@ def ports() -> dict[str, int]:
     return {"resp": free_port()}
 
 
+def options_of(place: str, stack: ExitStack, directory: Path, fsync: str) -> list[str]:
+    """Where the engine is: in the gateway's process, behind fronts, or a server."""
+    if place == "backend":
+        return ["--backend", stack.enter_context(BackendServer(directory)).url]
+    return ["--fsync", fsync, *(["--fronts", "2"] if place == "fronts" else [])]
+
+
 @pytest.fixture
-def server(tmp_path: Path, ports: dict[str, int], group: Path | None) -> Iterator[Server]:
+def server(
+    tmp_path: Path, ports: dict[str, int], group: Path | None, request: pytest.FixtureRequest
+) -> Iterator[Server]:
     """With 5 MB in a stream."""
-    words = ("--set", f"memory_bytes_max={MEMORY_BYTES}", "--set", f"resp_port={ports['resp']}")
-    with Server(tmp_path / "data", *words, "--fsync", "no") as server:
+    words = ["--set", f"memory_bytes_max={MEMORY_BYTES}", "--set", f"resp_port={ports['resp']}"]
+    with ExitStack() as stack:
+        words += options_of(getattr(request, "param", "embedded"), stack, tmp_path, "no")
+        server = stack.enter_context(Server(tmp_path / "data", *words))
         if group is not None:
-            (group / "cgroup.procs").write_text(str(server.pid))
+            for pid in processes_of(server):
+                (group / "cgroup.procs").write_text(str(pid))
         entries = [{"fields": {"a": "x" * 50_000}}] * 100
         httpx.post(f"{server.url}/v1/streams/b/entries", json={"entries": entries}).raise_for_status()
         ports["http"] = server.port
         yield server
 
 
+def processes_of(server: Server) -> list[int]:
+    """The gateway's process, and those of its engine and its fronts."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    return [server.pid, *map(int, children)]
+
+
 def resident_bytes(server: Server) -> int:
-    pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    """What is its own in all of them."""
+    sizes = (Path(f"/proc/{pid}/statm").read_text().split() for pid in processes_of(server))
+    return sum(int(size[1]) - int(size[2]) for size in sizes) * os.sysconf("SC_PAGE_SIZE")
 
 
 def metric(server: Server, name: str) -> float:
@@ -91,9 +114,19 @@ def metric(server: Server, name: str) -> float:
 
 @pytest.mark.halved
 @pytest.mark.parametrize(
-    ("port", "request_bytes"),
-    [("http", HTTP), ("resp", RESP), ("http", PAGE), ("http", COLUMNS), ("http", EXPORT)],
-    ids=["pipeline", "resp", "pages", "columns", "export"],
+    ("server", "port", "request_bytes"),
+    [
+        pytest.param("embedded", "http", HTTP, id="pipeline"),
+        pytest.param("embedded", "resp", RESP, id="resp"),
+        pytest.param("embedded", "http", PAGE, id="pages"),
+        pytest.param("embedded", "http", COLUMNS, id="columns"),
+        pytest.param("embedded", "http", EXPORT, id="export"),
+        pytest.param("fronts", "http", HTTP, id="pipeline, fronts"),
+        pytest.param("fronts", "http", PAGE, id="pages, fronts"),
+        pytest.param("backend", "http", PAGE, id="pages, backend"),
+        pytest.param("backend", "resp", RESP, id="resp, backend"),
+    ],
+    indirect=["server"],
 )
 def test_answers_that_are_not_taken_have_a_limit_together(
     server: Server, ports: dict[str, int], port: str, request_bytes: bytes
@@ -125,13 +158,16 @@ def test_the_kernel_holds_the_gateway_to_its_group(server: Server, group: Path |
     assert str(server.pid) in (group / "cgroup.procs").read_text().split()
 
 
-async def test_readers_of_small_entries_do_not_keep_each_other_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["embedded", "fronts", "backend"])
+async def test_readers_of_small_entries_do_not_keep_each_other_out(tmp_path: Path, place: str) -> None:
     """Many of one caller in the same moment, whose answers wait for the disk: each holds what it got, and not
     the 8 MiB that its page might have had.
     """
     resp_port, limits = free_port(), httpx.Limits(max_connections=CLIENTS)
-    words = ("--set", "memory_bytes_max=200000000", "--set", f"resp_port={resp_port}", "--fsync", "always")
-    with Server(tmp_path / "data", *words) as server:
+    words = ["--set", "memory_bytes_max=200000000", "--set", f"resp_port={resp_port}"]
+    with ExitStack() as stack:
+        words += options_of(place, stack, tmp_path, "always")
+        server = stack.enter_context(Server(tmp_path / "data", *words))
         async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=30) as client:
             entries = [{"fields": {"n": str(n)}} for n in range(2 * ROUNDS * CLIENTS)]
             (await client.post("/v1/streams/jobs/entries", json={"entries": entries})).raise_for_status()

@@ -28,6 +28,18 @@ class Pipe(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """It has no buffer."""
+
+    def is_closing(self) -> bool:
+        return self.is_cut
+
+    def pause_reading(self) -> None:
+        """What was written still comes."""
+
+    def resume_reading(self) -> None:
+        """It was not paused."""
+
     def abort(self) -> None:
         if not self.is_cut:
             self.is_cut = True

@@ -203,3 +203,17 @@ async def test_figures_are_reported_when_they_change(joined: Joined) -> None:
     assert joined.remote.appended == 1
     assert joined.remote.memory.used_bytes >= joined.remote.memory.estimated_bytes > 0
     assert sum(joined.remote.sync_seconds.counts) > 0
+
+
+async def test_a_command_is_not_run_while_its_reply_could_only_wait(engine: Engine, joined: Joined) -> None:
+    """Behind what its front has not taken: a front may ask for more than memory holds. What the front sends
+    is read meanwhile, or neither would go on.
+    """
+    link = joined.port.link
+    link.pause_writing()
+    asked = [asyncio.ensure_future(joined.remote.execute(ADD)) for _ in range(3)]
+    await settle()
+    assert engine.appended == 0
+    link.resume_writing()
+    await asyncio.gather(*asked)
+    assert engine.appended == 3
