@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import hypothesis.strategies as st
 
 from app.auth import ANONYMOUS
+from app.fronts.remote_engine import RemoteEngine
 from app.http.requests import Request
 from app.main import App, create_app
 from app.settings import Settings
@@ -165,8 +166,12 @@ class PushWorld:
         self.engine = Engine.open(None, clock=self.clock, fsync=fsync)
         await self.engine.start()
         self.app: App = create_app(settings, self.clock)
-        self.app.gateway.open(self.engine)
+        self.app.gateway.open(await self.served())
         self.hub = Hub(self.app.gateway)
+
+    async def served(self) -> Engine | RemoteEngine:
+        """The engine as the gateway has it."""
+        return self.engine
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)

@@ -10,9 +10,11 @@ from typing import Any, Final, Protocol
 import httpx
 import pytest
 
+from app.fronts.remote_engine import RemoteEngine
 from app.settings import Settings
 from tests.app.pushing import Json, PushWorld
 from tests.app.test_sse import EventReader
+from tests.fronts.joined import join
 
 PLACE: Final = "http://127.0.0.1:8080"
 SETTINGS: Final = Settings(log_requests="none", waiters_max=10, wait_ms_max=60_000)
@@ -51,6 +53,13 @@ class House(PushWorld):
     def generation(self) -> str:
         found: str = self.run(self.http.get("/v1/streams/s")).json()["generation"]
         return found
+
+
+class HouseOfFronts(House):
+    """The same at a front."""
+
+    async def served(self) -> RemoteEngine:
+        return (await join(self.engine)).remote
 
 
 class Follower(Protocol):
@@ -157,9 +166,9 @@ WAYS: Final[dict[str, tuple[tuple[str, ...], str, list[str]]]] = {
 }
 
 
-@pytest.fixture
-def house() -> Iterator[House]:
-    house = House()
+@pytest.fixture(params=[House, HouseOfFronts])
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    house: House = request.param()
     yield house
     for leave in house.leaving:
         leave()
