@@ -92,6 +92,7 @@ def _verifier(settings: Settings, clock: Clock, wall_s: Callable[[], float]) -> 
         wall_s,
         issuer=settings.jwt_issuer or None,
         audience=settings.jwt_audience or None,
+        kind=settings.jwt_typ or None,
     )
 
 

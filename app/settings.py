@@ -208,6 +208,11 @@ class Settings(BaseSettings):
         "seconds",
     )
     insecure: bool = Field(default=False, description="listen on more than loopback without authentication")
+    strict_files: bool = Field(
+        default=False,
+        description="refuse to start where other users may read a secret, or change a file that decides who "
+        "gets in; they are warned of otherwise",
+    )
     allowed_hosts: Hosts = Field(
         (),
         description="allowed Host headers besides loopback; required by `insecure` on other addresses",
@@ -255,6 +260,9 @@ class Settings(BaseSettings):
     jwt_jwks_url: str = Field("", description="https URL of the JWK set, instead of `jwt_keys`")
     jwt_issuer: str = Field("", description="the only accepted issuer (iss); empty: any")
     jwt_audience: str = Field("", description="the audience (aud) that a JWT must name; empty: any")
+    jwt_typ: str = Field(
+        "", description="the type (typ) that a JWT must name, for example at+jwt; empty: JWT, at+jwt or none"
+    )
     jwt_grants_claim: str = Field("grants", description="the claim that lists grants")
     jwt_scopes: Lines = Field(
         (), description="grants of words of the claim `scope`, SCOPE=GRANT; separated by semicolons"

@@ -10,8 +10,12 @@ were a secret (RFC 8725, 3.1 and 3.2).
 
 import asyncio
 import json
+import re
+from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+from app.names import NAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -23,6 +27,13 @@ REFRESH_S: Final = 600.0
 _TIME_S_MAX: Final = 253_402_300_000
 # An unknown key ID makes the keys be fetched again, at most this often: any client can invent one.
 UNKNOWN_KEY_S: Final = 60.0
+# What access tokens say that they are (RFC 7519, 5.1; RFC 9068, 2.1), unless a setting says otherwise. Others
+# mean something else: an order to log out, a proof of possession.
+TYPES: Final = frozenset({"jwt", "at+jwt"})
+# Levels of the claims: of some hundred, what reads them runs out of stack.
+_DEPTH_MAX: Final = 32
+# They would break lines of logs and of CLIENT LIST.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Claims = Mapping[str, Any]
 Fetch = Callable[[], Awaitable[bytes]]
@@ -99,7 +110,9 @@ class JwtKeys:
 
 
 class Verifier:
-    """Checks tokens. `issuer` and `audience` are what the claims have to say, where they are given."""
+    """Checks tokens. `issuer` and `audience` are what the claims have to say, where they are given, and
+    `kind` what the header has to say as `typ`; without it that may be missing, or one of `TYPES`.
+    """
 
     def __init__(
         self,
@@ -109,16 +122,19 @@ class Verifier:
         *,
         issuer: str | None = None,
         audience: str | None = None,
+        kind: str | None = None,
     ) -> None:
-        from joserfc import jws, jwt
+        from joserfc import jwt
         from joserfc.errors import JoseError
 
-        self._decode, self._extract, self._error = jwt.decode, jws.extract_compact, JoseError
+        self._decode, self._error = jwt.decode, JoseError
         self._keys = keys
         self._algorithms = list(algorithms)
         self._wall_s = wall_s
         self._issuer = issuer
         self._audience = audience
+        self._kinds = TYPES if kind is None else {_type_of(kind)}
+        self._needs_kind = kind is not None
 
     @property
     def is_failing(self) -> bool:
@@ -128,25 +144,32 @@ class Verifier:
     async def verify(self, text: str) -> Claims:
         """The claims of a valid token. Raises InvalidTokenError, KeysError."""
         await self._keys.refresh(REFRESH_S)
-        if self._keys.current is None or self._names_unknown_key(text):
+        header, claims = map(_read, _parts(text))
+        self._check_header(header)
+        if self._keys.current is None or self._is_unknown(header.get("kid")):
             await self._keys.refresh(UNKNOWN_KEY_S)
         keys = self._keys.current
         if keys is None:
             raise KeysError("the keys to check the token with cannot be had at the moment")
         try:
-            claims = self._decode(text, keys, algorithms=self._algorithms).claims
+            self._decode(text, keys, algorithms=self._algorithms)
         except (self._error, ValueError, KeyError, TypeError) as error:
             raise InvalidTokenError(f"its signature cannot be verified ({type(error).__name__})") from None
         self._check(claims)
         return claims
 
-    def _names_unknown_key(self, text: str) -> bool:
+    def _is_unknown(self, key_id: object) -> bool:
         assert self._keys.current is not None, "the caller has looked"
-        try:
-            key_id = self._extract(text.encode()).headers().get("kid")
-        except (self._error, ValueError):
-            raise InvalidTokenError("it is no signed JWT") from None
         return key_id is not None and all(key.kid != key_id for key in self._keys.current.keys)
+
+    def _check_header(self, header: Claims) -> None:
+        if "crit" in header:
+            raise InvalidTokenError("its header names extensions (crit), and none is known here")
+        kind = header.get("typ")
+        if kind is None and not self._needs_kind:
+            return
+        if not isinstance(kind, str) or _type_of(kind) not in self._kinds:
+            raise InvalidTokenError("it is of another type (typ)")
 
     def _check(self, claims: Claims) -> None:
         now = self._wall_s()
@@ -161,12 +184,64 @@ class Verifier:
             raise InvalidTokenError("it was issued in the future (iat)")
         if not isinstance(claims.get("sub"), str | None):
             raise InvalidTokenError("its claim sub is no text")
+        for name in ("sub", "jti"):
+            if isinstance(text := claims.get(name), str):
+                _check_name(name, text)
         if self._issuer is not None and claims.get("iss") != self._issuer:
             raise InvalidTokenError("it has another issuer (iss)")
         audience = claims.get("aud")
         audiences = audience if isinstance(audience, list) else [audience]
         if self._audience is not None and self._audience not in audiences:
             raise InvalidTokenError("it is for another audience (aud)")
+
+
+def _parts(text: str) -> list[str]:
+    """Header and claims, as they are written."""
+    parts = text.split(".")
+    if len(parts) != 3:
+        raise InvalidTokenError("it is no signed JWT")
+    return parts[:2]
+
+
+def _read(part: str) -> Claims:
+    """The object that is written so: a member that is there twice, or too many levels, are refused."""
+    try:
+        found = json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)), object_pairs_hook=_members)
+    except (ValueError, RecursionError):
+        raise InvalidTokenError("it is no signed JWT") from None
+    if not isinstance(found, dict):
+        raise InvalidTokenError("it is no signed JWT")
+    level: list[Any] = [found]
+    for _ in range(_DEPTH_MAX):
+        inside = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [value for values in inside for value in values if isinstance(value, dict | list)]
+    if level:
+        raise InvalidTokenError(f"it has more than {_DEPTH_MAX} levels")
+    return found
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise InvalidTokenError("it names a member twice")
+    return members
+
+
+def _type_of(kind: str) -> str:
+    """A media type, without what RFC 7515, 4.1.9 recommends to leave out."""
+    return kind.lower().removeprefix("application/")
+
+
+def _check_name(name: str, text: str) -> None:
+    """What the caller is called in logs and lists."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= NAME_BYTES_MAX or _CONTROL.search(text):
+        raise InvalidTokenError(
+            f"its claim {name} is no name: 1 to {NAME_BYTES_MAX} bytes of UTF-8 without control characters"
+        )
 
 
 def _number(claims: Claims, name: str) -> float | None:

@@ -45,6 +45,10 @@ class Flags:
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="listen beyond loopback, open to everybody")
     ] = None
+    strict_files: Annotated[
+        bool | None,
+        typer.Option("--strict-files", help="start only if no other user may read secrets, or change files"),
+    ] = None
     config: Annotated[Path | None, typer.Option(help="TOML file with settings; also WEIR_CONFIG")] = None
     others: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="any other setting")
@@ -74,6 +78,7 @@ def serve(flags: Flags) -> None:
     gc.disable()
     settings, _ = flags.load()
     from app import lifespan, logs, server
+    from app.cli import file_modes
     from app.settings import SettingsError, unknown_variables
     from app.transport.systemd import Systemd
     from engine import SystemClock
@@ -90,6 +95,7 @@ def serve(flags: Flags) -> None:
         logs.get().warning("unknown variable", name=logs.escape(name), nearest=nearest)
     lifespan.prepare()
     try:
+        file_modes.check(settings)
         run(settings, SystemClock(), _say, Systemd(os.environ))
     except lifespan.ServerStoppedError as stopped:
         print(f"weir: {stopped}", file=sys.stderr)

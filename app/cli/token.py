@@ -3,8 +3,11 @@
 Knows: how to ask for a token. Must never know: how a gateway keeps tokens.
 """
 
+import os
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -39,19 +42,25 @@ Expires = Annotated[
 File = Annotated[
     Path | None, typer.Option("--file", help="the gateway's tokens_file, to which the table is appended")
 ]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="a new file for the token, which only its owner may read"),
+]
 Label = Annotated[str, typer.Option("--label", help="what it is for", show_default=False)]
 
 
-def create(
+def create(  # noqa: PLR0913 - a command's options are its parameters
     context: typer.Context,
     grant: Grants,
+    *,
     expires: Expires = None,
     label: Label = "",
     file: File = None,
+    out: Out = None,
     url: options.Url = options.DEFAULT_URL,
     with_token: options.TokenFile = None,
 ) -> None:
-    """Make a token. Its text goes to standard output, once.
+    """Make a token. Its text goes to --out or to standard output, once.
 
     With --token-file a running gateway makes and keeps it; the token in that file needs `admin` or `issue`.
     Without it no gateway is asked: the table for its tokens_file goes to --file, else to standard error.
@@ -62,7 +71,8 @@ def create(
             raise typer.BadParameter("--file is for tokens that no gateway keeps: leave out --token-file")
         grants = [one.model_dump(mode="json", exclude_none=True) for one in _grants(grant)]
         body = {"grants": grants, "label": label, "expires_in_ms": expires}
-        print(_call(url, with_token, "POST", "", body)["token"])
+        with _written_to(out) as write:
+            write(_call(url, with_token, "POST", "", body)["token"])
         return
     source = context.get_parameter_source("url")
     # WEIR_URL is in the environment for other commands as well.
@@ -80,12 +90,13 @@ def create(
     except ValidationError as error:
         raise typer.BadParameter(error.errors()[0]["msg"]) from None
     table = token_file.write(made.token)
-    if file is None:
-        output.say("this is the only copy; the gateway needs this in its tokens_file:")
-        print(table, end="", file=sys.stderr)
-    else:
-        _append(file, table)
-    print(made.text)
+    with _written_to(out) as write:
+        if file is None:
+            output.say("this is the only copy; the gateway needs this in its tokens_file:")
+            print(table, end="", file=sys.stderr)
+        else:
+            _append(file, table)
+        write(made.text)
 
 
 def hash_token(grant: Grants, expires: Expires = None, label: Label = "") -> None:
@@ -164,6 +175,26 @@ def _call(url: str, token_file: Path | None, method: str, path: str, body: objec
             if "admin_port" not in error.detail:
                 raise
             raise Failure(f"{error.detail}, and name that port in --url", code=error.code) from None
+
+
+@contextmanager
+def _written_to(path: Path | None) -> Iterator[Callable[[str], None]]:
+    """What writes the token. The file is made before the token is, and is gone again if none is made."""
+    if path is None:
+        yield print
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise typer.BadParameter(f"{path} exists: a token needs a new file", param_hint="--out") from None
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--out") from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            yield lambda text: print(text, file=file)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _append(path: Path, table: str) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,6 +37,23 @@ def test_a_token_goes_to_standard_output_and_its_table_to_a_file(tmp_path: Path)
     assert (kept[0].label, kept[1].expires_at) == ("one", None)
     assert kept[0].expires_at is not None
     assert timedelta(minutes=58) < kept[0].expires_at - datetime.now(UTC) <= timedelta(hours=1)
+
+
+def test_a_token_goes_to_a_new_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+    """Whatever the umask; nothing is on standard output, and no file is written over."""
+    path, table = tmp_path / "shop.token", tmp_path / "tokens.toml"
+    words = ("token", "create", "--grant", "read:a", "--file", str(table), "--out")
+    ended = weir(NOWHERE, *words, str(path))
+    assert (ended.code, ended.out) == (0, "")
+    assert [token.id for token in token_file.read(table)] == [tokens.id_of(path.read_text().strip())]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for taken in (path, tmp_path / "missing" / "x.token"):
+        assert weir(NOWHERE, *words, str(taken)).code == 2
+    assert len(token_file.read(table)) == 1
+    # No gateway is there: no token, and no file.
+    asking = ("--token-file", str(path), "--out", str(tmp_path / "none.token"))
+    assert weir(NOWHERE, "token", "create", "--grant", "read:a", *asking).code == 1
+    assert not (tmp_path / "none.token").exists()
 
 
 def test_a_token_of_elsewhere_is_hashed() -> None:

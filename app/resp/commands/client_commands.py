@@ -99,7 +99,8 @@ def line_of(link: Link) -> bytes:
         "tot-mem": link.input_bytes + link.output_bytes,
         "events": "r",
         "cmd": client.last_command.decode(errors="replace"),
-        "user": client.user,
+        # A subject may have spaces, and would write fields of its own.
+        "user": "_".join(client.user.split()),
         "redir": -1,
         "resp": client.protocol,
         "lib-name": client.library.decode(),

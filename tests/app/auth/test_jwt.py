@@ -50,6 +50,18 @@ def verifier(keys: KeySet, *algorithms: str, **demands: str) -> Verifier:
     return Verifier(JwtKeys(algorithms, lambda: 0.0, keys=keys), algorithms, lambda: NOW, **demands)
 
 
+def by_hand(claims: str, header: str = '{"alg":"HS256","kid":"s1"}') -> str:
+    """A token with this very text, signed with `SECRET`."""
+    said = b".".join(urlsafe_b64encode(part.encode()).rstrip(b"=") for part in (header, claims))
+    signature = hmac.digest(SECRET.raw_value, said, "sha256")
+    return f"{said.decode()}.{urlsafe_b64encode(signature).decode().rstrip('=')}"
+
+
+def claims_with(members: str) -> str:
+    """Claims of a token that is good now, with these."""
+    return f'{{{members},"exp":{NOW + 60:.0f}}}'
+
+
 async def reason(checker: Verifier, text: str) -> str:
     with pytest.raises(InvalidTokenError) as caught:
         await checker.verify(text)
@@ -121,6 +133,11 @@ def test_a_key_set_has_a_limit() -> None:
         ({"iat": NOW + LEEWAY_S + 1}, "iat"),
         ({"sub": 1}, "sub"),
         ({"sub": ["a"]}, "sub"),
+        ({"sub": ""}, "sub"),
+        ({"sub": "a\r\nid=1"}, "sub"),
+        ({"sub": "a\u2028b"}, "sub"),
+        ({"sub": "s" * 513}, "sub"),
+        ({"jti": "a\nb"}, "jti"),
         ({"iss": "other"}, "iss"),
         ({"iss": None}, "iss"),
         ({"aud": "other"}, "aud"),
@@ -133,6 +150,64 @@ async def test_a_claim_that_does_not_fit_is_named(claims: dict[str, Any], says: 
     good = {"iss": "me", "aud": ["weir", "x"]}
     await checker.verify(signed(RSA, "RS256", good))
     assert says in await reason(checker, signed(RSA, "RS256", {**good, **claims}))
+
+
+@pytest.mark.parametrize("sub", ["s" * 512, "auth0|5", "https://example.com/u?a=b", "Jo Ünal"])
+async def test_a_subject_is_any_name_of_a_line(sub: str) -> None:
+    assert (await verifier(KeySet([RSA]), "RS256").verify(signed(RSA, "RS256", {"sub": sub})))["sub"] == sub
+
+
+async def test_a_subject_that_is_no_utf_8_is_refused() -> None:
+    assert "sub" in await reason(verifier(KeySet([SECRET]), "HS256"), by_hand(claims_with('"sub":"\\ud800"')))
+
+
+@pytest.mark.parametrize("levels", [33, 990, 3_000])
+async def test_claims_have_a_bounded_number_of_levels(levels: int) -> None:
+    """990 can be read, and then not be walked through."""
+    checker = verifier(KeySet([SECRET]), "HS256")
+    await checker.verify(by_hand(claims_with(f'"x":{"[" * 31}{"]" * 31}')))
+    await reason(checker, by_hand(claims_with(f'"x":{"[" * (levels - 1)}{"]" * (levels - 1)}')))
+    await reason(checker, by_hand(claims_with('"x":1'), header="[" * levels + "]" * levels))
+
+
+@pytest.mark.parametrize("crit", ["[]", '["exp"]', '["b64"]', "null"])
+async def test_extensions_that_must_be_understood_are_refused(crit: str) -> None:
+    header = f'{{"alg":"HS256","kid":"s1","b64":true,"crit":{crit}}}'
+    checker = verifier(KeySet([SECRET]), "HS256")
+    assert "crit" in await reason(checker, by_hand(claims_with('"sub":"a"'), header=header))
+
+
+async def test_a_member_that_is_there_twice_is_refused() -> None:
+    """Of the claims, at any depth, and of the header."""
+    checker = verifier(KeySet([SECRET]), "HS256")
+    await checker.verify(by_hand(claims_with('"sub":"a"')))
+    for twice in ('"sub":"root","sub":"a"', '"x":[{"a":1,"\\u0061":2}]'):
+        assert "twice" in await reason(checker, by_hand(claims_with(twice)))
+    doubled = '{"alg":"HS256","kid":"s2","kid":"s1"}'
+    assert "twice" in await reason(checker, by_hand(claims_with('"sub":"a"'), header=doubled))
+
+
+@pytest.mark.parametrize(
+    ("kind", "accepted", "refused"),
+    [
+        ({}, ["JWT", "jwt", "at+jwt", "application/at+JWT", None], ["logout+jwt", "dpop+jwt", "", 7]),
+        ({"kind": "application/at+jwt"}, ["at+jwt", "AT+JWT"], ["JWT", None, "x"]),
+    ],
+)
+async def test_a_token_of_another_type_is_refused(
+    kind: dict[str, str], accepted: list[Any], refused: list[Any]
+) -> None:
+    checker = verifier(KeySet([SECRET]), "HS256", **kind)
+    claims = claims_with('"sub":"a"')
+
+    def of_type(typ: object) -> str:
+        header = {"alg": "HS256", "kid": "s1"} | ({} if typ is None else {"typ": typ})
+        return by_hand(claims, header=json.dumps(header))
+
+    for one in accepted:
+        await checker.verify(of_type(one))
+    for one in refused:
+        assert "typ" in await reason(checker, of_type(one))
 
 
 async def test_clocks_may_differ_by_the_leeway() -> None:

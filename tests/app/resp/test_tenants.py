@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from app.auth import Grant, Principal
 from app.redis.replies import SHAPES
 from engine import replies
 from tests.app.policies import FixedPolicy
@@ -43,3 +44,13 @@ async def test_other_commands_on_the_redis_port_have_their_replies(
     assert [await wire.reply() for _ in range(4)] == ["OK", "QUEUED", "QUEUED", "QUEUED"]
     assert [await wire.reply(), await wire.reply()] == [[b"2-0", f"-{INTERNAL}", 2], "PONG"]
     assert port.gateway.counters.rejected["internal"] == 2
+
+
+async def test_a_name_with_spaces_writes_no_fields_of_client_list(open_port: Open) -> None:
+    """As the subject of a JWT may be."""
+    port = await open_port(FixedPolicy(Principal("jwt:Jo db=9", [Grant.parse("*:*")])))
+    wire = await port.connect()
+    listed = await wire.call("CLIENT", "LIST")
+    assert isinstance(listed, bytes)
+    assert b" user=Jo_db=9 redir=-1 " in listed
+    assert await wire.call("ACL", "WHOAMI") == b"Jo db=9"
