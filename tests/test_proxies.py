@@ -84,7 +84,11 @@ def running(command: list[str], port: int, folder: Path) -> Iterator[None]:
 def nginx(folder: Path, gateway_port: int, **replaced: str) -> Iterator[Proxy]:
     """Debian's nginx with the configuration of deploy/."""
     port = free_port()
-    places = {"listen 80": f"listen 127.0.0.1:{port}", "127.0.0.1:8080": f"127.0.0.1:{gateway_port}"}
+    places = {
+        "listen 80": f"listen 127.0.0.1:{port}",
+        "127.0.0.1:8080": f"127.0.0.1:{gateway_port}",
+        "/var/log/nginx": str(folder),
+    }
     (folder / "weir.conf").write_text(recipe("nginx.conf", **places, **replaced))
     temporary = "".join(
         f"{kind}_temp_path {folder}/{kind};\n"
@@ -154,6 +158,24 @@ def publish(
 
 def one(value: str) -> bytes:
     return json.dumps({"fields": {"a": value}}).encode()
+
+
+@pytest.mark.skipif(missing("nginx") is not None, reason="needs nginx")
+def test_nginx_logs_no_query(gateway: Server, tmp_path: Path) -> None:
+    """Which may have a ticket; of a gateway that answers, and of one that is not there."""
+    for name, port, status in (("there", gateway.port, 401), ("away", free_port(), 502)):
+        folder = tmp_path / name
+        folder.mkdir()
+        with nginx(folder, port) as made, closing(made.connect()) as connection:
+            for path in ("/v1/streams/a%20b/tail", "/v1/ws"):
+                connection.request("GET", f"{path}?ticket=secret", headers={"accept": "text/event-stream"})
+                answer = connection.getresponse()
+                answer.read()
+                assert answer.status in (status, 426)
+        lines = (folder / "weir.log").read_text()
+        assert '"GET /v1/streams/a%20b/tail"' in lines
+        logs = "".join(log.read_text() for log in folder.glob("*.log"))
+        assert "secret" not in logs
 
 
 def test_bodies_up_to_the_gateways_own_limit_pass(proxy: Proxy) -> None:

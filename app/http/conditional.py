@@ -11,8 +11,10 @@ from app.http.middleware.codings import uncoded
 from app.http.requests import Request
 from app.http.responses import Response
 
-# Kept by caches, and asked about each time.
-_KEPT: Final = (b"cache-control", b"no-cache")
+# Kept by the cache of the client, which asks about it each time; no cache in between has what a token allows.
+_PRIVATE: Final = (b"cache-control", b"private, no-cache")
+# What is the same for everybody.
+_PUBLIC: Final = (b"cache-control", b"no-cache")
 
 
 def tag_of(body: bytes | memoryview) -> bytes:
@@ -25,7 +27,7 @@ def matches(expected: Sequence[bytes], tag: bytes) -> bool:
     return tag in map(uncoded, expected)
 
 
-def revalidate(request: Request, response: Response, tag: bytes) -> Response:
+def revalidate(request: Request, response: Response, tag: bytes, *, is_public: bool = False) -> Response:
     """The response with its tag, in quotation marks; 304 without a body where If-None-Match has it or is `*`.
 
     Tags are compared weakly (RFC 9110, 13.1.2). The tag of 304 is the one that the client has.
@@ -33,7 +35,7 @@ def revalidate(request: Request, response: Response, tag: bytes) -> Response:
     condition = request.headers.get(b"if-none-match", b"")
     given = [one.strip().removeprefix(b"W/") for one in condition.split(b",")]
     held = next((one for one in given if uncoded(one) == tag), tag if given == [b"*"] else None)
-    response.raw_headers += [_KEPT, (b"etag", held or tag)]
+    response.raw_headers += [_PUBLIC if is_public else _PRIVATE, (b"etag", held or tag)]
     if held is not None:
         response.status_code, response.body = 304, b""
         # Its length would be taken for that of the representation that the client has.

@@ -63,7 +63,21 @@ def add_plugins() -> None:
             plugin.load()(cli)
         except Exception as error:  # noqa: BLE001 - other packages' faults; the client's commands still work
             name = plugin.dist.name if plugin.dist else plugin.value
-            output.say(f"the commands of {name} cannot be loaded: {type(error).__name__}: {error}")
+            output.say(f"the commands of {name} cannot be loaded: {_reason(plugin, name, error)}")
+
+
+def _reason(plugin: metadata.EntryPoint, name: str, error: Exception) -> str:
+    package = plugin.module.partition(".")[0]
+    missing = error.name or "" if isinstance(error, ImportError) else ""
+    found = sys.modules.get(package)
+    if found is None or missing.partition(".")[0] != package:
+        return f"{type(error).__name__}: {error}"
+    # There is one of its name, but not what it has.
+    place = found.__file__ or ", ".join(found.__path__)
+    return (
+        f"{place} is another package of the name {package}; give {name} an environment of its own, as "
+        f"`pipx install {name}` and `uv tool install {name}` do"
+    )
 
 
 def main() -> None:
