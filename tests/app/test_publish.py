@@ -252,6 +252,21 @@ async def test_json_sent_as_text_is_told_how_to_send_it(
     assert await fields(http) == [{"data": body.decode(), "content-type": "application/octet-stream"}]
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/x-www-form-urlencoded", ""])
+@pytest.mark.parametrize("body", [b'{"fields":{"a":"1"}}', b"[1,", b"a=1"])
+async def test_a_raw_body_is_one_entry_whatever_its_type(
+    http: httpx.AsyncClient, body: bytes, kind: str
+) -> None:
+    """With the type as it was sent."""
+    headers = {"content-type": kind} if kind else {}
+    answer = await http.post(f"{ENTRIES}?raw=true", content=body, headers=headers)
+    assert answer.status_code == 201
+    said = {"content-type": kind} if kind else {}
+    assert await fields(http) == [{"data": body.decode(), **said}]
+    refused = await http.post(f"{ENTRIES}?raw=true&nested=json", content=body, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -97,7 +97,9 @@ async def add_entries(
 ) -> Response:
     """Append one entry, or a batch that is stored whole or not at all (XADD)."""
     preferences = _preferences(request)
-    published = await body.read(digest=idempotency_key is not None, nested=options.nested is not None)
+    published = await body.read(
+        digest=idempotency_key is not None, nested=options.nested is not None, raw=options.raw
+    )
     request.take_more(len(published.bodies))
     command = options.command(stream, published, if_match, idempotency_key)
     reply = await request.publish(command, synced=preferences.synced)

@@ -75,13 +75,22 @@ class ParsedEntries(msgspec.Struct, frozen=True):
 
 
 def read(
-    body: bytes, media: MediaType, limits: EntryLimits, *, digest: bool = False, quick: bool = False
+    body: bytes,
+    media: MediaType,
+    limits: EntryLimits,
+    *,
+    digest: bool = False,
+    quick: bool = False,
+    raw: bool = False,
 ) -> ParsedEntries:
-    """The entries of a body of any media type. All or nothing: the first bad entry refuses the whole.
+    """The entries of a body of any media type. All or nothing: the first bad entry refuses the whole. `raw`:
+    one entry, whatever it looks like.
 
     `quick`: raise NotPlainError rather than read a long body strictly, which takes long.
     """
-    if media.name in _JSON_READERS:
+    if raw:
+        published = _raw(body, media, limits)
+    elif media.name in _JSON_READERS:
         plain, strict = _JSON_READERS[media.name]
         try:
             published = plain(body, limits)
@@ -92,6 +101,7 @@ def read(
     elif media.name == _FORM:
         published = _form(body, limits)
     else:
+        _check_is_no_json(body, media)
         published = _raw(body, media, limits)
     if not digest:
         return published
@@ -626,15 +636,18 @@ def _raw(body: bytes, media: MediaType, limits: EntryLimits) -> ParsedEntries:
     if not body and not media.text:
         raise invalid("", "there is no entry: the body is empty")
     _check_size(len(body), limits)
+    kind = [("content-type", media.text)] if media.text else []
+    return ParsedEntries([_stored([("data", body), *kind], "", limits)])
+
+
+def _check_is_no_json(body: bytes, media: MediaType) -> None:
     if media.name in _SAID_OF_JSON and _is_json(body):
         hint = (
             f"this is JSON sent as {media.name or 'a body without a type'}, as fetch does with a string: say "
             "Content-Type: application/json, application/x-ndjson for one entry a line, or "
-            "application/octet-stream to store the text as it is"
+            "application/octet-stream or the query raw=true to store the text as it is"
         )
         raise RefusalError("unsupported_media_type", hint)
-    kind = [("content-type", media.text)] if media.text else []
-    return ParsedEntries([_stored([("data", body), *kind], "", limits)])
 
 
 def _is_json(body: bytes) -> bool:

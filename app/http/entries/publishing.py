@@ -98,16 +98,23 @@ class _EntryBody(Body):
                 "additionalProperties": {"type": "string"},
             }
         },
-        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+        "application/octet-stream": {
+            "schema": {
+                "type": "string",
+                "format": "binary",
+                "description": "any other type too: one entry with the body as its field `data`. JSON as "
+                "`text/plain`, or without a type, is 415 instead, unless the query has `raw=true`",
+            }
+        },
     }
 
-    async def read(self, *, digest: bool, nested: bool) -> ParsedEntries:
-        """The entries, and the digest for an idempotency key. `nested`: values may be."""
+    async def read(self, *, digest: bool, nested: bool, raw: bool) -> ParsedEntries:
+        """The entries, and the digest for an idempotency key. `nested`: values may be; `raw`: one entry."""
         request = self.request
         media, limits = request.media_type, request.gateway.entry_limits
         if nested:
             limits = msgspec.structs.replace(limits, nested=True)
-        reader = partial(entry_bodies.read, media=media, limits=limits, digest=digest)
+        reader = partial(entry_bodies.read, media=media, limits=limits, digest=digest, raw=raw)
         inline_bytes_max = _NESTED_INLINE_BYTES_MAX if nested else INLINE_BYTES_MAX
         return await request.read(reader, inline_bytes_max, quick=partial(reader, quick=True))
 
@@ -196,6 +203,15 @@ class PublishOptions(AddOptions):
             "line, or an item of a list, is then always the fields of an entry, whatever their names"
         ),
     ] = None
+    raw: Annotated[
+        Flag, Field(description="the body is one entry as it is, whatever its type: its field `data`")
+    ] = False
+
+    @model_validator(mode="after")
+    def _check_form(self) -> Self:
+        if self.raw and self.nested is not None:
+            raise wrong("it does not go with nested", at="raw")
+        return self
 
 
 # ---- the answer
