@@ -53,6 +53,7 @@ from app.websocket.socket_link import SocketLink, UnsentDeliveries
 from app.websocket.subscriptions import PAGE_BYTES_MAX
 from engine import EngineError
 from engine.commands import XAdd
+from engine.errors import OF_BACKEND
 from engine.replies import GroupRead, Reply
 
 # Messages that wait before the socket is read no more: a client that sends one at a time is not paused, which
@@ -525,9 +526,9 @@ class Connection:
         try:
             item = await tail.look(effect.count_max, self._output.piece_bytes(effect.bytes_max))
         except EngineError as error:
-            if error.code != _AWAY:
+            if error.code not in OF_BACKEND:
                 raise
-            self._follow_later(effect, tail)
+            self._follow_later(effect, tail, alone=error.code != "backend_unavailable")
         else:
             # The next page of this subscription waits for its turn.
             self._took(effect, tail, item)
@@ -535,12 +536,12 @@ class Connection:
             self._looking_behind = False
         self._take_again()
 
-    def _follow_later(self, effect: FetchPage, tail: Subscriber) -> None:
+    def _follow_later(self, effect: FetchPage, tail: Subscriber, *, alone: bool) -> None:
         """Follow the stream anew once the backend can be read, as a client would that connects again."""
         tail.close()
         if self._tails.get(effect.key, {}).pop(effect.stream, None) is not None:
             self._spawn(self._follow_again(effect.key, effect.stream, _position(tail)))
-            self._do(self._session.tails.on_away(effect.key))
+            self._do(self._session.tails.on_away(effect.key, alone=alone))
 
     async def _follow_again(self, key: int, stream: str, position: Position) -> None:
         found: Subscriber | None = None
@@ -551,7 +552,7 @@ class Connection:
                     stream, position.id, generation=position.generation
                 )
             except EngineError as error:
-                if error.code != _AWAY:
+                if error.code not in OF_BACKEND:
                     raise
         if found is not None and key in self._tails:
             self._tails[key][stream] = found
@@ -665,7 +666,6 @@ class Connection:
 
 _HEARTBEAT: Final = frames.encode(frames.HeartbeatFrame())
 _INTERNAL_CLOSE: Final = 4000
-_AWAY: Final = "backend_unavailable"
 
 
 def _rest_s() -> float:

@@ -23,6 +23,7 @@ from app.websocket.subscription_table import Replies, SubscriptionTable
 from app.websocket.subscriptions import ConsumerSubscription, caught_up_frame, gap_frame
 from engine import EngineError, ids
 from engine.commands import Command, Cursor, Exists, Nack, XAck, XAckDel, XNack, XPendingRange
+from engine.errors import OF_BACKEND
 from engine.replies import Deletions, GroupInfo, GroupRead, PendingList, Reply, StreamDeliveries
 
 # Pending entries of one look for those that were not sent.
@@ -108,7 +109,8 @@ class GroupReader:
         if found is not None and not room and not work.noack:
             return [*self._send_gap(work, found), *self._decline(work, found), *self.go_on(work)]
         more = bool(reply.unfinished) or (found is not None and found.more)
-        effects = [] if found is None else self._send(work, found)
+        effects = self._table.note_back(work)
+        effects += [] if found is None else self._send(work, found)
         if work.history is not None and not more:
             work.history = None
             last = found.last_delivered_id if found is not None else ids.ID_MIN
@@ -149,9 +151,10 @@ class GroupReader:
             return []
         if refusal.code in ("no_group", "no_stream"):
             return self._revoke_missing(work)
-        if refusal.code == "backend_unavailable":
+        if refusal.code in OF_BACKEND:
             work.resting, work.unsure = True, not work.noack
-            return [*self._table.note_away(work), Rest(work.key)]
+            is_alone = refusal.code != "backend_unavailable"
+            return [*self._table.note_away(work, alone=is_alone), Rest(work.key)]
         self._table.closed = True
         return [self._table.error(UNSET, refusal), Close(refusal.kind.close or 4000, refusal.code)]
 

@@ -83,7 +83,7 @@ class StreamReader:
             return []
         if stream not in tail.ready and stream != tail.taking:
             tail.ready.append(stream)
-        return self.go_on(tail)
+        return [*self._table.note_back(tail), *self.go_on(tail)]
 
     def live_room(self, key: int) -> int:
         """The number of entries that `live` may send, without any other frame; 0 if `ready` must be used."""
@@ -146,13 +146,15 @@ class StreamReader:
             effects += self._caught_up(tail, stream, position)
         return effects + self.go_on(tail)
 
-    def on_away(self, key: int) -> Effects:
-        """Handle a FetchPage that found that the backend cannot be read. `on_ready` follows when it can."""
+    def on_away(self, key: int, *, alone: bool = False) -> Effects:
+        """Handle a FetchPage that found that the backend cannot be read, or this stream `alone`. `on_ready`
+        follows when it can.
+        """
         tail = self._table.by_key.get(key)
         if not isinstance(tail, StreamSubscription):
             return []
         tail.taking = None
-        return [*self._table.note_away(tail), *self.go_on(tail)]
+        return [*self._table.note_away(tail, alone=alone), *self.go_on(tail)]
 
     def _send_page(self, tail: StreamSubscription, stream: str, item: FeedPage | FeedGap | None) -> Effects:
         if item is None:

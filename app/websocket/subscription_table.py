@@ -154,20 +154,26 @@ class SubscriptionTable:
         self.is_backend_away = True
         return [effect for one in self.by_name.values() if one.room for effect in self.note_away(one)]
 
-    def note_away(self, one: AnySubscription) -> Effects:
-        """Say to a subscription that has room that entries wait for the backend, if they do."""
-        if not self.is_backend_away or one.away or self.closed:
+    def note_away(self, one: AnySubscription, *, alone: bool = False) -> Effects:
+        """Say to a subscription that has room that entries wait for the backend, if they do, or those of its
+        stream `alone`.
+        """
+        if not (self.is_backend_away or alone) or one.away or self.closed:
             return []
         one.away = True
         return [SendFrame(frames.encode(frames.PausedFrame(sub=one.name, reason="backend")))]
 
+    def note_back(self, one: AnySubscription) -> Effects:
+        """Say to a subscription that its stream can be read again, if the contrary was said."""
+        if not one.away or self.is_backend_away or self.closed:
+            return []
+        one.away = False
+        return [SendFrame(frames.encode(frames.ResumedFrame(sub=one.name)))]
+
     def end_outage(self) -> Effects:
         """Say that the backend can be used again where the contrary was said."""
         self.is_backend_away = False
-        away = [one for one in self.by_name.values() if one.away and not self.closed]
-        for one in away:
-            one.away = False
-        return [SendFrame(frames.encode(frames.ResumedFrame(sub=one.name))) for one in away]
+        return [effect for one in self.by_name.values() for effect in self.note_back(one)]
 
     # ---- ends
 

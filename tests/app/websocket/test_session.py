@@ -432,6 +432,38 @@ def test_a_consumer_goes_on_while_nobody_can_say_what_is_gone(world: SocketWorld
     assert world.sent[sent:] == [{"op": "revoked", "sub": "w", "reason": "group_destroyed"}]
 
 
+@pytest.mark.parametrize("code", ["backend_error", "backend_forbidden"])
+def test_a_consumer_whose_stream_alone_is_refused_is_paused_and_reads_again(
+    world: SocketWorld, code: str
+) -> None:
+    """However often; the socket stays open, as in an outage, and other subscriptions are not concerned."""
+    working(world, 1)
+    sent = len(world.sent)
+    for _ in range(2):
+        (read,) = [one for one in world.under_way if isinstance(one, ReadGroup)]
+        world.under_way.remove(read)
+        world.do(world.session.consumers.on_delivery(read.key, RefusalError(code, "no")))
+        assert world.sent[sent:] == [{"op": "paused", "sub": "w", "reason": "backend"}]
+        world.settle()
+    world.add("s")
+    world.settle()
+    assert [one["op"] for one in world.sent[sent:]] == ["paused", "resumed", "entries"]
+    assert world.closed is None
+
+
+def test_a_subscription_whose_stream_alone_is_refused_is_told_so_and_when_it_is_over(
+    world: SocketWorld,
+) -> None:
+    world.say("subscribe", sub="t", streams={"s": "0"})
+    sent = len(world.sent)
+    key = key_of(world.session, "t")
+    for _ in range(2):
+        world.do(world.session.tails.on_away(key, alone=True))
+    world.do(world.session.tails.on_ready(key, "s"))
+    world.do(world.session.tails.on_ready(key, "s"))
+    assert [one["op"] for one in world.sent[sent:]] == ["paused", "resumed"]
+
+
 def test_a_replaced_consumer_gets_a_frame(world: SocketWorld) -> None:
     """Its name is free again, and what it acknowledges is refused."""
     working(world, 1)
