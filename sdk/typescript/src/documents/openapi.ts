@@ -2604,6 +2604,8 @@ export interface operations {
                 readonly refs?: "keep" | "delete" | "acked";
                 /** @description `json`: values that are objects, lists or null are stored as their JSON text; a line, or an item of a list, is then always the fields of an entry, whatever their names */
                 readonly nested?: "json";
+                /** @description the body is one entry as it is, whatever its type: its field `data` */
+                readonly raw?: boolean;
             };
             readonly header?: {
                 /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
