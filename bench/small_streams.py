@@ -133,6 +133,9 @@ def _rewrite_ours(ours: Weir, load: _Load) -> float:
     shutil.rmtree(empty.data, ignore_errors=True)
     ours.start()
     ours.call("POST", "/v1/admin/rewrite")
+    # A stop would end it.
+    while b'"running"' in ours.call("GET", "/v1/admin/rewrite"):
+        time.sleep(0.1)
     ours.stop()
     ours.start()
     grown = ours.resident_bytes() - before

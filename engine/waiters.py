@@ -6,7 +6,7 @@ Must never know: futures, tasks, sockets, and what a read would find.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 from typing import Final, Generic, TypeVar
@@ -144,9 +144,21 @@ class Waiters(Generic[T]):
             if not waiter_groups:
                 self._waiter_groups_of.pop(stream, None)
 
-    def waits_for(self, streams: Iterable[str]) -> bool:
+    def waits_for(self, streams: Mapping[str, object]) -> bool:
         """Whether a read waits for one of the streams."""
-        return any(stream in self._plain or stream in self._waiter_groups_of for stream in streams)
+        return any(
+            stream in self._plain or stream in self._waiter_groups_of for stream in self.awaited(streams)
+        )
+
+    def awaited(self, streams: Mapping[str, object]) -> Iterable[str]:
+        """Those of the streams for which a read waits, and maybe others: of all streams there may be far more
+        than reads.
+        """
+        if len(streams) <= len(self._plain) + len(self._waiter_groups_of):
+            return streams
+        return [
+            stream for stream in dict.fromkeys((*self._plain, *self._waiter_groups_of)) if stream in streams
+        ]
 
     def plain(self, stream: str) -> Sequence[Waiter[T]]:
         """The waiters of the stream without a wait key, in order of arrival."""

@@ -4,7 +4,7 @@ Knows: the order of checks that all commands share. What they differ in, their c
 Must never know: asyncio, disk, wire formats.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -126,7 +126,7 @@ def execute_each(
     keyspace: Keyspace,
     commands: Sequence[Command],
     now_ms: int,
-    wakes: Callable[[Iterable[str]], bool],
+    wakes: Callable[[Mapping[str, object]], bool],
     has_time: Callable[[], bool],
 ) -> tuple[list[Reply | Unfinished | EngineError], Turn]:
     """Run the first of these commands one after the other, in one turn as long as that makes no difference.

@@ -158,7 +158,7 @@ class Turn(Look):
         # The consumer seen last, and the index of that record.
         self._seen_at: tuple[str, str, str, int] | None = None
         # Streams whose waiting readers may be served, in the order of their signals.
-        self.signalled: dict[str, None] = {}
+        self.signalled: dict[str, object] = {}
         # Up to which milliseconds IDs that the engine made have to be promised, -1 if it made none.
         self.auto_ms = -1
         # Dead letters made: stream, group, ID and reason of each.
@@ -292,6 +292,11 @@ class Turn(Look):
     def signal(self, stream: str) -> None:
         """Wake the reads that wait on `stream`."""
         self.signalled[stream] = None
+
+    def signal_all(self, streams: dict[str, object]) -> None:
+        """The same for all of these; the values do not matter. The dict is taken over."""
+        streams.update(self.signalled)
+        self.signalled = streams
 
     def notify(self, event: str, stream: str) -> None:
         """Note what happened to a stream, if a caller asks for it and the record does not say it."""

@@ -9,7 +9,7 @@ Must never know: callers, waiting reads, what a command means.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -113,7 +113,7 @@ class Turns:
     def run_each(
         self,
         commands: Sequence[Command],
-        wakes: Callable[[Iterable[str]], bool],
+        wakes: Callable[[Mapping[str, object]], bool],
         has_time: Callable[[], bool],
         quotas: Sequence[Quota],
         *,

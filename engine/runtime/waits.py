@@ -5,7 +5,7 @@ Must never know: frames, when a reply may leave, callers.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -52,7 +52,7 @@ class Waits:
     def __len__(self) -> int:
         return len(self._waiters)
 
-    def waits_for(self, streams: Iterable[str]) -> bool:
+    def waits_for(self, streams: Mapping[str, object]) -> bool:
         """Whether a read waits for one of the streams."""
         return self._waiters.waits_for(streams)
 
@@ -78,7 +78,7 @@ class Waits:
 
     # --- being served ---------------------------------------------------------------------------------------
 
-    def _run_again(self, waiter: Waiter[Ticket], _: int) -> dict[str, None]:
+    def _run_again(self, waiter: Waiter[Ticket], _: int) -> dict[str, object]:
         """Run a blocked read again, and answer it or leave it blocked. Returns the streams that it
         signals.
         """

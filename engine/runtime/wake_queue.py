@@ -68,7 +68,7 @@ class WakeQueue(Generic[T]):
         keyspace: Keyspace,
         waiters: Waiters[T],
         clock: Clock,
-        run_again: Callable[[Waiter[T], int], Mapping[str, None]],
+        run_again: Callable[[Waiter[T], int], Mapping[str, object]],
         on_served: Callable[[WaiterGroup[T] | None], None],
     ) -> None:
         self._keyspace = keyspace
@@ -92,7 +92,7 @@ class WakeQueue(Generic[T]):
         self._unserved.clear()
         self._late.clear()
 
-    def serve(self, signalled: Mapping[str, None], now_ms: int) -> None:
+    def serve(self, signalled: Mapping[str, object], now_ms: int) -> None:
         """Run again, in order of arrival, the blocked reads of the signalled streams that may find something;
         then those of streams that got dead letters by that.
 
@@ -120,8 +120,8 @@ class WakeQueue(Generic[T]):
         while self._late:
             self._run_late()
 
-    def _wake(self, signalled: Mapping[str, None], now_ms: int, cycle: _Cycle) -> None:
-        for stream in signalled:
+    def _wake(self, signalled: Mapping[str, object], now_ms: int, cycle: _Cycle) -> None:
+        for stream in self._waiters.awaited(signalled):
             for waiter in self._waiters.plain(stream):
                 if self._stopped:
                     return
@@ -206,7 +206,7 @@ class WakeQueue(Generic[T]):
             if not waiter.gone and is_ready(self._keyspace, waiter.blocked, now_ms):
                 self._run(waiter, now_ms)
 
-    def _run(self, waiter: Waiter[T], now_ms: int) -> Mapping[str, None]:
+    def _run(self, waiter: Waiter[T], now_ms: int) -> Mapping[str, object]:
         """Run a read again. If it fails, it goes to the end of its queues, so that the others are served."""
         try:
             return self._run_again(waiter, now_ms)

@@ -4,6 +4,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -224,6 +225,19 @@ def blocked_in(group: str, *streams: str) -> Blocked:
 
 
 class TestWaiters:
+    @pytest.mark.parametrize("reading", [blocked("s"), blocked_in("g", "s")], ids=["plain", "of a group"])
+    def test_of_many_streams_those_with_readers_are_found(self, reading: Blocked) -> None:
+        """All streams may be signalled at once, and there may be far more of them than readers."""
+        waiters: Waiters[str] = Waiters()
+        waiters.add(Waiter(reading, "first", 10.0))
+        many = dict.fromkeys([f"other {number}" for number in range(9)] + ["s"])
+        assert list(waiters.awaited(many)) == ["s"]
+        assert waiters.waits_for(many)
+        del many["s"]
+        assert list(waiters.awaited(many)) == []
+        assert not waiters.waits_for(many)
+        assert list(waiters.awaited({"s": None})) == ["s"]
+
     def test_first_come_first_served_stream_by_stream(self) -> None:
         """One that waits for several stands in each queue; who is blocked again stands at the end."""
         waiters: Waiters[str] = Waiters()
