@@ -111,9 +111,9 @@ def caddy(folder: Path, gateway_port: int) -> Iterator[Proxy]:
         "Caddyfile", **{"# tls internal": "tls internal", "127.0.0.1:8080": f"127.0.0.1:{gateway_port}"}
     )
     text = text.replace("localhost {", f"localhost:{port} {{\n\tbind 127.0.0.1")
-    (folder / "Caddyfile").write_text(
-        "{\n\tadmin off\n\tskip_install_trust\n\tauto_https disable_redirects\n}\n" + text
-    )
+    for_tests = "{\n\tadmin off\n\tskip_install_trust\n\tauto_https disable_redirects\n\tlog {"
+    assert "{\n\t# Of what" in text
+    (folder / "Caddyfile").write_text(re.sub(r"{\n\t#[^\n]*\n\tlog {", for_tests, text, count=1))
     command = [PROGRAMS["caddy"], "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
     with running(command, port, folder):
         root = folder / "caddy/pki/authorities/local/root.crt"
@@ -158,6 +158,24 @@ def publish(
 
 def one(value: str) -> bytes:
     return json.dumps({"fields": {"a": value}}).encode()
+
+
+@pytest.mark.skipif(missing("caddy") is not None, reason="needs caddy")
+def test_caddy_logs_no_ticket(tmp_path: Path) -> None:
+    """Of a request that fails, since no gateway is there."""
+    with caddy(tmp_path, free_port()) as made:
+        deadline = time.monotonic() + SECONDS_MAX
+        while True:
+            # Its certificate is made after it listens.
+            with contextlib.suppress(ssl.SSLError), closing(made.connect()) as connection:
+                connection.request("GET", "/v1/streams/a/tail?ticket=secret&after=0")
+                assert connection.getresponse().status == 502
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    log = (tmp_path / "proxy.log").read_text()
+    assert "/v1/streams/a/tail?after=0" in log
+    assert "secret" not in log
 
 
 @pytest.mark.skipif(missing("nginx") is not None, reason="needs nginx")
