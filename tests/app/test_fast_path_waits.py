@@ -4,13 +4,13 @@ import errno
 import json
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
 from engine.storage.memory import Fault, MemoryStorage
 from tests.app.fast_requests import ENTRIES, GROUP, LIMITS, PLAIN, READ, UNUSUAL, post
 from tests.app.pair import Pair, plain
+from tests.waiting import until
 
 
 def test_a_draining_gateway_refuses_on_both_ways() -> None:
@@ -117,18 +117,11 @@ def _leave_waiting(pair: Pair) -> None:
     for served in (pair.fast, pair.full):
         line = served.connect()
         line.send(post(READ, b'{"wait":20000}'))
-        _until(lambda served=served: served.app.gateway.engine.waiting == 1)  # type: ignore[misc]
+        until(lambda served=served: served.app.gateway.engine.waiting == 1)
         line.close()
         requests = served.app.gateway.counters.requests
-        _until(lambda requests=requests: any(499 in one for one in list(requests.values())))  # type: ignore[misc]
+        until(lambda requests=requests: any(499 in one for one in list(requests.values())))
         assert not served.app.gateway.engine.waiting
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    ends_s = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < ends_s, "it comes about"
-        time.sleep(0.005)
 
 
 def test_who_leaves_while_a_group_read_waits_takes_nothing() -> None:
@@ -185,7 +178,7 @@ def test_a_group_read_that_waits_is_given_what_comes() -> None:
         waiting = [one.connect() for one in (pair.fast, pair.full)]
         for line in waiting:
             line.send(post(READ, b'{"wait":20000}') + PLAIN["nothing"])
-        _until(lambda: all(one.app.gateway.engine.waiting for one in (pair.fast, pair.full)))
+        until(lambda: all(one.app.gateway.engine.waiting for one in (pair.fast, pair.full)))
         pair.both(PLAIN["entry"])
         (fast, fast_next), (full, full_next) = ([line.answer(), line.answer()] for line in waiting)
         assert plain(fast) == plain(full)
@@ -200,7 +193,7 @@ def test_a_drain_ends_a_group_read_that_waits() -> None:
         waiting = [one.connect() for one in (pair.fast, pair.full)]
         for line in waiting:
             line.send(post(READ, b'{"wait":20000}'))
-        _until(lambda: all(one.app.gateway.engine.waiting for one in (pair.fast, pair.full)))
+        until(lambda: all(one.app.gateway.engine.waiting for one in (pair.fast, pair.full)))
         for one in (pair.fast, pair.full):
             one.drain()
         fast, full = (line.rest() for line in waiting)

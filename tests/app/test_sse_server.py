@@ -16,13 +16,13 @@ import pytest
 
 from tests.app.eventsource import EventSourceClient, Parser
 from tests.server import Server
+from tests.waiting import until
 
 ENTRIES = "/v1/streams/s/entries"
 GROUP = "/v1/streams/s/groups/g"
 ROUNDS = 3
 LARGE = "x" * 60_000
 GONE_S_MAX = 15.0
-FOUND_S_MAX = 20.0
 
 
 @pytest.fixture
@@ -50,13 +50,6 @@ def rest_of(client: socket.socket) -> bytes:
         while piece := client.recv(1 << 20):
             pieces.append(piece)
     return b"".join(pieces)
-
-
-def until(holds: Callable[[], Any], what: str, s_max: float = FOUND_S_MAX) -> None:
-    deadline = time.monotonic() + s_max
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 class Follower(threading.Thread):

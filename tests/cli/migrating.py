@@ -9,7 +9,6 @@ import json
 import random
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -172,11 +171,3 @@ def following(url: str, origin: str, *words: str) -> Iterator[subprocess.Popen[s
     finally:
         process.kill()
         process.communicate()
-
-
-def until(condition: Any) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.01)

@@ -12,20 +12,11 @@ import pytest
 from app.cli.migration.reading import PAGE_ENTRIES_MAX
 from tests import halves
 from tests.cli.command import ROOT, begun, environment, on_a_terminal, redis, weir
-from tests.cli.migrating import (
-    MARK,
-    WAIT_S_MAX,
-    asked,
-    assert_same,
-    filled,
-    full,
-    imported,
-    publish_story,
-    until,
-)
+from tests.cli.migrating import MARK, WAIT_S_MAX, asked, assert_same, filled, full, imported, publish_story
 from tests.cli.other_redis import other_redis
 from tests.redis_server import RedisServer
 from tests.server import Server, free_port
+from tests.waiting import until
 
 
 def test_random_streams_are_the_same_afterwards(url: str, origin: RedisServer) -> None:

@@ -16,9 +16,9 @@ from tests.cli.migrating import (
     full,
     imported,
     publish_story,
-    until,
 )
 from tests.redis_server import RedisServer
+from tests.waiting import until
 
 
 def test_following_keeps_up_with_all_that_happens(url: str, origin: RedisServer) -> None:

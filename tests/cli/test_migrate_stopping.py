@@ -15,9 +15,10 @@ import pytest
 from app.cli import migrate
 from app.cli.migration.stopping import Stop, Stopped
 from tests.cli.command import begun, environment
-from tests.cli.migrating import MARK, asked, assert_same, filled, imported, until
+from tests.cli.migrating import MARK, asked, assert_same, filled, imported
 from tests.redis_server import RedisServer
 from tests.server import free_port
+from tests.waiting import until
 
 # Far below a minute, for which it would wait for an answer and for a server that is away.
 STOP_S_MAX: Final = 20.0

@@ -26,9 +26,10 @@ import msgspec
 from redis.exceptions import ClusterDownError
 
 from engine.cluster.keys import SLOTS, slot_of
-from tests.cluster.clusters import ShardServers, cluster, until
+from tests.cluster.clusters import ShardServers, cluster
 from tests.cluster.servers import BackendServer
 from tests.server import Server
+from tests.waiting import until
 from weir import AsyncClient, Delivery, Gap, WeirError, Worker
 
 GATEWAYS: Final = 2

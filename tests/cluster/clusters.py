@@ -5,7 +5,7 @@ Must never know: the gateway, and what is tested.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +18,12 @@ from engine.cluster.replication import BackendDurability
 from engine.cluster.topology import Topology
 from tests.cluster.servers import PROGRAMS, Backend, BackendServer
 from tests.server import free_port
+from tests.waiting import until
 
 # A primary that says nothing for that long has failed, and where it has a replica, that takes over.
 NODE_TIMEOUT_MS: Final = 1_000
 # Without replicas nothing does: servers that a busy machine holds up are to stay a cluster.
 NODE_TIMEOUT_ALONE_MS: Final = 5_000
-UP_S_MAX: Final = 30.0
 # Where a command's stream stands, if not after its name.
 _KEY_PLACES: Final = {"EVAL": 3, "EVALSHA": 3, "MEMORY": 2, "XGROUP": 2, "XINFO": 2}
 _FOR_ALL: Final = {"FLUSHALL", "CONFIG", "SCRIPT", "CLIENT"}
@@ -174,7 +174,7 @@ def _join(servers: list[BackendServer], shards: list[ShardServers]) -> None:
     for shard in shards:
         primary, replica = shard.servers
         name = primary.call("CLUSTER", "MYID")
-        until(lambda replica=replica, name=name: _replicates(replica, name), "a replica follows its primary")  # type: ignore[misc]
+        until(lambda replica=replica, name=name: _replicates(replica, name), "a replica follows its primary")
     until(lambda: all(shard.is_replicated() for shard in shards), "the replicas are up")
     until(lambda: all(map(_is_ok, servers)), "the cluster is up")
 
@@ -229,11 +229,3 @@ def _replicates(replica: BackendServer, name: bytes) -> bool:
 
 def _is_ok(server: BackendServer) -> bool:
     return b"cluster_state:ok" in server.call("CLUSTER", "INFO")
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + UP_S_MAX
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {UP_S_MAX} s: {what}"
-        time.sleep(_POLL_S)

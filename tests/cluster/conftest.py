@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.clusters import BACKENDS, opened_backend, until
+from tests.cluster.clusters import BACKENDS, opened_backend
 from tests.cluster.servers import PROGRAMS, Backend, BackendServer
+from tests.waiting import until
 
 
 @pytest.fixture(scope="session", params=sorted(PROGRAMS))

@@ -13,8 +13,9 @@ from redis.exceptions import ConnectionError as NotConnected
 from engine.cluster import SentinelTopology, ServerAccess
 from engine.cluster.replication import BackendDurability
 from engine.cluster.topology import Topology
-from tests.cluster.clusters import ShardServers, until
+from tests.cluster.clusters import ShardServers
 from tests.cluster.servers import BackendServer
+from tests.waiting import until
 
 NAME: Final = "orders"
 # A primary that says nothing for that long is down. Sentinel asks each second: with less time it would take

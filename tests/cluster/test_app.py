@@ -15,10 +15,10 @@ from tests.app.conftest import calling
 from tests.cluster.clusters import BACKENDS, primaries
 from tests.cluster.differences import differences
 from tests.cluster.servers import Backend, BackendServer
-from tests.cluster.test_executor import AdjustedClock, opened, until
+from tests.cluster.test_executor import AdjustedClock, opened
 from tests.fronts.processes import call
-from tests.fronts.processes import until as wait_until
 from tests.server import Server
+from tests.waiting import until, until_async
 
 BASE: Final = "http://127.0.0.1:8080"
 APP: Final = Path(__file__).parent.parent / "app"
@@ -68,7 +68,7 @@ async def test_the_status_names_the_server_and_what_it_lacks(backend: Backend) -
                 assert (refused.status_code, refused.json()["code"]) == (503, "backend_unavailable")
                 assert "retry-after" in refused.headers
                 clock.ahead_s = 3.0
-                await until(lambda: engine.outage is not None)
+                await until_async(lambda: engine.outage is not None)
                 ready = await http.get("/healthz/ready")
                 assert (ready.status_code, ready.json()["status"]) == (503, "backend_unavailable")
                 assert (await http.get("/healthz/live")).status_code == 200
@@ -128,7 +128,7 @@ def test_a_wait_listens_to_the_database_that_has_the_streams(
     backend = own_server.url.removesuffix("/0") + "/3"
     with Server(tmp_path / "data", "--backend", backend) as server, ThreadPoolExecutor() as pool:
         waiting = pool.submit(call, server, "GET", "/v1/streams/s/entries?after=0&wait=20000")
-        wait_until(lambda: b"__keyspace@3__:s" in own_server.call("PUBSUB", "CHANNELS"))
+        until(lambda: b"__keyspace@3__:s" in own_server.call("PUBSUB", "CHANNELS"))
         assert call(server, "POST", "/v1/streams/s/entries", {"fields": {"n": "1"}})[0] == 201
         assert len(waiting.result()[1]["entries"]) == 1
 

@@ -30,8 +30,8 @@ from engine.commands import (
 from engine.ids import ID_MAX
 from engine.replies import Added, Entries, GroupRead, Listing, Published, StreamsRead
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
-from tests.cluster.clusters import until as servers_until
-from tests.cluster.test_executor import BODY, refused, until
+from tests.cluster.test_executor import BODY, refused
+from tests.waiting import until, until_async
 
 TIMEOUT_S = 5.0
 # One for each of three servers, and one more for the first.
@@ -106,13 +106,13 @@ async def test_a_waiting_read_follows_its_stream(cluster: BackendCluster) -> Non
             XReadGroup(group="g", consumer="c", streams=[("a", Cursor.NEW)], block_ms=20_000),
         ]
         waiting = [asyncio.ensure_future(engine.execute(one)) for one in reads]
-        await until(lambda: engine.waiting == 2)
+        await until_async(lambda: engine.waiting == 2)
         source = cluster.owner("a")
         target = next(server for server in cluster.servers if server is not source)
         await asyncio.to_thread(move_slot, cluster.servers, slot_of(b"a"), source, target)
         # A request finds that the slot has moved.
         assert await engine.execute(XLen(stream="a")) == 0
-        await until(lambda: target.call("PUBSUB", "NUMSUB", "__keyspace@0__:a")[1] == 1)
+        await until_async(lambda: target.call("PUBSUB", "NUMSUB", "__keyspace@0__:a")[1] == 1)
         target.call("XADD", "a", "*", "f", "v")
         found, taken = await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S)
         assert isinstance(found, StreamsRead)
@@ -145,7 +145,7 @@ class Load:
     def wait_for_more(self) -> None:
         """Wait until some more entries have been added. In another thread."""
         enough = len(self.added) + ADDED_BETWEEN
-        servers_until(lambda: len(self.added) >= enough, "entries are added")
+        until(lambda: len(self.added) >= enough, "entries are added")
 
     def _is_over(self, seen: Counter[bytes]) -> bool:
         return self._is_published and len(seen) == len(self.added)

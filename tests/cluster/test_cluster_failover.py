@@ -10,8 +10,8 @@ from engine.commands import XRange
 from engine.ids import ID_MAX
 from engine.replies import Entries
 from tests.cluster.clusters import cluster
-from tests.cluster.clusters import until as servers_until
 from tests.cluster.test_sentinel import Publisher
+from tests.waiting import until
 
 TIMEOUT_S = 2.0
 
@@ -26,9 +26,9 @@ async def test_requests_follow_to_the_replica(tmp_path: Path) -> None:
             primary, replica = shard.servers
             publisher.wait_for_more()
             primary.kill()
-            servers_until(lambda: replica.call("ROLE")[0] == b"master", "the replica takes over")
+            until(lambda: replica.call("ROLE")[0] == b"master", "the replica takes over")
             primary.start()
-            servers_until(shard.is_replicated, "the old primary follows")
+            until(shard.is_replicated, "the old primary follows")
             publisher.wait_for_more()
 
         topology = ClusterTopology(seeds, ServerAccess(), TIMEOUT_S, parse_durability("replicated:1"))

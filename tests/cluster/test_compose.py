@@ -10,10 +10,10 @@ from typing import Any, Final
 import pytest
 from ruamel.yaml import YAML
 
-from tests.cluster.clusters import until
 from tests.cluster.servers import BackendServer
 from tests.fronts.processes import call
 from tests.server import Server, free_port
+from tests.waiting import until
 
 FILE: Final = Path(__file__).parents[2] / "deploy" / "compose-cluster.yaml"
 ADDRESS: Final = re.compile(r"172\.30\.0\.1(\d)")

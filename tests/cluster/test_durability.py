@@ -18,7 +18,8 @@ from engine.commands import Chunk, Command, EnsureGroup, IdempotencyKey, Publish
 from engine.replies import Added, Reply
 from tests.app.conftest import calling
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import BODY, opened, refused, until
+from tests.cluster.test_executor import BODY, opened, refused
+from tests.waiting import until_async
 
 Pair = tuple[BackendServer, BackendServer]
 
@@ -136,7 +137,7 @@ async def test_a_primary_that_dies_while_its_replica_lags_leaves_the_outcome_unk
         await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
         replica.pause()
         writing = asyncio.ensure_future(refused(engine, XAdd(stream="s", bodies=[BODY])))
-        await until(lambda: bool(primary.call("XLEN", "s")))
+        await until_async(lambda: bool(primary.call("XLEN", "s")))
         primary.kill()
         refusal = await writing
         assert refusal.code == "backend_unavailable"
@@ -154,10 +155,10 @@ async def test_on_disk_where_the_server_can_say_so(pair: Pair) -> None:
         assert await engine.execute(XLen(stream="s")) == 0
         server.call("CONFIG", "SET", "appendonly", "yes")
         if server.kind == "redis":
-            await until(lambda: b"aof_enabled:1" in server.call("INFO", "persistence"))
+            await until_async(lambda: b"aof_enabled:1" in server.call("INFO", "persistence"))
             assert (await refused(engine, XAdd(stream="s", bodies=[BODY]))).code == "not_supported_by_backend"
         else:
-            await until(lambda: "backend_durability=fsync:1" not in engine.missing)
+            await until_async(lambda: "backend_durability=fsync:1" not in engine.missing)
             assert isinstance(await engine.execute(XAdd(stream="s", bodies=[BODY])), Added)
 
 
@@ -172,9 +173,9 @@ async def test_a_promise_that_too_few_replicas_can_keep_is_named(pair: Pair) -> 
     async with opened(primary, durability="replicated:1") as engine:
         assert engine.health.unkept_promise is None
         replica.call("REPLICAOF", "NO", "ONE")
-        await until(lambda: "backend_durability=replicated:1" in engine.missing)
+        await until_async(lambda: "backend_durability=replicated:1" in engine.missing)
         replica.call("REPLICAOF", "127.0.0.1", primary.port)
-        await until(lambda: engine.health.unkept_promise is None)
+        await until_async(lambda: engine.health.unkept_promise is None)
 
 
 async def test_with_another_replica_one_confirmation_is_not_all(pair: Pair, tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ async def test_with_another_replica_one_confirmation_is_not_all(pair: Pair, tmp_
             with capture_logs() as lines:
                 log_health(engine.health, SystemClock(), lambda _: None)
                 other.call("REPLICAOF", "127.0.0.1", primary.port)
-                await until(lambda: bool(lines))
+                await until_async(lambda: bool(lines))
             (line,) = lines
             assert "a fail-over may lose acknowledged writes" in line["event"]
             assert (

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import warnings
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -80,6 +80,7 @@ from engine.replies import (
     StreamsRead,
 )
 from tests.cluster.servers import Backend, BackendServer
+from tests.waiting import until_async
 
 TIMEOUT_S = 5.0
 BODY = entries.body([("a", "1")])
@@ -115,12 +116,6 @@ async def opened(
 async def engine(backend: Backend) -> AsyncIterator[ClusterEngine]:
     async with opened(backend) as engine:
         yield engine
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not holds():  # noqa: ASYNC110 - the other side is a process
-            await asyncio.sleep(0.01)
 
 
 async def refused(engine: EngineProtocol, command: Command) -> EngineError:
@@ -191,7 +186,7 @@ async def test_a_read_waits_for_what_others_add(backend: Backend, engine: Cluste
     """From the end as it was when the read began."""
     backend.call("XADD", "s", "1-1", "f", "v")
     waiting = asyncio.ensure_future(engine.execute(XRead(streams=[("s", Cursor.LATEST)], block_ms=5_000)))
-    await until(lambda: engine.waiting == 1)
+    await until_async(lambda: engine.waiting == 1)
     backend.call("XADD", "s", "1-2", "f", "v")
     found = await waiting
     assert isinstance(found, StreamsRead)
@@ -208,8 +203,8 @@ async def test_a_read_looks_again_without_a_notification(
     async with opened(backend, poll_s=poll_s) as engine:
         waiting = asyncio.ensure_future(engine.execute(XRead(streams=[("s", 0)], block_ms=block_ms)))
         # The settings have been looked at when the subscription stands; it has the read look once more.
-        await until(lambda: engine.figures.wakes["subscription"] == 1)
-        await until(lambda: engine.figures.requests["read"]["ok"] >= 2)
+        await until_async(lambda: engine.figures.wakes["subscription"] == 1)
+        await until_async(lambda: engine.figures.requests["read"]["ok"] >= 2)
         backend.call("CONFIG", "SET", "notify-keyspace-events", "")
         backend.call("XADD", "s", "1-1", "f", "v")
         if not in_time:
@@ -227,10 +222,10 @@ async def test_a_read_that_waits_is_ended_without_entries(engine: ClusterEngine)
     ended: list[Sequence[Reply | EngineError]] = []
     read = engine.read(reading(block_ms=5_000), ended.append)
     drained = asyncio.ensure_future(engine.execute(XRead(streams=[("t", 0)], block_ms=5_000)))
-    await until(lambda: engine.waiting == 2)
+    await until_async(lambda: engine.waiting == 2)
     read.end()
     assert not ended, "never at once"
-    await until(lambda: ended == [[GroupRead([])]])
+    await until_async(lambda: ended == [[GroupRead([])]])
     engine.end_waits()
     with pytest.raises(EngineError, match="shutting down"):
         await drained
@@ -478,9 +473,9 @@ async def test_an_outage_is_told_after_a_while_and_ends(own_server: BackendServe
         assert [one.members["outcome"] for one in refusals] == ["unknown", "not done"]
         assert engine.outage is None
         clock.ahead_s = 3.0
-        await until(lambda: engine.outage is not None)
+        await until_async(lambda: engine.outage is not None)
         own_server.resume()
-        await until(lambda: engine.outage is None)
+        await until_async(lambda: engine.outage is None)
         assert isinstance(await engine.execute(read), int)
 
 

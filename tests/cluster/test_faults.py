@@ -21,7 +21,8 @@ from engine.cluster.wire import ConnectionLostError, ServerConnection, ask
 from engine.cluster.words import METADATA_KEY
 from tests.app.conftest import calling
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import opened, until
+from tests.cluster.test_executor import opened
+from tests.waiting import until_async
 
 _BYTES_MAX = 1 << 16
 ACCESS = ServerAccess()
@@ -71,7 +72,7 @@ class OddServer:
         loop = asyncio.get_running_loop()
         async with await loop.create_server(lambda: _OddConnection(self), "127.0.0.1", 0) as listener:
             yield Address("127.0.0.1", listener.sockets[0].getsockname()[1])
-        await until(lambda: self.connections == 0)
+        await until_async(lambda: self.connections == 0)
 
 
 async def test_a_reply_that_cannot_be_read_is_an_internal_error(
@@ -93,7 +94,7 @@ async def test_a_connection_that_cannot_be_made_is_tried_again(reported: list[di
     """For a reason that is no failure of a connection, too: no port has this number."""
     connection = ServerConnection(Address("127.0.0.1", 70_000), ACCESS, timeout_s=0.3)
     connection.start()
-    await until(lambda: len(reported) > 1)
+    await until_async(lambda: len(reported) > 1)
     assert isinstance(reported[0]["exception"], OverflowError)
     assert "70000" in (connection.failure or "")
     lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -121,7 +122,7 @@ async def test_a_cluster_that_says_something_else_is_asked_again(reported: list[
     async with odd.listening() as address:
         topology = ClusterTopology([address], ACCESS, 1.0)
         topology.start()
-        await until(lambda: odd.seen.count(b"CLUSTER") > 2)
+        await until_async(lambda: odd.seen.count(b"CLUSTER") > 2)
         assert str(address) in (topology.failure or "")
         assert reported
         await topology.close()
@@ -132,7 +133,7 @@ async def test_a_server_that_says_something_else_is_asked_again(reported: list[d
     async with odd.listening() as address:
         engine = ClusterEngine(Standalone(address, ACCESS, 1.0), SystemClock())
         is_up = engine.start()
-        await until(lambda: odd.seen.count(b"INFO") > 2)
+        await until_async(lambda: odd.seen.count(b"INFO") > 2)
         assert not is_up.done()
         assert reported
         await engine.close()
@@ -147,7 +148,7 @@ async def test_a_message_that_no_gateway_has_sent_is_passed_over(
         await engine.gateways.join(seen.append)
         server.call("XADD", "weir/gateways", "*", "a", "1", "b", "2")
         await engine.gateways.say(b"after")
-        await until(lambda: seen == [b"after"])
+        await until_async(lambda: seen == [b"after"])
         assert len(reported) == 1
 
 
@@ -160,7 +161,7 @@ async def test_a_token_that_cannot_be_read_hides_no_revocation(server: BackendSe
             others = OtherGateways(engine.gateways, app.gateway.tickets)
             app.gateway.share(others)
             app.gateway.open(engine)
-        await until(lambda: all(app.gateway.phase is Phase.READY for app in apps))
+        await until_async(lambda: all(app.gateway.phase is Phase.READY for app in apps))
         first, other = (calling(app) for app in apps)
         async with first, other:
             body = {"grants": [{"actions": ["read"], "streams": "*"}]}
@@ -188,8 +189,8 @@ async def test_tokens_are_read_once_the_server_answers_again(own_server: Backend
         own_server.pause()
         with capture_logs() as lines:
             app.gateway.open(engine)
-            await until(lambda: len(lines) == 1)
+            await until_async(lambda: len(lines) == 1)
             await asyncio.sleep(1.5)
             own_server.resume()
-            await until(lambda: app.gateway.phase is Phase.READY)
+            await until_async(lambda: app.gateway.phase is Phase.READY)
     assert [(line["log_level"], "0.3 s" in line["reason"]) for line in lines] == [("warning", True)]

@@ -16,8 +16,9 @@ from engine.cluster.wire import Address
 from engine.commands import Delete, EnsureGroup, IdempotencyKey, XAdd, XInfoStream, XRead
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
 from tests.cluster.servers import Backend, BackendServer
-from tests.cluster.test_executor import BODY, opened, refused, until
+from tests.cluster.test_executor import BODY, opened, refused
 from tests.server import Server
+from tests.waiting import until_async
 
 ADD = XAdd(stream="s", bodies=[BODY])
 
@@ -61,7 +62,7 @@ async def test_streams_are_counted_and_nothing_else(backend: Backend) -> None:
     async with opened(backend) as engine:
         assert engine.streams == 4
         await engine.execute(Delete(streams=["a"]))
-        await until(lambda: engine.streams == 3)
+        await until_async(lambda: engine.streams == 3)
 
 
 def test_many_streams_are_counted_a_part_at_a_time() -> None:
@@ -86,7 +87,7 @@ async def test_requests_that_are_on_their_way_are_shown(own_server: BackendServe
     async with opened(own_server, 0.3) as engine:
         own_server.pause()
         adding = asyncio.gather(*(engine.execute(ADD) for _ in range(2)), return_exceptions=True)
-        await until(lambda: engine.figures.in_flight["write"] == 2)
+        await until_async(lambda: engine.figures.in_flight["write"] == 2)
         assert all(isinstance(error, EngineError) for error in await adding)
         own_server.resume()
         assert engine.figures.in_flight["write"] == 0
@@ -102,12 +103,12 @@ async def test_scripts_that_a_server_has_lost_and_connections_are_counted(own_se
         own_server.call("SCRIPT", "FLUSH")
         await engine.execute(ADD)
         assert figures.repeats["script_unknown"] == before + 1
-        await until(lambda: figures.connections_up == figures.connections_wanted >= 3)
+        await until_async(lambda: figures.connections_up == figures.connections_wanted >= 3)
         assert figures.connections_lost == 0
         own_server.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        await until(lambda: figures.connections_lost >= 3)
+        await until_async(lambda: figures.connections_lost >= 3)
         await engine.execute(ADD)
-        await until(lambda: figures.connections_up == figures.connections_wanted)
+        await until_async(lambda: figures.connections_up == figures.connections_wanted)
     assert (figures.connections_up, figures.connections_wanted) == (0, 0)
 
 
@@ -131,9 +132,9 @@ async def test_wakes_are_counted_by_their_reason(own_server: BackendServer) -> N
         reading = asyncio.create_task(
             engine.execute(XRead(streams=[("s", (1 << 128) - 1), ("t", 0)], block_ms=5_000))
         )
-        await until(lambda: engine.figures.wakes["subscription"] == 2)
+        await until_async(lambda: engine.figures.wakes["subscription"] == 2)
         await engine.execute(ADD)
-        await until(lambda: engine.figures.wakes["notification"] >= 1)
+        await until_async(lambda: engine.figures.wakes["notification"] >= 1)
         await engine.execute(XAdd(stream="t", bodies=[BODY]))
         await reading
 

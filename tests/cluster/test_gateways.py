@@ -12,8 +12,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.cluster.clusters import opened_backend
-from tests.fronts.processes import call, until
+from tests.fronts.processes import call
 from tests.server import Server
+from tests.waiting import until
 
 ROOT = "a-root-token-of-enough-characters"
 ADMIN = {"authorization": f"Bearer {ROOT}"}

@@ -12,9 +12,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from engine.cluster.keys import SLOTS, slot_of
 from tests.cluster.clusters import cluster
-from tests.cluster.clusters import until as servers_until
 from tests.cluster.many_tails import Tail, until
 from tests.server import Server
+from tests.waiting import until as servers_until
 from weir import AsyncClient
 
 STREAM: Final = "followed"

@@ -16,7 +16,8 @@ from engine.cluster.keys import auxiliary_key
 from engine.commands import Trim, XAdd, XDel, XRead, XTrim
 from engine.replies import Added, Gap, StreamEntries, StreamsRead
 from tests.cluster.servers import Backend
-from tests.cluster.test_executor import TIMEOUT_S, opened, refused, until
+from tests.cluster.test_executor import TIMEOUT_S, opened, refused
+from tests.waiting import until_async
 
 BODY = entries.body([("a", "1")])
 KEYS = ("s", auxiliary_key("s", "m").decode())
@@ -70,7 +71,7 @@ async def test_a_reader_of_what_was_lost_gets_a_gap_with_the_next_entry(
     failover = Failover(backend)
     (lost,) = await add(engine)
     waiting = asyncio.ensure_future(read(engine, lost, block_ms=60_000))
-    await until(lambda: engine.waiting == 1)
+    await until_async(lambda: engine.waiting == 1)
     failover.take_over()
     (new,) = await add(engine)
     assert new > lost

@@ -11,7 +11,8 @@ import pytest
 from engine import EngineError
 from engine.cluster import ClusterEngine
 from tests.cluster.servers import Backend, BackendServer
-from tests.cluster.test_executor import opened, until
+from tests.cluster.test_executor import opened
+from tests.waiting import until_async
 
 
 @pytest.fixture
@@ -29,10 +30,10 @@ async def test_all_hear_what_each_says_in_one_order(pair: tuple[ClusterEngine, C
     for engine, found in zip(pair, heard, strict=True):
         await engine.gateways.join(found.append)
     await asyncio.gather(*[engine.gateways.say(b"%d" % number) for number in range(50) for engine in pair])
-    await until(lambda: all(len(found) == 100 for found in heard))
+    await until_async(lambda: all(len(found) == 100 for found in heard))
     assert heard[0] == heard[1]
     assert await one.gateways.say(b"last") == 2
-    await until(lambda: heard[1][-1] == b"last")
+    await until_async(lambda: heard[1][-1] == b"last")
     assert b"before" not in heard[0]
 
 
@@ -54,7 +55,7 @@ async def test_a_message_that_cannot_be_handled_hides_no_other(
     await one.gateways.join(take)
     for message in (b"first", b"bad", b"last"):
         await other.gateways.say(message)
-    await until(lambda: found == [b"first", b"last"])
+    await until_async(lambda: found == [b"first", b"last"])
     assert reported == [fault]
 
 
@@ -73,7 +74,7 @@ async def test_all_look_for_changes_of_metadata(pair: tuple[ClusterEngine, Clust
     woken: list[str] = []
     one.gateways.watch_metadata(lambda: woken.append("one"))
     other.gateways.watch_metadata(lambda: woken.append("other"))
-    await until(lambda: {"one", "other"} <= set(woken))
+    await until_async(lambda: {"one", "other"} <= set(woken))
 
 
 async def test_a_gateway_joins_when_its_backend_is_back(own_server: BackendServer) -> None:
@@ -89,4 +90,4 @@ async def test_a_gateway_joins_when_its_backend_is_back(own_server: BackendServe
         async with asyncio.timeout(30):
             await joining
         await engine.gateways.say(b"heard")
-        await until(lambda: found == [b"heard"])
+        await until_async(lambda: found == [b"heard"])

@@ -22,8 +22,9 @@ from tests.app.conftest import calling
 from tests.certificates import Authority
 from tests.cluster.sentinels import NAME, Sentinel
 from tests.cluster.servers import PROGRAMS, BackendServer
-from tests.cluster.test_executor import AdjustedClock, until
+from tests.cluster.test_executor import AdjustedClock
 from tests.server import free_port
+from tests.waiting import until_async
 
 LATE_S: Final = 10.0
 OUTAGE_S: Final = 4.0
@@ -67,7 +68,7 @@ async def is_tried_again(url: str, reason: str, cure: Callable[[], object] | Non
                 while reason not in (found := await health(app)).get("reason", ""):  # noqa: ASYNC110 - a process
                     await asyncio.sleep(0.01)
             assert found["status"] == "starting"
-            await until(lambda: any(reason in line.get("reason", "") for line in lines))
+            await until_async(lambda: any(reason in line.get("reason", "") for line in lines))
             if cure is not None:
                 cure()
                 async with asyncio.timeout(LATE_S):

@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple, Self
 import pytest
 
 from tests.cluster.clusters import primaries
-from tests.fronts.processes import call, until
+from tests.fronts.processes import call
 from tests.server import Server, free_port
+from tests.waiting import until
 
 STREAM: Final = "orders"
 ENTRIES: Final = f"/v1/streams/{STREAM}/entries"

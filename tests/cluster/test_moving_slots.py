@@ -36,7 +36,7 @@ from engine.commands import (
 from tests.app.conftest import calling
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
 from tests.cluster.test_cluster import opened
-from tests.cluster.test_executor import until
+from tests.waiting import until_async
 
 MOVES: Final = 20
 # Between two moves, in the slot that has just come.
@@ -180,7 +180,7 @@ class Load:
 
     async def wait_for_more(self) -> None:
         enough = self.acknowledged.total() + PUBLISHED_BETWEEN
-        await until(lambda: self.acknowledged.total() >= enough)
+        await until_async(lambda: self.acknowledged.total() >= enough)
 
     async def _publish(self, name: str, way: Any) -> None:
         number = 0

@@ -1,9 +1,7 @@
 """That servers cannot be used, or take no writes, is noticed without any request, shown, and logged once."""
 
 import json
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,9 @@ from engine import EngineError
 from engine.cluster.health import OUTAGE_S_MAX, Trouble
 from engine.commands import XAdd, XGroupCreate, XInfoGroups, XLen
 from tests.cluster.servers import Backend, BackendServer
-from tests.cluster.test_executor import BODY, AdjustedClock, opened, until
+from tests.cluster.test_executor import BODY, AdjustedClock, opened
 from tests.server import Server
-
-PATIENCE_S = 15.0
+from tests.waiting import until, until_async
 
 
 @pytest.mark.parametrize(
@@ -34,15 +31,15 @@ async def test_servers_that_take_no_writes_cannot_be_used(
         engine.health.on_change = lambda *change: told.append(change)
         own_server.call(*change, refusing)
         clock.ahead_s = OUTAGE_S_MAX
-        await until(lambda: engine.failure is not None)
+        await until_async(lambda: engine.failure is not None)
         clock.ahead_s *= 2
-        await until(lambda: engine.outage is not None)
+        await until_async(lambda: engine.outage is not None)
         assert word in (engine.outage or "")
         assert await engine.execute(XLen(stream="s")) == 0
-        await until(lambda: len(told) == 1)
+        await until_async(lambda: len(told) == 1)
         own_server.call(*change, taking)
-        await until(lambda: engine.outage is None)
-        await until(lambda: len(told) == 2)
+        await until_async(lambda: engine.outage is None)
+        await until_async(lambda: len(told) == 2)
         assert told == [(Trouble.OUTAGE, told[0][1]), (Trouble.OUTAGE, None)]
         await engine.execute(XAdd(stream="s", bodies=[BODY]))
 
@@ -63,9 +60,9 @@ async def test_that_writes_cannot_be_confirmed_is_told(pair: tuple[BackendServer
         told: list[tuple[Trouble, bool]] = []
         engine.health.on_change = lambda trouble, reason: told.append((trouble, reason is None))
         replica.call("REPLICAOF", "NO", "ONE")
-        await until(lambda: told == [(Trouble.UNKEPT_PROMISE, False)])
+        await until_async(lambda: told == [(Trouble.UNKEPT_PROMISE, False)])
         replica.call("REPLICAOF", "127.0.0.1", primary.port)
-        await until(lambda: told == [(Trouble.UNKEPT_PROMISE, False), (Trouble.UNKEPT_PROMISE, True)])
+        await until_async(lambda: told == [(Trouble.UNKEPT_PROMISE, False), (Trouble.UNKEPT_PROMISE, True)])
 
 
 async def test_a_full_server_is_told(backend: Backend) -> None:
@@ -82,13 +79,13 @@ async def test_a_full_server_is_told(backend: Backend) -> None:
             groups = await engine.execute(XInfoGroups(stream="s"))
             assert isinstance(groups, list)
             assert len(groups) == 1
-            await until(lambda: engine.health.full is not None)
+            await until_async(lambda: engine.health.full is not None)
             clock.ahead_s = 2 * OUTAGE_S_MAX
             assert engine.outage is None
         finally:
             backend.call("CONFIG", "SET", "maxmemory", 0)
-        await until(lambda: engine.health.full is None)
-        await until(lambda: told == [(Trouble.FULL, False), (Trouble.FULL, True)])
+        await until_async(lambda: engine.health.full is None)
+        await until_async(lambda: told == [(Trouble.FULL, False), (Trouble.FULL, True)])
 
 
 def test_a_gateway_logs_an_outage_and_its_end_once(own_server: BackendServer, tmp_path: Path) -> None:
@@ -96,13 +93,13 @@ def test_a_gateway_logs_an_outage_and_its_end_once(own_server: BackendServer, tm
     words = ["--backend", own_server.url, "--set", "log_requests=none", "--set", "backend_timeout_ms=500"]
     with Server(tmp_path / "data", *words) as gateway:
         own_server.pause()
-        eventually(lambda: health(gateway)["status"] == "backend_unavailable")
+        until(lambda: health(gateway)["status"] == "backend_unavailable")
         own_server.resume()
-        eventually(lambda: health(gateway)["status"] == "ready")
+        until(lambda: health(gateway)["status"] == "ready")
         own_server.call("CONFIG", "SET", "maxmemory", 1)
-        eventually(lambda: health(gateway).get("failing") == ["memory_full"])
+        until(lambda: health(gateway).get("failing") == ["memory_full"])
         own_server.call("CONFIG", "SET", "maxmemory", 0)
-        eventually(lambda: "failing" not in health(gateway))
+        until(lambda: "failing" not in health(gateway))
         gateway.stop()
         lines = [line for line in gateway.log_lines() if line["level"] in {"critical", "warning"}]
     assert [line["level"] for line in lines] == ["critical", "warning"] * 2
@@ -118,10 +115,3 @@ def health(gateway: Server) -> dict[str, Any]:
             return dict(json.load(answer))
     except urllib.error.HTTPError as refused:
         return dict(json.load(refused))
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

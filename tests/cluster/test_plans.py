@@ -13,7 +13,8 @@ from engine.commands import Command, Delete, Plan, XAdd, XDel, XTrim
 from engine.commands.types import Trim
 from engine.replies import Planned, StreamPlan
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import opened, until
+from tests.cluster.test_executor import opened
+from tests.waiting import until_async
 
 BODY = entries.body([("n", "1")])
 # More than a plan counts.
@@ -121,7 +122,7 @@ async def test_a_plan_waits_for_what_comes(server: BackendServer) -> None:
         (one,) = await plan(engine, streams=[("s", ids.make(5, 0))], block_ms=1)
         assert (one.count, one.last_id) == (0, ids.make(5, 0))
         waiting = asyncio.ensure_future(plan(engine, streams=[("s", ids.make(5, 0))], block_ms=60_000))
-        await until(lambda: engine.waiting == 1)
+        await until_async(lambda: engine.waiting == 1)
         await engine.execute(XAdd(stream="s", bodies=[BODY], ids=[ids.make(6, 0)]))
         (one,) = await waiting
         assert one.end == ids.make(6, 0)

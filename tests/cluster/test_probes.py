@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 from engine.cluster import wakeups
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_wakeups import Client, Tail, client_of, eventually
+from tests.cluster.test_wakeups import Client, Tail, client_of
+from tests.waiting import until_async
 
 
 class AheadLoop(asyncio.SelectorEventLoop):
@@ -27,7 +28,7 @@ async def tailed(server: BackendServer) -> AsyncIterator[tuple[Client, Tail]]:
     async with client_of(server) as client:
         tail = Tail(client, "s")
         await client.call("XADD", "s", "1-0", "a", "1")
-        await eventually(lambda: tail.seen == [b"1-0"] and is_subscribed(server))
+        await until_async(lambda: tail.seen == [b"1-0"] and is_subscribed(server))
         yield client, tail
         tail.close()
 
@@ -49,12 +50,12 @@ def test_a_probe_that_does_not_come_back_makes_the_subscriptions_again(server: B
         assert isinstance(loop, AheadLoop)
         async with tailed(server) as (client, tail):
             client.listeners[0].send(("UNSUBSCRIBE",), None)
-            await eventually(lambda: not is_subscribed(server))
+            await until_async(lambda: not is_subscribed(server))
             await client.call("XADD", "s", "2-0", "a", "1")
             await go_ahead(loop, client, wakeups.PROBE_S_MAX - 2)
             assert (tail.seen, is_subscribed(server)) == ([b"1-0"], False)
             await go_ahead(loop, client, 12)
-            await eventually(lambda: tail.seen == [b"1-0", b"2-0"] and is_subscribed(server))
+            await until_async(lambda: tail.seen == [b"1-0", b"2-0"] and is_subscribed(server))
 
     with asyncio.Runner(loop_factory=AheadLoop) as runner:
         runner.run(run())

@@ -14,8 +14,9 @@ import pytest
 from engine.cluster.keys import slot_of
 from engine.cluster.refusals import KNOWN, refusal_of
 from engine.cluster.wire import ServerError, pack
-from tests.cluster.clusters import BackendCluster, primaries, until
+from tests.cluster.clusters import BackendCluster, primaries
 from tests.cluster.servers import PROGRAMS, BackendServer
+from tests.waiting import until
 
 _BYTES_MAX: Final = 1 << 16
 ANSWER_S_MAX: Final = 10.0

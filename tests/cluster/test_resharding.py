@@ -13,8 +13,8 @@ from engine.commands import XRange
 from engine.ids import ID_MAX
 from engine.replies import Entries
 from tests.cluster.clusters import BackendCluster, added_primary, move_slot, primaries
-from tests.cluster.clusters import until as servers_until
 from tests.cluster.test_cluster import Load, opened
+from tests.waiting import until
 
 # Each at a server of its own.
 STREAMS: Final = ("a", "b")
@@ -51,7 +51,7 @@ async def test_a_new_primary_gets_slots_under_load_and_gives_them_back(
             for stream, owner in zip(STREAMS, owners, strict=True):
                 move_slot(servers, slot_of(stream.encode()), owner, new)
             wait_for_more()
-            servers_until(lambda: connections() >= CONNECTIONS, "the gateway has all its connections to it")
+            until(lambda: connections() >= CONNECTIONS, "the gateway has all its connections to it")
             for stream, owner in zip(STREAMS, owners, strict=True):
                 move_slot(servers, slot_of(stream.encode()), new, owner)
             wait_for_more()

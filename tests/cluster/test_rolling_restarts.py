@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import until
 from tests.server import Server
+from tests.waiting import until_async
 from weir import AsyncClient, Delivery, Worker
 
 STREAM: Final = "jobs"
@@ -45,7 +45,7 @@ class Balancer:
         """Its URL. All connections have ended after that."""
         async with await asyncio.start_server(self._serve, "127.0.0.1", 0) as listener:
             yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-            await until(lambda: not self._open)
+            await until_async(lambda: not self._open)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1

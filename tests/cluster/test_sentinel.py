@@ -14,11 +14,11 @@ from engine.cluster import Address, ClusterEngine, SentinelTopology, ServerAcces
 from engine.commands import Cursor, IdempotencyKey, Publish, XAdd, XRange, XRead
 from engine.ids import ID_MAX
 from engine.replies import Added, Entries, Published, StreamsRead
-from tests.cluster.clusters import until as servers_until
 from tests.cluster.sentinels import NAME, Watched, watched
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import BODY, until
+from tests.cluster.test_executor import BODY
 from tests.server import Server
+from tests.waiting import until, until_async
 
 TIMEOUT_S = 2.0
 ADDED_BETWEEN = 30
@@ -70,7 +70,7 @@ class Publisher:
     def wait_for_more(self) -> None:
         """Wait until some more entries have been added. In another thread."""
         enough = len(self.acknowledged) + ADDED_BETWEEN
-        servers_until(lambda: len(self.acknowledged) >= enough, "entries are added")
+        until(lambda: len(self.acknowledged) >= enough, "entries are added")
 
 
 async def test_the_engine_follows_to_another_primary(servers: Watched) -> None:
@@ -80,11 +80,11 @@ async def test_the_engine_follows_to_another_primary(servers: Watched) -> None:
     def fail_over() -> None:
         publisher.wait_for_more()
         primary.kill()
-        servers_until(lambda: servers.names(replica), "the replica takes over")
+        until(lambda: servers.names(replica), "the replica takes over")
         primary.start()
         # Sentinel would do so after some seconds.
         primary.call("REPLICAOF", "127.0.0.1", replica.port)
-        servers_until(servers.is_replicated, "the old primary follows")
+        until(servers.is_replicated, "the old primary follows")
         publisher.wait_for_more()
 
     async with opened(servers) as engine:
@@ -92,7 +92,7 @@ async def test_the_engine_follows_to_another_primary(servers: Watched) -> None:
         waiting = asyncio.ensure_future(
             engine.execute(XRead(streams=[("t", Cursor.LATEST)], block_ms=60_000))
         )
-        await until(lambda: engine.waiting == 1)
+        await until_async(lambda: engine.waiting == 1)
         publisher = Publisher(engine)
         publishing = asyncio.create_task(publisher.run())
         await asyncio.to_thread(fail_over)
@@ -117,8 +117,8 @@ async def test_a_planned_change_refuses_nothing_for_long(servers: Watched) -> No
         await asyncio.to_thread(publisher.wait_for_more)
         servers.sentinel.call("SENTINEL", "FAILOVER", NAME)
         second = servers.servers[1]
-        await asyncio.to_thread(servers_until, lambda: servers.names(second), "the replica takes over")
-        await asyncio.to_thread(servers_until, servers.is_replicated, "the old primary follows")
+        await asyncio.to_thread(until, lambda: servers.names(second), "the replica takes over")
+        await asyncio.to_thread(until, servers.is_replicated, "the old primary follows")
         await asyncio.to_thread(publisher.wait_for_more)
         publisher.end()
         await publishing
@@ -150,7 +150,7 @@ async def test_a_name_that_sentinel_does_not_know_is_an_outage(servers: Watched)
     durability = parse_durability("memory")
     topology = SentinelTopology([servers.sentinel.address], "none", ServerAccess(), TIMEOUT_S, durability)
     topology.start()
-    await until(lambda: "watches no primary 'none'" in str(topology.failure))
+    await until_async(lambda: "watches no primary 'none'" in str(topology.failure))
     assert topology.node_of("s") is None
     await topology.close()
 
@@ -167,7 +167,7 @@ async def test_a_server_that_is_no_primary_any_more_is_not_taken(own_server: Bac
 
     topology = Stale([own_server.address], NAME, ServerAccess(), TIMEOUT_S, parse_durability("memory"))
     topology.start()
-    await until(lambda: "is no primary" in str(topology.failure))
+    await until_async(lambda: "is no primary" in str(topology.failure))
     assert replies
     assert topology.node_of("s") is None
     await topology.close()

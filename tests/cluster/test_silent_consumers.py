@@ -25,7 +25,8 @@ from engine.commands import (
 )
 from engine.replies import ConsumerInfo, GroupRead, PendingEntry, PendingList
 from tests.cluster.servers import PROGRAMS, Backend, BackendServer
-from tests.cluster.test_executor import opened, until
+from tests.cluster.test_executor import opened
+from tests.waiting import until_async
 
 LONG_MS = 1 << 40
 IDLE_MS = 300
@@ -124,7 +125,7 @@ async def test_who_waits_or_is_connected_is_not_silent(engine: ClusterEngine) ->
         asyncio.ensure_future(engine.execute(reading(name, block_ms=60_000))) for name in ("first", "b")
     ]
     await engine.execute(reading("b"))
-    await until(lambda: engine.waiting == 2)
+    await until_async(lambda: engine.waiting == 2)
     engine.active_readers = lambda stream: [("g", "connected"), ("g", "gone")] if stream == "s" else []
     for name in ("b", "connected", "silent"):
         await wait_for_idle(engine, name, IDLE_MS)
@@ -144,7 +145,7 @@ async def test_one_that_waited_alone_and_works_then_is_not_silent(engine: Cluste
     """While it waits it looks by itself; once it is full it asks for nothing, though it is connected."""
     await engine.execute(reading("a"))
     waiting = asyncio.ensure_future(engine.execute(reading("a", block_ms=60_000)))
-    await until(lambda: engine.waiting == 1)
+    await until_async(lambda: engine.waiting == 1)
     await engine.maintenance.step()
     await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
     await waiting
@@ -197,7 +198,7 @@ async def test_an_outage_is_no_silence(tmp_path: Path, monkeypatch: pytest.Monke
                 await engine.maintenance.step()
             await asyncio.sleep(wait_s)
             server.resume()
-            await until(lambda: engine.failure is None)
+            await until_async(lambda: engine.failure is None)
             server.call("DEL", "weir/maintainer")
             await engine.maintenance.step()
             assert set(await consumers(engine)) == {"b"}

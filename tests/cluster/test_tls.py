@@ -14,11 +14,11 @@ from engine.cluster import ClusterEngine
 from engine.commands import Cursor, XAdd, XRead
 from engine.replies import Added, StreamsRead
 from tests.certificates import Authority
-from tests.cluster.clusters import until as servers_until
 from tests.cluster.sentinels import NAME, Sentinel
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import BODY, until
+from tests.cluster.test_executor import BODY
 from tests.server import free_port
+from tests.waiting import until, until_async
 
 TIMEOUT_MS = 2_000
 UP_S_MAX = 10
@@ -59,7 +59,7 @@ def _cluster(directory: Path, authority: Authority) -> tuple[BackendServer, str]
     options["tls-cluster"] = "yes"
     server = BackendServer(directory, "redis", _words(options))
     server.call("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
-    servers_until(lambda: b"cluster_state:ok" in server.call("CLUSTER", "INFO"), "the cluster is up")
+    until(lambda: b"cluster_state:ok" in server.call("CLUSTER", "INFO"), "the cluster is up")
     return server, f"rediss+cluster://localhost:{options['tls-port']}"
 
 
@@ -99,7 +99,7 @@ async def test_all_connections_are_encrypted_and_have_the_password(
     engine = await _opened(await _settings(tmp_path, encrypted.url, encrypted.authority))
     await asyncio.wait_for(engine.start(), UP_S_MAX)
     waiting = asyncio.ensure_future(engine.execute(XRead(streams=[("s", Cursor.LATEST)], block_ms=10_000)))
-    await until(lambda: engine.waiting == 1)
+    await until_async(lambda: engine.waiting == 1)
     assert isinstance(await engine.execute(XAdd(stream="s", bodies=[BODY])), Added)
     found = await asyncio.wait_for(waiting, TIMEOUT_MS / 1000)
     assert isinstance(found, StreamsRead)
@@ -115,7 +115,7 @@ async def test_a_certificate_of_somebody_else_is_not_taken(encrypted: Encrypted,
     other = Authority(tmp_path, "Other CA")
     engine = await _opened(await _settings(tmp_path, encrypted.url, other))
     is_up = engine.start()
-    await until(lambda: "its certificate is refused (" in str(engine.misfit))
+    await until_async(lambda: "its certificate is refused (" in str(engine.misfit))
     assert not is_up.done()
     await engine.close()
 

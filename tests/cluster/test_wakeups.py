@@ -20,6 +20,7 @@ from engine.commands.types import Cursor
 from engine.errors import EngineError
 from engine.replies import GroupRead
 from tests.cluster.servers import BackendServer
+from tests.waiting import until_async
 
 NEVER_S = 3_600.0
 # Far more than a wake takes.
@@ -98,13 +99,6 @@ async def client_of(server: BackendServer, poll_s: float = NEVER_S) -> AsyncIter
         await client.close()
 
 
-async def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait until it is."""
-    async with asyncio.timeout(SOON_S):
-        while not is_so():  # noqa: ASYNC110 - the other side is a process
-            await asyncio.sleep(0.001)
-
-
 class Tail:
     """Reads a stream from its beginning, each time it is woken."""
 
@@ -134,16 +128,16 @@ async def test_a_tail_is_woken_by_each_entry(server: BackendServer) -> None:
     async with client_of(server) as client:
         await client.call("XADD", "s", "1-0", "a", "1")
         tails = [Tail(client, "s"), Tail(client, "s")]
-        await eventually(lambda: all(tail.seen == [b"1-0"] for tail in tails))
+        await until_async(lambda: all(tail.seen == [b"1-0"] for tail in tails))
         tails.append(Tail(client, "s"))
-        await eventually(lambda: tails[2].seen == [b"1-0"])
+        await until_async(lambda: tails[2].seen == [b"1-0"])
         await client.call("XADD", "s", "2-0", "a", "1")
-        await eventually(lambda: all(tail.seen == [b"1-0", b"2-0"] for tail in tails))
+        await until_async(lambda: all(tail.seen == [b"1-0", b"2-0"] for tail in tails))
         assert len(client.listeners) == 1
         for tail in tails:
             tail.close()
         assert len(client.wakeups) == 0
-        await eventually(lambda: server.call("PUBSUB", "NUMSUB", "__keyspace@0__:s")[1] == 0)
+        await until_async(lambda: server.call("PUBSUB", "NUMSUB", "__keyspace@0__:s")[1] == 0)
 
 
 async def test_no_tail_misses_an_entry_though_subscriptions_are_killed(server: BackendServer) -> None:
@@ -159,7 +153,7 @@ async def test_no_tail_misses_an_entry_though_subscriptions_are_killed(server: B
                 killed += await client.call("CLIENT", "KILL", "TYPE", "pubsub")
                 await asyncio.sleep(0.1)
         wanted = [b"%d-0" % number for number in range(1, 201)]
-        await eventually(lambda: all(tail.seen == wanted for tail in tails))
+        await until_async(lambda: all(tail.seen == wanted for tail in tails))
         assert killed > 5
         for tail in tails:
             tail.close()
@@ -170,11 +164,11 @@ async def test_polling_makes_up_for_notifications_that_do_not_come(server: Backe
     async with client_of(server, poll_s=0.2) as client:
         tail = Tail(client, "s")
         await client.call("XADD", "s", "1-0", "a", "1")
-        await eventually(lambda: tail.seen == [b"1-0"])
-        await eventually(lambda: b"K" in server.call("CONFIG", "GET", "notify-keyspace-events")[1])
+        await until_async(lambda: tail.seen == [b"1-0"])
+        await until_async(lambda: b"K" in server.call("CONFIG", "GET", "notify-keyspace-events")[1])
         await client.call("CONFIG", "SET", "notify-keyspace-events", "")
         await client.call("XADD", "s", "2-0", "a", "1")
-        await eventually(lambda: len(tail.seen) == 2)
+        await until_async(lambda: len(tail.seen) == 2)
         tail.close()
 
 
@@ -191,7 +185,7 @@ async def test_each_stream_is_polled_once_in_a_period(server: BackendServer, str
         for stream, times in woken.items():
             client.wakeups.watch(stream, partial(note, times))
         # The first wake may be that of the subscription, or that of the setting.
-        await eventually(lambda: all(len(times) > 5 for times in woken.values()))
+        await until_async(lambda: all(len(times) > 5 for times in woken.values()))
         for times in woken.values():
             assert times[5] - times[2] > 2 * period_s
 
@@ -218,7 +212,7 @@ async def test_a_stream_whose_wait_begins_again_keeps_its_turn(streams: int) -> 
         wakeups.watch(f"left-{name}", partial(woken.append, "left")).close()
     watches["s0"].close()
     watches["s0"] = wakeups.watch("s0", partial(wait_again, "s0"))
-    await eventually(lambda: len(woken) >= 5 * streams)
+    await until_async(lambda: len(woken) >= 5 * streams)
     assert woken[: 5 * streams] == names * 5
     await wakeups.close()
 
@@ -230,7 +224,7 @@ async def test_a_server_that_does_not_allow_its_setting_is_named(server: Backend
     try:
         async with client_of(server) as client:
             watch = client.wakeups.watch("s", lambda: None)
-            await eventually(lambda: client.wakeups.missing_events is not None)
+            await until_async(lambda: client.wakeups.missing_events is not None)
             assert "NOPERM" in (client.wakeups.missing_events or "")
             watch.close()
     finally:
@@ -275,10 +269,10 @@ async def test_one_primary_does_not_hide_what_another_lacks(
     woken: list[str] = []
     try:
         watch = wakeups.watch("a", lambda: woken.append("a"))
-        await eventually(lambda: wakeups.missing_events is not None)
+        await until_async(lambda: wakeups.missing_events is not None)
         # By its subscription, and once the server has the setting.
         wakeups.watch("b", lambda: woken.append("b"))
-        await eventually(lambda: woken.count("b") > 1)
+        await until_async(lambda: woken.count("b") > 1)
         assert "NOPERM" in (wakeups.missing_events or "")
         # What is listened to no longer lacks nothing.
         watch.close()
@@ -303,14 +297,14 @@ async def test_streams_that_move_are_read_again(server: BackendServer) -> None:
     async with client_of(server) as client:
         tail = Tail(client, "s")
         await client.call("XADD", "s", "1-0", "a", "1")
-        await eventually(lambda: tail.seen == [b"1-0"])
+        await until_async(lambda: tail.seen == [b"1-0"])
         client.address = Address("localhost", client.address.port)
         client.wakeups.rearrange()
         client.wakeups.rearrange()
         assert len(client.listeners) == 2
         await client.call("XADD", "s", "2-0", "a", "1")
-        await eventually(lambda: len(tail.seen) == 2)
-        await eventually(lambda: server.call("PUBSUB", "NUMSUB", "__keyspace@0__:s")[1] == 1)
+        await until_async(lambda: len(tail.seen) == 2)
+        await until_async(lambda: server.call("PUBSUB", "NUMSUB", "__keyspace@0__:s")[1] == 1)
         tail.close()
 
 
@@ -338,12 +332,12 @@ async def test_waiters_of_a_group_are_served_in_order_of_arrival(server: Backend
         await asyncio.sleep(0)
         await client.call("XADD", "s", "1-0", "a", "1")
         await client.call("XADD", "s", "2-0", "a", "1")
-        await eventually(lambda: len(served) == 2)
+        await until_async(lambda: len(served) == 2)
         assert served == [("a", [ids.make(1, 0)]), ("b", [ids.make(2, 0)])]
         assert (len(client.waits), client.waits.waiting("s")) == (1, {("g", "c")})
         client.waits.end()
         assert [name for name, _ in served] == ["a", "b", "c"]
-        await eventually(lambda: len(client.wakeups) == 0)
+        await until_async(lambda: len(client.wakeups) == 0)
 
 
 def _ids(found: GroupRead | EngineError) -> list[int]:
@@ -356,17 +350,17 @@ async def test_what_a_client_that_has_gone_would_get_goes_to_the_next(server: Ba
         await with_group(client)
         served: list[Any] = []
         gone = client.waits.read(command("gone", claim_min_idle_ms=(1 << 53) - 1), served.append)
-        await eventually(lambda: client.waits.waiting("s") == {("g", "gone")})
+        await until_async(lambda: client.waits.waiting("s") == {("g", "gone")})
         await asyncio.sleep(0.05)
         client.held = []
         await client.call("XADD", "s", "1-0", "a", "1")
-        await eventually(lambda: bool(client.held))
+        await until_async(lambda: bool(client.held))
         client.waits.read(command("next", claim_min_idle_ms=(1 << 53) - 1), served.append)
         gone.cancel()
         held, client.held = client.held, None
         for reply in held:
             reply()
-        await eventually(lambda: bool(served))
+        await until_async(lambda: bool(served))
         (row,) = served[0].streams[0].entries
         assert (row.id, row.delivery_count) == (ids.make(1, 0), 1)
         pending = await client.call("XPENDING", "s", "g", "-", "+", 10)
@@ -379,12 +373,12 @@ async def test_a_wait_ends_with_its_time(server: BackendServer) -> None:
         await with_group(client)
         served: list[Any] = []
         client.waits.read(command("a", block_ms=20), served.append)
-        await eventually(lambda: bool(served))
+        await until_async(lambda: bool(served))
         assert served == [GroupRead([])]
         client.waits.read(command("b"), served.append)
         await asyncio.sleep(0.02)
         await client.call("XGROUP", "DESTROY", "s", "g")
-        await eventually(lambda: len(served) == 2)
+        await until_async(lambda: len(served) == 2)
         assert served[1].code == "no_group"
         assert len(client.waits) == 0
 
@@ -397,5 +391,5 @@ async def test_an_entry_that_becomes_idle_is_claimed(server: BackendServer) -> N
         await client.call("XREADGROUP", "GROUP", "g", "dead", "STREAMS", "s", ">")
         served: list[Any] = []
         client.waits.read(command("a", claim_min_idle_ms=150), served.append)
-        await eventually(lambda: bool(served))
+        await until_async(lambda: bool(served))
         assert served[0].streams[0].entries[0].delivery_count == 2

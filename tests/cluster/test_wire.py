@@ -1,7 +1,7 @@
 """A connection to a server: what is sent together is answered in order, and what is lost is said."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import uvloop
 from engine.cluster import wire
 from engine.cluster.wire import Address, ConnectionLostError, ServerAccess, ServerConnection, ServerError
 from tests.cluster.servers import BackendServer
+from tests.waiting import until_async
 
 TIMEOUT_S = 5.0
 
@@ -38,12 +39,6 @@ async def ask(connection: ServerConnection, *words: wire.Word) -> Any:
     replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     connection.send(words, replied.set_result)
     return await replied
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not holds():  # noqa: ASYNC110 - the other side is a process
-            await asyncio.sleep(0.01)
 
 
 async def test_replies_come_in_order(server: BackendServer) -> None:
@@ -81,7 +76,7 @@ async def test_pushes_are_no_replies(server: BackendServer) -> None:
         assert await ask(connection, "ECHO", "a") == b"a"
         assert pushed == [[b"subscribe", b"news", 1]]
         server.call("PUBLISH", "news", "hello")
-        await until(lambda: len(pushed) == 2)
+        await until_async(lambda: len(pushed) == 2)
         assert pushed[1] == [b"message", b"news", b"hello"]
 
 
@@ -92,7 +87,7 @@ async def test_it_comes_back_after_a_loss(server: BackendServer) -> None:
     async with connected(server, on_up=lambda: ups.append(None), on_down=downs.append) as connection:
         number = await ask(connection, "CLIENT", "ID")
         waiting = asyncio.ensure_future(ask(connection, "BLPOP", "nothing", 0))
-        await until(lambda: server.call("INFO", "clients").find(b"blocked_clients:1") >= 0)
+        await until_async(lambda: server.call("INFO", "clients").find(b"blocked_clients:1") >= 0)
         server.call("CLIENT", "KILL", "ID", number)
         lost = await waiting
         assert isinstance(lost, ConnectionLostError)
@@ -110,7 +105,7 @@ async def test_what_could_not_be_sent_has_not_run(own_server: BackendServer) -> 
         assert not lost.may_have_run
         assert str(own_server.port) in str(lost)
         own_server.start()
-        await until(lambda: connection.failure is None)
+        await until_async(lambda: connection.failure is None)
         assert await ask(connection, "ECHO", "b") == b"b"
 
 
@@ -121,7 +116,7 @@ async def test_a_server_that_does_not_answer_is_left(own_server: BackendServer) 
         lost = await asyncio.gather(ask(connection, "ECHO", "b"), ask(connection, "ECHO", "c"))
         assert [one.may_have_run for one in lost] == [True, True]
         own_server.resume()
-        await until(lambda: connection.failure is None)
+        await until_async(lambda: connection.failure is None)
         assert await ask(connection, "ECHO", "d") == b"d"
 
 

@@ -1,21 +1,19 @@
 """docs/sse.md: its workers as they stand there, killed, and left alone by a gateway that stops."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.documents.programs import programs, start
 from tests.server import Server
+from tests.waiting import until
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "sse.md").read_text()
 WORKERS = ("sse_worker.py", "sse_worker.mjs")
 ENTRIES = "/v1/streams/orders/entries"
 GROUP = "/v1/streams/orders/groups/billing"
-FOUND_S_MAX = 30.0
 
 # They note each order when it is done, and do not return while there is a file `hold`.
 TASKS = {
@@ -50,13 +48,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def _until(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + FOUND_S_MAX
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("name", WORKERS)
 def test_a_worker_is_short(name: str) -> None:
     """Under fifty lines, its imports and its description included."""
@@ -78,22 +69,22 @@ def test_a_worker_goes_on_after_every_death(server: Server, tmp_path: Path, name
         http.put(GROUP, json={"start": "0", "dead_letter": {"stream": "dead", "max_deliveries": 2}})
         worker = start(tmp_path, *arguments)
         try:
-            _until(lambda: done.exists() and done.read_text(), "the first entry is worked on")
+            until(lambda: done.exists() and done.read_text(), "the first entry is worked on")
         finally:
             worker.kill()
             worker.wait()
         worker = start(tmp_path, *arguments)
         try:
-            _until(lambda: done.read_text() == "first\nfirst\n", "the entry comes again")
+            until(lambda: done.read_text() == "first\nfirst\n", "the entry comes again")
             (tmp_path / "hold").unlink()
-            _until(lambda: _pending(http) == 0, "it is acknowledged")
+            until(lambda: _pending(http) == 0, "it is acknowledged")
             server.stop()
             server.start()
         finally:
             _publish(http, "bad")
             _publish(http, "second")
-            _until(lambda: done.read_text().endswith("second\n"), "the worker comes back")
-            _until(lambda: _pending(http) == 0, "everything is acknowledged")
+            until(lambda: done.read_text().endswith("second\n"), "the worker comes back")
+            until(lambda: _pending(http) == 0, "everything is acknowledged")
             worker.kill()
             worker.wait()
     assert done.read_text() == "first\nfirst\nsecond\n"

@@ -4,8 +4,7 @@ import json
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.server import Server
+from tests.waiting import until
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENT: Final = (ROOT / "docs" / "websocket.md").read_text()
@@ -22,7 +22,6 @@ PROGRAMS: Final = dict(
     re.findall(r"^```(?:python|js)\n(?:#|//) (\S+)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
 )
 MODULES: Final = ROOT / "tests" / "sdk" / "node_modules"
-DONE_S_MAX: Final = 20.0
 
 # Notes each task when it is done; one cannot be done.
 TASKS: Final = {
@@ -77,13 +76,6 @@ def test_all_frames_are_told() -> None:
     assert ops >= {"publish", "subscribe", "consume", "ack", "nack", "credit", "unsubscribe", "command"}
     assert ops >= {"hello", "ok", "error", "entries", "caught_up", "gap", "paused"}
     assert all(word in DOCUMENT for word in ("revoked", "goaway", "heartbeat"))
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DONE_S_MAX
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(("program", "runner"), [("worker.py", sys.executable), ("worker.mjs", "node")])

@@ -1,7 +1,6 @@
 """docs/worker.md: the worker as it stands there, killed where it hurts."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,10 @@ import pytest
 
 from tests.documents.programs import programs, start
 from tests.server import Server
+from tests.waiting import until
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "worker.md").read_text()
 G = "/v1/streams/orders/groups/billing"
-FOUND_S_MAX = 20.0
 
 # Notes each task when it is done, and does not return while there is a file `hold`.
 TASKS = """
@@ -37,13 +36,6 @@ def http(tmp_path: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-def _until(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + FOUND_S_MAX
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def test_the_worker_is_short() -> None:
     """Under fifty lines, its imports and its description included."""
     assert len(programs(DOCUMENT)["worker.py"].splitlines()) < 50
@@ -65,7 +57,7 @@ def test_a_worker_killed_before_the_acknowledgement_gets_its_entry_back(
 
     worker = start(tmp_path, *arguments)
     try:
-        _until(lambda: done.exists() and done.read_text(), "the first entry is worked on")
+        until(lambda: done.exists() and done.read_text(), "the first entry is worked on")
         assert _counts(http) == {"1-0": 1, "2-0": 1}
     finally:
         worker.kill()
@@ -74,11 +66,11 @@ def test_a_worker_killed_before_the_acknowledgement_gets_its_entry_back(
 
     worker = start(tmp_path, *arguments)
     try:
-        _until(lambda: done.read_text() == "first\nfirst\n", "the entry comes back")
+        until(lambda: done.read_text() == "first\nfirst\n", "the entry comes back")
         assert _counts(http)["1-0"] == 2
         (tmp_path / "hold").unlink()
         http.post("/v1/streams/orders/entries", json={"id": "3-0", "fields": {"order": "third"}})
-        _until(lambda: not _counts(http) and "third" in done.read_text(), "everything is acknowledged")
+        until(lambda: not _counts(http) and "third" in done.read_text(), "everything is acknowledged")
     finally:
         worker.kill()
         worker.wait()
@@ -96,8 +88,8 @@ def test_a_work_that_fails_holds_up_no_other(http: httpx.Client, tmp_path: Path)
     arguments = ("worker.py", str(http.base_url), "orders", "billing", "worker-1")
     worker = start(tmp_path, *arguments)
     try:
-        _until(lambda: http.get("/v1/streams/dead").status_code == 200, "it is a dead letter")
-        _until(lambda: not _counts(http), "everything is settled")
+        until(lambda: http.get("/v1/streams/dead").status_code == 200, "it is a dead letter")
+        until(lambda: not _counts(http), "everything is settled")
     finally:
         worker.kill()
         worker.wait()

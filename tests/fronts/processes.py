@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import signal
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +17,6 @@ from tests.server import Server
 FRONTS: Final = 2
 # The kernel gives each connection to a front by a hash: with this many, all on one is one of 2,000 cases.
 CONNECTIONS: Final = 12
-PATIENCE_S: Final = 20.0
 JSON: Final = {"content-type": "application/json"}
 
 
@@ -52,14 +50,6 @@ class Fronted(Server):
         for pid in self.processes().values():
             os.kill(pid, signal.SIGKILL)
         self.kill()
-
-
-def until(holds: Any) -> None:
-    """Wait until what is asked for holds."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it holds in time"
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

@@ -24,8 +24,9 @@ from app.auth.grants import Grant
 from app.lifespan import FAILED
 from tests.app.metrics import parse, value
 from tests.certificates import Authority, Pair
-from tests.fronts.processes import CONNECTIONS, FRONTS, Fronted, add, until
+from tests.fronts.processes import CONNECTIONS, FRONTS, Fronted, add
 from tests.server import free_port
+from tests.waiting import until
 
 SECONDS_MAX: Final = 15.0
 BILLING: Final = "spiffe://example.com/billing"

@@ -14,7 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from app.auth import Grant, tokens
-from tests.fronts.processes import CONNECTIONS, Fronted, call, until
+from tests.fronts.processes import CONNECTIONS, Fronted, call
+from tests.waiting import until
 
 ROOT = "a-root-token-of-enough-characters"
 ADMIN = {"authorization": f"Bearer {ROOT}"}

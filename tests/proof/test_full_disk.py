@@ -17,6 +17,7 @@ import pytest
 from tests.proof.clients import Call, client
 from tests.proof.machine import disk_without_promises, needs, no_loop_disk, no_tmpfs, small_disk
 from tests.server import Server
+from tests.waiting import until
 
 S: Final = "/v1/streams/s"
 DISK: Final = "48m"
@@ -63,14 +64,6 @@ def rewrite(call: Call) -> dict[str, Any]:
     return found
 
 
-def wait(is_so: Callable[[], bool]) -> None:
-    """Wait until it is so."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not is_so():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.05)
-
-
 def remove(call: Call, how: str) -> None:
     """Trim or delete, as the messages say."""
     if how == "trim":
@@ -105,7 +98,7 @@ def test_remove_and_rewrite(how: str, tmp_path: Path) -> None:
             remove(call, how)
             assert failing(call) == ["disk_full"], "what was removed is in the log until it is rewritten"
             assert rewrite(call)["state"] == "done"
-            wait(lambda: failing(call) == [])
+            until(lambda: failing(call) == [])
             assert fill(call) > filled // 2
         lines = [line["remedy"] for line in server.log_lines() if line["level"] == "critical"]
         assert lines
@@ -117,7 +110,7 @@ def test_remove_and_wait(tmp_path: Path) -> None:
     with served(tmp_path) as (server, _), client(server.port) as call:
         fill(call)
         remove(call, "trim")
-        wait(lambda: failing(call) == [])
+        until(lambda: failing(call) == [])
         assert call("POST", f"{S}/entries", {"fields": {"v": "x" * 400_000}})[0] == 201
 
 
@@ -140,7 +133,7 @@ def test_restart_in_between(stop: str, tmp_path: Path) -> None:
             assert rewrite(call)["state"] == "done"
             assert call("GET", S)[1]["length"] == 3
             assert call("POST", f"{S}/entries", {"fields": {"v": "x" * 400_000}})[0] == 201
-            wait(lambda: failing(call) == [])
+            until(lambda: failing(call) == [])
 
 
 def test_rewrites_that_fail(tmp_path: Path) -> None:
@@ -161,7 +154,7 @@ def test_rewrites_that_fail(tmp_path: Path) -> None:
         assert "enlarge the disk" in lines[0]
         grow("256m")
         assert rewrite(call)["state"] == "done"
-        wait(lambda: failing(call) == [])
+        until(lambda: failing(call) == [])
 
 
 def test_make_room_beside_it(tmp_path: Path) -> None:
@@ -170,7 +163,7 @@ def test_make_room_beside_it(tmp_path: Path) -> None:
         fill(call)
         assert failing(call) == ["disk_full"]
         grow("80m")
-        wait(lambda: failing(call) == [])
+        until(lambda: failing(call) == [])
         assert call("POST", f"{S}/entries", {"fields": {"v": "x" * 400_000}})[0] == 201
 
 
@@ -204,16 +197,16 @@ def test_a_disk_that_kept_no_room(fsync: str, tmp_path: Path) -> None:
                 fill_up(place / "other")
 
                 waiting = threads.submit(publish)
-                wait(lambda: failing(call) == ["disk_full"])
+                until(lambda: failing(call) == ["disk_full"])
                 assert call("POST", "/v1/streams/t/entries", {"fields": {"v": "1"}})[0] == 507
                 assert not waiting.done()
                 (place / "other").unlink()
                 assert waiting.result(WAIT_S_MAX) == 201
-                wait(lambda: failing(call) == [])
+                until(lambda: failing(call) == [])
                 assert call("GET", S)[1]["length"] == length
             fill_up(place / "other")
             waiting = threads.submit(publish)
-            wait(lambda: failing(call) == ["disk_full"])
+            until(lambda: failing(call) == ["disk_full"])
             server.kill()
             assert isinstance(waiting.exception(WAIT_S_MAX), OSError | HTTPException)
             (place / "other").unlink()

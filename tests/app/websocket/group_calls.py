@@ -4,10 +4,9 @@ Knows: the stream `s` with its group `g`. Must never know: what is tested.
 """
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 from websockets.exceptions import ConnectionClosed
@@ -28,13 +27,6 @@ def add(http: httpx.Client, stream: str, *values: int | str) -> list[str]:
 def pending(http: httpx.Client) -> list[tuple[str | None, int]]:
     rows = http.get(f"{GROUP}/pending?count=1000").json()["pending"]
     return [(row["consumer"], row["delivery_count"]) for row in rows]
-
-
-def eventually(holds: Any, what: str, within_s: float = 15.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def pending_ids(http: httpx.Client) -> list[str]:

@@ -8,8 +8,9 @@ import httpx
 
 from engine.commands import TURN_LOOKUPS_MAX
 from tests.app.sockets import SocketClient, talking
-from tests.app.websocket.group_calls import WORK, add, eventually, pending
+from tests.app.websocket.group_calls import WORK, add, pending
 from tests.server import Server
+from tests.waiting import until
 
 
 def test_the_first_frame_tells_the_limits(client: SocketClient) -> None:
@@ -87,7 +88,7 @@ def test_a_worker_that_only_acknowledges_gets_everything(client: SocketClient, h
         done += batch
         client.send("ack", sub="w", ids=batch)
     assert done == ids
-    eventually(lambda: pending(http) == [], "everything is acknowledged")
+    until(lambda: pending(http) == [], "everything is acknowledged")
 
 
 def test_workers_share_a_stream(server: Server, client: SocketClient, http: httpx.Client) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.app.sockets import Raw, SocketClient, masked, talking
-from tests.app.websocket.group_calls import closed_with, eventually
+from tests.app.websocket.group_calls import closed_with
 from tests.server import Server
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("message", [b"\x00", b'{"op":"ping"}', "", "{", "[]", "null", '{"op":"ping"} x'])
@@ -151,7 +152,7 @@ def test_too_many_sockets_are_refused(tmp_path: Path) -> None:
             with Raw(server.port) as raw:
                 return raw.handshake()[0] == 101
 
-        eventually(accepted, "there is room again")
+        until(accepted, "there is room again")
     assert '"level":"error"' not in (tmp_path / "data.log").read_text()
 
 

@@ -12,16 +12,9 @@ import httpx
 import pytest
 
 from tests.app.sockets import Raw, masked, talking
-from tests.app.websocket.group_calls import (
-    WORK,
-    add,
-    eventually,
-    frames_of,
-    pending,
-    publish_megabytes,
-    resident_bytes,
-)
+from tests.app.websocket.group_calls import WORK, add, frames_of, pending, publish_megabytes, resident_bytes
 from tests.server import Server
+from tests.waiting import until
 
 
 @pytest.mark.paired
@@ -59,7 +52,7 @@ def test_a_reader_that_stalls_is_gone_and_nobody_notices(impatient: Server) -> N
         assert sorted(latency_s)[len(latency_s) * 99 // 100] < 0.25
         held = len(pending(http))
         assert held
-        eventually(lambda: len([1 for owner, _ in pending(http) if owner is None]) > 0, "given back")
+        until(lambda: len([1 for owner, _ in pending(http) if owner is None]) > 0, "given back")
         owned = [count for owner, count in pending(http) if owner == "c"]
         released = [count for owner, count in pending(http) if owner is None]
         assert set(owned) <= {1}
@@ -125,11 +118,11 @@ def test_what_never_left_for_a_dead_worker_goes_back(patient: Server, how: str) 
         with Raw(patient.port, receive_bytes=64 << 10) as raw:
             raw.handshake()
             raw.send("consume", sub="w", consumer="c", credit=1_000, batch_max=5, **WORK)
-            eventually(lambda: len(pending(http)) > 20, "it was given something")
+            until(lambda: len(pending(http)) > 20, "it was given something")
             time.sleep(0.5)
             if how == "killed":
                 raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        eventually(lambda: any(owner is None for owner, _ in pending(http)), "given back", 5)
+        until(lambda: any(owner is None for owner, _ in pending(http)), "given back", 5)
         rows = pending(http)
         assert {count for owner, count in rows if owner is None} == {0}
         assert {count for owner, count in rows if owner == "c"} == {1}
@@ -158,7 +151,7 @@ def test_entries_for_a_stalled_socket_do_not_gather(patient: Server) -> None:
             found = [http.get(f"/v1/streams/{stream}/groups/g/pending?count=9").json() for stream in streams]
             return [row["consumer"] for one in found for row in one["pending"]]
 
-        eventually(lambda: len(owners()) == len(streams) and owners().count("c") <= 2, "given back", 5)
+        until(lambda: len(owners()) == len(streams) and owners().count("c") <= 2, "given back", 5)
         got = itertools.islice(frames_of(raw, "entries"), 5 + len(streams))
         seen = [(one["sub"], entry["id"]) for one in got for entry in one["entries"] if one["sub"] != "t"]
         assert sorted(seen) == sorted(ids)
@@ -211,7 +204,7 @@ def test_what_meets_a_close_goes_back(server: Server, http: httpx.Client) -> Non
         found = [http.get(f"/v1/streams/{stream}/groups/g/pending?count=9").json() for stream in unseen]
         return [(row["consumer"], row["delivery_count"]) for one in found for row in one["pending"]]
 
-    eventually(lambda: ("c", 1) not in rows(), "given back")
+    until(lambda: ("c", 1) not in rows(), "given back")
     assert set(rows()) <= {(None, 0)}
 
 
@@ -237,5 +230,5 @@ def test_what_comes_behind_our_close_goes_back(
         assert raw.close_code() == code
         add(http, "s", *range(5))
         add(http, "s", *range(5))
-        eventually(lambda: ("c", 1) not in pending(http), "given back at once", 1.5)
+        until(lambda: ("c", 1) not in pending(http), "given back at once", 1.5)
         assert set(pending(http)) <= {(None, 0)}

@@ -14,17 +14,9 @@ import pytest
 
 from tests.app.eventsource import Parser, ReceivedEvent
 from tests.app.sockets import SocketClient, talking
-from tests.app.websocket.group_calls import (
-    GROUP,
-    WORK,
-    add,
-    closed_with,
-    consumers,
-    eventually,
-    pending,
-    pending_ids,
-)
+from tests.app.websocket.group_calls import GROUP, WORK, add, closed_with, consumers, pending, pending_ids
 from tests.server import Server
+from tests.waiting import until
 
 WORKER: Final = """
 import json, sys
@@ -142,11 +134,11 @@ def test_a_worker_without_credit_is_not_silent(server: Server, http: httpx.Clien
         client.until("paused")
         http.post(f"{GROUP}/consumers/gone/read", json={"count": 1})
         http.patch(GROUP, json={"consumer_timeout_ms": 50})
-        eventually(lambda: consumers(http) == ["busy"], "who reads nothing more is removed")
+        until(lambda: consumers(http) == ["busy"], "who reads nothing more is removed")
         assert pending(http) == [("busy", 1), (None, 1)]
         client.ask("ack", sub="w", ids=[pending_ids(http)[0]])
         assert client.entries(1)[0]["delivery_count"] == 2
-    eventually(lambda: consumers(http) == [], "it has left")
+    until(lambda: consumers(http) == [], "it has left")
 
 
 @pytest.mark.parametrize(
