@@ -5,11 +5,9 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.documents.programs import programs, start
 from tests.server import Server
@@ -41,12 +39,6 @@ def work(task):
     with open("done", "a") as done:
         done.write(task + "\\n")
 """
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path / "weir-data") as server:
-        yield server
 
 
 class Crew:

@@ -1,6 +1,5 @@
 """docs/sse.md: its workers as they stand there, killed, and left alone by a gateway that stops."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -40,12 +39,6 @@ export async function work(fields) {
 }
 """,
 }
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path / "weir-data") as server:
-        yield server
 
 
 @pytest.mark.parametrize("name", WORKERS)

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,12 +39,6 @@ export async function work(fields) {
 }
 """,
 }
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path / "weir-data") as server:
-        yield server
 
 
 def settled(frame: str) -> Any:

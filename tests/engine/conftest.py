@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.engine.house import House
+from tests.engine.real_redis import RealRedis
 from tests.engine.world import World
 
 
@@ -13,3 +15,19 @@ def world() -> Iterator[World]:
     world = World()
     yield world
     world.check()
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """The same for a house."""
+    house = House()
+    yield house
+    house.check()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
+    """A real server, for the tests of a module."""
+    server = RealRedis(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.end()

@@ -14,11 +14,9 @@ Left out because Weir differs on purpose (docs/semantics.md):
 Times and idle times are not compared: two clocks.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -65,13 +63,6 @@ NO_BOUND: Final = (ID_MAX[0] + 1, 0)
 REMOVING: Final = {"XDEL", "XTRIM", "DEL", "XSETID", "RENAME", "RENAMENX", "COPY"}
 # Valkey makes the consumer of a waiting reader anew when the stream grows, Weir when it has an entry for it.
 FORGETTING: Final = {("XGROUP", "DESTROY"), ("XGROUP", "DELCONSUMER")}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
-    server = RealRedis(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.end()
 
 
 def below(words: tuple[str, ...]) -> Id:

@@ -4,7 +4,6 @@ Knows: the limits of reads and claims, and what stays as it was beyond them.
 Must never know: APIs.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,14 +51,6 @@ from tests.engine.house import House, id_of
 
 ONE = id_of("1-0")
 BODY = entries.body([("a", "1")])
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
-    house = House()
-    yield house
-    house.check()
 
 
 def filled(house: House, count: int, stream: str = "s") -> list[int]:

@@ -5,7 +5,7 @@ Must never know: APIs.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,14 +37,6 @@ from tests.engine.clocks import HandClock, settle
 from tests.engine.house import House, adding, id_of
 
 ONE = id_of("1-0")
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
-    house = House()
-    yield house
-    house.check()
 
 
 def grouped(house: House, *, letters: str = "dead", deliveries: int = 2, stream: str = "s") -> None:

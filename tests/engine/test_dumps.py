@@ -309,13 +309,6 @@ def test_entries_are_stored_in_the_usual_form() -> None:
     world.check()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
-    server = RealRedis(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.end()
-
-
 WORDS: Final = (
     *("DUMP", "DUMP s t", "DUMP missing", "RESTORE t 0", "RESTORE s 0 x", "RESTORE t x x", "RESTORE t -1 x"),
     *("RESTORE t 0 x", "RESTORE s x x", "RESTORE s x x REPLACE", "RESTORE t 0 x ZZ", "RESTORE t x x ZZ"),

@@ -5,7 +5,7 @@ Must never know: APIs.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from itertools import takewhile
 from typing import Any
 
@@ -43,14 +43,6 @@ from engine.replies import ConsumerInfo, GroupRead, PendingList
 from tests.engine.clocks import HandClock, settle
 from tests.engine.house import House, adding, id_of
 from tests.engine.test_costs import BODY, cost
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
-    house = House()
-    yield house
-    house.check()
 
 
 def grouped(house: House, stream: str = "s", **policy: Any) -> None:

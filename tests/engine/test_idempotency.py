@@ -4,7 +4,6 @@ Knows: keys per stream, for how long and how many; preconditions; how the two me
 Must never know: APIs.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,14 +12,6 @@ from engine import entries, ids
 from engine.commands import IdempotencyKey, ProducerKey, Trim, XAdd, XDel, XSetId, XTrim
 from engine.records import ANSWER_AGE_MS_MAX, ANSWERS_MAX
 from tests.engine.house import House, id_of, state
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
-    house = House()
-    yield house
-    house.check()
 
 
 def adding(name: str | None = "k", body: bytes = b"1", count: int = 1, **more: Any) -> XAdd:

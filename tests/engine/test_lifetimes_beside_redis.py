@@ -1,7 +1,6 @@
 """EXPIRE and its kind give what a real Redis gives: replies and error texts, form by form."""
 
 import time
-from collections.abc import Iterator
 from itertools import product
 from typing import Final
 
@@ -24,13 +23,6 @@ OPTIONS: Final = (
     *(("NX", "XX"), ("NX", "GT"), ("NX", "LT"), ("GT", "LT"), ("XX", "GT", "LT"), ("ZZ",), ("NX", "ZZ")),
     *(("",), ("NX", "GT", "ZZ"), ("ZZ\r\ny",), ("GT", "GT")),
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
-    server = RealRedis(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.end()
 
 
 class Both:

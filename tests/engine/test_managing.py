@@ -4,7 +4,6 @@ Knows: what is refused while something is pending, what a transfer keeps, pages 
 Must never know: APIs.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,14 +32,6 @@ from engine.commands.managing import TRANSFERRED_MAX
 from engine.keyspace import Retention
 from engine.replies import Edges, GroupInfo, StreamPage
 from tests.engine.house import House, adding, id_of
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
-    house = House()
-    yield house
-    house.check()
 
 
 def reading(consumer: str = "c", **more: Any) -> XReadGroup:

@@ -1,6 +1,5 @@
 """Figures of streams and groups, for metrics: what they say, and what they cost."""
 
-from collections.abc import Iterator
 from time import perf_counter
 
 import pytest
@@ -21,13 +20,6 @@ from engine.commands import (
 from engine.replies import GroupMeasure, Measured, StreamMeasure
 from engine.storage.memory import MemoryStorage
 from tests.engine.house import House, adding
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    house = House()
-    yield house
-    house.check()
 
 
 def measured(house: House, *streams: str, groups_max: int = 10) -> list[StreamMeasure]:

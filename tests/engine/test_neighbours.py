@@ -4,7 +4,7 @@ Knows: the engine, the naive model, and a real Redis 7.0 where it has the comman
 Must never know: how any of them finds an entry. An ID that is off by one meets a neighbour here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from typing import Final
 
@@ -41,13 +41,6 @@ EDGES: Final = ("0-1", "0-2", "18446744073709551615-18446744073709551614", LAST)
 # What the entries are, and the IDs that are asked for.
 SHAPES: Final = ((NEAR, AROUND), (EDGES, ("0-0", *EDGES)))
 Play = Callable[[Model], object]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
-    server = RealRedis(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.end()
 
 
 def calling(name: str, /, *arguments: object, **options: object) -> Play:
@@ -273,14 +266,6 @@ def test_ids_that_do_not_go_on(server: RealRedis) -> None:
 
 
 # --- Weir's own: the oracle is the definition ---------------------------------------------------------------
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
-    house = House()
-    yield house
-    house.check()
 
 
 ALL: Final = ("4-0", "4-18446744073709551615", *NEAR, "6-0")

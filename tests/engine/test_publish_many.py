@@ -5,7 +5,6 @@ Must never know: APIs.
 """
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -19,14 +18,6 @@ from engine.records import ANSWER_AGE_MS_MAX, ANSWERS_MAX
 from engine.replies import Published
 from tests.engine.clocks import HandClock
 from tests.engine.house import House, adding, id_of, state
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
-    house = House()
-    yield house
-    house.check()
 
 
 def key(name: str = "k", body: bytes = b"1") -> IdempotencyKey:

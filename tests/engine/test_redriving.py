@@ -4,7 +4,7 @@ Knows: what a copy holds, what is passed over, what one turn takes. Must never k
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -36,14 +36,6 @@ from tests.engine.house import House, adding, id_of, replayed, state
 from tests.turns import TURN_S_MAX, slowness
 
 KEY = IdempotencyKey("k", b"digest")
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
-    house = House()
-    yield house
-    house.check()
 
 
 def letter_body(source_id: str, *, source: str = "s", group: str = "g", own: Pairs = (("a", "1"),)) -> bytes:

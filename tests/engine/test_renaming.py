@@ -1,7 +1,6 @@
 """RENAME, RENAMENX and COPY: what goes along, who is woken, and what the log has of it."""
 
 import time
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -233,13 +232,6 @@ def test_a_rewrite_under_way_holds_what_is_renamed() -> None:
     for record in capture.records():
         replay(restored, encode([record]))
     assert image(restored) == expected
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
-    server = RealRedis(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.end()
 
 
 WORDS: Final = (

@@ -4,7 +4,6 @@ Knows: retention by length, age and bytes, what stops it, guarded and dry trims,
 Must never know: APIs.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,14 +32,6 @@ from engine.commands.weir_commands import Maintain
 from engine.keyspace import Retention
 from engine.replies import Gap, GroupRead, StreamInfo, StreamsRead, Trimmed
 from tests.engine.house import House, adding, id_of
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
-    house = House()
-    yield house
-    house.check()
 
 
 def kept(house: House, stream: str, **retention: Any) -> None:
