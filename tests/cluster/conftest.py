@@ -1,12 +1,14 @@
 """What the tests of the engine over a server share: one server of each kind for all of them."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.cluster import ClusterEngine
 from tests.cluster.clusters import BACKENDS, opened_backend
+from tests.cluster.engines import opened
 from tests.cluster.servers import PROGRAMS, Backend, BackendServer
 from tests.waiting import until
 
@@ -41,6 +43,13 @@ def backend(shared_backend: Backend) -> Backend:
     """The same, empty."""
     shared_backend.call("FLUSHALL")
     return shared_backend
+
+
+@pytest.fixture
+async def engine(backend: Backend) -> AsyncIterator[ClusterEngine]:
+    """An engine over it."""
+    async with opened(backend) as engine:
+        yield engine
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from app.settings import Settings
 from tests.app.conftest import calling
 from tests.cluster.clusters import BACKENDS, primaries
 from tests.cluster.differences import differences
+from tests.cluster.engines import AdjustedClock, opened
 from tests.cluster.servers import Backend, BackendServer
-from tests.cluster.test_executor import AdjustedClock, opened
 from tests.fronts.processes import call
 from tests.server import Server
 from tests.waiting import until, until_async

@@ -30,7 +30,7 @@ from engine.commands import (
 from engine.ids import ID_MAX
 from engine.replies import Added, Entries, GroupRead, Listing, Published, StreamsRead
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
-from tests.cluster.test_executor import BODY, refused
+from tests.cluster.engines import BODY, refused
 from tests.waiting import until, until_async
 
 TIMEOUT_S = 5.0

@@ -40,8 +40,8 @@ from engine.replies import (
     PendingSummary,
     StreamDetail,
 )
+from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import opened
 
 POLICY = {"dead_letter_stream": "dead", "max_deliveries": 2, "ack_timeout_ms": None}
 NEVER_MS = 1 << 50

@@ -17,8 +17,8 @@ from engine import EngineError, SystemClock
 from engine.commands import Chunk, Command, EnsureGroup, IdempotencyKey, Publish, PutMetadata, XAdd, XLen
 from engine.replies import Added, Reply
 from tests.app.conftest import calling
+from tests.cluster.engines import BODY, opened, refused
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import BODY, opened, refused
 from tests.waiting import until_async
 
 Pair = tuple[BackendServer, BackendServer]

@@ -3,15 +3,14 @@
 import asyncio
 import gc
 import warnings
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Self
 
 import msgspec
 import pytest
 
-from engine import EngineError, EngineProtocol, SystemClock, entries, ids
-from engine.cluster import ClusterEngine, parse_durability, words
+from engine import EngineError, EngineProtocol, ids
+from engine.cluster import ClusterEngine, words
 from engine.cluster.replies import RELEASED
 from engine.cluster.wakeups import EVENTS
 from engine.commands import (
@@ -79,49 +78,9 @@ from engine.replies import (
     StreamInfo,
     StreamsRead,
 )
+from tests.cluster.engines import BODY, TIMEOUT_S, AdjustedClock, opened, refused
 from tests.cluster.servers import Backend, BackendServer
 from tests.waiting import until_async
-
-TIMEOUT_S = 5.0
-BODY = entries.body([("a", "1")])
-
-
-class AdjustedClock(SystemClock):
-    """Its monotonic time is moved by hand."""
-
-    ahead_s = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead_s
-
-
-@asynccontextmanager
-async def opened(
-    server: Backend,
-    timeout_s: float = TIMEOUT_S,
-    clock: SystemClock | None = None,
-    durability: str = "memory",
-    poll_s: float = 5.0,
-) -> AsyncIterator[ClusterEngine]:
-    topology = server.topology(timeout_s, parse_durability(durability))
-    engine = ClusterEngine(topology, clock or SystemClock(), poll_s)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
-@pytest.fixture
-async def engine(backend: Backend) -> AsyncIterator[ClusterEngine]:
-    async with opened(backend) as engine:
-        yield engine
-
-
-async def refused(engine: EngineProtocol, command: Command) -> EngineError:
-    with pytest.raises(EngineError) as refusal:
-        await engine.execute(command)
-    return refusal.value
 
 
 async def refused_together(engine: EngineProtocol, command: Command) -> EngineError:

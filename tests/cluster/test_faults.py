@@ -20,8 +20,8 @@ from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.wire import ConnectionLostError, ServerConnection, ask
 from engine.cluster.words import METADATA_KEY
 from tests.app.conftest import calling
+from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import opened
 from tests.waiting import until_async
 
 _BYTES_MAX = 1 << 16

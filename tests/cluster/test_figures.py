@@ -15,8 +15,8 @@ from engine.cluster.stream_count import StreamCount
 from engine.cluster.wire import Address
 from engine.commands import Delete, EnsureGroup, IdempotencyKey, XAdd, XInfoStream, XRead
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
+from tests.cluster.engines import BODY, opened, refused
 from tests.cluster.servers import Backend, BackendServer
-from tests.cluster.test_executor import BODY, opened, refused
 from tests.server import Server
 from tests.waiting import until_async
 

@@ -1,6 +1,6 @@
 """Reads of several streams by a group: all of them or none."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,14 +13,8 @@ from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XAdd, X
 from engine.commands.execution import execute
 from engine.keyspace import Keyspace
 from engine.replies import GroupInfo, GroupRead, StreamsRead
+from tests.cluster.engines import BODY, refused
 from tests.cluster.servers import Backend
-from tests.cluster.test_executor import BODY, opened, refused
-
-
-@pytest.fixture
-async def engine(backend: Backend) -> AsyncIterator[ClusterEngine]:
-    async with opened(backend) as engine:
-        yield engine
 
 
 async def test_a_group_reads_several_streams_at_once(engine: ClusterEngine) -> None:

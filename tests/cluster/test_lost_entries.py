@@ -1,7 +1,7 @@
 """A primary takes over without the last entries: its readers get a gap, and miss nothing new."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -15,18 +15,12 @@ from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
 from engine.commands import Trim, XAdd, XDel, XRead, XTrim
 from engine.replies import Added, Gap, StreamEntries, StreamsRead
+from tests.cluster.engines import TIMEOUT_S, refused
 from tests.cluster.servers import Backend
-from tests.cluster.test_executor import TIMEOUT_S, opened, refused
 from tests.waiting import until_async
 
 BODY = entries.body([("a", "1")])
 KEYS = ("s", auxiliary_key("s", "m").decode())
-
-
-@pytest.fixture
-async def engine(backend: Backend) -> AsyncIterator[ClusterEngine]:
-    async with opened(backend) as engine:
-        yield engine
 
 
 class Failover:

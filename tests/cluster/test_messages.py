@@ -10,8 +10,8 @@ import pytest
 
 from engine import EngineError
 from engine.cluster import ClusterEngine
+from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer
-from tests.cluster.test_executor import opened
 from tests.waiting import until_async
 
 

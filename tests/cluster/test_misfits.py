@@ -20,9 +20,9 @@ from app.settings import Settings
 from engine.cluster import misfits
 from tests.app.conftest import calling
 from tests.certificates import Authority
+from tests.cluster.engines import AdjustedClock
 from tests.cluster.sentinels import NAME, Sentinel
 from tests.cluster.servers import PROGRAMS, BackendServer
-from tests.cluster.test_executor import AdjustedClock
 from tests.server import free_port
 from tests.waiting import until_async
 

@@ -8,10 +8,8 @@ from engine import EngineError, entries
 from engine.cluster import ClusterEngine
 from engine.commands import Command, Copy, Delete, Exists, Expire, Persist, Rename, TimeToLive, Type, XAdd
 from engine.replies import Reply
+from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer
-from tests.cluster.test_executor import engine, opened
-
-__all__ = ["engine"]
 
 BODY = entries.body([("a", "1")])
 # One slot, so that a cluster runs what concerns both.

@@ -10,8 +10,8 @@ import pytest
 from engine import EngineError
 from engine.cluster.health import OUTAGE_S_MAX, Trouble
 from engine.commands import XAdd, XGroupCreate, XInfoGroups, XLen
+from tests.cluster.engines import BODY, AdjustedClock, opened
 from tests.cluster.servers import Backend, BackendServer
-from tests.cluster.test_executor import BODY, AdjustedClock, opened
 from tests.server import Server
 from tests.waiting import until, until_async
 

@@ -12,8 +12,8 @@ from engine.cluster import ClusterEngine
 from engine.commands import Command, Delete, Plan, XAdd, XDel, XTrim
 from engine.commands.types import Trim
 from engine.replies import Planned, StreamPlan
+from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import opened
 from tests.waiting import until_async
 
 BODY = entries.body([("n", "1")])

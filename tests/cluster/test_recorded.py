@@ -14,8 +14,8 @@ from app.main import create_app
 from app.settings import Settings
 from engine import SystemClock
 from tests.app.conftest import calling
+from tests.cluster.engines import opened
 from tests.cluster.servers import Backend
-from tests.cluster.test_executor import opened
 from tests.engine.test_vectors import agrees, sequences
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.halved]

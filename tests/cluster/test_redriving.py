@@ -25,8 +25,8 @@ from engine.commands import (
 from engine.commands.redriving import TURN_LOOKS_MAX
 from engine.commands.types import Cursor
 from engine.replies import DeadLettersFound, Entries, Redriven
+from tests.cluster.engines import opened
 from tests.cluster.servers import Backend
-from tests.cluster.test_executor import opened
 
 COUNT = 3
 # Looks for the group, the dead-letter stream, the dead letters; the key; of each a copy and a deletion; a

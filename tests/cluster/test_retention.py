@@ -27,8 +27,8 @@ from engine.commands import (
     XReadGroup,
 )
 from engine.replies import Added, Edges, Entries, StreamInfo
+from tests.cluster.engines import opened, refused
 from tests.cluster.servers import Backend, BackendServer
-from tests.cluster.test_executor import opened, refused
 
 BODY = entries.body([("a", "1")])
 LEASE = "weir/maintainer"

@@ -14,9 +14,9 @@ from engine.cluster import Address, ClusterEngine, SentinelTopology, ServerAcces
 from engine.commands import Cursor, IdempotencyKey, Publish, XAdd, XRange, XRead
 from engine.ids import ID_MAX
 from engine.replies import Added, Entries, Published, StreamsRead
+from tests.cluster.engines import BODY
 from tests.cluster.sentinels import NAME, Watched, watched
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import BODY
 from tests.server import Server
 from tests.waiting import until, until_async
 

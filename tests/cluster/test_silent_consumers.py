@@ -24,8 +24,8 @@ from engine.commands import (
     XReadGroup,
 )
 from engine.replies import ConsumerInfo, GroupRead, PendingEntry, PendingList
+from tests.cluster.engines import opened
 from tests.cluster.servers import PROGRAMS, Backend, BackendServer
-from tests.cluster.test_executor import opened
 from tests.waiting import until_async
 
 LONG_MS = 1 << 40

@@ -14,9 +14,9 @@ from engine.cluster import ClusterEngine
 from engine.commands import Cursor, XAdd, XRead
 from engine.replies import Added, StreamsRead
 from tests.certificates import Authority
+from tests.cluster.engines import BODY
 from tests.cluster.sentinels import NAME, Sentinel
 from tests.cluster.servers import BackendServer
-from tests.cluster.test_executor import BODY
 from tests.server import free_port
 from tests.waiting import until, until_async
 
