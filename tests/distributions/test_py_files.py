@@ -13,6 +13,7 @@ import pytest
 from pyspark_weir import java
 from tests.distributions.conftest import Environment, run
 from tests.server import Server
+from tests.spark.cluster import JVM
 
 pytestmark = pytest.mark.spark
 
@@ -51,6 +52,7 @@ def test_the_wheels_work_as_files_of_a_program(
     with Server(tmp_path / "data") as server:
         done = run(
             *(f"{home}/bin/spark-submit", "--master", "local[2]"),
+            *("--driver-java-options", JVM),
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.bindAddress=127.0.0.1"),
             # As sessions of the pipeline have it.
             *("--conf", "spark.python.authenticate.socketTimeout=180s"),
