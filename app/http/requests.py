@@ -597,10 +597,16 @@ class Request:
         leaving = partial(when_gone, self.scope, self.receive)
         return await self.gateway.wait(begin, leaving, self.principal, self.caller)
 
+    @property
+    def traceparent(self) -> bytes | None:
+        """Its place in a trace, where traces are followed."""
+        if self.gateway.tracer is None:
+            return None
+        return tracing.valid(self.headers.get(tracing.HEADER))
+
     async def publish(self, command: XAdd | Publish, *, synced: bool = False) -> Reply:
         """Run a command that publishes, as a part of the trace that the request belongs to."""
-        tracer = self.gateway.tracer
-        traceparent = None if tracer is None else tracing.valid(self.headers.get(tracing.HEADER))
+        tracer, traceparent = self.gateway.tracer, self.traceparent
         if tracer is None or traceparent is None:
             return await self.execute(command, synced=synced)
         with tracer.publishing(command, traceparent) as traced:

@@ -12,7 +12,7 @@ sampled, gets no span: only sampled ones cost time.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Self
 
@@ -60,8 +60,12 @@ def with_traceparent(command: XAdd | Publish, traceparent: str) -> XAdd | Publis
 
 
 def _with_traceparent(command: XAdd, traceparent: str) -> XAdd:
-    bodies = [entries.with_meta(body, {META: traceparent}) for body in command.bodies]
-    return msgspec.structs.replace(command, bodies=bodies)
+    return msgspec.structs.replace(command, bodies=bodies_with(command.bodies, traceparent))
+
+
+def bodies_with(bodies: Sequence[bytes], traceparent: str) -> list[bytes]:
+    """Bodies of entries that keep this."""
+    return [entries.with_meta(body, {META: traceparent}) for body in bodies]
 
 
 def is_sampled(traceparent: bytes) -> bool:
@@ -101,16 +105,22 @@ class Tracer:
 
     @contextmanager
     def publishing(self, command: XAdd | Publish, traceparent: bytes) -> Iterator[XAdd | Publish]:
-        """A span around a command that publishes; gives the command whose entries keep its context.
+        """A span around a command that publishes; gives the command whose entries keep its context."""
+        parts = command.parts if isinstance(command, Publish) else (command,)
+        count = sum(len(part.bodies) for part in parts)
+        with self.sending({part.stream for part in parts}, count, traceparent) as kept:
+            yield with_traceparent(command, kept)
+
+    @contextmanager
+    def sending(self, streams: Collection[str], count: int, traceparent: bytes) -> Iterator[str]:
+        """A span around commands that publish so many entries; gives the `traceparent` that they keep.
 
         It is not made the current one: on the fast path a request has no context of its own.
         """
         if not is_sampled(traceparent):
-            yield with_traceparent(command, traceparent.decode())
+            yield traceparent.decode()
             return
-        parts = command.parts if isinstance(command, Publish) else (command,)
-        stream = parts[0].stream if len(parts) == 1 else ""
-        count = sum(len(part.bodies) for part in parts)
+        stream = next(iter(streams)) if len(streams) == 1 else ""
         context = self._api.set_span_in_context(self._api.NonRecordingSpan(self._context(traceparent)))
         attributes = _attributes("send", "publish", stream=stream, count=count)
         kind = self._api.SpanKind.PRODUCER
@@ -118,8 +128,7 @@ class Tracer:
         span = self._tracer.start_span(name, context=context, kind=kind, attributes=attributes)
         own = span.get_span_context()
         try:
-            kept = f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}"
-            yield with_traceparent(command, kept)
+            yield f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}"
         except Exception as error:
             span.record_exception(error)
             span.set_status(self._api.StatusCode.ERROR)

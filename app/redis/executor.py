@@ -5,7 +5,8 @@ Must never know: JSON, HTTP statuses, any single command.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Hashable, Sequence
+from collections.abc import AsyncGenerator, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -17,12 +18,14 @@ from app.errors import CODES, RefusalError
 from app.http.requests import Request
 from app.limits import CommandLimits
 from app.live.turns import slice_of
+from app.metrics import tracing
 from app.redis import CommandRequest, bodies, transactions
 from app.redis.bodies import Encoding, Words
 from app.redis.rights import needed
 from app.redis.runs import Adds, CommandRun, Parsed, each_added, runs_alone
 from app.redis.transactions import Answered
 from engine import EngineError, errors
+from engine.commands import XAdd
 from engine.ids import SEQUENCE_MAX
 from engine.replies import Reply
 
@@ -69,9 +72,12 @@ def _parse(words: Words, limits: CommandLimits) -> Parsed:
 
 async def run(request: Request, parsed: CommandRequest, encoded: Encoding) -> bytes:
     """Run one command. Raises EngineError, `forbidden`."""
+    _note_action(request, parsed)
     _authorise(request, parsed, set())
     settings = request.gateway.settings
-    return await _run(request, parsed.bounded(settings.wait_ms_max), settings.answer_bytes_max, _ONE, encoded)
+    with _publishing(request, [parsed.bounded(settings.wait_ms_max)]) as (traced,):
+        assert isinstance(traced, CommandRequest), "it stays a command"
+        return await _run(request, traced, settings.answer_bytes_max, _ONE, encoded)
 
 
 async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
@@ -88,6 +94,7 @@ async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
         )
     room = min(room, request.gateway.settings.answer_bytes_max)
     try:
+        _note_action(request, parsed)
         _authorise(request, parsed, set())
         result = await _run(request, parsed, room, _ONE, encoded)
     except (EngineError, RefusalError) as refusal:
@@ -112,10 +119,11 @@ async def run_together(request: Request, parsed: CommandRun, encoded: Encoding) 
     """Run commands as one turn. Raises EngineError, and runs nothing, if too many of them read."""
     _authorise_each(request, parsed)
     request.take_more(parsed.count)
-    requests = [item.as_request() if isinstance(item, Adds) else item for item in parsed.items]
-    answered = await transactions.run(
-        request.gateway, request.engine, requests, request.principal.quotas, request.reserve
-    )
+    with _publishing(request, parsed.items) as traced:
+        requests = [item.as_request() if isinstance(item, Adds) else item for item in traced]
+        answered = await transactions.run(
+            request.gateway, request.engine, requests, request.principal.quotas, request.reserve
+        )
     found: list[bytes] = []
     for item, one in zip(parsed.items, answered, strict=True):
         if isinstance(item, Adds):
@@ -143,22 +151,23 @@ class _Pipeline:
         """The results."""
         if parsed.count > 1:
             await self._take_turn()
-        for item in parsed.items:
-            if self._run.is_full():
-                yield await self._flush()
-                await self._take_turn()
-            if isinstance(item, CommandRequest) and (redis.is_long(item) or runs_alone(item)):
-                if self._run.count:
+        with _publishing(self._request, parsed.items) as traced:
+            for item in traced:
+                if self._run.is_full():
                     yield await self._flush()
-                if self._monotonic() > self._turn_ends_s:
                     await self._take_turn()
-                yield [await self._run_alone(item)]
-            elif isinstance(item, Adds):
-                self._run.add_adds(item)
-            else:
-                self._run.add(item)
-        if self._run.count:
-            yield await self._flush()
+                if isinstance(item, CommandRequest) and (redis.is_long(item) or runs_alone(item)):
+                    if self._run.count:
+                        yield await self._flush()
+                    if self._monotonic() > self._turn_ends_s:
+                        await self._take_turn()
+                    yield [await self._run_alone(item)]
+                elif isinstance(item, Adds):
+                    self._run.add_adds(item)
+                else:
+                    self._run.add(item)
+            if self._run.count:
+                yield await self._flush()
 
     async def _take_turn(self) -> None:
         await self._request.take_turn()
@@ -217,8 +226,49 @@ def _added(entry_id: EngineError | int, encoded: Encoding) -> bytes:
     return bodies.outcome(text, encoded) if encoded.reply else b'{"result":"%b"}' % text
 
 
+@contextmanager
+def _publishing(request: Request, items: Sequence[Adds | Parsed]) -> Iterator[Sequence[Adds | Parsed]]:
+    """Be a part of the request's trace: one span for all that is published, which keeps its context."""
+    tracer, traceparent = request.gateway.tracer, request.traceparent
+    if tracer is None or traceparent is None:
+        yield items
+        return
+    published = [one for item in items if (one := _published(item)) is not None]
+    if not published:
+        yield items
+        return
+    streams, count = {stream for stream, _ in published}, sum(len(bodies) for _, bodies in published)
+    with tracer.sending(streams, count, traceparent) as kept:
+        yield [_with_traceparent(item, kept) for item in items]
+
+
+def _published(item: Adds | Parsed) -> tuple[str, Sequence[bytes]] | None:
+    command = item.command if isinstance(item, CommandRequest) else item
+    return (command.stream, command.bodies) if isinstance(command, Adds | XAdd) else None
+
+
+def _with_traceparent(item: Adds | Parsed, traceparent: str) -> Adds | Parsed:
+    if isinstance(item, Adds):
+        return msgspec.structs.replace(item, bodies=tracing.bodies_with(item.bodies, traceparent))
+    if isinstance(item, CommandRequest) and isinstance(item.command, XAdd):
+        return msgspec.structs.replace(item, command=tracing.with_traceparent(item.command, traceparent))
+    return item
+
+
+def _note_action(request: Request, parsed: CommandRequest) -> None:
+    """Have the audit log say how the command ends, if it is one for it."""
+    audited = parsed.audited if request.gateway.audit.is_on else None
+    if audited is not None:
+        action, names = audited
+        request.note_action(action, parsed.name, **names)
+
+
 def _authorise_each(request: Request, parsed: CommandRun) -> None:
     allowed = set[Hashable]()
+    # All of them: a refused one ends the request, and does not hide those behind it.
+    for item in parsed.items:
+        if isinstance(item, CommandRequest):
+            _note_action(request, item)
     for item in parsed.items:
         if isinstance(item, CommandRequest):
             _authorise(request, item, allowed)
@@ -228,10 +278,6 @@ def _authorise_each(request: Request, parsed: CommandRun) -> None:
 
 def _authorise(request: Request, parsed: CommandRequest, allowed: set[Hashable]) -> None:
     """Raise `forbidden` unless the caller may run the command. What was `allowed` is not asked again."""
-    audited = parsed.audited if request.gateway.audit.is_on else None
-    if audited is not None:
-        action, names = audited
-        request.note_action(action, parsed.name, **names)
     group = getattr(parsed.command, "group", None)
     consumer = getattr(parsed.command, "consumer", None)
     wanted = parsed.actions, parsed.streams, group, consumer

@@ -66,7 +66,10 @@ def stream_of(key: bytes) -> str | None:
 class CommandRun:
     """Commands in order. `find` returns the stream of a plain XADD, None where it may not be added to."""
 
-    __slots__ = ("_adding", "_find", "_ids", "_limits", "count", "entry_bytes", "items", "long")
+    __slots__ = (
+        *("_adding", "_find", "_ids", "_limits", "count", "entry_bytes", "items", "long"),
+        "words_bytes",
+    )
 
     def __init__(self, limits: CommandLimits, find: Callable[[bytes], str | None] = stream_of) -> None:
         self._limits = limits
@@ -75,6 +78,8 @@ class CommandRun:
         self._adding: Adds | None = None
         self.count = 0
         self.entry_bytes = 0
+        # Of what a caller has sent; of plain XADDs the entries.
+        self.words_bytes = 0
         self._ids = 0
         # Whether the reply may be long, as the caller says: then it has one command.
         self.long = False
@@ -107,6 +112,7 @@ class CommandRun:
         adding.bodies.append(body)
         self.count += 1
         self.entry_bytes += len(body)
+        self.words_bytes += len(body)
         return True
 
     def add_alike(self, commands: Sequence[Sequence[bytes]]) -> bool:
@@ -135,6 +141,7 @@ class CommandRun:
         adding.bodies += bodies
         self.count += len(bodies)
         self.entry_bytes += sum(sizes)
+        self.words_bytes += sum(sizes)
         return True
 
     def _adds_to(self, key: bytes) -> Adds | None:
@@ -148,9 +155,10 @@ class CommandRun:
         self.items.append(self._adding)
         return self._adding
 
-    def add(self, parsed: Parsed) -> None:
-        """Add any other command."""
+    def add(self, parsed: Parsed, words_bytes: int = 0) -> None:
+        """Add any other command, of words of this size."""
         self.append(parsed)
+        self.words_bytes += words_bytes
         if isinstance(parsed, CommandRequest) and parsed.command is not None:
             self.entry_bytes += parsed.command.entry_bytes()
             self._ids += len(parsed.command.named_ids())

@@ -31,6 +31,7 @@ from app.metrics.slow_turns import SlowTurns
 from app.redis import CommandRequest, wire
 from app.redis.runs import RUN_COMMANDS_MAX, CommandRun, RunResult, runs_alone
 from app.resp import server_info
+from app.resp.accounting import Account, in_words_of_redis
 from app.resp.blocking import BlockedRead, with_time
 from app.resp.client import NOAUTH, RespClient
 from app.resp.commands import session_commands
@@ -38,7 +39,7 @@ from app.resp.commands.server_commands import NOT_IN_SUBSCRIPTION
 from app.resp.link import Link, Work, Written
 from app.resp.port import Port
 from app.resp.requests import UNAUTHENTICATED, RequestReader, Words
-from app.resp.running import Runner, in_words_of_redis
+from app.resp.running import Runner
 from app.resp.subscriptions import EventSubscriber, Subscriptions
 from app.resp.transaction import Transaction
 from engine import EngineError, errors
@@ -58,6 +59,8 @@ _COMMANDS_AT_ONCE_MAX: Final = 100
 _PARSING_S_MAX: Final = 0.002
 # Fewer commands gain nothing by being looked at together.
 _ALIKE_MIN: Final = 4
+# What ends something gives the gateway less to do.
+_ENDING: Final = frozenset({b"discard", b"quit", b"reset", b"unwatch"})
 _FAULT: Final = wire.error("ERR something went wrong in the gateway")
 # A web page or a health check may connect again and again: one line in the log in this time.
 _BROWSERS_QUIET_S: Final = 60.0
@@ -103,12 +106,13 @@ class RespConnection(asyncio.Protocol):
         self._limit_output(_OUTPUT_BYTES_MAX)
         self.client: RespClient = self._port.enter(self, transport)
         self._turn = ConnectionTurn(self._port.gateway.requests, self.client.caller, self._go_on)
-        self.runner = Runner(self._port.gateway, self.client, self._reserve)
+        self.account = Account(self._port.gateway, self.client, self._port.log)
+        self.runner = Runner(self._port.gateway, self.client, self.account, self._reserve)
         self.subscriber = EventSubscriber(self._deliver, self.client.may_see)
         self.client.subscriptions = self.subscriber.__len__
         refusal = self._port.refusal_of_connection()
         if refusal is not None:
-            self.end(wire.error(refusal))
+            self.end(self.account.refuse(refusal))
         else:
             self._take_share()
         self._await_token()
@@ -122,7 +126,7 @@ class RespConnection(asyncio.Protocol):
                 self._share.pass_to(self.client.caller)
                 self._turn.pass_to(self.client.caller)
         except RefusalError as refusal:
-            self.end(wire.refusal(in_words_of_redis(refusal)))
+            self.end(self.account.refuse(in_words_of_redis(refusal)))
 
     def _await_token(self) -> None:
         """Close soon unless the client is known by then."""
@@ -135,7 +139,8 @@ class RespConnection(asyncio.Protocol):
             # Its token may be among the bytes that wait for their turn.
             self._await_token()
         elif self.client.principal is None:
-            self.end(wire.error(f"NOAUTH no token came within {self._port.auth_s_max:g} s"))
+            sentence = f"NOAUTH no token came within {self._port.auth_s_max:g} s"
+            self.end(self.account.refuse(EngineError("unauthenticated", sentence)))
 
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
@@ -408,12 +413,13 @@ class RespConnection(asyncio.Protocol):
                 self._hold_input()
             except EngineError as refusal:
                 # The rest is never read.
-                self.end(wire.refusal(refusal))
+                self.end(self.account.refuse(refusal))
                 return False
         if reader.commands:
             return True
         if self._reader.error is not None:
-            self.end(wire.error(f"ERR Protocol error: {self._reader.error}"))
+            sentence = f"ERR Protocol error: {self._reader.error}"
+            self.end(self.account.refuse(EngineError("malformed_request", sentence)))
         return False
 
     def _flush(self) -> None:
@@ -427,6 +433,7 @@ class RespConnection(asyncio.Protocol):
         """Let this leave: at the latest before more than each connection may have waits for it."""
         self._out.append(written)
         self._out_bytes += len(written)
+        self.account.charge(len(written))
         if self._held is not None or self._out_bytes > FREE_BYTES:
             self._flush()
 
@@ -511,10 +518,16 @@ class RespConnection(asyncio.Protocol):
             client.last_command = commands.popleft()[0].lower()
             if not has_time():
                 break
-        if run.count:
-            self._submit(run)
-        else:
+        if not run.count:
             self._begin_alone(commands.popleft())
+            return
+        try:
+            self.account.take(run.count, run.words_bytes)
+        except EngineError as refusal:
+            self._port.commands_run += run.count
+            self._put(self.account.refuse(refusal, number=run.count))
+        else:
+            self._submit(run)
 
     def _take_alike(self, run: CommandRun) -> None:
         """Put the commands into the run at once, if they are alike: most pipelines are."""
@@ -539,19 +552,18 @@ class RespConnection(asyncio.Protocol):
             if runs_alone(parsed) or (is_long and run.count):
                 return False
             run.long = is_long
-        run.add(parsed)
+        run.add(parsed, sum(map(len, words)))
         return True
 
     def _submit(self, run: CommandRun) -> None:
         self._busy = True
         self._port.commands_run += run.count
         try:
-            self.runner.take(run.count, run.entry_bytes)
             engine = self.runner.tenant.engine
             if run.long:
                 self.runner.reserve_for(run.commands())
         except EngineError as refusal:
-            self._finish(wire.refusal(refusal) * run.count)
+            self._finish(self.account.refuse(refusal, number=run.count))
             return
         adds, quotas = run.only_adds, self.client.quotas
         if adds is None or quotas or not self._port.shares_adds:
@@ -566,9 +578,9 @@ class RespConnection(asyncio.Protocol):
         if self._is_gone():
             unsent()
         elif run.only_adds and isinstance(added := replies[0], Added) and len(added.ids) == run.count:
-            self._finish_with(wire.each_id, added.ids)
+            self._finish_with(self.runner.write_ids, added.ids)
         elif redis.is_laborious(replies):
-            self._await(asyncio.to_thread(self.runner.write_all, run.outcomes(replies)), unsent)
+            self._await(self.runner.write_in_thread(run.outcomes(replies)), unsent)
         else:
             self._write_on(run.outcomes(replies))
 
@@ -599,28 +611,34 @@ class RespConnection(asyncio.Protocol):
     def _fail(self, error: BaseException) -> None:
         """End with an error: which commands of a run have changed something is not known."""
         self._loop.call_exception_handler({"message": "a command failed", "exception": error})
+        self.account.refuse(errors.internal())
         self.end(_FAULT)
 
     def _is_gone(self) -> bool:
         """Whether nothing more reaches the client."""
         return self._ended or self._transport.is_closing()
 
-    def _await(self, work: Work, unsent: Callable[[], None] = lambda: None) -> None:
-        """Finish with what this comes to, or call `unsent` if the client has left by then."""
+    def _await(self, work: Work, unsent: Callable[[], None] = lambda: None, name: str = "") -> None:
+        """Finish with what this comes to, or call `unsent` if the client has left by then. `name` is a
+        session command's.
+        """
         self._busy = True
-        asyncio.ensure_future(work).add_done_callback(partial(self._finish_awaited, unsent))
+        asyncio.ensure_future(work).add_done_callback(partial(self._finish_awaited, unsent, name))
 
-    def _finish_awaited(self, unsent: Callable[[], None], done: "asyncio.Future[bytes]") -> None:
+    def _finish_awaited(self, unsent: Callable[[], None], name: str, done: "asyncio.Future[bytes]") -> None:
         if done.cancelled() or self._is_gone():
             unsent()
             return
         error = done.exception()
         if error is None:
-            self._finish(done.result())
+            written = done.result()
+            if name:
+                self.account.count(name, sent_bytes=len(written))
+            self._finish(written)
         elif isinstance(error, EngineError):
-            self._finish(wire.refusal(error))
+            self._finish(self.account.refuse(error, name))
         elif isinstance(error, RefusalError):
-            self._finish(wire.refusal(in_words_of_redis(error)))
+            self._finish(self.account.refuse(in_words_of_redis(error), name))
         else:
             self._fail(error)
 
@@ -630,21 +648,44 @@ class RespConnection(asyncio.Protocol):
         client = self.client
         self._port.commands_run += 1
         client.last_command = words[0].lower()
+        name = session_commands.name_of(words)
         try:
+            self._take(words)
             written = self._run_alone(words)
         except EngineError as refusal:
-            written = wire.refusal(refusal)
+            self._put(self.account.refuse(refusal, name))
+            return
         except RefusalError as refusal:
-            written = wire.refusal(in_words_of_redis(refusal))
-        if isinstance(written, bytes):
+            self._put(self.account.refuse(in_words_of_redis(refusal), name))
+            return
+        if written is not None and not isinstance(written, bytes):
+            self._await(written, name=name)
+            return
+        if name:
+            self.account.count(name, sent_bytes=len(written or b""))
+        if written:
             self._put(written)
-        elif written is not None:
-            self._await(written)
+
+    def _take(self, words: Words) -> None:
+        """Take a command from what the rate allows; what ends something is never refused. Raises EngineError,
+        which discards a transaction, as in Redis.
+        """
+        name = words[0].lower()
+        try:
+            self.account.take(1, sum(map(len, words)))
+        except EngineError:
+            if name in _ENDING:
+                return
+            if name == b"exec":
+                self.client.end_transaction()
+            elif self.client.transaction is not None:
+                self.client.transaction.discard()
+            raise
 
     def _run_alone(self, words: Words) -> Written:
         found = session_commands.find(words)
         if self.client.principal is None and (found is None or not found.open):
-            return wire.error(NOAUTH)
+            raise EngineError("unauthenticated", NOAUTH)
         if self.client.is_subscriber and self.client.protocol == 2:
             if words[0].lower() == b"ping":
                 return wire.encode([b"pong", words[1] if len(words) > 1 else b""], 2)
@@ -675,7 +716,6 @@ class RespConnection(asyncio.Protocol):
             run.long = redis.is_long(parsed)
             self._submit(run)
             return None
-        self.runner.take(1, 0)
         if not isinstance(parsed.command, BlockingCommand) or parsed.command.block_ms is None:
             return self.runner.run_alone(parsed)
         self._block(parsed, parsed.command)
@@ -689,11 +729,11 @@ class RespConnection(asyncio.Protocol):
                 blocked.take_back()
             elif (refusal := self._refusal_of(reply)) is not None:
                 blocked.take_back()
-                self._finish(wire.refusal(refusal))
+                self._finish(self.account.refuse(refusal, parsed.name))
             elif isinstance(reply, RefusalError):
-                self._finish(wire.refusal(in_words_of_redis(reply)))
+                self._finish(self.account.refuse(in_words_of_redis(reply), parsed.name))
             elif redis.is_laborious([reply]):
-                self._await(asyncio.to_thread(self.runner.write, (parsed, reply)), blocked.take_back)
+                self._await(self.runner.write_in_thread([(parsed, reply)]), blocked.take_back)
             else:
                 self._finish_with(self.runner.write, (parsed, reply))
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from app.auth import AccessPolicy, Principal
 from app.metrics.slow_turns import SlowTurns
+from app.resp.accounting import Account
 from app.resp.blocking import BlockedRead
 from app.resp.client import RespClient
 from app.resp.requests import Words
@@ -21,6 +22,7 @@ class Link(Protocol):
     """A connection."""
 
     runner: Runner
+    account: Account
     subscriber: EventSubscriber
 
     client: RespClient

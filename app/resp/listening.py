@@ -77,6 +77,7 @@ class RespServer:
             await asyncio.wait_for(self.port.empty.wait(), self._settings.drain_s_max)
         for connection in list(self.port.connections.values()):
             connection.abort("the gateway stops, and its work takes longer than drain_s_max")
+        self.port.log.lines.flush()
         if self._settings.resp_socket and self._servers:
             await asyncio.to_thread(_remove_stale, Path(self._settings.resp_socket))
 

@@ -12,12 +12,14 @@ from typing import Final
 from app import logs
 from app.gateway import Gateway
 from app.live.stalls import STALL_S_MAX
+from app.resp.accounting import PortLog
 from app.resp.client import RespClient
 from app.resp.link import Link
 from app.resp.requests import RequestLimits
 from app.resp.shared_adds import SharedAdds
 from app.resp.subscriptions import Subscriptions
 from app.tenants import TenantNames
+from engine import EngineError
 
 # A client that has not shown a token by then ends, where tokens are needed: others want its place.
 AUTH_S_MAX: Final = 10.0
@@ -41,6 +43,7 @@ class Port:
         self.shared_adds = SharedAdds()
         # Until then, clients that speak HTTP are closed without a line in the log.
         self.browsers_quiet_until_s = -inf
+        self.log = PortLog(gateway)
         self.commands_run = 0
         self.accepted = 0
         self.rejected = 0
@@ -86,12 +89,12 @@ class Port:
         """The monotonic clock."""
         return self.gateway.clock.monotonic()
 
-    def refusal_of_connection(self) -> str | None:
+    def refusal_of_connection(self) -> EngineError | None:
         """Why the connection that came last is refused."""
         if len(self.connections) <= self.gateway.settings.resp_connections_max:
             return None
         self.rejected += 1
-        return "ERR max number of clients reached"
+        return EngineError("too_many_sockets", "ERR max number of clients reached")
 
     def enter(self, connection: Link, transport: asyncio.BaseTransport) -> RespClient:
         """Count a connection, and make its client."""

@@ -7,15 +7,14 @@ Must never know: sockets, what belongs to a connection.
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Final
 
-from app import redis
-from app.errors import CODES, RefusalError
+from app import logs, redis
+from app.errors import RefusalError
 from app.gateway import Gateway
 from app.live.turns import slice_of
-from app.metrics.counters import entries_in
 from app.redis import EXECABORT, CommandRequest, transactions, wire
 from app.redis.runs import Parsed, RunResult
+from app.resp.accounting import Account, in_words_of_redis
 from app.resp.client import RespClient
 from app.resp.requests import Words
 from app.tenants import Tenant
@@ -23,15 +22,16 @@ from engine import EngineError, errors
 from engine.commands import Command, Watch, XReadGroup
 from engine.replies import Reply
 
-_LOADING: Final = "LOADING Redis is loading the dataset in memory"
-
 
 class Runner:
     """One client's way to the engine."""
 
-    def __init__(self, gateway: Gateway, client: RespClient, reserve: transactions.Reserve) -> None:
+    def __init__(
+        self, gateway: Gateway, client: RespClient, account: Account, reserve: transactions.Reserve
+    ) -> None:
         self.gateway = gateway
         self._client = client
+        self.account = account
         # Holds bytes for a reply before it is made.
         self.reserve = reserve
 
@@ -62,34 +62,14 @@ class Runner:
             return invalid
         refusal = self._client.refusal_of(parsed)
         if refusal is not None:
-            self._note(parsed, refusal)
+            self.account.note_audited(parsed, refusal)
         return refusal or parsed
 
-    def _note(self, parsed: CommandRequest, reply: object) -> None:
-        """Have the audit log say what was done, or was refused."""
-        audited = parsed.audited if self.gateway.audit.is_on else None
-        if audited is not None:
-            code = reply.code if isinstance(reply, EngineError) else ""
-            status = CODES[code].status if code in CODES else 200
-            facts = {"action": audited[0], "operation": parsed.name, **audited[1]}
-            client = self._client
-            self.gateway.audit.note(
-                f"resp-{client.id}", client.caller, facts, prefix=client.prefix, status=status, code=code
-            )
-
-    def take(self, commands: int, size: int) -> None:
-        """Count commands against the caller's rate. Raises EngineError."""
-        limiter, principal = self.gateway.rate_limiter, self._client.principal
-        meter = None if limiter is None or principal is None else limiter.meter(principal, self._client.host)
-        if meter is not None:
-            try:
-                meter.take(commands, size)
-            except RefusalError as refusal:
-                raise in_words_of_redis(refusal) from None
-
-    def write_all(self, outcomes: Iterable[RunResult]) -> bytes:
-        """The replies of a run."""
-        return b"".join(map(self.write, outcomes))
+    async def write_in_thread(self, outcomes: Iterable[RunResult]) -> bytes:
+        """The replies of a run of which some are long."""
+        found = [*outcomes]
+        written = await asyncio.to_thread(lambda: [*map(self._write, found)])
+        return b"".join(map(self._note, found, written))
 
     def write_some(self, outcomes: Iterable[RunResult]) -> tuple[bytes, bool]:
         """The next replies of a run, as many as a slice of time takes; and whether these were all."""
@@ -103,13 +83,29 @@ class Runner:
 
     def write(self, outcome: RunResult) -> bytes:
         """The reply of one command."""
+        return self._note(outcome, self._write(outcome))
+
+    def write_ids(self, ids: Sequence[int]) -> bytes:
+        """The replies of plain XADDs."""
+        written = wire.each_id(ids)
+        self.account.count("xadd", number=len(ids), sent_bytes=len(written))
+        return written
+
+    def _note(self, outcome: RunResult, written: "bytes | EngineError") -> bytes:
+        refusal = None
+        if isinstance(written, EngineError):
+            refusal, written = written, wire.refusal(written)
+        self.account.note(outcome, refusal, len(written))
+        return written
+
+    def _write(self, outcome: RunResult) -> bytes | EngineError:
+        """The reply, or why there is none; nothing of it is kept, so that a thread may write it."""
         if type(outcome) is int:
             return wire.each_id((outcome,))
         if isinstance(outcome, EngineError):
-            return wire.refusal(outcome)
+            return outcome
         assert isinstance(outcome, tuple), "there are three kinds"
         parsed, reply = outcome
-        self._note(parsed, reply)
         protocol = self._client.protocol
         try:
             if parsed.command is None:
@@ -117,12 +113,11 @@ class Runner:
                 return wire.encode(parsed.immediate(now_us), protocol)
             written = wire.answer(parsed, reply, self._client.may_see, protocol)
             redis.check_written(parsed, len(written), self.gateway.settings.answer_bytes_max)
-            if not isinstance(reply, EngineError):
-                self.gateway.counters.delivered["resp"] += entries_in(reply)
         except EngineError as refusal:
-            return wire.refusal(refusal)
+            return refusal
         except Exception as error:  # noqa: BLE001 - the other commands of the run have replies of their own
-            return wire.refusal(transactions.failed_alone(self.gateway, error, f"resp-{self._client.id}"))
+            logs.note_fault(error, self.account.request_id)
+            return errors.internal()
         return written
 
     async def run_alone(self, parsed: CommandRequest) -> bytes:
@@ -147,13 +142,6 @@ class Runner:
                 self.gateway.take_back(self._client.prefix, outcome[0].command, outcome[1])
 
 
-def in_words_of_redis(refusal: RefusalError) -> EngineError:
-    """The gateway's refusal; while the log is read, clients of Redis wait at the word LOADING."""
-    if refusal.code in {"starting", "restarting"}:
-        return EngineError(refusal.code, _LOADING, refusal.detail)
-    return EngineError(refusal.code, f"ERR {refusal.detail}", refusal.detail)
-
-
 # ---- transactions
 
 
@@ -165,6 +153,8 @@ async def watch(client: RespClient, runner: Runner, streams: list[str]) -> bytes
         raise errors.invalid(f"ERR too many watched streams: at most {most} (request_streams_max)")
     if not new:
         return wire.OK
+    # One was taken for the command.
+    runner.account.take(len(new) - 1, 0)
     found = await runner.tenant.engine.transaction([Watch(stream=stream) for stream in new])
     for stream, version in zip(new, found, strict=True):
         if isinstance(version, EngineError):
@@ -183,7 +173,6 @@ async def execute(client: RespClient, runner: Runner) -> bytes:
         raise errors.invalid(EXECABORT)
     if len(transaction.requests) == 0 and condition is None:
         return b"*0\r\n"
-    runner.take(len(transaction.requests), 0)
     found = await transactions.run_if(
         runner.gateway, runner.tenant.engine, transaction.requests, client.quotas, runner.reserve, condition
     )
@@ -193,7 +182,7 @@ async def execute(client: RespClient, runner: Runner) -> bytes:
         one.parsed if isinstance(one.parsed, EngineError) else (one.parsed, one.reply) for one in found
     ]
     if redis.is_laborious([one.reply for one in found]):
-        written = await asyncio.to_thread(runner.write_all, outcomes)
+        written = await runner.write_in_thread(outcomes)
     else:
-        written = runner.write_all(outcomes)
+        written = b"".join(map(runner.write, outcomes))
     return b"*%d\r\n%b" % (len(found), written)

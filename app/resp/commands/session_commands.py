@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 
-from app.auth import OpenPolicy
+from app.auth import OpenPolicy, Principal
+from app.auth.policy import unauthenticated
 from app.errors import RefusalError
 from app.redis import wire
 from app.redis.parsers import help as help_texts
@@ -21,13 +22,15 @@ from app.resp.link import Link, SessionCommand, Written
 from app.resp.requests import Words
 from app.resp.server_info import REDIS_VERSION
 from app.version import VERSION
-from engine import errors
+from engine import EngineError, errors
 
 _WRONG_PASSWORD: Final = "WRONGPASS invalid username-password pair or user is disabled."  # noqa: S105 - Redis's sentence
 _NOT_NEEDED: Final = (
     "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
     "configuration is correct?"
 )
+# What these do to the port and its clients is in the audit log.
+_AUDITED: Final = frozenset({b"client|kill", b"client|unblock", b"slowlog|reset"})
 _WITH_HELP: Final = frozenset({b"acl", b"client", b"command"})
 _HELLO_FIRST: Final = (
     "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
@@ -43,6 +46,26 @@ def find(words: Words) -> SessionCommand | None:
 
 def run(link: Link, words: Words) -> Written:
     """Run a session command. Raises EngineError."""
+    operation = b"|".join(words[:2]).lower()
+    if operation not in _AUDITED:
+        return _run(link, words)
+    arguments = echo(b" ".join(words[2:]))
+    try:
+        written = _run(link, words)
+    except EngineError as refusal:
+        link.account.note_session_command(operation.decode(), arguments, refusal)
+        raise
+    link.account.note_session_command(operation.decode(), arguments, None)
+    return written
+
+
+def name_of(words: Words) -> str:
+    """The name of a session command, empty for any other."""
+    name = words[0].lower()
+    return name.decode() if name in SESSION_COMMANDS else ""
+
+
+def _run(link: Link, words: Words) -> Written:
     command = find(words)
     assert command is not None, "it was found"
     if len(words) != command.arity and not len(words) >= -command.arity > 0:
@@ -124,19 +147,26 @@ def _auth(link: Link, words: Words) -> Written:
 async def _authenticated(link: Link, user: bytes, secret: bytes, answer: Callable[[], bytes]) -> bytes:
     """Log in with a token: as its own user, or as `default`, which stands for any."""
     if not _needs_tokens(link):
-        return answer() if user == b"default" else wire.error(_WRONG_PASSWORD)
+        if user != b"default":
+            raise EngineError("unauthenticated", _WRONG_PASSWORD)
+        return answer()
     try:
         with link.counting_failures():
-            principal = await link.policy.identify(secret.decode("ascii"))
-    except UnicodeDecodeError:
-        return wire.error(_WRONG_PASSWORD)
+            principal = await _identify(link, user, secret)
     except RefusalError as refusal:
-        known = refusal.code == "unauthenticated"
-        return wire.error(_WRONG_PASSWORD if known else f"ERR {refusal.detail}")
-    if user not in (b"default", user_of(principal).encode()):
-        return wire.error(_WRONG_PASSWORD)
+        if refusal.code == "unauthenticated":
+            raise EngineError("unauthenticated", _WRONG_PASSWORD) from None
+        raise
     link.log_in(principal)
     return answer()
+
+
+async def _identify(link: Link, user: bytes, secret: bytes) -> Principal:
+    """Whose token it is, if that is the user. Raises RefusalError: a wrong user is as wrong as a token."""
+    principal = await link.policy.identify(secret.decode("latin-1"))
+    if user not in (b"default", user_of(principal).encode()):
+        raise unauthenticated("the token is another user's", None)
+    return principal
 
 
 def _acl(link: Link, words: Words) -> Written:
