@@ -32,6 +32,7 @@ schemathesis.openapi.format("new-entry-id", st.one_of(st.just("*"), _ids, _unsig
 
 _MEANT = (
     "it does not go with ",
+    "it is at least as large as count",
     "it goes with ",
     " goes with Weir-",
     "only a read with `after` can wait",
