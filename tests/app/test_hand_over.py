@@ -72,6 +72,9 @@ def test_an_answer_that_waits_for_the_disk_takes_its_entries_back() -> None:
         for answer in pair.both(post(f"{GROUP}/consumers/d/read", {})):
             (entry,) = json.loads(answer.partition(b"\r\n\r\n")[2])["entries"]
             assert entry["id"] == "5-1", "it is as if it had never been read"
+        for answer in pair.both(b"GET " + GROUP.encode() + b"/pending?count=9 HTTP/1.1\r\n" + HOST + b"\r\n"):
+            (row,) = json.loads(answer.partition(b"\r\n\r\n")[2])["pending"]
+            assert (row["consumer"], row["delivery_count"]) == ("d", 1)
 
 
 def post(path: str, body: dict[str, object]) -> bytes:

@@ -22,7 +22,8 @@ from app.main import create_app
 from app.server import config
 from app.settings import Settings
 from engine import Engine, Fsync, Storage, entries
-from engine.commands import Cursor, Delete, EnsureGroup, XAdd
+from engine.commands import Cursor, Delete, EnsureGroup, XAdd, XPending, XReadGroup
+from engine.replies import GroupRead, PendingSummary
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import SlowDisk
 
@@ -457,7 +458,9 @@ async def test_a_stop_waits_for_answers_as_long_as_is_set(world: TimedWorld) -> 
 async def test_a_reader_that_leaves_as_its_answer_comes_is_no_error(
     world: TimedWorld, caplog: pytest.LogCaptureFixture, coding: bytes
 ) -> None:
-    """In whichever turn of the loop that is: nothing is logged, and its entry is the next one's."""
+    """In whichever turn of the loop that is: nothing is logged, and its entry is the next one's, or its own
+    if its answer had left.
+    """
     read = ENTRIES.replace(b"entries", b"groups/g/consumers/c/read").replace(b"GET", b"POST")
     body = entries.body([("a", "x" * 5_000)])
     for turns in range(12):
@@ -476,4 +479,10 @@ async def test_a_reader_that_leaves_as_its_answer_comes_is_no_error(
         connection.transport.abort()
         await published
         await until(lambda: not world.state.connections and not world.state.tasks)
+        kept = await world.engine.execute(XPending(stream="s", group="g"))
+        read_next = XReadGroup(group="g", consumer="d", streams=[("s", Cursor.NEW)])
+        found = await world.engine.execute(read_next)
+        assert isinstance(kept, PendingSummary)
+        assert isinstance(found, GroupRead)
+        assert kept.count + len(found.streams) == 1
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []

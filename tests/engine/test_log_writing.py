@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.codec import FILE_FRAME_BYTES, Kind
+from engine.codec import FILE_FRAME_BYTES, HEADER_BYTES, Kind
 from engine.log import Log, LogPoisonedError, LogRefusedError, StorageFullError
 from engine.log.leftovers import remove_leftovers
 from engine.log.manifest import decode
@@ -230,6 +230,19 @@ class TestAFailingDisk:
 
 
 class TestTheReserve:
+    def test_what_makes_room_may_use_the_first_half_of_it(self) -> None:
+        """Not a byte more: the other half is for what is logged without being asked for."""
+        storage = MemoryStorage()
+        log = open_log(storage, reserve_bytes=4096)
+        log.ensure_reserve()
+        storage.space_bytes = 0
+        left = log._reserved_upto - 2048 - log.staged_upto  # noqa: SLF001 - how far the file has room
+        append(log, bytes(left - HEADER_BYTES), synced=True)
+        log.ensure_reserve(makes_room=True)
+        for wanted, makes_room in ((1, True), (0, False)):
+            with pytest.raises(StorageFullError):
+                log.ensure_reserve(wanted, makes_room=makes_room)
+
     def test_a_full_disk_is_found_before_anything_changes(self) -> None:
         """The refusal costs nothing, what was reserved can still be used, and space that returns is found."""
         storage = MemoryStorage({"another program's": bytes(6000)}, space_bytes=16_000)
