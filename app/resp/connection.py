@@ -97,6 +97,8 @@ class RespConnection(asyncio.Protocol):
         self._session: OpenSession | None = None
         self._share: Share | None = None
         self.blocked: BlockedRead | None = None
+        # What to call if the client has left when the work under way is done.
+        self._unsent: Callable[[], None] = lambda: None
 
     # --- the socket
 
@@ -319,6 +321,10 @@ class RespConnection(asyncio.Protocol):
 
     def _lose_access(self, end: AccessEnd) -> None:
         self.abort(end.refusal.detail.partition(":")[0])
+
+    def note_unsent(self, unsent: Callable[[], None]) -> None:
+        """Call this if the client has left when the work under way is done."""
+        self._unsent = unsent
 
     def end(self, written: bytes = b"") -> None:
         """Send this after all earlier answers, then close."""
@@ -622,10 +628,11 @@ class RespConnection(asyncio.Protocol):
         """Finish with what this comes to, or call `unsent` if the client has left by then. `name` is a
         session command's.
         """
-        self._busy = True
-        asyncio.ensure_future(work).add_done_callback(partial(self._finish_awaited, unsent, name))
+        self._busy, self._unsent = True, unsent
+        asyncio.ensure_future(work).add_done_callback(partial(self._finish_awaited, name))
 
-    def _finish_awaited(self, unsent: Callable[[], None], name: str, done: "asyncio.Future[bytes]") -> None:
+    def _finish_awaited(self, name: str, done: "asyncio.Future[bytes]") -> None:
+        unsent, self._unsent = self._unsent, lambda: None
         if done.cancelled() or self._is_gone():
             unsent()
             return

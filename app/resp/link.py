@@ -75,6 +75,9 @@ class Link(Protocol):
     def log_out(self) -> None:
         """Forget everything that the client has said and begun."""
 
+    def note_unsent(self, unsent: Callable[[], None]) -> None:
+        """Call this if the client has left when the work under way is done."""
+
     def end(self, written: bytes = b"") -> None:
         """Send this after all earlier answers, then close."""
 

@@ -6,7 +6,8 @@ Must never know: sockets, what belongs to a connection.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from app import logs, redis
 from app.errors import RefusalError
@@ -164,8 +165,12 @@ async def watch(client: RespClient, runner: Runner, streams: list[str]) -> bytes
     return wire.OK
 
 
-async def execute(client: RespClient, runner: Runner) -> bytes:
-    """Run what was queued, unless it was discarded or a watched stream has changed."""
+async def execute(
+    client: RespClient, runner: Runner, note_unsent: Callable[[Callable[[], None]], None]
+) -> bytes:
+    """Run what was queued, unless it was discarded or a watched stream has changed. Notes what to call if the
+    reply does not leave.
+    """
     transaction, condition = client.transaction, client.watched.condition()
     assert transaction is not None, "it has begun"
     client.end_transaction()
@@ -181,6 +186,7 @@ async def execute(client: RespClient, runner: Runner) -> bytes:
     outcomes = [
         one.parsed if isinstance(one.parsed, EngineError) else (one.parsed, one.reply) for one in found
     ]
+    note_unsent(partial(runner.take_back_all, outcomes))
     if redis.is_laborious([one.reply for one in found]):
         written = await runner.write_in_thread(outcomes)
     else:

@@ -60,7 +60,7 @@ def _multi(link: Link, _: Words) -> Written:
 def _exec(link: Link, _: Words) -> Written:
     if link.client.transaction is None:
         raise errors.invalid("ERR EXEC without MULTI")
-    return running.execute(link.client, link.runner)
+    return running.execute(link.client, link.runner, link.note_unsent)
 
 
 def _discard(link: Link, _: Words) -> Written:
