@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from app.auth.grants import Action, Grant, Resource, common_prefix, readable
+from app.auth.grants import ALL, Action, Grant, Resource, common_prefix, readable
 from app.auth.rates import Rates
 from app.auth.revocations import JwtIdentity
 from app.auth.tokens import GrantValue, Token
@@ -75,6 +75,11 @@ class Principal:
                 self._decisions.clear()
             self._decisions[key] = decision
         return decision
+
+    @property
+    def may_see_all(self) -> bool:
+        """Whether it may read every stream that it has, those of its prefix."""
+        return any(Action.READ in grant.actions and grant.streams == ALL for grant in self.grants)
 
     def may_see(self, stream: str) -> bool:
         """Whether it may read the stream: for lists of names, which are more than can be remembered."""

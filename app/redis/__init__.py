@@ -17,7 +17,7 @@ from app.redis.bounds import (
     within,
 )
 from app.redis.parsers.table import COMMANDS, check_transaction, parse
-from app.redis.request import EXECABORT, Action, CommandRequest, Visible
+from app.redis.request import EXECABORT, Action, CommandRequest, Visible, seeing_all
 from app.redis.resp import Resp, arguments, load, to_json
 from app.redis.written import is_laborious
 
@@ -38,6 +38,7 @@ __all__ = [
     "load",
     "parse",
     "probes",
+    "seeing_all",
     "to_json",
     "within",
 ]

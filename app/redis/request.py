@@ -12,7 +12,15 @@ import msgspec
 from app.redis import replies, written
 from app.redis.resp import Resp
 from engine import EngineError, errors
-from engine.commands import BlockingCommand, Command, Exists, FindGroup, XAutoClaim, XClaim
+from engine.commands import (
+    BlockingCommand,
+    Command,
+    Exists,
+    FindGroup,
+    ListStreams,
+    XAutoClaim,
+    XClaim,
+)
 from engine.replies import Presence, Reply
 
 Action = Literal["read", "write", "consume", "manage", "admin"]
@@ -56,6 +64,8 @@ class CommandRequest(msgspec.Struct, frozen=True):
     immediate: Callable[[int], Resp] = _not_immediate
     synced: bool = False
     check: Callable[[Reply], None] = _anything
+    # Of names of streams, how many that are visible are enough; None for all.
+    names_max: int | None = None
 
     def answer(
         self,
@@ -162,9 +172,22 @@ def _raised(answer: "EngineError | Resp") -> Resp:
     return answer
 
 
-def for_names(command: Command, shape: Callable[[Reply, Visible], Resp]) -> CommandRequest:
-    """Make a request whose reply lists stream names; names that are not visible are left out."""
-    return CommandRequest("", command=command, shape_names=shape)
+def for_names(
+    command: ListStreams, shape: Callable[[Reply, Visible], Resp], names_max: int | None = None
+) -> CommandRequest:
+    """Make a request whose reply lists stream names; names that are not visible are left out. `names_max`: it
+    needs no more of those that are.
+    """
+    return CommandRequest("", command=command, shape_names=shape, names_max=names_max)
+
+
+def seeing_all(request: CommandRequest) -> CommandRequest:
+    """The request of a caller to whom all names are visible: fewer are enough."""
+    if request.names_max is None:
+        return request
+    assert isinstance(request.command, ListStreams), "it lists names"
+    limited = msgspec.structs.replace(request.command, limit=request.names_max)
+    return msgspec.structs.replace(request, command=limited, names_max=None)
 
 
 def at_once(immediate: Callable[[int], Resp]) -> CommandRequest:

@@ -209,6 +209,19 @@ async def test_many_commands_are_parsed_in_a_thread(
     assert {thread == threading.get_ident() for thread in threads} == {inline}
 
 
+async def test_a_scan_walks_over_all_names_page_by_page(http: httpx.AsyncClient) -> None:
+    """Of a caller that may see all of them."""
+    names = [f"s{number}" for number in range(7)]
+    await http.post(PIPELINE, json=[["XADD", name, "*", "n", "1"] for name in names])
+    found, cursor = list[str](), ""
+    while cursor != "0":
+        answer = await http.post(ONE, json=["SCAN", cursor or "0", "COUNT", "3"])
+        cursor, page = answer.json()["result"]
+        assert len(page) <= 3
+        found += page
+    assert found == names
+
+
 async def test_names_are_checked_here_too(http: httpx.AsyncClient) -> None:
     """No slash, no control character, nothing too long."""
     for name in ("a/b", "a\nb", "", "x" * 513, ".", ".."):

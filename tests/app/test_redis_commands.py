@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
-from app.redis import Resp, parse
+from app.redis import Resp, parse, seeing_all
 from app.redis.parsers.scan import _BOOKMARKS_MAX, Bookmarks
 from app.redis.replies import just_ids, resp
 from engine import EngineError, entries, ids
+from engine.commands import ListStreams
 from engine.replies import (
     AutoClaimed,
     Claimed,
@@ -252,6 +253,19 @@ def test_only_visible_names_are_listed() -> None:
     # Nor does it say that something hidden follows.
     assert request.answer(Listing(["a", "b"]), lambda name: name != "b") == [b"0", [b"a"]]
     assert parse([b"KEYS", b"*"]).answer(Listing(["a", "b"]), lambda name: name != "b") == [b"a"]
+
+
+def test_a_scan_for_who_sees_all_looks_at_no_more_names_than_it_shows() -> None:
+    """A walk over many streams would look at all that are left, page after page. KEYS shows all of them."""
+    asked = seeing_all(parse([b"SCAN", b"0", b"MATCH", b"a*", b"COUNT", b"2"]))
+    assert asked.command == ListStreams(prefix="a", limit=3)
+    first = asked.answer(Listing(["a", "aa", "ab"], "ab"))
+    assert isinstance(first, list)
+    assert (first[0] != b"0", first[1]) == (True, [b"a", b"aa"])
+    assert asked.answer(Listing(["a", "aa"])) == [b"0", [b"a", b"aa"]]
+    most = seeing_all(parse([b"SCAN", b"0", b"COUNT", b"1000000"])).command
+    assert most == ListStreams(limit=10_001)
+    assert seeing_all(parse([b"KEYS", b"a*"])).command == ListStreams(prefix="a")
 
 
 def test_config_is_the_settings_of_streams(session: RedisSession) -> None:

@@ -170,16 +170,19 @@ def scan(words: Words) -> CommandRequest:
         else:
             raise errors.syntax_error()
 
+    count = min(count, _SCAN_COUNT_MAX)
+
     def shape(reply: Reply, visible: Visible) -> Resp:
         assert isinstance(reply, Listing), "ListStreams lists"
         # Hidden names count for nothing: a page that ended because of them would show that there are some.
         readable = filter(visible, reply.names)
-        page = [*islice(readable, min(count, _SCAN_COUNT_MAX))]
+        page = [*islice(readable, count)]
         cursor = 0 if next(readable, None) is None else _BOOKMARKS.put(page[-1])
         found = _matching(page, glob, visible) if streams_too else []
         return [b"%d" % cursor, found]
 
-    return for_names(ListStreams(prefix=_prefix(glob), after=after), shape)
+    # One more says whether there are more.
+    return for_names(ListStreams(prefix=_prefix(glob), after=after), shape, count + 1)
 
 
 def _cursor(word: bytes) -> int:

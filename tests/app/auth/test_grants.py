@@ -172,3 +172,4 @@ def test_a_list_shows_the_streams_that_may_be_read_and_remembers_none(
     caller = Principal("tester", grants)
     monkeypatch.setattr(Principal, "may", None)
     assert [*filter(caller.may_see, names)] == expected
+    assert caller.may_see_all == (expected == names)
