@@ -16,8 +16,9 @@ from app.settings import Settings
 from engine import SystemClock
 from tests.app.conftest import calling
 from tests.app.test_sse import EventReader
+from tests.cluster.engines import opened
 from tests.cluster.servers import Backend
-from tests.cluster.test_executor import opened, until
+from tests.waiting import until_async
 
 SETTINGS: Final = Settings(log_requests="none", waiters_max=10, wait_ms_max=60_000)
 # One slot of a cluster.
@@ -118,7 +119,7 @@ async def tell(app: App, *commands: str) -> None:
 
 async def until_all_have(clients: list[Follower], expected: list[str]) -> None:
     try:
-        await until(lambda: all(one.news() == expected for one in clients))
+        await until_async(lambda: all(one.news() == expected for one in clients))
     except TimeoutError:
         assert [one.news() for one in clients] == [expected] * len(clients)
 
