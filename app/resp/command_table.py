@@ -11,10 +11,23 @@ from app.redis import COMMANDS, parse
 from app.redis.resp import Pairs, Resp
 from engine import errors
 
-_ALL_KEYS: Final = frozenset({"del", "unlink", "exists", "watch"})
+_ALL_KEYS: Final = frozenset({"del", "unlink", "exists", "touch", "watch"})
 _TWO_KEYS: Final = frozenset({"rename", "renamenx", "copy"})
 _NO_KEY: Final = frozenset(
-    {"keys", "scan", "dbsize", "flushall", "flushdb", "ping", "echo", "time", "wait", "waitaof", "lolwut"}
+    {
+        "keys",
+        "scan",
+        "dbsize",
+        "flushall",
+        "flushdb",
+        "ping",
+        "echo",
+        "time",
+        "wait",
+        "waitaof",
+        "lolwut",
+        "randomkey",
+    }
 )
 _MOVABLE: Final = frozenset({"xread", "xreadgroup"})
 _IN_CONTAINERS: Final = frozenset({"xgroup", "xinfo", "object", "memory"})
@@ -36,6 +49,15 @@ class CommandTable:
         """All names, in order."""
         return sorted(self._arities)
 
+    def of_category(self, category: str) -> list[str]:
+        """Those of an ACL category, as far as they are known here: stream, read, write."""
+        found = {
+            "stream": lambda name: name.startswith("x"),
+            "read": lambda name: _has_keys(name) and _reads(name),
+            "write": lambda name: _has_keys(name) and not _reads(name),
+        }.get(category, lambda _: False)
+        return list(filter(found, self.names()))
+
     def infos(self, names: Iterable[str]) -> list[Resp]:
         """COMMAND INFO: null for what there is not."""
         return [self._info(name) if name in self._arities else None for name in names]
@@ -51,13 +73,16 @@ class CommandTable:
         return found
 
     def _info(self, name: str) -> Resp:
-        row = COMMANDS.get(name)
-        reads = row is not None and set(row.actions) <= {"read"}
-        flags: list[Resp] = ["readonly" if reads else "write"] if _has_keys(name) else ["fast"]
+        flags: list[Resp] = ["readonly" if _reads(name) else "write"] if _has_keys(name) else ["fast"]
         if name in _MOVABLE:
             flags += ["blocking", "movablekeys"]
         first, last, step = _keys(name)
         return [name.encode(), self._arities[name], flags, first, last, step, [], [], [], []]
+
+
+def _reads(name: str) -> bool:
+    row = COMMANDS.get(name)
+    return row is not None and set(row.actions) <= {"read"}
 
 
 def _has_keys(name: str) -> bool:

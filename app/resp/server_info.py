@@ -12,14 +12,19 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.gateway import Phase
+from app.resp.accounting import ROUTE
 from app.resp.port import Port
 from app.version import VERSION
 
 # The level of Redis whose stream commands are here.
 REDIS_VERSION: Final = "8.8.0"
+# What has the long sections too.
+_EXTRA: Final = frozenset({b"all", b"everything"})
+_LONG: Final = ("Commandstats",)
 _EVERYTHING: Final = frozenset({b"all", b"everything", b"default"})
 # Facts for every client.
 _NARROW: Final = ("redis_version", "weir_version", "redis_mode", "role", "cluster_enabled")
+_DONE: Final = 200
 _MIB: Final = 1 << 20
 
 Facts = dict[str, object]
@@ -34,10 +39,11 @@ def text_of(port: Port, sections: Sequence[bytes], *, is_narrow: bool) -> bytes:
         return _section("Server", {name: facts[name] for name in _NARROW})
     wanted = {section.lower() for section in sections}
     everything = not wanted or bool(wanted & _EVERYTHING)
+    without = () if wanted & _EXTRA else _LONG
     found = [
         _section(name, facts(port))
         for name, facts in _SECTIONS.items()
-        if everything or name.lower().encode() in wanted
+        if (everything and name not in without) or name.lower().encode() in wanted
     ]
     return b"\r\n".join(found)
 
@@ -118,6 +124,22 @@ def _stats(port: Port) -> Facts:
     }
 
 
+def _commandstats(port: Port) -> Facts:
+    """How often commands ran, by name; how long they took is not counted."""
+    found: Facts = {}
+    for route, by_status in sorted(port.gateway.counters.requests.items()):
+        kind, _, name = route.partition(" ")
+        if kind == ROUTE and name:
+            failed = sum(count for status, count in by_status.items() if status != _DONE)
+            calls = f"calls={sum(by_status.values())},usec=0,usec_per_call=0.00"
+            found[f"cmdstat_{name}"] = f"{calls},rejected_calls=0,failed_calls={failed}"
+    return found
+
+
+def _errorstats(port: Port) -> Facts:
+    return {f"errorstat_{word}": f"count={count}" for word, count in sorted(port.log.errors.items())}
+
+
 def _replication(_: Port) -> Facts:
     return {"role": "master", "connected_slaves": 0, "master_repl_offset": 0}
 
@@ -146,6 +168,8 @@ _SECTIONS: Final[dict[str, Callable[[Port], Facts]]] = {
     "Memory": _memory,
     "Persistence": _persistence,
     "Stats": _stats,
+    "Commandstats": _commandstats,
+    "Errorstats": _errorstats,
     "Replication": _replication,
     "CPU": _cpu,
     "Cluster": _cluster,

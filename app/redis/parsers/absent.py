@@ -24,7 +24,7 @@ _HINTS: Final[Mapping[str, str]] = {
     ),
     _NO_CLUSTER: "asking cluster failover psync readonly readwrite replicaof slaveof sync",
     _NO_SCRIPTS: "eval eval_ro evalsha evalsha_ro fcall fcall_ro function script",
-    _NO_MESSAGES: "publish pubsub spublish",
+    _NO_MESSAGES: "publish spublish",
     _SAVED: "bgrewriteaof bgsave lastsave save",
     "Weir has one database": "move swapdb",
     "CLIENT LIST and SLOWLOG GET show what clients do": "monitor",

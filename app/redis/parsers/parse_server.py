@@ -4,6 +4,7 @@ Knows: the words and error texts of DEL, EXISTS, TYPE, KEYS, SCAN, CONFIG, PING,
 Must never know: the bounds of a setting, what is in a stream.
 """
 
+import random
 import re
 from collections.abc import Sequence
 from itertools import islice
@@ -121,7 +122,7 @@ def delete(words: Words) -> CommandRequest:
 
 
 def exists(words: Words) -> CommandRequest:
-    """EXISTS key [key …]; a key that is named twice counts twice."""
+    """EXISTS and TOUCH key [key …]; a key that is named twice counts twice."""
     return for_engine(Exists(streams=stream_names(words.rest())), replies.count)
 
 
@@ -151,6 +152,17 @@ def keys(words: Words) -> CommandRequest:
         return _matching(reply.names, glob, visible)
 
     return for_names(ListStreams(prefix=_prefix(glob)), shape)
+
+
+def randomkey(_: Words) -> CommandRequest:
+    """RANDOMKEY: one of those that the caller may see."""
+
+    def shape(reply: Reply, visible: Visible) -> Resp:
+        assert isinstance(reply, Listing), "ListStreams lists"
+        names = list(filter(visible, reply.names))
+        return random.choice(names).encode() if names else None  # noqa: S311 - no secret
+
+    return for_names(ListStreams(), shape)
 
 
 def scan(words: Words) -> CommandRequest:

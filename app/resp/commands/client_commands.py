@@ -147,9 +147,8 @@ def _require_admin(link: Link, subcommand: str) -> None:
         )
 
 
-def _by_id(value: bytes) -> Callable[[Link], bool]:
-    number = integer(value, "ERR client-id should be greater than 0")
-    return lambda one: one.client.id == number
+def _number(value: bytes) -> int:
+    return integer(value, "ERR client-id should be greater than 0")
 
 
 def _by_type(value: bytes) -> Callable[[Link], bool]:
@@ -160,7 +159,6 @@ def _by_type(value: bytes) -> Callable[[Link], bool]:
 
 
 _FILTERS: Final[Mapping[bytes, Callable[[bytes], Callable[[Link], bool]]]] = {
-    b"ID": _by_id,
     b"ADDR": lambda value: lambda one: one.client.address.encode() == value,
     b"LADDR": lambda value: lambda one: one.client.local_address.encode() == value,
     b"USER": lambda value: lambda one: one.client.user.encode() == value,
@@ -169,7 +167,7 @@ _FILTERS: Final[Mapping[bytes, Callable[[bytes], Callable[[Link], bool]]]] = {
 
 
 def _kill(link: Link, words: Words) -> bytes | None:
-    """CLIENT KILL addr | [ID id] [ADDR addr] [LADDR addr] [USER user] [SKIPME yes|no] …."""
+    """CLIENT KILL addr | [ID id …] [ADDR addr] [LADDR addr] [USER user] [SKIPME yes|no] …."""
     _require_admin(link, "kill")
     everyone = list(link.others.values())
     if len(words) == 3:
@@ -178,12 +176,18 @@ def _kill(link: Link, words: Words) -> bytes | None:
         if not found:
             raise errors.invalid("ERR No such client")
         return _end(link, found, wire.OK)
-    if len(words) % 2:
-        raise errors.syntax_error()
-    skip_me = True
-    for option, value in zip(words[2::2], words[3::2], strict=True):
-        name = option.upper()
-        if name == b"SKIPME" and value.lower() in (b"yes", b"no"):
+    skip_me, rest = True, words[2:]
+    while rest:
+        if len(rest) < 2:
+            raise errors.syntax_error()
+        name, value, rest = rest[0].upper(), rest[1], rest[2:]
+        if name == b"ID":
+            numbers = {_number(value)}
+            while rest and rest[0].isdigit():
+                numbers.add(_number(rest[0]))
+                rest = rest[1:]
+            everyone = [one for one in everyone if one.client.id in numbers]
+        elif name == b"SKIPME" and value.lower() in (b"yes", b"no"):
             skip_me = value.lower() == b"yes"
         elif name in _FILTERS:
             matches = _FILTERS[name](value)

@@ -6,9 +6,10 @@ Knows: their words and replies. Must never know: sockets, how transactions run, 
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from app.glob import Glob
 from app.redis import wire
 from app.redis.parsers.words import stream_names, unknown_subcommand, wrong_arity
-from app.redis.resp import Verbatim
+from app.redis.resp import Resp, Verbatim
 from app.resp import running
 from app.resp.command_table import CommandTable, keys_of
 from app.resp.link import Link, SessionCommand, Written
@@ -32,8 +33,8 @@ def _command(table: Callable[[], CommandTable]) -> Callable[[Link, Words], Writt
         subcommand = words[1].upper()
         if subcommand == b"COUNT" and not names:
             return wire.encode(len(found), protocol)
-        if subcommand == b"LIST" and not names:
-            return wire.encode([name.encode() for name in found.names()], protocol)
+        if subcommand == b"LIST":
+            return wire.encode([name.encode() for name in _listed(found, words)], protocol)
         if subcommand == b"INFO":
             return wire.encode(found.infos(names or found.names()), protocol)
         if subcommand == b"DOCS":
@@ -45,6 +46,23 @@ def _command(table: Callable[[], CommandTable]) -> Callable[[Link, Words], Writt
         raise unknown_subcommand("command", words[1])
 
     return command
+
+
+def _listed(table: CommandTable, words: Words) -> list[str]:
+    """COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]."""
+    if len(words) == 2:
+        return table.names()
+    if len(words) != 5 or words[2].upper() != b"FILTERBY":
+        raise errors.syntax_error()
+    filter_by, value = words[3].upper(), words[4]
+    if filter_by == b"PATTERN":
+        glob = Glob(value.lower())
+        return [name for name in table.names() if glob.matches(name.encode())]
+    if filter_by == b"ACLCAT":
+        return table.of_category(value.lower().decode("latin-1"))
+    if filter_by == b"MODULE":
+        return []
+    raise errors.syntax_error()
 
 
 # ---- transactions
@@ -129,6 +147,25 @@ def _unsubscribe(kind: bytes) -> Callable[[Link, Words], Written]:
     return unsubscribe
 
 
+def _pubsub(link: Link, words: Words) -> Written:
+    """PUBSUB CHANNELS [pattern] | NUMSUB [channel …] | NUMPAT; a narrow token sees its own subscriptions."""
+    followed, own = link.subscriptions, link.subscriber
+    sees_all = link.client.may_see_everything
+    channels = followed.channels if sees_all else own.channels
+    subcommand, protocol = words[1].upper(), link.client.protocol
+    if subcommand == b"CHANNELS" and len(words) <= 3:
+        glob = Glob(words[2] if len(words) == 3 else b"*")
+        return wire.encode([name for name in channels if glob.matches(name)], protocol)
+    if subcommand == b"NUMSUB":
+        counts: list[Resp] = []
+        for name in words[2:]:
+            counts += [name, (len(followed.channels.get(name, ())) if sees_all else int(name in channels))]
+        return wire.encode(counts, protocol)
+    if subcommand == b"NUMPAT" and len(words) == 2:
+        return wire.encode(len(followed.patterns if sees_all else own.patterns), protocol)
+    raise unknown_subcommand("pubsub", words[1])
+
+
 def commands(table: Callable[[], CommandTable]) -> Mapping[bytes, SessionCommand]:
     """The commands of this module; `table` is asked for when COMMAND is run."""
     return {
@@ -139,6 +176,7 @@ def commands(table: Callable[[], CommandTable]) -> Mapping[bytes, SessionCommand
         b"discard": SessionCommand(1, _discard, in_multi=True),
         b"watch": SessionCommand(-2, _watch, in_multi=True),
         b"unwatch": SessionCommand(1, _unwatch),
+        b"pubsub": SessionCommand(-2, _pubsub),
         b"subscribe": SessionCommand(-2, _subscribe(b"subscribe"), in_subscription=True),
         b"psubscribe": SessionCommand(-2, _subscribe(b"psubscribe"), in_subscription=True),
         b"ssubscribe": SessionCommand(-2, _subscribe(b"ssubscribe"), in_subscription=True),
