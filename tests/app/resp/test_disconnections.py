@@ -172,6 +172,7 @@ async def test_a_fault_is_answered_and_ends_the_connection(open_port: Any) -> No
     assert str(await two.call("KEYS", "*")).startswith("-ERR internal error")
     assert [await one.call("PING") for one in (two, three)] == ["PONG", "PONG"]
     assert [type(fault["exception"]) for fault in faults] == [RuntimeError]
+    assert port.gateway.counters.rejected["internal"] == 2
 
 
 async def test_a_client_that_vanishes_is_noticed(open_port: Any) -> None:
