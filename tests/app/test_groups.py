@@ -1,11 +1,16 @@
 """Groups and consumers as resources: listed, made, shown, changed, removed."""
 
+import threading
+from collections.abc import Sequence
+
 import httpx
 import pytest
 
+from app.api.groups import consumers
 from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
+from engine.replies import ConsumerInfo
 from tests.app.conftest import calling, store
 from tests.app.policies import FixedPolicy, principal_with
 
@@ -180,6 +185,27 @@ async def test_numbers_are_safe_for_everybody(group: httpx.AsyncClient) -> None:
 
 
 # ---- consumers
+
+
+@pytest.mark.parametrize(("most", "inline"), [(3, True), (2, False)])
+async def test_many_consumers_are_shown_by_a_thread(
+    group: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, most: int, *, inline: bool
+) -> None:
+    """Others are served meanwhile; its answer is the same."""
+    threads: set[int] = set()
+    show = consumers._show  # noqa: SLF001 - what takes the time
+
+    def noted(page: Sequence[ConsumerInfo], following: str | None) -> consumers.ConsumerPage:
+        threads.add(threading.get_ident())
+        return show(page, following)
+
+    monkeypatch.setattr(consumers, "_show", noted)
+    monkeypatch.setattr(consumers, "_INLINE_ROWS_MAX", most)
+    for name in "ab":
+        await group.put(f"{G}/consumers/{name}")
+    page = (await group.get(G + "/consumers")).json()
+    assert [one["name"] for one in page["consumers"]] == ["a", "b", "c"]
+    assert [thread == threading.get_ident() for thread in threads] == [inline]
 
 
 async def test_consumers_are_listed_by_name(group: httpx.AsyncClient) -> None:

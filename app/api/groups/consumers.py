@@ -1,5 +1,6 @@
 """Consumers of one group: listing, making, removing them, and reading as one of them."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -52,6 +53,8 @@ router: Final = Router("groups")
 _CONSUMERS: Final = "/v1/streams/{stream}/groups/{group}/consumers"
 _CONSUMER: Final = _CONSUMERS + "/{consumer}"
 _NO_GROUP: Final = ("no_stream", "no_group")
+# A row takes up to 5 µs to make: more of them are made in a thread.
+_INLINE_ROWS_MAX: Final = 500
 
 
 class Consumer(ResponseModel):
@@ -89,6 +92,12 @@ async def list_consumers(
     """List the consumers of a group by name (XINFO CONSUMERS)."""
     infos = _infos(await group_calls.look(request, XInfoConsumers(stream=stream, group=group)))
     page, following = page_of(infos, after, limit or request.gateway.settings.count_max)
+    if len(page) > _INLINE_ROWS_MAX:
+        return await asyncio.to_thread(_show, page, following)
+    return _show(page, following)
+
+
+def _show(page: Sequence[ConsumerInfo], following: str | None) -> ConsumerPage:
     return ConsumerPage.model_construct(consumers=list(map(Consumer.of, page)), next=following)
 
 
