@@ -14,7 +14,7 @@ import orjson
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from app.http.media import JSON
+from app.http.media import JSON, NDJSON
 from app.http.operations import refusals
 from app.http.operations.operation import Operation
 from app.openapi.problems import InvalidValue, problem_schema
@@ -73,7 +73,7 @@ class Document:
 
 def _describe(operations: Sequence[Operation], settings: Settings) -> bytes:
     routes, examples = [one.documented() for one in operations], _read_examples()
-    described = get_openapi(title="Weir", version=VERSION, routes=routes)
+    described = get_openapi(title="Weir API", version=VERSION, routes=routes)
     for methods in described["paths"].values():
         for operation in methods.values():
             _show(operation, examples.get(operation["operationId"], {}))
@@ -93,6 +93,7 @@ def _describe(operations: Sequence[Operation], settings: Settings) -> bytes:
         "responses": {name: one for name, one in refusals.components().items() if name in used},
     }
     _resolve(described, settings)
+    described["paths"] = dict(_name_apart(path, methods) for path, methods in described["paths"].items())
     described["info"]["description"] = _ABOUT
     described["info"]["license"] = {"name": "MIT", "identifier": "MIT"}
     described["tags"] = [{"name": name, "description": words} for name, words in _TAGS]
@@ -101,6 +102,18 @@ def _describe(operations: Sequence[Operation], settings: Settings) -> bytes:
         described["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     described["servers"] = [{"url": "/", "description": "this gateway"}]
     return orjson.dumps(described)
+
+
+def _name_apart(path: str, methods: Json) -> tuple[str, Json]:
+    """Call a stream's name otherwise beside an answer in lines, which generated code calls `stream`."""
+    answers = [answer for one in methods.values() for answer in one["responses"].values()]
+    if not any(NDJSON in answer.get("content", ()) for answer in answers):
+        return path, methods
+    for operation in methods.values():
+        for parameter in operation["parameters"]:
+            if parameter["name"] == "stream":
+                parameter["name"] = "name"
+    return path.replace("{stream}", "{name}"), methods
 
 
 def _models(operations: Sequence[Operation]) -> Json:
@@ -187,7 +200,7 @@ def _show(described: Json, examples: Mapping[str, Json]) -> None:
         # A body that may be left out is not one that is always there.
         kind["schema"].pop("default", None)
     if "requestBody" in described and bodies:
-        described["requestBody"]["content"][JSON]["examples"] = bodies
+        next(iter(described["requestBody"]["content"].values()))["examples"] = bodies
     for parameter in described.get("parameters", ()):
         _show_parameter(parameter, examples)
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.both_ways
 ENTRIES = "/v1/streams/s/entries"
 NDJSON = {"content-type": "application/x-ndjson"}
 AS_JSON = {"content-type": "application/json"}
+KEY = {"idempotency-key": "k"}
 
 
 async def stored(http: httpx.AsyncClient) -> list[dict[str, object]]:
@@ -201,6 +202,37 @@ async def test_nested_values_are_as_strict(
     answer = await http.post(f"{ENTRIES}{query}", content=body, headers=NDJSON)
     assert answer.status_code == status, answer.text
     assert await stored(http) == []
+
+
+@pytest.mark.parametrize("kind", ["application/x-ndjson", "application/jsonl", "text/plain", ""])
+async def test_lines_have_a_path_of_their_own(http: httpx.AsyncClient, kind: str) -> None:
+    """There the media type may be any, also where it is one line; options are as they are elsewhere."""
+    lines = f"{ENTRIES}/ndjson"
+    answer = await http.post(
+        f"{lines}?nested=json", content='{"a":{"b":1}}\n', headers={"content-type": kind, **KEY}
+    )
+    assert (answer.status_code, answer.json()["count"]) == (201, 1), answer.text
+    again = await http.post(lines, content='{"a":{"b":1}}\n', headers={"content-type": kind, **KEY})
+    assert again.status_code == 422
+    assert (await http.post(lines, content="1", headers={"content-type": kind})).status_code == 422
+    assert await fields(http) == [{"a": '{"b":1}'}]
+    assert (await http.get(lines)).status_code == 405
+
+
+async def test_an_entry_as_it_is_has_a_path_of_its_own(http: httpx.AsyncClient) -> None:
+    """JSON that is sent as text, too; a repeated key answers as the first time."""
+    raw = f"{ENTRIES}/raw"
+    for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded"):
+        answer = await http.post(raw, content=b'{"a":1}', headers={"content-type": kind})
+        assert answer.status_code == 201, answer.text
+        found = (await http.get(answer.headers["location"])).json()["fields"]
+        assert found == {"data": '{"a":1}', "content-type": kind}
+    once = await http.post(raw, content=b"\xff", headers=KEY)
+    again = await http.post(raw, content=b"\xff", headers=KEY)
+    assert (once.json()["id"], again.json()["duplicate"]) == (again.json()["id"], True)
+    assert (await http.post(raw, content=b"")).status_code == 422
+    assert (await http.post(raw, content=b"x" * 9_000)).status_code == 413
+    assert len(await stored(http)) == 4
 
 
 async def test_forms_work_as_typed(http: httpx.AsyncClient) -> None:

@@ -1,7 +1,8 @@
 """Publishing, reading and deleting the entries of one stream."""
 
-from collections.abc import Sequence
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import Annotated, Final, Literal, Protocol, Self, TypedDict
 
 import orjson
 from fastapi import Header, Query
@@ -15,6 +16,7 @@ from app.auth import Action
 from app.errors import RefusalError, invalid
 from app.http import media
 from app.http.entries import entry_pages
+from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.entry_pages import (
     WHERE,
     DirectedRange,
@@ -24,7 +26,18 @@ from app.http.entries.entry_pages import (
     preferred_wait_ms,
     where,
 )
-from app.http.entries.publishing import Added, EntryBody, KeyHeader, PublishOptions, References, added
+from app.http.entries.publishing import (
+    Added,
+    AddOptions,
+    EntryBody,
+    KeyHeader,
+    LinesBody,
+    LinesOptions,
+    PublishOptions,
+    RawBody,
+    References,
+    added,
+)
 from app.http.media import Preferences
 from app.http.models import (
     Count,
@@ -66,42 +79,107 @@ _RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
 # ---- publishing
 
 
-@router.post(
-    _ENTRIES,
-    Action.WRITE,
-    status=201,
-    model=Added,
-    refusals=(
+class _Read(Protocol):
+    """Reads the body."""
+
+    def __call__(self, *, digest: bool) -> Awaitable[ParsedEntries]: ...
+
+
+class _Publishing(TypedDict):
+    """What the ways to publish into a stream have in common."""
+
+    status: int
+    model: type[Added]
+    refusals: Sequence[str]
+    prefer: str
+    writes: bool
+
+
+_PUBLISHING: Final[_Publishing] = {
+    "status": 201,
+    "model": Added,
+    "refusals": (
         "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "last_id_mismatch",
         "entry_too_large", "too_many_entries", "idempotency_mismatch",
     ),
-    prefer="`return=minimal`: without `ids`",
-    writes=True,
-    fast=True,
-    coalesced=True,
-)  # fmt: skip
+    "prefer": "`return=minimal`: without `ids`",
+    "writes": True,
+}  # fmt: skip
+_IfMatch = Annotated[
+    IfMatch | None,
+    Header(
+        alias="If-Match",
+        description='the stream\'s last ID in quotation marks, `"0-0"` for an empty or missing stream; '
+        "`*` for any stream that exists",
+    ),
+]
+
+
+@router.post(_ENTRIES, Action.WRITE, **_PUBLISHING, fast=True, coalesced=True)
 async def add_entries(
     request: RequestParameter,
     stream: StreamName,
     options: Annotated[PublishOptions, Query()],
     body: EntryBody,
-    if_match: Annotated[
-        IfMatch | None,
-        Header(
-            alias="If-Match",
-            description='the stream\'s last ID in quotation marks, `"0-0"` for an empty or missing stream; '
-            "`*` for any stream that exists",
-        ),
-    ] = None,
+    if_match: _IfMatch = None,
     idempotency_key: KeyHeader = None,
 ) -> Response:
-    """Append one entry, or a batch that is stored whole or not at all (XADD)."""
+    """Append one entry, or a batch that is stored whole or not at all (XADD).
+
+    A list of objects, each the fields of an entry, is a batch too. Other media types are taken as well:
+    `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other as by
+    `addRawEntry`. JSON as `text/plain`, or without a type, is 415 instead, unless the query has `raw=true`.
+    """
+    read = partial(body.read, nested=options.nested is not None, raw=options.raw)
+    return await _publish(request, stream, options, read, if_match, idempotency_key)
+
+
+@router.post(_ENTRIES + "/ndjson", Action.WRITE, **_PUBLISHING)
+async def add_entries_ndjson(
+    request: RequestParameter,
+    stream: StreamName,
+    options: Annotated[LinesOptions, Query()],
+    body: LinesBody,
+    if_match: _IfMatch = None,
+    idempotency_key: KeyHeader = None,
+) -> Response:
+    """Append a batch, one entry a line: its fields as an object, or an entry as `addEntries` takes it.
+
+    It is stored whole or not at all. The media type may be another one.
+    """
+    read = partial(body.read, nested=options.nested is not None)
+    return await _publish(request, stream, options, read, if_match, idempotency_key)
+
+
+@router.post(_ENTRIES + "/raw", Action.WRITE, **_PUBLISHING)
+async def add_raw_entry(
+    request: RequestParameter,
+    stream: StreamName,
+    options: Annotated[AddOptions, Query()],
+    body: RawBody,
+    if_match: _IfMatch = None,
+    idempotency_key: KeyHeader = None,
+) -> Response:
+    """Append one entry, whose field `data` is the body as it is, JSON too.
+
+    The media type is kept as its field `content-type`.
+    """
+    read = partial(body.read, raw=True)
+    return await _publish(request, stream, options, read, if_match, idempotency_key)
+
+
+async def _publish(
+    request: Request,
+    stream: str,
+    options: AddOptions,
+    read: _Read,
+    if_match: int | Literal["*"] | None,
+    key: str | None,
+) -> Response:
     preferences = _preferences(request)
-    published = await body.read(
-        digest=idempotency_key is not None, nested=options.nested is not None, raw=options.raw
-    )
+    published = await read(digest=key is not None)
     request.take_more(len(published.bodies))
-    command = options.command(stream, published, if_match, idempotency_key)
+    command = options.command(stream, published, if_match, key)
     reply = await request.publish(command, synced=preferences.synced)
     if not isinstance(reply, replies.Added):
         raise _not_created(stream, if_match)

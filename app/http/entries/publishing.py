@@ -10,12 +10,13 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 import msgspec
 from fastapi import Depends, Header
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
 from app.http.entries import entry_bodies
 from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.entry_pages import Base64
-from app.http.media import JSON, NDJSON
+from app.http.entries.values import VALUE_SCHEMA
+from app.http.media import JSON, NDJSON, MediaType
 from app.http.models import (
     Count,
     EntryId,
@@ -61,8 +62,8 @@ class NewEntry(RequestModel):
     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
     """
 
-    # Strings alone: of several types, generators of clients make classes around each value.
-    fields: dict[str, str] = Field(min_length=1)
+    # A list of types, not of alternatives, of which generators of clients would make classes.
+    fields: dict[str, Annotated[object, WithJsonSchema(VALUE_SCHEMA)]] = Field(min_length=1)
     id: Annotated[
         str,
         Field(
@@ -85,33 +86,21 @@ class NewEntries(RequestModel):
 class _EntryBody(Body):
     """One entry, or a batch that is stored whole or not at all."""
 
-    models: ClassVar = (NewEntry, NewEntries)
+    models: ClassVar[Sequence[type[BaseModel]]] = (NewEntry, NewEntries)
+    # Generators of clients make one function of an operation, for one media type. Others are taken too.
     content: ClassVar = {
-        JSON: {"schema": {"anyOf": [{"$ref": _REF + "NewEntry"}, {"$ref": _REF + "NewEntries"}]}},
-        NDJSON: {"schema": {"type": "string", "description": "one entry a line"}},
-        "application/x-www-form-urlencoded": {
-            "schema": {
-                "type": "object",
-                "minProperties": 1,
-                # What begins so is taken for JSON that was sent as a form, by mistake.
-                "propertyNames": {"pattern": r"^(?!\s*\{)"},
-                "additionalProperties": {"type": "string"},
-            }
-        },
-        "application/octet-stream": {
-            "schema": {
-                "type": "string",
-                "format": "binary",
-                "description": "any other type too: one entry with the body as its field `data`. JSON as "
-                "`text/plain`, or without a type, is 415 instead, unless the query has `raw=true`",
-            }
-        },
+        JSON: {"schema": {"anyOf": [{"$ref": _REF + "NewEntry"}, {"$ref": _REF + "NewEntries"}]}}
     }
 
-    async def read(self, *, digest: bool, nested: bool, raw: bool) -> ParsedEntries:
+    @property
+    def media_type(self) -> MediaType:
+        """As what it is read."""
+        return self.request.media_type
+
+    async def read(self, *, digest: bool, nested: bool = False, raw: bool = False) -> ParsedEntries:
         """The entries, and the digest for an idempotency key. `nested`: values may be; `raw`: one entry."""
         request = self.request
-        media, limits = request.media_type, request.gateway.entry_limits
+        media, limits = self.media_type, request.gateway.entry_limits
         if nested:
             limits = msgspec.structs.replace(limits, nested=True)
         reader = partial(entry_bodies.read, media=media, limits=limits, digest=digest, raw=raw)
@@ -119,8 +108,32 @@ class _EntryBody(Body):
         return await request.read(reader, inline_bytes_max, quick=partial(reader, quick=True))
 
 
+class _LinesBody(_EntryBody):
+    """A batch, whatever its media type says."""
+
+    models: ClassVar = ()
+    # Of a string a generator of clients would send the JSON.
+    content: ClassVar = {
+        NDJSON: {"schema": {"type": "string", "format": "binary", "description": "one entry a line"}}
+    }
+
+    @property
+    def media_type(self) -> MediaType:
+        """Of lines. Raises `unsupported_media_type` for what no text of lines is."""
+        return MediaType(self.request.media_type.text, NDJSON)
+
+
+class _RawBody(_EntryBody):
+    """One entry, which is the body as it is."""
+
+    models: ClassVar = ()
+    content: ClassVar = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+
 EntryBody = Annotated[_EntryBody, Depends(request_of)]
 """Entries to publish, kept byte for byte: JSON (one or a batch), NDJSON, a form; any other is one entry."""
+LinesBody = Annotated[_LinesBody, Depends(request_of)]
+RawBody = Annotated[_RawBody, Depends(request_of)]
 
 
 # ---- options
@@ -193,8 +206,8 @@ class AddOptions(QueryModel):
         )
 
 
-class PublishOptions(AddOptions):
-    """The same, and how the body is read."""
+class LinesOptions(AddOptions):
+    """The same, and how lines are read."""
 
     nested: Annotated[
         Literal["json"] | None,
@@ -203,6 +216,11 @@ class PublishOptions(AddOptions):
             "line, or an item of a list, is then always the fields of an entry, whatever their names"
         ),
     ] = None
+
+
+class PublishOptions(LinesOptions):
+    """The same, and how the body is read."""
+
     raw: Annotated[
         Flag, Field(description="the body is one entry as it is, whatever its type: its field `data`")
     ] = False

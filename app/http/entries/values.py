@@ -18,17 +18,17 @@ Value = str | bytes
 INT64_MIN: Final = -(1 << 63)
 UINT64_MAX: Final = (1 << 64) - 1
 _INTEGER_DIGITS_MAX: Final = 20
-_VALUE_SCHEMA: Final = {"type": ["string", "number", "boolean"]}
+VALUE_SCHEMA: Final[dict[str, Any]] = {"type": ["string", "number", "boolean"]}
 FIELDS_SCHEMA: Final[dict[str, Any]] = {
     "description": "an object of names and values, or a list of [name, value] pairs",
     "anyOf": [
-        {"type": "object", "minProperties": 1, "additionalProperties": _VALUE_SCHEMA},
+        {"type": "object", "minProperties": 1, "additionalProperties": VALUE_SCHEMA},
         {
             "type": "array",
             "minItems": 1,
             "items": {
                 "type": "array",
-                "prefixItems": [{"type": "string"}, _VALUE_SCHEMA],
+                "prefixItems": [{"type": "string"}, VALUE_SCHEMA],
                 "minItems": 2,
                 "maxItems": 2,
             },

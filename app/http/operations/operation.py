@@ -36,9 +36,9 @@ ACCEPT_PATCH: Final = (b"accept-patch", f"{MERGE_PATCH}, {JSON}".encode())
 
 
 class _EntryId(StringConvertor):
-    """`…/entries/delete` is a path of its own for every method: no entry has this ID."""
+    """`…/entries/delete` and others are paths of their own for every method: no entry has these IDs."""
 
-    regex = "(?!delete$)[^/]+"
+    regex = "(?!(?:delete|ndjson|raw)$)[^/]+"
 
 
 register_url_convertor("entry", _EntryId())

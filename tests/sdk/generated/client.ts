@@ -22,7 +22,7 @@ function taken<T>(answer: { data?: T; error?: unknown }): T {
 }
 
 function entry(number: number, id = "*"): NewEntry {
-    return { fields: { item: "äpfel", number: `${number}` }, id };
+    return { fields: { item: "äpfel", number, ripe: true }, id };
 }
 
 async function publishes(): Promise<string> {
@@ -44,7 +44,7 @@ async function waits(after: string): Promise<void> {
     equal(done, false);
     const added = taken(await addEntries({ client, path: { stream }, body: entry(5) }));
     const page = taken(await waiting);
-    equal(page.entries, [{ id: added.id, fields: { item: "äpfel", number: "5" } }]);
+    equal(page.entries, [{ id: added.id, fields: { item: "äpfel", number: "5", ripe: "true" } }]);
     equal(page.next, added.id);
 }
 
@@ -75,7 +75,7 @@ async function isRefused(): Promise<void> {
 export function refusedByTheCompiler(): void {
     // @ts-expect-error - an entry has fields
     void addEntries({ client, path: { stream }, body: { id: "1-1" } });
-    // @ts-expect-error - a value is a string
+    // @ts-expect-error - a value is a string, a number or a boolean
     void addEntries({ client, path: { stream }, body: { fields: { number: {} } } });
     // @ts-expect-error - the stream is missing
     void readEntries({ client, query: { after: "0" } });

@@ -18,6 +18,7 @@ from weir_api import (
     GroupsApi,
     NewEntries,
     NewEntry,
+    NewEntryFieldsValue,
 )
 from weir_api.exceptions import ConflictException
 
@@ -27,13 +28,14 @@ GROUP = "billing"
 
 def entry(number: int, entry_id: str = "*") -> AddEntriesRequest:
     """An entry with one number, of which the gateway keeps the text."""
-    return AddEntriesRequest(NewEntry(fields={"item": "äpfel", "number": str(number)}, id=entry_id))
+    fields = {"item": NewEntryFieldsValue("äpfel"), "number": NewEntryFieldsValue(number)}
+    return AddEntriesRequest(NewEntry(fields=fields, id=entry_id))
 
 
 def publishes(entries: EntriesApi) -> str:
     """One entry, then a batch; answers the last ID."""
     assert entries.add_entries(STREAM, entry(1)).id
-    rows = [NewEntry(fields={"number": str(number)}) for number in (2, 3)]
+    rows = [NewEntry(fields={"number": NewEntryFieldsValue(number)}) for number in (2, 3)]
     batch = entries.add_entries(STREAM, AddEntriesRequest(NewEntries(entries=rows)))
     assert (batch.count, len(batch.ids)) == (2, 2)
     last_id: str = batch.last_id

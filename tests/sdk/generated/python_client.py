@@ -34,8 +34,10 @@ GROUP = "billing"
 
 
 def entry(number: int, entry_id: str = "*") -> NewEntry:
-    """An entry with one number, of which the gateway keeps the text."""
-    return NewEntry(fields=NewEntryFields.from_dict({"item": "äpfel", "number": str(number)}), id=entry_id)
+    """An entry with a number and a boolean, of which the gateway keeps the text."""
+    fields = NewEntryFields()
+    fields.additional_properties = {"item": "äpfel", "number": number, "ripe": True}
+    return NewEntry(fields=fields, id=entry_id)
 
 
 async def publishes(client: Client) -> str:
@@ -65,7 +67,11 @@ async def waits(client: Client, last_id: str) -> None:
     page = await waiting
     assert isinstance(page, Page), page
     assert [found.id for found in page.entries] == [added.id]
-    assert page.entries[0].fields.additional_properties == {"item": "äpfel", "number": "5"}
+    assert page.entries[0].fields.additional_properties == {
+        "item": "äpfel",
+        "number": "5",
+        "ripe": "true",
+    }
     assert page.next_ == added.id
 
 

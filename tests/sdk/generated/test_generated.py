@@ -75,7 +75,7 @@ def test_a_python_client_works(server: Server, document: Path, tmp_path: Path) -
     (tmp_path / "config.yaml").write_text("post_hooks: []\n")
     generator = [TOOLS / "openapi-python-client", "generate", "--config", "config.yaml", "--meta", "none"]
     said = _run(tmp_path, *generator, "--path", document, "--output-path", "weir_client")
-    # This generator has no shape for lines of JSON, which are a way to publish and the export.
+    # This generator has no shape for lines of JSON: an operation of their own to publish, and the export.
     assert (
         said.count("WARNING") == len(re.findall(r"Unsupported content.type application/x-ndjson", said)) == 2
     )
@@ -100,21 +100,42 @@ def test_a_typescript_client_works(server: Server, document: Path, tmp_path: Pat
 
 def test_a_worker_of_openapi_fetch_works(server: Server, document: Path, tmp_path: Path) -> None:
     """Typed by openapi-typescript: tsc --strict is content with a worker on openapi-fetch, which agrees."""
-    commands = NODE_MODULES / ".bin"
-    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-    (tmp_path / "worker.ts").write_bytes((HERE / "worker.ts").read_bytes())
-    _run(tmp_path, commands / "openapi-typescript", document, "--output", "weir.d.ts")
-    options = [
-        "--strict",
-        "--noUncheckedIndexedAccess",
-        "--target",
-        "es2022",
-        "--lib",
-        "es2022,dom,dom.iterable",
-    ]
-    _run(tmp_path, commands / "tsc", *options, "--module", "nodenext", "worker.ts")
+    generator = NODE_MODULES / ".bin" / "openapi-typescript"
+    _run(tmp_path, generator, document, "--output", "weir.d.ts")
+    _compile(tmp_path, "worker.ts")
     _agrees(_run(tmp_path, "node", "worker.js", server.url))
+
+
+# Beside what generated files need.
+STRICT = ["--strict", "--target", "es2022", "--lib", "es2022,dom,dom.iterable", "--module", "nodenext"]
+ORVAL = """
+export default {{ weir: {{ input: {!r}, output: {{ target: "weir.ts", client: "fetch", baseUrl: {!r} }} }} }}
+"""
+
+
+def _compile(place: Path, worker: str) -> None:
+    """The worker as JavaScript, beside the generated client."""
+    (place / "node_modules").symlink_to(NODE_MODULES)
+    (place / "package.json").write_text('{"type": "module"}')
+    (place / worker).write_bytes((HERE / worker).read_bytes())
+    _run(place, NODE_MODULES / ".bin" / "tsc", *STRICT, worker)
+
+
+@pytest.mark.parametrize("generator", ["orval7/dist/bin/orval.js", "orval/dist/bin/orval.mjs"])
+def test_a_client_of_orval_works(server: Server, document: Path, tmp_path: Path, generator: str) -> None:
+    """Made by orval 7 and 8: tsc --strict is content with all of it and with a worker, which agrees."""
+    (tmp_path / "orval.config.mjs").write_text(ORVAL.format(str(document), server.url))
+    _run(tmp_path, "node", NODE_MODULES / generator, "--config", "orval.config.mjs")
+    _compile(tmp_path, "orval.ts")
+    _agrees(_run(tmp_path, "node", "orval.js", generator.partition("/")[0]))
+
+
+def test_a_client_of_swagger_typescript_api_works(server: Server, document: Path, tmp_path: Path) -> None:
+    """Made by swagger-typescript-api: tsc --strict is content with a worker, which agrees."""
+    generator = NODE_MODULES / ".bin" / "swagger-typescript-api"
+    _run(tmp_path, generator, "generate", "--path", document, "--output", tmp_path, "--name", "weir.ts")
+    _compile(tmp_path, "swagger.ts")
+    _agrees(_run(tmp_path, "node", "swagger.js", server.url))
 
 
 def test_a_client_of_openapi_generator_works(server: Server, document: Path, tmp_path: Path) -> None:

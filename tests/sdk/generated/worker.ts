@@ -25,7 +25,7 @@ function taken<T>(answer: { data?: T; error?: unknown }): T {
 
 async function publishes(): Promise<void> {
     const path = "/v1/streams/{stream}/entries";
-    const one = await POST(path, { params: { path: { stream } }, body: { fields: { item: "äpfel" } } });
+    const one = await POST(path, { params: { path: { stream } }, body: { fields: { item: "äpfel", number: 1.5, ripe: true } } });
     equal(taken(one).duplicate, false);
     const entries = [{ fields: { item: "birnen" } }, { fields: { item: "quitten" } }];
     const batch = await POST(path, { params: { path: { stream } }, body: { entries } });
@@ -63,7 +63,7 @@ async function isRefused(): Promise<void> {
 
 /** What must not compile. */
 export function refusedByTheCompiler(): void {
-    // @ts-expect-error - a value is a string
+    // @ts-expect-error - a value is a string, a number or a boolean
     void POST("/v1/publish", { body: { streams: { [stream]: [{ fields: { item: {} } }] } } });
     // @ts-expect-error - an acknowledgement names its entries
     void POST("/v1/streams/{stream}/groups/{group}/ack", { params: { path: { stream, group } }, body: {} });

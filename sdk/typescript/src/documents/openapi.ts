@@ -274,9 +274,51 @@ export interface paths {
         readonly put?: never;
         /**
          * Append one entry, or a batch that is stored whole or not at all (XADD).
-         * @description Append one entry, or a batch that is stored whole or not at all (XADD).
+         * @description A list of objects, each the fields of an entry, is a batch too. Other media types are taken as well:
+         *     `application/x-ndjson` as by `addEntriesNdjson`, a form as the fields of one entry, any other as by
+         *     `addRawEntry`. JSON as `text/plain`, or without a type, is 415 instead, unless the query has `raw=true`.
          */
         readonly post: operations["addEntries"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/v1/streams/{stream}/entries/ndjson": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly get?: never;
+        readonly put?: never;
+        /**
+         * Append a batch, one entry a line: its fields as an object, or an entry as `addEntries` takes it.
+         * @description It is stored whole or not at all. The media type may be another one.
+         */
+        readonly post: operations["addEntriesNdjson"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/v1/streams/{stream}/entries/raw": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly get?: never;
+        readonly put?: never;
+        /**
+         * Append one entry, whose field `data` is the body as it is, JSON too.
+         * @description The media type is kept as its field `content-type`.
+         */
+        readonly post: operations["addRawEntry"];
         readonly delete?: never;
         readonly options?: never;
         readonly head?: never;
@@ -327,7 +369,7 @@ export interface paths {
         readonly patch?: never;
         readonly trace?: never;
     };
-    readonly "/v1/streams/{stream}/export": {
+    readonly "/v1/streams/{name}/export": {
         readonly parameters: {
             readonly query?: never;
             readonly header?: never;
@@ -2088,7 +2130,7 @@ export interface components {
          */
         readonly NewEntry: {
             readonly fields: {
-                readonly [key: string]: string;
+                readonly [key: string]: string | number | boolean;
             };
             /**
              * Format: new-entry-id
@@ -2638,6 +2680,102 @@ export interface operations {
             };
         };
     };
+    readonly addEntriesNdjson: {
+        readonly parameters: {
+            readonly query?: {
+                /** @description refuse where the stream is missing */
+                readonly nomkstream?: boolean;
+                /** @description trim to this many entries */
+                readonly maxlen?: number;
+                /** @description trim entries with smaller IDs */
+                readonly minid?: string;
+                /** @description trim whole nodes only, which costs less; true by default */
+                readonly approx?: boolean;
+                /** @description trim at most this many; 0 is no limit */
+                readonly limit?: number;
+                /** @description references in pending lists: they stay, go too, or forbid the removal */
+                readonly refs?: "keep" | "delete" | "acked";
+                /** @description `json`: values that are objects, lists or null are stored as their JSON text; a line, or an item of a list, is then always the fields of an entry, whatever their names */
+                readonly nested?: "json";
+            };
+            readonly header?: {
+                /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
+                readonly "If-Match"?: string;
+                /** @description a repeated request with the same key and body answers as the first time */
+                readonly "Idempotency-Key"?: string;
+                /** @description `return=minimal`: without `ids`; `durability=fsync`: the answer leaves when the change is on disk */
+                readonly Prefer?: string;
+            };
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody: {
+            readonly content: {
+                readonly "application/json": null;
+            };
+        };
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Added"];
+                };
+            };
+        };
+    };
+    readonly addRawEntry: {
+        readonly parameters: {
+            readonly query?: {
+                /** @description refuse where the stream is missing */
+                readonly nomkstream?: boolean;
+                /** @description trim to this many entries */
+                readonly maxlen?: number;
+                /** @description trim entries with smaller IDs */
+                readonly minid?: string;
+                /** @description trim whole nodes only, which costs less; true by default */
+                readonly approx?: boolean;
+                /** @description trim at most this many; 0 is no limit */
+                readonly limit?: number;
+                /** @description references in pending lists: they stay, go too, or forbid the removal */
+                readonly refs?: "keep" | "delete" | "acked";
+            };
+            readonly header?: {
+                /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
+                readonly "If-Match"?: string;
+                /** @description a repeated request with the same key and body answers as the first time */
+                readonly "Idempotency-Key"?: string;
+                /** @description `return=minimal`: without `ids`; `durability=fsync`: the answer leaves when the change is on disk */
+                readonly Prefer?: string;
+            };
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody: {
+            readonly content: {
+                readonly "application/json": null;
+            };
+        };
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Added"];
+                };
+            };
+        };
+    };
     readonly getEntry: {
         readonly parameters: {
             readonly query?: never;
@@ -2754,7 +2892,7 @@ export interface operations {
             readonly header?: never;
             readonly path: {
                 /** @description The stream's name */
-                readonly stream: string;
+                readonly name: string;
             };
             readonly cookie?: never;
         };
