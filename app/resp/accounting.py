@@ -84,8 +84,11 @@ class Account:
         parsed, reply = outcome
         self.note_audited(parsed, refusal)
         self.count(parsed.name, refusal, sent_bytes=sent_bytes)
-        if refusal is None and reply is not None and not isinstance(reply, EngineError):
-            self._gateway.counters.delivered["resp"] += entries_in(reply)
+        if refusal is not None or reply is None or isinstance(reply, EngineError):
+            return
+        # Most replies bring none.
+        if count := entries_in(reply):
+            self._gateway.counters.delivered["resp"] += count
             if isinstance(parsed.command, XReadGroup) and isinstance(reply, GroupRead):
                 self._gateway.trace_read(parsed.command.group, parsed.command.consumer, reply)
 
