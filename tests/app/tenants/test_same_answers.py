@@ -145,6 +145,8 @@ ROUTES: Final[Sequence[Call]] = [
         f"{S}/entries",
         {"json": {"entries": [{"fields": {"weir-source": "a"}}, {"fields": {"b": "2"}}]}},
     ),
+    ("POST", f"{S}/entries/ndjson", {"content": '{"weir-source":"a"}\n{"b":"2"}'}),
+    ("POST", f"{S}/entries/raw", {"content": "weir-source"}),
     (
         "POST",
         "/v1/publish",
