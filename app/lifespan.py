@@ -70,14 +70,21 @@ CLOSE_S_MAX: Final = 15.0
 
 
 class ServerStoppedError(Exception):
-    """The gateway cannot run. `exit_code` is the process's, the text is for people; so is `remedy`,
-    where it is not the one of the exit code.
+    """The gateway cannot run. `exit_code` is the process's, the text is for people. So is `remedy`, by
+    default that of the exit code. It is logged once.
     """
 
     def __init__(self, exit_code: int, text: str, remedy: str | None = None) -> None:
         super().__init__(text)
         self.exit_code = exit_code
-        self.remedy = remedy
+        self.remedy = remedy or _REMEDIES[exit_code]
+        self._is_logged = False
+
+    def log(self, **process: str) -> None:
+        """Say it, unless it was said."""
+        if not self._is_logged:
+            logs.get().critical("refused", **process, reason=str(self), remedy=self.remedy)
+            self._is_logged = True
 
 
 def check_exposure(settings: Settings) -> None:
@@ -230,9 +237,7 @@ class EngineLife:
         try:
             engine = await asyncio.to_thread(self._recover, data)
         except ServerStoppedError as stopped:
-            log.critical(
-                "refused", reason=str(stopped), remedy=stopped.remedy or _REMEDIES[stopped.exit_code]
-            )
+            stopped.log()
             raise
         finally:
             gc.enable()

@@ -60,6 +60,11 @@ def _is_console(form: str, target: TextIO) -> bool:
     return form == "console" or (form == "auto" and target.isatty())
 
 
+def are_for_people() -> bool:
+    """Whether lines are text for a terminal, not JSON."""
+    return not any(one is _render for one in structlog.get_config()["processors"])
+
+
 def get() -> Any:  # noqa: ANN401 - the methods of structlog's loggers depend on the level
     """A logger: `get().info("event", name=value)`."""
     return structlog.get_logger()

@@ -51,7 +51,12 @@ _STUCK_S: Final = 2.0
 # waits. The loop asks for it before each callback: with Python's 5 ms, a request beside that takes 8 ms.
 _SWITCH_S: Final = 0.0005
 
-Say = Callable[[str], None]
+# What something is called, and where or what it is.
+Say = Callable[[str, str], None]
+
+
+class NoPortError(ServerStoppedError):
+    """An address cannot be listened to."""
 
 
 class ListenAddress(NamedTuple):
@@ -110,7 +115,7 @@ def reserve(settings: Settings) -> socket.socket:
     return _bind(settings.host, port, shared=True)
 
 
-def _say_nothing(_: str) -> None:
+def _say_nothing(_: str, __: str) -> None:
     """The supervisor speaks for its processes."""
 
 
@@ -126,14 +131,14 @@ def _listen_for_admin(settings: Settings) -> "list[ListeningSocket]":
 def say_data(settings: Settings, say: Say) -> None:
     """What is opened, before that: it may take a while, and may be refused."""
     if settings.is_embedded:
-        say(f"data     {settings.data} (fsync {settings.fsync})")
+        say("data", f"{settings.data} (fsync {settings.fsync})")
     else:
         from app.backend import durability_of  # noqa: PLC0415 - imports what no other start needs
 
         # No password is in it: `Settings` refuses a URL with one.
-        say(f"backend  {settings.backend} (durability {durability_of(settings).name})")
+        say("backend", f"{settings.backend} (durability {durability_of(settings).name})")
     if not settings.is_loopback and not settings.has_tokens:
-        say("WARNING: anybody who reaches this address may read, write and delete everything (--insecure)")
+        say("WARNING", "anybody who reaches this address may read, write and delete everything (--insecure)")
 
 
 def _place(listener: socket.socket) -> tuple[str, int]:
@@ -144,13 +149,13 @@ def _place(listener: socket.socket) -> tuple[str, int]:
 def say_urls(places: Sequence[ListenAddress], settings: Settings, say: Say) -> None:
     """Say where everything is, once it can be used."""
     place, *admin = places
-    say(f"API      {place.url}/v1")
-    say(f"console  {place.url}/console")
-    say(f"docs     {place.url}/docs")
+    say("API", f"{place.url}/v1")
+    say("console", f"{place.url}/console")
+    say("docs", f"{place.url}/docs")
     for one in admin:
-        say(f"metrics  {one.url}/metrics")
+        say("metrics", f"{one.url}/metrics")
     for address in addresses(settings):
-        say(f"Redis    {address}")
+        say("Redis", address)
 
 
 def _bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -181,7 +186,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> ServerStoppedError:
-    return ServerStoppedError(FAILED, f"cannot listen on {host}:{port}: {error.strerror or error}")
+    remedy = "end what listens there, or name another port: --port, --admin-port"
+    return NoPortError(FAILED, f"cannot listen on {host}:{port}: {error.strerror or error}", remedy)
 
 
 class ListeningSocket(NamedTuple):

@@ -157,7 +157,8 @@ class Supervisor:
                     woken.recv(_WAKES_MAX)
             self._handle()
         if self._exit_code != FINE:
-            raise ServerStoppedError(self._exit_code, "a process of the gateway has ended, see above")
+            remedy = "docs/scale.md says what each process does"
+            raise ServerStoppedError(self._exit_code, "a process of the gateway has ended, see above", remedy)
 
     # --- signals --------------------------------------------------------------------------------------------
 
@@ -261,8 +262,7 @@ class Supervisor:
             )
             exit_code = FINE
         except ServerStoppedError as stopped:
-            remedy = "the gateway stops with it: docs/scale.md says what each process does"
-            logs.get().critical("refused", process=role.name, reason=str(stopped), remedy=remedy)
+            stopped.log(process=role.name)
             exit_code = stopped.exit_code
         except BaseException:  # noqa: BLE001 - a child never goes on as its parent
             traceback.print_exc()

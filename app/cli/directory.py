@@ -4,7 +4,7 @@ Knows: the setting `data`, the exit codes 3 and 4. Must never know: what is in t
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -25,15 +25,37 @@ Data = Annotated[
 ]
 
 
-def chosen(data: Path | None) -> Path:
-    """The directory of the option, else that of the settings, as `weir serve` has them."""
+Place = Annotated[Path | None, typer.Argument(help="the same as --data", metavar="[DIR]", show_default=False)]
+
+
+def chosen(data: Path | None, place: Path | None = None) -> Path:
+    """The directory of the option or the argument, else that of the settings, as `weir serve` has them."""
     from app.settings import SettingsError, load
 
+    if data is not None and place is not None:
+        raise typer.BadParameter("the directory is named twice: as an argument, and with --data")
+    data = data or place
     try:
         settings, _ = load({"data": data})
     except SettingsError as error:
         raise Failure(str(error), exit_code=USAGE) from None
     return settings.data
+
+
+def holder_of(path: Path) -> str | None:
+    """Which process uses this directory, as a sentence; None for none."""
+    from engine import StorageLockedError, StorageRefusedError
+    from engine.storage.file import FileStorage
+
+    if path.is_dir():
+        try:
+            with closing(FileStorage(path)) as storage:
+                storage.lock()
+        except StorageLockedError as locked:
+            return str(locked)
+        except (StorageRefusedError, OSError):
+            return None
+    return None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.directory import REFUSED, Data, chosen, ending, opened
+from app.cli.directory import REFUSED, Data, Place, chosen, ending, opened
 from weir.cli import options, output
 from weir.cli.failure import Failure
 
@@ -30,14 +30,14 @@ commands = typer.Typer(
 
 
 @commands.command()
-def check(*, data: Data = None, as_json: options.Json = False) -> None:
+def check(place: Place = None, *, data: Data = None, as_json: options.Json = False) -> None:
     """Verify every file, and say what a start would say: 0 it would start, 3 it would refuse.
 
     Changes nothing, and may run beside a server. A last write that is not whole is no damage.
     """
     from engine.log.inspection import inspect
 
-    with opened(chosen(data)) as storage:
+    with opened(chosen(data, place)) as storage:
         found = inspect(storage)
         if as_json:
             output.lines([output.json_line(_verdict(found))])
@@ -117,12 +117,12 @@ def _sentences(found: "Inspection") -> Iterator[str]:
 
 
 @commands.command()
-def dump(*, data: Data = None) -> None:
+def dump(place: Place = None, *, data: Data = None) -> None:
     """Print every frame of the log as a line of JSON: where it is, and the records in it.
 
     Changes nothing, and may run beside a server. A damage is a line too, and ends its file.
     """
-    with opened(chosen(data)) as storage:
+    with opened(chosen(data, place)) as storage:
         output.lines(_dumped(storage))
 
 
@@ -153,6 +153,7 @@ def _dumped(storage: "Storage") -> Iterator[str]:
 
 @commands.command()
 def repair(
+    place: Place = None,
     *,
     data: Data = None,
     is_agreed: Annotated[bool, typer.Option("--yes", help="do it without asking")] = False,
@@ -166,7 +167,7 @@ def repair(
     from engine.backup import repair as carry_out
     from engine.log.repair import IrreparableError, plan
 
-    path = chosen(data)
+    path = chosen(data, place)
     with opened(path) as storage:
         # Looking takes no lock, but of a log in use the last write is no torn tail.
         storage.lock()
@@ -189,6 +190,7 @@ def repair(
 
 @commands.command()
 def rewrite(
+    place: Place = None,
     *,
     data: Data = None,
     as_json: options.Json = False,
@@ -203,9 +205,9 @@ def rewrite(
     """
     from engine import StorageLockedError
 
-    path = chosen(data)
+    path = chosen(data, place)
     with ending(path):
-        if data is None and not path.is_dir():
+        if data is None and place is None and not path.is_dir():
             output.say(f"there is no {path}: asking {url}")
             done = _rewrite_over_api(url, token_file, ca)
         else:

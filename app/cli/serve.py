@@ -5,17 +5,19 @@ Knows: how to ask for what `app` does. Must never know: how it does it.
 
 import gc
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
+from app.cli.directory import holder_of
 from weir.cli import output
+from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
+    from app.lifespan import ServerStoppedError
     from app.settings import Settings
 
 _USAGE: Final = 2
@@ -63,8 +65,7 @@ class Flags:
         try:
             return load({**_pairs(others), **given}, config)
         except SettingsError as error:
-            print(f"weir: {error}", file=sys.stderr)
-            raise typer.Exit(_USAGE) from None
+            raise Failure(str(error), exit_code=_USAGE) from None
 
 
 def serve(flags: Flags) -> None:
@@ -76,8 +77,14 @@ def serve(flags: Flags) -> None:
     """
     # What is imported stays: to look through it again and again takes a seventh of the start.
     gc.disable()
-    settings, _ = flags.load()
-    from app import lifespan, logs, server
+    from app import lifespan, logs
+
+    try:
+        settings, _ = flags.load()
+    except Failure as failure:
+        logs.configure("info", "auto")
+        _refuse(lifespan.ServerStoppedError(failure.exit_code, str(failure)))
+    from app import server
     from app.cli import file_modes
     from app.settings import SettingsError, unknown_variables
     from app.transport.systemd import Systemd
@@ -96,13 +103,15 @@ def serve(flags: Flags) -> None:
     lifespan.prepare()
     try:
         file_modes.check(settings)
-        run(settings, SystemClock(), _say, Systemd(os.environ))
+        run(settings, SystemClock(), _say if logs.are_for_people() else _log, Systemd(os.environ))
+    except server.NoPortError as stopped:
+        holder = holder_of(settings.data) if settings.is_embedded else None
+        text = f"{stopped}, and {holder}" if holder else str(stopped)
+        _refuse(lifespan.ServerStoppedError(stopped.exit_code, text, stopped.remedy))
     except lifespan.ServerStoppedError as stopped:
-        print(f"weir: {stopped}", file=sys.stderr)
-        raise typer.Exit(stopped.exit_code) from None
+        _refuse(stopped)
     except SettingsError as error:
-        print(f"weir: {error}", file=sys.stderr)
-        raise typer.Exit(_USAGE) from None
+        _refuse(lifespan.ServerStoppedError(_USAGE, str(error)))
 
 
 def show_config(flags: Flags) -> None:
@@ -123,10 +132,21 @@ def _pairs(words: Sequence[str]) -> dict[str, object]:
     split = [word.partition("=") for word in words]
     for word, (_, equals, _) in zip(words, split, strict=True):
         if not equals:
-            print(f"weir: --set {word}: it is NAME=VALUE", file=sys.stderr)
-            raise typer.Exit(_USAGE)
+            raise Failure(f"--set {word}: it is NAME=VALUE", exit_code=_USAGE)
     return {name.strip().lower(): value for name, _, value in split}
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
+def _refuse(stopped: "ServerStoppedError") -> NoReturn:
+    stopped.log()
+    raise typer.Exit(stopped.exit_code) from None
+
+
+def _say(what: str, where: str) -> None:
+    print(f"{what:<8} {where}", flush=True)
+
+
+def _log(what: str, where: str) -> None:
+    """The same for programs: what is piped is JSON alone, on standard error."""
+    from app import logs
+
+    logs.get().info("serving", what=what, where=where)

@@ -123,11 +123,23 @@ def test_damaged_data_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_a_clear_message(server: Server, tmp_path: Path) -> None:
-    """Exit code 1, no trace."""
+    """Exit code 1, no trace: the way out, and which process has the data, where one has. Piped, everything is
+    JSON on standard error, and a refusal is one line of it.
+    """
     second = run("--port", str(server.port), "--data", str(tmp_path / "other"))
-    assert second.code == 1
-    assert "cannot listen" in second.err
-    assert "Traceback" not in second.err
+    assert (second.code, second.out) == (1, "")
+    (line,) = map(json.loads, second.err.splitlines())
+    assert "cannot listen" in line["reason"]
+    assert "--port" in line["remedy"]
+    again = run("--port", str(server.port), "--data", str(server.data))
+    (line,) = map(json.loads, again.err.splitlines())
+    assert line["reason"].endswith(f"and {server.data} is in use by process {server.pid}")
+
+
+def test_what_is_served_is_json_where_it_is_piped(server: Server) -> None:
+    said = {line["what"]: line["where"] for line in server.log_lines() if line["event"] == "serving"}
+    assert said["API"] == f"{server.url}/v1"
+    assert said["data"].startswith(str(server.data))
 
 
 def test_a_taken_port_for_redis_clients_is_named(server: Server, tmp_path: Path) -> None:
@@ -135,11 +147,11 @@ def test_a_taken_port_for_redis_clients_is_named(server: Server, tmp_path: Path)
     data = ("--port", "0", "--data", str(tmp_path / "other"))
     taken = run(*data, "--resp-port", str(server.port))
     assert (taken.code, "Errno" in taken.err) == (1, False)
-    assert f"weir: cannot listen on redis://127.0.0.1:{server.port}: address already in use\n" in taken.err
+    assert f'"cannot listen on redis://127.0.0.1:{server.port}: address already in use"' in taken.err
     nowhere = tmp_path / "none" / "socket"
     refused = run(*data, "--resp-socket", str(nowhere))
     assert refused.code == 1
-    assert f"weir: cannot listen on redis+unix://{nowhere}: No such file or directory" in refused.err
+    assert f'"cannot listen on redis+unix://{nowhere}: No such file or directory' in refused.err
 
 
 @pytest.mark.parametrize(
@@ -150,7 +162,7 @@ def test_data_that_can_be_no_directory_are_named(tmp_path: Path, at: str, reason
     (tmp_path / "file").touch()
     refused = run("--port", "0", "--data", str(tmp_path / at))
     assert refused.code == 3
-    assert f"weir: data directory {tmp_path / at}: {reason}\n" in refused.err
+    assert f'"data directory {tmp_path / at}: {reason}"' in refused.err
     assert "name a directory that belongs to this user" in refused.err
 
 
@@ -180,7 +192,7 @@ def test_a_file_of_the_settings_that_is_missing_is_named(tmp_path: Path, name: s
     refused = run(*place, *backend, "--set", f"{name}={tmp_path / 'none'}")
     assert refused.code == 2
     reason = "No such file or directory"
-    assert f"weir: {name}: {tmp_path / 'none'}: {reason}\n" in refused.err
+    assert f'"{name}: {tmp_path / "none"}: {reason}"' in refused.err
 
 
 def test_beyond_loopback_it_needs_a_word(tmp_path: Path) -> None:

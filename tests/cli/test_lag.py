@@ -55,7 +55,7 @@ def test_one_sample_is_a_table(url: str, orders: str) -> None:
     done = weir(url, "lag", orders, "--over", "0")
     assert done.code == 0, done.err
     heading, audit, billing = done.lines
-    assert heading.split()[:5] == ["stream", "group", "behind", "unread", "pending"]
+    assert heading.split()[:5] == ["stream", "group", "behind", "lag", "pending"]
     assert audit.removeprefix(orders).split()[:5] == ["audit", "100", "100", "0", "-"]
     assert billing.removeprefix(orders).split()[:4] == ["billing", "90", "70", "20"]
     assert audit.endswith("not known")
@@ -199,7 +199,7 @@ def test_rates_follow_what_happens_between_two_samples(url: str, orders: str) ->
         _publish(url, orders, 50)
         _work(url, orders, "audit", 40, 20)
         (found,) = history.add(sample_groups(client, selection, AT_MS + 10_000))
-    assert (found.unread, found.pending) == (110, 20)
+    assert (found.lag, found.pending) == (110, 20)
     assert (found.published_per_s, found.settled_per_s, found.trend) == (5.0, 2.0, FALLING_BEHIND)
 
 
@@ -211,4 +211,4 @@ def test_a_group_whose_lag_the_gateway_does_not_know_is_counted(url: str, stream
     httpx.post(f"{path}/entries/delete", json={"ids": ids[4:6]}).raise_for_status()
     _group(url, stream, "g", ids[1])
     assert httpx.get(f"{path}/groups/g").json()["lag"] is None
-    assert _lags(url, GroupSelection((stream,)))["g"].unread == 6
+    assert _lags(url, GroupSelection((stream,)))["g"].lag == 6

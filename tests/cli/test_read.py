@@ -4,6 +4,7 @@ Knows: what must have been printed. Must never know: pages.
 """
 
 from typing import Final
+from urllib.parse import quote
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_a_range_ends_where_another_stream_takes_the_name(
     with Client(url) as client:
         client.publish_batch(stream, [{"n": number} for number in range(BEYOND_A_PAGE)])
         found = pages(client, stream, {"start": "-", "end": "+"}, count=None, reverse=False)
-        assert len(next(found)) == PAGE_ENTRIES_MAX
+        assert len(next(found).entries) == PAGE_ENTRIES_MAX
         client.delete_stream(stream)
         client.publish(stream, {"n": "another's"}, id="3-0")
         assert list(found) == []
@@ -66,8 +67,8 @@ def test_bounds_are_as_everywhere(url: str, stream: str, words: list[str], found
 
 
 def test_a_stream_that_is_not_there_is_named(url: str, stream: str) -> None:
-    """It has no entries, so that nothing failed; but a name may be misspelt. An empty stream is silent."""
-    assert weir(url, "read", stream) == (0, "", f'weir: there is no stream "{stream}"\n')
+    """A name may be misspelt. An empty stream is silent."""
+    assert weir(url, "read", stream) == (1, "", f'weir: there is no stream "{stream}"\n')
     redis(url, "XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
     assert weir(url, "read", stream) == (0, "", "")
 
@@ -84,3 +85,14 @@ def test_a_refusal_is_one_line_with_its_code(url: str, stream: str) -> None:
 def test_a_bound_is_given_once(url: str, stream: str) -> None:
     """A time and an ID for the same end contradict each other."""
     assert weir(url, "read", stream, "--start", "1", "--since", "1970-01-01T00:00:00Z").code == 2
+
+
+def test_a_range_that_goes_on_says_so(url: str, stream: str) -> None:
+    """One line beside the output, with what shows the rest; none where a number was asked for."""
+    entries = [{"id": f"{number}-0", "fields": {"n": "1"}} for number in range(1, 103)]
+    call(url, f"/v1/streams/{quote(stream)}/entries", {"entries": entries})
+    rest = "100 entries, and there are more: --all or --count shows them"
+    assert weir(url, "read", stream).err == f"weir: {rest}, --start '(100-0' goes on\n"
+    assert weir(url, "read", stream, "--reverse").err == f"weir: {rest}, --end '(3-0' goes on\n"
+    assert weir(url, "read", stream, "--start", "(100-0").err == ""
+    assert weir(url, "read", stream, "--count", "100").err == ""

@@ -42,7 +42,7 @@ class GroupSelection:
 class GroupSample:
     """One group at one moment, `at_ms` by the clock of this machine.
 
-    `unread`: entries not delivered yet, None where the gateway does not know. `pending`: entries delivered
+    `lag`: entries not delivered yet, None where the gateway does not know. `pending`: entries delivered
     and not acknowledged; `oldest` is the first of them as the gateway lists it. `entries_added`: to the
     stream, in total.
     """
@@ -52,14 +52,14 @@ class GroupSample:
     at_ms: int
     generation: str
     entries_added: int
-    unread: int | None
+    lag: int | None
     pending: int
     oldest: _calls.PendingEntry | None = None
 
     @property
     def behind(self) -> int | None:
-        """Entries that are not settled: unread and pending."""
-        return None if self.unread is None else self.unread + self.pending
+        """Entries that are not settled: the lag, and what is pending."""
+        return None if self.lag is None else self.lag + self.pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class GroupLag:
     group: str
     at_ms: int
     behind: int | None
-    unread: int | None
+    lag: int | None
     pending: int
     oldest_pending_id: str | None
     oldest_pending_age_ms: int | None
@@ -121,12 +121,12 @@ def _streams(
 
 
 def _sample(client: Client, stream: _calls.StreamInfo, group: _calls.GroupInfo, at_ms: int) -> GroupSample:
-    name, unread, oldest = stream["name"], group["lag"], None
-    if unread is None:
+    name, lag, oldest = stream["name"], group["lag"], None
+    if lag is None:
         # Deletions in the middle have spoiled the group's own arithmetic; counting works.
         planned: dict[str, Any] = client.call(_calls.plan({"streams": {name: group["last_delivered_id"]}}))
         counted = planned["streams"].get(name)
-        unread = None if counted is None else counted["lag"]
+        lag = None if counted is None else counted["lag"]
     if group["pending"]:
         oldest = next(iter(client.group(name, group["name"]).pending(page_count=1)), None)
     return GroupSample(
@@ -135,7 +135,7 @@ def _sample(client: Client, stream: _calls.StreamInfo, group: _calls.GroupInfo, 
         at_ms,
         stream["generation"],
         stream["entries_added"],
-        unread,
+        lag,
         group["pending"],
         oldest,
     )
@@ -163,7 +163,7 @@ def lag_of(samples: Sequence[GroupSample]) -> GroupLag:
         group=now.group,
         at_ms=now.at_ms,
         behind=now.behind,
-        unread=now.unread,
+        lag=now.lag,
         pending=now.pending,
         oldest_pending_id=oldest and oldest["id"],
         oldest_pending_age_ms=oldest and max(now.at_ms - int(oldest["id"].partition("-")[0]), 0),

@@ -15,6 +15,15 @@ from weir.cli import options, output
 if TYPE_CHECKING:
     from weir import Client
 
+commands: Final = typer.Typer(
+    cls=options.DefaultGroup,
+    help="List the groups of a stream: how many consumers, how much is pending, how far behind; create and "
+    "delete them.",
+    no_args_is_help=True,
+    # Those of `list`.
+    context_settings={"ignore_unknown_options": True},
+)
+
 _GROUPS: Final = ("name", "consumers", "pending", "last_delivered_id", "entries_read", "lag")
 _PENDING: Final = ("id", "consumer", "idle_ms", "delivery_count")
 _COUNT_DEFAULT: Final = 100
@@ -24,6 +33,7 @@ _CLAIM_ENTRIES_MAX: Final = 500
 _NONE_LEFT: Final = "0-0"
 
 
+@commands.command("list")
 def groups(
     stream: options.Stream,
     *,
@@ -32,12 +42,56 @@ def groups(
     token_file: options.TokenFile = None,
     ca: options.Ca = None,
 ) -> None:
-    """List the groups of a stream: how many consumers, how much is pending, how far behind."""
+    """List the groups of a stream: `weir groups STREAM` does it, too."""
     from weir.cli.gateway import connect
 
     with connect(url, token_file, ca) as client:
         found = list(client.list_groups(stream))
     output.rows(found, _GROUPS, as_json=as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateOptions(options.GatewayOptions):
+    """A group that is to be there."""
+
+    stream: options.Stream
+    group: options.Group
+    start: Annotated[
+        str, typer.Option(help="the group reads what comes after this ID: `$` from now on, 0 everything")
+    ] = "$"
+
+
+def create(given: CreateOptions) -> None:
+    """Create a group, and its stream where there is none. One that is there keeps its position."""
+    with given.connect() as client:
+        found = client.group(given.stream, given.group).ensure(start=given.start)
+    output.rows([found], _GROUPS, as_json=given.as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteOptions(options.GatewayOptions):
+    """A group that is to be gone."""
+
+    stream: options.Stream
+    group: options.Group
+    is_agreed: options.Yes = False
+
+
+def delete(given: DeleteOptions) -> None:
+    """Delete a group. What it holds pending is asked for first, unless --yes is there."""
+    with given.connect() as client:
+        group = client.group(given.stream, given.group)
+        held = group.info()["pending"]
+        if held:
+            what = output.counted(held, "pending entry", "pending entries")
+            question = f"delete {output.word(given.group)} with {what}?"
+            options.agree(question, is_agreed=given.is_agreed)
+        group.delete(drop_pending=bool(held))
+    output.lines([output.json_line({"deleted": True, "pending": held}) if given.as_json else "deleted"])
+
+
+commands.command("create")(options.as_command(create))
+commands.command("delete")(options.as_command(delete))
 
 
 def pending(  # noqa: PLR0913 - a command's options are its parameters

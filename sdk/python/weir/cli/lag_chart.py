@@ -48,8 +48,8 @@ def _value(behind: int | None) -> float:
 
 def _bars(axes: Any, groups: Sequence[tuple[str, Any]]) -> None:  # noqa: ANN401 - Axes, imported late
     names = [name for name, _ in groups]
-    unread = [one.unread or 0 for _, one in groups]
-    axes.barh(names, unread, label="unread")
-    axes.barh(names, [one.pending for _, one in groups], left=unread, label="pending")
+    lag = [one.lag or 0 for _, one in groups]
+    axes.barh(names, lag, label="lag")
+    axes.barh(names, [one.pending for _, one in groups], left=lag, label="pending")
     axes.invert_yaxis()
     axes.legend()

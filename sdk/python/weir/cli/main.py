@@ -14,7 +14,20 @@ from typing import Annotated, Final
 
 import typer
 
-from weir.cli import doctor, groups, lag, output, publish, read, redrive, streams, tail
+from weir.cli import (
+    doctor,
+    groups,
+    lag,
+    output,
+    prompt,
+    publish,
+    read,
+    redrive,
+    retention,
+    settle,
+    streams,
+    tail,
+)
 from weir.cli.failure import Failure
 from weir.cli.options import as_command, join_lines
 from weir.errors import WeirError
@@ -48,11 +61,16 @@ cli.command("read", rich_help_panel=_ENTRIES)(read.read)
 cli.command("streams", rich_help_panel=_OPERATIONS)(streams.streams)
 cli.command("info", rich_help_panel=_OPERATIONS)(streams.info)
 cli.command("trim", rich_help_panel=_OPERATIONS)(streams.trim)
-cli.command("groups", rich_help_panel=_OPERATIONS)(groups.groups)
+cli.command("delete", rich_help_panel=_OPERATIONS)(as_command(settle.delete))
+cli.command("retention", rich_help_panel=_OPERATIONS)(as_command(retention.retention))
+cli.add_typer(groups.commands, name="groups", rich_help_panel=_OPERATIONS)
 cli.command("pending", rich_help_panel=_OPERATIONS)(groups.pending)
+cli.command("ack", rich_help_panel=_OPERATIONS)(as_command(settle.ack))
+cli.command("nack", rich_help_panel=_OPERATIONS)(as_command(settle.nack))
 cli.command("claim", rich_help_panel=_OPERATIONS)(as_command(groups.claim))
 cli.command("lag", rich_help_panel=_OPERATIONS)(as_command(lag.lag))
 cli.command("redrive", rich_help_panel=_OPERATIONS)(as_command(redrive.redrive))
+cli.command("commands", rich_help_panel=_OPERATIONS)(as_command(prompt.commands))
 cli.command("doctor", rich_help_panel=_OPERATIONS)(doctor.doctor)
 
 

@@ -4,21 +4,33 @@ Knows: names, help texts and checks of parameters. Must never know: what a comma
 """
 
 import inspect
+import os
 import re
+import sys
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from contextlib import AbstractContextManager
+from dataclasses import MISSING, dataclass, fields
 from functools import wraps
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 from typer.models import CommandInfo, TyperInfo
 
+from weir.cli.failure import Failure
 from weir.durations import parse_ms
+
+if TYPE_CHECKING:
+    from weir import Client
 
 Model = TypeVar("Model")
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
+# A shell waits for what may complete a name.
+_COMPLETION_S_MAX: Final = 1.0
+_COMPLETIONS_MAX: Final = 100
 
 
 def as_command(run: Callable[[Model], None]) -> Callable[..., None]:
@@ -66,7 +78,42 @@ def duration_ms(text: str | int) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-Stream = Annotated[str, typer.Argument(help="the stream", show_default=False)]
+class DefaultGroup(TyperGroup):
+    """Commands of which the first one is meant where no other one is named."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - Typer's own Click, private
+        """See `click.Group`."""
+        if args and args[0] not in self.commands:
+            args = [next(iter(self.commands)), *args]
+        return super().resolve_command(ctx, args)
+
+
+def agree(question: str, *, is_agreed: bool) -> None:
+    """Ask, unless it is agreed already. Raises Failure for a no, and where there is no terminal to ask at."""
+    if is_agreed:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"{question} There is no terminal to ask at: --yes agrees")
+    if not typer.confirm(question, err=True):
+        raise Failure("nothing was changed")
+
+
+def _stream_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of streams that begin so, for completion: some, soon, or none."""
+    from weir import Client
+    from weir.errors import WeirError
+
+    url = context.params.get("url") or os.environ.get("WEIR_URL") or DEFAULT_URL
+    token_file = context.params.get("token_file")
+    try:
+        token = None if token_file is None else Path(token_file).read_text(encoding="ascii").strip()
+        with Client(url, token=token, retry_s=0, timeout_s=_COMPLETION_S_MAX) as client:
+            return [one["name"] for one in islice(client.list_streams(prefix=incomplete), _COMPLETIONS_MAX)]
+    except (WeirError, OSError, ValueError):
+        return []
+
+
+Stream = Annotated[str, typer.Argument(help="the stream", show_default=False, autocompletion=_stream_names)]
 Group = Annotated[str, typer.Argument(help="the group", show_default=False)]
 Url = Annotated[str, typer.Option("--url", envvar="WEIR_URL", help="URL of the gateway")]
 TokenFile = Annotated[
@@ -79,6 +126,7 @@ Ca = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="for programs: JSON, one object a line")]
+Yes = Annotated[bool, typer.Option("--yes", help="do it without asking")]
 Patience = Annotated[
     int,
     typer.Option(
@@ -89,3 +137,19 @@ Patience = Annotated[
         help="how long to try again when the gateway is away or busy",
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayOptions:
+    """What every command has that asks a gateway."""
+
+    as_json: Json = False
+    url: Url = DEFAULT_URL
+    token_file: TokenFile = None
+    ca: Ca = None
+
+    def connect(self) -> "AbstractContextManager[Client]":
+        """A client of it. See `weir.cli.gateway`."""
+        from weir.cli.gateway import connect
+
+        return connect(self.url, self.token_file, self.ca)

@@ -17,6 +17,8 @@ from weir.errors import describe_gap
 # Wide enough for any row: what a pipe reads is never folded.
 _PIPE_COLUMNS: Final = 10_000
 _ABSENT: Final = "-"
+# Of a table on a terminal: a longer name would fold all rows. A pipe, and --json, have it whole.
+_CELL_CHARS_MAX: Final = 41
 
 
 def plain(text: str) -> str:
@@ -35,6 +37,11 @@ def word(text: str) -> str:
     """A name or value within a line; quoted as in JSON where it would run into its neighbours."""
     if text and text.isprintable() and not any(one in ' "=' for one in text):
         return text
+    return quoted(text)
+
+
+def quoted(text: str) -> str:
+    """A value in quotation marks, as in JSON."""
     return plain(json.dumps(text, ensure_ascii=False))
 
 
@@ -132,12 +139,21 @@ def table(headings: Sequence[str], body: Sequence[Sequence[str]], *, headed: boo
     for index, name in enumerate(headings):
         numbers = headed and bool(body) and all(_is_number(row[index]) for row in body)
         shown.add_column(Text(name), justify="right" if numbers else "left", overflow="fold")
+    is_terminal = sys.stdout.isatty()
     for row in body:
-        shown.add_row(*map(Text, row))
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS, highlight=False)
+        shown.add_row(*map(Text, map(shortened, row) if headed and is_terminal else row))
+    console = Console(width=None if is_terminal else _PIPE_COLUMNS, highlight=False)
     with console.capture() as capture:
         console.print(shown)
     lines(line.rstrip() for line in capture.get().splitlines())
+
+
+def shortened(text: str) -> str:
+    """A long name as its beginning and its end, which is where names differ."""
+    if len(text) <= _CELL_CHARS_MAX:
+        return text
+    half = (_CELL_CHARS_MAX - 1) // 2
+    return f"{text[:half]}…{text[-half:]}"
 
 
 def _is_number(shown: str) -> bool:

@@ -4,11 +4,12 @@ Knows: how pages follow each other. Must never know: HTTP, how an entry looks.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from weir.cli import options, output
+from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
     from weir import Client
@@ -18,6 +19,13 @@ Entry = dict[str, Any]
 # Far below what one answer may hold: the first entries are shown before the last are read.
 PAGE_ENTRIES_MAX: Final = 1_000
 _COUNT_DEFAULT: Final = 100
+
+
+class Page(NamedTuple):
+    """Some entries of a range, and the last ID of them where the range has more."""
+
+    entries: list[Entry]
+    following: str | None = None
 
 
 def read(  # noqa: PLR0913 - a command's options are its parameters
@@ -31,7 +39,7 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
     until: Annotated[
         str | None, typer.Option(help="in place of --end: a time, as RFC 3339 has it, or a date")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="how many entries")] = _COUNT_DEFAULT,
+    count: Annotated[int | None, typer.Option(min=1, help=f"how many entries [{_COUNT_DEFAULT}]")] = None,
     everything: Annotated[bool, typer.Option("--all", help="all of them, however many")] = False,
     reverse: Annotated[bool, typer.Option("--reverse", help="from the newest to the oldest")] = False,
     as_json: options.Json = False,
@@ -51,18 +59,26 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
     if (since and start != "-") or (until and end != "+"):
         raise typer.BadParameter("--since stands in place of --start, --until in place of --end")
     with connect(url, token_file, ca) as client:
-        found = False
-        for page in pages(client, stream, bounds, count=None if everything else count, reverse=reverse):
-            found = found or bool(page)
-            output.entries(page, as_json=as_json)
-        if not found and client.get_stream(stream) is None:
-            output.say(f"there is no stream {output.word(stream)}")
+        most = None if everything else count or _COUNT_DEFAULT
+        found = [0]
+        last = Page([])
+        for last in pages(client, stream, bounds, count=most, reverse=reverse):
+            found.append(len(last.entries))
+            output.entries(last.entries, as_json=as_json)
+        if not sum(found) and client.get_stream(stream) is None:
+            raise Failure(f"there is no stream {output.word(stream)}")
+    if last.following is not None and count is None:
+        from weir._cursors import bare
+
+        option = "--end" if reverse else "--start"
+        shown = output.counted(sum(found), "entry", "entries")
+        output.say(f"{shown}, and there are more: --all or --count shows them, {option} '({bare(last.following)}' goes on")
 
 
 def pages(
     client: "Client", stream: str, bounds: dict[str, str | None], *, count: int | None, reverse: bool
-) -> Iterator[list[Entry]]:
-    """The entries of a range, at most `count` of them, None for all; newest first if `reverse`. Those of a
+) -> Iterator[Page]:
+    """The pages of a range, at most `count` entries, None for all; newest first if `reverse`. Those of a
     stream that has taken the place of the first one are not of it.
     """
     from weir import _calls
@@ -79,7 +95,7 @@ def pages(
             if gap.get("reason") not in STILL_THE_STREAM:
                 return
         found: list[Entry] = answer["entries"]
-        yield found
+        yield Page(found, answer["next"] if found and answer["more"] else None)
         if not found or not answer["more"]:
             return
         if left is not None:

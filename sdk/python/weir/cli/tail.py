@@ -83,7 +83,9 @@ def show_last(client: "Client", stream: str, count: int, *, as_json: bool) -> st
     # First of all, so that it is a cursor of the stream whose entries are shown.
     cursor = _end_of(client, stream)
     bounds: dict[str, str | None] = {"end": bare(cursor)}
-    found = [entry for page in pages(client, stream, bounds, count=count, reverse=True) for entry in page]
+    found = [
+        entry for page in pages(client, stream, bounds, count=count, reverse=True) for entry in page.entries
+    ]
     found.reverse()
     output.entries(found, as_json=as_json)
     return cursor

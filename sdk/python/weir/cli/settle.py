@@ -1,0 +1,130 @@
+"""`weir ack`, `weir nack`, `weir delete`: entries that are done, given back, or to be gone.
+
+Knows: what is said of each. Must never know: HTTP, how a line is printed.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+import typer
+
+from weir.cli import options, output
+from weir.cli.failure import Failure
+
+# Of one request: as many as a gateway looks up.
+_CALL_IDS_MAX: Final = 500
+
+# As in `weir._calls`, which a command's help must not import: HTTP comes with it.
+References = Literal["keep", "delete", "acked"]
+NackMode = Literal["silent", "fail", "fatal"]
+
+Ids = Annotated[list[str], typer.Argument(help="IDs of entries", show_default=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AckOptions(options.GatewayOptions):
+    """Which pending entries are done."""
+
+    stream: options.Stream
+    group: options.Group
+    ids: Ids
+    delete: Annotated[
+        References | None,
+        typer.Option(help="delete them too: `acked` once every group has acknowledged them"),
+    ] = None
+
+
+def ack(given: AckOptions) -> None:
+    """Acknowledge pending entries of a group."""
+    with given.connect() as client:
+        group = client.group(given.stream, given.group)
+        done = sum(group.ack(*some, delete=given.delete) for some in _runs(given.ids))
+    _say_counted("acknowledged", done, len(set(given.ids)), "others were not pending", as_json=given.as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NackOptions(options.GatewayOptions):
+    """Which pending entries are given back, and what that counts for."""
+
+    stream: options.Stream
+    group: options.Group
+    ids: Ids
+    mode: Annotated[
+        NackMode,
+        typer.Option(help="fail counts the delivery, silent does not, fatal makes a dead letter of it"),
+    ] = "fail"
+
+
+def nack(given: NackOptions) -> None:
+    """Give pending entries back to their group, for other consumers."""
+    from weir import _calls
+
+    with given.connect() as client:
+        done = sum(
+            client.call(_calls.raw(_calls.nack(given.stream, given.group, some, given.mode)))["released"]
+            for some in _runs(given.ids)
+        )
+    _say_counted("given back", done, len(set(given.ids)), "others were not pending", as_json=given.as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteOptions(options.GatewayOptions):
+    """Which entries are deleted; without any, the stream."""
+
+    stream: options.Stream
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="IDs of entries; without: the stream, with its groups")
+    ] = None
+    refs: Annotated[
+        References | None,
+        typer.Option(
+            help="what groups hold of them: keep leaves it, delete drops it, acked deletes what all have "
+            "acknowledged [keep]"
+        ),
+    ] = None
+    is_agreed: options.Yes = False
+
+
+def delete(given: DeleteOptions) -> None:
+    """Delete entries, or a stream with its groups: that is asked for first, unless --yes is there."""
+    if not given.ids:
+        _delete_stream(given)
+        return
+    with given.connect() as client:
+        results: dict[str, str] = {}
+        for some in _runs(given.ids):
+            results |= client.delete_entries(given.stream, some, refs=given.refs or "keep")
+    if given.as_json:
+        output.lines([output.json_line(results)])
+        return
+    found = Counter(results.values())
+    done = found.pop("deleted", 0)
+    others = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in found.items())
+    output.lines([f"deleted {done} of {len(results)}{f': {others}' if others else ''}"])
+
+
+def _delete_stream(given: DeleteOptions) -> None:
+    if given.refs is not None:
+        raise typer.BadParameter("--refs is for entries: name their IDs")
+    with given.connect() as client:
+        found = client.get_stream(given.stream)
+        if found is None:
+            raise Failure(f"there is no stream {output.word(given.stream)}")
+        entries = output.counted(found["length"], "entry", "entries")
+        groups = output.counted(found["groups"], "group", "groups")
+        options.agree(f"delete {output.word(given.stream)}, {entries}, {groups}?", is_agreed=given.is_agreed)
+        client.delete_stream(given.stream)
+    output.lines([output.json_line({"deleted": True}) if given.as_json else f"deleted {entries}, {groups}"])
+
+
+def _runs(ids: list[str]) -> list[list[str]]:
+    unique = list(dict.fromkeys(ids))
+    return [unique[start : start + _CALL_IDS_MAX] for start in range(0, len(unique), _CALL_IDS_MAX)]
+
+
+def _say_counted(what: str, done: int, asked: int, others: str, *, as_json: bool) -> None:
+    if as_json:
+        output.lines([output.json_line({what.replace(" ", "_"): done})])
+        return
+    output.lines([f"{what} {done} of {asked}{'' if done == asked else f': {others}'}"])

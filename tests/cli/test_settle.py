@@ -1,0 +1,98 @@
+"""`weir ack`, `weir nack`, `weir delete`, `weir groups create|delete`, `weir retention`: what they change.
+
+Knows: streams before and after. Must never know: how a command asks for it.
+"""
+
+import pytest
+
+from tests.cli.command import fill, redis, weir, work
+
+NO_TERMINAL = "There is no terminal to ask"
+
+
+def pending_ids(url: str, stream: str) -> list[str]:
+    return [row[0] for row in redis(url, "XPENDING", stream, "g", "-", "+", 10)]
+
+
+def test_acknowledge_and_give_back(url: str, stream: str) -> None:
+    work(url, stream)
+    done = weir(url, "ack", stream, "g", "1-0", "9-0", "1-0")
+    assert (done.code, done.out) == (0, "acknowledged 1 of 2: others were not pending\n")
+    assert weir(url, "nack", stream, "g", "2-0", "--mode", "silent").out == "given back 1 of 1\n"
+    assert weir(url, "nack", stream, "g", "2-0", "--json").objects == [{"given_back": 1}]
+    assert weir(url, "ack", stream, "g", "3-0", "--delete", "delete", "--json").objects == [
+        {"acknowledged": 1}
+    ]
+    assert pending_ids(url, stream) == ["2-0"]
+    assert redis(url, "XLEN", stream) == 4
+    missing = weir(url, "ack", stream, "none", "1-0")
+    assert (missing.code, "no group" in missing.err) == (1, True)
+
+
+def test_delete_entries(url: str, stream: str) -> None:
+    work(url, stream)
+    assert weir(url, "delete", stream, "1-0", "5-0", "8-0").out == "deleted 2 of 3: 1 absent\n"
+    assert pending_ids(url, stream) == ["1-0", "2-0", "3-0"]
+    assert weir(url, "delete", stream, "2-0", "--refs", "delete", "--json").objects == [{"2-0": "deleted"}]
+    assert pending_ids(url, stream) == ["1-0", "3-0"]
+
+
+def test_delete_a_stream_after_a_yes(url: str, stream: str) -> None:
+    """Without a terminal it is not asked: nothing happens, and the way is named."""
+    work(url, stream)
+    refused = weir(url, "delete", stream)
+    assert (refused.code, NO_TERMINAL in " ".join(refused.err.split())) == (2, True)
+    assert redis(url, "XLEN", stream) == 5
+    assert weir(url, "delete", stream, "--yes").out == "deleted 5 entries, 1 group\n"
+    assert redis(url, "EXISTS", stream) == 0
+    assert weir(url, "delete", stream, "--yes").code == 1
+
+
+def test_groups_come_and_go(url: str, stream: str) -> None:
+    fill(url, stream, 2)
+    (made,) = weir(url, "groups", "create", stream, "late", "--json").objects
+    assert (made["name"], made["lag"]) == ("late", 0)
+    assert weir(url, "groups", "create", stream, "g", "--start", "0").lines[1].split()[0] == "g"
+    assert [row["name"] for row in weir(url, "groups", "--json", stream).objects] == ["g", "late"]
+    redis(url, "XREADGROUP", "GROUP", "g", "c", "STREAMS", stream, ">")
+    assert weir(url, "groups", "delete", stream, "g").code == 2
+    assert weir(url, "groups", "delete", stream, "g", "--yes", "--json").objects == [
+        {"deleted": True, "pending": 2}
+    ]
+    assert weir(url, "groups", "delete", stream, "late").out == "deleted\n"
+    assert weir(url, "groups", "list", stream, "--json").out == ""
+
+
+def test_a_stream_may_be_called_as_a_command(url: str) -> None:
+    fill(url, "create", 1)
+    redis(url, "XGROUP", "CREATE", "create", "g", "$")
+    assert len(weir(url, "groups", "list", "create").lines) == 2
+    redis(url, "DEL", "create")
+
+
+def test_retention_is_shown_and_set(url: str, stream: str) -> None:
+    fill(url, stream, 5)
+    changed = weir(url, "retention", stream, "--maxlen", "10", "--max-bytes", "2g", "--yes", "--json")
+    assert changed.objects[0]["max_len"] == 10
+    assert changed.objects[0]["max_bytes"] == 2 << 30
+    weir(url, "retention", stream, "--max-bytes", "none", "--keep-unacknowledged")
+    shown = {
+        tuple(line.rsplit(maxsplit=1)) for line in weir(url, "retention", stream).out.splitlines() if line
+    }
+    assert {("max len", "10"), ("max bytes", "-"), ("keep unacknowledged", "yes")} <= shown
+
+
+@pytest.mark.parametrize("option", [("--maxlen", "2"), ("--max-age", "1d")])
+def test_a_limit_that_removes_entries_is_asked_for(url: str, stream: str, option: tuple[str, str]) -> None:
+    work(url, stream)
+    refused = weir(url, "retention", stream, *option)
+    said = " ".join(refused.err.replace("│", " ").split())
+    assert refused.code == 2
+    assert f"remove {3 if option[0] == '--maxlen' else 5} entries at once; 3 of them pending" in said
+    assert redis(url, "XLEN", stream) == 5
+    assert weir(url, "retention", stream, *option, "--yes").code == 0
+
+
+@pytest.mark.parametrize("option", [("--maxlen", "many"), ("--max-age", "5"), ("--max-bytes", "1x")])
+def test_a_limit_that_is_none(url: str, stream: str, option: tuple[str, str]) -> None:
+    assert weir(url, "retention", stream, *option).code == 2
