@@ -5,9 +5,11 @@ subscriber of FastStream's Redis broker. They are written down here, and the pro
 each is sent as its client sends it, and read as it reads it.
 """
 
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from ruamel.yaml import YAML
 
 from app.auth import Grant, TokenPolicy, tokens
 from app.limits import SLOW_TURNS_MAX
@@ -17,6 +19,7 @@ from engine.commands import AddEach, XLen, XRange
 from tests.app.resp.conftest import TestedPort, Wire
 from tests.engine.clocks import HandClock
 
+ROOT: Final = Path(__file__).parents[3]
 # What redis_exporter makes its labels and gauges of; dashboards show these.
 _EXPORTED: Final = (
     *("redis_version", "redis_mode", "os", "tcp_port", "process_id", "role", "maxmemory_policy"),
@@ -84,7 +87,12 @@ async def test_redis_exporter(wire: Wire) -> None:
 
 
 async def test_keda(wire: Wire) -> None:
-    """go-redis connects, asks for RESP3 and says its name; the scaler asks one of three numbers."""
+    """go-redis connects, asks for RESP3 and says its name; the scaler asks one of three numbers. The stream and
+    the group are those of the recipe.
+    """
+    *_, scaled = YAML(typ="safe").load_all((ROOT / "deploy/keda.yaml").read_text())
+    recipe = scaled["spec"]["triggers"][0]["metadata"]
+    assert (recipe["stream"], recipe["consumerGroup"]) == ("jobs", "packers")
     await work(wire)
     hello: Any = await wire.call("HELLO", "3")
     assert hello[b"proto"] == 3
