@@ -37,7 +37,7 @@ const login = new Login(findElement("header"));
 const catalogue = new Catalogue();
 const listElement = findElement("streams");
 const streamList = new StreamList(listElement, catalogue);
-const page = new StreamPage(new Tail(connection));
+const page = new StreamPage(new Tail(connection), (name) => catalogue.lengthOf(name));
 const overview = new Overview(catalogue);
 findElement("main").append(overview.element, page.element);
 listElement.append(makeSeparator({
@@ -134,8 +134,8 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !isDialogOpen) page.inspector.close();
   if (!header.hasShortcuts || event.ctrlKey || event.metaKey || event.altKey || isDialogOpen) return;
   if (target.closest("input, textarea, select, [contenteditable]")) return;
-  // Space presses a focused button.
-  if (event.key === " " && target.closest("button, a, summary")) return;
+  // Space presses a focused button, and does nothing to a link: a stream that was just clicked.
+  if (event.key === " " && target.closest("button, summary")) return;
   const key = event.key.toLowerCase();
   const view = VIEWS[Number(event.key) - 1];
   const action = view !== undefined && page.name !== "" ? () => page.openView(view) : SHORTCUTS[key];

@@ -302,6 +302,79 @@ async def test_ages_are_in_seconds(page: Page, gateway: ConsoleGateway) -> None:
     await expect(rows(page)).to_have_count(1)
 
 
+async def test_limits_say_what_they_remove(page: Page, gateway: ConsoleGateway) -> None:
+    """Before they are set: how many entries, how many of them pending, and what is kept all the same."""
+    ids = await gateway.publish("limited", *({"n": str(n)} for n in range(20)))
+    await gateway.call("POST", "limited/groups", {"name": "team", "start": "0"})
+    await gateway.call("POST", "limited/groups/team/consumers/one/read", {"count": 15})
+    await opened(page, gateway, "limited")
+    await page.get_by_role("button", name="Limits…").click()
+    await page.get_by_label("Maximum number of entries").fill("5")
+    await expect(
+        page.get_by_text("This removes 15 entries. 15 of them are pending in a group.")
+    ).to_be_visible()
+    await page.get_by_label("What a group has not read").select_option("keep")
+    await expect(page.get_by_text("what a group has not finished stays until then")).to_be_visible()
+    await page.get_by_role("button", name="Set limits").click()
+    await expect(page.locator(".toast").last).to_contain_text("Limits set")
+    assert len((await gateway.call("GET", "limited/entries"))["entries"]) == len(ids)
+
+    await page.get_by_role("tab", name="Groups").click()
+    await page.get_by_role("link", name="team").click()
+    await page.get_by_label("Choose all shown entries").check()
+    await page.get_by_role("button", name="Acknowledge").click()
+    dialog = page.get_by_role("dialog", name="Acknowledge 15 entries?")
+    await dialog.get_by_role("button", name="Cancel").click()
+    await page.get_by_role("button", name="Acknowledge").click()
+    await dialog.get_by_role("button", name="Acknowledge").click()
+    await expect(page.locator(".toast").last).to_contain_text("Acknowledged 15 entries")
+
+
+async def test_an_action_is_for_all_that_match(page: Page, gateway: ConsoleGateway) -> None:
+    """Shown or not: more than one request takes, those of one consumer alone. Dead letters are counted."""
+    for _ in range(7):
+        await gateway.publish("many", *({"n": str(n)} for n in range(100)))
+    policy = {"dead_letter": {"stream": "many-dead", "max_deliveries": 9}}
+    await gateway.call("POST", "many/groups", {"name": "team", "start": "0", **policy})
+    await gateway.call("POST", "many/groups/team/consumers/one/read", {"count": 650})
+    await gateway.call("POST", "many/groups/team/consumers/two/read", {"count": 50})
+    await opened(page, gateway, "many", "groups/team")
+    pending = page.get_by_role("region", name="Pending entries")
+    await pending.get_by_label("Consumer", exact=True).select_option("one")
+    await expect(pending).to_contain_text("100 and more")
+    await pending.get_by_role("button", name="Choose all that match").click()
+    await expect(pending).to_contain_text("all that match chosen")
+    await pending.get_by_role("button", name="Dead letter…").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Move to dead letters").click()
+    await expect(page.locator(".toast").last).to_contain_text("Moved 650 entries to many-dead")
+    await expect(pending.get_by_role("row")).to_have_count(1)
+    table = page.get_by_role("region", name="Groups")
+    await expect(table.get_by_role("row").nth(1)).to_contain_text(re.compile(r"50\s*2\s*650"))
+
+
+async def test_the_keyboard_leads_from_the_search_to_a_paused_stream(
+    page: Page, gateway: ConsoleGateway
+) -> None:
+    """Enter opens what was found, Space pauses after a click on it, and a jump beyond the end says so."""
+    (last,) = await gateway.publish("by keyboard", {"n": "1"})
+    await opened(page, gateway, "limited")
+    search = page.get_by_label("Find streams")
+    await search.fill("by key")
+    await expect(page.get_by_role("link", name="limited")).to_have_count(0)
+    await search.press("ArrowDown")
+    link = page.get_by_role("link", name="by keyboard")
+    await expect(link).to_be_focused()
+    await search.press("Enter")
+    await expect(page.get_by_role("heading", level=1, name="by keyboard")).to_be_visible()
+    await expect(rows(page)).to_have_count(1)
+    await link.click()
+    await page.keyboard.press("Space")
+    await expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    await page.get_by_label("Jump to a time or an ID").fill("2100-01-01")
+    await page.get_by_label("Jump to a time or an ID").press("Enter")
+    await expect(page.get_by_text(f"Nothing from there on. The newest entry is {last}")).to_be_visible()
+
+
 async def test_a_late_response_is_ignored(page: Page, gateway: ConsoleGateway) -> None:
     """Figures of the previous stream never show on the next."""
     await gateway.publish("late", *({"n": str(n)} for n in range(7)))

@@ -60,6 +60,20 @@ async def test_a_page_is_used_with_a_token_that_nothing_stores(page: Page, guard
     await expect(page.get_by_role("button", name="Trim…")).to_be_hidden()
 
 
+async def test_a_token_may_stay_in_the_tab(page: Page, guarded: Server) -> None:
+    """Until it is closed, or the caller logs out."""
+    await page.goto(f"{guarded.url}/console#/orders/live")
+    await page.get_by_label("Keep it").select_option("tab")
+    await log_in(page, make(guarded, "read"))
+    await expect(page.get_by_text("apple").first).to_be_visible()
+    await page.reload()
+    await expect(page.get_by_text("apple").first).to_be_visible()
+    assert "weir_" not in str(await page.evaluate("() => JSON.stringify([localStorage, document.cookie])"))
+    await page.get_by_role("button", name="Log out").click()
+    await expect(page.get_by_label("Token")).to_be_visible()
+    assert "weir_" not in str(await page.evaluate(STORED))
+
+
 async def test_a_revoked_token_ends_the_page(page: Page, guarded: Server) -> None:
     token = make(guarded, "read")
     await page.goto(f"{guarded.url}/console#/orders/live")

@@ -19,9 +19,11 @@ import { describePolicy, parsePolicy, policyFields } from "./policy.js";
 
 /** Fires `inspect` with stream and ID, `change` after an action. */
 export class GroupView extends EventTarget {
-  /** @param {Element} lagChart shown below the list of groups */
-  constructor(lagChart) {
+  /** @param {Element} lagChart shown below the list of groups
+   * @param {(stream: string) => number | null} lengthOf a stream, null if it is not known */
+  constructor(lagChart, lengthOf) {
     super();
+    this.lengthOf = lengthOf;
     this.stream = "";
     /** The name in the address, "" for none. */
     this.name = "";
@@ -43,7 +45,7 @@ export class GroupView extends EventTarget {
     }
     this.title = h("h2.small");
     this.policy = h("p.muted");
-    const groupHeads = ["Group", "Lag", "Pending", "Consumers", "Last delivered"].map((label, index) => makeHead(label, index > 0 && index < 4));
+    const groupHeads = ["Group", "Lag", "Pending", "Consumers", "Dead letters", "Last delivered"].map((label, index) => makeHead(label, index > 0 && index < 5));
     const consumerHeads = ["Consumer", "Pending", "Idle", "Last delivery", ""].map((label, index) => makeHead(label, index > 0));
     this.detail = h(
       "section.detail",
@@ -54,8 +56,8 @@ export class GroupView extends EventTarget {
         button("Delete group…", () => this.deleteGroup(), { "data-needs": "manage" }, "button.button.danger-quiet")),
       this.policy,
       makeTable("Consumers", consumerHeads, this.consumerRows),
-      this.pending.element,
       this.deadLetters.element,
+      this.pending.element,
     );
     this.element = h(
       "div.groups",
@@ -103,7 +105,7 @@ export class GroupView extends EventTarget {
   /** @param {Group} group */
   makeGroupRow({ name }) {
     const link = h("a", { href: formatAddress(this.stream, "groups", name), title: name }, h("bdi", {}, name));
-    const cells = [1, 2, 3].map(() => h("td.number"));
+    const cells = [1, 2, 3, 4].map(() => h("td.number"));
     const last = h("td.id");
     const update = (/** @type {Group} */ group) => {
       if (group.name === this.name) link.setAttribute("aria-current", "true");
@@ -111,6 +113,10 @@ export class GroupView extends EventTarget {
       for (const [index, value] of [group.lag, group.pending, group.consumers].entries()) {
         setText(cells[index], value === null ? "unknown" : formatCount(value));
       }
+      // Groups may share the stream of their dead letters.
+      const dead = group.dead_letter === null ? null : this.lengthOf(group.dead_letter.stream) ?? 0;
+      setText(cells[3], dead === null ? "–" : formatCount(dead));
+      cells[3].classList.toggle("behind", (dead ?? 0) > 0);
       cells[0].classList.toggle("behind", (group.lag ?? 0) > 0);
       setText(last, group.last_delivered_id);
     };

@@ -17,6 +17,8 @@ import { Selection } from "./selection.js";
 const PAGE_COUNT = 100;
 // All shown entries can be chosen, and one request takes no more.
 const SHOWN_MAX = 500;
+// More are not acknowledged by one click.
+const UNASKED_MAX = 10;
 
 /** Fires `inspect` with stream and ID, `change` after an action. */
 export class PendingList extends EventTarget {
@@ -40,6 +42,9 @@ export class PendingList extends EventTarget {
     this.consumer = h("select", { "aria-label": "Consumer", onchange: () => this.refresh() }, h("option", { value: "" }, "all consumers"));
     this.idle = h("input", { type: "number", min: 0, placeholder: "min. idle (s)", "aria-label": "Minimum idle time in seconds", oninput: () => this.refresh() });
     this.summary = h("span.muted");
+    /** Whether an action is for all that match, shown or not. */
+    this.isEverything = false;
+    this.everything = button("Choose all that match", () => this.chooseEverything(), { hidden: true });
     this.more = button("Show more", () => {
       this.shownMax = Math.min(SHOWN_MAX, this.shownMax + PAGE_COUNT);
       this.refresh();
@@ -55,12 +60,15 @@ export class PendingList extends EventTarget {
     this.element = h(
       "section.pending",
       { "aria-label": "Pending entries" },
-      h("div.bar", {}, h("h2.small", {}, "Pending"), this.summary, this.consumer, this.idle),
+      h("div.bar", {}, h("h2.small", {}, "Pending"), this.summary, this.consumer, this.idle, this.everything),
       h("div.bar", { role: "toolbar", "aria-label": "Actions on chosen entries" }, ...this.actions),
       makeTable("Pending entries", heads, this.rows),
       this.more,
     );
-    this.selection.addEventListener("change", () => this.update());
+    this.selection.addEventListener("change", () => {
+      this.isEverything = false;
+      this.update();
+    });
   }
 
   /** @param {string} stream @param {string} group */
@@ -80,8 +88,12 @@ export class PendingList extends EventTarget {
     this.refreshCount += 1;
     const current = this.refreshCount;
     this.drawConsumers();
-    const page = await api.listPending(stream, group, { count: this.shownMax, consumer: this.consumer.value, min_idle_ms: parseMs(this.idle.value) ?? 0 });
+    const page = await api.listPending(stream, group, { ...this.wanted, count: this.shownMax });
     if (current === this.refreshCount && stream === this.stream && group === this.group) this.draw(page.pending, page.more);
+  }
+
+  get wanted() {
+    return { consumer: this.consumer.value, min_idle_ms: parseMs(this.idle.value) ?? 0 };
   }
 
   drawConsumers() {
@@ -98,13 +110,16 @@ export class PendingList extends EventTarget {
     this.selection.retain(entries);
     reconcile(this.rows, this.rowsById, entries.map((entry) => [entry.id, entry]), (entry) => this.makeRow(entry));
     this.more.hidden = !more || this.shownMax >= SHOWN_MAX;
+    this.everything.hidden = !more;
+    this.isEverything = this.isEverything && more;
     this.update(more);
   }
 
   /** @param {boolean} [more] */
   update(more = !this.more.hidden) {
     const shown = this.entries.length === 0 ? "none" : `${formatCount(this.entries.length)}${more ? " and more" : ""}`;
-    setText(this.summary, this.selection.size === 0 ? shown : `${shown}, ${formatCount(this.selection.size)} chosen`);
+    const chosen = this.isEverything ? "all that match chosen" : `${formatCount(this.selection.size)} chosen`;
+    setText(this.summary, this.selection.size === 0 ? shown : `${shown}, ${chosen}`);
     for (const action of this.actions) action.disabled = this.selection.size === 0;
     this.chooseAllBox.checked = this.entries.length > 0 && this.selection.size === this.entries.length;
   }
@@ -126,27 +141,69 @@ export class PendingList extends EventTarget {
     return { element: h("tr", {}, h("td", {}, box), h("th", { scope: "row" }, link), h("td", {}, consumer), ...cells), update };
   }
 
+  chooseEverything() {
+    this.selection.replace(this.entries);
+    this.isEverything = true;
+    this.draw(this.entries, true);
+  }
+
+  /** The IDs that an action is for, as many as one request takes in each. */
+  async chosen() {
+    if (!this.isEverything) return [[...this.selection.ids]];
+    const found = [];
+    /** @type {string | undefined} */
+    let start;
+    do {
+      const page = await api.listPending(this.stream, this.group, { ...this.wanted, start, count: SHOWN_MAX });
+      if (page.pending.length > 0) found.push(page.pending.map(({ id }) => id));
+      start = page.more && page.next !== null ? `(${page.next}` : undefined;
+    } while (start !== undefined);
+    return found;
+  }
+
+  /** What the questions call the entries. */
+  get chosenWords() {
+    return this.isEverything ? "all entries that match" : countEntries(this.selection.size);
+  }
+
   chooseAll() {
+    this.isEverything = false;
     this.selection.replace(this.chooseAllBox.checked ? this.entries : []);
     this.draw(this.entries, !this.more.hidden);
   }
 
   /** Run an action on the chosen entries. @template T @param {(ids: string[]) => Promise<T>} action
-   * @param {(result: T) => string} describe */
-  async run(action, describe) {
-    const ids = [...this.selection.ids];
-    if (ids.length === 0) return;
-    if (await attempt(() => action(ids), describe)) this.selection.replace([]);
+   * @param {(result: T) => number} count how many it was done to @param {(countText: string) => string} describe */
+  async run(action, count, describe) {
+    if (this.selection.size === 0) return;
+    const work = async () => {
+      let done = 0;
+      for (const ids of await this.chosen()) done += count(await action(ids));
+      return done;
+    };
+    if (await attempt(work, (done) => describe(countEntries(done)))) {
+      this.selection.replace([]);
+      this.isEverything = false;
+    }
     await this.refresh();
     this.dispatchEvent(new Event("change"));
   }
 
-  acknowledge() {
-    return this.run((ids) => api.acknowledge(this.stream, this.group, ids), (result) => `Acknowledged ${countEntries(result.acknowledged)}`);
+  async acknowledge() {
+    if (this.selection.size > UNASKED_MAX) {
+      const values = await ask({
+        title: `Acknowledge ${this.chosenWords}?`,
+        text: `They count as done: the group ${this.group} does not deliver them again.`,
+        submit: "Acknowledge",
+        dangerous: true,
+      });
+      if (values === null) return;
+    }
+    await this.run((ids) => api.acknowledge(this.stream, this.group, ids), ({ acknowledged }) => acknowledged, (entries) => `Acknowledged ${entries}`);
   }
 
   release() {
-    return this.run((ids) => api.release(this.stream, this.group, ids), (result) => `Released ${countEntries(result.released)}`);
+    return this.run((ids) => api.release(this.stream, this.group, ids), ({ released }) => released, (entries) => `Released ${entries}`);
   }
 
   async deadLetter() {
@@ -154,7 +211,7 @@ export class PendingList extends EventTarget {
       return show("No dead-letter stream", h("p", {}, `Set a dead-letter stream first, under Policy… of the group ${this.group}.`));
     }
     const values = await ask({
-      title: `Move ${countEntries(this.selection.size)} to ${this.deadLetterStream}`,
+      title: `Move ${this.chosenWords} to ${this.deadLetterStream}`,
       text: "The group acknowledges them and does not deliver them again.",
       fields: [{ name: "reason", label: "Reason", hint: "Stored with each dead letter." }],
       submit: "Move to dead letters",
@@ -162,12 +219,13 @@ export class PendingList extends EventTarget {
     });
     if (values === null) return;
     const reason = values.reason || undefined;
-    await this.run((ids) => api.deadLetter(this.stream, this.group, ids, reason), (result) => `Moved ${countEntries(result.ids.length)} to ${result.stream}`);
+    const target = this.deadLetterStream;
+    await this.run((ids) => api.deadLetter(this.stream, this.group, ids, reason), ({ ids }) => ids.length, (entries) => `Moved ${entries} to ${target}`);
   }
 
   async claim() {
     const values = await ask({
-      title: `Claim ${countEntries(this.selection.size)}`,
+      title: `Claim ${this.chosenWords}`,
       text: "This assigns them to another consumer and counts as a delivery.",
       fields: [
         { name: "consumer", label: "Consumer", required: true, list: this.consumers },
@@ -177,17 +235,17 @@ export class PendingList extends EventTarget {
     });
     if (values === null) return;
     const { consumer = "", idle } = values;
-    await this.run((ids) => api.claim(this.stream, this.group, ids, consumer, parseMs(idle) ?? 0), (result) => `${consumer} claimed ${countEntries(result.entries.length)}`);
+    await this.run((ids) => api.claim(this.stream, this.group, ids, consumer, parseMs(idle) ?? 0), ({ entries }) => entries.length, (entries) => `${consumer} claimed ${entries}`);
   }
 
   async deleteEntries() {
     const values = await ask({
-      title: `Delete ${countEntries(this.selection.size)} of ${this.stream}?`,
+      title: `Delete ${this.chosenWords} of ${this.stream}?`,
       text: "This removes them from the stream for all readers. Their IDs stay pending until they are acknowledged.",
       submit: "Delete entries",
       dangerous: true,
     });
     if (values === null) return;
-    await this.run((ids) => api.deleteEntries(this.stream, ids), (result) => `Deleted ${countEntries(result.deleted)}`);
+    await this.run((ids) => api.deleteEntries(this.stream, ids), ({ deleted }) => deleted, (entries) => `Deleted ${entries}`);
   }
 }

@@ -37,6 +37,7 @@ export class Grid extends EventTarget {
     this.rows = null;
     /** @type {string[]} */
     this.columns = [];
+    this.hasOthers = false;
     /** The number of the selected row among all rows ever, so that it stays when rows leave or enter at the front.
      * @type {number | null} */
     this.selected = null;
@@ -89,10 +90,11 @@ export class Grid extends EventTarget {
     this.draw();
   }
 
-  /** @param {string[]} columns the names of the fields with a column */
-  setColumns(columns) {
-    if (columns.join("\n") === this.columns.join("\n") && this.head.childElementCount > 0) return;
+  /** @param {string[]} columns the names of the fields with a column @param {boolean} hasOthers whether there are others */
+  setColumns(columns, hasOthers) {
+    if (columns.join("\n") === this.columns.join("\n") && hasOthers === this.hasOthers && this.head.childElementCount > 0) return;
     this.columns = columns;
+    this.hasOthers = hasOthers;
     const names = this.columnNames;
     fill(this.head, ...names.map((name, index) => h("div.cell", { role: "columnheader", title: name, "aria-label": name }, h("span.label", {}, name), this.makeDivider(name, index))));
     this.applyWidths();
@@ -148,7 +150,7 @@ export class Grid extends EventTarget {
   /** Set the widths of all rows through two CSS variables. */
   applyWidths() {
     const fields = this.columns.map(() => ["6rem", "minmax(6rem, 1fr)"]);
-    const defaults = [["12.5rem", "12.5rem"], ["10rem", "10rem"], ...fields, ["7rem", `minmax(7rem, ${fields.length === 0 ? 1 : 1.2}fr)`]];
+    const defaults = [["12.5rem", "12.5rem"], ["10rem", "10rem"], ...fields, ["7rem", fields.length > 0 && !this.hasOthers ? "7rem" : `minmax(7rem, ${fields.length === 0 ? 1 : 1.2}fr)`]];
     const tracks = defaults.map(([least, track], index) => {
       const px = this.widths.get(this.columnKey(index));
       return px === undefined ? { least, track } : { least: `${px}px`, track: `${px}px` };

@@ -5,9 +5,10 @@
  */
 
 import { say, sayArrivals } from "../shared/announce.js";
+import * as api from "../shared/api.js";
 import { button, fill, h, save, setText } from "../shared/dom.js";
 import { idMs, pairsOf } from "../shared/entry.js";
-import { countEntries, formatCount, formatDuration, formatName, formatTime, pluralize } from "../shared/format.js";
+import { countEntries, formatCount, formatDuration, formatName, formatTime, formatWhen, pluralize } from "../shared/format.js";
 import { formatCsv, formatNdjson } from "./export.js";
 import { parseFilter } from "./filter.js";
 import { Grid } from "./grid.js";
@@ -33,6 +34,8 @@ export class LiveView {
     /** The known fields, in order of first appearance, and whether each has a column. @type {Map<string, boolean>} */
     this.fields = new Map();
     this.isColumnChoiceOwn = false;
+    // After a jump beyond the last entry.
+    this.newest = "";
     this.pauseButton = button("Pause", () => this.togglePause(), { "aria-pressed": "false", title: "Space" });
     this.newestButton = button("Go to newest", () => this.goLive(), { hidden: true, title: "L" }, "button.button.primary");
     this.filter = h("input.filter", {
@@ -94,7 +97,7 @@ export class LiveView {
     this.isColumnChoiceOwn = false;
     this.filter.value = "";
     this.tail.test = null;
-    this.grid.setColumns([]);
+    this.grid.setColumns([], false);
     this.grid.show(this.tail.shown);
     return this.tail.open(stream);
   }
@@ -123,7 +126,7 @@ export class LiveView {
       }
     }
     if (this.fields.size !== knownCount) {
-      this.grid.setColumns(this.shownFields);
+      this.grid.setColumns(this.shownFields, this.shownFields.length < this.fields.size);
       if (!this.menu.hidden) this.drawMenu();
     }
   }
@@ -152,7 +155,7 @@ export class LiveView {
       onchange: () => {
         this.isColumnChoiceOwn = true;
         this.fields.set(name, box.checked);
-        this.grid.setColumns(this.shownFields);
+        this.grid.setColumns(this.shownFields, this.shownFields.length < this.fields.size);
         for (const resize of resizers) resize.disabled = !box.checked;
       },
     });
@@ -209,7 +212,8 @@ export class LiveView {
     await this.tail.jump(id);
     this.grid.scrollTo(0);
     const first = firstId(this.tail.rows);
-    say(first === null ? "No entries there" : `At ${first}`);
+    this.newest = first === null ? await this.describeNewest() : "";
+    say(first === null ? this.newest : `At ${first}`);
     const index = this.tail.shown.findIndex((row) => row.kind === "entry");
     if (index >= 0) this.grid.select(index, false);
     this.grid.draw();
@@ -251,7 +255,15 @@ export class LiveView {
     const { tail } = this;
     if (tail.error !== "") return tail.error;
     if (tail.rows.length > 0) return "No loaded entry matches the filter.";
+    if (tail.mode === "history" && this.newest !== "") return this.newest;
     return tail.mode === "loading" ? "" : "No entries yet. New entries appear here.";
+  }
+
+  /** What there is, where a jump has led beyond it. */
+  async describeNewest() {
+    const stream = await api.getStream(this.tail.stream).catch(() => null);
+    if (stream === null || stream.length === 0) return "No entries yet. New entries appear here.";
+    return `Nothing from there on. The newest entry is ${stream.last_id}, of ${formatWhen(idMs(stream.last_id), Date.now())}.`;
   }
 
   /** The age of the newest row while more entries wait, 0 otherwise. */

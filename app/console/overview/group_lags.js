@@ -45,6 +45,12 @@ export class GroupLags {
     }
   }
 
+  /** The streams that groups move dead letters to. */
+  deadLetterStreams() {
+    const groups = [...this.groups.values()].flat();
+    return new Set(groups.flatMap(({ dead_letter: target }) => (target === null ? [] : [target.stream])));
+  }
+
   /** The groups that lag most, the worst first. @param {number} countMax */
   worst(countMax) {
     const size = (/** @type {StreamGroup} */ { lag }) => lag ?? UNKNOWN_LAG;

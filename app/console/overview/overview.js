@@ -131,6 +131,7 @@ export class Overview {
       ["Streams", `${formatCount(items.length)}${more}`],
       ["Entries", `${formatShort(sum(({ stream }) => stream.length))}${more}`],
       ["Groups", `${formatCount(sum(({ stream }) => stream.groups))}${more}`],
+      ["Dead letters", formatCount([...this.groupLags.deadLetterStreams()].reduce((total, name) => total + (this.catalogue.lengthOf(name) ?? 0), 0))],
       ["Entries in memory", `${formatBytes(sum(({ stream }) => stream.memory_bytes))}${more}`],
       ...figures,
       ["Version", this.version],

@@ -8,7 +8,8 @@
  *   delivery_count?: number}} Entry */
 /** @typedef {{requested?: string, first_available: string, lost: number | null, reason?: string, next?: string}} Gap */
 /** @typedef {{entries: Entry[], next: string | null, more: boolean, gap?: Gap}} Page */
-/** @typedef {{max_len: number | null, max_age_ms: number | null, max_bytes: number | null}} Retention */
+/** @typedef {{max_len: number | null, max_age_ms: number | null, max_bytes: number | null,
+ *   keep_unacknowledged: boolean, keep_unarchived: boolean}} Retention */
 /** @typedef {{name: string, length: number, first_id: string, last_id: string, entries_added: number, groups: number,
  *   generation: string, memory_bytes: number, max_deleted_id: string, retention: Retention}} Stream */
 /** @typedef {{name: string, consumers: number, pending: number, last_delivered_id: string,

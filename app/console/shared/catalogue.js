@@ -81,6 +81,11 @@ export class Catalogue extends EventTarget {
     });
   }
 
+  /** @param {string} name @returns {number | null} null for a stream that is not listed */
+  lengthOf(name) {
+    return this.items.find((item) => item.name === name)?.stream.length ?? null;
+  }
+
   /** @param {CatalogueItem[]} items @param {boolean} isComplete */
   publish(items, isComplete) {
     this.items = items;

@@ -52,6 +52,7 @@ export class StreamList {
       autocomplete: "off",
       spellcheck: "false",
       oninput: () => this.find(),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.handleKey(event),
     });
     this.heads = COLUMNS.map(([column, label]) => {
       const sort = button(label, () => this.sort(column), {}, "button.head");
@@ -102,6 +103,15 @@ export class StreamList {
       this.beyond = found;
       this.draw();
     }, SEARCH_DELAY_MS);
+  }
+
+  /** Enter opens the first stream, ArrowDown leads into the list. @param {KeyboardEvent} event */
+  handleKey(event) {
+    const first = this.body.querySelector(event.key === "Enter" ? "a" : "a, button");
+    if (first === null || !["Enter", "ArrowDown"].includes(event.key)) return;
+    event.preventDefault();
+    if (event.key === "Enter") first.click();
+    else first.focus();
   }
 
   /** @param {string} stream @param {string} view */

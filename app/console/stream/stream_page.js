@@ -10,6 +10,7 @@ import * as api from "../shared/api.js";
 import { ask } from "../shared/dialogs.js";
 import { button, fill, h, setText } from "../shared/dom.js";
 import { countEntries, formatBytes, formatCount, showHidden } from "../shared/format.js";
+import { previewLimits, previewTrims } from "../shared/removal.js";
 import { describeRetention, parseRetention, retentionFields } from "../shared/retention.js";
 import { GroupView } from "../groups/group_view.js";
 import { Inspector } from "../live/inspector.js";
@@ -23,8 +24,9 @@ const LABELS = { live: "Live", groups: "Groups", publish: "Publish" };
 
 /** Fires `change` after an action that changes figures elsewhere. */
 export class StreamPage extends EventTarget {
-  /** @param {import("../live/tail.js").Tail} tail */
-  constructor(tail) {
+  /** @param {import("../live/tail.js").Tail} tail
+   * @param {(stream: string) => number | null} lengthOf a stream, null if it is not known */
+  constructor(tail, lengthOf) {
     super();
     this.tail = tail;
     this.name = "";
@@ -37,7 +39,7 @@ export class StreamPage extends EventTarget {
     this.lagChart = new LagChart();
     this.inspector = new Inspector();
     this.live = new LiveView(tail, (entry) => this.inspector.open(this.name, entry));
-    this.groups = new GroupView(this.lagChart.element);
+    this.groups = new GroupView(this.lagChart.element, lengthOf);
     this.publish = new PublishForm();
     this.title = h("h1");
     this.figures = h("p.figures");
@@ -202,11 +204,7 @@ export class StreamPage extends EventTarget {
       ],
       submit: "Trim",
       dangerous: true,
-      preview: async (input) => {
-        const found = await api.trim(this.name, { ...parseTrim(input), dry_run: true });
-        const pending = found.pending_affected > 0 ? ` ${formatCount(found.pending_affected)} of them are pending in a group.` : "";
-        return `This removes ${countEntries(found.deleted)}.${pending}`;
-      },
+      preview: (input) => previewTrims(this.name, [parseTrim(input)]),
       work: async (input) => `Removed ${countEntries((await api.trim(this.name, parseTrim(input))).deleted)}`,
     });
     if (values !== null) await this.finishAction();
@@ -219,6 +217,8 @@ export class StreamPage extends EventTarget {
       text: "The oldest entries beyond a limit are removed. Leave a field empty for no limit.",
       fields: retentionFields(this.stream.retention),
       submit: "Set limits",
+      dangerous: true,
+      preview: (input) => previewLimits(this.name, parseRetention(input)),
       work: async (input) => {
         await api.changeRetention(this.name, parseRetention(input));
         return "Limits set";

@@ -87,8 +87,8 @@ async def test_redis_exporter(wire: Wire) -> None:
 
 
 async def test_keda(wire: Wire) -> None:
-    """go-redis connects, asks for RESP3 and says its name; the scaler asks one of three numbers. The stream and
-    the group are those of the recipe.
+    """go-redis connects, asks for RESP3 and says its name; the scaler asks one of three numbers. Stream
+    and group are those of the recipe.
     """
     *_, scaled = YAML(typ="safe").load_all((ROOT / "deploy/keda.yaml").read_text())
     recipe = scaled["spec"]["triggers"][0]["metadata"]

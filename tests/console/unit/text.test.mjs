@@ -90,7 +90,7 @@ test("a policy survives the way through its fields, in milliseconds", () => {
 });
 
 test("limits survive the way through their fields, and are described", () => {
-  for (const one of [UNLIMITED, { max_len: 0, max_age_ms: 1_500, max_bytes: 2_048 }]) {
+  for (const one of [UNLIMITED, { max_len: 0, max_age_ms: 1_500, max_bytes: 2_048, keep_unacknowledged: true, keep_unarchived: false }]) {
     assert.deepEqual(parseRetention(Object.fromEntries(retentionFields(one).map(({ name, value = "" }) => [name, value]))), one);
   }
   assert.equal(describeRetention(UNLIMITED), "");
