@@ -72,7 +72,8 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
 
         option = "--end" if reverse else "--start"
         shown = output.counted(sum(found), "entry", "entries")
-        output.say(f"{shown}, and there are more: --all or --count shows them, {option} '({bare(last.following)}' goes on")
+        rest = f"--all or --count shows them, {option} '({bare(last.following)}' goes on"
+        output.say(f"{shown}, and there are more: {rest}")
 
 
 def pages(
