@@ -235,9 +235,9 @@ def test_a_foreign_name_is_refused_beyond_loopback(tmp_path: Path) -> None:
 
 def test_it_says_where_everything_is(tmp_path: Path) -> None:
     """The data before it is opened; API, console and docs after, with the port that it really has: they
-    answer from then on.
+    answer from then on. Lines for people, as on a terminal.
     """
-    place = ["--port", "0", "--data", str(tmp_path / "data")]
+    place = ["--port", "0", "--data", str(tmp_path / "data"), "--set", "log_format=console"]
     process = subprocess.Popen(
         [sys.executable, "-m", "weir", "serve", *place],
         stdout=subprocess.PIPE,

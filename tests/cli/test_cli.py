@@ -51,7 +51,7 @@ def test_config_takes_every_flag_of_serve(tmp_path: Path) -> None:
         "resp-socket": "redis.sock",
     }
     listed = set(re.findall(r"--([a-z-]+)", weir("serve", "--help").out))
-    assert listed - {"insecure", "config", "set", "help"} == set(flags)
+    assert listed - {"insecure", "strict-files", "config", "set", "help"} == set(flags)
     words = [word for name, value in flags.items() for word in (f"--{name}", value)]
     result = weir("config", *words, "--insecure")
     assert result.code == 0, result.err

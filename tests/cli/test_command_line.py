@@ -133,7 +133,7 @@ def test_a_gateway_that_is_not_there_is_one_line() -> None:
 
 def test_the_option_wins_over_the_environment(url: str) -> None:
     """--url is what was typed last."""
-    assert weir(NOWHERE, "read", "s", "--url", f"{url}/").code == 0
+    assert weir(NOWHERE, "streams", "--url", f"{url}/").code == 0
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_token_is_sent_without_its_line_end(url: str, tmp_path: Path) -> None:
     """Files that editors and `echo` write end with a line end."""
     file = tmp_path / "token"
     file.write_text("secret\n")
-    assert weir(url, "read", "s", "--token-file", str(file)).code == 0
+    assert weir(url, "streams", "--token-file", str(file)).code == 0
 
 
 @pytest.mark.parametrize(

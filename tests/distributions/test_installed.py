@@ -66,11 +66,12 @@ def test_a_gateway_starts_from_a_user_s_folder(
     port, (first, *words) = free_port(), program
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WEIR_", "PYTHON"))}
     command = [str(gateway / first), *words, "serve", "--port", str(port)]
-    process = subprocess.Popen(command, cwd=users_folder, env=kept, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=users_folder, env=kept, stderr=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
-        # It says where it listens.
-        assert process.stdout.readline()
+        assert process.stderr is not None
+        # It says where its data are, and what it has read.
+        for event in ("serving", "ready"):
+            assert f'"event":"{event}"' in process.stderr.readline()
         url = f"http://127.0.0.1:{port}"
         done = run(gateway / "bin/weir", "publish", "orders", "item=pear", cwd=users_folder, WEIR_URL=url)
         assert done.stdout.startswith("stored 1 entry"), done.stderr
