@@ -26,7 +26,7 @@ from weir.errors import WeirError
 READY_S_MAX: Final = 30.0
 STOP_S_MAX: Final = 30.0
 # `weir serve` prints its addresses once it is ready.
-_PRINTED: Final = re.compile(r"(?:^API +|\"what\":\"API\",\"where\":\")(http:\S+?)/v1\b", re.MULTILINE)
+_PRINTED: Final = re.compile(r"(?:^API +|\"what\":\"API\",\"where\":\")(https?:\S+?)/v1\b", re.MULTILINE)
 _LOOK_S: Final = 0.02
 
 
