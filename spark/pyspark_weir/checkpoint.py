@@ -74,6 +74,11 @@ def query_id(checkpoint: StateFolder) -> str | None:
     return found
 
 
+def is_of(checkpoint: StateFolder, query: str) -> bool:
+    """Whether it is that query's, and still has the ranges of its batches. Raises PipelineError."""
+    return query_id(checkpoint) == query and any(name.isdigit() for name in checkpoint.names(_OFFSETS))
+
+
 def last_commit(checkpoint: StateFolder) -> int | None:
     """The last batch that has ended; None where none has."""
     return max((int(name) for name in checkpoint.names(_COMMITS) if name.isdigit()), default=None)

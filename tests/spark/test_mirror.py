@@ -6,10 +6,12 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import OptionError
-from pyspark_weir.gateway import GatewayAccess
-from pyspark_weir.jobs.mirror import LoopGuard, Mirror, is_same_gateway, loop_guard_of, query
+from pyspark_weir.gateway import GatewayAccess, GatewayClient
+from pyspark_weir.jobs.mirror import LoopGuard, Mirror, is_same_gateway, loop_guard_of, query, settle
 from pyspark_weir.jobs.replay_plan import Targets
+from tests.server import Server
 
 HERE = "http://127.0.0.1:8080"
 
@@ -64,6 +66,48 @@ def test_a_mirror_that_is_refused_settles_nothing(tmp_path: Path) -> None:
         # Refused before Spark has a part in it.
         query(cast("SparkSession", None), wrong)
     assert list(tmp_path.iterdir()) == []
+
+
+class TestWhereItBegins:
+    """Settled before Spark is started, so that no start changes it."""
+
+    def mirror(self, place: StateFolder, url: str, start: str = "earliest", **source: str) -> Mirror:
+        return Mirror(
+            place.address,
+            {"gateway.urls": url, "subscribePattern": "begin.*", **source},
+            GatewayAccess("g0", url),
+            Targets.parse(["copy"]),
+            start=start,
+        )
+
+    def test_is_the_earliest_entry_unless_the_source_says_so(self, tmp_path: Path) -> None:
+        place, given = StateFolder.of(str(tmp_path)), StateFolder.of(str(tmp_path / "given"))
+        assert settle(place, self.mirror(place, HERE), 2).starting == {"startingOffsets": "earliest"}
+        asked = self.mirror(given, HERE, startingTimestamp="0")
+        assert settle(given, asked, 2).starting == {}
+
+    def test_may_be_the_latest_entry_of_its_first_start(self, tmp_path: Path, server: Server) -> None:
+        """What comes before the first batch is sent, however often the job is killed until then."""
+        place = StateFolder.of(str(tmp_path))
+        with GatewayClient(GatewayAccess("g0", server.url)) as gateway:
+            gateway.post("/v1/streams/begins/entries", {"entries": [{"id": "5-0", "fields": {"a": "1"}}]})
+            first = settle(place, self.mirror(place, server.url, "latest"), 2)
+            assert first.starting == {"startingOffsets": '{"g0/begins":"5-0"}'}
+            gateway.post("/v1/streams/begins/entries", {"entries": [{"id": "6-0", "fields": {"a": "1"}}]})
+            assert settle(place, self.mirror(place, server.url, "latest"), 2) == first
+
+    def test_is_not_guessed_where_the_checkpoint_was_lost(self, tmp_path: Path) -> None:
+        """The state says that entries were sent; Spark's files, which said how far, are gone."""
+        place = StateFolder.of(str(tmp_path))
+        asked = self.mirror(place, HERE)
+        place.replace("metadata", b'{"id":"q"}')
+        place.replace("offsets/0", b"")
+        settle(place, asked, 2).begin(place, "q")
+        assert settle(place, asked, 2).query == "q"
+        for name in ("offsets/0", "metadata"):
+            place.delete(name)
+            with pytest.raises(OptionError, match="how far is lost: restore it"):
+                settle(place, asked, 2)
 
 
 def test_streams_are_looked_at_as_they_are_found() -> None:

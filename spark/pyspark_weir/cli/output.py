@@ -39,13 +39,13 @@ def rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: 
         shared.table([shared.heading(column) for column in columns], body)
 
 
-def batch_reporter(*, as_json: bool) -> "Callable[[BatchProgress], None]":
+def batch_reporter(*, as_json: bool, begins: str = "") -> "Callable[[BatchProgress], None]":
     """Reports each batch: JSON lines on standard output, or lines for people beside it, with a bar on a
-    terminal.
+    terminal. The first line says where it `begins`.
     """
     if as_json:
         return lambda progress: line(progress.members())
-    say("starting Spark…")
+    say(f"starting Spark; it reads from {begins}" if begins else "starting Spark…")
     done = 0
 
     def report(progress: "BatchProgress") -> None:

@@ -5,7 +5,10 @@ Knows: their parameters, how progress looks. Must never know: how entries are re
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from pyspark_weir.cli import arguments, output
 from pyspark_weir.errors import OptionError
@@ -19,10 +22,26 @@ _sent = arguments.panel(_SENT)
 _tasks_max: Final = 10_000
 
 
+class Start(StrEnum):
+    """Where a mirror begins."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
 @dataclass(frozen=True, kw_only=True)
 class MirrorArguments(arguments.QueryArguments):
     """Where entries are sent, and what is done to them before."""
 
+    start: Annotated[
+        Start | None,
+        typer.Option(
+            "--from",
+            show_default="earliest",
+            rich_help_panel="What is read",
+            help="where it begins without a checkpoint; --source startingOffsets=… for other places",
+        ),
+    ] = None
     to_gateway: Annotated[
         str | None, _sent(metavar="[NAME=]URL", show_default="--gateway", help="the target gateway")
     ] = None
@@ -54,18 +73,27 @@ class MirrorArguments(arguments.QueryArguments):
 
 
 def mirror(options: MirrorArguments) -> None:
-    """Send what streams get to other streams, here or at another gateway: each entry once, in order.
+    """Send what streams hold and get to other streams, here or at another gateway: each entry once, in order.
 
-    SQL sees stream, id, ms, seq, ts and fields, a map of text.
+    It begins with the earliest entry, or where its checkpoint ends. SQL sees stream, id, ms, seq,
+    ts and fields, a map of text.
     """
+    from pyspark_weir import checkpoint
+    from pyspark_weir.checkpoint import StateFolder
     from pyspark_weir.jobs.mirror import Mirror, query
     from pyspark_weir.jobs.replay_plan import Targets
+    from pyspark_weir.options import source_options
     from pyspark_weir.running import run
 
     to = options.to_gateway
+    source = options.source()
+    given = source_options(source).starting
+    if given is not None and options.start is not None:
+        raise OptionError(f"--from and --source {given.option}=… both say where it begins: give one")
+    start = options.start or Start.EARLIEST
     asked = Mirror(
         checkpoint=options.checkpoint,
-        source=options.source(),
+        source=source,
         target=arguments.one_access(
             options.connection() if to is None else arguments.connection([to], options.to_token_file)
         ),
@@ -76,9 +104,13 @@ def mirror(options: MirrorArguments) -> None:
         drop_fields=arguments.names(options.drop),
         keep_ids=options.keep_ids,
         orig_field=options.orig_field,
+        start=start,
         tasks=options.tasks,
     )
-    report = output.batch_reporter(as_json=options.as_json)
+    begins = given.option if given is not None else f"the {start} entry of each stream"
+    if checkpoint.query_id(StateFolder.of(options.checkpoint)) is not None:
+        begins = "where the checkpoint ends"
+    report = output.batch_reporter(as_json=options.as_json, begins=begins)
     summary = run(options.query("mirror"), lambda spark: query(spark, asked), report)
     output.ended(summary, as_json=options.as_json)
 

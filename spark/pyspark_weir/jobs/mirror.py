@@ -3,6 +3,9 @@
 Knows: Spark, the data source, the sink, what of a mirror may not change between two runs.
 Must never know: how options are written, how often there is a batch, what is printed.
 
+It begins with the earliest entry. Where it is to begin with the latest, that place is written down before
+Spark is started: killed before its first batch, it begins there all the same.
+
 A batch that runs again has to give each task the same rows in the same order, however many cores there are by
 then: so rows go to tasks by the stream that they are for, and are sorted there by their IDs. Both, and what
 is done to the entries, are written into the checkpoint before the first batch.
@@ -31,11 +34,14 @@ from pyspark_weir.gateway import GatewayAccess
 from pyspark_weir.jobs.archived import as_map
 from pyspark_weir.jobs.batches import report_failures, write
 from pyspark_weir.jobs.replay_plan import PLACEHOLDER, Targets
-from pyspark_weir.options import SourceOptions, source_options
+from pyspark_weir.options import EARLIEST, LATEST, SourceOptions, source_options
+from pyspark_weir.schema import schema_of
 from pyspark_weir.session import slots, with_slots
+from pyspark_weir.source.stream import StreamingReader
 
 STATE: Final = "weir-mirror.json"
 _FIXED: Final = {"fieldsFormat": "entries", "relation": "entries"}
+_STARTING: Final = "startingOffsets"
 _HALF_DIGITS: Final = 20
 _TARGET: Final = "_target"
 _ENTRY: Final = "_entry"
@@ -59,6 +65,8 @@ class Mirror:
     drop_fields: tuple[str, ...] = ()
     keep_ids: bool = False
     orig_field: str = ""
+    # Where it begins, EARLIEST or LATEST, unless `source` says so; a checkpoint goes on where it ends.
+    start: str = EARLIEST
     # As many as the session runs at once.
     tasks: int | None = None
     chunk_rows: int = 5_000
@@ -85,8 +93,8 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
     # Before anything is settled: what is refused here may be put right under the same checkpoint.
     guard = loop_guard_of(asked)
     place = StateFolder.of(asked.checkpoint)
-    tasks = settle(place, asked, slots(spark))
-    source = with_slots(spark, {**asked.source, **_FIXED})
+    settled = settle(place, asked, slots(spark))
+    source = with_slots(spark, {**asked.source, **settled.starting, **_FIXED})
     rows = spark.readStream.format("weir").options(**source).load()
     entries = transform(rows, asked)
 
@@ -94,6 +102,7 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
         query_id = checkpoint.query_id(place)
         if query_id is None:
             raise OptionError(f"{place.address} is not the checkpoint of this query")
+        settled.begin(place, query_id)
         if guard is not None:
             # What a pattern takes is known batch by batch.
             guard.check({offsets.parts(key)[1] for key in checkpoint.ends(place, number)})
@@ -104,27 +113,76 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
             "chunkRows": asked.chunk_rows,
             "ordered": True,
         }
-        write(distribute(frame, tasks, keep_ids=asked.keep_ids), asked.target, options)
+        write(distribute(frame, settled.tasks, keep_ids=asked.keep_ids), asked.target, options)
 
     return entries.writeStream.queryName("weir-mirror").foreachBatch(report_failures(send, place))
 
 
-def settle(place: StateFolder, asked: Mirror, slots_now: int) -> int:
-    """How many tasks it has had since its first start. Raises OptionError where it is another by now."""
+@dataclass
+class Settled:
+    """What a mirror was begun with: into how many tasks a batch is cut, the options that say where the first
+    one begins, and the query, once it has a batch.
+    """
+
+    tasks: int
+    about: dict[str, Any]
+    starting: dict[str, str] = field(default_factory=dict)
+    query: str | None = None
+
+    def begin(self, place: StateFolder, query_id: str) -> None:
+        """Remember that there are batches: from now on their checkpoint must not be lost."""
+        if self.query is None:
+            self.query = query_id
+            self.store(place)
+
+    def store(self, place: StateFolder) -> None:
+        place.replace(STATE, orjson.dumps(self))
+
+
+def settle(place: StateFolder, asked: Mirror, slots_now: int) -> Settled:
+    """What it was begun with at its first start. Raises OptionError where it is another by now, or where the
+    batches that it had are gone.
+    """
     stored = place.read(STATE)
     if stored is None:
-        tasks = asked.tasks or slots_now
-        place.replace(STATE, orjson.dumps({"tasks": tasks, "about": asked.about()}))
-        return tasks
-    before = orjson.loads(stored)
+        settled = Settled(asked.tasks or slots_now, asked.about(), _starting(asked))
+        settled.store(place)
+        return settled
+    before = Settled(**orjson.loads(stored))
     for name, value in asked.about().items():
-        if before["about"].get(name) != value:
+        if before.about.get(name) != value:
             raise OptionError(
-                f"{place.address} belongs to a mirror with another {name}: {before['about'].get(name)!r}, "
+                f"{place.address} belongs to a mirror with another {name}: {before.about.get(name)!r}, "
                 f"now {value!r}; go on as it was begun, or begin with a checkpoint of its own and "
-                "startingOffsets"
+                "--source startingOffsets=…"
             )
-    return int(before["tasks"])
+    if before.query is not None and not checkpoint.is_of(place, before.query):
+        raise OptionError(
+            f"{place.address} has sent entries before, and how far is lost: restore it from a copy, or begin "
+            "with a checkpoint of its own and --source startingOffsets=…"
+        )
+    return before
+
+
+def _starting(asked: Mirror) -> dict[str, str]:
+    """Options that say where a mirror begins that has no checkpoint. Streams that come later are read from
+    their beginning.
+    """
+    given = source_options({**asked.source, **_FIXED}).starting
+    if given is not None:
+        return {}
+    if asked.start == EARLIEST:
+        return {_STARTING: EARLIEST}
+    options = source_options({**asked.source, **_FIXED, _STARTING: LATEST})
+    reader = StreamingReader(options, schema_of(options))
+    try:
+        found = offsets.decode(reader.initialOffset())
+    finally:
+        reader.stop()
+    # Without a stream there is nothing to leave out.
+    return {
+        _STARTING: orjson.dumps({key: at.id for key, at in found.items()}).decode() if found else EARLIEST
+    }
 
 
 class LoopGuard:

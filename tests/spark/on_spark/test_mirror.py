@@ -64,6 +64,16 @@ def test_a_mirror_keeps_order_ids_and_bytes(
             assert entries(there, stream) == entries(gateway, stream)
 
 
+def test_a_mirror_begins_with_the_earliest_entry(
+    spark: SparkSession, gateway: GatewayClient, checkpoint: str
+) -> None:
+    """A stream's reader begins with the latest, as Kafka's; a job that mirrors streams sends all of them."""
+    publish(gateway, "whole", [{"fields": {"n": "1"}}])
+    given = {"gateway.urls": gateway.access.url, "subscribe": "whole"}
+    run(spark, Mirror(checkpoint, given, gateway.access, Targets.parse(["copy.whole"])))
+    assert [one["fields"] for one in entries(gateway, "copy.whole")] == [{"n": "1"}]
+
+
 def test_entries_are_chosen_changed_and_routed(
     spark: SparkSession, gateway: GatewayClient, checkpoint: str
 ) -> None:
