@@ -121,9 +121,16 @@ def _compile(place: Path, worker: str) -> None:
     _run(place, NODE_MODULES / ".bin" / "tsc", *STRICT, worker)
 
 
+def _needs_node(major: int) -> None:
+    found = subprocess.run(["node", "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    if int(found[1:].partition(".")[0]) < major:
+        pytest.skip(f"this generator needs Node {major}, and here is {found.strip()}")
+
+
 @pytest.mark.parametrize("generator", ["orval7/dist/bin/orval.js", "orval/dist/bin/orval.mjs"])
 def test_a_client_of_orval_works(server: Server, document: Path, tmp_path: Path, generator: str) -> None:
     """Made by orval 7 and 8: tsc --strict is content with all of it and with a worker, which agrees."""
+    _needs_node(18 if generator.startswith("orval7") else 20)
     (tmp_path / "orval.config.mjs").write_text(ORVAL.format(str(document), server.url))
     _run(tmp_path, "node", NODE_MODULES / generator, "--config", "orval.config.mjs")
     _compile(tmp_path, "orval.ts")
@@ -132,6 +139,7 @@ def test_a_client_of_orval_works(server: Server, document: Path, tmp_path: Path,
 
 def test_a_client_of_swagger_typescript_api_works(server: Server, document: Path, tmp_path: Path) -> None:
     """Made by swagger-typescript-api: tsc --strict is content with a worker, which agrees."""
+    _needs_node(20)
     generator = NODE_MODULES / ".bin" / "swagger-typescript-api"
     _run(tmp_path, generator, "generate", "--path", document, "--output", tmp_path, "--name", "weir.ts")
     _compile(tmp_path, "swagger.ts")
