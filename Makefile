@@ -94,7 +94,7 @@ prove: dev  ## plant bugs into the engine, and show that the proof of durability
 	$(BIN)/python -m tests.proof.prove
 
 soak: dev system  ## all that is tried at random, and the long proof of durability beside Redis's figures; minutes with ARGS="480"
-	$(BIN)/pytest -m halved --numprocesses=$(WORKERS)
+	$(BIN)/pytest -m "halved or hypothesis" --numprocesses=$(WORKERS)
 	$(BIN)/python -m tests.proof.soak $(ARGS)
 
 bench: dev  ## every figure of docs/speed.md beside its peer; some of them with ARGS="--only P5,P7"

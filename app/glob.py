@@ -53,7 +53,7 @@ class Glob:
             place = places[at] if at < len(places) else frozenset[int]()
             if place is _STAR:
                 if at + 1 == len(places):
-                    # Whatever is left: to walk over the rest of a long name takes 100 times as long.
+                    # For any rest: to walk over the rest of a long name takes 100 times as long.
                     return True
                 at, after_star, resume = at + 1, at + 1, here
             elif word[here] in place:

@@ -71,7 +71,7 @@ def get() -> Any:  # noqa: ANN401 - the methods of structlog's loggers depend on
 
 
 def note_fault(error: Exception, request_id: str) -> None:
-    """Say what nobody expected, with its trace."""
+    """Log an unexpected error, with its trace."""
     remedy = "report this line: a request has met an error of the gateway"
     get().error("unexpected", request_id=request_id, error=repr(error), trace=trace(error), remedy=remedy)
 

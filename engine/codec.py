@@ -153,7 +153,7 @@ def scan(read: Read, size: int, *, sequence: int = 0, previous: int = 0) -> Iter
     with the file yields no `Damage`. Memory is bounded by one step or one frame, and never above the file.
     """
     salt = file_salt(read)
-    # There may be a million frames: what is the same for each is looked up once.
+    # There may be a million frames: what they have in common is looked up once.
     unpack, head_bytes = HEADER.unpack_from, HEAD.size
     # A part of the file, and where the next frame begins: in that part, and in the file.
     chunk, at, offset = b"", 0, 0

@@ -1,9 +1,9 @@
-"""Which stream a position is of: what a reader is told whose stream is not the one that it knew.
+"""Which stream a position is of: the gap for a reader whose stream is not the one that it knew.
 
 Knows: generations, how those that are gone have ended, what restoring a backup made of them.
 Must never know: entries, commands, callers.
 
-    a reader knows     the name has now            it is told
+    a reader knows     the name has now            its gap says
     no generation      no stream                   nothing: its producer may come yet
     no generation      a stream that ends below    ahead
     a generation       no stream                   deleted, or expired
@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 from engine.replies import Gap
 
 GENERATION_BYTES: Final = 8
-# Restores that a reader may have missed and is still told as such; beyond, its stream is another.
+# Restores that a reader may have missed and still gets as such; beyond, its stream is another.
 SALTS_MAX: Final = 8
-# Ends whose cause is kept, about 150 bytes each: readers that wait are told at once, slow ones later.
+# Ends whose cause is kept, about 150 bytes each: readers that wait get it at once, slow ones later.
 _ENDS_MAX: Final = 10_000
 
 
@@ -67,7 +67,7 @@ class Identity(NamedTuple):
 
 
 def is_another(cursor: int, known: str, there: Identity | None) -> bool:
-    """Whether the reader is to be told something: `known` is the generation that it knows, empty for none."""
+    """Whether the reader gets a gap: `known` is the generation that it knows, empty for none."""
     if there is None:
         return bool(known)
     if known and known != there.generation:
@@ -76,7 +76,7 @@ def is_another(cursor: int, known: str, there: Identity | None) -> bool:
 
 
 def gap_of(cursor: int, known: str, there: Identity | None, generations: Generations) -> Gap | None:
-    """What the reader is told, and where it goes on; None where its position is of this stream."""
+    """The reason of the gap, and where the reader goes on; None where its position is of this stream."""
     if not is_another(cursor, known, there):
         return None
     if there is None:

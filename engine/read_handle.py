@@ -4,7 +4,7 @@ Knows: whether it waits, is answered, or was given something that has not left y
 Must never know: how an engine runs reads, and how it waits.
 
     begun ─► waits ─► served ─► answered       end(): as its time would
-               │         └────────┴──► undone  cancel(): nothing is taken, and nobody is called
+               │         └────────┴──► undone  cancel(): nothing is taken, no callback
                └─────────────────────► gone
 
 Both are synchronous: a door that sees its client leave ends the wait before it reads another byte, so that

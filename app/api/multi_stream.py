@@ -14,7 +14,7 @@ from app.errors import invalid, step
 from app.http import cursors, media, query
 from app.http.entries import entry_bodies
 from app.http.entries.deliveries import DeliveredEntry, deliveries, no_history, nothing_delivered
-from app.http.entries.entry_pages import ToldGap, page, preferred_wait_ms
+from app.http.entries.entry_pages import GapReport, page, preferred_wait_ms
 from app.http.entries.publishing import KeyHeader, NewEntry
 from app.http.models import (
     NAME_SCHEMA,
@@ -43,7 +43,7 @@ from engine.replies import Entries, GroupRead, Published, Reply, Republished, St
 
 router: Final = Router("many")
 
-# A publication into so many streams waits for its caller's turn: they take about 3 ms to read and to store.
+# A publication into this many streams waits for its caller's turn: it takes about 3 ms to read and to store.
 _STREAMS_IN_TURN_MIN: Final = 200
 
 
@@ -181,7 +181,7 @@ def _read(reply: StreamsRead, *, fail_on_gap: bool, in_full: bool) -> Mapping[st
     bodies: dict[str, bytes] = {}
     for (name, after), there in zip(reply.cursors, reply.generations, strict=True):
         one, generation = found.get(name), there if in_full else ""
-        gap = ToldGap(one.gap, generation, in_full) if one is not None and one.gap is not None else None
+        gap = GapReport(one.gap, generation, in_full) if one is not None and one.gap is not None else None
         if gap is not None and fail_on_gap:
             raise gap.refused()
         entries = one.entries if one is not None else Entries(more=name in unfinished)

@@ -3,9 +3,9 @@
 Knows: which settings name such files, which of them are secret.
 Must never know: what is in them.
 
-    secret      the root token, private keys     nobody else reads or writes it; its group may read
-    deciding    tokens, keys, authorities        nobody else writes it, nor its group
-    data        the log, which has tokens too    nobody else writes in it
+    secret      the root token, private keys     no other user reads or writes it; its group may read
+    deciding    tokens, keys, authorities        no other user writes it, nor its group
+    data        the log, which has tokens too    no other user writes in it
 """
 
 import stat

@@ -65,7 +65,7 @@ def coding_of(header: bytes) -> str:
 
 
 class CodedBody:
-    """A body that is decoded in slices, so that whoever reads it can stop, and others go on between them."""
+    """A body that is decoded in slices, so that its reader can stop, and others go on between them."""
 
     def __init__(self, coding: str, body: bytes) -> None:
         self._name = coding
@@ -80,7 +80,7 @@ class CodedBody:
         return self._at == len(self._body)
 
     def read(self, most: int = SLICE_BYTES) -> bytes:
-        """What comes next, about so many bytes at most, of as many. Raises `malformed_encoding`."""
+        """What comes next, of about this many bytes, and at most as many. Raises `malformed_encoding`."""
         slices, size, stop = list[bytes](), 0, min(self._at + most, len(self._body))
         while size < most and self._at < stop:
             slices.append(self._feed())

@@ -13,7 +13,7 @@ from app.http.responses import Response
 
 # Kept by the cache of the client, which asks about it each time; no cache in between has what a token allows.
 _PRIVATE: Final = (b"cache-control", b"private, no-cache")
-# What is the same for everybody.
+# For answers that no caller gets differently.
 _PUBLIC: Final = (b"cache-control", b"no-cache")
 
 

@@ -130,7 +130,7 @@ class Reservation:
         self._pool = pool
         self._caller = caller
         self._holder = holder
-        # Whether it is the peer's turn: until then nobody is slow.
+        # Whether it is the peer's turn: until then it is not slow.
         self._is_waiting = False
         # Whether some of it was written without a reservation.
         self.is_unasked = False
@@ -150,7 +150,7 @@ class Reservation:
         self._shrink(size if size > FREE_BYTES else 0)
 
     def extend(self, size: int) -> None:
-        """Hold at least this many bytes, which are there: there is no way back, whatever room there is."""
+        """Hold at least this many bytes, which are there already, also beyond the limit."""
         if size > max(self.size, FREE_BYTES):
             self.is_unasked = True
             self._pool.note(self._caller, size - self.size)
@@ -256,7 +256,7 @@ class Pool:
         return self._made(caller, size, holder)
 
     def has_room(self, size: int) -> bool:
-        """Whether this fits, whoever asks."""
+        """Whether this fits, for any caller."""
         held = self.held_bytes
         return size <= self.bytes_max if not held else held + size <= self.bytes_max // _CALLER_PART
 
@@ -265,7 +265,7 @@ class Pool:
         self._shrink()
         held = self._by_caller.get(caller, 0)
         room = self.bytes_max - self.held_bytes
-        # Whatever the settings are, as below.
+        # With any settings, as below.
         return own + max(0, room if held == own else min(room, self.caller_bytes_max - held))
 
     def hold(self, caller: str, size: int, holder: Holder | None = None) -> Reservation:
@@ -289,7 +289,7 @@ class Pool:
         self.note(caller, size)
 
     def note(self, caller: str, size: int) -> None:
-        """Count bytes that are there already."""
+        """Count bytes that already exist."""
         self.held_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
         self._by_caller[caller] = self._by_caller.get(caller, 0) + size
@@ -297,7 +297,7 @@ class Pool:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self.look)
 
     def relieve(self) -> None:
-        """Close the holders that have most of what nobody asked for, until all fits again."""
+        """Close the holders that have most of what was not reserved, until all fits again."""
         while self.held_bytes > self.bytes_max:
             self._shrink()
             unasked = [one for one in self._all if one.is_unasked and one.size]
@@ -319,7 +319,7 @@ class Pool:
 
     def _has_room(self, caller: str, size: int, own: int) -> bool:
         held = self._by_caller.get(caller, 0)
-        # Whatever the settings are, a caller who has nothing else may have its answer.
+        # With any settings, a caller who has nothing else may have its answer.
         is_within = held == own or held + size <= self.caller_bytes_max
         return is_within and self.held_bytes + size <= self.bytes_max
 

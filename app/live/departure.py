@@ -1,4 +1,4 @@
-"""The end of a client's connection, told to what works for it.
+"""The end of a client's connection, passed on to the work that is under way for it.
 
 Knows: who wants to know of it. Must never know: sockets, what is done about it.
 """

@@ -11,7 +11,7 @@ that page. Anywhere below, it reads from the engine, up to the feed's position a
 live entries join without a gap or a duplicate, and no subscriber sees entries that are not yet safe.
 
 As with XREAD, a missing stream is an empty one. A position is of one generation of its stream: a subscriber
-whose stream was deleted or is another one is told by a gap, and goes on where that says.
+whose stream was deleted or is another one gets a gap, and goes on where that says.
 """
 
 import asyncio
@@ -188,7 +188,7 @@ class StreamFeed:
         self.stream = stream
         self.position = position
         self.generation = generation
-        # The generation before, and what ended it, where that is the same for all who followed it.
+        # The generation before, and what ended it, where all who followed it have these in common.
         self._ended: tuple[str, EngineGap] | None = None
         self.edition = 0
         self.failure: Exception | None = None
@@ -258,7 +258,7 @@ class StreamFeed:
         self._feeds.wake(waiting.values())
 
     def _turn(self, gap: EngineGap, position: int, generation: str) -> None:
-        """The position is not of the stream that has the name now: each subscriber is told for its own."""
+        """The position is not of the stream that has the name now: each subscriber gets a gap of its own."""
         self._ended = (self.generation, gap) if self.generation != generation and position == 0 else None
         self.position, self.generation = position, generation
         self._part_all()

@@ -113,7 +113,7 @@ class Tracer:
 
     @contextmanager
     def sending(self, streams: Collection[str], count: int, traceparent: bytes) -> Iterator[str]:
-        """A span around commands that publish so many entries; gives the `traceparent` that they keep.
+        """A span around commands that publish this number of entries; gives the `traceparent` that they keep.
 
         It is not made the current one: on the fast path a request has no context of its own.
         """

@@ -128,7 +128,7 @@ class Account:
             self._audit({"action": audited[0], "operation": parsed.name, **audited[1]}, refusal)
 
     def note_session_command(self, operation: str, arguments: str, refusal: EngineError | None) -> None:
-        """The same for what was done to the port and its clients."""
+        """Have the audit log say what was done to the port and its clients."""
         if self._gateway.audit.is_on:
             self._audit({"action": "admin", "operation": operation, "arguments": arguments}, refusal)
 

@@ -55,7 +55,7 @@ class BlockedRead:
         self.take_back()
 
     def take_back(self) -> None:
-        """The same for what was answered, of which nothing was written yet."""
+        """Undo what was answered, of which nothing was written yet."""
         self._handle.cancel()
 
     def _answer(self, replies: Sequence[Reply | EngineError]) -> None:

@@ -18,7 +18,7 @@ from app.errors import RefusalError, problem
 from app.http import cursors as written_cursors
 from app.http import projection, query
 from app.http.cursors import Place
-from app.http.entries.entry_pages import ToldGap
+from app.http.entries.entry_pages import GapReport
 from app.live.feeds import FeedGap, FeedPage
 from app.sse import events
 from engine import entries
@@ -55,9 +55,9 @@ class TailOptions(msgspec.Struct, frozen=True):
         texts = "~".join(places)
         return f"{self.mark}.{texts}".encode() if self.mark else texts.encode()
 
-    def told(self, gap: EngineGap, generation: str) -> ToldGap:
-        """A gap as the client is told it."""
-        return ToldGap(gap, generation if self.shows_generations else "", self.shows_generations)
+    def report(self, gap: EngineGap, generation: str) -> GapReport:
+        """A gap as the client gets it."""
+        return GapReport(gap, generation if self.shows_generations else "", self.shows_generations)
 
 
 # ---- cursors
@@ -127,16 +127,18 @@ def gap(missed: FeedGap, wanted: TailOptions, place: int, places: Sequence[str])
     """What was lost; where there are several streams, of which. A gap that tells where to go on is a place to
     come back to.
     """
-    told = wanted.told(missed.gap, missed.generation)
+    report = wanted.report(missed.gap, missed.generation)
     members: dict[str, object] = {"stream": missed.stream} if wanted.several else {}
-    members |= told.members()
-    event_id = wanted.written([*places[:place], told.next, *places[place + 1 :]]) if told.tells_next else None
+    members |= report.members()
+    event_id = (
+        wanted.written([*places[:place], report.next, *places[place + 1 :]]) if report.has_next else None
+    )
     return events.event(b"gap", msgspec.json.encode(members), event_id)
 
 
 def group_gap(missed: EngineGap) -> bytes:
     """What a group can no longer read."""
-    return events.event(b"gap", ToldGap(missed).text())
+    return events.event(b"gap", GapReport(missed).text())
 
 
 def end(reason: str, retry_ms: int) -> bytes:

@@ -286,7 +286,7 @@ class TailSource:
         if isinstance(item, FeedPage):
             return wire.page(item, self._wanted, place, places)
         if self._wanted.fail_on_gap:
-            raise self._wanted.told(item.gap, item.generation).refused()
+            raise self._wanted.report(item.gap, item.generation).refused()
         return wire.gap(item, self._wanted, place, places)
 
     async def _change(self, seconds_max: float) -> None:

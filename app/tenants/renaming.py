@@ -82,7 +82,7 @@ def _by_name(numbers: Mapping[str, int], names: TenantNames) -> Mapping[str, int
 
 
 def _bodies(bodies: Sequence[bytes], names: TenantNames) -> Sequence[bytes]:
-    """Entries whose field of dead letters gets the prefix, whatever it says: it is taken away from all that
+    """Entries whose field of dead letters gets the prefix, for any value: it is taken away from all that
     the tenant reads, so it reads what it wrote, and learns nothing about the prefix.
     """
     if not any(map(names_source, bodies)):

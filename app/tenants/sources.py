@@ -33,7 +33,7 @@ def rename_in_entry(text: bytes, rename: Rename) -> bytes:
 
 
 def rename_in_body(body: bytes, rename: Rename) -> bytes:
-    """The same for an entry that has no ID yet."""
+    """As `text`, for an entry that has no ID yet."""
     text = entries.encode(0, body)
     renamed = rename_in_entry(text, rename)
     return body if renamed is text else renamed[len(text) - len(body) :]

@@ -111,7 +111,7 @@ class InlineRequest(Request):
         return replies
 
     def _put_off(self, *commands: Command) -> None:
-        """Reserve as `reserve_for`, but where there is room whoever asks, not before it is known that the
+        """Reserve as `reserve_for`, but where there is room for any caller, not before it is known that the
         replies come later: an answer that leaves in the turn of its command takes nothing from others.
         """
         bound = self.answer_bound(commands)

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from app.auth import Action
 from app.errors import RefusalError, invalid, to_refusal
-from app.http.entries.entry_pages import ToldGap
+from app.http.entries.entry_pages import GapReport
 from app.live.in_flight import PendingCheck
 from app.websocket import frames
 from app.websocket.effects import AcquireLease, Close, Effects, ReadGroup, Rest, SendFrame, Submit
@@ -138,7 +138,7 @@ class GroupReader:
     def _send_gap(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
         if found.gap is None:
             return []
-        return [SendFrame(gap_frame(work.name, work.stream, ToldGap(found.gap)))]
+        return [SendFrame(gap_frame(work.name, work.stream, GapReport(found.gap)))]
 
     def _decline(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
         """Give entries back. An entry that was in flight before was released meanwhile."""

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from app.auth import Action
 from app.errors import RefusalError, invalid
 from app.http.cursors import Place, Position
-from app.http.entries.entry_pages import ToldGap
+from app.http.entries.entry_pages import GapReport
 from app.live.feeds import FeedGap, FeedPage
 from app.websocket import frames
 from app.websocket.effects import Effects, FetchPage, SendFrame, Subscribe
@@ -161,8 +161,8 @@ class StreamReader:
             return []
         if isinstance(item, FeedGap):
             generation = item.generation if tail.in_full else ""
-            told = ToldGap(item.gap, generation, tail.in_full)
-            return [SendFrame(gap_frame(tail.name, stream, told))]
+            report = GapReport(item.gap, generation, tail.in_full)
+            return [SendFrame(gap_frame(tail.name, stream, report))]
         tail.spend(item.count)
         return [SendFrame(self._page(tail, item))]
 

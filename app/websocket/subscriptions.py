@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from app.http.entries.entry_pages import ToldGap
+from app.http.entries.entry_pages import GapReport
 from app.live.in_flight import RELEASED_ONLY_MS, ConsumerKey
 from app.websocket import frames
 from app.websocket.effects import Ref
@@ -146,7 +146,7 @@ class ConsumerSubscription(Subscription):
                 self.credit += 1
 
 
-def gap_frame(sub: str, stream: str, gap: ToldGap) -> bytes:
+def gap_frame(sub: str, stream: str, gap: GapReport) -> bytes:
     """The `gap` frame: entries are not there to be read."""
     members: dict[str, Any] = gap.members()
     return frames.encode(frames.GapFrame(sub=sub, stream=stream, **members))

@@ -182,7 +182,7 @@ def give_back(command: GiveBack) -> ScriptCall:
 
 
 def undo(command: Undo) -> ScriptCall:
-    """Undo a delivery that reached nobody, if nothing else has moved the group; else count it less."""
+    """Undo a delivery that reached no reader, if nothing else has moved the group; else count it less."""
     mark = command.mark
     assert isinstance(mark, BackendMark), "a server made it"
     words: list[Word] = [

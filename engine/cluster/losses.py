@@ -1,4 +1,4 @@
-"""What readers have seen of streams that a server lost when it restarted: without it nobody could tell them.
+"""What readers have seen of streams that a server lost when it restarted: without it they get no gap.
 
 Knows: of each stream that was read its generation and how far it was seen, before the last restart and since.
 Must never know: connections, how a restart is noticed.

@@ -87,8 +87,8 @@ def read_request(command: XRead, place: int) -> BackendRequest:
         gap = Gap(after, found.first_id, None) if 0 < after < found.removed_upto else None
         if is_lost:
             gap = Gap(after, run.first, None, "failover")
-        told = None if cursor is Cursor.LAST_ENTRY else gap
-        return Found(after, StreamEntries(stream, run, after, told), generation)
+        reported = None if cursor is Cursor.LAST_ENTRY else gap
+        return Found(after, StreamEntries(stream, run, after, reported), generation)
 
     return msgspec.structs.replace(look, commands=[*look.commands, *between], decode=decode)
 

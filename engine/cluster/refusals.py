@@ -2,8 +2,8 @@
 
 Knows: the sentences of Redis and Valkey. Must never know: connections, commands' words.
 
-A sentence that is not known here is the backend's, not the caller's: whoever calls cannot do better, and
-nobody knows whether trying again would help.
+A sentence that is not known here is the backend's, not the caller's: the caller cannot do better, and it is
+unknown whether trying again would help.
 """
 
 import re

@@ -271,7 +271,7 @@ def xsetid(turn: Turn, command: types.XSetId) -> bool:
         )
     max_deleted_id = command.max_deleted_id or stream.max_deleted_id
     if command.last_id < stream.last_id:
-        # A reader that waits above it is told.
+        # A reader that waits above it gets a gap.
         turn.signal(command.stream)
     turn.emit(SetCounters(command.stream, command.last_id, entries_added, max_deleted_id))
     return True

@@ -144,7 +144,7 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
 
 
 def _turned(turn: Turn, key: Key | None, cursor: int, known: str) -> Gap | None:
-    """What is told where the cursor is of another stream."""
+    """The gap where the cursor is of another stream."""
     return gap_of(cursor, known, None if key is None else key.identity, turn.keyspace.generations)
 
 

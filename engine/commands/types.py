@@ -218,7 +218,7 @@ class XRead(BoundedRead, frozen=True, kw_only=True):
     """Reply: `StreamsRead`. `block_ms` None does not wait.
 
     `known` has the generation of which each cursor is, empty where the reader does not know it: such a reader
-    is told when its cursor is of another stream, at once. None reads as Redis does.
+    gets a gap at once when its cursor is of another stream. None reads as Redis does.
     """
 
     changes: ClassVar[bool] = False

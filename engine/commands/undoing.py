@@ -1,6 +1,6 @@
 """Undoing a delivery whose reply never left: the entries are as if they had never been read.
 
-Knows: when that may be done, and what becomes of the entries where it may not.
+Knows: when that may be done, and where the entries are after a refusal.
 Must never know: why the reply did not leave.
 """
 
@@ -48,7 +48,7 @@ def undo(turn: Turn, command: weir_commands.Undo) -> bool | Unfinished:
 def _as_left(
     group: Group, command: weir_commands.Undo, mark: DeliveryMark, start: int, stop: int | None = None
 ) -> list[tuple[int, int, int]]:
-    """Those of the IDs that are as the delivery left them, with time and delivery count: nobody has settled,
+    """Those of the IDs that are as the delivery left them, with time and delivery count: none was settled,
     taken or read them again.
     """
     named = command.ids[start:stop]

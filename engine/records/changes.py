@@ -518,7 +518,7 @@ class CopyStream(Record, frozen=True):
 class Regenerate(Record, frozen=True):
     """The log was restored from a backup: no stream is the one that readers knew by its generation.
 
-    Of a snapshot, before all streams: a restore of which readers may still have to be told.
+    Of a snapshot, before all streams: a restore that readers may still have to hear of.
     """
 
     number = 28

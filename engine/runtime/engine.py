@@ -532,8 +532,8 @@ class Engine:
         """Answer when the reply may leave, never before this turn has ended: mostly its frame is written by
         then, so that the answers of a cycle are as many as reads were served in the one before.
 
-        What a group's reader was given leaves before the answers of later turns: told of its ack first, it
-        would take an entry that it had before for a new one.
+        What a group's reader gets leaves before the answers of later turns: with the answer to its ack first,
+        it would take an entry that it had before for a new one.
         """
         handle.serve(served.reply)
         if isinstance(served.reply, GroupRead) and not self._writer.is_safe(served.position, synced=synced):

@@ -1,6 +1,6 @@
 """When a disk is slow: found in how long its syncs take.
 
-Knows: the last syncs, and the one that has not ended. Must never know: what is synced, who is told.
+Knows: the last syncs, and the one that has not ended. Must never know: what is synced, where it is shown.
 """
 
 from collections import deque

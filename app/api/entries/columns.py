@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 
 from app.auth import Action
 from app.http import media
-from app.http.entries.entry_pages import WHERE, EntryRange, ToldGap, where
+from app.http.entries.entry_pages import WHERE, EntryRange, GapReport, where
 from app.http.models import Count, Flag, GivenCursor, ResponseModel, StreamName, Whole, absent, wrong
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
@@ -220,7 +220,7 @@ class ColumnsReading(msgspec.Struct):
             removed = 0 < self.cursor < self.edges.removed_upto
             gap = Gap(self.cursor, self.edges.first_id, None) if removed else None
         if gap is not None and self.fail_on_gap:
-            raise ToldGap(gap, self.generation, self.shows_generations).refused()
+            raise GapReport(gap, self.generation, self.shows_generations).refused()
         self.gap = gap if gap is not None and gap.next is not None else None
 
     def go_on(self, replies: Sequence[Reply]) -> None:

@@ -21,8 +21,8 @@ from app.http.entries.entry_pages import (
     WHERE,
     DirectedRange,
     Entry,
+    GapReport,
     Page,
-    ToldGap,
     preferred_wait_ms,
     where,
 )
@@ -285,9 +285,9 @@ async def read_entries(
             edges, generation = reply, reply.generation
     if not asked.shows_generations or asked.reverse:
         generation = ""
-    told = None if gap is None else ToldGap(gap, generation, asked.shows_generations)
-    if told is not None and asked.fails_on_gap:
-        raise told.refused()
+    report = None if gap is None else GapReport(gap, generation, asked.shows_generations)
+    if report is not None and asked.fails_on_gap:
+        raise report.refused()
     if asked.last is not None:
         found = _forwards(found)
     if found.count:
@@ -296,7 +296,7 @@ async def read_entries(
         following = gap.goes_on_after
     headers = where(following, edges, gap, generation)
     headers.append((b"weir-more", b"true" if found.more else b"false"))
-    return Response(200, entry_pages.page(found, following, told, asked.fields, generation), headers)
+    return Response(200, entry_pages.page(found, following, report, asked.fields, generation), headers)
 
 
 def _commands(

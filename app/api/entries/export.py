@@ -16,7 +16,7 @@ from pydantic import Field
 
 from app.auth import Action
 from app.http import media, projection
-from app.http.entries.entry_pages import WHERE, DirectedRange, ToldGap, where
+from app.http.entries.entry_pages import WHERE, DirectedRange, GapReport, where
 from app.http.models import INTEGER_MAX, GivenCursor, StreamName, Whole
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
@@ -147,7 +147,7 @@ class Export(msgspec.Struct):
         if self.known is not None and isinstance(replies[2], StreamsRead) and replies[2].streams:
             gap = replies[2].streams[0].gap
         if gap is not None and self.fail_on_gap:
-            raise self._told(gap).refused()
+            raise self._report(gap).refused()
         if gap is not None and gap.next is not None:
             self.done = True
             return Beginning(self._line(gap), gap.next, self.edges, self._generation)
@@ -179,11 +179,11 @@ class Export(msgspec.Struct):
         """What cursors are written with."""
         return self.edges.generation if self.edges is not None and self.shows_generations else ""
 
-    def _told(self, gap: Gap, generation: str | None = None) -> ToldGap:
-        return ToldGap(gap, self._generation if generation is None else generation, self.shows_generations)
+    def _report(self, gap: Gap, generation: str | None = None) -> GapReport:
+        return GapReport(gap, self._generation if generation is None else generation, self.shows_generations)
 
     def _line(self, gap: Gap, generation: str | None = None) -> bytes:
-        return b'{"gap":%b}\n' % self._told(gap, generation).text()
+        return b'{"gap":%b}\n' % self._report(gap, generation).text()
 
     def _lines(self, found: Reply) -> bytes:
         assert isinstance(found, Entries), "XRANGE answers entries"

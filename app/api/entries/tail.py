@@ -178,7 +178,7 @@ async def _look_for_gaps(request: Request, wanted: TailOptions) -> None:
     generations = dict(zip(wanted.streams, found.generations, strict=True))
     for one in found.streams:
         if one.gap is not None:
-            raise wanted.told(one.gap, generations[one.stream]).refused()
+            raise wanted.report(one.gap, generations[one.stream]).refused()
 
 
 async def _stream(request: Request, begin: Callable[[], Awaitable[EventSource]]) -> Response:

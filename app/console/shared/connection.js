@@ -4,7 +4,7 @@
  * Knows: the frames of weir.v1, credit, cursors, when to reconnect. Must never know: elements, what an entry means.
  *
  * A subscription is a cursor: after a reconnect it subscribes again after the last entry received, so that no entry is
- * lost or repeated. The cursor names its stream, so that another one of the same name is told by a gap.
+ * lost or repeated. The cursor names its stream, so that another one of the same name causes a gap.
  */
 
 /** @typedef {import("./api.js").Entry} Entry */

@@ -6,7 +6,7 @@ Must never know: how a read is asked for.
 
 from typing import Final
 
-from app.http.entries.entry_pages import Base64, Meta, Pairs, ToldGap
+from app.http.entries.entry_pages import Base64, GapReport, Meta, Pairs
 from app.http.models import INTEGER_MAX, Count, IdText, Milliseconds, ResponseModel, absent
 from engine import ids
 from engine.replies import Delivered, GroupInfo, Reply, StreamDeliveries
@@ -52,7 +52,7 @@ def deliveries(found: StreamDeliveries) -> bytes:
         where = b'"next":"%b"' % ids.format(after).encode()
     else:
         where = b'"last_delivered_id":"%b"' % ids.format(found.last_delivered_id).encode()
-    gap = b',"gap":' + ToldGap(found.gap).text() if found.gap is not None else b""
+    gap = b',"gap":' + GapReport(found.gap).text() if found.gap is not None else b""
     more = _JSON_BOOLEANS[found.more]
     return b'{"entries":[%b],%b,"more":%b%b}' % (b",".join(texts), where, more, gap)
 

@@ -163,8 +163,8 @@ class Page(ResponseModel):
     gap: Gap = absent()
 
 
-class ToldGap(NamedTuple):
-    """A gap as its reader is told it. `generation` is the one in which reading goes on, empty where cursors
+class GapReport(NamedTuple):
+    """A gap as its reader gets it. `generation` is the one in which reading goes on, empty where cursors
     are IDs; `in_full` with everything that there is to say, for who asks for generations.
     """
 
@@ -178,8 +178,8 @@ class ToldGap(NamedTuple):
         return cursors.written(self.gap.goes_on_after, self.generation)
 
     @property
-    def tells_next(self) -> bool:
-        """Whether the cursor is told: a gap in the middle of a stream needs none."""
+    def has_next(self) -> bool:
+        """Whether the cursor is part of it: a gap in the middle of a stream needs none."""
         return self.in_full or self.gap.next is not None
 
     def members(self) -> dict[str, str | int | None]:
@@ -192,7 +192,7 @@ class ToldGap(NamedTuple):
         }
         if gap.reason is not None or self.in_full:
             members["reason"] = gap.reason or "trimmed"
-        if self.tells_next:
+        if self.has_next:
             members["next"] = self.next
         return members
 
@@ -213,7 +213,7 @@ class ToldGap(NamedTuple):
 def page(
     found: Entries,
     following: int | None,
-    gap: ToldGap | None,
+    gap: GapReport | None,
     fields: Sequence[str] | None,
     generation: str = "",
 ) -> bytes:

@@ -109,7 +109,7 @@ class _EntryBody(Body):
 
 
 class _LinesBody(_EntryBody):
-    """A batch, whatever its media type says."""
+    """A batch of lines, under any media type."""
 
     models: ClassVar = ()
     # Of a string a generator of clients would send the JSON.

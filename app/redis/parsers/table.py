@@ -102,7 +102,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "dump": CommandRow(2, _READ, parse_dumps.dump_stream),
     "restore": CommandRow(-4, ("write", "manage"), parse_dumps.restore),
     "exists": CommandRow(-2, _READ, parse_server.exists),
-    # Whatever names a stream counts as use of it, as OBJECT IDLETIME shows.
+    # Each command that names a stream counts as use of it, as OBJECT IDLETIME shows.
     "touch": CommandRow(-2, _READ, parse_server.exists),
     "type": CommandRow(2, _READ, parse_server.type_of),
     "keys": CommandRow(2, _READ, parse_server.keys),
