@@ -73,7 +73,7 @@ HELD: Final = [
 ]
 
 
-@pytest.mark.parametrize("deed", DEEDS, ids=str)
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: f"{deed.method} {deed.path} {' '.join(deed.words)}")
 async def test_a_deed_needs_the_same_actions_by_either_api(
     engine: Engine, tmp_path: Path, deed: Deed
 ) -> None:

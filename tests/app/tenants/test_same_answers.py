@@ -86,6 +86,7 @@ COMMANDS: Final[Sequence[Sequence[str]]] = [
     ("DUMP", "dead"),
     ("RESTORE", "back", "0", "nonsense"),
     ("EXISTS", "orders", "missing"),
+    ("TOUCH", "orders", "missing"),
     ("TYPE", "orders"),
     ("KEYS", "*"),
     ("SCAN", "0"),
@@ -121,6 +122,8 @@ COMMANDS: Final[Sequence[Sequence[str]]] = [
 TOGETHER: Final = 16
 # About the gateway, or about the streams of all callers.
 NOT_OF_TENANTS: Final = {"config|get", "config|set", "dbsize", "flushall", "flushdb"}
+# Which name it gives is chance.
+BY_CHANCE: Final = {"randomkey"}
 
 Call = tuple[str, str, dict[str, Any]]
 ROUTES: Final[Sequence[Call]] = [
@@ -254,7 +257,17 @@ def name_of(words: Sequence[str]) -> str:
 
 
 def test_each_command_has_an_example() -> None:
-    assert {name_of(words) for words in COMMANDS} == redis.COMMANDS.keys() - NOT_OF_TENANTS
+    assert {name_of(words) for words in COMMANDS} == redis.COMMANDS.keys() - NOT_OF_TENANTS - BY_CHANCE
+
+
+async def test_a_random_name_is_one_of_its_own(both: tuple[httpx.AsyncClient, ...]) -> None:
+    """Without the prefix."""
+    tenant = both[1]
+    assert (await tenant.post("/v1/commands", json=["RANDOMKEY"])).json() == {"result": None}
+    for name in ("a", "b"):
+        await tenant.post(f"/v1/streams/{name}/entries", json={"fields": {"v": "1"}})
+    found = {(await tenant.post("/v1/commands", json=["RANDOMKEY"])).json()["result"] for _ in range(50)}
+    assert found == {"a", "b"}
 
 
 async def test_each_route_has_an_example(both: tuple[httpx.AsyncClient, ...]) -> None:
