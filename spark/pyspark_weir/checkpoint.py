@@ -13,7 +13,7 @@ from pyarrow import fs
 
 from pyspark_weir import offsets
 from pyspark_weir.errors import OptionError, PipelineError
-from pyspark_weir.offsets import Offsets
+from pyspark_weir.offsets import Lost, Offsets
 from pyspark_weir.table.root import S3_SCHEMES, ArchiveRoot, Folder
 
 _SCHEME: Final = "://"
@@ -103,6 +103,15 @@ def secure_plan(checkpoint: StateFolder, batch: int) -> None:
 
 def ends(checkpoint: StateFolder, batch: int) -> Offsets:
     """How far each stream is read when a batch has ended. Raises PipelineError."""
+    return offsets.decode(_end(checkpoint, batch))
+
+
+def lost(checkpoint: StateFolder, batch: int) -> tuple[Lost, ...]:
+    """What was gone before a batch could read it. Raises PipelineError."""
+    return offsets.lost(_end(checkpoint, batch))
+
+
+def _end(checkpoint: StateFolder, batch: int) -> dict[str, Any]:
     name = f"{_OFFSETS}/{batch}"
     stored = checkpoint.read(name)
     if stored is None:
@@ -111,7 +120,8 @@ def ends(checkpoint: StateFolder, batch: int) -> Offsets:
     lines = rest.splitlines()
     if version != _VERSION or len(lines) != 2 or lines[1] == _NO_OFFSET:
         raise _strange(checkpoint, name, f"version {version} with {len(lines)} lines")
-    return offsets.decode(json.loads(lines[1]))
+    found: dict[str, Any] = json.loads(lines[1])
+    return found
 
 
 def _strange(checkpoint: StateFolder, name: str, why: str) -> PipelineError:

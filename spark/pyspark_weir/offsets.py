@@ -2,8 +2,9 @@
 
 Knows: `{"v":1,"s":{"g0/orders":["1700000099999-9","a1b2c3"]}}`: by gateway and stream the last ID read and
 the stream's generation; that Spark compares offsets as texts, so that the same place must be the same text.
-Beside them, where there are any, `"gone"`: streams that do not exist any more, of which that is known; and
-`"cut"`: how the batch that ends there is cut into tasks, which must not change when it is run again.
+Beside them, where there are any, `"gone"`: streams that do not exist any more, of which that is known;
+`"lost"`: what was given up on between the offset before and this one; and `"cut"`: how the batch that ends
+there is cut into tasks, which must not change when it is run again.
 Must never know: how an offset is come by, Spark.
 """
 
@@ -16,6 +17,7 @@ from pyspark_weir.planning import Sizes
 
 VERSION: Final = 1
 _GONE: Final = "gone"
+_LOST: Final = "lost"
 _CUT: Final = "cut"
 
 
@@ -31,17 +33,44 @@ class Position(NamedTuple):
     floor: str | None = None
 
 
+class Lost(NamedTuple):
+    """Entries of a stream (`key`) that were gone before they were read, which was accepted: in
+    `(after, upto]`, or all after `after` where it is None. `why`: trimmed, deleted, deleted and made anew.
+    """
+
+    key: str
+    generation: str
+    after: str
+    upto: str | None
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.sentence}"
+
+    @property
+    def sentence(self) -> str:
+        if self.upto is None:
+            return f"the stream was {self.why}; what was unread of it, after {self.after}, is lost"
+        return f"entries after {self.after} up to {self.upto} were {self.why} before they were read"
+
+
 # By "gateway/stream"; neither half holds a slash.
 Offsets = dict[str, Position]
 
 
 def encode(
-    offsets: Mapping[str, Position], *, gone: Collection[str] = (), cut: Sizes | None = None
+    offsets: Mapping[str, Position],
+    *,
+    gone: Collection[str] = (),
+    lost: Collection[Lost] = (),
+    cut: Sizes | None = None,
 ) -> dict[str, Any]:
     """What Spark is given: sorted, so that one place is one text."""
     written: dict[str, Any] = {"v": VERSION, "s": {key: _members(offsets[key]) for key in sorted(offsets)}}
     if gone:
         written[_GONE] = sorted(gone)
+    if lost:
+        written[_LOST] = [list(one) for one in sorted(lost)]
     if cut is not None:
         written[_CUT] = [cut.min_partitions, cut.max_entries, cut.max_bytes, cut.ordered]
     return written
@@ -66,6 +95,11 @@ def decode(offset: Mapping[str, Any]) -> Offsets:
 def gone(offset: Mapping[str, Any]) -> frozenset[str]:
     """Which of an offset's streams had been deleted by then, without a loss or with one that was accepted."""
     return frozenset(offset.get(_GONE, ()))
+
+
+def lost(offset: Mapping[str, Any]) -> tuple[Lost, ...]:
+    """What was lost between the offset before and this one."""
+    return tuple(Lost(*one) for one in offset.get(_LOST, ()))
 
 
 def cut(offset: Mapping[str, Any]) -> Sizes | None:

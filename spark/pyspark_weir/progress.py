@@ -26,7 +26,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark_weir import clock, offsets
 from pyspark_weir.errors import PipelineError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
-from pyspark_weir.offsets import Offsets
+from pyspark_weir.offsets import Lost, Offsets
 
 _look_s: Final = 0.25
 
@@ -34,7 +34,8 @@ _look_s: Final = 0.25
 @dataclass(frozen=True)
 class BatchProgress:
     """A batch that is done: `rows` entries of `streams` streams in `duration_ms`. `ends` is how far each
-    stream is read, by `gateway/stream`; `left` how many entries come after, None where that is not known.
+    stream is read, by `gateway/stream`; `left` how many entries come after, None where that is not known;
+    `lost` what was gone before it was read.
     """
 
     query: str
@@ -45,6 +46,7 @@ class BatchProgress:
     streams: int = 0
     ends: Offsets = field(default_factory=dict)
     left: int | None = None
+    lost: tuple[Lost, ...] = ()
 
     @property
     def rows_per_second(self) -> float:
@@ -58,6 +60,7 @@ class BatchProgress:
             "duration_ms": self.duration_ms,
             "rows_per_second": round(self.rows_per_second, 1),
             "left": self.left,
+            "lost": [one._asdict() for one in self.lost],
             "time": self.time,
             "ends": {name: place.id for name, place in self.ends.items()},
         }
@@ -131,9 +134,13 @@ def parse_progress(found: Mapping[str, Any]) -> BatchProgress:
     """Spark's progress, as it stands in its JSON."""
     starts: Offsets = {}
     ends: Offsets = {}
+    lost: list[Lost] = []
     for source in found.get("sources", ()):
-        starts |= _positions(source.get("startOffset"))
-        ends |= _positions(source.get("endOffset"))
+        start, end = _offset(source.get("startOffset")), _offset(source.get("endOffset"))
+        starts |= _positions(start)
+        ends |= _positions(end)
+        if start != end:
+            lost += offsets.lost(end)
     return BatchProgress(
         query=found.get("name") or found["id"],
         batch=found["batchId"],
@@ -142,20 +149,23 @@ def parse_progress(found: Mapping[str, Any]) -> BatchProgress:
         time=found["timestamp"],
         streams=sum(name not in starts or starts[name].id != end.id for name, end in ends.items()),
         ends=ends,
+        lost=tuple(lost),
     )
 
 
-def _positions(offset: object) -> Offsets:
+def _offset(offset: object) -> dict[str, Any]:
     """A source's offset, as an object or as its text; nothing for a source that is not ours."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)
         except ValueError:
             return {}
-    if not isinstance(offset, dict) or "v" not in offset:
-        return {}
+    return offset if isinstance(offset, dict) and "v" in offset else {}
+
+
+def _positions(offset: dict[str, Any]) -> Offsets:
     try:
-        return offsets.decode(offset)
+        return offsets.decode(offset) if offset else {}
     except PipelineError:
         return {}
 

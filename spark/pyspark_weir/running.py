@@ -26,6 +26,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark_weir import clock
 from pyspark_weir.errors import OptionError, PipelineError
 from pyspark_weir.gateway import GatewayAccess
+from pyspark_weir.offsets import Lost
 from pyspark_weir.progress import BatchProgress, LagReporter, QueryEvents, listen
 from pyspark_weir.session import CHECKPOINT_FILES, CHECKPOINT_FILES_LOCAL, SessionOptions, open_session
 
@@ -59,15 +60,16 @@ class QueryRun:
 
 @dataclass
 class Summary:
-    """What a run did. `stopped`: a signal ended it."""
+    """What a run did. `stopped`: a signal ended it. `lost`: what was gone before it was read."""
 
     batches: int = 0
     rows: int = 0
     duration_ms: int = 0
     stopped: bool = False
+    lost: list[Lost] = field(default_factory=list)
 
     def members(self) -> dict[str, Any]:
-        return {"done": True, **vars(self)}
+        return {"done": True, **vars(self), "lost": [one._asdict() for one in self.lost]}
 
 
 # Makes the query, with all but trigger and checkpoint.
@@ -120,6 +122,7 @@ def follow(
             if isinstance(event, BatchProgress):
                 summary.batches += event.rows > 0
                 summary.rows += event.rows
+                summary.lost += event.lost
                 tell(event)
             elif events.stopped and not summary.stopped:
                 summary.stopped = True

@@ -162,7 +162,11 @@ def test_a_progress_says_how_far_each_stream_is_read() -> None:
             "sources": [
                 {
                     "startOffset": {"v": 1, "s": {"g0/a": ["4-0", "abc"], "g0/c": ["2-0", "abc"]}},
-                    "endOffset": {"v": 1, "s": {"g0/a": ["5-1", "abc"], "g0/c": ["2-0", "abc"]}},
+                    "endOffset": {
+                        "v": 1,
+                        "s": {"g0/a": ["5-1", "abc"], "g0/c": ["2-0", "abc"]},
+                        "lost": [["g0/a", "abc", "4-0", "5-0", "trimmed"]],
+                    },
                 },
                 {"endOffset": '{"v":1,"s":{"g1/b":["7-0","def"]}}'},
                 {"endOffset": 17},
@@ -178,6 +182,9 @@ def test_a_progress_says_how_far_each_stream_is_read() -> None:
     }
     assert found.streams == 2, "one of them has nothing new"
     assert found.rows_per_second == 2_000
+    assert [str(one) for one in found.lost] == [
+        "g0/a: entries after 4-0 up to 5-0 were trimmed before they were read"
+    ]
     members = replace(found, left=12).members()
     assert members["left"] == 12
     assert members["ends"]["g0/a"] == "5-1"

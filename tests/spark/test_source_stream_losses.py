@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark_weir import offsets
 from pyspark_weir.errors import DataLoss
 from pyspark_weir.gateway import GatewayPlan, PlanQuery
+from pyspark_weir.offsets import Lost
 from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.source.stream import StreamingReader
 from tests.server import Server
@@ -32,7 +33,28 @@ class TestLoss:
         reader = weir.stream_reader(**EVERYTHING, maxEntriesPerTrigger="5", failOnDataLoss="false")
         end, _ = step(reader, reader.initialOffset())
         weir.trim(10)
-        assert step(reader, end)[1] == ids(*range(10, 15))
+        start = end
+        end, found = step(reader, start)
+        assert found == ids(*range(10, 15))
+        assert offsets.lost(end) == (self.lost(weir, start, "5-0", "9-0", "trimmed"),)
+        assert offsets.lost(step(reader, end)[0]) == (), "a loss stands where it happened"
+
+    @staticmethod
+    def lost(weir: Weir, start: Offset, after: str, upto: str | None, why: str) -> Lost:
+        """A loss of the stream that was read up to there."""
+        key = f"g0/{weir.name()}"
+        return Lost(key, offsets.decode(start)[key].generation, after, upto, why)
+
+    def test_a_trim_of_all_is_noted_at_once(self, weir: Weir) -> None:
+        """Not with the stream's next entry, and in each run until then."""
+        weir.publish(range(1, 11))
+        reader = weir.stream_reader(**EVERYTHING, maxEntriesPerTrigger="5", failOnDataLoss="false")
+        start, _ = step(reader, reader.initialOffset())
+        weir.gateway.trim(weir.name(), maxlen=0, guard=False)
+        end, found = step(reader, start)
+        assert found == []
+        assert offsets.lost(end) == (self.lost(weir, start, "5-0", "10-0", "trimmed"),)
+        assert step(weir.stream_reader(), end) == (end, []), "later runs know"
 
     def test_a_trim_of_what_was_read_is_no_loss(self, weir: Weir) -> None:
         weir.publish(range(1, 21))
@@ -179,6 +201,14 @@ class TestResets:
         accepted, found = step(weir.stream_reader(failOnDataLoss="false"), end)
         assert found == []
         assert step(weir.stream_reader(), accepted) == (accepted, []), "it is not raised again"
+        assert offsets.lost(accepted) == (TestLoss.lost(weir, end, "5-0", None, "deleted"),)
+        weir.gateway.post(f"/v1/streams/{weir.name()}/groups", {"name": "g", "mkstream": True})
+        empty, found = step(weir.stream_reader(), accepted)
+        assert (empty, found) == (accepted, []), "nor while the stream that is made anew is empty"
+        weir.publish([1, 2])
+        anew, found = step(weir.stream_reader(), accepted)
+        assert found == ids(1, 2), "nor when it has entries, all of which are read"
+        assert (offsets.lost(anew), offsets.gone(anew)) == ((), frozenset())
 
     def test_a_deleted_stream_that_was_read_to_its_end_is_no_loss(self, weir: Weir) -> None:
         weir.publish(range(1, 11))

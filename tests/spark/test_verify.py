@@ -13,10 +13,12 @@ import pytest
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery, of_stream
 from pyspark_weir.ids import EntryId
 from pyspark_weir.jobs.verify import VerifyReport, verify
+from pyspark_weir.offsets import Lost
 from pyspark_weir.table.compaction import CompactionRules, compact
 from pyspark_weir.table.files import write_file
-from pyspark_weir.table.ranges import Range
+from pyspark_weir.table.ranges import BatchRanges, Range
 from pyspark_weir.table.schema import complete
+from pyspark_weir.table.table import ArchiveTable, Batch
 from tests.server import Server
 from tests.spark.table.making import Maker, commit_files_unchecked, commit_unchecked, key_of, rows_of
 
@@ -93,6 +95,19 @@ class TestGood:
         room.gateway.trim(room.stream, minid="5-0")
         list(compact(room.table, CompactionRules()))
         assert room.report() == VerifyReport(version=4, files=1, rows=9, findings=(), compared=5)
+
+    def test_what_was_lost_before_it_was_archived_is_shown(self, room: Room) -> None:
+        """It was accepted, and is no fault of the archive; a cache of ranges has it too."""
+        lost = Lost(f"g0/{room.stream}", room.key.generation, "0-0", "0-5", "trimmed")
+        moved = BatchRanges("other", 0, (), (lost,))
+        room.table.commit(Batch(moved, ()))
+        room.table.checkpoint()
+        for table in (room.table, ArchiveTable.open(room.table.root)):
+            found = verify(table, {"g0": room.gateway})
+            assert found.findings == ()
+            assert [one.what for one in found.lost] == [
+                "entries after 0-0 up to 0-5 were trimmed before they were read"
+            ]
 
     def test_entries_deleted_since_are_counted(self, room: Room) -> None:
         room.gateway.post(f"{of_stream(room.stream)}/entries/delete", {"ids": ["4-0", "9-0"]})

@@ -149,13 +149,15 @@ def verify(options: VerifyArguments) -> None:
     if options.as_json:
         output.line(asdict(report))
     else:
-        if report.findings:
-            output.rows([asdict(one) for one in report.findings], ("about", "what"), as_json=False)
+        shown = [asdict(one) for one in (*report.lost, *report.findings)]
+        output.rows(shown, ("about", "what"), as_json=False)
         summary = f"{report.rows:,} entries in {report.files:,} files at version {report.version:,}"
         if options.deep:
             summary += f", {report.compared:,} compared with the gateway's"
         if report.deleted:
             summary += f"; {report.deleted:,} were deleted in the gateway since"
+        if report.lost:
+            summary += f"; in {len(report.lost):,} places entries were lost before they were archived"
         faults = f"{len(report.findings):,} findings" if report.findings else "nothing is wrong"
         output.say(f"{summary}: {faults}")
     if report.findings:

@@ -53,6 +53,8 @@ def batch_reporter(*, as_json: bool, begins: str = "") -> "Callable[[BatchProgre
         done += progress.rows
         bar = f"{progress_bar(done, progress.left)} " if sys.stderr.isatty() else ""
         say(f"{bar}{progress_line(progress)}")
+        for one in progress.lost:
+            say(f"lost: {one}")
 
     return report
 
@@ -90,7 +92,8 @@ def ended(summary: "Summary", *, as_json: bool) -> None:
         return
     how = "stopped" if summary.stopped else "done"
     batches = "1 batch" if summary.batches == 1 else f"{summary.batches:,} batches"
-    say(f"{how}: {summary.rows:,} entries in {batches}, {format_ms(summary.duration_ms)}")
+    lost = f"; entries were lost in {len(summary.lost):,} places, named above" if summary.lost else ""
+    say(f"{how}: {summary.rows:,} entries in {batches}, {format_ms(summary.duration_ms)}{lost}")
 
 
 def _cell(value: object) -> str:

@@ -142,7 +142,7 @@ class Archiver:
         """Store a batch, unless the table holds it. Raises PipelineError, and what Spark raises."""
         self.settle()
         moved = self.moved(number)
-        if not moved.ranges:
+        if not (moved.ranges or moved.lost):
             return
         if ArchiveTable.create(self.root).holds(moved):
             return
@@ -150,11 +150,14 @@ class Archiver:
         frame.write.format(ArchiveDataSource.name()).mode("append").options(**options).save()
 
     def moved(self, number: int) -> BatchRanges:
-        """The IDs of a batch: of each stream in which it goes on, after which one and up to which."""
+        """The IDs of a batch: of each stream in which it goes on, after which one and up to which; and what
+        was gone before it.
+        """
         query_id = checkpoint.query_id(self.checkpoint)
         if query_id is None:
             raise OptionError(f"{self.checkpoint.address} is not the checkpoint of this query")
-        return BatchRanges(query_id, number, tuple(sorted(self._ranges(number))))
+        lost = checkpoint.lost(self.checkpoint, number)
+        return BatchRanges(query_id, number, tuple(sorted(self._ranges(number))), lost)
 
     def _ranges(self, number: int) -> Iterator[Range]:
         ends = checkpoint.ends(self.checkpoint, number)

@@ -39,7 +39,7 @@ class VerifyReport:
     """What was compared, at one version of the table, and what was found.
 
     `deleted`: archived entries that the gateway no longer has, though it has older ones. `compared`: entries,
-    byte by byte.
+    byte by byte. `lost`: what was gone before it was archived, which was accepted: no fault of the archive.
     """
 
     version: int
@@ -48,6 +48,7 @@ class VerifyReport:
     findings: tuple[Finding, ...]
     deleted: int = 0
     compared: int = 0
+    lost: tuple[Finding, ...] = ()
 
 
 class _FileSpan(NamedTuple):
@@ -85,7 +86,8 @@ def verify(table: ArchiveTable, gateways: Mapping[str, GatewayClient], *, deep: 
             deleted += seen.deleted
             compared += seen.compared
     rows = sum(file.rows for file in files)
-    return VerifyReport(table.version, len(files), rows, tuple(findings), deleted, compared)
+    lost = tuple(Finding(f"{one.key} (generation {one.generation})", one.sentence) for one in table.lost())
+    return VerifyReport(table.version, len(files), rows, tuple(findings), deleted, compared, lost)
 
 
 def _count_findings(ranges: Sequence[Range], rows: Mapping[StreamKey, int]) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ from pyspark_weir import ids, offsets, schema
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError
 from pyspark_weir.filters import Compare, comparison_of
 from pyspark_weir.gateway import PlannedRange, PlanQuery
-from pyspark_weir.offsets import Position
+from pyspark_weir.offsets import Lost, Position
 from pyspark_weir.options import EARLIEST, FAILFAST, LATEST, OffsetBounds, SourceOptions
 from pyspark_weir.schema import RESERVED
 from pyspark_weir.source import reading, relations
@@ -152,6 +152,15 @@ def loss_of(at: Position, plan: PlannedRange | None) -> Loss | None:
         return Loss.AHEAD
     # Also from 0-0: a stream that had lost its first entries by then was begun behind them.
     return Loss.TRIMMED if ids.is_after(plan.removed_upto, at.id) else None
+
+
+def lost_of(key: str, at: Position, plan: PlannedRange | None, loss: Loss) -> list[Lost]:
+    """What is noted of an accepted loss; of entries that were put back to before nothing was unread."""
+    if loss is Loss.TRIMMED and plan is not None:
+        return [Lost(key, at.generation, at.id, plan.removed_upto, "trimmed")]
+    if loss is Loss.AHEAD:
+        return []
+    return [Lost(key, at.generation, at.id, None, "deleted" if plan is None else "deleted and made anew")]
 
 
 def loss_sentence(key: str, at: Position, plan: PlannedRange | None, loss: Loss) -> str:

@@ -28,10 +28,10 @@ from pyspark_weir import ids, offsets
 from pyspark_weir.clock import monotonic_s, pause
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError
 from pyspark_weir.gateway import GatewayPlan, PlannedRange, PlanQuery
-from pyspark_weir.offsets import Offsets, Position
+from pyspark_weir.offsets import Lost, Offsets, Position
 from pyspark_weir.options import EARLIEST, LATEST, OffsetBounds, SourceOptions
 from pyspark_weir.source import reading, relations
-from pyspark_weir.source.batch import Loss, form_of, loss_of, loss_sentence, starting_id
+from pyspark_weir.source.batch import Loss, form_of, loss_of, loss_sentence, lost_of, starting_id
 from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.source.reading import batches
 
@@ -109,10 +109,9 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known, gone = offsets.decode(start), offsets.gone(start)
         at = {key: known.get(key, Position(ids.BEGINNING, "")) for key in self._keys(known)}
         found = self._plan(at, limit)
-        resets = self._resets(at, found, gone)
+        resets, lost = self._resets(at, found, gone)
         # Told once, also to later runs, which have not seen the stream's end.
         missing = frozenset(key for key in known.keys() & found.missing if known[key].generation)
-        gone_now = (gone - found.streams.keys()) | missing
         if resets:
             # Both budgets hold for all streams together: so all are planned again.
             at |= resets
@@ -125,10 +124,21 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.on_reset == LATEST:
             # A batch of its own, of nothing: what came behind the head since is the next one's.
             moved |= resets
+        # What all of it lost is read up to there: so that it is noted, and not told again.
+        for one in lost:
+            if one.upto is not None and one.key not in moved:
+                moved[one.key] = Position(one.upto, one.generation)
+        # One that was made anew is known to have gone until something of it is read.
+        back = (
+            key for key in gone & found.streams.keys() if self._is_back(key, known, found) or key in moved
+        )
+        gone_now = gone.difference(back) | missing
+        lost = [one for one in lost if one.key in moved or one.key in gone_now]
         if gone_now == gone and (not moved or (not resets and self._is_too_little(found, limit))):
             return dict(start)
         self._last_batch_s = self._clock()
-        return offsets.encode({**known, **moved}, gone=gone_now, cut=reading.sizes_of(self._options))
+        sizes = reading.sizes_of(self._options)
+        return offsets.encode({**known, **moved}, gone=gone_now, lost=lost, cut=sizes)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
         """The heads as they were seen last; Spark asks right after `latestOffset`, so no other call is
@@ -232,25 +242,36 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "out to read them from when they appear",
             )
 
-    def _resets(self, at: Mapping[str, Position], found: GatewayPlan, gone: frozenset[str]) -> Offsets:
-        """Where streams are read on whose place means nothing any more; of those that are `gone` it is
-        known. Raises DataLoss.
+    def _resets(
+        self, at: Mapping[str, Position], found: GatewayPlan, gone: frozenset[str]
+    ) -> tuple[Offsets, list[Lost]]:
+        """Where streams are read on whose place means nothing any more, and what is lost; of those that are
+        `gone` it is known. Raises DataLoss.
         """
         resets: Offsets = {}
+        lost: list[Lost] = []
         for key, place in at.items():
             plan = found.streams.get(key)
             loss = loss_of(place, plan)
             if loss is None or (loss is Loss.GONE and key in gone):
                 continue
-            self._lose(key, place, plan, loss)
+            # It had gone before it was made anew.
+            known = loss is Loss.RECREATED and key in gone
+            if not known and self._lose(key, place, plan, loss):
+                lost += lost_of(key, place, plan, loss)
             if loss.is_reset:
                 assert plan is not None, "only a stream that is there can be another one"
                 resets[key] = self._reset(plan)
-        return resets
+        return resets, lost
+
+    @staticmethod
+    def _is_back(key: str, known: Offsets, found: GatewayPlan) -> bool:
+        """Whether a stream that had gone is there again as it was."""
+        return key not in known or found.streams[key].generation == known[key].generation
 
     def _reset(self, plan: PlannedRange) -> Position:
         floor = plan.removed_upto
-        if self._options.on_reset == EARLIEST:
+        if self._options.on_reset != LATEST:
             return Position(floor, plan.generation, floor)
         head = plan.durable if self._options.durable_only and plan.durable is not None else plan.last
         return Position(head, plan.generation, floor)
@@ -269,15 +290,18 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begun = Position(end.floor or ids.BEGINNING, end.generation)
         return begun if end.generation and ids.is_after(end.id, begun.id) else None
 
-    def _lose(self, key: str, at: Position, plan: PlannedRange | None, loss: Loss) -> None:
-        """Raise, or go on and tell once. Raises DataLoss."""
+    def _lose(self, key: str, at: Position, plan: PlannedRange | None, loss: Loss) -> bool:
+        """Raise, or go on and tell once; whether anything may be lost. Raises DataLoss."""
+        if loss is Loss.GONE and self._had_read_all(key, at):
+            return False
         sentence = loss_sentence(key, at, plan, loss)
         fails = self._options.on_reset == "fail" if loss.is_reset else self._options.fail_on_data_loss
-        if fails and not (loss is Loss.GONE and self._had_read_all(key, at)):
+        if fails:
             raise DataLoss(sentence)
         if (key, loss) not in self._told:
             self._told.add((key, loss))
             _log.warning("%s", sentence)
+        return True
 
     def _had_read_all(self, key: str, at: Position) -> bool:
         """Whether a stream that is gone had nothing unread when it was last looked at."""

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pyspark_weir import ids
 from pyspark_weir.errors import RangeConflictError
 from pyspark_weir.ids import EntryId
+from pyspark_weir.offsets import Lost
 from pyspark_weir.table.log import MEMBER
 from pyspark_weir.table.root import ArchiveRoot
 
@@ -70,19 +71,24 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchRanges:
-    """What batch `number` of the streaming query `query` moves: one range a stream and generation."""
+    """What batch `number` of the streaming query `query` moves: one range a stream and generation. `lost`:
+    what was gone before it was read, which was accepted.
+    """
 
     query: str
     number: int
     ranges: tuple[Range, ...]
+    lost: tuple[Lost, ...] = ()
 
     def metadata(self) -> dict[str, Any]:
         moved = [[*one.key, str(one.after), str(one.upto), one.rows] for one in self.ranges]
-        return {"query": self.query, "batch": self.number, "ranges": moved}
+        found = {"query": self.query, "batch": self.number, "ranges": moved}
+        return found | ({"lost": self.lost} if self.lost else {})
 
     @classmethod
     def of_metadata(cls, stored: Mapping[str, Any]) -> "BatchRanges":
-        return cls(stored["query"], stored["batch"], tuple(_range(one) for one in stored["ranges"]))
+        lost = tuple(Lost(*one) for one in stored.get("lost", ()))
+        return cls(stored["query"], stored["batch"], tuple(_range(one) for one in stored["ranges"]), lost)
 
 
 class Ranges:
@@ -94,6 +100,7 @@ class Ranges:
         self.lease = Lease("", 0)
         # Of each query its last batch.
         self.queries: dict[str, int] = {}
+        self.lost: list[Lost] = []
         # The stream that moved last is last.
         self._spans: dict[StreamKey, list[Range]] = {}
 
@@ -107,7 +114,7 @@ class Ranges:
         raise TypeError("ranges change")
 
     def _compared(self) -> tuple[object, ...]:
-        return self.table_id, self.version, self.lease, self.queries, list(self)
+        return self.table_id, self.version, self.lease, self.queries, self.lost, list(self)
 
     def positions(self) -> dict[tuple[str, str], ArchivePosition]:
         return {
@@ -126,6 +133,7 @@ class Ranges:
 
     def _fold(self, batch: BatchRanges) -> None:
         self.queries[batch.query] = max(batch.number, self.queries.get(batch.query, -1))
+        self.lost += batch.lost
         for moved in batch.ranges:
             spans = self._spans.pop(moved.key, [])
             if spans and spans[-1].upto == moved.after:
@@ -176,6 +184,7 @@ class Ranges:
         about = json.loads(stored.schema.metadata[MEMBER.encode()])
         found = cls(about["table"])
         found.version, found.queries, found.lease = about["version"], about["queries"], Lease(*about["lease"])
+        found.lost = [Lost(*one) for one in about.get("lost", ())]
         for row in stored.to_pylist():
             one = _range(list(row.values()))
             found._spans.setdefault(one.key, []).append(one)
@@ -186,7 +195,13 @@ class Ranges:
         rows = [(*one.key, str(one.after), str(one.upto), one.rows) for one in self]
         columns = list(zip(*rows, strict=True)) or [()] * len(_CACHED)
         about = json.dumps(
-            {"table": self.table_id, "version": self.version, "queries": self.queries, "lease": self.lease}
+            {
+                "table": self.table_id,
+                "version": self.version,
+                "queries": self.queries,
+                "lease": self.lease,
+                "lost": self.lost,
+            }
         )
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _CACHED, strict=True)]
         return pa.Table.from_arrays(arrays, schema=_CACHED.with_metadata({MEMBER: about}))

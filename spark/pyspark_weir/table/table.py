@@ -23,6 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark_weir import clock
 from pyspark_weir.errors import ArchiveError, ArchiveLockedError, CommitConflictError, StaleFilesError
 from pyspark_weir.ids import EntryId
+from pyspark_weir.offsets import Lost
 from pyspark_weir.table import log
 from pyspark_weir.table import ranges as range_cache
 from pyspark_weir.table.files import Bounds, DataFile
@@ -214,6 +215,10 @@ class ArchiveTable:
     def ranges(self) -> tuple[Range, ...]:
         """What the table holds of each stream: one range where nothing is missing; see `ranges.gaps`."""
         return tuple(self._known_ranges())
+
+    def lost(self) -> tuple[Lost, ...]:
+        """What was gone before it was archived, which was accepted."""
+        return tuple(self._known_ranges().lost)
 
     def positions(self) -> dict[tuple[str, str], ArchivePosition]:
         """How far the table goes, by gateway and stream: where a query without a checkpoint starts."""

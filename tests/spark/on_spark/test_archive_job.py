@@ -244,6 +244,9 @@ def test_entries_that_were_trimmed_unread_stop_it(rooms: Callable[[str], Room]) 
     assert room.table().version == version
     room.archive(failOnDataLoss="false")
     assert room.stored("a") == [*numbers(1, 20), *numbers(31, 40)]
+    assert [(one.key, one.after, one.upto) for one in room.table().lost()] == [
+        ("g0/unread:a", "20-0", "30-0")
+    ]
 
 
 def test_a_stream_made_anew_is_archived_beside_the_old_one(rooms: Callable[[str], Room]) -> None:
