@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery, of_stream
 from pyspark_weir.ids import EntryId
@@ -95,6 +96,16 @@ class TestGood:
         room.gateway.trim(room.stream, minid="5-0")
         list(compact(room.table, CompactionRules()))
         assert room.report() == VerifyReport(version=4, files=1, rows=9, findings=(), compared=5)
+
+    def test_a_foreign_optimize_is_no_fault(self, room: Room) -> None:
+        """It puts the rows of files one behind the other; all are counted and compared, once."""
+        room.maker.batch({key_of("zz"): ["5-0"]})
+        DeltaTable(room.table.root.url).optimize.compact()
+        found = room.report()
+        assert (found.findings, found.files, found.rows, found.compared) == ((), 1, 10, 9)
+        assert found.foreign == 1
+        room.again(3)
+        assert "1 of its entries are in" in room.found()[0]
 
     def test_what_was_lost_before_it_was_archived_is_shown(self, room: Room) -> None:
         """It was accepted, and is no fault of the archive; a cache of ranges has it too."""

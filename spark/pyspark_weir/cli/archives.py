@@ -156,6 +156,8 @@ def verify(options: VerifyArguments) -> None:
             summary += f", {report.compared:,} compared with the gateway's"
         if report.deleted:
             summary += f"; {report.deleted:,} were deleted in the gateway since"
+        if report.foreign:
+            summary += f"; another program has rewritten {report.foreign:,} files: `compact` sorts them"
         if report.lost:
             summary += f"; in {len(report.lost):,} places entries were lost before they were archived"
         faults = f"{len(report.findings):,} findings" if report.findings else "nothing is wrong"

@@ -40,6 +40,7 @@ class VerifyReport:
 
     `deleted`: archived entries that the gateway no longer has, though it has older ones. `compared`: entries,
     byte by byte. `lost`: what was gone before it was archived, which was accepted: no fault of the archive.
+    `foreign`: files that another program has rewritten, which are counted like others.
     """
 
     version: int
@@ -49,6 +50,7 @@ class VerifyReport:
     deleted: int = 0
     compared: int = 0
     lost: tuple[Finding, ...] = ()
+    foreign: int = 0
 
 
 class _FileSpan(NamedTuple):
@@ -87,7 +89,8 @@ def verify(table: ArchiveTable, gateways: Mapping[str, GatewayClient], *, deep: 
             compared += seen.compared
     rows = sum(file.rows for file in files)
     lost = tuple(Finding(f"{one.key} (generation {one.generation})", one.sentence) for one in table.lost())
-    return VerifyReport(table.version, len(files), rows, tuple(findings), deleted, compared, lost)
+    foreign = sum(not file.is_ours for file in files)
+    return VerifyReport(table.version, len(files), rows, tuple(findings), deleted, compared, lost, foreign)
 
 
 def _count_findings(ranges: Sequence[Range], rows: Mapping[StreamKey, int]) -> Iterator[Finding]:

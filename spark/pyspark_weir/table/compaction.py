@@ -1,4 +1,5 @@
-"""Replaces many small files of the table by few large ones: sorted, every row once, in bounded memory.
+"""Replaces many small files of the table, and those that another program has rewritten (a foreign OPTIMIZE),
+by few large ones: sorted, every row once, in bounded memory.
 
 Knows: which files to merge, and what is done when another compaction was faster.
 Must never know: ranges, Spark, gateways.
@@ -22,7 +23,7 @@ from pyspark_weir.errors import ArchiveDamagedError, CommitConflictError
 from pyspark_weir.table.files import DataFile, FileWriter, prove
 from pyspark_weir.table.merging import merge, read_in_pieces
 from pyspark_weir.table.root import ArchiveRoot
-from pyspark_weir.table.schema import IN_FILES
+from pyspark_weir.table.schema import IN_FILES, SORTED_BY
 from pyspark_weir.table.table import ArchiveTable
 
 TARGET_BYTES: Final = 128 << 20
@@ -65,13 +66,15 @@ class Merged:
 
 
 def merges(files: Sequence[DataFile], rules: CompactionRules) -> list[Merge]:
-    """Which files to merge: the small ones of each day, in the order in which they were written.
+    """Which files to merge: the small ones of each day, in the order in which they were written. Before that,
+    each file that another program has written, to sort it.
 
     Each set has at least two, and becomes at most half as many files: so repeating it comes to an end.
     """
-    small = [file for file in files if file.size < rules.target_bytes // 2]
+    foreign = [Merge(file.date, (file,)) for file in files if not file.is_ours]
+    small = [file for file in files if file.is_ours and file.size < rules.target_bytes // 2]
     ordered = sorted(small, key=lambda file: (file.date or date.max, file.written_ms, file.path))
-    found: list[Merge] = []
+    found = foreign
     for day, own in groupby(ordered, key=lambda file: file.date):
         found += [Merge(day, some) for some in _sets(list(own), rules.memory_bytes) if len(some) > 1]
     return found
@@ -138,6 +141,37 @@ def try_rewrite(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> Rewrit
 
 
 def _rewrite(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> Rewritten:
+    added = _merge(root, one, rules) if one.files[0].is_ours else _sort(root, one, rules)
+    root.sync([file.path for file in added])
+    for file in added:
+        prove(root, file)
+    return tuple(added)
+
+
+def _sort(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> list[DataFile]:
+    """A file in any order as sorted ones, each as large as may be in memory; these are merged later."""
+    (file,) = one.files
+    added: list[DataFile] = []
+    for part in _parts(_entries(root, file, rules.memory_bytes // 4), rules.memory_bytes // 4):
+        with FileWriter(root, one.day, clock.wall_ms()) as writer:
+            writer.write(part.sort_by([(name, "ascending") for name in SORTED_BY]))
+        added.append(writer.file)
+    return added
+
+
+def _parts(tables: Iterator[pa.Table], memory_bytes: int) -> Iterator[pa.Table]:
+    """The same rows in tables of at least so many bytes, but for the last."""
+    held: list[pa.Table] = []
+    for table in tables:
+        held.append(table)
+        if sum(one.nbytes for one in held) >= memory_bytes:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _merge(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> list[DataFile]:
     share = rules.memory_bytes // (4 * len(one.files))
     sources = [_entries(root, file, share) for file in one.files]
     rows, parts = sum(file.rows for file in one.files), -(-one.size // rules.target_bytes)
@@ -148,10 +182,7 @@ def _rewrite(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> Rewritten
             for _same, piece in pieces:
                 writer.write(piece)
         added.append(writer.file)
-    root.sync([file.path for file in added])
-    for file in added:
-        prove(root, file)
-    return tuple(added)
+    return added
 
 
 def _entries(root: ArchiveRoot, file: DataFile, memory_bytes: int) -> Iterator[pa.Table]:

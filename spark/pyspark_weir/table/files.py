@@ -12,6 +12,7 @@ deletes those that no commit names.
 """
 
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -39,6 +40,7 @@ ROW_GROUP_BYTES_MAX: Final = 32 << 20
 _PAGE_ROWS_STEP: Final = 64
 # Where a partition's value is null.
 NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
+_OURS: Final = re.compile(rf"{DATE}=[^/]+/[0-9a-f]{{32}}\.parquet")
 _BOUNDED: Final = ("gateway", "stream", "generation", "id_key")
 # Longer texts are cut in statistics, as Delta does: every reader loads these of every file.
 _BOUND_CHARS_MAX: Final = 128
@@ -79,6 +81,11 @@ class DataFile:
     low: Bounds
     high: Bounds
     ts_nulls: int
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether Weir has named it, and so sorted it; a foreign OPTIMIZE puts rows one behind the other."""
+        return _OURS.fullmatch(self.path) is not None
 
     @property
     def partition(self) -> dict[str, str | None]:

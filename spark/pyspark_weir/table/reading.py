@@ -41,7 +41,7 @@ class Span(NamedTuple):
 
 def spans(root: ArchiveRoot, file: DataFile) -> Iterator[tuple[pa.Table, list[Span]]]:
     """A file's columns ENTRY_KEYS piece by piece, with what each piece holds. Raises ArchiveDamagedError."""
-    for piece in read_in_pieces(root, file.path, _MEMORY_BYTES, ENTRY_KEYS):
+    for piece in _in_order(file, read_in_pieces(root, file.path, _MEMORY_BYTES, ENTRY_KEYS)):
         counted = piece.group_by(StreamKey._fields).aggregate(
             [("id_key", "min"), ("id_key", "max"), ("id_key", "count")]
         )
@@ -57,6 +57,19 @@ def spans(root: ArchiveRoot, file: DataFile) -> Iterator[tuple[pa.Table, list[Sp
                 for row in counted.to_pylist()
             ],
         )
+
+
+def _in_order(file: DataFile, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Rows of a file, sorted: those of a foreign one all at once, until `compact` has sorted it."""
+    if file.is_ours:
+        yield from pieces
+        return
+    held = list(pieces)
+    if held:
+        found = pa.concat_tables(held)
+        # Each writer names the members of lists as it likes.
+        kinds = pa.schema([IN_FILES.field(name) for name in found.column_names])
+        yield found.cast(kinds).sort_by([(name, "ascending") for name in SORTED_BY])
 
 
 def repeated(piece: pa.Table) -> int:
@@ -123,7 +136,13 @@ def entries_of(
             raise ArchiveError(f"{len(together):,} files share IDs: run compact, and then this again")
         share = max(1 << 16, _MEMORY_BYTES // len(together))
         runs = (
-            (_of_stream(piece, key, after, upto) for piece in read_in_pieces(root, file.path, share, wanted))
+            _in_order(
+                file,
+                (
+                    _of_stream(piece, key, after, upto)
+                    for piece in read_in_pieces(root, file.path, share, wanted)
+                ),
+            )
             for file in together
         )
         yield from merge(runs, SORTED_BY)
@@ -188,7 +207,8 @@ def keys_in(root: ArchiveRoot, file: DataFile, selection: EntryFilter) -> dict[S
         for row in table.group_by(StreamKey._fields).aggregate([]).to_pylist():
             keys = table.filter(condition_of(EntryFilter(**row)))["id_key"].combine_chunks()
             found.setdefault(StreamKey(**row), []).append(keys)
-    return {key: pa.concat_arrays(parts) for key, parts in found.items()}
+    joined = {key: pa.concat_arrays(parts) for key, parts in found.items()}
+    return joined if file.is_ours else {key: keys.sort() for key, keys in joined.items()}
 
 
 def condition_of(selection: EntryFilter) -> Any:  # noqa: ANN401 - pyarrow has no types

@@ -54,6 +54,8 @@ _ATTEMPTS_MAX: Final = 100
 _CONFIGURATION: Final = {
     # Only `clean_log` deletes commits: it makes sure that their ranges are kept.
     "delta.enableExpiredLogCleanup": "false",
+    # A row that is only marked as deleted would be counted, and come back with a compaction.
+    "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": str(_CHECKPOINT_COMMITS),
     "delta.dataSkippingStatsColumns": "gateway,stream,generation,id_key,ts",
 }
@@ -158,6 +160,7 @@ class ArchiveTable:
                 return Committed(self.version, repeated=True)
             known.check(batch.moved)
             _check_young(batch.files, now_ms)
+            _check_there(self.root, batch.files)
             if self._put(BATCHES, added, batch.moved.metadata()):
                 return Committed(self.version, repeated=False)
         raise self._too_busy()
@@ -182,6 +185,7 @@ class ArchiveTable:
             live = set(self._adds()["path"].to_pylist())
             if any(file.path not in live for file in removed):
                 raise CommitConflictError("another compaction has replaced one of these files")
+            _check_there(self.root, added)
             if self._put(COMPACTIONS, actions, {}):
                 return self.version
         raise self._too_busy()
@@ -338,6 +342,14 @@ def _check_young(files: Iterable[DataFile], now_ms: int) -> None:
     oldest_ms = min((file.written_ms for file in files), default=now_ms)
     if now_ms - oldest_ms > VACUUM_AGE_MS_MIN // 2:
         raise StaleFilesError("a new file is so old that vacuum may soon delete it: write it again")
+
+
+def _check_there(root: ArchiveRoot, files: Iterable[DataFile]) -> None:
+    for file in files:
+        if root.size(file.path) != file.size:
+            raise StaleFilesError(
+                f"{file.path} was deleted before its commit, as by another program's VACUUM: write it again"
+            )
 
 
 def _add(file: DataFile, *, data_change: bool) -> AddAction:

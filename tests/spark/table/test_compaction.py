@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from pyspark_weir.errors import ArchiveDamagedError, CommitConflictError
 from pyspark_weir.table.compaction import CompactionRules, Merge, compact, merges
@@ -108,6 +109,24 @@ class TestWhatIsWritten:
         assert len(rows) in (2, 3)
         assert max(rows) - min(rows) <= 1
         assert entries_in(maker.table) == before
+
+    @pytest.mark.parametrize("memory_bytes", [256 << 20, 1])
+    def test_what_another_program_has_rewritten_is_sorted(self, maker: Maker, memory_bytes: int) -> None:
+        """A foreign OPTIMIZE puts the rows of files one behind the other, and names them as it likes."""
+        for number in range(3):
+            maker.batch({A: numbered(1 + 10 * number, 10), B: numbered(1 + 10 * number, 10)})
+        before = entries_in(maker.table)
+        DeltaTable(maker.table.root.url).optimize.compact()
+        maker.batch({A: numbered(31, 10)})
+        compacted(maker.table, CompactionRules(memory_bytes=memory_bytes))
+        (file,) = maker.table.files()
+        assert (file.rows, file.is_ours) == (70, True)
+        rows = pq.read_table(maker.table.root.path(file.path), columns=["stream", "id_key"]).to_pylist()
+        assert rows == sorted(rows, key=lambda row: (row["stream"], row["id_key"]))
+        found = entries_in(maker.table)
+        assert len(found) == 70
+        assert found >= before
+        assert set(found.values()) == {1}
 
     def test_ranges_stay(self, maker: Maker) -> None:
         for number in range(3):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from pyspark_weir.errors import ArchiveError, CommitConflictError, RangeConflictError, StaleFilesError
 from pyspark_weir.ids import EntryId
@@ -18,6 +19,25 @@ from pyspark_weir.table.table import ArchiveTable, Batch
 from tests.spark.table.archiving import KEY, batch, moved, rows_of, stored_ids
 
 _DAY_MS = 86_400_000
+
+
+def test_files_that_a_foreign_vacuum_deleted_before_their_commit(tmp_path: Path) -> None:
+    """It deletes all that no commit names; the table must not count on them."""
+    root = ArchiveRoot.of(tmp_path / "archive")
+    table = ArchiveTable.create(root)
+    table.commit(batch(root, 0, "0-0", ["1-0"]))
+    written = batch(root, 1, "1-0", ["2-0"])
+    DeltaTable(root.url).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    with pytest.raises(StaleFilesError, match="another program's VACUUM"):
+        table.commit(written)
+    assert not table.commit(batch(root, 1, "1-0", ["2-0"])).repeated
+    assert stored_ids(table) == ["1-0", "2-0"]
+
+
+def test_a_table_takes_no_deletion_vectors(tmp_path: Path) -> None:
+    """Rows that are only marked as deleted would come back."""
+    table = ArchiveTable.create(ArchiveRoot.of(tmp_path / "archive"))
+    assert table.delta.metadata().configuration["delta.enableDeletionVectors"] == "false"
 
 
 def test_a_batch_is_committed_once(root: ArchiveRoot) -> None:
