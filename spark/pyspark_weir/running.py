@@ -34,6 +34,8 @@ LOCKED: Final = "WEIR_LOCKED"
 FAILED: Final = "WEIR_FAILED"
 # How long a query that has ended is waited for to tell of its last batch.
 _last_word_s_max: Final = 10.0
+_PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)$", re.MULTILINE)
+_JAVA: Final = re.compile(r"^[ \t]*Caused by: (.*)$", re.MULTILINE)
 _WEIR: Final = re.compile(r"(WEIR_[A-Z_]+): ([^\n]*)")
 
 
@@ -141,14 +143,18 @@ def follow(
 
 
 def query_error(text: str) -> PipelineError:
-    """The error behind a query's failure: the pipeline's own, which Spark wraps, or Spark's first line."""
+    """The error behind a query's failure: the pipeline's own, which Spark wraps, or the line that names its
+    cause.
+    """
     # The innermost is the last; Spark repeats it further out.
     found = _WEIR.findall(text)
     if found:
         code, sentence = found[-1]
         return PipelineError(code, sentence.strip())
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return PipelineError(FAILED, lines[0] if lines else "the query failed and Spark does not say why")
+    # What a worker's Python raised, else the innermost of Java, else what Spark says first.
+    causes = _PYTHON.findall(text) or _JAVA.findall(text)
+    lines = causes[-1:] or [line for line in text.splitlines() if line.strip()]
+    return PipelineError(FAILED, lines[0].strip() if lines else "the query failed and Spark does not say why")
 
 
 def _address(checkpoint: str) -> str:

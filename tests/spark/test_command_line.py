@@ -118,6 +118,21 @@ def test_wrong_usage_ends_with_two(words: tuple[str, ...], said: str, tmp_path: 
     assert "Traceback" not in ran.stderr
 
 
+def test_a_failure_is_the_last_object_under_json(tmp_path: Path) -> None:
+    """For programs, which would have to read the sentence else."""
+    job = ("verify", "nowhere", "--json")
+    ran = _run(sys.executable, "-m", "pyspark_weir", *job, cwd=str(tmp_path))
+    found = orjson.loads(ran.stdout)
+    assert (ran.returncode, found["done"], found["error"], found["exit_code"]) == (
+        1,
+        False,
+        "WEIR_ARCHIVE",
+        1,
+    )
+    assert found["detail"].endswith("holds no archive")
+    assert ran.stderr.endswith(f"WEIR_ARCHIVE: {found['detail']}\n")
+
+
 def test_streams_have_to_be_named() -> None:
     """A job on all streams there are is hardly ever meant."""
     with pytest.raises(OptionError, match="no streams are named"):

@@ -93,6 +93,21 @@ def test_the_innermost_error_is_the_one_that_is_told() -> None:
     assert query_error("").code == "WEIR_FAILED"
 
 
+def test_the_cause_of_a_failure_is_its_last_line() -> None:
+    """Not "Job aborted due to stage failure", behind which it stands a hundred lines later."""
+    spark = "[STREAM_FAILED] Query [id = 5a] terminated with exception: Job aborted due to stage failure\n"
+    worker = (
+        "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+        '  File "files.py", line 1, in write\n    file.write(rows)\n'
+        "OSError: [Errno 28] No space left on device\n"
+    )
+    trace = "\n\tat org.apache.spark.api.python.BasePythonRunner\n"
+    found = query_error(f"{spark}{worker}{trace}")
+    assert (found.code, found.sentence) == ("WEIR_FAILED", "OSError: [Errno 28] No space left on device")
+    java = f"{spark}{trace}Caused by: java.io.IOException: Permission denied\n\t... 5 more\n"
+    assert query_error(java).sentence == "java.io.IOException: Permission denied"
+
+
 def test_a_second_run_on_a_checkpoint_is_refused(tmp_path: Path) -> None:
     """The refusal names the process that has it; once that has ended in any way, the checkpoint is free."""
     checkpoint = tmp_path / "deep" / "checkpoint"

