@@ -76,6 +76,13 @@ class SourceOptions:
     assign: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shard: tuple[int, int] | None = declare("streamShard", read=_shard)
     starting: OffsetBounds | None = declare("startingOffsets", read=lambda raw: _bounds(raw, "starting"))
+    # What a time behind a stream's last entry means to a streaming query.
+    starting_strategy: str = declare(
+        "startingTimestampStrategy",
+        "startingOffsetsByTimestampStrategy",
+        default="error",
+        read=lambda raw: raw.word("startingTimestampStrategy", ("error", LATEST), "error"),
+    )
     ending: OffsetBounds = declare(
         "endingOffsets",
         default=OffsetBounds(LATEST),

@@ -168,9 +168,14 @@ class TestBeginnings:
         reader = weir.stream_reader(startingTimestamp="4")
         assert step(reader, reader.initialOffset())[1] == ids(*range(4, 11))
 
-    def test_a_time_to_come_begins_behind_what_there_is(self, weir: Weir) -> None:
+    @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
+    def test_a_time_to_come_is_refused_unless_latest_is_meant(self, weir: Weir, option: str) -> None:
+        """What is published until then would be read as well."""
         weir.publish(range(1, 11))
-        reader = weir.stream_reader(startingTimestamp="1000")
+        time = "1000" if option == "startingTimestamp" else json.dumps({weir.name(): 1000})
+        with pytest.raises(OptionError, match=rf"{option}: .* its last one is 10-0: give an earlier time"):
+            weir.stream_reader(**{option: time}).initialOffset()
+        reader = weir.stream_reader(**{option: time}, startingTimestampStrategy="latest")
         start = reader.initialOffset()
         assert step(reader, start) == (start, [])
         weir.publish([2_000])

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from pyspark_weir.errors import PipelineError
+from pyspark_weir.options import source_options
+from pyspark_weir.source.gateways import missing_streams
 from tests.spark.weir import EVERYTHING, Weir, ids, step, steps
 
 
@@ -119,3 +121,16 @@ class TestSeveralGateways:
         assert step(reader, reader.initialOffset())[1] == ids(2)
         reader = weir.stream_reader(**EVERYTHING, **{"gateway.urls": urls}, subscribe=f"g0/{weir.name()}")
         assert step(reader, reader.initialOffset())[1] == ids(1)
+
+
+def test_streams_that_are_named_and_missing_are_known_before_a_job(weir: Weir) -> None:
+    """A typing error would read nothing, and say that nothing is left; a pattern may find none yet."""
+    weir.publish([1])
+    there, typo = weir.name(), weir.name("typo")
+    assert missing_streams(source_options(weir.options(subscribe=f"{there},{typo}"))) == [typo]
+    two = f"g0={weir.server.url},g1={weir.server.url}"
+    named = weir.options(subscribe=f"g0/{there},g1/{typo}") | {"gateway.urls": two}
+    assert missing_streams(source_options(named)) == [typo]
+    assert missing_streams(source_options(weir.options(subscribePattern="typo.*"))) == []
+    away = weir.options(subscribe="typo") | {"gateway.urls": "http://127.0.0.1:1"}
+    assert missing_streams(source_options(away)) == [], "the job itself says that nobody answers"

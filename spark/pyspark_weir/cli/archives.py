@@ -45,6 +45,7 @@ def archive(options: ArchiveArguments) -> None:
             source=options.source(),
         )
     )
+    options.say_missing()
     archiver.check()  # before Spark has started, which takes a while
     report = output.batch_reporter(as_json=options.as_json)
 

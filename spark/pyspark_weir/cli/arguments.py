@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pyspark_weir.cli import output
 from pyspark_weir.errors import OptionError
 from weir.cli.options import DEFAULT_URL, Json, duration_ms
 
@@ -188,6 +189,14 @@ class QueryArguments(StreamArguments, SparkArguments):
             metavar="GROUP", help="a consumer group to move along, so that the gateway shows the progress"
         ),
     ] = None
+
+    def say_missing(self) -> None:
+        """Say which streams are named and do not exist, as after a typing error."""
+        from pyspark_weir.options import source_options
+        from pyspark_weir.source.gateways import missing_streams
+
+        for name in missing_streams(source_options(self.source())):
+            output.say(f"stream {name} does not exist: it is read from when it appears")
 
     def query(self, job: str) -> "QueryRun":
         """The run of a job's query; the group to move along may be an option of the source. Raises

@@ -110,6 +110,7 @@ def mirror(options: MirrorArguments) -> None:
     begins = given.option if given is not None else f"the {start} entry of each stream"
     if checkpoint.query_id(StateFolder.of(options.checkpoint)) is not None:
         begins = "where the checkpoint ends"
+    options.say_missing()
     report = output.batch_reporter(as_json=options.as_json, begins=begins)
     summary = run(options.query("mirror"), lambda spark: query(spark, asked), report)
     output.ended(summary, as_json=options.as_json)

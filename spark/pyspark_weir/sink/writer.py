@@ -126,8 +126,8 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
     """For `DataSource.streamWriter`. Raises OptionError."""
     if overwrite:
         raise OptionError(
-            'outputMode("complete") would replace all that the stream holds at each batch: use update or '
-            "append"
+            'outputMode("complete") would replace all that the stream holds at each batch, and Spark hands '
+            'no "update" to this sink: use append, or write what has changed in foreachBatch'
         )
     return StreamWriter(SinkOptions.of(options), schema)
 

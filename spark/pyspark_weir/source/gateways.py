@@ -28,6 +28,7 @@ _threads_max: Final = 32
 # With fsync=everysec a stream's last second is on disk after two at most.
 _durable_s_max: Final = 5.0
 _durable_wait_ms: Final = 1_000
+_look_ms_max: Final = 5_000
 
 
 class SourceGateways:
@@ -248,3 +249,22 @@ def _within(query: PlanQuery, found: Mapping[Call, GatewayPlan]) -> dict[Call, t
         for call, plan in found.items()
         if (count := plan.sum("count"))
     }
+
+
+def missing_streams(options: SourceOptions) -> list[str]:
+    """The named streams that no gateway has; none where a pattern chooses, or a gateway does not answer."""
+    if options.pattern is not None:
+        return []
+    quick = tuple(
+        replace(one, retry_timeout_ms=0, request_timeout_ms=_look_ms_max) for one in options.gateways
+    )
+    gateways = SourceGateways(replace(options, gateways=quick))
+    try:
+        found = gateways.plan(PlanQuery(dict.fromkeys(gateways.select(), ids.BEGINNING), max_entries=1))
+    except PipelineError:
+        # The job tells of it itself.
+        return []
+    finally:
+        gateways.close()
+    there = {offsets.parts(key)[1] for key in found.streams}
+    return sorted({offsets.parts(key)[1] for key in found.missing} - there)

@@ -83,11 +83,23 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key in keys:
             plan = found.streams.get(key)
             if plan is not None:
+                self._check_time(key, bounds, plan)
                 begun[key] = Position(starting_id(key, bounds, plan, self._options), plan.generation)
                 continue
             wanted = bounds.of(*offsets.parts(key))
             begun[key] = Position(ids.BEGINNING if wanted in (EARLIEST, LATEST) else wanted, "")
         return offsets.encode(begun)
+
+    def _check_time(self, key: str, bounds: OffsetBounds, plan: PlannedRange) -> None:
+        """Raises OptionError for a time to come: what is published until then would be read as well."""
+        wanted = bounds.of(*offsets.parts(key))
+        if "Timestamp" not in bounds.option or wanted in (EARLIEST, LATEST):
+            return
+        if self._options.starting_strategy != LATEST and ids.is_after(wanted, plan.last):
+            raise OptionError(
+                f"{bounds.option}: {key} has no entry of that time or later, its last one is {plan.last}: "
+                "give an earlier time, or begin behind what there is with startingTimestampStrategy=latest"
+            )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """Spark knows no limit of entries and bytes at once: `latestOffset` adds the bytes."""

@@ -253,5 +253,5 @@ class TestStream:
         counted = spark.readStream.schema("n string").json(str(tmp_path / "in")).groupBy("n").count()
         writer = counted.writeStream.format("weir").outputMode("complete").trigger(availableNow=True)
         options = {"gateway.urls": shared_server.url, "stream": "complete", "checkpointLocation": checkpoint}
-        with pytest.raises(PySparkException, match="use update or append"):
+        with pytest.raises(PySparkException, match="use append, or write what has changed in foreachBatch"):
             writer.options(**options).start().awaitTermination()
