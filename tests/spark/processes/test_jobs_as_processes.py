@@ -129,6 +129,7 @@ def test_a_job_goes_on_until_it_is_told_to_end(server: Server, tmp_path: Path) -
     httpx.post(f"{server.url}/v1/streams/a/trim", json={"maxlen": 0, "approx": False}).raise_for_status()
     _publish(server, 5)
     with _job(tmp_path, server.url) as job:
-        assert list(job.lines()) == []
+        (failed,) = job.lines()
+        assert (failed["done"], failed["error"], failed["exit_code"]) == (False, "WEIR_DATA_LOSS", 3)
         assert job.ended() == 3, job.said()
     assert job.said().rstrip().splitlines()[-1].startswith("weir: WEIR_DATA_LOSS: ")
