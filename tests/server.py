@@ -109,6 +109,11 @@ class Server:
         lines = self._log.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
+    def serving(self) -> list[tuple[str, str]]:
+        """What it says that it serves, and where."""
+        said = [line for line in self.log_lines() if line["event"] == "serving"]
+        return [(line["what"], line["where"]) for line in said]
+
     def exit_code(self) -> int:
         """Wait for an end that it comes to by itself."""
         assert self._process is not None, "the server was started"

@@ -137,7 +137,7 @@ def test_a_port_in_use_is_a_clear_message(server: Server, tmp_path: Path) -> Non
 
 
 def test_what_is_served_is_json_where_it_is_piped(server: Server) -> None:
-    said = {line["what"]: line["where"] for line in server.log_lines() if line["event"] == "serving"}
+    said = dict(server.serving())
     assert said["API"] == f"{server.url}/v1"
     assert said["data"].startswith(str(server.data))
 

@@ -3,6 +3,7 @@ says what to do, once.
 """
 
 import asyncio
+import json
 import ssl
 import subprocess
 import sys
@@ -89,7 +90,8 @@ def test_the_start_ends_as_wrong_usage(own_server: BackendServer) -> None:
     assert ran.returncode == 2
     remedy = "name another database in `backend`, or raise `databases` at the server"
     place = f"127.0.0.1:{own_server.port}"
-    assert ran.stderr == f"weir: backend: {place}: ERR DB index is out of range: {remedy}\n"
+    *_, line = map(json.loads, ran.stderr.splitlines())
+    assert line["reason"] == f"backend: {place}: ERR DB index is out of range: {remedy}"
 
 
 async def test_a_database_that_is_not_there(server: BackendServer) -> None:
