@@ -105,7 +105,7 @@ def serials(world: World, port: int) -> set[int]:
 def test_every_port_is_served_and_named_at_the_start(world: World) -> None:
     """HTTP by fronts; the admin port, Redis clients over TCP and a Unix socket by the engine's process."""
     url = f"https://127.0.0.1:{world.admin_port}"
-    said = [(line["what"], line["where"]) for line in world.server.log_lines() if line["event"] == "serving"]
+    said = world.server.serving()
     for place in (
         ("API", f"{world.server.url}/v1"),
         ("data", f"{world.server.data} (fsync everysec)"),
