@@ -116,8 +116,14 @@ def test_what_comes_one_at_a_time_without_credit_waits_for_some(
     assert [entry["id"] for entry in client.entries(2)] == ["5-1", "5-2"]
     assert client.next() == {"op": "paused", "sub": account.name, "reason": "credit"}
     client.send("credit", sub=account.name, n=100)
-    assert [entry["id"] for entry in client.entries(8)] == [f"5-{at}" for at in range(3, 11)]
-    assert client.next()["op"] == "caught_up"
+    found: list[str] = []
+    is_behind = True
+    # The last ones may be new for a reader that has caught up with the others.
+    while is_behind or len(found) < 8:
+        frame = client.next()
+        is_behind = is_behind and frame["op"] != "caught_up"
+        found += [entry["id"] for entry in frame.get("entries", ())]
+    assert found == [f"5-{at}" for at in range(3, 11)]
     account.publish(1)
     assert [entry["id"] for entry in client.entries(1)] == ["5-11"]
     client.send("unsubscribe", sub=account.name)
