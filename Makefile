@@ -14,7 +14,7 @@ SDK := tests/sdk
 TOOLS := $(VENV)/tools
 CLASSES := $(VENV)/spark-classes.jsa
 NOT_RUN := .not-run
-WORKERS ?= 6
+WORKERS ?= 5
 SECOND_LOOK := $(BIN)/python .ci/second_look.py $(NOT_RUN) $(BIN)/pytest
 COMPILE := $(BIN)/python -m compileall -q app engine sdk/python/weir spark/pyspark_weir
 

@@ -138,8 +138,9 @@ def test_another_stream_of_the_name_is_told(url: str, stream: str) -> None:
         add(url, stream, 3)
         assert line(process) == "3-0 n=3"
         _, _, err = interrupted(process)
+    # It may be made again before it is seen that it was deleted.
     assert err.startswith(f"weir: gap: the stream {stream!r} was deleted")
-    assert err.endswith("after 7-0 was read\n")
+    assert "after 7-0 was read" in err
 
 
 def test_it_outlives_its_server(tmp_path: Path) -> None:
