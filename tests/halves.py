@@ -38,7 +38,7 @@ def are_whole() -> bool:
 
 
 def some(count: int) -> int:
-    """How many of so many random examples are tried."""
+    """How many random examples of this number are tried."""
     return count if _chosen_by is None else (count + 1) // 2
 
 

@@ -150,7 +150,7 @@ async def test_a_reply_that_another_process_makes_holds_its_bound_where_room_is_
 
 
 async def test_a_reply_that_is_longer_than_was_expected_is_counted_when_it_is_there() -> None:
-    """What is in memory has no other way: the longest of those that nobody asked for are closed."""
+    """What is in memory has no other way: the longest of those without a reservation are closed."""
     pool = Pool("output_bytes_max", 8 * MIB, Clock().monotonic)
     peers = [Peer() for _ in range(3)]
     held = [pool.reserve(str(number), MIB, peer) for number, peer in enumerate(peers)]

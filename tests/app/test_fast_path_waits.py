@@ -2,14 +2,14 @@
 
 import errno
 import json
-import threading
 import time
 
 import pytest
 
-from engine.storage.memory import Fault, MemoryStorage
+from engine.storage.memory import MemoryStorage
 from tests.app.fast_requests import ENTRIES, GROUP, LIMITS, PLAIN, READ, UNUSUAL, post
 from tests.app.pair import Pair, plain
+from tests.app.slow_disk import SlowDisk
 from tests.waiting import until
 
 
@@ -41,23 +41,9 @@ def test_a_failed_log_is_told_on_both_ways(operation: str, code: int) -> None:
         assert b'{"entries":[]' in fast, "what is safe is read"
 
 
-class _Slow(MemoryStorage):
-    """A disk whose syncs wait until they are let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def step(self, operation: str, name: str) -> Fault | None:
-        if operation == "sync":
-            assert self.gate.wait(20), "the gate opens before the deadline"
-        return super().step(operation, name)
-
-
 def test_an_answer_that_waits_for_the_disk_leaves_before_the_server_does() -> None:
     """Though the stop begins meanwhile; it is the connection's last."""
-    storage = _Slow()
+    storage = SlowDisk()
     with Pair(LIMITS, always=True, storages=(storage, MemoryStorage())) as pair:
         line = pair.fast.connect()
         storage.gate.clear()
@@ -75,7 +61,7 @@ def test_an_answer_that_waits_for_the_disk_leaves_before_the_server_does() -> No
 @pytest.mark.parametrize("name", ["entry", "rows", "group read"])
 def test_answers_of_a_gateway_that_drains_are_the_last_of_their_connections(name: str) -> None:
     """Those that were waited for when it began, and those of later requests: each says so, and closes."""
-    storages = (_Slow(), _Slow())
+    storages = (SlowDisk(), SlowDisk())
     with Pair(LIMITS, always=True, storages=storages) as pair:
         pair.both(post("/v1/streams/s/groups", b'{"name":"g","start":"0","mkstream":true}'))
         pair.both(PLAIN["entry"])
@@ -99,7 +85,7 @@ def test_answers_of_a_gateway_that_drains_are_the_last_of_their_connections(name
 
 def test_who_sends_ahead_of_a_slow_disk_is_not_listened_to_for_ever() -> None:
     """What was heard is served when the disk is back, in order."""
-    storage = _Slow()
+    storage = SlowDisk()
     with Pair(LIMITS, always=True, storages=(storage, MemoryStorage())) as pair:
         line = pair.fast.connect()
         storage.gate.clear()
@@ -151,7 +137,7 @@ _UNSENT = {
 @pytest.mark.parametrize("name", [*_UNSENT])
 def test_what_waits_for_the_disk_when_its_client_leaves_is_undone(name: str) -> None:
     """On both ways, whatever has read it: others get it as if nobody had."""
-    storages = (_Slow(), _Slow())
+    storages = (SlowDisk(), SlowDisk())
     with Pair(LIMITS, always=True, storages=storages) as pair:
         pair.both(post("/v1/streams/s/groups", b'{"name":"g","start":"0","mkstream":true}'))
         for _ in range(2):

@@ -93,6 +93,17 @@ def test_a_limit_that_removes_entries_is_asked_for(url: str, stream: str, option
     assert weir(url, "retention", stream, *option, "--yes").code == 0
 
 
+def test_what_is_no_longer_kept_is_asked_for(url: str, stream: str) -> None:
+    """Limits that stay remove it at once; a switch that keeps more removes nothing."""
+    work(url, stream)
+    assert weir(url, "retention", stream, "--keep-unacknowledged").code == 0
+    assert weir(url, "retention", stream, "--maxlen", "2", "--yes").code == 0
+    refused = weir(url, "retention", stream, "--no-keep-unacknowledged")
+    assert (refused.code, "remove 3 entries at once" in " ".join(refused.err.split())) == (2, True)
+    assert redis(url, "XLEN", stream) == 5
+    assert weir(url, "retention", stream, "--no-keep-unacknowledged", "--yes").code == 0
+
+
 @pytest.mark.parametrize("option", [("--maxlen", "many"), ("--max-age", "5"), ("--max-bytes", "1x")])
 def test_a_limit_that_is_none(url: str, stream: str, option: tuple[str, str]) -> None:
     assert weir(url, "retention", stream, *option).code == 2

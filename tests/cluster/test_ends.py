@@ -23,7 +23,7 @@ from tests.waiting import until_async
 SETTINGS: Final = Settings(log_requests="none", waiters_max=10, wait_ms_max=60_000)
 # One slot of a cluster.
 S, OTHER, AWAY = "{t}s", "{t}other", "{t}away"
-# What ends the stream, by another program with a `!`; what is told while it is followed; what comes then, and
+# What ends the stream, by another program with a `!`; what followers get meanwhile; what comes then, and
 # what is shown of it.
 WAYS: Final[dict[str, tuple[str, str, str, list[str]]]] = {
     "DEL": (f"DEL {S}", "deleted", f"XADD {S} 20-0 n 1", ["20-0"]),
@@ -48,8 +48,8 @@ class Follower(Protocol):
         ...
 
 
-def _gap(told: Any) -> str:
-    return f"{told.get('reason')}: {told['requested']} to {told.get('next')}"
+def _gap(gap: Any) -> str:
+    return f"{gap.get('reason')}: {gap['requested']} to {gap.get('next')}"
 
 
 class LongPoll:
@@ -86,9 +86,7 @@ class Events:
 
     def news(self) -> list[str]:
         rows = [(one.name, json.loads(one.data)) for one in self._reader.events]
-        return [
-            told["id"] if name == "entry" else _gap(told) for name, told in rows if name in ("entry", "gap")
-        ]
+        return [row["id"] if name == "entry" else _gap(row) for name, row in rows if name in ("entry", "gap")]
 
     async def leave(self) -> None:
         await self._reader.leave()
@@ -130,14 +128,14 @@ async def test_the_end_of_a_stream_is_told_to_who_follows_it(backend: Backend, a
     end, reason, next_entry, shown = WAYS[way]
     clients = followers(app, "0")
     await until_all_have(clients, ["1-0", "2-0"])
-    told = ["1-0", "2-0", f"{reason}: 2-0 to 0-0"]
+    seen = ["1-0", "2-0", f"{reason}: 2-0 to 0-0"]
     if end.startswith("!"):
         await asyncio.to_thread(backend.call, *end[1:].split())
     else:
         await tell(app, end)
-    await until_all_have(clients, [*told, *shown[:-1]])
+    await until_all_have(clients, [*seen, *shown[:-1]])
     await tell(app, next_entry)
-    await until_all_have(clients, [*told, *shown])
+    await until_all_have(clients, [*seen, *shown])
     for one in clients:
         await one.leave()
 

@@ -4,7 +4,7 @@ from engine.versions import VERSIONS_MAX, Versions
 
 
 def test_a_version_lasts_until_a_change() -> None:
-    """It is the same for all who watch; another one follows."""
+    """All who watch get one; another one follows."""
     versions = Versions()
     first = versions.watch("s")
     assert versions.watch("s") == first

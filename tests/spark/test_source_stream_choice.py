@@ -133,4 +133,4 @@ def test_streams_that_are_named_and_missing_are_known_before_a_job(weir: Weir) -
     assert missing_streams(source_options(named)) == [typo]
     assert missing_streams(source_options(weir.options(subscribePattern="typo.*"))) == []
     away = weir.options(subscribe="typo") | {"gateway.urls": "http://127.0.0.1:1"}
-    assert missing_streams(source_options(away)) == [], "the job itself says that nobody answers"
+    assert missing_streams(source_options(away)) == [], "the job itself says that there is no answer"

@@ -84,7 +84,7 @@ def read(
     raw: bool = False,
 ) -> ParsedEntries:
     """The entries of a body of any media type. All or nothing: the first bad entry refuses the whole. `raw`:
-    one entry, whatever it looks like.
+    one entry, also if it is JSON.
 
     `quick`: raise NotPlainError rather than read a long body strictly, which takes long.
     """

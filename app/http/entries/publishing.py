@@ -213,7 +213,7 @@ class LinesOptions(AddOptions):
         Literal["json"] | None,
         Field(
             description="`json`: values that are objects, lists or null are stored as their JSON text; a "
-            "line, or an item of a list, is then always the fields of an entry, whatever their names"
+            "line, or an item of a list, is then always the fields of an entry, under any names"
         ),
     ] = None
 
@@ -222,7 +222,7 @@ class PublishOptions(LinesOptions):
     """The same, and how the body is read."""
 
     raw: Annotated[
-        Flag, Field(description="the body is one entry as it is, whatever its type: its field `data`")
+        Flag, Field(description="the body of any type is one entry as it is: its field `data`")
     ] = False
 
     @model_validator(mode="after")

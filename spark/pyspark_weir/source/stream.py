@@ -136,7 +136,7 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.on_reset == LATEST:
             # A batch of its own, of nothing: what came behind the head since is the next one's.
             moved |= resets
-        # What all of it lost is read up to there: so that it is noted, and not told again.
+        # What all of it lost is read up to there: so that it is noted, and not reported again.
         for one in lost:
             if one.upto is not None and one.key not in moved:
                 moved[one.key] = Position(one.upto, one.generation)

@@ -160,7 +160,7 @@ def _sort(root: ArchiveRoot, one: Merge, rules: CompactionRules) -> list[DataFil
 
 
 def _parts(tables: Iterator[pa.Table], memory_bytes: int) -> Iterator[pa.Table]:
-    """The same rows in tables of at least so many bytes, but for the last."""
+    """The same rows in tables of at least this many bytes, but for the last."""
     held: list[pa.Table] = []
     for table in tables:
         held.append(table)

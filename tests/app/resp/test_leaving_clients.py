@@ -1,7 +1,6 @@
 """A client that leaves while its read waits, and an entry that comes in the same moment: it is for others."""
 
 import socket
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -11,8 +10,8 @@ import pytest
 from app.gateway import Gateway
 from app.settings import Settings
 from engine import Engine, SystemClock
-from engine.storage.memory import Fault, MemoryStorage
 from tests.app.resp.conftest import TestedPort, Wire, until
+from tests.app.slow_disk import SlowDisk
 
 ROUNDS: Final = 100
 HOW: Final = ["closed", "half closed", "closed by another"]
@@ -71,20 +70,6 @@ async def test_no_entry_goes_to_a_client_that_has_left(port: TestedPort, wire: W
     assert await wire.call("XPENDING", "s", "g") == [0, None, None, None]
 
 
-class SlowDisk(MemoryStorage):
-    """Its syncs wait until they are let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def step(self, operation: str, name: str) -> Fault | None:
-        if operation == "sync":
-            assert self.gate.wait(20), "the gate opens before the deadline"
-        return super().step(operation, name)
-
-
 _ONE: Final = ("XREADGROUP", "GROUP", "g", "gone", "COUNT", 1, "STREAMS", "s", ">")
 _UNSENT: Final[dict[str, list[Sequence[str | int]]]] = {
     "alone": [_ONE],
@@ -95,7 +80,7 @@ _UNSENT: Final[dict[str, list[Sequence[str | int]]]] = {
 
 @pytest.mark.parametrize("name", _UNSENT)
 async def test_what_waits_for_the_disk_when_its_client_leaves_is_undone(name: str, tmp_path: Path) -> None:
-    """Others get it as if nobody had; what else a transaction did stays done."""
+    """Others get it as if it had not been read; what else a transaction did stays done."""
     path, disk = tmp_path / "socket", SlowDisk()
     gateway = Gateway(Settings(log_requests="none", resp_socket=str(path)), SystemClock())
     engine = Engine.open(disk, clock=SystemClock(), fsync="always")

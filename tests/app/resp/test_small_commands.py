@@ -7,7 +7,7 @@ from tests.app.resp.conftest import TestedPort, Wire
 
 
 async def test_touch_and_randomkey(wire: Wire) -> None:
-    """TOUCH counts those that are there; a random stream is one of them."""
+    """TOUCH counts those that exist; a random stream is one of them."""
     assert await wire.call("RANDOMKEY") is None
     for stream in ("s", "t"):
         await wire.call("XADD", stream, "1-1", "a", "b")

@@ -60,20 +60,18 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
         raise typer.BadParameter("--since stands in place of --start, --until in place of --end")
     with connect(url, token_file, ca) as client:
         most = None if everything else count or _COUNT_DEFAULT
-        found = [0]
-        last = Page([])
+        shown, last = 0, Page([])
         for last in pages(client, stream, bounds, count=most, reverse=reverse):
-            found.append(len(last.entries))
+            shown += len(last.entries)
             output.entries(last.entries, as_json=as_json)
-        if not sum(found) and client.get_stream(stream) is None:
+        if not shown and client.get_stream(stream) is None:
             raise Failure(f"there is no stream {output.word(stream)}")
     if last.following is not None and count is None:
         from weir._cursors import bare
 
         option = "--end" if reverse else "--start"
-        shown = output.counted(sum(found), "entry", "entries")
         rest = f"--all or --count shows them, {option} '({bare(last.following)}' goes on"
-        output.say(f"{shown}, and there are more: {rest}")
+        output.say(f"{output.counted(shown, 'entry', 'entries')}, and there are more: {rest}")
 
 
 def pages(

@@ -101,10 +101,12 @@ def _agree(client: "Client", given: RetentionOptions, changes: dict[str, Any]) -
     """Ask before entries go at once. How many by size is only known once they are gone."""
     from weir import _calls
 
-    trims = [("maxlen", changes.get("max_len")), ("older_than_ms", changes.get("max_age_ms"))]
-    guard = changes.get("keep_unacknowledged")
-    if guard is None:
-        guard = client.call(_calls.get_stream(given.stream))["retention"].get("keep_unacknowledged")
+    # What is no longer kept goes at once, too, by limits that stay.
+    if all(value is None or value is True for value in changes.values()):
+        return
+    kept_now = client.call(_calls.get_stream(given.stream))["retention"]
+    limits = {**kept_now, **changes}
+    trims = [("maxlen", limits["max_len"]), ("older_than_ms", limits["max_age_ms"])]
     gone = pending = 0
     for name, value in trims:
         if value is not None:
@@ -112,12 +114,13 @@ def _agree(client: "Client", given: RetentionOptions, changes: dict[str, Any]) -
             answer = client.call(_calls.trim(given.stream, body))
             gone = max(gone, answer["deleted"])
             pending = max(pending, answer.get("pending_affected") or 0)
-    if not gone and changes.get("max_bytes") is None:
+    if not gone and limits["max_bytes"] is None:
         return
     what = [f"remove {output.counted(gone, 'entry', 'entries')} at once"] if gone else []
-    if changes.get("max_bytes") is not None:
+    if limits["max_bytes"] is not None:
         what.append("remove entries beyond that size")
     if pending:
-        kept = "which stay until they are acknowledged" if guard else "which their groups then miss"
+        is_kept = limits["keep_unacknowledged"]
+        kept = "which stay until they are acknowledged" if is_kept else "which their groups then miss"
         what.append(f"{pending} of them pending, {kept}")
     options.agree(f"set the limits: {'; '.join(what)}. Go on?", is_agreed=given.is_agreed)

@@ -40,7 +40,7 @@ def ack(given: AckOptions) -> None:
     with given.connect() as client:
         group = client.group(given.stream, given.group)
         done = sum(group.ack(*some, delete=given.delete) for some in _runs(given.ids))
-    _say_counted("acknowledged", done, len(set(given.ids)), "others were not pending", as_json=given.as_json)
+    _say_counted("acknowledged", done, given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def nack(given: NackOptions) -> None:
             client.call(_calls.raw(_calls.nack(given.stream, given.group, some, given.mode)))["released"]
             for some in _runs(given.ids)
         )
-    _say_counted("given back", done, len(set(given.ids)), "others were not pending", as_json=given.as_json)
+    _say_counted("given back", done, given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +123,8 @@ def _runs(ids: list[str]) -> list[list[str]]:
     return [unique[start : start + _CALL_IDS_MAX] for start in range(0, len(unique), _CALL_IDS_MAX)]
 
 
-def _say_counted(what: str, done: int, asked: int, others: str, *, as_json: bool) -> None:
-    if as_json:
-        output.lines([output.json_line({what.replace(" ", "_"): done})])
-        return
-    output.lines([f"{what} {done} of {asked}{'' if done == asked else f': {others}'}"])
+def _say_counted(what: str, done: int, given: AckOptions | NackOptions) -> None:
+    asked = len(set(given.ids))
+    others = "" if done == asked else ": others were not pending"
+    in_json = output.json_line({what.replace(" ", "_"): done})
+    output.lines([in_json if given.as_json else f"{what} {done} of {asked}{others}"])

@@ -2644,9 +2644,9 @@ export interface operations {
                 readonly limit?: number;
                 /** @description references in pending lists: they stay, go too, or forbid the removal */
                 readonly refs?: "keep" | "delete" | "acked";
-                /** @description `json`: values that are objects, lists or null are stored as their JSON text; a line, or an item of a list, is then always the fields of an entry, whatever their names */
+                /** @description `json`: values that are objects, lists or null are stored as their JSON text; a line, or an item of a list, is then always the fields of an entry, under any names */
                 readonly nested?: "json";
-                /** @description the body is one entry as it is, whatever its type: its field `data` */
+                /** @description the body of any type is one entry as it is: its field `data` */
                 readonly raw?: boolean;
             };
             readonly header?: {
@@ -2695,7 +2695,7 @@ export interface operations {
                 readonly limit?: number;
                 /** @description references in pending lists: they stay, go too, or forbid the removal */
                 readonly refs?: "keep" | "delete" | "acked";
-                /** @description `json`: values that are objects, lists or null are stored as their JSON text; a line, or an item of a list, is then always the fields of an entry, whatever their names */
+                /** @description `json`: values that are objects, lists or null are stored as their JSON text; a line, or an item of a list, is then always the fields of an entry, under any names */
                 readonly nested?: "json";
             };
             readonly header?: {
