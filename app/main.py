@@ -34,6 +34,7 @@ from app.api import (
 from app.api.entries import columns, entries, export, tail
 from app.api.groups import claims, consumers, dead_letters, groups, pending
 from app.auth import AccessPolicy
+from app.doors.http.fast_path import FastPath
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
 from app.http.client_address import TrustedProxies
@@ -50,7 +51,6 @@ from app.metrics.tracing import Tracer
 from app.openapi import document
 from app.policies import policy_of
 from app.settings import Settings, SettingsError, load
-from app.transport.fast_path import FastPath
 from engine import Clock, SystemClock
 
 ROUTES: Final[Sequence[Operation]] = [

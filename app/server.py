@@ -21,6 +21,10 @@ import uvloop
 from app import logs
 from app.api.socket import FRAME_OVERHEAD_BYTES
 from app.auth import TokenPolicy
+from app.doors.http.fast_path import fast_path
+from app.doors.http.http_connection import DESCRIPTORS, HttpConnection, Limits, guarded
+from app.doors.resp.listening import RespServer, addresses
+from app.doors.websocket.websocket_connection import SocketLimits, guarded_socket
 from app.fronts.control import READY, Control
 from app.gateway import Gateway, Phase, Receive
 from app.http.responses import Scope, Send
@@ -28,13 +32,9 @@ from app.lifespan import CLOSE_S_MAX, FAILED, EngineLife, ServerStoppedError, ch
 from app.live.stalls import STALL_S_MAX
 from app.main import ROUTES, App, create_app
 from app.policies import static_tokens
-from app.resp.listening import RespServer, addresses
 from app.settings import Settings, SettingsError
 from app.transport import tls
-from app.transport.fast_path import fast_path
-from app.transport.http_connection import DESCRIPTORS, HttpConnection, Limits, guarded
 from app.transport.systemd import Systemd
-from app.transport.websocket_connection import SocketLimits, guarded_socket
 from engine import Clock
 
 if TYPE_CHECKING:

@@ -35,9 +35,9 @@ SAMPLES_VARIABLE: Final = "PROFILE_SAMPLES"
 WAYS: Final = ("publish", "weir", "longpoll")
 # The first prefix that fits a file's path counts.
 STEPS: Final = {
-    "parse HTTP": ("app/transport/plain_requests", "app/transport/http_connection"),
-    "WebSocket": ("app/websocket", "app/transport/websocket_connection"),
-    "serve and send": ("app/transport", "app/http/middleware", "app/http/responses"),
+    "parse HTTP": ("app/doors/http/plain_requests", "app/doors/http/http_connection"),
+    "WebSocket": ("app/doors/websocket",),
+    "serve and send": ("app/doors/http", "app/transport", "app/http/middleware", "app/http/responses"),
     "authorise": ("app/auth", "app/live/shares"),
     "bind and validate": ("app/http", "app/api", "app/openapi"),
     "follow and give back": ("app/live", "app/gateway", "app/metrics"),

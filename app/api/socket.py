@@ -4,6 +4,13 @@ from collections.abc import MutableMapping, Sequence
 from typing import Any, Final
 
 from app.auth import Access
+from app.doors.websocket import frames
+from app.doors.websocket.asgi_socket import AsgiSocket
+from app.doors.websocket.connection import Connection
+from app.doors.websocket.effects import SessionLimits
+from app.doors.websocket.hub import Hub
+from app.doors.websocket.session import Session
+from app.doors.websocket.websocket_connection import WebSocketConnection
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
 from app.http import query
@@ -13,13 +20,6 @@ from app.http.requests import Request
 from app.http.responses import ROUTE_STATE, Response, Scope, Send
 from app.live.shares import Share
 from app.openapi import asyncapi
-from app.transport.asgi_socket import AsgiSocket
-from app.transport.websocket_connection import WebSocketConnection
-from app.websocket import frames
-from app.websocket.connection import Connection
-from app.websocket.effects import SessionLimits
-from app.websocket.hub import Hub
-from app.websocket.session import Session
 
 router: Final = Router("gateway")
 

@@ -1,1 +1,1 @@
-"""Between sockets and ASGI: the server as a process, limits of connections, the fast path, raw sockets."""
+"""Below all protocols: TLS, descriptors of connections, systemd."""

@@ -8,11 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from app.auth import ANONYMOUS, Principal
-from app.errors import RefusalError
-from app.http.cursors import Position
-from app.limits import EntryLimits
-from app.live.feeds import FeedPage
-from app.websocket.effects import (
+from app.doors.websocket.effects import (
     AcquireLease,
     Authenticate,
     Close,
@@ -27,7 +23,11 @@ from app.websocket.effects import (
     Subscribe,
     Unsubscribe,
 )
-from app.websocket.session import Session
+from app.doors.websocket.session import Session
+from app.errors import RefusalError
+from app.http.cursors import Position
+from app.limits import EntryLimits
+from app.live.feeds import FeedPage
 from engine import EngineError, entries, ids
 from engine.commands import Cursor, XAdd, XRange
 from engine.commands.execution import Blocked, execute, execute_all

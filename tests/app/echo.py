@@ -16,13 +16,13 @@ from typing import Final
 import uvicorn
 from websockets.frames import Opcode
 
+from app.doors.websocket.frames import on_wire
+from app.doors.websocket.websocket_connection import SocketLimits, WebSocketConnection, guarded_socket
 from app.gateway import Gateway, Receive
 from app.http.responses import Scope, Send
 from app.main import App
 from app.server import config
 from app.settings import Settings
-from app.transport.websocket_connection import SocketLimits, WebSocketConnection, guarded_socket
-from app.websocket.frames import on_wire
 from engine import SystemClock
 
 # After this text nothing is read for a while.

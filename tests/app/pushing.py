@@ -13,16 +13,16 @@ from typing import Any, Final, TypeVar
 import hypothesis.strategies as st
 
 from app.auth import ANONYMOUS
+from app.doors.websocket.connection import Connection
+from app.doors.websocket.effects import SessionLimits
+from app.doors.websocket.frames import HelloFrame, HelloLimits
+from app.doors.websocket.hub import Hub
+from app.doors.websocket.session import Session
+from app.doors.websocket.websocket_connection import NEVER_SENT
 from app.fronts.remote_engine import RemoteEngine
 from app.http.requests import Request
 from app.main import App, create_app
 from app.settings import Settings
-from app.transport.websocket_connection import NEVER_SENT
-from app.websocket.connection import Connection
-from app.websocket.effects import SessionLimits
-from app.websocket.frames import HelloFrame, HelloLimits
-from app.websocket.hub import Hub
-from app.websocket.session import Session
 from engine import Engine, Fsync, entries, ids
 from engine.commands import Command, Trim, XAdd, XTrim
 from engine.replies import Reply

@@ -11,9 +11,9 @@ import httpx
 import jsonschema_rs
 import pytest
 
+from app.doors.websocket import frame_reader, frames
 from app.openapi import asyncapi
 from app.settings import Settings
-from app.websocket import frame_reader, frames
 from tests.app.conversing import SocketWorld, key_of, working
 
 SPECIFICATION: Final = (

@@ -17,12 +17,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from app.auth import Action, Principal, Resource
+from app.doors.resp.accounting import Account
+from app.doors.resp.listening import RespServer
 from app.http.middleware.request_id import RequestIds
 from app.http.requests import Request
 from app.main import App, create_app
 from app.metrics.tracing import Tracer
-from app.resp.accounting import Account
-from app.resp.listening import RespServer
 from app.settings import Settings
 from engine import Engine
 from tests.app.conftest import calling

@@ -23,7 +23,7 @@ OTHER_TABLES: Final = {
     "app/fronts/codec.py",
     "app/redis/bounds.py",
     "app/tenants/renaming.py",
-    "app/websocket",
+    "app/doors/websocket",
 }
 
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
+from app.doors.websocket.hub import Hub
 from app.gateway import Gateway
 from app.live.fair_queue import FRAMES_A_CYCLE_MAX, REQUESTS_A_CYCLE_MAX, TASK_COST, ConnectionTurn, FairQueue
 from app.live.turns import CycleBudget
 from app.settings import Settings
-from app.websocket.hub import Hub
 from tests.app.resp.conftest import until
 from tests.app.test_time_bounds import PUBLISH, UPGRADE, TimedWorld, timed_world
 from tests.engine.clocks import HandClock, settle

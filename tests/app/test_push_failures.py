@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from app.doors.websocket.session import Session
 from app.settings import Settings
-from app.websocket.session import Session
 from engine import ids
 from engine.commands import XPendingRange
 from engine.replies import PendingList

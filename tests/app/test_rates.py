@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from app.doors.websocket.effects import Close
 from app.main import App, create_app
 from app.settings import Settings
-from app.websocket.effects import Close
 from engine import Engine
 from engine.commands import XLen
 from tests.app.auth.callers import ROOT, app_with, client, made

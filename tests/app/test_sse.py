@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 import httpx
 import pytest
 
+from app.doors.sse.cursors import TailOptions
+from app.doors.sse.tails import TailSource
 from app.gateway import Gateway
 from app.http.cursors import Place
 from app.http.responses import GONE_EXTENSION
@@ -15,8 +17,6 @@ from app.live.feeds import Feeds
 from app.live.stalls import STALL_S_MAX
 from app.main import App, create_app
 from app.settings import Settings
-from app.sse.cursors import TailOptions
-from app.sse.tails import TailSource
 from engine import Engine, EngineError, entries
 from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.sse import events as sse
+from app.doors.sse import events as sse
 from tests.app.eventsource import Parser, ReceivedEvent
 
 # What ends lines for one program or another, and what ends an ID, beside ordinary text.

@@ -15,8 +15,8 @@ from typing import Any, Final
 import orjson
 import pytest
 
+from app.doors.resp.listening import RespServer
 from app.main import create_app
-from app.resp.listening import RespServer
 from app.settings import Settings
 from engine import Engine, SystemClock, entries, ids
 from engine.commands import Cursor, FlushAll, XAdd, XGroupCreate, XGroupDestroy, XReadGroup

@@ -178,11 +178,11 @@ BUGS: Final[dict[str, Bug]] = {
         TURNS, "            self.shut = errors.restarting\n", "", _FAULT,
     ),
     "entries taken without credit": _bug(
-        "app/websocket/stream_reader.py", "max(0, min(tail.credit - 1, tail.batch_max))",
+        "app/doors/websocket/stream_reader.py", "max(0, min(tail.credit - 1, tail.batch_max))",
         "max(1, min(tail.credit - 1, tail.batch_max))", "tests/app/test_push_bounds.py",
     ),
     "conversation that goes on after its failure": _bug(
-        "app/websocket/connection.py", "            push.fail(error)\n", "            pass\n",
+        "app/doors/websocket/connection.py", "            push.fail(error)\n", "            pass\n",
         "tests/app/test_push_failures.py",
     ),
     "undone though the group was moved": _bug(

@@ -13,6 +13,7 @@ from app.api.entries.columns import read_accepted_columns
 from app.api.entries.export import export_entries
 from app.api.streams import change
 from app.auth import Action
+from app.doors.sse.tails import end_with
 from app.errors import RefusalError, invalid
 from app.http import media
 from app.http.entries import entry_pages
@@ -57,7 +58,6 @@ from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Header as AnswerHeader
 from app.http.responses import Response, location
-from app.sse.tails import end_with
 from engine import entries, ids, replies
 from engine.commands import Cursor, DescribeEdges, Refs, XDelEx, XRange, XRead
 from engine.replies import Deletions, Edges, Entries, Reply, StreamsRead

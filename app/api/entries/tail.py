@@ -9,6 +9,9 @@ from msgspec.structs import replace
 
 from app.api.groups import group_calls
 from app.auth import Access, Action
+from app.doors.sse.consumers import ConsumerOptions, ConsumerSource
+from app.doors.sse.cursors import TailOptions, mark_for, parse_composite, parse_place
+from app.doors.sse.tails import EventSource, EventStream, TailSource, end_with
 from app.errors import RefusalError, invalid
 from app.http import media, query
 from app.http.cursors import CursorForm, Place, asks
@@ -29,9 +32,6 @@ from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Response
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN, RELEASED_ONLY_MS
-from app.sse.consumers import ConsumerOptions, ConsumerSource
-from app.sse.cursors import TailOptions, mark_for, parse_composite, parse_place
-from app.sse.tails import EventSource, EventStream, TailSource, end_with
 from engine.commands import Cursor, DescribeGroup, XRead
 from engine.replies import StreamsRead
 

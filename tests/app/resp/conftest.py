@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from app.auth import AccessPolicy
+from app.doors.resp.listening import RespServer
 from app.gateway import Gateway
-from app.resp.listening import RespServer
 from app.settings import Settings
 from engine import Clock, Engine, SystemClock
 

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from app.auth import ANONYMOUS, Action, OpenPolicy, Principal, Resource, TokenPolicy
 from app.auth.certificates import ClientCertificate
 from app.auth.policy import Headers
-from app.resp import connection as connections
-from app.resp.listening import KEEPALIVE_S
+from app.doors.resp import connection as connections
+from app.doors.resp.listening import KEEPALIVE_S
 from tests.app.resp.conftest import LATE_S, TestedPort, Wire, until
 from tests.app.resp.test_attacks import clients
 from tests.engine.clocks import HandClock

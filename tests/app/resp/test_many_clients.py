@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from app.auth import Grant, TokenPolicy, tokens
+from app.doors.resp.port import AUTH_S_MAX
 from app.live.fair_queue import UNDER_WAY_MAX
-from app.resp.port import AUTH_S_MAX
 from tests.app.resp.conftest import TestedPort, until
 from tests.engine.clocks import HandClock, settle
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.resp.requests import (
+from app.doors.resp.requests import (
     INLINE_BYTES_MAX,
     UNAUTHENTICATED,
     RequestLimits,

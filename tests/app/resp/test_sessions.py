@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.resp.subscriptions import PATTERNS_MAX
+from app.doors.resp.subscriptions import PATTERNS_MAX
 from tests.app.resp.conftest import TestedPort, Wire
 
 ABORTED = "-EXECABORT Transaction discarded because of previous errors."

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
 
-from app.resp.shared_adds import Replies, SharedAdds
+from app.doors.resp.shared_adds import Replies, SharedAdds
 from engine import Engine, EngineError, SystemClock, ids
 from engine.commands import XAdd, XLen
 from engine.entries import body

@@ -5,10 +5,10 @@ Knows: frames, effects, what a group is. Must never know: event loops, connectio
 
 import pytest
 
+from app.doors.websocket.effects import Close, FetchPage, ReadGroup, SendFrame, Submit, Subscribe, Unsubscribe
 from app.errors import RefusalError
 from app.http.cursors import Position
 from app.live.feeds import FeedGap, FeedPage
-from app.websocket.effects import Close, FetchPage, ReadGroup, SendFrame, Submit, Subscribe, Unsubscribe
 from engine import EngineError, ids
 from engine.commands import Claim as ClaimOptions
 from engine.commands import (

@@ -1,9 +1,9 @@
 """What a token lets a conversation do, and how it ends with its token."""
 
 from app.auth import ANONYMOUS, UNAUTHENTICATED
+from app.doors.websocket.effects import Close
 from app.errors import RefusalError
 from app.live.sessions import AccessEnd
-from app.websocket.effects import Close
 from tests.app.conversing import Json, SocketWorld
 from tests.app.policies import principal_with
 

@@ -5,8 +5,8 @@ from typing import Final
 
 import pytest
 
+from app.doors.websocket.effects import Close
 from app.http import strict_json
-from app.websocket.effects import Close
 from tests.app.conversing import Json, SocketWorld, names_of, working
 
 FIELDS: Final = {"fields": {"a": "1"}}

@@ -1,0 +1,1 @@
+"""HTTP on sockets: limits of a connection, and the fast path."""

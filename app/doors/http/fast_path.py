@@ -1,0 +1,614 @@
+"""The fast path: plain requests are answered where their bytes arrive, by the endpoints of their routes.
+
+Knows: when a connection is between two requests, how an answer becomes one write, who the caller is, and that
+a request of a caller with many connections begins in its connection's turn, on either way.
+Must never know: what an operation does. It knows no operation by name.
+
+    bytes ─► plain, whole, in turn? ─ yes ─► a single entry ─► with those of other connections ─┐
+                 │ no                └─────► its endpoint (`inline`) ───────────────────────────┴─► one write
+                 └► untouched to the parser, then task, scope, middleware: the ordinary way
+
+The tests in tests/app/test_fast_path.py compare the answers of both ways byte by byte.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from functools import partial
+from math import inf
+from typing import Any, Final
+
+from app.auth import UNAUTHENTICATED, Action, Principal, Resource
+from app.auth.rate_limiter import Meter, RateLimiter, address_key, caller_of
+from app.doors.http.coalescing import PublishCoalescer
+from app.doors.http.http_connection import HttpConnection, Limits, status_line
+from app.doors.http.inline import InlineHandler, InlineRequest
+from app.doors.http.plain_requests import Head, PlainRequest, PlainRequests
+from app.errors import RefusalError
+from app.gateway import Gateway, Phase
+from app.http.client_address import FORWARDED_FOR, Client, TrustedProxies, client_address
+from app.http.middleware import codings
+from app.http.middleware.origins import OriginCheck
+from app.http.middleware.request_id import SAFETY, RequestIds
+from app.http.operations.table import RouteTable
+from app.http.responses import (
+    DEPARTURE_EXTENSION,
+    GONE_EXTENSION,
+    OUTPUT_STATE,
+    TRANSPORT_EXTENSION,
+    WAITED_STATE,
+    NoResponse,
+    Response,
+    release,
+)
+from app.live.budgets import FREE_BYTES, Reader, Reservation
+from app.live.fair_queue import TASK_COST, ConnectionTurn
+
+# Bytes that one client may send ahead of its answers before reading is paused.
+_AHEAD_BYTES_MAX: Final = 64 << 10
+# Requests that are served on one connection before others have their turn.
+_AT_ONCE_MAX: Final = 16
+# Large bodies are not copied behind their heads.
+_JOINED_BYTES_MAX: Final = 16 << 10
+_CLOSE: Final = (b"connection", b"close")
+_NO_STATE: Final[Mapping[str, Any]] = {}
+
+
+def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+_SAFETY: Final = _lines(SAFETY)
+_SAFETY_NAMES: Final = frozenset(name for name, _ in SAFETY)
+_GOODBYE: Final = _lines([_CLOSE])
+_ENTRY_STORED: Final = (
+    b"%b%b%b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%bweir-request-id: %b\r\n%b%b\r\n%b"
+)
+
+
+class FastPath:
+    """What the connections of one application share."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        routes: RouteTable,
+        origins: OriginCheck,
+        request_ids: RequestIds,
+        proxies: TrustedProxies | None,
+    ) -> None:
+        self.gateway = gateway
+        self.request_ids = request_ids
+        self.proxies = proxies
+        self.requests = PlainRequests(gateway.settings, routes, origins)
+        self.coalescer = PublishCoalescer(gateway)
+        # How answers begin, by status; made of the server's headers, which change with the date.
+        self._starts: dict[int, bytes] = {}
+        self._defaults: object = None
+
+    def start(self, status: int, defaults: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """The beginning of an answer: its status and the server's headers."""
+        if defaults is not self._defaults:
+            self._defaults, self._starts = defaults, {}
+        if status not in self._starts:
+            self._starts[status] = status_line(status) + _lines(defaults)
+        return self._starts[status]
+
+
+class PendingRequest:
+    """A request that waits for its answer, on its connection; `data` is all of it."""
+
+    __slots__ = ("began_s", "body", "connection", "data", "meter", "request", "request_id", "state")
+
+    def __init__(self, connection: "FastPathConnection", request: PlainRequest, data: bytes) -> None:
+        self.connection = connection
+        self.request = request
+        self.data = data
+        self.body = data[request.body_at :]
+        # Counts for its caller; None without a limit.
+        self.meter: Meter | None = None
+        self.request_id = connection.shared.request_ids.new_id()
+        # As in the scope of a request of the ordinary way.
+        self.state: Mapping[str, Any] = _NO_STATE
+        self.began_s = connection.shared.gateway.clock.monotonic()
+
+    @property
+    def client(self) -> Client | None:
+        """The client's address."""
+        return self.connection.client_of(self.request.head)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back in the next cycle of the loop."""
+        self.connection.loop.call_soon(callback)
+
+    def take(self, limiter: RateLimiter, principal: Principal) -> bool:
+        """Count it against its caller's rate. Returns whether it is within the rate."""
+        self.meter = limiter.meter(principal, client_address({"client": self.client}))
+        try:
+            if self.meter is not None:
+                self.meter.take(1, len(self.body))
+        except RefusalError:
+            self.meter = None
+            return False
+        return True
+
+    def give_back(self) -> None:
+        """Undo the count: its route counts it again."""
+        if self.meter is not None:
+            self.meter.give_back()
+            self.meter = None
+
+    def count_answer(self, size: int) -> bytes:
+        """Count the bytes of its answer. Returns the lines of the head that show its caller's limits."""
+        if self.meter is None:
+            return b""
+        self.meter.charge(size)
+        return _lines(self.meter.headers())
+
+    def begin(self) -> bool:
+        """Serve it by its route's endpoint. Returns False, and does nothing, if only the ordinary way can
+        serve it.
+        """
+        gateway = self.connection.shared.gateway
+        if gateway.phase is not Phase.READY:
+            return False
+        target, query, head, *_ = self.request
+        self.state = {**self.connection.app_state, "request_id": self.request_id}
+        scope = {
+            "headers": head.headers,
+            "query_string": query,
+            "state": self.state,
+            "client": self.client,
+            "extensions": self.connection.extensions,
+        }
+        request = InlineRequest(gateway, scope, self.connection.receive, target.names, self.body)
+        has_begun = InlineHandler(target.route.respond(request), self.finish, self.connection.tasks).begin()
+        if not has_begun:
+            release(self.state)
+            if request.meter is not None:
+                request.meter.give_back()
+        return has_begun
+
+    def serve(self) -> None:
+        """Serve it by its route, on either way."""
+        self.give_back()
+        if not self.begin():
+            self.connection.hand_to_parser(self)
+
+    def finish(self, response: Response) -> None:
+        """Answer it."""
+        self.connection.finish(response)
+
+    def finish_entry(self, location: bytes, entry_id: bytes) -> None:
+        """Answer that the entry is stored; `location` are headers that end with the entry's ID."""
+        self.connection.finish_entry(self, location, entry_id)
+
+
+class FastPathConnection(HttpConnection):
+    """One connection, under its limits. Subclassed for an application, see `fast_path`."""
+
+    shared: FastPath
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
+        super().__init__(*arguments, **named)
+        # Bytes not looked at yet: behind a request that waits for its answer, behind many in a row, or of a
+        # request of which `_missing_bytes` are still to come.
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._missing_bytes = 0
+        self._awaits_body = False
+        # Whether it goes on with them by itself, soon or in its turn.
+        self._catching_up = False
+        # Begins what the parser has read, once it is the connection's turn.
+        self._due: Callable[[], None] | None = None
+        self._answering: PendingRequest | None = None
+        # What may be published without a look at its caller, while the policy's epoch is the same and its
+        # token holds.
+        self._allowed: PlainRequest | None = None
+        self._allowed_epoch = 0
+        self._allowed_until_s = inf
+        # What the client has not taken of the last answer, if it is long.
+        self._unsent: Reservation | None = None
+        self._leaving = False
+        self._idle_since = 0.0
+        self._idle: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.extensions = {
+            GONE_EXTENSION: transport.is_closing,
+            DEPARTURE_EXTENSION: self.departure,
+            TRANSPORT_EXTENSION: transport,
+        }
+        address = client_address({"client": self.client})
+        self._turn = ConnectionTurn(self.shared.gateway.requests, address_key(address), self._take_turn)
+        # The head of the request before, if its caller is known.
+        self._head: Head | None = None
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """Wait until the client has left: its whole request has arrived."""
+        gone: asyncio.Future[None] = self.loop.create_future()
+        stop = self.departure.follow(lambda: None if gone.done() else gone.set_result(None))
+        try:
+            await gone
+        finally:
+            stop()
+        return {"type": "http.disconnect"}
+
+    def data_received(self, data: bytes) -> None:
+        if self._held or self._answering is not None:
+            self._hold(data)
+            if self._answering is not None or self._catching_up or self._missing_bytes > 0:
+                return
+            data = self._release()
+        rest = self._serve(data)
+        if rest:
+            super().data_received(rest)
+
+    def _serve(self, data: bytes) -> bytes:
+        """Serve plain requests. Returns the bytes that are for the parser."""
+        at = 0
+        for number in range(_AT_ONCE_MAX):
+            if number and (at == len(data) or not self.shared.gateway.cycle.has_time()):
+                break
+            is_in_turn = at < len(data) and self.is_between_requests
+            request = self.shared.requests.read(data, at) if is_in_turn else None
+            if request is None:
+                return data[at:]
+            end = at + request.end
+            if request.end - request.body_at > FREE_BYTES:
+                # The ordinary way holds memory for it first.
+                return data[at:]
+            if end > len(data):
+                self._await_body(data[at:], end - len(data))
+                return b""
+            self._find_caller(request.head)
+            if not self._may_go_on(data[at:]):
+                return b""
+            if not self._begin(request, data[at:end]):
+                return data[at:]
+            at = end
+            if self._answering is not None:
+                break
+        if at < len(data):
+            self._hold(data[at:])
+            if self._answering is None:
+                self._catch_up_soon()
+        return b""
+
+    def _find_caller(self, head: Head) -> None:
+        """Take turns with the connections of the request's caller. Equal heads are one object, so the
+        caller is looked up once.
+        """
+        if head is not self._head:
+            principal = self.shared.gateway.policy.recognise(head.headers, self.client_certificate)
+            self._head = head if principal else None
+            address = client_address({"client": self.client_of(head)})
+            self._turn.pass_to(caller_of(principal or UNAUTHENTICATED, address))
+
+    def _may_go_on(self, data: bytes) -> bool:
+        """Whether this may be served now. Otherwise it waits for the connection's turn."""
+        if self._turn.may_go_on():
+            return True
+        self.request_taken()
+        self._catching_up = True
+        self._hold(data)
+        return False
+
+    def begin_parsed(self, scope: Mapping[str, Any], begin: Callable[[], None]) -> None:
+        """Begin a request that the parser has read, in the connection's turn.
+
+        Its caller is its address, since its token is not known yet. A request that had its turn in front of
+        the parser keeps it.
+        """
+        if not self._turn.has_turn:
+            self._head = None
+            proxies = self.shared.proxies
+            client = self.client if proxies is None else proxies.resolve(scope)
+            self._turn.pass_to(address_key(client_address({"client": client})))
+        self._begin_in_turn(begin)
+
+    def _begin_in_turn(self, begin: Callable[[], None]) -> None:
+        may_go_on = self._turn.may_go_on(TASK_COST)
+        if self.is_upgraded and may_go_on:
+            self._turn.leave()
+            self.resume_reading()
+        elif self.is_upgraded:
+            # Further bytes are for the protocol that takes over.
+            self.pause_reading()
+        if may_go_on:
+            begin()
+        else:
+            self._due = begin
+
+    def _take_turn(self) -> None:
+        begin, self._due = self._due, None
+        try:
+            if begin is None:
+                self._catch_up()
+            elif not self.transport.is_closing():
+                self._begin_in_turn(begin)
+        except Exception:
+            # As the loop does when `data_received` raises.
+            self.transport.abort()
+            raise
+
+    def client_of(self, head: Head) -> Client | None:
+        """The address of a request's client: the peer's, or the one that a trusted proxy has sent."""
+        proxies, forwarded = self.shared.proxies, head.headers.get(FORWARDED_FOR)
+        return (
+            self.client if proxies is None or forwarded is None else proxies.find(self.client, (forwarded,))
+        )
+
+    # --- one request and its answer -------------------------------------------------------------------------
+
+    def _begin(self, request: PlainRequest, data: bytes) -> bool:
+        pending = self._answering = PendingRequest(self, request, data)
+        self.request_taken()
+        stream = request.stream
+        if stream is not None and self._may_publish(pending, stream):
+            if self.shared.coalescer.add(pending, stream):
+                return True
+            pending.give_back()
+        if pending.begin():
+            return True
+        self._answering = None
+        self._turn.has_turn = True
+        return False
+
+    def _may_publish(self, pending: PendingRequest, stream: str) -> bool:
+        """Whether the caller may publish under this name, has no quotas, and is within its rate.
+
+        Otherwise the route decides.
+        """
+        gateway, request = self.shared.gateway, pending.request
+        policy, limiter = gateway.policy, gateway.rate_limiter
+        if request is self._allowed and policy.epoch == self._allowed_epoch:
+            until_s = self._allowed_until_s
+            if until_s == inf or gateway.clock.wall_ms() < until_s * 1000:
+                return True
+        principal = policy.recognise(request.head.headers, self.client_certificate)
+        if principal is None or principal.quotas or principal.prefix:
+            return False
+        if not principal.may(Action.WRITE, Resource(stream)):
+            return False
+        if limiter is None or not limiter.limits(principal):
+            # A head that came before is the same object: so are its credentials and its stream.
+            self._allowed, self._allowed_epoch = request, policy.epoch
+            self._allowed_until_s = inf if principal.expires_s is None else principal.expires_s
+            return True
+        return pending.take(limiter, principal)
+
+    def hand_to_parser(self, pending: PendingRequest) -> None:
+        """Serve a request, that has not begun, the ordinary way."""
+        self._answering = None
+        if not self.transport.is_closing():
+            self._turn.has_turn = True
+            super().data_received(pending.data)
+            if self._leaving:
+                super().shutdown()
+            self._catch_up_soon()
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the next answer is the connection's last one: the server or the gateway stops."""
+        return self._leaving or self.shared.gateway.phase is Phase.DRAINING
+
+    def finish(self, response: Response) -> None:
+        """Send the answer to the pending request; a large one is compressed if its client accepts that."""
+        pending = self._answering
+        assert pending is not None, "an exchange ends once"
+        if len(response.body) >= codings.CODED_BYTES_MIN and codings.gains(response.raw_headers):
+            chosen = codings.accepted(pending.request.head.headers.get(b"accept-encoding", b""))
+            if chosen is not None:
+                held = self._hold_made(pending, len(response.body))
+                making = self.loop.run_in_executor(None, codings.compressed, bytes(response.body), chosen)
+                making.add_done_callback(partial(self._finish_coded, pending, response, chosen, held))
+                return
+            response.raw_headers = codings.varied(response.raw_headers)
+        self._finish(pending, response)
+
+    def _finish_coded(
+        self,
+        pending: PendingRequest,
+        response: Response,
+        chosen: codings.Coding,
+        held: Reservation | None,
+        made: asyncio.Future[bytes],
+    ) -> None:
+        if held is not None:
+            held.release()
+        if made.exception() is None:
+            response.body = made.result()
+            response.raw_headers = codings.coded(response.raw_headers, chosen, len(response.body))
+        self._finish(pending, response)
+
+    def _finish(self, pending: PendingRequest, response: Response) -> None:
+        if not self.transport.is_closing():
+            self._write(response, pending.request_id)
+        elif response.unsent is not None:
+            response.unsent()
+        self._hold_unsent(pending)
+        # The ordinary way refuses nothing to a client that has left.
+        code = "" if isinstance(response, NoResponse) else response.code
+        self._ended(pending, response.status_code, len(response.body), code)
+
+    def finish_entry(self, pending: PendingRequest, location: bytes, entry_id: bytes) -> None:
+        """Send the answer of the route for a single entry that is stored."""
+        content = b'{"id":"%b","duplicate":false}' % entry_id
+        if not self.transport.is_closing():
+            self.transport.write(
+                _ENTRY_STORED
+                % (
+                    self.shared.start(201, self.default_headers),
+                    location,
+                    entry_id,
+                    len(content),
+                    pending.count_answer(len(content)),
+                    pending.request_id.encode(),
+                    _SAFETY,
+                    _GOODBYE if self._is_last else b"",
+                    content,
+                )
+            )
+            if self._is_last:
+                self.transport.close()
+        self._ended(pending, 201, len(content))
+
+    def _ended(self, pending: PendingRequest, status: int, sent_bytes: int, code: str = "") -> None:
+        self._answering = None
+        self.count_answer()
+        target, request_ids = pending.request.target, self.shared.request_ids
+        waited = WAITED_STATE in pending.state
+        if not code and status < request_ids.logged_from:
+            request_ids.count(target.route.label, status, None if waited else pending.began_s)
+        else:
+            request_ids.note(
+                pending.request_id,
+                target.method,
+                target.path,
+                status=status,
+                sent_bytes=sent_bytes,
+                began_s=pending.began_s,
+                route=target.route.label,
+                code=code,
+                waited=waited,
+            )
+        self._idle_since = self.loop.time()
+        if self._idle is None:
+            self._idle = self.loop.call_later(self.keep_alive_s, self._idle_over)
+        self._catch_up_soon()
+
+    def _write(self, response: Response, request_id: str) -> None:
+        closing = self._is_last or _CLOSE in response.raw_headers
+        given = _SAFETY_NAMES.intersection([name for name, _ in response.raw_headers])
+        head = b"%b%bweir-request-id: %b\r\n%b%b\r\n" % (
+            self.shared.start(response.status_code, self.default_headers),
+            _lines(response.raw_headers),
+            request_id.encode(),
+            _lines([header for header in SAFETY if header[0] not in given]) if given else _SAFETY,
+            _GOODBYE if self._is_last and _CLOSE not in response.raw_headers else b"",
+        )
+        if len(response.body) <= _JOINED_BYTES_MAX:
+            self.transport.write(head + response.body)
+        else:
+            self.transport.writelines((head, response.body))
+        if closing:
+            self.transport.close()
+
+    def _hold_made(self, pending: PendingRequest, size: int) -> Reservation | None:
+        """Count an answer that is made and does not leave at once."""
+        if OUTPUT_STATE in pending.state or size <= FREE_BYTES:
+            return None
+        caller = address_key(client_address({"client": pending.client}))
+        return self.shared.gateway.budgets.output.hold(caller, size)
+
+    def _hold_unsent(self, pending: PendingRequest) -> None:
+        """Count what the client has not taken until it has, and nothing of what it has."""
+        held: Reservation | None = pending.state.get(OUTPUT_STATE)
+        if self.flow.write_paused and not self.transport.is_closing():
+            pool, size = self.shared.gateway.budgets.output, self.transport.get_write_buffer_size()
+            if held is None:
+                caller = address_key(client_address({"client": pending.client}))
+                held = pool.hold(caller, size, Reader(self.transport))
+            else:
+                held.keep(size)
+            self._unsent = held
+        elif held is not None:
+            held.release()
+
+    def _end_unsent(self) -> None:
+        if self._unsent is not None:
+            self._unsent.release()
+            self._unsent = None
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_unsent()
+
+    # --- bytes that wait ------------------------------------------------------------------------------------
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+        self._missing_bytes -= len(data)
+        if self._missing_bytes <= 0 and self._held_bytes > _AHEAD_BYTES_MAX:
+            self.pause_reading()
+
+    def _release(self) -> bytes:
+        data = b"".join(self._held)
+        self._held.clear()
+        self._held_bytes = self._missing_bytes = 0
+        if self._awaits_body:
+            self._awaits_body = False
+            self.request_arrived()
+        self.resume_reading()
+        return data
+
+    def _await_body(self, data: bytes, missing_bytes: int) -> None:
+        self._missing_bytes = missing_bytes + len(data)
+        self._awaits_body = True
+        self._hold(data)
+        self.request_arrives()
+
+    def _catch_up_soon(self) -> None:
+        if self._held and not self._catching_up:
+            # Others come first, and the turn that brought an answer.
+            self._catching_up = True
+            self.loop.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        self._catching_up = False
+        if self._held and not self.transport.is_closing():
+            self.data_received(b"")
+
+    # --- the connection's life ------------------------------------------------------------------------------
+
+    def _idle_over(self) -> None:
+        """Close a connection that was idle for long enough.
+
+        One timer serves many answers: if there were some meanwhile, it is set again.
+        """
+        self._idle = None
+        if self.transport.is_closing() or self.is_timed_by_parser:
+            # Closed, or uvicorn's own timer runs, since the last answer went the full way.
+            return
+        left_s = self._idle_since + self.keep_alive_s - self.loop.time()
+        if self._answering is not None or self._held or not self.is_between_requests:
+            left_s = self.keep_alive_s
+        if left_s > 0:
+            self._idle = self.loop.call_later(left_s, self._idle_over)
+        else:
+            self.transport.close()
+
+    def _end_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def shutdown(self) -> None:
+        if self._answering is not None:
+            self._leaving = True
+            return
+        if self._held:
+            super().data_received(self._release())
+        super().shutdown()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._end_idle()
+        super().handle_websocket_upgrade()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_unsent()
+        self._end_idle()
+        self._turn.leave()
+        self._held.clear()
+        super().connection_lost(exc)
+
+
+def fast_path(shared: FastPath, limits: Limits) -> type[FastPathConnection]:
+    """The protocol class for uvicorn's `http`, with these limits."""
+    return type(
+        "FastPathConnectionOfApp",
+        (FastPathConnection,),
+        {"shared": shared, "limits": limits, "refuse": staticmethod(shared.request_ids.refuse)},
+    )

@@ -1,0 +1,241 @@
+"""CLIENT: what a client says about itself, the list of clients, ending and unblocking others.
+
+Knows: the subcommands, their words, replies and error texts.
+Must never know: sockets, streams.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from app.auth import Action, Resource
+from app.doors.resp.link import Link
+from app.doors.resp.requests import Words
+from app.redis import wire
+from app.redis.parsers.words import echo, integer
+from app.redis.resp import Verbatim
+from engine import EngineError, errors
+
+_NAME: Final = re.compile(rb"[!-~]*")
+_FLAGS: Final = (b"ON", b"OFF")
+
+
+def check_name(name: bytes) -> bytes:
+    """The name of a connection. Raises EngineError."""
+    if not _NAME.fullmatch(name):
+        raise errors.invalid("ERR Client names cannot contain spaces, newlines or special characters.")
+    return name
+
+
+def _id(link: Link, _: Words) -> bytes:
+    return b":%d\r\n" % link.client.id
+
+
+def _set_name(link: Link, words: Words) -> bytes:
+    link.client.name = check_name(words[2])
+    return wire.OK
+
+
+def _get_name(link: Link, _: Words) -> bytes:
+    client = link.client
+    return wire.bulk(client.name) if client.name else wire.null(client.protocol)
+
+
+def _set_info(link: Link, words: Words) -> bytes:
+    attribute, value = words[2].lower(), words[3]
+    if attribute not in (b"lib-name", b"lib-ver"):
+        raise errors.invalid(f"ERR Unrecognized option '{echo(words[2])}'")
+    if not _NAME.fullmatch(value):
+        what = attribute.decode()
+        raise errors.invalid(f"ERR {what} cannot contain spaces, newlines or special characters.")
+    if attribute == b"lib-name":
+        link.client.library = value
+    else:
+        link.client.library_version = value
+    return wire.OK
+
+
+def _keep(_: Link, words: Words) -> bytes:
+    """NO-EVICT and NO-TOUCH: nothing is evicted, so there is nothing to switch."""
+    _check_flag(words[2])
+    return wire.OK
+
+
+def _check_flag(word: bytes) -> None:
+    if word.upper() not in _FLAGS:
+        raise errors.syntax_error()
+
+
+def _flags(link: Link) -> str:
+    if link.client.is_subscriber:
+        return "P"
+    return "b" if link.blocked is not None else "x" if link.client.transaction is not None else "N"
+
+
+def line_of(link: Link) -> bytes:
+    """A client as a line of CLIENT LIST."""
+    client = link.client
+    now_s = link.now_s()
+    transaction = client.transaction
+    facts: dict[str, object] = {
+        "id": client.id,
+        "addr": client.address,
+        "laddr": client.local_address,
+        "fd": link.descriptor,
+        "name": client.name.decode(),
+        "age": int(now_s - client.created_s),
+        "idle": int(now_s - client.last_used_s),
+        "flags": _flags(link),
+        "db": 0,
+        "sub": len(link.subscriber.channels),
+        "psub": len(link.subscriber.patterns),
+        "ssub": 0,
+        "multi": -1 if transaction is None else len(transaction.requests),
+        "watch": len(client.watched.streams),
+        "qbuf": link.input_bytes,
+        **dict.fromkeys(("qbuf-free", "argv-mem", "multi-mem", "rbs", "rbp"), 0),
+        "obl": link.output_bytes,
+        **dict.fromkeys(("oll", "omem"), 0),
+        "tot-mem": link.input_bytes + link.output_bytes,
+        "events": "r",
+        "cmd": client.last_command.decode(errors="replace"),
+        # A subject may have spaces, and would write fields of its own.
+        "user": "_".join(client.user.split()),
+        "redir": -1,
+        "resp": client.protocol,
+        "lib-name": client.library.decode(),
+        "lib-ver": client.library_version.decode(),
+    }
+    return " ".join(f"{name}={value}" for name, value in facts.items()).encode()
+
+
+def _info(link: Link, _: Words) -> bytes:
+    return wire.encode(Verbatim(line_of(link) + b"\n"), link.client.protocol)
+
+
+def _list(link: Link, words: Words) -> bytes:
+    """CLIENT LIST [TYPE type] [ID id …]; callers without the right to see others see themselves."""
+    chosen = list(_visible(link))
+    if len(words) > 2:
+        option = words[2].upper()
+        if option == b"TYPE" and len(words) == 4:
+            chosen = list(filter(_by_type(words[3]), chosen))
+        elif option == b"ID" and len(words) > 3:
+            wanted = {integer(word, "ERR Invalid client ID") for word in words[3:]}
+            chosen = [one for one in chosen if one.client.id in wanted]
+        else:
+            raise errors.syntax_error()
+    text = b"".join(line_of(one) + b"\n" for one in chosen)
+    return wire.encode(Verbatim(text), link.client.protocol)
+
+
+def _visible(link: Link) -> list[Link]:
+    if _is_admin(link):
+        return list(link.others.values())
+    return [link]
+
+
+def _is_admin(link: Link) -> bool:
+    return link.client.may(Action.ADMIN, Resource())
+
+
+def _require_admin(link: Link, subcommand: str) -> None:
+    if not _is_admin(link):
+        raise EngineError(
+            "forbidden",
+            f"NOPERM User {link.client.user} has no permissions to run the 'client|{subcommand}' command",
+        )
+
+
+def _number(value: bytes) -> int:
+    return integer(value, "ERR client-id should be greater than 0")
+
+
+def _by_type(value: bytes) -> Callable[[Link], bool]:
+    kind = value.lower()
+    if kind not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
+        raise errors.invalid(f"ERR Unknown client type '{echo(value)}'")
+    return lambda one: kind == (b"pubsub" if one.client.is_subscriber else b"normal")
+
+
+_FILTERS: Final[Mapping[bytes, Callable[[bytes], Callable[[Link], bool]]]] = {
+    b"ADDR": lambda value: lambda one: one.client.address.encode() == value,
+    b"LADDR": lambda value: lambda one: one.client.local_address.encode() == value,
+    b"USER": lambda value: lambda one: one.client.user.encode() == value,
+    b"TYPE": _by_type,
+}
+
+
+def _kill(link: Link, words: Words) -> bytes | None:
+    """CLIENT KILL addr | [ID id …] [ADDR addr] [LADDR addr] [USER user] [SKIPME yes|no] …."""
+    _require_admin(link, "kill")
+    everyone = list(link.others.values())
+    if len(words) == 3:
+        address = words[2].decode(errors="replace")
+        found = [one for one in everyone if one.client.address == address]
+        if not found:
+            raise errors.invalid("ERR No such client")
+        return _end(link, found, wire.OK)
+    skip_me, rest = True, words[2:]
+    while rest:
+        if len(rest) < 2:
+            raise errors.syntax_error()
+        name, value, rest = rest[0].upper(), rest[1], rest[2:]
+        if name == b"ID":
+            numbers = {_number(value)}
+            while rest and rest[0].isdigit():
+                numbers.add(_number(rest[0]))
+                rest = rest[1:]
+            everyone = [one for one in everyone if one.client.id in numbers]
+        elif name == b"SKIPME" and value.lower() in (b"yes", b"no"):
+            skip_me = value.lower() == b"yes"
+        elif name in _FILTERS:
+            matches = _FILTERS[name](value)
+            everyone = [one for one in everyone if matches(one)]
+        else:
+            raise errors.syntax_error()
+    if skip_me:
+        everyone = [one for one in everyone if one is not link]
+    return _end(link, everyone, b":%d\r\n" % len(everyone))
+
+
+def _end(link: Link, found: list[Link], written: bytes) -> bytes | None:
+    """End these clients. Returns the reply, None where the one that asked was ended with it."""
+    for one in found:
+        if one is not link:
+            one.abort(f"CLIENT KILL by client {link.client.id}")
+    if link not in found:
+        return written
+    link.end(written)
+    return None
+
+
+def _unblock(link: Link, words: Words) -> bytes:
+    """CLIENT UNBLOCK id [TIMEOUT|ERROR]."""
+    _require_admin(link, "unblock")
+    number = integer(words[2])
+    how = words[3].upper() if len(words) == 4 else b"TIMEOUT"
+    if len(words) > 4 or how not in (b"TIMEOUT", b"ERROR"):
+        raise errors.syntax_error()
+    other = link.others.get(number)
+    if other is None or other.blocked is None:
+        return b":0\r\n"
+    with_error = how == b"ERROR"
+    other.blocked.end(
+        EngineError("invalid", "UNBLOCKED client unblocked via CLIENT UNBLOCK") if with_error else None
+    )
+    return b":1\r\n"
+
+
+SUBCOMMANDS: Final[Mapping[bytes, tuple[int, Callable[[Link, Words], bytes | None]]]] = {
+    b"ID": (2, _id),
+    b"SETNAME": (3, _set_name),
+    b"GETNAME": (2, _get_name),
+    b"SETINFO": (4, _set_info),
+    b"INFO": (2, _info),
+    b"LIST": (-2, _list),
+    b"KILL": (-3, _kill),
+    b"UNBLOCK": (-3, _unblock),
+    b"NO-EVICT": (3, _keep),
+    b"NO-TOUCH": (3, _keep),
+}

@@ -1,0 +1,302 @@
+"""Streams over SSE: entries of followed streams become server-sent events.
+
+Knows: when a client has left or accepts no data, when a heartbeat is due, how a connection ends.
+Must never know: how parameters are written, where entries are stored.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from app.auth import Principal
+from app.auth.rate_limiter import caller_of
+from app.doors.sse import cursors as wire
+from app.doors.sse import events
+from app.doors.sse.cursors import TailOptions
+from app.errors import RefusalError, to_refusal
+from app.gateway import Gateway, Receive
+from app.http.client_address import client_address
+from app.http.responses import (
+    GONE_EXTENSION,
+    STALL_EXTENSION,
+    TRANSPORT_EXTENSION,
+    WAITED_STATE,
+    Response,
+    Scope,
+    Send,
+    when_gone,
+)
+from app.live.budgets import FREE_BYTES, Reader, Reservation
+from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
+from app.live.sessions import AccessEnd
+from app.live.stalls import STALL_S_MAX
+from engine import EngineError
+
+# Maximum size of one write: what a stalled client costs beyond its socket's buffer.
+_PIECE_COUNT_MAX: Final = 1_000
+_PIECE_BYTES_MAX: Final = 256 << 10
+_SEVERAL_COUNT_MAX: Final = 100
+# Clients reconnect at random times in this range, not all at once.
+_RETRY_MS_LEAST: Final = 1_000
+_RETRY_MS_MOST: Final = 5_000
+
+Put = Callable[[bytes], Awaitable[None]]
+
+
+class StalledError(Exception):
+    """The client accepts no data or has left: the last piece was not sent."""
+
+
+class EventSource(Protocol):
+    """Where events come from."""
+
+    async def run(self, put: Put) -> None:
+        """Pass every event to `put`.
+
+        Raises RefusalError, EngineError, StalledError.
+        """
+        ...
+
+    def stop(self, pumping: asyncio.Future[None]) -> None:
+        """End `run` soon; `pumping` is the task that runs it."""
+        ...
+
+    def close(self) -> None:
+        """Release what the source holds, after `run` has ended."""
+        ...
+
+
+class EventStream(Response):
+    """A response of server-sent events; without a source, only its headers. The source is always closed."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        source: EventSource | None,
+        principal: Principal,
+        unfollow: Callable[[], None],
+        request_id: str,
+    ) -> None:
+        super().__init__(204)
+        self.status_code = 200
+        self.raw_headers += events.HEADERS
+        self._gateway = gateway
+        self._source = source
+        self._principal = principal
+        self._unfollow = unfollow
+        self._request_id = request_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the source ends, or the client leaves or accepts no data."""
+        connections = self._gateway.counters.connections
+        connections["sse"] += 1
+        scope["state"][WAITED_STATE] = True
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            if self._source is None:
+                await send({"type": "http.response.body", "body": b""})
+            else:
+                extensions = scope.get("extensions", {})
+                gone = extensions.get(GONE_EXTENSION, _never)
+                stall_s = None if STALL_EXTENSION in extensions else STALL_S_MAX
+                following = partial(when_gone, scope, receive)
+                put = partial(_put, send, gone, stall_s, self._holding(scope))
+                await self._run(self._source, following, put, send)
+        finally:
+            if self._source is not None:
+                self._source.close()
+            self._unfollow()
+            connections["sse"] -= 1
+
+    def _holding(self, scope: Scope) -> Callable[[int], Reservation]:
+        """What counts a piece that is being sent."""
+        transport = scope.get("extensions", {}).get(TRANSPORT_EXTENSION)
+        caller = caller_of(self._principal, client_address(scope))
+        reader = None if transport is None else Reader(transport)
+        return partial(self._gateway.budgets.output.hold, caller, holder=reader)
+
+    async def _run(
+        self,
+        source: EventSource,
+        following: Callable[[Callable[[], None]], Callable[[], None]],
+        put: Put,
+        send: Send,
+    ) -> None:
+        ended: asyncio.Future[AccessEnd] = asyncio.get_running_loop().create_future()
+        session = self._gateway.sessions.enter(self._principal, ended.set_result)
+        pumping = asyncio.ensure_future(self._pump(source, put))
+        # At once: what is published next goes to others.
+        stay = following(lambda: source.stop(pumping))
+        try:
+            await asyncio.wait((pumping, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            session.leave()
+            stay()
+            if not pumping.done():
+                source.stop(pumping)
+                await asyncio.wait((pumping,))
+        if pumping.cancelled() and not ended.done():
+            return
+        try:
+            if not pumping.cancelled():
+                pumping.result()
+            if ended.done():
+                await put(self._last(ended.result().refusal))
+        except StalledError:
+            # No last event: it would not arrive.
+            return
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _pump(self, source: EventSource, put: Put) -> None:
+        """Send what the source has, and the refusal that ends it. Raises StalledError."""
+        try:
+            await source.run(put)
+        except EngineError as refusal:
+            await put(self._last(to_refusal(refusal)))
+        except RefusalError as refusal:
+            await put(self._last(refusal))
+
+    def _last(self, refusal: RefusalError) -> bytes:
+        if refusal.retryable:
+            return wire.end(refusal.code, retry_ms())
+        return wire.error(refusal, self._request_id)
+
+
+def end_with(refusal: RefusalError) -> Response:
+    """A refusal that makes an EventSource reconnect: it gives up at any status but 200. The event has no ID,
+    so that the client keeps its own.
+    """
+    headers = [one for one in events.HEADERS if one[0] != b"content-type"]
+    return Response(200, wire.end(refusal.code, retry_ms()), headers, media_type=events.MEDIA_TYPE)
+
+
+def retry_ms() -> int:
+    """A random time after which to reconnect."""
+    return _RETRY_MS_LEAST + secrets.randbelow(_RETRY_MS_MOST - _RETRY_MS_LEAST)
+
+
+def _never() -> bool:
+    """Whether the connection is over, on a server that does not report it."""
+    return False
+
+
+async def _put(
+    send: Send,
+    gone: Callable[[], bool],
+    stall_s: float | None,
+    holding: Callable[[int], Reservation],
+    piece: bytes,
+) -> None:
+    if gone():
+        raise StalledError
+    # Once it was sent, no more of it waits than each connection may have.
+    held = holding(len(piece)) if len(piece) > FREE_BYTES else None
+    try:
+        async with asyncio.timeout(stall_s):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except TimeoutError:
+        raise StalledError from None
+    finally:
+        if held is not None:
+            held.release()
+    # The connection ended before the write: `send` has dropped the piece.
+    if gone():
+        raise StalledError
+    # A fast reader never makes `send` wait: let other tasks run.
+    await asyncio.sleep(0)
+
+
+class TailSource:
+    """Events of one or several followed streams."""
+
+    def __init__(self, tails: Sequence[Subscriber], wanted: TailOptions, gateway: Gateway) -> None:
+        self._counters = gateway.counters
+        self._output = gateway.budgets.output
+        self._tails = tails
+        self._wanted = wanted
+        self._clock = gateway.clock
+        self._changed = asyncio.Event()
+        # With several streams, each entry carries the cursors of all.
+        self._count_max = max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails))
+
+    @classmethod
+    async def begin(cls, feeds: Feeds, wanted: TailOptions, gateway: Gateway) -> "TailSource":
+        """Follow all streams or none. Raises EngineError."""
+        tails: list[Subscriber] = []
+        try:
+            for stream, (after, generation) in zip(wanted.streams, wanted.after, strict=True):
+                tails.append(await feeds.subscribe(stream, after, wanted.last, _PIECE_BYTES_MAX, generation))
+        except BaseException:
+            for tail in tails:
+                tail.close()
+            raise
+        return cls(tails, wanted, gateway)
+
+    def stop(self, pumping: asyncio.Future[None]) -> None:
+        """Cancel `run`: the client has its cursor, so nothing is lost."""
+        pumping.cancel()
+
+    def close(self) -> None:
+        """Stop following."""
+        for tail in self._tails:
+            tail.close()
+
+    @property
+    def _places(self) -> Sequence[str]:
+        return [self._wanted.place(tail.cursor, tail.generation) for tail in self._tails]
+
+    @property
+    def _cursor(self) -> bytes:
+        return self._wanted.written(self._places)
+
+    async def run(self, put: Put) -> None:
+        """Send the position, existing entries, `caught_up`, then new entries."""
+        await put(events.position(self._cursor))
+        silent_since, behind = self._clock.monotonic(), True
+        while True:
+            if await self._put_some(put):
+                silent_since = self._clock.monotonic()
+            elif all(tail.caught_up for tail in self._tails):
+                if behind:
+                    behind = False
+                    await put(wire.caught_up(self._cursor))
+                silent_s = self._clock.monotonic() - silent_since
+                if silent_s >= events.HEARTBEAT_S:
+                    silent_since += silent_s
+                    silent_s = 0.0
+                    await put(events.COMMENT)
+                await self._change(events.HEARTBEAT_S - silent_s)
+
+    async def _put_some(self, put: Put) -> bool:
+        """Send one piece of each stream that has entries; whether any had."""
+        found = False
+        for place, tail in enumerate(self._tails):
+            places = self._places if self._wanted.several else ()
+            item = await tail.look(self._count_max, self._output.piece_bytes(_PIECE_BYTES_MAX))
+            if item is not None:
+                found = True
+                await put(self._events(item, place, places))
+                if isinstance(item, FeedPage):
+                    self._counters.delivered["sse"] += item.count
+        return found
+
+    def _events(self, item: FeedPage | FeedGap, place: int, places: Sequence[str]) -> bytes:
+        if isinstance(item, FeedPage):
+            return wire.page(item, self._wanted, place, places)
+        if self._wanted.fail_on_gap:
+            raise self._wanted.report(item.gap, item.generation).refused()
+        return wire.gap(item, self._wanted, place, places)
+
+    async def _change(self, seconds_max: float) -> None:
+        """Wait until a stream may have entries, at most `seconds_max`."""
+        changed = self._changed
+        changed.clear()
+        for tail in self._tails:
+            tail.call_when_ready(changed.set)
+        timer = asyncio.get_running_loop().call_later(max(0.0, seconds_max), changed.set)
+        try:
+            await changed.wait()
+        finally:
+            timer.cancel()
