@@ -17,7 +17,6 @@ from pyspark_weir.cli.main import jobs
 from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from pyspark_weir.table.table import ArchiveTable
 from tests.server import Server
-from tests.spark.old_archives import unpack
 from tests.spark.table.making import Maker, key_of
 
 
@@ -170,24 +169,6 @@ class TestVacuum:
         assert "seven days" in found.stderr
 
 
-class TestAdopt:
-    def test_it_converts_and_deletes_when_asked(self, tmp_path: Path) -> None:
-        """A second time it finds nothing to do."""
-        entries = len(unpack(tmp_path)["one"])
-        words = ("adopt", str(tmp_path / "one"), str(tmp_path / "table"))
-        for _time in range(2):
-            found = weir(*words)
-            assert found.exit_code == 0, found.stderr
-            assert f"the table holds {entries} entries, as the manifests say" in found.stderr
-        assert (tmp_path / "one" / "_manifest").exists()
-        assert "the old archive is deleted" in weir(*words, "--delete-old").stderr
-        assert not list((tmp_path / "one").iterdir())
-
-    def test_the_same_folder_is_a_wrong_option(self, tmp_path: Path) -> None:
-        unpack(tmp_path)
-        assert weir("adopt", str(tmp_path / "one"), str(tmp_path / "one")).exit_code == 2
-
-
 class TestArchive:
     def test_a_checkpoint_without_its_archive_is_refused_before_spark_starts(
         self, server: Server, tmp_path: Path
@@ -199,15 +180,14 @@ class TestArchive:
         words = ("--checkpoint", str(tmp_path / "c"), "--gateway", server.url, "--streams", "a")
         assert "has archived before" in refused_before_spark("archive", str(tmp_path / "new"), *words)
 
-    @pytest.mark.parametrize(
-        ("folder", "why"), [("one", "convert it with weir-spark adopt"), ("", "give an archive a new folder")]
-    )
     def test_a_folder_with_other_files_is_refused_before_spark_starts(
-        self, server: Server, tmp_path: Path, folder: str, why: str
+        self, server: Server, tmp_path: Path
     ) -> None:
-        unpack(tmp_path / "old")
+        (tmp_path / "old").mkdir()
+        (tmp_path / "old/report.csv").touch()
         words = ("--checkpoint", str(tmp_path / "c"), "--gateway", server.url, "--streams", "a")
-        assert why in refused_before_spark("archive", str(tmp_path / "old" / folder), *words)
+        why = refused_before_spark("archive", str(tmp_path / "old"), *words)
+        assert "give an archive a new folder" in why
 
     @pytest.mark.parametrize("root", ["hdfs://name/archive", "gs://bucket/a", "s3:/bucket"])
     def test_a_place_that_an_archive_cannot_have_is_refused(self, tmp_path: Path, root: str) -> None:

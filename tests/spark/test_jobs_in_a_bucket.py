@@ -5,10 +5,8 @@ Must never know: how a table is stored.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from pyarrow import fs
 from typer.testing import CliRunner, Result
 
 from pyspark_weir import ids
@@ -17,9 +15,7 @@ from pyspark_weir.cli.main import jobs
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
 from pyspark_weir.table.deletions import known_upto
 from pyspark_weir.table.root import ArchiveRoot
-from pyspark_weir.table.table import ArchiveTable
 from tests.server import Server
-from tests.spark.old_archives import GENERATION, OldMaker
 from tests.spark.table.making import Maker, entries_in, key_of
 from tests.spark.table.object_store import BUCKET, ObjectStore
 
@@ -90,33 +86,6 @@ def test_upkeep_of_an_archive_in_a_bucket(server: Server) -> None:
     assert upto == ids.parse("40-0")
     assert "0 files deleted" in weir("vacuum", url).stderr
     assert entries_in(maker.table) == before
-
-
-@pytest.mark.parametrize("old_in_bucket", [False, True])
-def test_an_old_archive_is_adopted_into_a_bucket(
-    tmp_path: Path,
-    *,
-    old_in_bucket: bool,
-) -> None:
-    """From this machine, and from a bucket; the old one goes when it is asked to."""
-    made = OldMaker(tmp_path / "old")
-    for number in range(6):
-        made.batch({name: [f"{10 * number + one}-0" for one in range(1, 5)] for name in ("a", "b")})
-    old, new = str(made.root), f"s3://{BUCKET}/new-{old_in_bucket}"
-    if old_in_bucket:
-        old = f"s3://{BUCKET}/old"
-        bucket = ArchiveRoot.of(old)
-        fs.copy_files(str(made.root), bucket.path(""), fs.LocalFileSystem(), bucket.files)
-    assert "the table holds 48 entries" in weir("adopt", old, new).stderr
-    table = ArchiveTable.open(ArchiveRoot.of(new))
-    assert [(one.key, one.rows) for one in table.ranges()] == [
-        (key_of(name, GENERATION), 24) for name in ("a", "b")
-    ]
-    found = entries_in(table)
-    assert (len(found), set(found.values())) == (48, {1})
-    weir("adopt", old, new, "--delete-old")
-    assert ArchiveRoot.of(old).size("_manifest/archive.json") is None
-    assert entries_in(table) == found
 
 
 def test_an_option_wins_over_the_environment(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,19 +243,9 @@ def one_access(connection: dict[str, str]) -> "GatewayAccess":
 
 def archive_root(place: str, storage: Sequence[str] | None) -> "ArchiveRoot":
     """The root of an archive; --storage is for buckets. Raises OptionError."""
-    return archive_roots((place,), storage)[0]
-
-
-def archive_roots(places: Sequence[str], storage: Sequence[str] | None) -> "list[ArchiveRoot]":
-    """The roots of several archives; where one is a bucket, --storage is for it alone. Raises OptionError."""
     from pyspark_weir.table.root import ArchiveRoot
 
-    options = pairs(storage, "--storage")
-    are_local = [ArchiveRoot.of(place).is_local for place in places]
-    return [
-        ArchiveRoot.of(place, {} if is_local and not all(are_local) else options)
-        for place, is_local in zip(places, are_local, strict=True)
-    ]
+    return ArchiveRoot.of(place, pairs(storage, "--storage"))
 
 
 def names(text: str | None) -> tuple[str, ...]:

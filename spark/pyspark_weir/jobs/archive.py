@@ -26,7 +26,6 @@ from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import ArchiveError, OptionError, Refused
 from pyspark_weir.gateway import Answer, GatewayClient
 from pyspark_weir.jobs import archived
-from pyspark_weir.jobs.adopt import is_old_archive
 from pyspark_weir.jobs.archived import ArchiveDataSource
 from pyspark_weir.jobs.batches import report_failures
 from pyspark_weir.offsets import Offsets, Position
@@ -92,11 +91,6 @@ class Archiver:
         """Repair the table after a power cut. Refuse a root that holds other files, and a checkpoint that has
         archived what the table does not hold. Raises ArchiveError.
         """
-        if is_old_archive(self.root):
-            raise ArchiveError(
-                f"{self.root.url} is an archive of the old form: rename it, and convert it with weir-spark "
-                "adopt"
-            )
         repair(self.root)
         ArchiveTable.check_place(self.root)
         last = checkpoint.last_commit(self.checkpoint)

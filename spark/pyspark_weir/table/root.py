@@ -107,11 +107,6 @@ class Folder:
         except FileNotFoundError:
             return
 
-    def delete_folder(self, name: str) -> None:
-        """Delete a folder with all that is in it; a missing one is deleted already."""
-        if self.files.get_file_info(self.path(name)).type == fs.FileType.Directory:
-            self.files.delete_dir(self.path(name))
-
     def _sync(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY)
         try:
