@@ -140,6 +140,11 @@ def to_refusal(error: EngineError) -> RefusalError:
     return RefusalError(error.code, error.detail, members={"redis_error": error.redis, **error.members})
 
 
+def draining() -> RefusalError:
+    """503: the gateway is stopping."""
+    return RefusalError("draining", "the gateway is shutting down: try again in a moment, here or elsewhere")
+
+
 def invalid(name: str, detail: str) -> RefusalError:
     """422: what stands at `name` (a JSON pointer, or a parameter's or header's name) is wrong."""
     return RefusalError("invalid", f"{name or 'the body'}: {detail}", places=[locate(name, detail)])

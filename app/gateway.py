@@ -1,12 +1,11 @@
-"""The gateway's state: its phase, its engine, its blocked reads.
+"""The gateway's state: its phase, its engine, and what all requests share.
 
-Knows: when the engine may be used, how a blocked read ends early. Must never know: routes, bytes on the wire.
+Knows: when the engine may be used, what happens when it stops. Must never know: routes, bytes on the wire.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app import logs
 from app.auth import AccessPolicy, OpenPolicy, Principal, TokenPolicy
@@ -15,7 +14,7 @@ from app.auth.rate_limiter import RateLimiter
 from app.auth.revocation_file import RevocationFile
 from app.auth.tickets import Tickets
 from app.backups import Backups
-from app.errors import RefusalError, to_refusal
+from app.errors import RefusalError, draining, to_refusal
 from app.limits import CommandLimits, EntryLimits, ReadLimits
 from app.live.budgets import Budgets
 from app.live.fair_queue import REQUESTS_A_CYCLE_MAX, FairQueue
@@ -25,6 +24,7 @@ from app.live.sessions import OpenSessions
 from app.live.shares import Shares
 from app.live.token_store import TokenStore
 from app.live.turns import CallerTurns, CycleBudget
+from app.live.waiting import Waits
 from app.metrics.counters import Counters
 from app.metrics.dead_letter_log import DeadLetterLog
 from app.metrics.memory_limit import MemoryLog
@@ -35,14 +35,12 @@ from app.metrics.stream_selection import StreamSelection
 from app.metrics.tracing import Tracer
 from app.settings import Settings
 from app.tenants import Tenant, Tenants
-from engine import Clock, EngineError, EngineProtocol, LogFigures, errors, taking_back
-from engine.commands import XReadGroup
-from engine.replies import GroupRead, Reply
+from engine import Clock, EngineProtocol, LogFigures, errors
+from engine.replies import GroupRead
 
 if TYPE_CHECKING:
     from engine.cluster import BackendFigures
 
-T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
@@ -61,10 +59,6 @@ class RecoveryProgress(NamedTuple):
     step: str
     done_bytes: int
     total_bytes: int
-
-
-class ClientLeftError(Exception):
-    """The client closed the connection before its response was ready."""
 
 
 class OtherProcesses:
@@ -97,7 +91,6 @@ class Gateway:
     _engine: EngineProtocol | None = None
     _tenants: Tenants | None = None
     _on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None
-    _waits = 0
     _is_disk_full = False
 
     def __init__(self, settings: Settings, clock: Clock, policy: AccessPolicy | None = None) -> None:
@@ -130,6 +123,7 @@ class Gateway:
         self.audit = AuditLog(settings.audit_file, clock.wall_ms)
         # Connections and reads that end with their token.
         self.sessions = OpenSessions(clock, self.policy.is_revoked)
+        self.waits = Waits(settings, self.sessions, self.turns)
         # Without tokens in the settings there are none in the log either: everybody may do everything.
         self._tokens = (
             TokenStore(self.policy, self.sessions, clock) if isinstance(self.policy, TokenPolicy) else None
@@ -160,8 +154,6 @@ class Gateway:
         self.cycle = CycleBudget(monotonic)
         # And so do the connections of callers that have many.
         self.requests = FairQueue(CycleBudget(monotonic), REQUESTS_A_CYCLE_MAX)
-        each_max = settings.each_max(settings.waits_per_principal_max, settings.waiters_max)
-        self.waits = Shares("too_many_waiters", "waits_per_principal_max", each_max)
         each_max = settings.each_max(settings.connections_per_principal_max, settings.sockets_max)
         self.open_connections = Shares("too_many_sockets", "connections_per_principal_max", each_max)
 
@@ -200,7 +192,7 @@ class Gateway:
         return Report.of(
             self.counters,
             open_connections=self.connections(),
-            following=self._waits,
+            following=self.waits.count,
             failed=self.failed_conversations,
             failing=self.failing,
             pools=self.budgets.figures,
@@ -353,79 +345,6 @@ class Gateway:
         """Time since the start, in milliseconds."""
         return round((self.clock.monotonic() - self._started_at) * 1000)
 
-    def follow(self, shares: Shares, caller: str) -> Callable[[], None]:
-        """Count one more blocked read or following connection of this caller. Returns what counts it no more.
-
-        Raises `too_many_waiters`, and the refusal of `shares`.
-        """
-        share = shares.enter(caller)
-        if self._waits >= self.settings.waiters_max:
-            share.leave()
-            raise RefusalError("too_many_waiters", "too many reads wait already: try again later")
-        self._waits += 1
-
-        def unfollow() -> None:
-            self._waits -= 1
-            share.leave()
-
-        return unfollow
-
-    async def wait(
-        self,
-        begin: Callable[[asyncio.Future[T]], Callable[[], object]],
-        leaving: Callable[[Callable[[], None]], Callable[[], None]],
-        principal: Principal,
-        caller: str,
-    ) -> T:
-        """Run a read that may block. It ends when the client disconnects, its token ends or the gateway
-        drains. It counts for `caller`.
-
-        `begin` begins it, to come to this outcome, and returns what cancels it: then it takes nothing.
-        `leaving` has a function called as soon as the client leaves, and returns what stops that.
-
-        Raises ClientLeftError, `draining`, `too_many_waiters`, `unauthenticated`.
-        """
-        unfollow = self.follow(self.waits, caller)
-        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        cancel = begin(outcome)
-
-        def end(why: Exception) -> None:
-            # What has come before is not sent any more, and taken back then.
-            if not outcome.done():
-                outcome.set_exception(why)
-                cancel()
-
-        session = self.sessions.enter(principal, lambda access: end(access.refusal))
-        stay = leaving(lambda: end(ClientLeftError()))
-        try:
-            reply = await outcome
-        except EngineError as error:
-            # The gateway has words of its own for it.
-            raise draining() if error.code == "draining" else error from None
-        except asyncio.CancelledError:
-            cancel()
-            raise
-        finally:
-            stay()
-            session.leave()
-            unfollow()
-        if self.waits.held(caller):
-            # Many of them may end in the same cycle.
-            await self.turns.wait(caller)
-        return reply
-
-    def take_back(self, prefix: str, command: XReadGroup, reply: Reply | EngineError) -> None:
-        """Undo what was delivered to a client, of the tenant with this prefix, that never gets it: it has
-        left.
-        """
-        if self._tenants is None or not isinstance(reply, GroupRead):
-            return
-        tenant = self._tenants.find(prefix)
-        for one in taking_back(command, reply):
-            # Each by itself: a large one takes several turns, which a transaction may not.
-            tenant.engine.submit([one], lambda _: None)
-            tenant.leases.settled(one.stream)
-
 
 async def _no_reports() -> Sequence[Report]:
     return ()
@@ -447,17 +366,6 @@ def _rewrite_failed(reason: str, retry_s: float) -> None:
         "the disk, then POST /v1/admin/rewrite; for any reason but a full disk, check the disk"
     )
     logs.get().error("a rewrite has failed", reason=reason, again_in_s=retry_s, remedy=remedy)
-
-
-def draining() -> RefusalError:
-    """503: the gateway is stopping."""
-    return RefusalError("draining", "the gateway is shutting down: try again in a moment, here or elsewhere")
-
-
-async def wait_for_disconnect(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _disk_log(clock: Clock) -> logs.FullLog:

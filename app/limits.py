@@ -164,14 +164,31 @@ def text_bytes(reply: Reply | EngineError) -> int:
     return 0 if size is None else size(reply)
 
 
-def _in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
+def entries_in(reply: Reply) -> int:
+    """How many entries a reply brings to a reader; claims of IDs alone bring none."""
+    count = by_type(_COUNTS, reply)
+    return 0 if count is None else count(reply)
+
+
+def _text_in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
     return sum(len(one.text or b"") for one in reply.entries)
+
+
+def _count_in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
+    return len(reply.entries) if reply.entries and reply.entries[0].text is not None else 0
 
 
 TEXT_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
     Entries: lambda reply: sum(map(len, reply.parts)),
     StreamsRead: lambda reply: sum(len(part) for read in reply.streams for part in read.entries.parts),
     GroupRead: lambda reply: sum(len(one.text or b"") for read in reply.streams for one in read.entries),
-    Claimed: _in_claim,
-    AutoClaimed: _in_claim,
+    Claimed: _text_in_claim,
+    AutoClaimed: _text_in_claim,
+}
+_COUNTS: Final[Mapping[type, Callable[[Any], int]]] = {
+    Entries: lambda reply: reply.count,
+    StreamsRead: lambda reply: sum([one.entries.count for one in reply.streams]),
+    GroupRead: lambda reply: sum([len(one.entries) for one in reply.streams]),
+    Claimed: _count_in_claim,
+    AutoClaimed: _count_in_claim,
 }

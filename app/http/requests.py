@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
 
-import msgspec
 from pydantic import BaseModel
 
 from app.auth import UNAUTHENTICATED, Action, Principal, Resource
@@ -19,7 +18,7 @@ from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.auth.policy import unauthenticated
 from app.auth.rate_limiter import Meter, caller_of
 from app.errors import RefusalError, invalid
-from app.gateway import ClientLeftError, Gateway, Receive
+from app.gateway import Gateway, Receive
 from app.http import media
 from app.http.body_codings import INLINE_BYTES, SLICE_BYTES, CodedBody, coding_of
 from app.http.client_address import client_address
@@ -36,11 +35,12 @@ from app.http.responses import (
     when_gone,
 )
 from app.http.strict_json import NotPlainError
-from app.limits import text_bytes
+from app.limits import entries_in, text_bytes
 from app.live.budgets import BODY_COPIES, FREE_BYTES, Reader, Reservation, Sender
 from app.live.sessions import AccessEnd
+from app.live.waiting import Begin, ClientLeftError
 from app.metrics import tracing
-from app.metrics.counters import Door, entries_in
+from app.metrics.counters import Door
 from app.tenants import Tenant
 from engine import CommandEngine, EngineError
 from engine.commands import BlockingCommand, Command, Publish, XAdd, XReadGroup
@@ -138,7 +138,12 @@ class Request:
         """Undo what was delivered in answer to it: its client has left. The last delivery first."""
         delivered, self.delivered = self.delivered, []
         for command, reply in reversed(delivered):
-            self.gateway.take_back(self.principal.prefix, command, reply)
+            self._take_back(command, reply)
+
+    def _take_back(self, command: XReadGroup, reply: Reply) -> None:
+        # The one that has delivered it: a gateway that stops gives no other.
+        assert self._tenant is not None, "it has delivered something"
+        self._tenant.take_back(command, reply)
 
     def note_action(self, action: str, operation: str, **facts: object) -> None:
         """Have the audit log say what is about to be done. Facts name things, and never hold contents."""
@@ -462,18 +467,14 @@ class Request:
             return reply
         self.scope["state"][WAITED_STATE] = True
         await self.take_turn()
-        try:
-            reply = await self._wait(command, synced=synced)
-            self._reserve_waited(command, reply)
-            return reply
-        except RefusalError as refusal:
-            if refusal.code != "too_many_waiters":
-                raise
-            # Entries that are there need no wait.
-            reply = await self._execute(msgspec.structs.replace(command, block_ms=None), synced=synced)
-            if not entries_in(reply):
-                raise
-            return reply
+        engine, caller, waits = self.engine, self.caller, self.gateway.waits
+
+        def begin(done: Callable[[Reply | Exception], None]) -> Callable[[], None]:
+            return waits.read(engine, command, caller, done, synced=synced).cancel
+
+        reply = await self._until_gone(begin)
+        self._reserve_waited(command, reply)
+        return reply
 
     def reserve_for(self, *commands: Command) -> None:
         """Hold what these commands may answer, before one of them runs.
@@ -510,7 +511,7 @@ class Request:
             self.reserve(text_bytes(reply))
         except EngineError:
             if isinstance(command, XReadGroup):
-                self.gateway.take_back(self.principal.prefix, command, reply)
+                self._take_back(command, reply)
             raise
 
     def reserve(self, size: int) -> None:
@@ -551,51 +552,25 @@ class Request:
         transport = self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION)
         return None if transport is None else Reader(transport)
 
-    async def _wait(self, command: BlockingCommand, *, synced: bool) -> Reply:
-        def begin(outcome: asyncio.Future[Reply]) -> Callable[[], None]:
-            def settle(replies: Sequence[Reply | EngineError]) -> None:
-                (reply,) = replies
-                if outcome.done():
-                    return
-                if isinstance(reply, EngineError):
-                    outcome.set_exception(reply)
-                else:
-                    outcome.set_result(reply)
-
-            return self.engine.read(command, settle, synced=synced).cancel
-
-        return await self._wait_until_gone(begin)
-
     async def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work that waits and changes nothing; it has ended then. Raises as `Gateway.wait`."""
+        """Do work that waits and changes nothing; it has ended then. Raises as `Waits.outcome`, and
+        `too_many_waiters`.
+        """
         begun: list[asyncio.Task[T]] = []
 
-        def begin(outcome: asyncio.Future[T]) -> Callable[[], object]:
-            def settle(ended: asyncio.Task[T]) -> None:
-                if outcome.done() or ended.cancelled():
-                    return
-                error = ended.exception()
-                if error is None:
-                    outcome.set_result(ended.result())
-                else:
-                    outcome.set_exception(error)
-
-            task = asyncio.create_task(work)
-            begun.append(task)
-            task.add_done_callback(settle)
-            return task.cancel
+        def begin(done: Callable[[T | Exception], None]) -> Callable[[], object]:
+            begun.append(self.gateway.waits.run(work, self.caller, done))
+            return begun[0].cancel
 
         try:
-            return await self._wait_until_gone(begin)
+            return await self._until_gone(begin)
         finally:
             if begun:
                 await asyncio.wait(begun)
-            else:
-                work.close()
 
-    async def _wait_until_gone(self, begin: Callable[[asyncio.Future[T]], Callable[[], object]]) -> T:
+    async def _until_gone(self, begin: Begin[T]) -> T:
         leaving = partial(when_gone, self.scope, self.receive)
-        return await self.gateway.wait(begin, leaving, self.principal, self.caller)
+        return await self.gateway.waits.outcome(begin, leaving, self.principal, self.caller)
 
     @property
     def traceparent(self) -> bytes | None:

@@ -11,9 +11,9 @@ from urllib.parse import quote
 from starlette import responses
 
 from app.errors import RefusalError, problem, problem_headers
-from app.gateway import Receive, wait_for_disconnect
+from app.gateway import Receive
 from app.live.budgets import Reservation
-from app.live.departure import Departure
+from app.live.waiting import Departure
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -57,6 +57,12 @@ def when_gone(scope: Scope, receive: Receive, callback: Callable[[], None]) -> C
         leaving.cancel()
 
     return stop
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def location(*segments: str) -> Header:

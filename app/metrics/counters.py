@@ -8,14 +8,12 @@ requests of the fast path are counted one by one.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Mapping
 from math import inf
 from secrets import token_hex
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from app.errors import CODES
 from engine import Histogram
-from engine.replies import AutoClaimed, Claimed, Entries, GroupRead, Reply, StreamsRead, by_type
 
 # How clients are served. `commands` are Redis commands over HTTP, `resp` those over Redis's own protocol.
 Door = Literal["rest", "sse", "websocket", "commands", "resp"]
@@ -78,22 +76,3 @@ class Counters:
         # Open ones; those of `rest` and `commands` are the connections that are none of the others.
         self.connections: dict[Door, int] = {"sse": 0, "websocket": 0, "resp": 0}
         self.loop_lag = Histogram(LAG_BOUNDS_S)
-
-
-def entries_in(reply: Reply) -> int:
-    """How many entries a reply brings to a reader; claims of IDs alone bring none."""
-    count = by_type(_COUNTS, reply)
-    return 0 if count is None else count(reply)
-
-
-def _in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
-    return len(reply.entries) if reply.entries and reply.entries[0].text is not None else 0
-
-
-_COUNTS: Final[Mapping[type, Callable[[Any], int]]] = {
-    Entries: lambda reply: reply.count,
-    StreamsRead: lambda reply: sum([one.entries.count for one in reply.streams]),
-    GroupRead: lambda reply: sum([len(one.entries) for one in reply.streams]),
-    Claimed: _in_claim,
-    AutoClaimed: _in_claim,
-}

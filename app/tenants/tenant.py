@@ -9,7 +9,9 @@ from typing import Final
 from app.live.feeds import Feeds
 from app.live.leases import ConsumerLeases
 from app.tenants.tenant_engine import TenantEngine
-from engine import CommandEngine, EngineError
+from engine import CommandEngine, EngineError, taking_back
+from engine.commands import XReadGroup
+from engine.replies import GroupRead, Reply
 
 # Beyond it, tenants whose streams are not followed are forgotten, until they come again.
 TENANTS_MAX: Final = 1_000
@@ -25,6 +27,14 @@ class Tenant:
         self.engine: Final = TenantEngine(engine, prefix) if prefix else engine
         self.feeds: Final = Feeds(self.engine)
         self.leases: Final = leases.under(prefix)
+
+    def take_back(self, command: XReadGroup, reply: Reply | EngineError) -> None:
+        """Undo what was delivered to a client that never gets it: it has left."""
+        if isinstance(reply, GroupRead):
+            for one in taking_back(command, reply):
+                # Each by itself: a large one takes several turns, which a transaction may not.
+                self.engine.submit([one], lambda _: None)
+                self.leases.settled(one.stream)
 
 
 class Tenants:

@@ -7,8 +7,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from app.limits import entries_in
 from app.main import App
-from app.metrics.counters import entries_in
 from app.redis import is_laborious
 from app.redis.replies import SHAPES
 from engine import replies

@@ -102,12 +102,12 @@ async def test_one_token_waits_no_more_than_its_share(engine: Engine, tmp_path: 
         assert not any(read.done() for read in reads)
         assert (await two.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})).status_code == 201
         assert [(await read).status_code for read in reads] == [200] * 3
-        assert len(app.gateway.waits) == 0
+        assert len(app.gateway.waits.each) == 0
         reads = await waiting(one, LONG_POLL, LONG_POLL)
         assert not any(read.done() for read in reads)
         app.gateway.drain()
         await asyncio.gather(*reads)
-    assert len(app.gateway.waits) == 0
+    assert len(app.gateway.waits.each) == 0
 
 
 async def test_a_refused_wait_holds_no_share(engine: Engine, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_a_refused_wait_holds_no_share(engine: Engine, tmp_path: Path) -> 
         assert (await http.head("/v1/streams/s/tail")).status_code == 429
         app.gateway.drain()
         await asyncio.gather(*reads)
-    assert len(app.gateway.waits) == len(app.gateway.open_connections) == 0
+    assert len(app.gateway.waits.each) == len(app.gateway.open_connections) == 0
 
 
 def served(tmp_path: Path, *tokens: CreatedToken) -> Server:

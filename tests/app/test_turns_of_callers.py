@@ -163,11 +163,11 @@ async def test_what_a_client_sends_ahead_is_not_read_on_and_on() -> None:
 
 
 async def test_waits_of_one_caller_begin_in_turns(app: App, engine: Engine) -> None:
-    app.gateway.settings = app.gateway.settings.model_copy(update={"waiters_max": 100})
+    app.gateway.waits.most = 100
     path = "/v1/streams/s/entries?after=$&wait=5000"
     async with calling(app, "192.0.2.1") as greedy, calling(app, "192.0.2.2") as other:
         asked = [asyncio.create_task(one.get(path)) for one in (*[greedy] * 8, other)]
-        held = app.gateway.waits.held
+        held = app.gateway.waits.each.held
         await until(lambda: held("ip:192.0.2.2") == 1)
         assert held("ip:192.0.2.1") <= 2
         await until(lambda: engine.waiting == len(asked))

@@ -184,13 +184,13 @@ async def _look_for_gaps(request: Request, wanted: TailOptions) -> None:
 async def _stream(request: Request, begin: Callable[[], Awaitable[EventSource]]) -> Response:
     """Count the follower and begin the events; HEAD gets only the headers."""
     gateway = request.gateway
-    unfollow = gateway.follow(gateway.open_connections, request.caller)
+    place = gateway.waits.enter(request.caller, gateway.open_connections)
     try:
         source = None if request.scope["method"] == "HEAD" else await begin()
     except BaseException:
-        unfollow()
+        place.leave()
         raise
-    return EventStream(gateway, source, request.principal, unfollow, request.request_id)
+    return EventStream(gateway, source, request.principal, place, request.request_id)
 
 
 @_GROUPS.get(

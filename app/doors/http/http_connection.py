@@ -31,8 +31,8 @@ from app.http.responses import (
     WAITED_STATE,
     Response,
 )
-from app.live.departure import Departure
 from app.live.stalls import STALL_S_MAX, StallTimer
+from app.live.waiting import Departure
 from app.transport.descriptors import Descriptors
 
 # Makes the answer to a refused request; its request ID is in the log.

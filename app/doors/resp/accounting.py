@@ -14,7 +14,7 @@ from app.auth.rate_limiter import Meter
 from app.doors.resp.client import RespClient
 from app.errors import CODES, RefusalError
 from app.gateway import Gateway
-from app.metrics.counters import entries_in
+from app.limits import entries_in
 from app.redis import CommandRequest, wire
 from app.redis.runs import RunResult
 from engine import EngineError

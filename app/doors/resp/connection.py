@@ -17,11 +17,12 @@ from functools import partial
 from itertools import islice
 from typing import Final, cast
 
+import msgspec
+
 from app import logs, redis
 from app.auth import AccessPolicy, Principal
 from app.doors.resp import server_info
 from app.doors.resp.accounting import Account, in_words_of_redis
-from app.doors.resp.blocking import BlockedRead, with_time
 from app.doors.resp.client import NOAUTH, RespClient
 from app.doors.resp.commands import session_commands
 from app.doors.resp.commands.server_commands import NOT_IN_SUBSCRIPTION
@@ -39,6 +40,7 @@ from app.live.sessions import AccessEnd, OpenSession
 from app.live.shares import Share
 from app.live.stalls import StallTimer
 from app.live.turns import slice_of
+from app.live.waiting import Wait
 from app.metrics.slow_turns import SlowTurns
 from app.redis import CommandRequest, wire
 from app.redis.runs import RUN_COMMANDS_MAX, CommandRun, RunResult, runs_alone
@@ -66,6 +68,8 @@ _FAULT: Final = wire.error("ERR something went wrong in the gateway")
 _BROWSERS_QUIET_S: Final = 60.0
 # Messages that a subscriber has not taken: as Redis, which closes it then.
 _MESSAGES_BYTES_MAX: Final = 32 << 20
+# BLOCK 0 waits as long as the client does.
+_FOREVER_MS: Final = 10 * 365 * 24 * 3_600_000
 
 
 class RespConnection(asyncio.Protocol):
@@ -96,7 +100,7 @@ class RespConnection(asyncio.Protocol):
         self._unknown: asyncio.TimerHandle | None = None
         self._session: OpenSession | None = None
         self._share: Share | None = None
-        self.blocked: BlockedRead | None = None
+        self.blocked: Wait | None = None
         # What to call if the client has left when the work under way is done.
         self._unsent: Callable[[], None] = lambda: None
 
@@ -363,7 +367,7 @@ class RespConnection(asyncio.Protocol):
         """Take nothing for a read that waits."""
         blocked, self.blocked = self.blocked, None
         if blocked is not None:
-            blocked.abandon()
+            blocked.cancel()
 
     def end_if_idle(self) -> None:
         """Close if no work is under way and no more of it will come."""
@@ -733,20 +737,22 @@ class RespConnection(asyncio.Protocol):
             blocked, self.blocked = self.blocked, None
             assert blocked is not None, "it is answered once, if it was not abandoned"
             if self._is_gone():
-                blocked.take_back()
+                blocked.cancel()
             elif (refusal := self._refusal_of(reply)) is not None:
-                blocked.take_back()
+                blocked.cancel()
                 self._finish(self.account.refuse(refusal, parsed.name))
             elif isinstance(reply, RefusalError):
                 self._finish(self.account.refuse(in_words_of_redis(reply), parsed.name))
             elif redis.is_laborious([reply]):
-                self._await(self.runner.write_in_thread([(parsed, reply)]), blocked.take_back)
+                self._await(self.runner.write_in_thread([(parsed, reply)]), blocked.cancel)
             else:
                 self._finish_with(self.runner.write, (parsed, reply))
 
-        tenant, caller = self.runner.tenant, self.client.caller
+        if not 0 < (command.block_ms or 0) < _FOREVER_MS:
+            command = msgspec.structs.replace(command, block_ms=_FOREVER_MS)
+        engine, waits = self.runner.tenant.engine, self._port.gateway.waits
         self._busy = True
-        self.blocked = BlockedRead(self._port.gateway, tenant, with_time(command), caller, served)
+        self.blocked = waits.read(engine, command, self.client.caller, served)
 
     def _refusal_of(self, reply: Reply | EngineError | RefusalError) -> EngineError | None:
         """Hold what a read that has waited answers; without room, the refusal."""

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 from app.auth import AccessPolicy, Principal
 from app.doors.resp.accounting import Account
-from app.doors.resp.blocking import BlockedRead
 from app.doors.resp.client import RespClient
 from app.doors.resp.requests import Words
 from app.doors.resp.running import Runner
 from app.doors.resp.subscriptions import EventSubscriber, Subscriptions
 from app.doors.resp.transaction import Transaction
+from app.live.waiting import Wait
 from app.metrics.slow_turns import SlowTurns
 
 
@@ -27,7 +27,7 @@ class Link(Protocol):
 
     client: RespClient
     # The read that it waits for.
-    blocked: BlockedRead | None
+    blocked: Wait | None
 
     @property
     def policy(self) -> AccessPolicy:

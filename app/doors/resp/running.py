@@ -35,14 +35,17 @@ class Runner:
         self.account = account
         # Holds bytes for a reply before it is made.
         self.reserve = reserve
+        # What its last command was run by.
+        self._tenant: Tenant | None = None
 
     @property
     def tenant(self) -> Tenant:
         """What the client has of the engine. Raises EngineError while there is none."""
         try:
-            return self.gateway.tenant(self._client.prefix)
+            self._tenant = self.gateway.tenant(self._client.prefix)
         except RefusalError as refusal:
             raise in_words_of_redis(refusal) from None
+        return self._tenant
 
     def parse(self, words: Words) -> Parsed:
         """The command within its limits, or why it may not run."""
@@ -144,7 +147,8 @@ class Runner:
         """Undo what was delivered to a client that has left: the last delivery first."""
         for outcome in reversed([*outcomes]):
             if isinstance(outcome, tuple) and isinstance(outcome[0].command, XReadGroup):
-                self.gateway.take_back(self._client.prefix, outcome[0].command, outcome[1])
+                assert self._tenant is not None, "it has run a command"
+                self._tenant.take_back(outcome[0].command, outcome[1])
 
 
 # ---- transactions

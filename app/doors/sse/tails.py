@@ -32,6 +32,7 @@ from app.live.budgets import FREE_BYTES, Reader, Reservation
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from app.live.sessions import AccessEnd
 from app.live.stalls import STALL_S_MAX
+from app.live.waiting import Place
 from engine import EngineError
 
 # Maximum size of one write: what a stalled client costs beyond its socket's buffer.
@@ -76,7 +77,7 @@ class EventStream(Response):
         gateway: Gateway,
         source: EventSource | None,
         principal: Principal,
-        unfollow: Callable[[], None],
+        place: Place,
         request_id: str,
     ) -> None:
         super().__init__(204)
@@ -85,7 +86,7 @@ class EventStream(Response):
         self._gateway = gateway
         self._source = source
         self._principal = principal
-        self._unfollow = unfollow
+        self._place = place
         self._request_id = request_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,7 +108,7 @@ class EventStream(Response):
         finally:
             if self._source is not None:
                 self._source.close()
-            self._unfollow()
+            self._place.leave()
             connections["sse"] -= 1
 
     def _holding(self, scope: Scope) -> Callable[[int], Reservation]:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from app.auth import Access, Action, Rule
 from app.auth.rate_limiter import Meter
 from app.errors import invalid
-from app.gateway import ClientLeftError, Phase
+from app.gateway import Phase
 from app.http import media
 from app.http.conditional import revalidate, tag_of
 from app.http.media import JSON, MERGE_PATCH
@@ -26,6 +26,7 @@ from app.http.operations.description import describe_extra, describe_responses
 from app.http.operations.options import Handler, Options
 from app.http.requests import Request
 from app.http.responses import ROUTE_STATE, NoResponse, Response, StreamingResponse, refuse
+from app.live.waiting import ClientLeftError
 
 _PATH_NAME: Final = re.compile(r"\{(\w+)")
 _ENTRY_ID: Final = re.compile(r"/entries/\{id\}")
