@@ -1,0 +1,472 @@
+"""The ten ways in, each with the same few verbs: read, publish, delete, read for a group, stay.
+
+Knows: how each way says them, to one gateway in this process. Must never know: what is checked.
+"""
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import uvicorn
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from websockets import ConnectionClosed
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from app.auth import Action, Principal, Resource
+from app.doors.resp.listening import RespServer
+from app.live.sessions import OpenSessions
+from app.main import App, create_app
+from app.metrics.counters import Door as Label
+from app.metrics.tracing import Tracer
+from app.server import config
+from app.settings import Settings
+from engine import Engine
+from tests.app.conftest import calling
+from tests.app.policies import FixedPolicy, principal_with
+from tests.app.resp.conftest import Wire
+from tests.engine.clocks import HandClock
+
+BURST: Final = 1_000_000
+LONG: Final = "x" * 5_000
+LATE_S: Final = 10.0
+SAMPLED: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+_READ: Final = ("XREAD", "STREAMS", "orders", "0")
+# To read all certificates takes longer than a test.
+_PLAIN: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_EVENTS: Final = {"accept": "text/event-stream"}
+
+
+class FaultyPrincipal(Principal):
+    """A caller whose right to one stream cannot be looked up: a bug of the gateway."""
+
+    def may(self, action: Action, resource: Resource) -> bool:
+        """Whether it may do this."""
+        if resource.stream == "bad":
+            raise RuntimeError("a bug")
+        return super().may(action, resource)
+
+    def require(self, action: Action, resource: Resource) -> None:
+        """Raise unless it may do this."""
+        if resource.stream == "bad":
+            raise RuntimeError("a bug")
+        super().require(action, resource)
+
+
+class EndingPolicy(FixedPolicy):
+    """A policy whose only caller can be revoked."""
+
+    revoked = False
+
+    def is_revoked(self, principal: Principal) -> bool:
+        return self.revoked
+
+    def revoke(self, sessions: OpenSessions) -> None:
+        """End what the caller has open."""
+        self.revoked = True
+        sessions.revoke(lambda _: True)
+
+
+class Bench:
+    """A gateway with all ways in, and one caller who may not use `secret`."""
+
+    def __init__(self, app: App, engine: Engine, policy: EndingPolicy, directory: Path) -> None:
+        self.app = app
+        self.gateway = app.gateway
+        self.engine = engine
+        self.policy = policy
+        self.directory = directory
+        self.resp = RespServer(app.gateway)
+        # Listens for HTTP, once something has asked for its port.
+        self._server: uvicorn.Server | None = None
+        self._port = 0
+        self.spans = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self.spans))
+        self.gateway.tracer = Tracer(provider, trace)
+
+    async def port(self) -> int:
+        """Where HTTP is listened to."""
+        if self._server is None:
+            made = config(self.gateway.settings, self.app)
+            made.load()
+            self._server = uvicorn.Server(made)
+            self._server.lifespan = made.lifespan_class(made)
+            listener = socket.create_server(("127.0.0.1", 0))
+            self._port = listener.getsockname()[1]
+            await self._server.startup(sockets=[listener])
+        return self._port
+
+    async def close(self) -> None:
+        """Stop."""
+        await asyncio.to_thread(self.gateway.audit.flush)
+        for server in [] if self._server is None else self._server.servers:
+            server.close()
+        await self.resp.close()
+        await self.engine.close()
+
+    async def wire(self) -> Wire:
+        """A connection to the port for Redis clients."""
+        return Wire(*await asyncio.open_unix_connection(str(self.directory / "port.sock")))
+
+    def taken(self) -> tuple[int, int]:
+        """Requests and bytes that were taken from the caller's rate."""
+        limiter = self.gateway.rate_limiter
+        assert limiter is not None
+        rates, now_s = limiter.rates, self.gateway.clock.monotonic()
+        assert rates.requests is not None
+        assert rates.bytes is not None
+        left = limiter.requests.remaining("tester", rates.requests, now_s)
+        bytes_left = limiter.bytes.remaining("tester", rates.bytes, now_s)
+        return round(BURST - left), round(BURST - bytes_left)
+
+    async def audited(self) -> list[dict[str, Any]]:
+        """The lines of the audit log."""
+        await asyncio.to_thread(self.gateway.audit.flush)
+        text = await asyncio.to_thread((self.directory / "audit").read_text)
+        return [json.loads(line) for line in text.splitlines()]
+
+    async def come(self, come: Callable[[], bool]) -> bool:
+        """Whether this comes true soon."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                while not come():  # noqa: ASYNC110 - there is no event for it
+                    await asyncio.sleep(0.001)
+        return come()
+
+
+@asynccontextmanager
+async def opened(directory: Path, **settings: Any) -> AsyncIterator[Bench]:
+    """A gateway that listens for HTTP and for Redis clients."""
+    clock = HandClock()
+    limits = Settings(
+        log_requests="all",
+        resp_socket=str(directory / "port.sock"),
+        audit_file=str(directory / "audit"),
+        rate_requests_per_s=1,
+        rate_requests_burst=BURST,
+        rate_bytes_per_s=1,
+        rate_bytes_burst=BURST,
+        drain_s_max=1,
+        **settings,
+    )
+    allowed = principal_with("read,write,consume,manage:orders*", "admin:*", "manage,read:bad")
+    policy = EndingPolicy(FaultyPrincipal("tester", allowed.grants))
+    app = await asyncio.to_thread(lambda: create_app(limits, clock, policy=policy))
+    engine = Engine.open(None, clock=clock)
+    await engine.start()
+    app.gateway.open(engine)
+    bench = Bench(app, engine, policy, directory)
+    await bench.resp.start()
+    try:
+        yield bench
+    finally:
+        await bench.close()
+
+
+class Door:
+    """One way in. `label` is its API in the metrics."""
+
+    def __init__(self, name: str, label: Label) -> None:
+        self.name = name
+        self.label: Label = label
+
+    async def read(self, bench: Bench, *streams: str) -> str:
+        """Read these streams from the beginning; gives the answer."""
+        raise NotImplementedError
+
+    async def publish(self, bench: Bench, stream: str) -> str:
+        """Publish a long entry, as a part of a trace where the way in knows of them."""
+        raise NotImplementedError
+
+    async def delete(self, bench: Bench, *streams: str) -> str:
+        """Delete streams, one after the other."""
+        raise NotImplementedError
+
+    async def read_for_group(self, bench: Bench, group: str = "g") -> str:
+        """Read `orders` as the consumer `c` of a group."""
+        raise NotImplementedError
+
+    async def read_often(self, bench: Bench, times: int) -> None:
+        """Read `orders` as often, at once where the way in has several commands."""
+        for _ in range(times):
+            await self.read(bench, "orders")
+
+    async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
+        """Keep something open until the gateway ends it; gives what was said at the end."""
+        raise NotImplementedError
+
+    def lines(self, bench: Bench) -> list[bytes]:
+        """The log of its requests that is not written yet."""
+        return bench.app._outermost._lines._lines  # noqa: SLF001
+
+    def stop(self, bench: Bench) -> None:
+        """Have the gateway stop."""
+        bench.gateway.drain()
+
+
+async def _until_waiting(bench: Bench, staying: Callable[[], None]) -> None:
+    """Say so when a read waits."""
+    assert await bench.come(lambda: bench.gateway.waits.count > 0)
+    staying()
+
+
+class Http(Door):
+    """REST: over a socket, where the fast path has what it knows, or through ASGI."""
+
+    async def connect(self, bench: Bench) -> httpx.AsyncClient:
+        """A client."""
+        if self.name == "asgi":
+            return calling(bench.app)
+        return httpx.AsyncClient(base_url=f"http://127.0.0.1:{await bench.port()}", verify=_PLAIN)
+
+    async def ask(self, bench: Bench, method: str, path: str, body: object = None) -> str:
+        """Status and body of an answer."""
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json", "traceparent": SAMPLED}
+        async with await self.connect(bench) as http:
+            answer = await http.request(method, path, content=content, headers=headers)
+        return f"{answer.status_code} {answer.text}"
+
+    async def read(self, bench: Bench, *streams: str) -> str:
+        if len(streams) > 1:
+            return await self.ask(bench, "POST", "/v1/read", {"streams": dict.fromkeys(streams, "0")})
+        return await self.ask(bench, "GET", f"/v1/streams/{streams[0]}/entries?after=0")
+
+    async def publish(self, bench: Bench, stream: str) -> str:
+        return await self.ask(bench, "POST", f"/v1/streams/{stream}/entries", {"fields": {"f": LONG}})
+
+    async def delete(self, bench: Bench, *streams: str) -> str:
+        paths = [f"/v1/streams/{stream}" for stream in streams]
+        return "\n".join([await self.ask(bench, "DELETE", path) for path in paths])
+
+    async def read_for_group(self, bench: Bench, group: str = "g") -> str:
+        return await self.ask(bench, "POST", f"/v1/streams/orders/groups/{group}/consumers/c/read", {})
+
+    async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
+        asked = asyncio.create_task(self.ask(bench, "GET", "/v1/streams/orders/entries?after=$&wait=30000"))
+        await _until_waiting(bench, staying)
+        return await asked
+
+
+class Commands(Http):
+    """The command API: one command, several, or several as one turn."""
+
+    _paths: Final = {"command": "", "pipeline": "/pipeline", "multi-exec": "/multi-exec"}
+
+    async def connect(self, bench: Bench) -> httpx.AsyncClient:
+        return calling(bench.app)
+
+    async def send(self, bench: Bench, *commands: Sequence[object]) -> str:
+        """The answers to commands."""
+        path = f"/v1/commands{self._paths[self.name]}"
+        bodies: list[Any] = [*commands] if self.name == "command" else [commands]
+        return "\n".join([await self.ask(bench, "POST", path, body) for body in bodies])
+
+    async def read(self, bench: Bench, *streams: str) -> str:
+        return await self.send(bench, ("XREAD", "STREAMS", *streams, *["0" for _ in streams]))
+
+    async def read_often(self, bench: Bench, times: int) -> None:
+        await self.send(bench, *[_READ] * times)
+
+    async def publish(self, bench: Bench, stream: str) -> str:
+        return await self.send(bench, ("XADD", stream, "*", "f", LONG))
+
+    async def delete(self, bench: Bench, *streams: str) -> str:
+        return await self.send(bench, *[("DEL", stream) for stream in streams])
+
+    async def read_for_group(self, bench: Bench, group: str = "g") -> str:
+        return await self.send(bench, ("XREADGROUP", "GROUP", group, "c", "STREAMS", "orders", ">"))
+
+    async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
+        reading = ("XREAD", "BLOCK", "30000", "STREAMS", "orders", "$")
+        asked = asyncio.create_task(self.send(bench, reading))
+        await _until_waiting(bench, staying)
+        return await asked
+
+
+class Sse(Http):
+    """Server-sent events: of streams, and of a consumer."""
+
+    async def _events(self, bench: Bench, path: str, staying: Callable[[], None] | None = None) -> str:
+        """The answer up to the first entry, or up to its end."""
+        got = ""
+        async with await self.connect(bench) as http, http.stream("GET", path, headers=_EVENTS) as answer:
+            got = f"{answer.status_code} "
+            with suppress(httpx.HTTPError):
+                async for piece in answer.aiter_text():
+                    got += piece
+                    if "event: entry" in got or "event:entry" in got:
+                        if staying is None:
+                            break
+                        staying()
+        return got
+
+    async def read(self, bench: Bench, *streams: str) -> str:
+        names = "&".join(f"stream={stream}" for stream in streams)
+        return await self._events(bench, f"/v1/tail?{names}&after=0")
+
+    async def read_for_group(self, bench: Bench, group: str = "g") -> str:
+        return await self._events(bench, f"/v1/streams/orders/groups/{group}/consumers/c/stream")
+
+    async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
+        return await self._events(bench, "/v1/tail?stream=orders&after=0", staying)
+
+
+class WebSocket(Door):
+    """Frames."""
+
+    @asynccontextmanager
+    async def _talking(self, bench: Bench) -> AsyncIterator[ClientConnection]:
+        async with connect(
+            f"ws://127.0.0.1:{await bench.port()}/v1/ws",
+            subprotocols=[Subprotocol("weir.v1")],
+            compression=None,
+            max_size=None,
+        ) as connection:
+            # `hello`.
+            await connection.recv()
+            yield connection
+
+    async def _ask(self, bench: Bench, *sent: Mapping[str, object]) -> str:
+        """The answers to frames, each up to what it asks for."""
+        got = ""
+        # A fault ends the connection.
+        with suppress(ConnectionClosed):
+            async with self._talking(bench) as connection:
+                for frame in sent:
+                    await connection.send(json.dumps({"ref": "r", **frame}))
+                    last = {"error", "entries" if frame["op"] in ("subscribe", "consume") else "ok"}
+                    while (text := str(await connection.recv())) and json.loads(text)["op"] not in last:
+                        got += text
+                    got += text
+        return got
+
+    async def read(self, bench: Bench, *streams: str) -> str:
+        return await self._ask(
+            bench, {"op": "subscribe", "sub": "s", "streams": dict.fromkeys(streams, "0"), "credit": 9}
+        )
+
+    async def publish(self, bench: Bench, stream: str) -> str:
+        frame = {"op": "publish", "stream": stream, "fields": {"f": LONG}, "traceparent": SAMPLED}
+        return await self._ask(bench, frame)
+
+    async def delete(self, bench: Bench, *streams: str) -> str:
+        return await self._ask(bench, *[{"op": "command", "command": ["DEL", one]} for one in streams])
+
+    async def read_for_group(self, bench: Bench, group: str = "g") -> str:
+        place = {"stream": "orders", "group": group, "consumer": "c"}
+        return await self._ask(bench, {"op": "consume", "sub": "s", **place, "credit": 9})
+
+    async def read_long(self, bench: Bench, stream: str) -> str:
+        """As a command."""
+        return await self._ask(bench, {"op": "command", "command": ["XRANGE", stream, "-", "+"]})
+
+    async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
+        got = ""
+        async with self._talking(bench) as connection:
+            staying()
+            try:
+                while "goaway" not in got:
+                    got += str(await connection.recv())
+            except ConnectionClosed as closed:
+                got += str(closed)
+        return got
+
+
+class Redis(Door):
+    """The port for Redis clients: in one write, in a transaction, or as reads that wait."""
+
+    async def send(self, bench: Bench, *commands: Sequence[object]) -> str:
+        """The replies to commands."""
+        wire = await bench.wire()
+        lines: list[tuple[Any, ...]] = [*map(tuple, commands)]
+        if self.name == "RESP MULTI":
+            lines = [("MULTI",), *lines, ("EXEC",)]
+        elif self.name == "RESP blocked":
+            lines = [_waiting(words) for words in lines]
+        got = []
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            # A fault ends the connection.
+            for words in lines:
+                wire.send(*words)
+                if self.name != "RESP":
+                    got.append(str(await wire.reply()))
+            if self.name == "RESP":
+                got += [str(await wire.reply()) for _ in lines]
+        wire.close()
+        return "\n".join(got)
+
+    async def read(self, bench: Bench, *streams: str) -> str:
+        return await self.send(bench, ("XREAD", "STREAMS", *streams, *["0" for _ in streams]))
+
+    async def read_often(self, bench: Bench, times: int) -> None:
+        await self.send(bench, *[_READ] * times)
+
+    async def publish(self, bench: Bench, stream: str) -> str:
+        return await self.send(bench, ("XADD", stream, "*", "f", LONG))
+
+    async def delete(self, bench: Bench, *streams: str) -> str:
+        return await self.send(bench, *[("DEL", stream) for stream in streams])
+
+    async def read_for_group(self, bench: Bench, group: str = "g") -> str:
+        return await self.send(bench, ("XREADGROUP", "GROUP", group, "c", "STREAMS", "orders", ">"))
+
+    async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
+        wire = await bench.wire()
+        await wire.call("AUTH", "default", "secret")
+        if self.name == "RESP blocked":
+            wire.send("XREAD", "BLOCK", "0", "STREAMS", "orders", "$")
+            await _until_waiting(bench, staying)
+        elif self.name == "RESP MULTI":
+            await wire.call("MULTI")
+            await wire.call("XLEN", "orders")
+            staying()
+        else:
+            staying()
+        got = ""
+        async with asyncio.timeout(LATE_S):
+            with suppress(ConnectionError):
+                while piece := await wire.reader.read(1_000):
+                    got += piece.decode()
+        wire.close()
+        return f"{got}closed"
+
+    def lines(self, bench: Bench) -> list[bytes]:
+        return bench.resp.port.log.lines._lines  # noqa: SLF001
+
+    def stop(self, bench: Bench) -> None:
+        super().stop(bench)
+        bench.resp.port.drain()
+
+
+def _waiting(words: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A read with BLOCK; any other command as it is."""
+    if words[0] not in ("XREAD", "XREADGROUP"):
+        return words
+    place = words.index("STREAMS")
+    return (*words[:place], "BLOCK", 1, *words[place:])
+
+
+DOORS: Final[tuple[Door, ...]] = (
+    Http("fast path", "rest"),
+    Http("asgi", "rest"),
+    WebSocket("websocket", "websocket"),
+    Sse("sse", "sse"),
+    Commands("command", "commands"),
+    Commands("pipeline", "commands"),
+    Commands("multi-exec", "commands"),
+    Redis("RESP", "resp"),
+    Redis("RESP MULTI", "resp"),
+    Redis("RESP blocked", "resp"),
+)
+Check = Callable[[Bench, Door], Awaitable[None]]
