@@ -14,6 +14,7 @@ from app.doors.resp.requests import Words
 from app.doors.resp.running import Runner
 from app.doors.resp.subscriptions import EventSubscriber, Subscriptions
 from app.doors.resp.transaction import Transaction
+from app.live.budgets import Reservation
 from app.live.waiting import Wait
 from app.metrics.slow_turns import SlowTurns
 
@@ -26,8 +27,10 @@ class Link(Protocol):
     subscriber: EventSubscriber
 
     client: RespClient
-    # The read that it waits for.
-    blocked: Wait | None
+
+    @property
+    def blocked(self) -> Wait | None:
+        """The read that it waits for."""
 
     @property
     def policy(self) -> AccessPolicy:
@@ -89,6 +92,32 @@ class Link(Protocol):
 
     def end_if_idle(self) -> None:
         """Close if no work is under way and the gateway stops."""
+
+
+class ServedLink(Link, Protocol):
+    """A connection, for what runs its commands."""
+
+    # Held for the reply that is made, or that the client has not taken.
+    output: Reservation | None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing more reaches the client."""
+
+    def put(self, written: bytes) -> None:
+        """Let this leave."""
+
+    def go_on(self) -> None:
+        """Run what has arrived until something has to be waited for."""
+
+    def reserve_output(self, size: int) -> None:
+        """Hold this many bytes for a reply, before it is made. Raises EngineError `overloaded`."""
+
+    def hold_commands(self, more: int = 0) -> None:
+        """Hold what commands that arrive and those that are queued take. Raises EngineError `overloaded`."""
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error: which commands of a run have changed something is not known."""
 
 
 # A command's reply: at once, by `Link.end`, or when the work is done.

@@ -18,6 +18,7 @@ from msgspec import UNSET
 from app.auth import ANONYMOUS, UNAUTHENTICATED, Principal
 from app.auth.policy import unauthenticated
 from app.auth.rate_limiter import caller_of
+from app.doors.client import ClientAccess
 from app.doors.websocket import frames
 from app.doors.websocket.effects import (
     AcquireLease,
@@ -46,7 +47,7 @@ from app.http.requests import Request
 from app.live.fair_queue import Flow
 from app.live.feeds import FeedGap, FeedPage, Subscriber
 from app.live.leases import ConsumerLease
-from app.live.sessions import AccessEnd, OpenSession
+from app.live.sessions import AccessEnd
 from app.live.shares import Share
 from app.metrics import tracing
 from app.redis import executor
@@ -97,7 +98,6 @@ class Connection:
         self._link = link
         self._request = request
         self._session = session
-        self._share = share
         self._counters = request.gateway.counters
         request.door = "websocket"
         # Raises if there is no engine.
@@ -132,7 +132,7 @@ class Connection:
         self._end: asyncio.TimerHandle | None = None
         # Until the client has shown a token.
         self._unknown: asyncio.TimerHandle | None = None
-        self._access: OpenSession | None = None
+        self._access = ClientAccess(request.gateway, self._end_access, warn=self._expiring, share=share)
 
     @property
     def caller(self) -> str:
@@ -232,10 +232,8 @@ class Connection:
     def _enter(self) -> None:
         """Have the session ended when its token ends."""
         principal = self._request.principal
-        if self._access is not None:
-            self._access.renew(principal)
-        elif principal is not ANONYMOUS:
-            self._access = self._hub.gateway.sessions.enter(principal, self._end_access, self._expiring)
+        if self._access.is_followed or principal is not ANONYMOUS:
+            self._access.follow(principal)
 
     @_event
     def _end_access(self, end: AccessEnd) -> None:
@@ -273,8 +271,7 @@ class Connection:
         for timer in (self._beat, self._end, self._unknown):
             if timer is not None:
                 timer.cancel()
-        if self._access is not None:
-            self._access.leave()
+        self._access.leave()
         unwritten = self._unsent.take(sent_bytes)
         self._texts.clear()
         try:
@@ -410,7 +407,7 @@ class Connection:
         try:
             principal = await self._request.identify(effect.token)
             tenant = self._find_tenant(principal)
-            self._share.pass_to(caller_of(principal, client_address(self._request.scope)))
+            self._access.count_for(caller_of(principal, client_address(self._request.scope)))
         except RefusalError as refusal:
             self._go_on(self._session.on_principal(effect.ref, refusal))
             return

@@ -1,0 +1,335 @@
+"""The commands of one connection in order, one piece of work at a time.
+
+Knows: which commands run together and which by themselves, when a reply is written, what is undone if the
+client has left by then.
+Must never know: sockets, the form of bytes, when they are read.
+
+    commands ─► CommandRun ─► engine.submit_each ─► replies
+            └─► one by itself: a session command, a read that waits, a transaction
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from app import redis
+from app.doors.resp.accounting import in_words_of_redis
+from app.doors.resp.client import NOAUTH
+from app.doors.resp.commands import session_commands
+from app.doors.resp.commands.server_commands import NOT_IN_SUBSCRIPTION
+from app.doors.resp.link import ServedLink, Work, Written
+from app.doors.resp.port import Port
+from app.doors.resp.requests import Words
+from app.errors import RefusalError
+from app.limits import text_bytes
+from app.live.turns import slice_of
+from app.live.waiting import Wait
+from app.redis import CommandRequest, wire
+from app.redis.runs import RUN_COMMANDS_MAX, CommandRun, RunResult, runs_alone
+from engine import EngineError, errors
+from engine.commands import BlockingCommand
+from engine.replies import Added, Reply
+
+# Of one run: running its commands and writing their replies takes several times as long.
+_PARSING_S_MAX: Final = 0.002
+# Fewer commands gain nothing by being looked at together.
+_ALIKE_MIN: Final = 4
+# What ends something gives the gateway less to do.
+_ENDING: Final = frozenset({b"discard", b"quit", b"reset", b"unwatch"})
+# BLOCK 0 waits as long as the client does.
+_FOREVER_MS: Final = 10 * 365 * 24 * 3_600_000
+
+
+class CommandQueue:
+    """What a connection has read and not answered. `is_busy`: work is under way."""
+
+    def __init__(self, port: Port, link: ServedLink, commands: deque[Words]) -> None:
+        self._port = port
+        self._link = link
+        self._commands = commands
+        self._client = link.client
+        self._account = link.account
+        self._runner = link.runner
+        self._loop = asyncio.get_running_loop()
+        self._monotonic = port.gateway.clock.monotonic
+        self.is_busy = False
+        # Whether what was read last is known to be different commands.
+        self.is_mixed = False
+        # The read that the connection waits for.
+        self.blocked: Wait | None = None
+        # What to call if the client has left when the work under way is done.
+        self._unsent: Callable[[], None] = lambda: None
+
+    def note_unsent(self, unsent: Callable[[], None]) -> None:
+        """Call this if the client has left when the work under way is done."""
+        self._unsent = unsent
+
+    def abandon(self) -> None:
+        """Take nothing for a read that waits."""
+        blocked, self.blocked = self.blocked, None
+        if blocked is not None:
+            blocked.cancel()
+
+    def pause(self) -> None:
+        """Go on in the next cycle."""
+        self.is_busy = True
+        self._loop.call_soon(self._finish, b"")
+
+    def _finish(self, written: bytes) -> None:
+        """The work that was under way is done; `written` is what it answers."""
+        self.is_busy = False
+        self._link.put(written)
+        self._link.go_on()
+
+    def begin(self) -> None:
+        """Begin the next run, or the next command that is by itself."""
+        commands, client, link = self._commands, self._client, self._link
+        client.last_used_s = self._monotonic()
+        if client.principal is None or client.transaction is not None or len(link.subscriber):
+            self._begin_alone(commands.popleft())
+            return
+        run = CommandRun(self._port.gateway.command_limits, client.stream_to_add_to)
+        if len(commands) >= _ALIKE_MIN and not self.is_mixed:
+            self._take_alike(run)
+        has_time = slice_of(self._monotonic, _PARSING_S_MAX)
+        while commands and not run.long and not run.is_full():
+            if not run.add_plain(commands[0]) and not self._add(run, commands[0]):
+                break
+            client.last_command = commands.popleft()[0].lower()
+            if not has_time():
+                break
+        if not run.count:
+            self._begin_alone(commands.popleft())
+            return
+        try:
+            self._account.take(run.count, run.words_bytes)
+        except EngineError as refusal:
+            self._port.commands_run += run.count
+            self._link.put(self._account.refuse(refusal, number=run.count))
+        else:
+            self._submit(run)
+
+    def _take_alike(self, run: CommandRun) -> None:
+        """Put the commands into the run at once, if they are alike: most pipelines are."""
+        commands = self._commands
+        first = [*islice(commands, RUN_COMMANDS_MAX)]
+        if not run.add_alike(first):
+            # Looked at once a read, however many runs it takes.
+            self.is_mixed = True
+            return
+        self._client.last_command = first[0][0].lower()
+        for _ in first:
+            commands.popleft()
+
+    def _add(self, run: CommandRun, words: Words) -> bool:
+        """Add a command to the run; False if it is by itself, or for the next run."""
+        if session_commands.find(words) is not None:
+            return False
+        parsed = self._runner.parse(words)
+        if isinstance(parsed, CommandRequest):
+            is_long = redis.is_long(parsed)
+            # A long reply leaves before the next is made.
+            if runs_alone(parsed) or (is_long and run.count):
+                return False
+            run.long = is_long
+        run.add(parsed, sum(map(len, words)))
+        return True
+
+    def _submit(self, run: CommandRun) -> None:
+        self.is_busy = True
+        self._port.commands_run += run.count
+        try:
+            engine = self._runner.tenant.engine
+            if run.long:
+                self._runner.reserve_for(run.commands())
+        except EngineError as refusal:
+            self._finish(self._account.refuse(refusal, number=run.count))
+            return
+        adds, quotas = run.only_adds, self._client.quotas
+        if adds is None or quotas or not self._port.shares_adds:
+            engine.submit_each(run.commands(), partial(self._answer, run), quotas, self._note_run)
+        else:
+            self._port.shared_adds.add(engine, adds.stream, adds.bodies, partial(self._answer, run))
+
+    def _note_run(self, replies: Sequence[Reply | EngineError]) -> None:
+        """Hold what the replies take, while they wait for the log, and not what they might have taken."""
+        if self._link.output is not None:
+            self._link.output.shrink(sum(map(text_bytes, replies)))
+
+    def _answer(self, run: CommandRun, replies: Sequence[Reply | EngineError]) -> None:
+        unsent = partial(self._runner.take_back_all, run.outcomes(replies))
+        if self._link.output is not None:
+            self._link.output.extend(sum(map(text_bytes, replies)))
+        if self._link.is_gone:
+            unsent()
+        elif run.only_adds and isinstance(added := replies[0], Added) and len(added.ids) == run.count:
+            self._finish_with(self._runner.write_ids, added.ids)
+        elif redis.is_laborious(replies):
+            self._await(self._runner.write_in_thread(run.outcomes(replies)), unsent)
+        else:
+            self._write_on(run.outcomes(replies))
+
+    def _write_on(self, outcomes: Iterator[RunResult]) -> None:
+        """Write replies, for a while; the others in the next cycle."""
+        if self._link.is_gone:
+            self._runner.take_back_all(outcomes)
+            return
+        try:
+            written, is_done = self._runner.write_some(outcomes)
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._link.fail(error)
+            return
+        if is_done:
+            self._finish(written)
+        else:
+            self._link.put(written)
+            self._loop.call_soon(self._write_on, outcomes)
+
+    def _finish_with(self, write: Callable[..., bytes], *replies: object) -> None:
+        try:
+            written = write(*replies)
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._link.fail(error)
+        else:
+            self._finish(written)
+
+    def _await(self, work: Work, unsent: Callable[[], None] = lambda: None, name: str = "") -> None:
+        """Finish with what this comes to, or call `unsent` if the client has left by then. `name` is a
+        session command's.
+        """
+        self.is_busy, self._unsent = True, unsent
+        asyncio.ensure_future(work).add_done_callback(partial(self._finish_awaited, name))
+
+    def _finish_awaited(self, name: str, done: "asyncio.Future[bytes]") -> None:
+        unsent, self._unsent = self._unsent, lambda: None
+        if done.cancelled() or self._link.is_gone:
+            unsent()
+            return
+        error = done.exception()
+        if error is None:
+            written = done.result()
+            if name:
+                self._account.count(name, sent_bytes=len(written))
+            self._finish(written)
+        elif isinstance(error, EngineError):
+            self._finish(self._account.refuse(error, name))
+        elif isinstance(error, RefusalError):
+            self._finish(self._account.refuse(in_words_of_redis(error), name))
+        else:
+            self._link.fail(error)
+
+    # --- commands by themselves
+
+    def _begin_alone(self, words: Words) -> None:
+        client = self._client
+        self._port.commands_run += 1
+        client.last_command = words[0].lower()
+        name = session_commands.name_of(words)
+        try:
+            self._take(words)
+            written = self._run_alone(words)
+        except EngineError as refusal:
+            self._link.put(self._account.refuse(refusal, name))
+            return
+        except RefusalError as refusal:
+            self._link.put(self._account.refuse(in_words_of_redis(refusal), name))
+            return
+        if written is not None and not isinstance(written, bytes):
+            self._await(written, name=name)
+            return
+        if name:
+            self._account.count(name, sent_bytes=len(written or b""))
+        if written:
+            self._link.put(written)
+
+    def _take(self, words: Words) -> None:
+        """Take a command from what the rate allows; what ends something is never refused. Raises EngineError,
+        which discards a transaction, as in Redis.
+        """
+        name = words[0].lower()
+        try:
+            self._account.take(1, sum(map(len, words)))
+        except EngineError:
+            if name in _ENDING:
+                return
+            if name == b"exec":
+                self._client.end_transaction()
+            elif self._client.transaction is not None:
+                self._client.transaction.discard()
+            raise
+
+    def _run_alone(self, words: Words) -> Written:
+        found = session_commands.find(words)
+        if self._client.principal is None and (found is None or not found.open):
+            raise EngineError("unauthenticated", NOAUTH)
+        if self._client.is_subscriber and self._client.protocol == 2:
+            if words[0].lower() == b"ping":
+                return wire.encode([b"pong", words[1] if len(words) > 1 else b""], 2)
+            if found is None or not found.in_subscription:
+                raise errors.invalid(NOT_IN_SUBSCRIPTION.format(words[0].lower().decode("latin-1")))
+        transaction = self._client.transaction
+        if transaction is not None and (found is None or not found.in_multi):
+            if found is not None:
+                # Not as an unknown command, whose words are repeated: those of AUTH are secret.
+                transaction.discard()
+                raise errors.invalid("ERR Command not allowed inside a transaction")
+            try:
+                self._link.hold_commands(sum(map(len, words)))
+            except EngineError:
+                transaction.discard()
+                raise
+            transaction.queue(words, self._runner.parse_unbounded)
+            return wire.QUEUED
+        if found is not None:
+            return session_commands.run(self._link, words)
+        parsed = self._runner.parse(words)
+        if isinstance(parsed, EngineError):
+            raise parsed
+        if not runs_alone(parsed):
+            # A subscriber's: others are part of a run.
+            run = CommandRun(self._port.gateway.command_limits)
+            run.add(parsed)
+            run.long = redis.is_long(parsed)
+            self._submit(run)
+            return None
+        if not isinstance(parsed.command, BlockingCommand) or parsed.command.block_ms is None:
+            return self._runner.run_alone(parsed)
+        self._block(parsed, parsed.command)
+        return None
+
+    def _block(self, parsed: CommandRequest, command: BlockingCommand) -> None:
+        def served(reply: Reply | EngineError | RefusalError) -> None:
+            blocked, self.blocked = self.blocked, None
+            assert blocked is not None, "it is answered once, if it was not abandoned"
+            if self._link.is_gone:
+                blocked.cancel()
+            elif (refusal := self._refusal_of(reply)) is not None:
+                blocked.cancel()
+                self._finish(self._account.refuse(refusal, parsed.name))
+            elif isinstance(reply, RefusalError):
+                self._finish(self._account.refuse(in_words_of_redis(reply), parsed.name))
+            elif redis.is_laborious([reply]):
+                self._await(self._runner.write_in_thread([(parsed, reply)]), blocked.cancel)
+            else:
+                self._finish_with(self._runner.write, (parsed, reply))
+
+        if not 0 < (command.block_ms or 0) < _FOREVER_MS:
+            command = msgspec.structs.replace(command, block_ms=_FOREVER_MS)
+        engine, waits = self._runner.tenant.engine, self._port.gateway.waits
+        self.is_busy = True
+        self.blocked = waits.read(engine, command, self._client.caller, served)
+
+    def _refusal_of(self, reply: Reply | EngineError | RefusalError) -> EngineError | None:
+        """Hold what a read that has waited answers; without room, the refusal."""
+        if isinstance(reply, EngineError | RefusalError):
+            return None
+        try:
+            self._link.reserve_output(text_bytes(reply))
+        except EngineError as refusal:
+            return refusal
+        return None
