@@ -17,7 +17,7 @@ from app.gateway import Gateway
 from app.http.entries.deliveries import delivered
 from app.live.in_flight import CHECK_S, ConsumerKey, PendingCheck
 from app.tenants import Tenant
-from engine import ids, reply_of
+from engine import Call, ReadHandle, ask_one, ids
 from engine.commands import Cursor, XReadGroup
 from engine.replies import Delivered, GroupRead, PendingList, StreamDeliveries
 
@@ -117,7 +117,7 @@ class ConsumerSource:
             claims_own=False,
             bytes_max=_PIECE_BYTES_MAX,
         )
-        reply = await reply_of(lambda done: self._lease.hold(self._engine.read(command, done)))
+        reply = await ask_one(self._engine, Call((command,), waits=self._lease.hold(ReadHandle())))
         assert isinstance(reply, GroupRead), "XREADGROUP replies with a GroupRead"
         self._gateway.trace_read(options.group, options.consumer, reply)
         return reply.streams[0] if reply.streams else None
