@@ -11,9 +11,9 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import uvicorn
 import uvloop
@@ -21,13 +21,15 @@ import uvloop
 from app import logs
 from app.api.socket import FRAME_OVERHEAD_BYTES
 from app.auth import TokenPolicy
-from app.doors.http.fast_path import fast_path
-from app.doors.http.http_connection import DESCRIPTORS, HttpConnection, Limits, guarded
+from app.doors.http.asgi_request import AsgiApp
+from app.doors.http.fast_path import FastPathConnection
+from app.doors.http.http_connection import DESCRIPTORS, HttpConnection
+from app.doors.http.listening import BACKLOG, HttpServer, Times
+from app.doors.http.service import HttpService, Limits, WebSocketFactory
 from app.doors.resp.listening import RespServer, addresses
-from app.doors.websocket.websocket_connection import SocketLimits, guarded_socket
+from app.doors.websocket.websocket_connection import SocketLimits, WebSocketConnection, guarded_socket
 from app.fronts.control import READY, Control
-from app.gateway import Gateway, Phase, Receive
-from app.http.responses import Scope, Send
+from app.gateway import Gateway, Phase
 from app.lifespan import CLOSE_S_MAX, FAILED, EngineLife, ServerStoppedError, check_exposure
 from app.live.stalls import STALL_S_MAX
 from app.main import ROUTES, App, create_app
@@ -40,7 +42,6 @@ from engine import Clock
 if TYPE_CHECKING:
     from app.fronts.front_life import FrontLife
 
-_BACKLOG: Final = 2_048
 # A peer that is gone without a word is noticed after this long, while something waits to be sent to it.
 _USER_TIMEOUT_MS: Final = 10_000
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -99,7 +100,7 @@ def run_engine(settings: Settings, clock: Clock, control: Control) -> None:
 def run_front(settings: Settings, clock: Clock, control: Control) -> None:
     """Serve HTTP before the engine's process, until SIGTERM. Raises ServerStoppedError."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    listeners = [ListeningSocket(_bind(settings.host, settings.port, shared=True), config)]
+    listeners = [ListeningSocket(_bind(settings.host, settings.port, shared=True), http_server)]
     uvloop.run(
         _FrontProcess(settings, clock, listeners, tls.server_context(settings), control).run(_say_nothing)
     )
@@ -120,12 +121,12 @@ def _say_nothing(_: str, __: str) -> None:
 
 
 def _listen_publicly(settings: Settings) -> "ListeningSocket":
-    return ListeningSocket(_listen(settings.host, settings.port), config)
+    return ListeningSocket(_listen(settings.host, settings.port), http_server)
 
 
 def _listen_for_admin(settings: Settings) -> "list[ListeningSocket]":
     port = settings.admin_port
-    return [ListeningSocket(_listen(settings.admin_host, port), admin_config)] if port else []
+    return [ListeningSocket(_listen(settings.admin_host, port), admin_server)] if port else []
 
 
 def say_data(settings: Settings, say: Say) -> None:
@@ -178,7 +179,7 @@ def _bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
 def _listen(host: str, port: int) -> socket.socket:
     listener = _bind(host, port)
     try:
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise _cannot_listen(host, port, error) from None
@@ -191,41 +192,10 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ServerStoppedError:
 
 
 class ListeningSocket(NamedTuple):
-    """A socket that is listened to, and how uvicorn serves its connections."""
+    """A socket that is listened to, and what serves its connections."""
 
     socket: socket.socket
-    configure: Callable[[Settings, App, ssl.SSLContext | None], uvicorn.Config]
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its hands on the signals, and with a bound on the time of a TLS handshake: the loop's
-    own is a minute.
-    """
-
-    def __init__(self, config: uvicorn.Config, handshake_s_max: float) -> None:
-        super().__init__(config)
-        self._handshake_s_max = handshake_s_max
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        loop, made = asyncio.get_running_loop(), self.config
-
-        def connect() -> asyncio.Protocol:
-            return made.http_protocol_class(  # type: ignore[call-arg]
-                config=made, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
-            )
-
-        bound_s = None if made.ssl is None else self._handshake_s_max
-        self.servers = [
-            await loop.create_server(
-                connect, sock=listener, ssl=made.ssl, ssl_handshake_timeout=bound_s, backlog=made.backlog
-            )
-            for listener in sockets or ()
-        ]
-        self.started = True
+    configure: Callable[[Settings, App, ssl.SSLContext | None], HttpServer]
 
 
 class _Process:
@@ -243,10 +213,7 @@ class _Process:
         self._listeners = listeners
         self._tls = context
         self._app: App = create_app(settings, clock)
-        self._servers = [
-            _Server(one.configure(settings, self._app, context), settings.handshake_s_max)
-            for one in listeners
-        ]
+        self._servers = [one.configure(settings, self._app, context) for one in listeners]
         self._app.gateway.connections = self._count_connections
         self._app.gateway.has_no_descriptors = _has_no_descriptors
         self._life = self._make_life()
@@ -287,7 +254,7 @@ class _Process:
         self._systemd.stopping()
         self._app.gateway.drain()
         for server in self._servers:
-            server.should_exit = True
+            server.stop()
         await asyncio.gather(serving, redis_clients.close())
         self._app.flush_logs()
         await self._life.close()
@@ -299,9 +266,9 @@ class _Process:
     def _make_life(self) -> "EngineLife | FrontLife":
         return EngineLife(self._app.gateway, self._app.flush_logs)
 
-    async def _serve(self, server: _Server, listener: socket.socket) -> None:
+    async def _serve(self, server: HttpServer, listener: socket.socket) -> None:
         """Serve the connections of one socket, until the end."""
-        await server.serve(sockets=[listener])
+        await server.serve(listener)
 
     def _announce(self, say: Say) -> None:
         """Say where everything is: it can be used now."""
@@ -324,7 +291,7 @@ class _Process:
             raise ServerStoppedError(FAILED, f"cannot listen on {places}: {reason}") from None
 
     def _count_connections(self) -> int:
-        return sum(len(server.server_state.connections) for server in self._servers)
+        return sum(len(server.service.connections) for server in self._servers)
 
     def _reload(self) -> None:
         self._reloading = asyncio.create_task(self._reload_after(self._reloading))
@@ -356,7 +323,7 @@ class _Process:
     def _stop(self) -> None:
         if self._life.stopping.is_set():
             for server in self._servers:
-                server.force_exit = True
+                server.stop(at_once=True)
         self._life.stop()
 
 
@@ -417,7 +384,7 @@ class _FrontProcess(_ChildProcess):
 
         return FrontLife(self._app.gateway, self._control)
 
-    async def _serve(self, server: _Server, listener: socket.socket) -> None:
+    async def _serve(self, server: HttpServer, listener: socket.socket) -> None:
         """As any process. One that is started again gets connections once it serves: the others have them."""
         if self._control.common.phase is not Phase.STARTING:
             await self._life.opened()
@@ -450,42 +417,54 @@ async def reload_tokens(gateway: Gateway) -> None:
     logs.get().info("tokens were read again", ended=gateway.sessions.revoke(policy.is_revoked))
 
 
-def config(settings: Settings, app: App, context: ssl.SSLContext | None = None) -> uvicorn.Config:
-    """How uvicorn serves the application: under limits, with the fast path if the application has it; over
-    TLS with a context.
-    """
-    limits = Limits(settings.head_bytes_max, settings.request_s_max, settings.stall_s_max)
-    protocol = guarded(limits, app.refuse) if app.fast_path is None else fast_path(app.fast_path, limits)
-    return _config(settings, app, protocol, context)
+def http_server(settings: Settings, app: App, context: ssl.SSLContext | None = None) -> HttpServer:
+    """What serves the application: with its fast path, if it has one; over TLS with a context."""
+    service = http_service(settings, app, app)
+    if app.fast_path is None:
+        return _http_server(settings, service, partial(HttpConnection, service), context)
+    return _http_server(settings, service, partial(FastPathConnection, service, app.fast_path), context)
 
 
-def admin_config(settings: Settings, app: App, context: ssl.SSLContext | None) -> uvicorn.Config:
-    """How uvicorn serves the admin port: under the same limits, without the fast path."""
-    limits = Limits(settings.head_bytes_max, settings.request_s_max, settings.stall_s_max)
-    return _config(settings, app.serve_admin, guarded(limits, app.refuse), context)
+def admin_server(settings: Settings, app: App, context: ssl.SSLContext | None) -> HttpServer:
+    """What serves the admin port: under the same limits, without the fast path."""
+    service = http_service(settings, app, app.serve_admin)
+    return _http_server(settings, service, partial(HttpConnection, service), context)
 
 
-def _config(
+def http_service(settings: Settings, app: App, serve: AsgiApp) -> HttpService:
+    """What the connections share that are served so."""
+    limits = Limits(
+        settings.head_bytes_max, settings.request_s_max, settings.stall_s_max, settings.keep_alive_s
+    )
+    socket_limits = SocketLimits(min(settings.stall_s_max, STALL_S_MAX), settings.request_s_max)
+    connect = websocket(settings, serve, guarded_socket(socket_limits))
+    return HttpService(serve, limits, app.refuse, connect, app.gateway.clock)
+
+
+def _http_server(
     settings: Settings,
-    serve: Callable[[Scope, Receive, Send], Awaitable[None]],
-    protocol: type[HttpConnection],
+    service: HttpService,
+    connect: Callable[[], HttpConnection],
     context: ssl.SSLContext | None,
-) -> uvicorn.Config:
-    return uvicorn.Config(
+) -> HttpServer:
+    return HttpServer(service, connect, Times(settings.handshake_s_max, settings.drain_s_max), context)
+
+
+def websocket(settings: Settings, serve: AsgiApp, kind: type[WebSocketConnection]) -> WebSocketFactory:
+    """What connections become that ask for WebSocket."""
+    config = uvicorn.Config(
         serve,
-        http=protocol,
         interface="asgi3",
-        ws=guarded_socket(SocketLimits(min(settings.stall_s_max, STALL_S_MAX), settings.request_s_max)),
         loop="none",
         lifespan="off",
         log_config=None,
         access_log=False,
-        server_header=False,
-        proxy_headers=False,
         ws_per_message_deflate=False,
         ws_max_size=settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
-        # Times of asyncio, which may be fractions.
-        timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]
-        timeout_graceful_shutdown=settings.drain_s_max,  # type: ignore[arg-type]
-        ssl_context_factory=None if context is None else lambda *_: context,
     )
+    config.load()
+
+    def connect(service: HttpService, state: Mapping[str, Any]) -> asyncio.Protocol:
+        return kind(config=config, server_state=service, app_state={**state})
+
+    return connect

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvloop
-from uvicorn.server import ServerState
 
 from app.auth import Grant, token_file, tokens
 from app.http.middleware.request_id import RequestIds
 from app.main import create_app
-from app.server import config
+from app.server import http_server
 from app.settings import Settings
 from engine import Engine, SystemClock
 
@@ -91,16 +90,9 @@ class World:
         engine = Engine.open(None, clock=SystemClock())
         await engine.start()
         self._app.gateway.open(engine)
-        server = config(self._settings, self._app)
-        server.load()
+        server = http_server(self._settings, self._app)
         for _ in range(CONNECTIONS):
-            protocol: Any = server.http_protocol_class
-            connection = protocol(
-                config=server,
-                server_state=ServerState(),
-                app_state={"gateway": self._app.gateway},
-                _loop=asyncio.get_running_loop(),
-            )
+            connection: Any = server.connect()
             self._lines.append((connection, Written(peer)))
             connection.connection_made(self._lines[-1][1])
 

@@ -35,7 +35,11 @@ SAMPLES_VARIABLE: Final = "PROFILE_SAMPLES"
 WAYS: Final = ("publish", "weir", "longpoll")
 # The first prefix that fits a file's path counts.
 STEPS: Final = {
-    "parse HTTP": ("app/doors/http/plain_requests", "app/doors/http/http_connection"),
+    "parse HTTP": (
+        "app/doors/http/plain_requests",
+        "app/doors/http/http_connection",
+        "app/doors/http/request_parser",
+    ),
     "WebSocket": ("app/doors/websocket",),
     "serve and send": ("app/doors/http", "app/transport", "app/http/middleware", "app/http/responses"),
     "authorise": ("app/auth", "app/live/shares"),

@@ -11,15 +11,16 @@ star marks each move.
 import argparse
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from app.gateway import Gateway
 from app.main import App
-from app.server import config
+from app.server import http_server
 from app.settings import Settings
 from engine import Engine, SystemClock
 from engine.storage.memory import MemoryStorage
@@ -144,18 +145,14 @@ async def traced(line: TraceLine, request: Request) -> Trace:
 
 async def main(show: str | None) -> None:
     """Print a line for each kind of request, and the calls of that to `show`."""
-    import uvicorn  # noqa: PLC0415 - after the settings are made
-
     settings = Settings(port=0, log_requests="none")
     app = App(Gateway(settings, SystemClock()), fast_path=True)
     engine = Engine.open(MemoryStorage(), clock=SystemClock())
     await engine.start()
     app.gateway.open(engine)
-    server: Any = uvicorn.Server(config(settings, app))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag
-        await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
+    server, listener = http_server(settings, app), socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    serving = asyncio.create_task(server.serve(listener))
     line, other = [TraceLine(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(2)]
     await publish(line)
     for name, request in (
@@ -168,7 +165,7 @@ async def main(show: str | None) -> None:
         if name == show:
             print(*trace.calls, sep="\n")
         print(f"{name}: {len(trace.files)} files, {trace.moves} moves between files")
-    server.should_exit = True
+    server.stop()
     await serving
     await engine.close()
 

@@ -10,7 +10,8 @@ from itertools import count
 
 from app.fronts.link import ProcessLink
 from app.fronts.messages import MessageKind
-from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
+from app.live.in_flight import ConsumerKey
+from app.live.leases import ConsumerLease, ConsumerLeases
 
 
 class RemoteLeases(ConsumerLeases):

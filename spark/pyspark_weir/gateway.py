@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar
 
 import httpx
 import orjson
@@ -18,7 +18,9 @@ import orjson
 from pyspark_weir import raw_options
 from pyspark_weir.errors import OptionError, Refused, Unavailable
 from pyspark_weir.raw_options import integer
-from weir import ApiError, AuthenticationError, CallOptions, Client, InvalidNameError, NoAnswerError, paths
+from weir import ApiError, AuthenticationError, Client, InvalidNameError, NoAnswerError
+from weir import _calls as weir_calls
+from weir._http import Call
 
 T = TypeVar("T")
 # One answer of the gateway; its members are the public contract's.
@@ -239,7 +241,7 @@ class GatewayClient(Client):
         """Ranges to read. Without streams nothing is asked."""
         if not query.streams:
             return GatewayPlan()
-        answer = self.json("POST", "/v1/plan", body=query.body(), wait_ms=query.wait_ms, repeatable=True)
+        answer = self.json(replace(weir_calls.plan(query.body()), wait_ms=query.wait_ms))
         planned = {name: PlannedRange.of(member) for name, member in answer["streams"].items()}
         return GatewayPlan(planned, frozenset(answer["missing"]))
 
@@ -276,7 +278,7 @@ class GatewayClient(Client):
             query["on_gap"] = "fail"
         accept = {"accept": f"{COLUMNS}, application/problem+json"}
         path = f"{of_stream(stream)}/entries"
-        response = self.send("GET", path, query=query, headers=accept)
+        response = self.send(Call("GET", path, weir_calls.as_is, query=query, headers=accept))
         columns, headers = _object(response), response.headers
         return ColumnsPage(
             ms=columns["ms"],
@@ -324,7 +326,7 @@ class GatewayClient(Client):
     def first_of_last(self, name: str, count: int) -> str:
         """The ID of the first of a stream's last entries."""
         body = {"maxlen": count, "approx": False, "dry_run": True}
-        return str(self.json("POST", f"{of_stream(name)}/trim", body=body, repeatable=True)["first_id"])
+        return str(self.call(weir_calls.trim(name, body))["first_id"])
 
     def move_group(self, name: str, group: str, entry_id: str, *, entries_read: int) -> None:
         """Have a group stand after `entry_id`, as if it had read everything up to there; made if missing.
@@ -333,13 +335,13 @@ class GatewayClient(Client):
         """
         path = of_group(name, group)
         place = {"last_delivered_id": entry_id, "entries_read": entries_read}
-        self.json("PUT", path, body={"start": entry_id, "mkstream": False}, repeatable=True)
-        self.json("PATCH", path, body=place, repeatable=True)
+        self.json(Call("PUT", path, weir_calls.as_is, body={"start": entry_id, "mkstream": False}))
+        self.json(Call("PATCH", path, weir_calls.as_is, body=place))
 
     # ---- any call
 
     def get(self, path: str, query: Mapping[str, object] = MappingProxyType({})) -> Answer:
-        return self.json("GET", path, query=query)
+        return self.json(Call("GET", path, weir_calls.as_is, query=query))
 
     def post(
         self,
@@ -351,37 +353,41 @@ class GatewayClient(Client):
     ) -> Any:  # noqa: ANN401 - JSON
         """Change something; bytes are JSON. `repeatable` where doing it twice is the same as once."""
         given = {"content-type": "application/json", **(headers or {})}
-        sent = self.send("POST", path, body=body, headers=given, repeatable=repeatable)
-        return orjson.loads(sent.content)
+        call = Call("POST", path, weir_calls.as_is, body=body, headers=given, repeatable=repeatable)
+        return orjson.loads(self.send(call).content)
 
-    def json(self, method: str, path: str, **options: Unpack[CallOptions]) -> Answer:
-        return _object(self.send(method, path, **options))
+    def json(self, call: Call[Any]) -> Answer:
+        return _object(self.send(call))
 
-    def send(self, method: str, path: str, **options: Unpack[CallOptions]) -> httpx.Response:
-        place = f"{method} {path} at {self.access.name} ({self._url})"
+    def send(self, call: Call[Any]) -> httpx.Response:
+        asked = replace(call, repeat_faults=True)
         try:
-            return self._send_with_token(method, path, {**options, "repeat_faults": True})
+            return self._send(asked)
         except NoAnswerError as error:
             raise Unavailable(
-                f"{place}: {error}; is it running, and is retryTimeoutMs long enough for its restart?"
+                f"{self._place(call)}: {error}; is it running, and is retryTimeoutMs long enough for its "
+                "restart?"
             ) from None
         except ApiError as error:
-            raise self._failure(error, place, repeatable=options.get("repeatable", method == "GET")) from None
+            raise self._failure(error, call) from None
 
-    def _send_with_token(self, method: str, path: str, options: CallOptions) -> httpx.Response:
+    def _send(self, call: Call[Any]) -> httpx.Response:
         try:
-            return super().send(method, path, **options)
+            return super().send(call)
         except AuthenticationError:
             # Tokens are changed while queries run: the file may hold another one by now.
             before, self._token = self._token, self.access.token()
             if before == self._token:
                 raise
-            return super().send(method, path, **options)
+            return super().send(call)
 
-    def _failure(self, error: ApiError, place: str, *, repeatable: bool) -> Refused | Unavailable:
-        said = f"{place}: {error.detail[:_MESSAGE_CHARS_MAX]}"
+    def _place(self, call: Call[Any]) -> str:
+        return f"{call.method} {call.path} at {self.access.name} ({self._url})"
+
+    def _failure(self, error: ApiError, call: Call[Any]) -> Refused | Unavailable:
+        said = f"{self._place(call)}: {error.detail[:_MESSAGE_CHARS_MAX]}"
         is_broken = error.status in _BROKEN and error.code != "backend_error"
-        if error.status in _BUSY or (repeatable and is_broken):
+        if error.status in _BUSY or (call.repeatable and is_broken):
             return Unavailable(said)
         remedy = ""
         if error.status == 401 and self._token is None:
@@ -394,7 +400,7 @@ class GatewayClient(Client):
 def of_stream(stream: str) -> str:
     """The path of a stream. Raises OptionError for what is no name."""
     try:
-        return paths.stream_path(stream)
+        return weir_calls.stream_path(stream)
     except InvalidNameError as error:
         raise OptionError(str(error)) from None
 
@@ -402,7 +408,7 @@ def of_stream(stream: str) -> str:
 def of_group(stream: str, group: str) -> str:
     """The path of a group. Raises OptionError for what is no name."""
     try:
-        return paths.group_path(stream, group)
+        return weir_calls.group_path(stream, group)
     except InvalidNameError as error:
         raise OptionError(str(error)) from None
 

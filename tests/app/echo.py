@@ -11,17 +11,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from queue import Queue
 from typing import Final
 
-import uvicorn
 from websockets.frames import Opcode
 
+from app.doors.http.listening import HttpServer
 from app.doors.websocket.frames import on_wire
 from app.doors.websocket.websocket_connection import SocketLimits, WebSocketConnection, guarded_socket
 from app.gateway import Gateway, Receive
 from app.http.responses import Scope, Send
 from app.main import App
-from app.server import config
+from app.server import http_server, websocket
 from app.settings import Settings
 from engine import SystemClock
 
@@ -83,26 +84,29 @@ class _Echo(App):
         await voice.gone
 
 
-class _EchoServer(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+async def _serve(
+    server: HttpServer, listener: socket.socket, loops: Queue[asyncio.AbstractEventLoop]
+) -> None:
+    loops.put(asyncio.get_running_loop())
+    await server.serve(listener)
 
 
 @contextmanager
 def echoing(message_s_max: float = _PATIENCE_S) -> Iterator[int]:
     """The port of a server in a thread of its own."""
     settings = Settings()
-    served = config(settings, _Echo(Gateway(settings, SystemClock()), fast_path=False))
+    app = _Echo(Gateway(settings, SystemClock()), fast_path=False)
+    server = http_server(settings, app)
     limits = SocketLimits(_PATIENCE_S, message_s_max)
-    served.ws = type("Saying", (_Saying, guarded_socket(limits)), {})
-    server = _EchoServer(served)
+    server.service.websocket = websocket(settings, app, type("Saying", (_Saying, guarded_socket(limits)), {}))
+    loops: Queue[asyncio.AbstractEventLoop] = Queue()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        thread = threading.Thread(target=lambda: asyncio.run(_serve(server, listener, loops)))
         thread.start()
+        loop = loops.get(timeout=_PATIENCE_S)
         try:
             yield listener.getsockname()[1]
         finally:
-            server.should_exit = True
+            loop.call_soon_threadsafe(server.stop)
             thread.join(_PATIENCE_S)
             assert not thread.is_alive(), "it stops"

@@ -8,18 +8,17 @@ import asyncio
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Self
-
-import uvicorn
 
 from app.gateway import Gateway, Receive
 from app.http.responses import Scope, Send
 from app.main import App
-from app.server import config
+from app.server import http_server
 from app.settings import Settings
-from engine import Engine, Fsync, SystemClock
+from engine import Engine, SystemClock
+from engine.runtime import Fsync
 from engine.storage import Storage
 from engine.storage.memory import MemoryStorage
 
@@ -51,12 +50,6 @@ class Counted(App):
         await super().__call__(scope, receive, send)
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class Served:
     """A gateway in a thread with an event loop of its own, at a moment that does not pass."""
 
@@ -68,7 +61,7 @@ class Served:
         self._always = always
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.server = _Server(config(settings, self.app))
+        self.server = http_server(settings, self.app)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -81,7 +74,7 @@ class Served:
         await engine.start()
         self.app.gateway.open(engine)
         self._loop.call_soon(self._ready.set)
-        await self.server.serve(sockets=[self._listener])
+        await self.server.serve(self._listener)
         engine.check()
         await engine.close()
 
@@ -100,7 +93,7 @@ class Served:
 
     def leave(self) -> None:
         """Let the server stop; do not wait for it."""
-        self.server.should_exit = True
+        self.soon(self.server.stop)
 
     def stop(self) -> None:
         # A test that failed has left some open.
@@ -117,7 +110,7 @@ class Served:
 
     def connection(self, line: "PairConnection") -> Any:
         """The protocol at the other end of a line."""
-        every: set[Any] = {*self.server.server_state.connections}
+        every: set[Any] = {*self.server.service.connections}
         return next(one for one in every if one.client == line.address)
 
 

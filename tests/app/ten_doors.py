@@ -5,7 +5,6 @@ Knows: how each way says them, to one gateway in this process. Must never know: 
 
 import asyncio
 import json
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import uvicorn
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -28,7 +26,7 @@ from app.live.sessions import OpenSessions
 from app.main import App, create_app
 from app.metrics.counters import Door as Label
 from app.metrics.tracing import Tracer
-from app.server import config
+from app.server import http_server
 from app.settings import Settings
 from engine import Engine
 from tests.app.conftest import calling
@@ -87,8 +85,7 @@ class Bench:
         self.directory = directory
         self.resp = RespServer(app.gateway)
         # Listens for HTTP, once something has asked for its port.
-        self._server: uvicorn.Server | None = None
-        self._port = 0
+        self._server: asyncio.Server | None = None
         self.spans = InMemorySpanExporter()
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.spans))
@@ -97,20 +94,16 @@ class Bench:
     async def port(self) -> int:
         """Where HTTP is listened to."""
         if self._server is None:
-            made = config(self.gateway.settings, self.app)
-            made.load()
-            self._server = uvicorn.Server(made)
-            self._server.lifespan = made.lifespan_class(made)
-            listener = socket.create_server(("127.0.0.1", 0))
-            self._port = listener.getsockname()[1]
-            await self._server.startup(sockets=[listener])
-        return self._port
+            connect = http_server(self.gateway.settings, self.app).connect
+            self._server = await asyncio.get_running_loop().create_server(connect, "127.0.0.1")
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
 
     async def close(self) -> None:
         """Stop."""
         await asyncio.to_thread(self.gateway.audit.flush)
-        for server in [] if self._server is None else self._server.servers:
-            server.close()
+        if self._server is not None:
+            self._server.close()
         await self.resp.close()
         await self.engine.close()
 

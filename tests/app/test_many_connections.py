@@ -209,11 +209,11 @@ async def test_requests_of_one_caller_are_begun_in_turn(world: TimedWorld) -> No
     for connection in connections:
         # The parser takes a connection's first request.
         connection.data_received(READ)
-    await until(lambda: world.state.total_requests == GREEDY + 1)
+    await until(lambda: world.answers == GREEDY + 1)
     for connection in connections:
         connection.data_received(READ)
-    assert world.state.total_requests == GREEDY + 1 + FEW + 1
-    await until(lambda: world.state.total_requests == 2 * (GREEDY + 1))
+    assert world.answers == GREEDY + 1 + FEW + 1
+    await until(lambda: world.answers == 2 * (GREEDY + 1))
 
 
 async def test_handshakes_of_one_address_are_begun_in_turn(world: TimedWorld) -> None:
@@ -238,7 +238,7 @@ async def test_requests_with_tasks_count_as_several(world: TimedWorld, request_:
     *connections, other = await connected(world)
     # The parser takes the first request of all.
     other.data_received(READ)
-    await until(lambda: world.state.total_requests == 1 and not world.state.tasks)
+    await until(lambda: world.answers == 1 and not world.state.tasks)
     world.app.gateway.requests.a_cycle_max = FEW * TASK_COST
     for connection in connections:
         connection.data_received(request_)
@@ -252,10 +252,10 @@ async def test_requests_that_were_sent_ahead_are_begun_in_turn(world: TimedWorld
     request = READ.removesuffix(b"\r\n") + header + b"\r\n"
     for connection in connections:
         connection.data_received(request * ahead)
-    counts = [world.state.total_requests]
+    counts = [world.answers]
     while counts[-1] < ahead * GREEDY:
         await asyncio.sleep(0)
-        counts.append(world.state.total_requests)
+        counts.append(world.answers)
     # Those that were begun in different cycles may end in the same one.
     assert max(after - before for before, after in pairwise(counts)) <= 2 * FEW
 
@@ -267,5 +267,5 @@ async def test_requests_that_wait_are_whole(world: TimedWorld) -> None:
     for piece in (PUBLISH[:20], PUBLISH[20:], BODY[:half], BODY[half:] + PUBLISH + BODY + READ[:9], READ[9:]):
         for connection in connections:
             connection.data_received(piece)
-    await until(lambda: world.state.total_requests == 3 * GREEDY)
+    await until(lambda: world.answers == 3 * GREEDY)
     assert world.engine.appended == 2 * GREEDY

@@ -159,7 +159,7 @@ async def test_a_browser_behind_a_proxy_does_not_wait_for_the_caller_before_it(w
     """A proxy sends both over one connection; requests of browsers are left to the parser."""
     line = await world.connect()
     (connection,) = world.state.connections
-    connection.shared.proxies = TrustedProxies([f"{PEER}/32"])  # type: ignore[union-attr]
+    connection.shared.proxies = TrustedProxies([f"{PEER}/32"])
     forwarded = b"X-Forwarded-For: %b\r\n"
     plain = READ.removesuffix(b"\r\n") + forwarded % b"192.0.2.1" + b"\r\n"
     browser = READ.removesuffix(b"\r\n") + b"Sec-Fetch-Site: same-origin\r\n%b\r\n"

@@ -14,12 +14,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from app.live.stalls import STALL_S_MAX
 from app.main import create_app
-from app.server import config
+from app.server import http_server
 from app.settings import Settings
 from engine import Engine, Fsync, Storage, entries
 from engine.commands import Cursor, Delete, EnsureGroup, XAdd, XPending, XReadGroup
@@ -118,9 +116,8 @@ class TimedWorld:
         self.engine = engine
         self.app = create_app(SETTINGS, clock, fast_path=fast_path)
         self.app.gateway.open(engine)
-        self.config = config(SETTINGS, self.app)
-        self.config.load()
-        self.state = ServerState()
+        self.server = http_server(SETTINGS, self.app)
+        self.state: Any = self.server.service
         self.sockets: list[socket.socket] = []
 
     async def connect(self) -> ScriptedConnection:
@@ -131,15 +128,13 @@ class TimedWorld:
             accepted, _ = listener.accept()
         client.setblocking(False)  # noqa: FBT003 - the standard library's
         self.sockets.append(client)
-        loop = asyncio.get_running_loop()
-
-        def protocol() -> Any:
-            return self.config.http_protocol_class(  # type: ignore[call-arg]
-                config=self.config, server_state=self.state, app_state={}, _loop=loop
-            )
-
-        await loop.connect_accepted_socket(protocol, accepted)
+        await asyncio.get_running_loop().connect_accepted_socket(self.server.connect, accepted)
         return ScriptedConnection(client)
+
+    @property
+    def answers(self) -> int:
+        """How many requests were answered."""
+        return sum(sum(counts.values()) for counts in self.app.gateway.counters.requests.values())
 
     async def pass_ms(self, milliseconds: int) -> None:
         self.clock.pass_ms(milliseconds)
@@ -343,11 +338,12 @@ async def test_a_socket_that_takes_nothing_is_closed_at_its_time(
         assert b"slow reader" not in line.received[-200:]
 
 
-def test_a_socket_is_cut_no_later_than_any() -> None:
+async def test_a_socket_is_cut_no_later_than_any() -> None:
     """Its time is the reader's, and at most ten seconds."""
     for stall_s, found_s in ((9, 9), (10, 10), (11, 10)):
         settings = SETTINGS.model_copy(update={"stall_s_max": stall_s})
-        made: Any = config(settings, create_app(settings, HandClock())).ws
+        service = http_server(settings, create_app(settings, HandClock())).service
+        made: Any = service.websocket(service, {})
         assert made.limits.stall_s_max == found_s <= STALL_S_MAX
 
 
@@ -438,10 +434,7 @@ async def test_a_stop_waits_for_answers_as_long_as_is_set(world: TimedWorld) -> 
     """Then it ends though a read still waits."""
     line = await world.connect()
     await line.send(ENTRIES.replace(b"entries", b"entries?after=$&wait=60000") + b"\r\n")
-    server = uvicorn.Server(world.config)
-    server.server_state, server.servers = world.state, []
-    server.lifespan = world.config.lifespan_class(world.config)
-    stopping = asyncio.ensure_future(server.shutdown())
+    stopping = asyncio.ensure_future(world.server.drain())
     await settle()
     await world.pass_ms(100)
     await world.pass_ms(3_999)

@@ -12,34 +12,27 @@ The tests in tests/app/test_fast_path.py compare the answers of both ways byte b
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from math import inf
 from typing import Any, Final
 
-from app.auth import UNAUTHENTICATED, Action, Principal, Resource
-from app.auth.rate_limiter import Meter, RateLimiter, address_key, caller_of
+from app.auth import UNAUTHENTICATED, Action, Resource
+from app.auth.rate_limiter import address_key, caller_of
+from app.doors.http.answer_heads import CLOSE
 from app.doors.http.coalescing import PublishCoalescer
-from app.doors.http.http_connection import HttpConnection, Limits, status_line
-from app.doors.http.inline import InlineHandler, InlineRequest
+from app.doors.http.fast_answers import FastAnswers
+from app.doors.http.http_connection import HttpConnection
+from app.doors.http.pending_request import PendingRequest
 from app.doors.http.plain_requests import Head, PlainRequest, PlainRequests
-from app.errors import RefusalError
+from app.doors.http.service import HttpService
 from app.gateway import Gateway, Phase
 from app.http.client_address import FORWARDED_FOR, Client, TrustedProxies, client_address
 from app.http.middleware import codings
 from app.http.middleware.origins import OriginCheck
-from app.http.middleware.request_id import SAFETY, RequestIds
+from app.http.middleware.request_id import RequestIds
 from app.http.operations.table import RouteTable
-from app.http.responses import (
-    DEPARTURE_EXTENSION,
-    GONE_EXTENSION,
-    OUTPUT_STATE,
-    TRANSPORT_EXTENSION,
-    WAITED_STATE,
-    NoResponse,
-    Response,
-    release,
-)
+from app.http.responses import OUTPUT_STATE, WAITED_STATE, NoResponse, Response
 from app.live.budgets import FREE_BYTES, Reader, Reservation
 from app.live.fair_queue import TASK_COST, ConnectionTurn
 
@@ -49,23 +42,9 @@ _AHEAD_BYTES_MAX: Final = 64 << 10
 _AT_ONCE_MAX: Final = 16
 # Large bodies are not copied behind their heads.
 _JOINED_BYTES_MAX: Final = 16 << 10
-_CLOSE: Final = (b"connection", b"close")
-_NO_STATE: Final[Mapping[str, Any]] = {}
 
 
-def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    return b"".join([b"%b: %b\r\n" % header for header in headers])
-
-
-_SAFETY: Final = _lines(SAFETY)
-_SAFETY_NAMES: Final = frozenset(name for name, _ in SAFETY)
-_GOODBYE: Final = _lines([_CLOSE])
-_ENTRY_STORED: Final = (
-    b"%b%b%b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%bweir-request-id: %b\r\n%b%b\r\n%b"
-)
-
-
-class FastPath:
+class FastPath(FastAnswers):
     """What the connections of one application share."""
 
     def __init__(
@@ -76,120 +55,20 @@ class FastPath:
         request_ids: RequestIds,
         proxies: TrustedProxies | None,
     ) -> None:
+        super().__init__()
         self.gateway = gateway
         self.request_ids = request_ids
         self.proxies = proxies
         self.requests = PlainRequests(gateway.settings, routes, origins)
         self.coalescer = PublishCoalescer(gateway)
-        # How answers begin, by status; made of the server's headers, which change with the date.
-        self._starts: dict[int, bytes] = {}
-        self._defaults: object = None
-
-    def start(self, status: int, defaults: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """The beginning of an answer: its status and the server's headers."""
-        if defaults is not self._defaults:
-            self._defaults, self._starts = defaults, {}
-        if status not in self._starts:
-            self._starts[status] = status_line(status) + _lines(defaults)
-        return self._starts[status]
-
-
-class PendingRequest:
-    """A request that waits for its answer, on its connection; `data` is all of it."""
-
-    __slots__ = ("began_s", "body", "connection", "data", "meter", "request", "request_id", "state")
-
-    def __init__(self, connection: "FastPathConnection", request: PlainRequest, data: bytes) -> None:
-        self.connection = connection
-        self.request = request
-        self.data = data
-        self.body = data[request.body_at :]
-        # Counts for its caller; None without a limit.
-        self.meter: Meter | None = None
-        self.request_id = connection.shared.request_ids.new_id()
-        # As in the scope of a request of the ordinary way.
-        self.state: Mapping[str, Any] = _NO_STATE
-        self.began_s = connection.shared.gateway.clock.monotonic()
-
-    @property
-    def client(self) -> Client | None:
-        """The client's address."""
-        return self.connection.client_of(self.request.head)
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back in the next cycle of the loop."""
-        self.connection.loop.call_soon(callback)
-
-    def take(self, limiter: RateLimiter, principal: Principal) -> bool:
-        """Count it against its caller's rate. Returns whether it is within the rate."""
-        self.meter = limiter.meter(principal, client_address({"client": self.client}))
-        try:
-            if self.meter is not None:
-                self.meter.take(1, len(self.body))
-        except RefusalError:
-            self.meter = None
-            return False
-        return True
-
-    def give_back(self) -> None:
-        """Undo the count: its route counts it again."""
-        if self.meter is not None:
-            self.meter.give_back()
-            self.meter = None
-
-    def count_answer(self, size: int) -> bytes:
-        """Count the bytes of its answer. Returns the lines of the head that show its caller's limits."""
-        if self.meter is None:
-            return b""
-        self.meter.charge(size)
-        return _lines(self.meter.headers())
-
-    def begin(self) -> bool:
-        """Serve it by its route's endpoint. Returns False, and does nothing, if only the ordinary way can
-        serve it.
-        """
-        gateway = self.connection.shared.gateway
-        if gateway.phase is not Phase.READY:
-            return False
-        target, query, head, *_ = self.request
-        self.state = {**self.connection.app_state, "request_id": self.request_id}
-        scope = {
-            "headers": head.headers,
-            "query_string": query,
-            "state": self.state,
-            "client": self.client,
-            "extensions": self.connection.extensions,
-        }
-        request = InlineRequest(gateway, scope, self.connection.receive, target.names, self.body)
-        has_begun = InlineHandler(target.route.respond(request), self.finish, self.connection.tasks).begin()
-        if not has_begun:
-            release(self.state)
-            if request.meter is not None:
-                request.meter.give_back()
-        return has_begun
-
-    def serve(self) -> None:
-        """Serve it by its route, on either way."""
-        self.give_back()
-        if not self.begin():
-            self.connection.hand_to_parser(self)
-
-    def finish(self, response: Response) -> None:
-        """Answer it."""
-        self.connection.finish(response)
-
-    def finish_entry(self, location: bytes, entry_id: bytes) -> None:
-        """Answer that the entry is stored; `location` are headers that end with the entry's ID."""
-        self.connection.finish_entry(self, location, entry_id)
 
 
 class FastPathConnection(HttpConnection):
-    """One connection, under its limits. Subclassed for an application, see `fast_path`."""
+    """One connection of an application with a fast path."""
 
-    shared: FastPath
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
-        super().__init__(*arguments, **named)
+    def __init__(self, service: HttpService, shared: FastPath) -> None:
+        super().__init__(service)
+        self.shared = shared
         # Bytes not looked at yet: behind a request that waits for its answer, behind many in a row, or of a
         # request of which `_missing_bytes` are still to come.
         self._held: list[bytes] = []
@@ -209,16 +88,9 @@ class FastPathConnection(HttpConnection):
         # What the client has not taken of the last answer, if it is long.
         self._unsent: Reservation | None = None
         self._leaving = False
-        self._idle_since = 0.0
-        self._idle: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.extensions = {
-            GONE_EXTENSION: transport.is_closing,
-            DEPARTURE_EXTENSION: self.departure,
-            TRANSPORT_EXTENSION: transport,
-        }
         address = client_address({"client": self.client})
         self._turn = ConnectionTurn(self.shared.gateway.requests, address_key(address), self._take_turn)
         # The head of the request before, if its caller is known.
@@ -308,17 +180,15 @@ class FastPathConnection(HttpConnection):
         self._begin_in_turn(begin)
 
     def _begin_in_turn(self, begin: Callable[[], None]) -> None:
-        may_go_on = self._turn.may_go_on(TASK_COST)
-        if self.is_upgraded and may_go_on:
-            self._turn.leave()
-            self.resume_reading()
-        elif self.is_upgraded:
-            # Further bytes are for the protocol that takes over.
-            self.pause_reading()
-        if may_go_on:
+        if self._turn.may_go_on(TASK_COST):
+            if self.is_upgraded:
+                self._turn.leave()
             begin()
         else:
             self._due = begin
+            if self.is_upgraded:
+                # Further bytes are for the protocol that takes over.
+                self.flow.pause_reading()
 
     def _take_turn(self) -> None:
         begin, self._due = self._due, None
@@ -437,17 +307,14 @@ class FastPathConnection(HttpConnection):
         content = b'{"id":"%b","duplicate":false}' % entry_id
         if not self.transport.is_closing():
             self.transport.write(
-                _ENTRY_STORED
-                % (
-                    self.shared.start(201, self.default_headers),
+                self.shared.entry_stored(
+                    self.default_headers,
                     location,
                     entry_id,
-                    len(content),
-                    pending.count_answer(len(content)),
-                    pending.request_id.encode(),
-                    _SAFETY,
-                    _GOODBYE if self._is_last else b"",
                     content,
+                    pending.count_answer(len(content)),
+                    pending.request_id,
+                    is_last=self._is_last,
                 )
             )
             if self._is_last:
@@ -456,7 +323,6 @@ class FastPathConnection(HttpConnection):
 
     def _ended(self, pending: PendingRequest, status: int, sent_bytes: int, code: str = "") -> None:
         self._answering = None
-        self.count_answer()
         target, request_ids = pending.request.target, self.shared.request_ids
         waited = WAITED_STATE in pending.state
         if not code and status < request_ids.logged_from:
@@ -473,26 +339,17 @@ class FastPathConnection(HttpConnection):
                 code=code,
                 waited=waited,
             )
-        self._idle_since = self.loop.time()
-        if self._idle is None:
-            self._idle = self.loop.call_later(self.keep_alive_s, self._idle_over)
+        self.begin_idle()
         self._catch_up_soon()
 
     def _write(self, response: Response, request_id: str) -> None:
-        closing = self._is_last or _CLOSE in response.raw_headers
-        given = _SAFETY_NAMES.intersection([name for name, _ in response.raw_headers])
-        head = b"%b%bweir-request-id: %b\r\n%b%b\r\n" % (
-            self.shared.start(response.status_code, self.default_headers),
-            _lines(response.raw_headers),
-            request_id.encode(),
-            _lines([header for header in SAFETY if header[0] not in given]) if given else _SAFETY,
-            _GOODBYE if self._is_last and _CLOSE not in response.raw_headers else b"",
-        )
+        defaults = self.default_headers
+        head = self.shared.head(response, defaults, request_id, is_last=self._is_last)
         if len(response.body) <= _JOINED_BYTES_MAX:
             self.transport.write(head + response.body)
         else:
             self.transport.writelines((head, response.body))
-        if closing:
+        if self._is_last or CLOSE in response.raw_headers:
             self.transport.close()
 
     def _hold_made(self, pending: PendingRequest, size: int) -> Reservation | None:
@@ -505,7 +362,7 @@ class FastPathConnection(HttpConnection):
     def _hold_unsent(self, pending: PendingRequest) -> None:
         """Count what the client has not taken until it has, and nothing of what it has."""
         held: Reservation | None = pending.state.get(OUTPUT_STATE)
-        if self.flow.write_paused and not self.transport.is_closing():
+        if self.flow.is_write_paused and not self.transport.is_closing():
             pool, size = self.shared.gateway.budgets.output, self.transport.get_write_buffer_size()
             if held is None:
                 caller = address_key(client_address({"client": pending.client}))
@@ -532,7 +389,7 @@ class FastPathConnection(HttpConnection):
         self._held_bytes += len(data)
         self._missing_bytes -= len(data)
         if self._missing_bytes <= 0 and self._held_bytes > _AHEAD_BYTES_MAX:
-            self.pause_reading()
+            self.flow.pause_reading()
 
     def _release(self) -> bytes:
         data = b"".join(self._held)
@@ -541,7 +398,7 @@ class FastPathConnection(HttpConnection):
         if self._awaits_body:
             self._awaits_body = False
             self.request_arrived()
-        self.resume_reading()
+        self.flow.resume_reading()
         return data
 
     def _await_body(self, data: bytes, missing_bytes: int) -> None:
@@ -563,28 +420,6 @@ class FastPathConnection(HttpConnection):
 
     # --- the connection's life ------------------------------------------------------------------------------
 
-    def _idle_over(self) -> None:
-        """Close a connection that was idle for long enough.
-
-        One timer serves many answers: if there were some meanwhile, it is set again.
-        """
-        self._idle = None
-        if self.transport.is_closing() or self.is_timed_by_parser:
-            # Closed, or uvicorn's own timer runs, since the last answer went the full way.
-            return
-        left_s = self._idle_since + self.keep_alive_s - self.loop.time()
-        if self._answering is not None or self._held or not self.is_between_requests:
-            left_s = self.keep_alive_s
-        if left_s > 0:
-            self._idle = self.loop.call_later(left_s, self._idle_over)
-        else:
-            self.transport.close()
-
-    def _end_idle(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-
     def shutdown(self) -> None:
         if self._answering is not None:
             self._leaving = True
@@ -593,22 +428,8 @@ class FastPathConnection(HttpConnection):
             super().data_received(self._release())
         super().shutdown()
 
-    def handle_websocket_upgrade(self) -> None:
-        self._end_idle()
-        super().handle_websocket_upgrade()
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_unsent()
-        self._end_idle()
         self._turn.leave()
         self._held.clear()
         super().connection_lost(exc)
-
-
-def fast_path(shared: FastPath, limits: Limits) -> type[FastPathConnection]:
-    """The protocol class for uvicorn's `http`, with these limits."""
-    return type(
-        "FastPathConnectionOfApp",
-        (FastPathConnection,),
-        {"shared": shared, "limits": limits, "refuse": staticmethod(shared.request_ids.refuse)},
-    )

@@ -1,28 +1,31 @@
-"""A guard in front of uvicorn's HTTP protocol: limits that apply before there is a request.
+"""One HTTP connection: its requests in order, its limits, its end.
 
 Knows: bytes of a request's head, the time it may take to arrive, how long a peer may stop reading its answer,
-and whether the client is still connected.
-Must never know: ASGI, routes, what a refusal looks like.
+how long a connection may be idle, whether the client is still connected, which request is answered now.
+Must never know: how a request is framed, routes, what a refusal looks like.
 
-It uses private attributes of the pinned version of uvicorn; the tests of slow and oversized requests fail if
-those change.
-
-Measured without it (uvicorn 0.54): httptools takes heads of 200 MB; a silent peer, half a head, half a body
-and a reader that never reads stay connected for ever.
+Measured without limits: a silent peer, half a head, half a body and a reader that never reads stay connected
+for ever.
 """
 
 import asyncio
-import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, NamedTuple, cast
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+import httptools
 
 from app.auth import certificates
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
+from app.doors.http.answer_heads import CLOSE, Header, header_lines, status_line
+from app.doors.http.asgi_request import AsgiRequest
+from app.doors.http.flow_control import FlowControl
+from app.doors.http.request_parser import RequestHead, RequestParser
+from app.doors.http.service import HttpService
 from app.errors import RefusalError
+from app.http.client_address import Client
 from app.http.responses import (
     DEPARTURE_EXTENSION,
     GONE_EXTENSION,
@@ -30,24 +33,18 @@ from app.http.responses import (
     TRANSPORT_EXTENSION,
     WAITED_STATE,
     Response,
+    Scope,
 )
 from app.live.stalls import STALL_S_MAX, StallTimer
 from app.live.waiting import Departure
 from app.transport.descriptors import Descriptors
 
-# Makes the answer to a refused request; its request ID is in the log.
-Refuse = Callable[[RefusalError], Response]
-# Forms of a target: a path, `*`, or a whole URL, whose host has to be that of the Host header.
-_ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | re.DOTALL)
-
-# What a head has besides its method, its path and its headers.
-_LINE_BYTES: Final = len("  HTTP/1.1\r\n\r\n")
 # At a stop a peer has this long to answer TLS's goodbye; idle clients do not look for it.
 _GOODBYE_S_MAX: Final = 1.0
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 
 # Those of the whole process.
 DESCRIPTORS: Final = Descriptors()
-
 
 # Parsing a request takes as long as answering a simple one, and many small ones fit into what is received at
 # once: so much is parsed before others have a turn, and more where it holds one request at most.
@@ -55,250 +52,245 @@ _SLICE_BYTES_MIN: Final = 4 << 10
 _SLICE_BYTES_MAX: Final = 64 << 10
 
 
-class _HeadTooLargeError(Exception):
-    """Raised inside the parser, which then stops."""
+class HttpConnection(asyncio.Protocol):
+    """One connection, within the limits of its service."""
 
+    transport: asyncio.Transport
+    flow: FlowControl
 
-class _AmbiguousError(Exception):
-    """Also raised inside the parser: a proxy may have read this head in another way."""
-
-
-class Limits(NamedTuple):
-    """Bytes of a head, seconds in which a request arrives, seconds in which a reader takes something."""
-
-    head_bytes_max: int
-    request_s_max: float
-    stall_s_max: float
-
-
-class _FlowControl(FlowControl):
-    """Pauses reading while received data waits; uvicorn would resume it for the body of each request."""
-
-    def __init__(self, transport: asyncio.Transport, is_behind: Callable[[], bool]) -> None:
-        super().__init__(transport)
-        self._is_behind = is_behind
-
-    def resume_reading(self) -> None:
-        if not self._is_behind():
-            super().resume_reading()
-
-
-class HttpConnection(HttpToolsProtocol):
-    """One connection. Subclassed with its limits, see `guarded`."""
-
-    limits: Limits
-    # A plain function: `guarded` keeps it from becoming a method.
-    refuse: Refuse
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
-        super().__init__(*arguments, **named)
+    def __init__(self, service: HttpService) -> None:
+        self.service = service
+        self.limits = service.limits
+        self.loop = asyncio.get_running_loop()
+        self._parser = RequestParser(self, service.limits.head_bytes_max)
+        self.client: Client | None = None
         # None without TLS, or where the client has shown none.
         self.client_certificate: ClientCertificate | None = None
+        # The state that its requests and its WebSocket begin with.
+        self.state: Mapping[str, Any] = {}
+        self.departure = Departure()
         # Further bytes are ignored; earlier requests are still answered.
-        self._refused = False
-        # Of a head that is not over: what came of it, and what the parser has made of it.
-        self._head_bytes = 0
-        self._parsed_bytes = 0
-        self._begun = 0
-        self._complete = True
-        self._head_over = False
-        # What came since the head or the last of the body and is none: extensions of chunks, trailers.
-        self._void_bytes = 0
-        self._body_came = False
-        # The request that is answered now; `cycle` is the last one that came.
-        self._answered: RequestResponseCycle | None = None
+        self._is_refused = False
+        # The request that came last, the one that is answered now, and those between them.
+        self._last: AsgiRequest | None = None
+        self._answered: AsgiRequest | None = None
+        self._pipeline: deque[AsgiRequest] = deque()
         # Received and not parsed: requests before it wait for their answers, or others have a turn.
         self._backlog = b""
         self._slice_bytes = _SLICE_BYTES_MIN
-        self._upgraded = False
+        # Of a handshake: the bytes behind it, which are not HTTP.
+        self._behind: bytes | None = None
+        # A request arrives whose head was read in front of the parser.
+        self._is_arriving = False
         self._deadline: asyncio.TimerHandle | None = None
-        self.departure = Departure()
+        # Since when everything is answered; None while a request comes or is served.
+        self._idle_since: float | None = None
+        self._idle: asyncio.TimerHandle | None = None
         self._stall: StallTimer | None = None
 
+    # --- asyncio's ------------------------------------------------------------------------------------------
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.flow = _FlowControl(transport, lambda: bool(self._backlog))
+        """Begin: a peer that sends nothing has the time of a request."""
+        self.transport = transport
+        self.flow = FlowControl(transport, lambda: bool(self._backlog))
+        self.service.connections.add(self)
+        accepted: socket.socket = transport.get_extra_info("socket")
+        self.client, self._server = _peer(accepted), _place(accepted.getsockname())
+        self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         tls_connection = transport.get_extra_info("ssl_object")
         found = None if tls_connection is None else tls_connection.getpeercert()
         if found:
             self.client_certificate = certificates.read(found)
-            # In the state of its requests and of its WebSocket.
-            self.app_state = {**self.app_state, CERTIFICATE_STATE: self.client_certificate}
-        DESCRIPTORS.taken(transport.get_extra_info("socket").fileno(), self.loop.time())
-        # A peer that sends nothing has the time of a request.
-        self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
-
-    def eof_received(self) -> None:
-        # The transport closes next: HTTP's clients do not close one direction alone.
-        self.departure.note()
-        super().eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.departure.note()
-        self._end_deadline()
-        self.resume_writing()
-        super().connection_lost(exc)
-        # uvicorn does so for `cycle` alone.
-        if self._answered is not None and not self._answered.response_complete:
-            self._answered.disconnected = True
-            self._answered.message_event.set()
+            self.state = {CERTIFICATE_STATE: self.client_certificate}
+        self.extensions = {
+            GONE_EXTENSION: transport.is_closing,
+            DEPARTURE_EXTENSION: self.departure,
+            STALL_EXTENSION: True,
+            TRANSPORT_EXTENSION: transport,
+        }
+        DESCRIPTORS.taken(accepted.fileno(), self.loop.time())
+        self._time_request()
 
     def data_received(self, data: bytes) -> None:
-        if self._backlog or self.pipeline:
+        """Parse, unless requests before it still wait for their answers."""
+        if self._behind is not None:
+            self._behind += data
+        elif self.is_behind:
             self._backlog += data
             self.flow.pause_reading()
         else:
             self._parse_slices(data)
+
+    def eof_received(self) -> None:
+        """Note that the client leaves. The transport closes next: HTTP's clients do not close one direction
+        alone.
+        """
+        self.departure.note()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what is under way for the client."""
+        self.departure.note()
+        self.service.connections.discard(self)
+        self._end_deadline()
+        self._end_idle()
+        self.resume_writing()
+        for request in (self._last, self._answered):
+            if request is not None:
+                request.disconnect()
+        self._parser.release()
+
+    def pause_writing(self) -> None:
+        """Time a peer that does not take its answer."""
+        self.flow.pause_writing()
+        if self._stall is None:
+            self._stall = StallTimer(self.transport, self._stall_s_max, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Let answers go on."""
+        self.flow.resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    @property
+    def _stall_s_max(self) -> float:
+        # Nothing comes behind a stream.
+        streams = self._last is not None and WAITED_STATE in self._last.scope["state"]
+        return min(self.limits.stall_s_max, STALL_S_MAX) if streams else self.limits.stall_s_max
+
+    # --- what arrives ---------------------------------------------------------------------------------------
 
     def _parse_slices(self, data: bytes) -> None:
         """Parse until several requests have begun; parse on once they are answered and others had a turn."""
         has_several = False
         while data and not has_several:
             piece, data = data[: self._slice_bytes], data[self._slice_bytes :]
-            self._parse(piece)
-            has_several = self._begun > 1 or bool(self.pipeline)
+            behind = self._parse(piece)
+            if self._parser.handshake is not None and not self._is_refused:
+                self._upgrade(behind + data)
+                return
+            has_several = self._parser.begun > 1 or bool(self._pipeline)
             self._slice_bytes = (
                 _SLICE_BYTES_MIN if has_several else min(2 * self._slice_bytes, _SLICE_BYTES_MAX)
             )
-        if data and not self._upgraded:
+        if data:
             self._backlog = data
             self.flow.pause_reading()
             self._go_on()
 
     def _go_on(self) -> None:
-        if self._backlog and not self.pipeline:
+        if self._backlog and not self._pipeline:
             self.loop.call_soon(self._parse_backlog)
 
     def _parse_backlog(self) -> None:
-        if self._backlog and not self.pipeline and not self.transport.is_closing():
+        if self._backlog and not self._pipeline and not self.transport.is_closing():
             data, self._backlog = self._backlog, b""
             self.flow.resume_reading()
             self.data_received(data)
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._backlog:
-            self._go_on()
-
-    def _parse(self, data: bytes) -> None:
-        if self._refused:
-            return
-        before, was_idle = self._head_bytes, self._complete
-        awaits_body = self._head_over and not was_idle
-        self._begun, self._body_came = 0, False
-        super().data_received(data)
-        # The head goes on: what the parser holds back of a long header counts too, unless these bytes are of
-        # an earlier request as well.
-        if self._head_bytes and (before or (was_idle and self._begun == 1)):
-            self._head_bytes = before + len(data)
-        if awaits_body:
-            self._void_bytes = 0 if self._body_came or self._complete else self._void_bytes + len(data)
-        longest = max(self._head_bytes, self._void_bytes)
-        if longest > self.limits.head_bytes_max and not self.transport.is_closing():
-            self._refuse("headers_too_large", self._too_large)
-        cycle: RequestResponseCycle | None = self.cycle
-        if self._complete and (self._begun or not was_idle):
+    def _parse(self, data: bytes) -> bytes:
+        """Parse, within the time of a request. Returns what stands behind a handshake."""
+        if self._is_refused:
+            return b""
+        self._idle_since = None
+        parser, was_over = self._parser, self._parser.is_over
+        try:
+            behind = parser.feed(data)
+        except RefusalError as refusal:
+            self._refuse(refusal)
+            return b""
+        if parser.is_over and (parser.begun or not was_over):
             self._end_deadline()
-        elif self._complete and cycle is not None and not cycle.response_complete:
-            # Blank lines while an answer is made: some clients end a body so.
-            return
-        elif self._deadline is None:
-            self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
+        elif not parser.is_over or self._last is None or self._last.is_answered:
+            # But not for blank lines while an answer is made: some clients end a body so.
+            self._time_request()
+        return behind
 
-    def on_message_begin(self) -> None:
-        self._head_bytes = 1
-        self._parsed_bytes = 0
-        self._begun += 1
-        self._complete = self._head_over = False
-        self._void_bytes = 0
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # A trailer is no header: what it would say of the request has been decided.
-        if not self._head_over:
-            self._count(len(name) + len(value) + 4)
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._count(len(self.parser.get_method()) + _LINE_BYTES)
-        if _is_ambiguous(self.parser.get_http_version(), self.url, self.headers):
-            raise _AmbiguousError
-        self._head_bytes = 0
-        self._head_over = True
-        # uvicorn's `send` silently drops data after the peer has left, and reports the end later.
-        cast("dict[str, Any]", self.scope)["extensions"] = {
-            GONE_EXTENSION: self.transport.is_closing,
-            DEPARTURE_EXTENSION: self.departure,
-            STALL_EXTENSION: True,
-            TRANSPORT_EXTENSION: self.transport,
+    def begin_request(self, head: RequestHead) -> None:
+        """Serve a request of which the head is there, or keep it until those before it are answered."""
+        url = httptools.parse_url(head.target)
+        path = url.path.decode("ascii")
+        scope: Scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": head.version,
+            "server": self._server,
+            "client": self.client,
+            "scheme": self._scheme,
+            "method": head.method.decode("ascii"),
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+            "headers": head.headers,
+            "state": {**self.state},
+            "extensions": self.extensions,
         }
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self._body_came = True
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._complete = True
-        super().on_message_complete()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
-        is_old = cycle.scope["http_version"] == "1.0"
-        # HTTP/1.0 has no 100 Continue (RFC 9110, 10.1.1).
-        cycle.waiting_for_100_continue &= not is_old
-
-        async def response(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
-            await app(scope, receive, partial(_send_unchunked, cycle) if is_old else send)
-            # What was not answered because the connection was closing is no mistake, which uvicorn would log.
-            if not cycle.response_started and self.transport.is_closing():
-                cycle.disconnected = True
-
-        self._answered = cycle
-        scope = cast("Mapping[str, Any]", cycle.scope)
-        self.begin_parsed(scope, partial(super()._start_asgi_task, cycle, response))
-
-    def shutdown(self) -> None:
-        super().shutdown()
-        if self.scheme == "https" and self.transport.is_closing():
-            self.loop.call_later(_GOODBYE_S_MAX, self.transport.abort)
-
-    def handle_websocket_upgrade(self) -> None:
-        self._upgraded = True
-        self._end_deadline()
-        scope = cast("Mapping[str, Any]", self.scope)
-        self.begin_parsed(scope, super().handle_websocket_upgrade)
-
-    @property
-    def _stall_s_max(self) -> float:
-        # Of the request that was parsed last: nothing comes behind a stream. On the fast path there is none.
-        scope = cast("Mapping[str, Any] | None", self.scope)
-        streams = scope is not None and WAITED_STATE in scope.get("state", ())
-        return min(self.limits.stall_s_max, STALL_S_MAX) if streams else self.limits.stall_s_max
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._stall is None:
-            self._stall = StallTimer(self.transport, self._stall_s_max, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-
-    def send_400_response(self, msg: str) -> None:
-        if self._parsed_bytes > self.limits.head_bytes_max:
-            self._refuse("headers_too_large", self._too_large)
+        before, self._last = self._last, AsgiRequest(self, head, scope)
+        if before is None or before.is_answered:
+            self._start(self._last)
         else:
-            self._refuse("malformed_request", "it cannot be read as HTTP/1.1, or it can be read in two ways")
+            self.flow.pause_reading()
+            self._pipeline.append(self._last)
+
+    def receive_body(self, data: bytes) -> None:
+        """Keep a part of the body for the request that came last."""
+        assert self._last is not None, "its head came before"
+        self._last.add_body(data)
+
+    def end_request(self) -> None:
+        """The request that came last is complete."""
+        assert self._last is not None, "its head came before"
+        self._last.end_body()
+
+    def _start(self, request: AsgiRequest) -> None:
+        self._answered = request
+        self.begin_parsed(request.scope, lambda: self._run(request))
+
+    def _run(self, request: AsgiRequest) -> None:
+        tasks = self.service.tasks
+        task = self.loop.create_task(request.run(self.service.app))
+        task.add_done_callback(tasks.discard)
+        tasks.add(task)
 
     @property
-    def _too_large(self) -> str:
-        return f"a request's line and headers have at most {self.limits.head_bytes_max} bytes"
+    def default_headers(self) -> list[Header]:
+        """The server's headers; a new list each second."""
+        return self.service.default_headers
+
+    def end_answer(self) -> None:
+        """Go on with the next request, or be idle."""
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self._pipeline:
+                self._start(self._pipeline.popleft())
+            else:
+                self.begin_idle()
+        self._go_on()
+
+    # --- another protocol -----------------------------------------------------------------------------------
+
+    def _upgrade(self, behind: bytes) -> None:
+        handshake = self._parser.handshake
+        assert handshake is not None, "it has come"
+        self._behind = behind
+        self._end_deadline()
+        self._end_idle()
+        self.begin_parsed({"client": self.client, "headers": handshake.headers}, self._hand_over)
+
+    def _hand_over(self) -> None:
+        handshake = self._parser.handshake
+        assert handshake is not None, "it has come"
+        self.flow.resume_reading()
+        self.service.connections.discard(self)
+        successor = self.service.websocket(self.service, self.state)
+        successor.connection_made(self.transport)
+        line = b"%b %b HTTP/1.1\r\n" % (handshake.method, handshake.target)
+        successor.data_received(line + header_lines(handshake.headers) + b"\r\n")
+        if self._behind:
+            successor.data_received(self._behind)
+        self.transport.set_protocol(successor)
 
     # --- for what answers requests in front of the parser ---------------------------------------------------
 
@@ -309,151 +301,130 @@ class HttpConnection(HttpToolsProtocol):
     @property
     def is_upgraded(self) -> bool:
         """Whether a handshake has arrived: the bytes after it are not HTTP."""
-        return self._upgraded
+        return self._behind is not None
 
     @property
     def is_between_requests(self) -> bool:
         """Whether the next bytes begin a request, and its answer can be written at once."""
-        cycle: RequestResponseCycle | None = self.cycle
         return (
-            self._complete
-            and (cycle is None or cycle.response_complete)
+            self._parser.is_over
+            and self._behind is None
+            and not self._is_arriving
+            and (self._last is None or self._last.is_answered)
             and not self.is_behind
-            and not self.flow.write_paused
+            and not self.flow.is_write_paused
             and not self.transport.is_closing()
         )
 
     @property
     def is_behind(self) -> bool:
         """Whether requests wait until those before them are answered: new ones wait behind them."""
-        return bool(self.pipeline or self._backlog)
-
-    @property
-    def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """The server's headers; a new list each second."""
-        return self.server_state.default_headers
-
-    @property
-    def keep_alive_s(self) -> float:
-        """How long a connection may be idle."""
-        return self.timeout_keep_alive
-
-    @property
-    def is_timed_by_parser(self) -> bool:
-        """Whether uvicorn's own timer for idle connections runs."""
-        return self.timeout_keep_alive_task is not None
+        return bool(self._pipeline or self._backlog)
 
     def request_taken(self) -> None:
         """Note that a whole request waits in front of the parser, for its turn or its answer."""
-        self._unset_keepalive_if_required()
+        self._idle_since = None
         self._end_deadline()
 
     def request_arrives(self) -> None:
         """Note that a head has arrived: its body has the time of a request."""
-        self._unset_keepalive_if_required()
-        self._complete = False
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
+        self._idle_since = None
+        self._is_arriving = True
+        self._time_request()
 
     def request_arrived(self) -> None:
         """Note that the body has arrived too."""
-        self._complete = True
+        self._is_arriving = False
 
-    def count_answer(self) -> None:
-        """Count an answer for the server's limit of requests."""
-        self.server_state.total_requests += 1
-
-    def pause_reading(self) -> None:
-        """Stop reading from the peer."""
-        self.flow.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read again."""
-        self.flow.resume_reading()
+    def begin_idle(self) -> None:
+        """Note that everything is answered. One timer serves many answers: it is set again as it ends."""
+        self._idle_since = self.loop.time()
+        if self._idle is None:
+            self._idle = self.loop.call_later(self.limits.keep_alive_s, self._end_of_idle)
 
     # --- limits ---------------------------------------------------------------------------------------------
 
-    def _count(self, length: int) -> None:
-        self._parsed_bytes += length
-        if self._parsed_bytes > self.limits.head_bytes_max:
-            raise _HeadTooLargeError
-
-    def _late(self) -> None:
-        self._deadline = None
-        if self.transport.is_closing():
+    def _end_of_idle(self) -> None:
+        """Close the connection, if it was idle for long enough."""
+        self._idle = None
+        if self._idle_since is None or self.transport.is_closing():
             return
-        if self._complete:
-            # Nothing came, or nothing but blank lines, which the parser passes over.
-            self.transport.close()
+        left_s = self._idle_since + self.limits.keep_alive_s - self.loop.time()
+        if self.flow.is_write_paused:
+            # The peer has still to take its answer, which has a limit of its own.
+            left_s = self.limits.keep_alive_s
+        if left_s > 0:
+            self._idle = self.loop.call_later(left_s, self._end_of_idle)
         else:
-            self._refuse("request_timeout", f"a request arrives within {self.limits.request_s_max:g} seconds")
+            self.transport.close()
 
-    def _refuse(self, code: str, detail: str) -> None:
-        """Answer with the reason if no answer has begun, and close.
+    def _end_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
 
-        If earlier requests still wait for their answers, the refusal would be taken for the first of those:
-        they are answered, and then the connection closes without it.
-        """
-        if self._refused or self.transport.is_closing():
-            return
-        self._refused = True
-        self._end_deadline()
-        cycle: RequestResponseCycle | None = self.cycle
-        answered = cycle is None or cycle.response_complete
-        is_its_own = self._head_over and not self._complete
-        if cycle is not None and not answered and not is_its_own:
-            cycle.keep_alive = False
-            self.flow.pause_reading()
-            return
-        if answered or (cycle is not None and not cycle.response_started):
-            self._write_refusal(self.refuse(RefusalError(code, detail)))
-        self.transport.close()
-
-    def _write_refusal(self, response: Response) -> None:
-        headers = [*self.server_state.default_headers, *response.raw_headers, (b"connection", b"close")]
-        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
-        self.transport.write(STATUS_LINE[response.status_code] + lines + b"\r\n" + bytes(response.body))
+    def _time_request(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.limits.request_s_max, self._end_request_time)
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
+    def _end_request_time(self) -> None:
+        self._deadline = None
+        if self.transport.is_closing():
+            return
+        if self._parser.is_over and not self._is_arriving:
+            # Nothing came, or nothing but blank lines, which the parser passes over.
+            self.transport.close()
+        else:
+            detail = f"a request arrives within {self.limits.request_s_max:g} seconds"
+            self._refuse(RefusalError("request_timeout", detail))
 
-async def _send_unchunked(cycle: RequestResponseCycle, message: Any) -> None:  # noqa: ANN401 - uvicorn's
-    """Send to a client of HTTP/1.0, which knows no chunks (RFC 9112, 6.1): a body without a length ends with
-    the connection.
-    """
-    if message["type"] == "http.response.start":
-        if all(name.lower() != b"content-length" for name, _ in message["headers"]):
-            cycle.chunked_encoding = False
-    else:
-        # uvicorn refuses a body that is not as long as expected.
-        cycle.expected_content_length = len(message.get("body", b""))
-    await cycle.send(message)
+    def _refuse(self, refusal: RefusalError) -> None:
+        """Answer with the reason if no answer has begun, and close.
+
+        If earlier requests still wait for their answers, the refusal would be taken for the first of those:
+        they are answered, and then the connection closes without it.
+        """
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._is_refused = True
+        self._end_deadline()
+        last = self._last
+        is_of_last = self._parser.is_head_over and not self._parser.is_over
+        if last is not None and not last.is_answered and not is_of_last:
+            last.keeps_alive = False
+            self.flow.pause_reading()
+            return
+        if last is None or last.is_answered or not last.is_started:
+            self._write_refusal(self.service.refuse(refusal))
+        self.transport.close()
+
+    def _write_refusal(self, response: Response) -> None:
+        lines = header_lines([*self.default_headers, *response.raw_headers, CLOSE])
+        self.transport.write(b"%b%b\r\n%b" % (status_line(response.status_code), lines, bytes(response.body)))
+
+    def shutdown(self) -> None:
+        """Close the connection once its requests are answered."""
+        if self._last is None or self._last.is_answered:
+            self.transport.close()
+        else:
+            self._last.keeps_alive = False
+        if self._scheme == "https" and self.transport.is_closing():
+            self.loop.call_later(_GOODBYE_S_MAX, self.transport.abort)
 
 
-def _is_ambiguous(version: str, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether the length of the body or the target can be read in two ways, though the parser accepts the
-    head.
-    """
-    codings = [value for name, value in headers if name == b"transfer-encoding"]
-    if version not in ("1.0", "1.1") or (codings and (version == "1.0" or len(codings) > 1)):
-        return True
-    if codings and codings[0].strip().lower() != b"chunked":
-        return True
-    if url.startswith(b"/") or url == b"*":
-        return b"#" in url
-    absolute = _ABSOLUTE.fullmatch(url)
-    hosts = [value.lower() for name, value in headers if name == b"host"]
-    return absolute is None or b"#" in url or hosts != [absolute[1].lower()]
+def _peer(accepted: socket.socket) -> Client | None:
+    try:
+        return _place(accepted.getpeername())
+    except OSError:
+        # It has gone.
+        return None
 
 
-def guarded(limits: Limits, refuse: Refuse) -> type[HttpConnection]:
-    """The protocol class with these limits, for uvicorn's `http`."""
-    return type("Guarded", (HttpConnection,), {"limits": limits, "refuse": staticmethod(refuse)})
-
-
-def status_line(status: int) -> bytes:
-    """An answer's first line."""
-    return STATUS_LINE[status]
+def _place(address: object) -> Client | None:
+    """Host and port, of a socket that has them."""
+    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None

@@ -18,7 +18,6 @@ from weir._calls import (
     StreamInfo,
 )
 from weir._client import Client, Group
-from weir._http import CallOptions
 from weir.entries import Entry, Fields, Gap, Page, Published, Value
 from weir.errors import (
     ApiError,
@@ -52,7 +51,6 @@ __all__ = [
     "AsyncClient",
     "AsyncGroup",
     "AuthenticationError",
-    "CallOptions",
     "Client",
     "ClientClosedError",
     "ConflictError",

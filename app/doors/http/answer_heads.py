@@ -1,0 +1,56 @@
+"""How the head of an answer is written.
+
+Knows: first lines, headers as bytes, the date. Must never know: what is answered, connections.
+"""
+
+import re
+from collections.abc import Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final
+
+from engine import Clock
+
+Header = tuple[bytes, bytes]
+
+CLOSE: Final = (b"connection", b"close")
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}
+_STATUS_LINES: Final = {
+    status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode() for status in range(100, 600)
+}
+# Lines of headers: a name, and a value without the control characters that would end or break its line.
+_SOUND: Final = re.compile(rb"(?:[!#-'*+\-.0-9A-Z^_`a-z|~]+: [^\x00-\x08\x0a-\x1f\x7f]*\r\n)*")
+
+
+def status_line(status: int) -> bytes:
+    """The first line of an answer with this status."""
+    return _STATUS_LINES[status]
+
+
+def header_lines(headers: Sequence[Header]) -> bytes:
+    """The lines of headers."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+def are_sound(lines: bytes) -> bool:
+    """Whether these are lines of headers, of which no value pretends to be another line."""
+    return _SOUND.fullmatch(lines) is not None
+
+
+class ServerHeaders:
+    """The headers that every answer begins with: the date."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._second = 0
+        self._headers: list[Header] = []
+
+    def now(self) -> list[Header]:
+        """The headers of this second; a new list each second."""
+        second = self._clock.wall_ms() // 1000
+        if second != self._second:
+            self._second = second
+            self._headers = [(b"date", formatdate(second, usegmt=True).encode())]
+        return self._headers

@@ -1,0 +1,72 @@
+"""Answers of the fast path as bytes, each in one piece.
+
+Knows: the order of an answer's lines, which is that of the ordinary way. Must never know: requests, sockets.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from app.doors.http.answer_heads import CLOSE, Header, header_lines, status_line
+from app.http.middleware.request_id import SAFETY
+from app.http.responses import Response
+
+_SAFETY: Final = header_lines(SAFETY)
+_SAFETY_NAMES: Final = frozenset(name for name, _ in SAFETY)
+_GOODBYE: Final = header_lines([CLOSE])
+_ENTRY_STORED: Final = (
+    b"%b%b%b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%bweir-request-id: %b\r\n%b%b\r\n%b"
+)
+
+
+class FastAnswers:
+    """Those of one application."""
+
+    def __init__(self) -> None:
+        # How answers begin, by status; made of the server's headers, which change with the date.
+        self._starts: dict[int, bytes] = {}
+        self._defaults: Sequence[Header] = ()
+
+    def start(self, status: int, defaults: Sequence[Header]) -> bytes:
+        """The beginning of an answer: its status and the server's headers."""
+        if defaults is not self._defaults:
+            self._defaults, self._starts = defaults, {}
+        if status not in self._starts:
+            self._starts[status] = status_line(status) + header_lines(defaults)
+        return self._starts[status]
+
+    def head(
+        self, response: Response, defaults: Sequence[Header], request_id: str, *, is_last: bool
+    ) -> bytes:
+        """The head of an answer; after the last one the connection closes."""
+        given = _SAFETY_NAMES.intersection([name for name, _ in response.raw_headers])
+        return b"%b%bweir-request-id: %b\r\n%b%b\r\n" % (
+            self.start(response.status_code, defaults),
+            header_lines(response.raw_headers),
+            request_id.encode(),
+            header_lines([header for header in SAFETY if header[0] not in given]) if given else _SAFETY,
+            _GOODBYE if is_last and CLOSE not in response.raw_headers else b"",
+        )
+
+    def entry_stored(
+        self,
+        defaults: Sequence[Header],
+        location: bytes,
+        entry_id: bytes,
+        content: bytes,
+        limits: bytes,
+        request_id: str,
+        *,
+        is_last: bool,
+    ) -> bytes:
+        """The answer of the route for a single entry; `limits` are lines that show its caller's rate."""
+        return _ENTRY_STORED % (
+            self.start(201, defaults),
+            location,
+            entry_id,
+            len(content),
+            limits,
+            request_id.encode(),
+            _SAFETY,
+            _GOODBYE if is_last else b"",
+            content,
+        )
