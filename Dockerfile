@@ -2,6 +2,11 @@
 # is the gateway. `docker build --target pipeline` makes another image of the same, with Spark, for the jobs.
 
 FROM python:3.11-slim AS build
+# Compiles engine/_rows.c, and stays here. Its version goes with the base image's Debian.
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY requirements-build.lock requirements-tools.lock requirements.lock ./
 RUN python -m pip install --no-cache-dir --require-hashes -r requirements-build.lock \
@@ -12,6 +17,7 @@ RUN python -m venv --without-pip /opt/sbom \
  && python -m pip --python /opt/sbom install --no-cache-dir --require-hashes -c requirements-tools.lock \
     "$(grep --only-matching '^cyclonedx-bom==[^ ]*' requirements-tools.lock)"
 COPY pyproject.toml LICENSE README.md ./
+COPY .ci/build_rows.py .ci/
 COPY app app
 COPY engine engine
 COPY sdk/python sdk/python

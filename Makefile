@@ -95,6 +95,7 @@ prove: dev  ## plant bugs into the engine, and show that the proof of durability
 
 soak: dev system  ## all that is tried at random, and the long proof of durability beside Redis's figures; minutes with ARGS="480"
 	$(BIN)/pytest -m "halved or hypothesis" --numprocesses=$(WORKERS)
+	$(BIN)/python -m tests.app.random_bodies 1000000
 	$(BIN)/python -m tests.proof.soak $(ARGS)
 
 bench: dev  ## every figure of docs/speed.md beside its peer; some of them with ARGS="--only P5,P7"
@@ -126,7 +127,7 @@ $(VENV)/.locked: requirements.lock $(VENV)/.made
 	@$(PIP_SHOWN) install --require-hashes -r requirements.lock
 	@touch $@
 
-$(VENV)/.project: pyproject.toml sdk/python/pyproject.toml spark/pyproject.toml $(VENV)/.locked
+$(VENV)/.project: pyproject.toml engine/_rows.c .ci/build_rows.py sdk/python/pyproject.toml spark/pyproject.toml $(VENV)/.locked
 	@$(PIP) install --no-deps --no-build-isolation --no-index --editable . --editable sdk/python --editable spark
 	@touch $@
 

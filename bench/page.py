@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import statistics
+import sysconfig
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,7 @@ from bench import fanout, push
 from bench.figure import FULL, HEAD, Figure, Method
 from bench.peers import debian_version, package_versions, server_version
 from bench.push import NAMES
+from engine import rows
 
 RATIO_METHOD: Final = "median of the ratios of neighbouring rounds"
 # Around what is written: in docs/speed.md and in README.md.
@@ -56,7 +58,9 @@ def machine() -> str:
     names = [
         line.split(":")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]
-    return f"{os.cpu_count()} cores ({names[0].strip()}), Linux, Python {platform.python_version()}"
+    build = " with PGO" if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") else ""
+    python = f"Python {platform.python_version()}{build}, rows in {rows.way()}"
+    return f"{os.cpu_count()} cores ({names[0].strip()}), Linux, {python}"
 
 
 def versions() -> list[str]:

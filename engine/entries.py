@@ -24,7 +24,7 @@ this form contains another.
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, overload
+from typing import Final
 
 import msgspec
 
@@ -33,13 +33,6 @@ Pairs = Sequence[tuple[str, Value]]
 
 SEPARATOR: Final = b',{"id":"'
 _HEAD: Final = b'{"id":"'
-
-# Runs of fewer entries rarely fill a whole node, and a node of longer ones seals before it has as many as it
-# may: single entries take less time then.
-_JOINED_ENTRIES_MIN: Final = 150
-_JOINED_BODY_BYTES_MAX: Final = 512
-# Sequence numbers with the quotation mark behind them. A batch mostly begins at 0: the clock has moved on.
-_SMALL_NUMBERS: Final = [b'%d"' % number for number in range(2_000)]
 
 _to_json: Final = msgspec.json.Encoder().encode
 
@@ -95,72 +88,6 @@ def meta_of(entry: bytes) -> dict[str, str]:
 def encode(entry_id: int, entry_body: bytes) -> bytes:
     """The whole stored form."""
     return b'{"id":"%d-%d"%b' % (entry_id >> 64, entry_id & 0xFFFFFFFFFFFFFFFF, entry_body)
-
-
-def encode_run(first_id: int, bodies: Sequence[bytes]) -> Sequence[bytes]:
-    """The stored forms of entries with consecutive IDs."""
-    if len(bodies) == 1:
-        return (encode(first_id, bodies[0]),)
-    if (first_id & 0xFFFFFFFFFFFFFFFF) + len(bodies) - 1 > 0xFFFFFFFFFFFFFFFF:
-        return [encode(first_id + place, entry_body) for place, entry_body in enumerate(bodies)]
-    # The first one stands for all: nothing but time depends on it.
-    if len(bodies) >= _JOINED_ENTRIES_MIN and len(bodies[0]) <= _JOINED_BODY_BYTES_MAX:
-        return EntriesOfOneMs(first_id, bodies)
-    head, number = b'{"id":"%d-' % (first_id >> 64), first_id & 0xFFFFFFFFFFFFFFFF
-    return [b'%b%d"%b' % (head, place, entry_body) for place, entry_body in enumerate(bodies, number)]
-
-
-class EntriesOfOneMs(Sequence[bytes]):
-    """Stored forms of entries with consecutive IDs of one millisecond, made when they are asked for.
-
-    `join` makes one text of many without making each: 0.04 us an entry, where making each takes 0.2 us.
-    """
-
-    __slots__ = ("_bodies", "_head", "_sequence")
-
-    def __init__(self, first_id: int, bodies: Sequence[bytes]) -> None:
-        self._head = b'{"id":"%d-' % (first_id >> 64)
-        self._sequence = first_id & 0xFFFFFFFFFFFFFFFF
-        self._bodies = bodies
-
-    def __len__(self) -> int:
-        return len(self._bodies)
-
-    @overload
-    def __getitem__(self, place: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[bytes]: ...
-
-    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
-        head, numbers = self._head, range(self._sequence, self._sequence + len(self._bodies))
-        if isinstance(place, int):
-            return b'%b%d"%b' % (head, numbers[place], self._bodies[place])
-        return [
-            b'%b%d"%b' % (head, number, entry_body)
-            for number, entry_body in zip(numbers[place], self._bodies[place], strict=True)
-        ]
-
-    def join(self, start: int, stop: int) -> bytes:
-        """Join entries `[start, stop)` by `,`; at least one."""
-        pieces = [b"," + self._head] * (3 * (stop - start))
-        pieces[0] = self._head
-        pieces[1::3] = _number_texts(self._sequence + start, self._sequence + stop)
-        pieces[2::3] = self._bodies[start:stop]
-        return b"".join(pieces)
-
-
-def join(stored_texts: Sequence[bytes], start: int, stop: int) -> bytes:
-    """Join entries `[start, stop)` by `,`; at least one."""
-    if isinstance(stored_texts, EntriesOfOneMs):
-        return stored_texts.join(start, stop)
-    return b",".join(stored_texts[start:stop])
-
-
-def _number_texts(start: int, stop: int) -> list[bytes]:
-    if stop <= len(_SMALL_NUMBERS):
-        return _SMALL_NUMBERS[start:stop]
-    return [b'%d"' % number for number in range(start, stop)]
 
 
 def texts(joined: bytes) -> list[bytes]:

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from engine import entries, ids
+from engine import ids, rows
 from engine.live_entries import Found, LiveEntries
 from engine.memory import ENTRY_BYTES, OPEN_NODE_BYTES, SEALED_NODES_BYTES
 from engine.nodes import Node, OpenNode, SealedNode, Text, last_live_place, live_place
@@ -98,7 +98,7 @@ class Stream(LiveEntries, gc=False, eq=False):
         bytes.
         """
         count = len(node_ids)
-        joined = entries.join(texts, start, start + count)
+        joined = rows.join(texts, start, start + count)
         if limits.bytes_max and len(joined) >= limits.bytes_max:
             return False
         if self.open is not None:

@@ -14,7 +14,7 @@ from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Response
 from app.version import VERSION
-from engine import EngineProtocol
+from engine import EngineProtocol, rows
 
 router: Final = Router("gateway")
 
@@ -96,6 +96,10 @@ class GatewayStatus(ResponseModel):
     version: str
     backend: Annotated[str, Field(description="what runs the commands: `embedded`, or a server's name")]
     missing: Annotated[list[str], Field(description="what clients cannot have of this backend")]
+    rows: Annotated[
+        Literal["c", "python"],
+        Field(description="what reads the entries of a body: the compiled reader, or the one in Python"),
+    ]
     uptime_ms: Milliseconds
     durability: Durability
     log: Annotated[LogState | None, Field(description="null where a server has it")]
@@ -167,6 +171,7 @@ async def get_status(request: RequestParameter) -> GatewayStatus:
         version=VERSION,
         backend=engine.backend,
         missing=list(engine.missing),
+        rows=rows.way(),
         uptime_ms=gateway.uptime_ms,
         durability=Durability.model_construct(fsync=log and engine.fsync, answers=engine.durability),
         log=log and LogState.model_construct(**log._asdict()),

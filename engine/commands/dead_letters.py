@@ -7,7 +7,7 @@ Must never know: their readers.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from engine import entries, errors, ids
+from engine import entries, errors, ids, rows
 from engine.commands.turn import Turn
 from engine.errors import EngineError
 from engine.groups import Group, PendingState
@@ -89,7 +89,7 @@ def move_to_dead_letters(
     first = max(ids.make(now_ms, 0), key.stream.last_id + 1)
     bodies = [_body(stream, group_name, one, reason) for one in dead]
     new_ids = range(first, first + len(bodies))
-    turn.emit(Append(target, entries.encode_run(first, bodies), new_ids))
+    turn.emit(Append(target, rows.stored(first, bodies), new_ids))
     turn.auto_ms = max(turn.auto_ms, ids.ms_of(new_ids[-1]))
     turn.signal(target)
     dead_lettered = [one.id for one in dead]

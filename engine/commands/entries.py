@@ -7,7 +7,7 @@ Must never know: groups beyond the references to an entry, wire formats.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from engine import entries, errors, ids
+from engine import entries, errors, ids, rows
 from engine.commands import types, weir_commands
 from engine.commands.references import find_referenced, references_of, remove_references, trim, trim_in_turns
 from engine.commands.registry import runs
@@ -157,7 +157,7 @@ def _next_id(turn: Turn, last_id: int, wanted: types.NewId) -> int:
 
 def _texts(new_ids: Sequence[int], bodies: Sequence[bytes]) -> Sequence[bytes]:
     if isinstance(new_ids, range):
-        return entries.encode_run(new_ids[0], bodies)
+        return rows.stored(new_ids[0], bodies)
     return [entries.encode(entry_id, body) for entry_id, body in zip(new_ids, bodies, strict=True)]
 
 

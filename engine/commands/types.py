@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from engine import rows
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
 from engine.copying import copy_cost
 from engine.dump import DUMP_COST_MAX, StreamDump, dump_cost, key_cost
@@ -126,7 +127,7 @@ class XAdd(StreamCommand, frozen=True, kw_only=True):
     expected_last_id: int | None = None
 
     def entry_bytes(self) -> int:
-        return sum(map(len, self.bodies))
+        return rows.size(self.bodies)
 
 
 class XLen(StreamCommand, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from engine import rows
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
 from engine.commands.types import Cursor, IdempotencyKey, Ids, XAdd
 from engine.keyspace import Keyspace, Retention
@@ -64,7 +65,7 @@ class AddEach(StreamCommand, frozen=True, kw_only=True):
     bodies: Sequence[bytes]
 
     def entry_bytes(self) -> int:
-        return sum(map(len, self.bodies))
+        return rows.size(self.bodies)
 
 
 class StreamInfos(Command, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from engine import entries
+from engine import entries, rows
 from engine.ids import ID_BYTES, ID_MAX
 from engine.keyspace import Keyspace
 from engine.records import changes, restored
@@ -49,7 +49,7 @@ _FORMS: Final[dict[str, tuple[_Pack, _Pack]]] = {
     "bound": (_pack_bound, _unpack_id),
     "ids": (_pack_ids, _unpack_ids),
     "texts": (
-        lambda texts: texts[0] if len(texts) == 1 else entries.join(texts, 0, len(texts)),
+        lambda texts: texts[0] if len(texts) == 1 else rows.join(texts, 0, len(texts)),
         lambda joined: entries.texts(joined) if joined else [],
     ),
     "in the texts": (lambda _: None, lambda _: ()),

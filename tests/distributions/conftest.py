@@ -37,9 +37,9 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> subprocess.Complet
     )
 
 
-def build(folder: Path, into: Path) -> Path:
+def build(folder: Path, into: Path, **variables: str) -> Path:
     """The wheel of a project."""
-    done = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", into, cwd=folder)
+    done = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", into, cwd=folder, **variables)
     assert done.returncode == 0, done.stderr
     (wheel,) = into.iterdir()
     return wheel

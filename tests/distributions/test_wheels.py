@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from engine import rows
 from tests.distributions.conftest import FOLDERS, ROOT, build
 
 PACKAGES: Final = {
@@ -15,6 +16,7 @@ PACKAGES: Final = {
     "weir_client": ("weir",),
     "pyspark_weir": ("pyspark_weir",),
 }
+COMPILED: Final = "engine/_rows.abi3.so"
 
 
 def _sources(folder: str) -> list[Path]:
@@ -30,6 +32,8 @@ def test_a_wheel_carries_every_file_of_its_packages(name: str, wheels: dict[str,
     with zipfile.ZipFile(wheels[name]) as archive:
         carried = archive.namelist()
     expected = {str(file) for file in _sources(FOLDERS[name]) if file.parts[0] in PACKAGES[name]}
+    if name == "weir_gateway" and rows.way() == "c":
+        expected.add(COMPILED)
     assert {file for file in carried if ".dist-info/" not in file} == expected
     assert any(file.endswith(".dist-info/licenses/LICENSE") for file in carried)
     assert all(f"{package}/py.typed" in carried for package in PACKAGES[name])
@@ -45,3 +49,18 @@ def test_a_wheel_can_be_built_again(name: str, wheels: dict[str, Path], tmp_path
     again = build(copy, tmp_path / "again")
     assert again.name == wheels[name].name
     assert again.read_bytes() == wheels[name].read_bytes()
+
+
+@pytest.mark.parametrize("variables", [{"PATH": "", "CC": ""}, {"WEIR_ROWS": "python"}])
+def test_without_a_compiler_the_wheel_is_for_every_machine(variables: dict[str, str], tmp_path: Path) -> None:
+    """With one, its name says for which machine it is, and which Python at least."""
+    copy = tmp_path / "copy"
+    for file in _sources("."):
+        (copy / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / file, copy / file)
+    wheel = build(copy, tmp_path / "wheel", **variables)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert COMPILED not in archive.namelist()
+    if rows.way() == "c":
+        assert "-cp311-abi3-linux_" in build(copy, tmp_path / "another").name

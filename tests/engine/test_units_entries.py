@@ -7,7 +7,7 @@ from typing import Final
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine import entries, ids
+from engine import entries, ids, rows
 from engine.replies import Delivered, Entries
 
 SEPARATOR: Final = ',{"id":"'
@@ -78,13 +78,13 @@ def test_a_run_is_consecutive_entries(first_id: int, count: int, start: int, sto
     """Also where the sequence overflows into the milliseconds; each, some of them, and some as one text."""
     first_id = min(first_id, ids.ID_MAX - count + 1)
     bodies = [entries.body([("n", str(number))]) for number in range(count)]
-    run = entries.encode_run(first_id, bodies)
+    run = rows.stored(first_id, bodies)
     each = [entries.encode(first_id + place, body) for place, body in enumerate(bodies)]
     assert list(run) == each
     assert list(run[start:stop]) == each[start:stop]
     assert run[-1] == each[-1]
     start, stop = min(start, count - 1), max(min(start, count - 1) + 1, min(stop, count))
-    assert entries.join(run, start, stop) == b",".join(each[start:stop])
+    assert rows.join(run, start, stop) == b",".join(each[start:stop])
 
 
 @given(fields, st.randoms())
@@ -105,7 +105,7 @@ def test_a_fingerprint_keeps_names_and_values_apart() -> None:
 @given(st.lists(fields, min_size=1, max_size=6))
 def test_a_reply_gives_its_entries_back_as_pairs(given_fields: list[list[tuple[str, str | bytes]]]) -> None:
     """IDs and fields of each, over several parts, of which each may hold several entries."""
-    texts = entries.encode_run(ids.make(5, 0), [entries.body(pairs) for pairs in given_fields])
+    texts = rows.stored(ids.make(5, 0), [entries.body(pairs) for pairs in given_fields])
     reply = Entries(parts=[texts[0], *([b",".join(texts[1:])] if texts[1:] else [])], count=len(texts))
     assert list(reply.pairs()) == [
         (ids.make(5, place), [(name, as_bytes(value)) for name, value in pairs])

@@ -16,6 +16,7 @@ from engine.idempotency import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 from engine.nodes import Text
 from engine.records import SetCounters
+from engine.rows import StoredTexts
 from engine.sealed import UNPACKED_NODES
 from engine.stream import NodeLimits, Stream
 from tests import halves
@@ -199,10 +200,10 @@ NODE_LIMITS: Final = [NodeLimits(4, 300), NodeLimits(5, 0), *(NodeLimits(0, 80 +
 def test_a_batch_makes_the_nodes_that_its_entries_would_one_by_one(
     limits: NodeLimits, first: int, *, as_list: bool
 ) -> None:
-    """Given as a list or as `EntriesOfOneMs`, after `first` other entries."""
+    """Given as a list or as texts that are made when they are asked for, after `first` other entries."""
     one_by_one, cold = filled(30, limits)
     batch, gone_cold = filled(first, limits)
-    run = entries.EntriesOfOneMs(first + 1, [entries.body([("n", "x" * 10)])] * (30 - first))
+    run = StoredTexts(0, first + 1, [entries.body([("n", "x" * 10)])] * (30 - first))
     gone_cold += batch.append(range(first + 1, 31), run[:] if as_list else run, limits)
     batch.check()
     assert [text.plain() for text in gone_cold] == [text.plain() for text in cold]

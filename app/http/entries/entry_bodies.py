@@ -23,6 +23,8 @@ from app.http.strict_json import Json, NotPlainError, Number, Object, without_es
 from app.limits import EntryLimits
 from engine import entries, ids
 from engine.commands import AutoSequence, NewId
+from engine.rows import Form
+from engine.rows import read as read_rows
 
 # Such a body is no row of texts: to try that costs 3 us more. Python's `json` writes the blank.
 ENVELOPE_STARTS: Final = b'{"fields":{', b'{"fields": {'
@@ -161,7 +163,11 @@ Fields = dict[str, str]
 
 
 def _plain_body(body: bytes, limits: EntryLimits) -> ParsedEntries:
-    if _is_list(body):
+    form = Form.LIST if _is_list(body) else Form.BATCH if b'"entries"' in body[:_PEEK_BYTES] else Form.ONE
+    bodies = _in_one_pass(body, form, limits)
+    if bodies is not None:
+        return ParsedEntries(bodies, batch=form is not Form.ONE)
+    if form is Form.LIST:
         return _quick_lines(_as_lines(_items(body, limits)), limits)
     if strict_json.has_more_objects(body, _objects_max(limits)) and b'"entries"' in body[:_PEEK_BYTES]:
         _check_count(limits.entries_max + 1, limits)
@@ -171,6 +177,18 @@ def _plain_body(body: bytes, limits: EntryLimits) -> ParsedEntries:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotPlainError):
             continue
     raise NotPlainError
+
+
+def _in_one_pass(body: bytes, form: Form, limits: EntryLimits) -> Sequence[bytes] | None:
+    if limits.nested:
+        return None
+    return read_rows(
+        body,
+        form,
+        entries_max=limits.entries_max,
+        fields_max=limits.fields_max,
+        entry_bytes_max=limits.entry_bytes_max,
+    )
 
 
 def _strict_body(body: bytes, limits: EntryLimits) -> ParsedEntries:
@@ -488,6 +506,9 @@ def _run(rows: Json, place: str, limits: EntryLimits) -> ParsedEntries:
 
 
 def _plain_ndjson(body: bytes, limits: EntryLimits) -> ParsedEntries:
+    bodies = _in_one_pass(body, Form.LINES, limits)
+    if bodies is not None:
+        return ParsedEntries(bodies, batch=True)
     # Counted before anything is decoded: a line costs more memory as an object than as text.
     if body.count(b"\n") >= limits.entries_max:
         _check_count(_rows_in(body, limits), limits)

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.redis import replies, wire
-from engine import entries, ids
+from engine import entries, ids, rows
 from engine.replies import Delivered, Entries, GroupRead, Reply, StreamDeliveries
 
 FIRST = 5 << 64
@@ -34,7 +34,7 @@ def sent(reply: Reply) -> bytes:
 
 def stored(written: Sequence[Fields], meta: Mapping[str, str] | None = None) -> list[bytes]:
     bodies = [entries.with_meta(entries.body(fields), meta or {}) for fields in written]
-    return list(entries.encode_run(FIRST, bodies))
+    return list(rows.stored(FIRST, bodies))
 
 
 META = st.sampled_from([{}, {"traceparent": "00-x"}])

@@ -1343,6 +1343,11 @@ export interface components {
             readonly backend: string;
             /** @description what clients cannot have of this backend */
             readonly missing: readonly string[];
+            /**
+             * @description what reads the entries of a body: the compiled reader, or the one in Python
+             * @enum {string}
+             */
+            readonly rows: "c" | "python";
             readonly uptime_ms: number;
             readonly durability: components["schemas"]["Durability"];
             /** @description null where a server has it */
