@@ -19,7 +19,7 @@ SECOND_LOOK := $(BIN)/python .ci/second_look.py $(NOT_RUN) $(BIN)/pytest
 COMPILE := $(BIN)/python -m compileall -q app engine sdk/python/weir spark/pyspark_weir
 
 .DEFAULT_GOAL := help
-.PHONY: help run install spark dev system test fmt lint types contracts tests early together alone coverage prove soak bench image lock typescript clean
+.PHONY: help run install spark dev system test fmt lint types contracts tests early together alone coverage prove soak bench image lock client typescript clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ system:  ## what the gate needs from outside: redis-server, node, npm, strace, c
 lock: dev  ## newest versions that pyproject.toml and the .in files allow, with hashes and without hosts
 	.ci/lock
 	cd $(SDK) && npm update --package-lock-only
+
+client: dev  ## write the synchronous Python client from the asynchronous one
+	$(BIN)/python .ci/sync_client.py
 
 typescript: dev $(SDK)/node_modules/.stamp  ## generate the types of the TypeScript client from the API's documents
 	$(BIN)/python .ci/typescript_types.py sdk/typescript/src/documents

@@ -16,40 +16,53 @@ from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.keyspace import Caps
 from engine.log import LogPoisonedError, LogRefusedError
+from engine.log_figures import Fsync, LogFigures, Rewritten
 from engine.memory import Memory
-from engine.protocol import CommandEngine, EngineProtocol, Rewriting
+from engine.protocol import (
+    Call,
+    CommandEngine,
+    EngineProtocol,
+    How,
+    OldWays,
+    Rewriting,
+    ask,
+    ask_one,
+    unexpected,
+)
 from engine.quotas import Quota
-from engine.read_handle import ReadHandle, taking_back
+from engine.read_handle import Done, ReadHandle, Refused, Replies, taking_back
 from engine.runtime import (
     SLOW_TURN_S,
     Engine,
-    Fsync,
     Growth,
-    LogFigures,
     RewriteFailedError,
     Rewriter,
-    Rewritten,
-    reply_of,
 )
 from engine.storage import Storage, StorageLockedError, StorageRefusedError, TargetRefusedError
 
 __all__ = [
     "SLOW_TURN_S",
+    "Call",
     "Caps",
     "Clock",
     "CommandEngine",
+    "Done",
     "Engine",
     "EngineError",
     "EngineProtocol",
     "Fsync",
     "Growth",
     "Histogram",
+    "How",
     "LogFigures",
     "LogPoisonedError",
     "LogRefusedError",
     "Memory",
+    "OldWays",
     "Quota",
     "ReadHandle",
+    "Refused",
+    "Replies",
     "RewriteFailedError",
     "Rewriter",
     "Rewriting",
@@ -59,7 +72,9 @@ __all__ = [
     "StorageRefusedError",
     "SystemClock",
     "TargetRefusedError",
+    "ask",
+    "ask_one",
     "back_up",
-    "reply_of",
     "taking_back",
+    "unexpected",
 ]

@@ -1,31 +1,121 @@
 """What the gateway uses of an engine: the only interface between `app` and the streams.
 
-Knows: how commands are run, when their replies may leave, and what an engine reports of itself.
+Knows: what a call says, when its replies may leave, and what an engine reports of itself.
 Must never know: how it is done. `engine.runtime.Engine` keeps the streams in this process; an engine that
 sends the same commands to a server implements the same members.
 
-    five ways in, one way to run:   execute      awaits one reply, and may wait for entries
-                                    transaction  awaits the replies of several commands, in one turn
-                                    submit       the same by callback, without a task
-                                    submit_each  each by itself, one write of the log for all
-                                    read         a read by callback, which may wait for entries
+One way in. The replies are returned if they may leave now; otherwise `done` gets them later:
+
+    replies = engine.send(Call(commands, How.EACH, origin=request_id), done)
+    if replies is not None:
+        done(replies)
+
+In a coroutine `reply = await ask_one(engine, Call([command]))`, or `replies = await ask(engine, call)`.
+
+A read that may wait comes with the handle that ends it early, and is always answered by `done`:
+
+    handle = ReadHandle()
+    engine.send(Call([read], waits=handle), done)
+    handle.cancel()
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
+from enum import IntEnum
 from typing import Protocol
 
+import msgspec
+
+from engine import errors
 from engine.commands import BlockingCommand, Command
 from engine.errors import EngineError
 from engine.histogram import Histogram
+from engine.log_figures import Fsync, LogFigures, Rewritten
 from engine.memory import Memory
 from engine.quotas import Quota
-from engine.read_handle import Done, ReadHandle
+from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import Reply
-from engine.runtime import Fsync, LogFigures, Rewritten
 
 
-class CommandEngine(Protocol):
-    """Runs commands on streams, groups and what is pending. All members belong to one event loop."""
+class How(IntEnum):
+    """How the commands of a call run."""
+
+    # One command, which may take several turns; it does not wait, unless the call has a handle.
+    ALONE = 0
+    # In one turn, in which nothing waits, refused where it is too large. A refusal stands in the place of its
+    # reply; a guard that answers False is the last that runs. One command so is not the same as alone.
+    TOGETHER = 1
+    # One after the other, each as if alone, none of them waiting: one write of the log for all.
+    EACH = 2
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What is asked of an engine."""
+
+    commands: Sequence[Command]
+    how: How = How.ALONE
+    # Of one command that reads: it waits for `block_ms`, and this ends the wait.
+    waits: ReadHandle | None = None
+    # Whether the replies leave once they are on disk, whatever the policy.
+    synced: bool = False
+    # Those of the caller: `quota_exceeded` leaves everything as it is.
+    quotas: Sequence[Quota] = ()
+    # The reader of a group has just been given something, so a read that finds nothing leaves no trace.
+    going_on: bool = False
+    # Whose it is, in the log of a fault: mostly the ID of a request.
+    origin: str = ""
+    # Where replies are known before they may leave, this gets them at once.
+    on_run: Done | None = None
+
+
+class Sends(Protocol):
+    """What runs calls."""
+
+    def send(self, call: Call, done: Done) -> Replies | None:
+        """Run the commands now. Returns the replies if they may leave now; otherwise None, and `done` gets
+        them later, never before this returns.
+
+        A refusal of the whole is `Refused`; under EACH it stands in each place. Raises nothing: what was not
+        expected is `internal`, and logged with the call's origin. A call with a handle is never answered at
+        once; cancelled, it takes nothing.
+        """
+
+
+async def ask(engine: Sends, call: Call) -> Replies:
+    """The replies of a call. Cancelled, a read that waits takes nothing. Raises EngineError: a refusal of the
+    whole.
+    """
+    later: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
+    replies = engine.send(call, lambda found: None if later.done() else later.set_result(found))
+    if replies is None:
+        try:
+            replies = await later
+        except asyncio.CancelledError:
+            if call.waits is not None:
+                call.waits.cancel()
+            raise
+    if isinstance(replies, Refused):
+        raise replies.error
+    return replies
+
+
+async def ask_one(engine: Sends, call: Call) -> Reply:
+    """The reply of a call of one command. Raises EngineError."""
+    (reply,) = await ask(engine, call)
+    if isinstance(reply, EngineError):
+        raise reply
+    return reply
+
+
+def unexpected(origin: str, error: Exception) -> EngineError:
+    """Report the exception that a call met; return the refusal that its caller gets."""
+    context = {"message": "a call failed", "exception": error, "origin": origin}
+    asyncio.get_running_loop().call_exception_handler(context)
+    return errors.internal()
+
+
+class OldWays(Sends, Protocol):
+    """Five ways in, as they were called before `send`: they go with their last callers."""
 
     async def execute(
         self,
@@ -35,21 +125,16 @@ class CommandEngine(Protocol):
         quotas: Sequence[Quota] = (),
         on_run: Done | None = None,
     ) -> Reply:
-        """Run `command` and return its reply as soon as that may leave; with `synced` once it is on disk.
-
-        A read with `block_ms` waits, as `read` does; cancelled, it takes nothing. `quotas` are those of the
-        caller: `quota_exceeded` leaves everything as it is. Where the reply is known before it may leave,
-        `on_run` gets it at once. Raises EngineError.
-        """
+        """Run `command`; a read with `block_ms` waits. Raises EngineError."""
+        is_waiting = isinstance(command, BlockingCommand) and command.block_ms is not None
+        waits = ReadHandle() if is_waiting else None
+        return await ask_one(self, Call((command,), waits=waits, synced=synced, quotas=quotas, on_run=on_run))
 
     async def transaction(
         self, commands: Sequence[Command], *, synced: bool = False, quotas: Sequence[Quota] = ()
     ) -> list[Reply | EngineError]:
-        """Run `commands` as one turn, in which nothing waits. A refusal stands in the place of its reply.
-        A guard that answers False is the last that runs.
-
-        Raises EngineError where the whole is refused, with nothing run.
-        """
+        """Run `commands` as one turn. Raises EngineError where the whole is refused."""
+        return [*await ask(self, Call(commands, How.TOGETHER, synced=synced, quotas=quotas))]
 
     def submit(
         self,
@@ -60,11 +145,11 @@ class CommandEngine(Protocol):
         quotas: Sequence[Quota] = (),
         on_run: Done | None = None,
     ) -> None:
-        """Run `commands` now, and call `done` once with the replies as soon as they may leave.
-
-        A refusal of the whole is the only reply then. Where replies are known before they may leave, `on_run`
-        gets them at once. Raises nothing.
-        """
+        """Run one command, or several as one turn, and call `done` with the replies, which may be at once."""
+        how = How.ALONE if len(commands) == 1 else How.TOGETHER
+        replies = self.send(Call(commands, how, synced=synced, quotas=quotas, on_run=on_run), done)
+        if replies is not None:
+            done(replies)
 
     def submit_each(
         self,
@@ -73,19 +158,22 @@ class CommandEngine(Protocol):
         quotas: Sequence[Quota] = (),
         on_run: Done | None = None,
     ) -> None:
-        """Run commands one after the other, each as if alone, none of them waiting, and call `done` once with
-        their replies as soon as all may leave. `on_run` as above. Raises nothing.
-        """
+        """Run commands one after the other, and call `done` with their replies, which may be at once."""
+        replies = self.send(Call(commands, How.EACH, quotas=quotas, on_run=on_run), done)
+        if replies is not None:
+            done(replies)
 
     def read(
         self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
     ) -> ReadHandle:
-        """Run a read that may wait, and call `done` with its one reply, never before this returns. What is
-        returned ends it early, at once. Raises nothing.
+        """Run a read that may wait."""
+        handle = ReadHandle()
+        self.send(Call((command,), waits=handle, synced=synced, going_on=going_on), done)
+        return handle
 
-        `going_on`: the reader of a group has just been given something, so a read that finds nothing leaves
-        no trace.
-        """
+
+class CommandEngine(OldWays, Protocol):
+    """Runs commands on streams, groups and what is pending. All members belong to one event loop."""
 
     @property
     def durability(self) -> str:

@@ -13,7 +13,7 @@ what is published next goes to others.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from engine.commands import BlockingCommand, GiveBack, StreamCommand, Undo, XReadGroup
+from engine.commands import Command, GiveBack, StreamCommand, Undo, XReadGroup
 from engine.errors import EngineError
 from engine.replies import GroupRead, Reply
 
@@ -21,15 +21,23 @@ Replies = Sequence[Reply | EngineError]
 Done = Callable[[Replies], None]
 
 
+class Refused(list[Reply | EngineError]):
+    """One refusal in the place of all replies."""
+
+    def __init__(self, error: EngineError) -> None:
+        super().__init__([error])
+        self.error = error
+
+
 class ReadHandle:
-    """One read. `run` runs a command that takes something back, as soon as it can."""
+    """One read, made by its caller, who sends it with the call."""
 
     __slots__ = ("_command", "_done", "_end", "_is_cancelled", "_is_ending", "_leave", "_reply", "_run")
 
-    def __init__(self, command: BlockingCommand, done: Done, run: Callable[[StreamCommand], None]) -> None:
-        self._command = command
-        self._done = done
-        self._run = run
+    def __init__(self) -> None:
+        self._command: Command | None = None
+        self._done: Done = _ignore
+        self._run: Callable[[StreamCommand], None] = _ignore
         # What ends the wait and what leaves it, while it waits.
         self._end: Callable[[], None] | None = None
         self._leave: Callable[[], None] | None = None
@@ -61,6 +69,10 @@ class ReadHandle:
         self._take_back()
 
     # --- for the engine
+
+    def begin(self, command: Command, done: Done, run: Callable[[StreamCommand], None]) -> None:
+        """It is the read of this command. `run` runs one that takes something back, as soon as it can."""
+        self._command, self._done, self._run = command, done, run
 
     @property
     def is_cancelled(self) -> bool:
@@ -94,6 +106,10 @@ class ReadHandle:
         if isinstance(self._command, XReadGroup) and isinstance(reply, GroupRead):
             for one in taking_back(self._command, reply):
                 self._run(one)
+
+
+def _ignore(_: object) -> None:
+    """Of a read that was not sent there is nothing to take back, and no answer."""
 
 
 def taking_back(command: XReadGroup, reply: GroupRead) -> Iterator[StreamCommand]:

@@ -1,5 +1,6 @@
 """docs/architecture.md is right about the tree, and its worked example works."""
 
+import ast
 import os
 import re
 import shutil
@@ -16,6 +17,12 @@ EXAMPLE: Final = re.compile(r"^````diff\n(.*?)^````$", re.DOTALL | re.MULTILINE)
 LINE: Final = re.compile(r"^ {4}( *)([a-z]+)/ ", re.MULTILINE)
 # Their folders are on the map, one level or two deep; other trees are named as a whole.
 MAPPED: Final = ("app", "app/api", "app/doors", "app/http", "app/redis", "engine", "sdk")
+DISTRIBUTIONS: Final = {
+    "weir-gateway": ("app", "engine"),
+    "weir-client": ("sdk/python/weir",),
+    "pyspark-weir": ("spark/pyspark_weir",),
+}
+PACKAGES: Final = {"app", "engine", "pyspark_weir", "weir"}
 WHOLE: Final = ("bench", "deploy", "docs", "spark", "tests")
 
 
@@ -80,6 +87,36 @@ def test_documents_cite_files_that_exist() -> None:
         if not (page.parent / link).exists()
     ]
     assert missing == []
+
+
+def _imports(file: Path) -> set[str]:
+    """Dotted names of modules, and of what is taken from them."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _private_imports(folders: tuple[str, ...]) -> list[str]:
+    """What the modules of a distribution import of others that has a name with `_` in front."""
+    own = tuple(Path(folder).name for folder in folders)
+    return [
+        f"{file.relative_to(ROOT)}: {name}"
+        for folder in folders
+        for file in (ROOT / folder).rglob("*.py")
+        for name in sorted(_imports(file))
+        if (parts := name.split("."))[0] in PACKAGES - {*own} and any(part.startswith("_") for part in parts)
+    ]
+
+
+@pytest.mark.early
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_no_distribution_imports_what_is_private_to_another(distribution: str) -> None:
+    """They are installed in versions that differ: names with `_` in front may be gone in the next one."""
+    assert _private_imports(DISTRIBUTIONS[distribution]) == []
 
 
 def test_the_worked_example_adds_an_operation(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from engine.storage import Storage
 
 _ASK_AGAIN_S: Final = 0.2
+_REWRITE: Final = "/v1/admin/rewrite"
 _COLUMNS: Final = ("file", "position", "frames", "bytes", "state")
 
 commands = typer.Typer(
@@ -246,14 +247,13 @@ def _rewritten(path: Path) -> dict[str, Any]:
 
 def _rewrite_over_api(url: str, token_file: Path | None, ca: Path | None) -> dict[str, Any]:
     """Have the server rewrite its log, and wait."""
-    from weir._calls import rewrite
     from weir.cli.gateway import connect
 
     with connect(url, token_file, ca) as client:
-        state = client.call(rewrite("POST"))
+        state = client.call("POST", _REWRITE, body={}, repeatable=True)
         while state["state"] == "running":
             time.sleep(_ASK_AGAIN_S)
-            state = client.call(rewrite("GET"))
+            state = client.call("GET", _REWRITE)
     if state["state"] != "done":
         raise Failure(state["error"] or "the server was started anew meanwhile: nothing was rewritten")
     return {name: state[name] for name in ("bytes_before", "bytes_after", "duration_ms")}

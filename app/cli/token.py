@@ -150,7 +150,7 @@ def revoke(
 ) -> None:
     """Revoke a token of a running gateway. What is open with it ends within a second."""
     from app.auth import tokens
-    from weir._http import segment
+    from weir.paths import segment
 
     if not re.fullmatch(tokens.ID_PATTERN, token_id):
         raise typer.BadParameter("it is 12 letters and digits, as `weir token list` shows", param_hint="ID")
@@ -161,16 +161,12 @@ def revoke(
 def _call(url: str, token_file: Path | None, method: str, path: str, body: object) -> Any:  # noqa: ANN401 - JSON
     """Call the tokens of a gateway. Making one twice makes two, so it is not repeated."""
     from weir import NotFoundError
-    from weir._http import Call
     from weir.cli.failure import Failure
     from weir.cli.gateway import connect
 
     with connect(url, token_file) as client:
-        call = Call(
-            method, f"/v1/admin/tokens{path}", lambda found: found, body=body, repeatable=method != "POST"
-        )
         try:
-            return client.call(call)
+            return client.call(method, f"/v1/admin/tokens{path}", body=body, repeatable=method != "POST")
         except NotFoundError as error:
             if "admin_port" not in error.detail:
                 raise

@@ -24,8 +24,7 @@ from app.fronts.messages import (
     unpack_quotas,
 )
 from app.limits import text_bytes
-from app.live.in_flight import ConsumerKey
-from app.live.leases import ConsumerLease, ConsumerLeases
+from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from engine import EngineError, EngineProtocol, ReadHandle, errors, taking_back
 from engine.commands import BlockingCommand, Command, XReadGroup
 from engine.replies import GroupRead, Reply

@@ -3,8 +3,7 @@
 Knows: which requests have no reply yet, which of them wait for entries, what was last reported of the engine.
 Must never know: sockets, how the engine's process starts and ends.
 
-Replies come by callback; only `execute` and `transaction` have a future. When the connection ends, what has
-no reply is refused with `restarting`: it may or may not have been done.
+When the connection ends, what has no reply is refused with `restarting`: it may or may not have been done.
 """
 
 import asyncio
@@ -25,26 +24,28 @@ from app.fronts.messages import (
     unpack_replies,
 )
 from engine import (
+    Call,
+    Done,
     EngineError,
     Fsync,
     Histogram,
+    How,
     LogFigures,
     Memory,
-    Quota,
+    OldWays,
     ReadHandle,
+    Refused,
+    Replies,
     Rewriting,
     errors,
-    reply_of,
 )
-from engine.commands import BlockingCommand, Command
+from engine.commands import Command
 from engine.replies import GroupRead, Planned, Reply, StreamsRead
 
-Replies = Sequence[Reply | EngineError]
-Done = Callable[[Replies], None]
 _unpack_figures = codec_of(EngineFigures).unpack
 
 
-class RemoteEngine:
+class RemoteEngine(OldWays):
     """Sends commands over `link`, and is given its messages by `receive`. What it reports of the engine is up
     to a quarter of a second old.
     """
@@ -72,82 +73,39 @@ class RemoteEngine:
 
     # --- commands -------------------------------------------------------------------------------------------
 
-    async def execute(
-        self,
-        command: Command,
-        *,
-        synced: bool = False,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> Reply:
-        """Run `command`, as the engine does. Raises EngineError."""
-        if isinstance(command, BlockingCommand) and command.block_ms is not None:
-            return await reply_of(partial(self.read, command, synced=synced))
-        replied: asyncio.Future[Replies] = self._loop.create_future()
-        self.submit([command], _resolve(replied), synced=synced, quotas=quotas, on_run=on_run)
-        [reply] = await replied
-        if isinstance(reply, EngineError):
-            raise reply
-        return reply
+    def send(self, call: Call, done: Done) -> Replies | None:
+        """Run the commands of a call, as the engine does. Nothing is answered at once."""
+        packed, quotas = pack_commands(call.commands), pack_quotas(call.quotas)
+        if call.waits is not None:
+            self._read(call, call.waits, done)
+        elif call.how is How.EACH:
+            number = len(call.commands)
+            self._ask(lambda found: done(_each(found, number)), MessageKind.SUBMIT_EACH, packed, quotas)
+        else:
+            kind = MessageKind.SUBMIT if call.how is How.ALONE else MessageKind.TRANSACTION
+            self._ask(done, kind, packed, call.synced, quotas)
+        return None
 
-    async def transaction(
-        self, commands: Sequence[Command], *, synced: bool = False, quotas: Sequence[Quota] = ()
-    ) -> list[Reply | EngineError]:
-        """Run `commands` as one turn, as the engine does. Raises EngineError."""
-        replied: asyncio.Future[Replies] = self._loop.create_future()
-        packed = pack_commands(commands)
-        self._ask(_resolve(replied), MessageKind.TRANSACTION, packed, synced, pack_quotas(quotas))
-        replies = await replied
-        if isinstance(replies, _Refused):
-            raise replies.error
-        return list(replies)
-
-    def submit(
-        self,
-        commands: Sequence[Command],
-        done: Done,
-        *,
-        synced: bool = False,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> None:
-        """Run `commands`, as the engine does; `done` is never called before this returns. Raises nothing."""
-        self._ask(done, MessageKind.SUBMIT, pack_commands(commands), synced, pack_quotas(quotas))
-
-    def submit_each(
-        self,
-        commands: Sequence[Command],
-        done: Done,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> None:
-        """Run commands one after the other, as the engine does. Raises nothing."""
-
-        def answer(found: Replies) -> None:
-            done([found[0]] * len(commands) if isinstance(found, _Refused) else found)
-
-        self._ask(answer, MessageKind.SUBMIT_EACH, pack_commands(commands), pack_quotas(quotas))
-
-    def read(
-        self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
-    ) -> ReadHandle:
-        """Run a read that may wait, as the engine does. Raises nothing."""
-        handle = ReadHandle(command, done, lambda back: self.submit([back], lambda _: None))
+    def _read(self, call: Call, handle: ReadHandle, done: Done) -> None:
+        (command,) = call.commands
+        handle.begin(command, done, self._take_back)
 
         def answer(found: Replies) -> None:
             self._waiting.discard(number)
             if self._is_draining and _is_empty(found[0]):
-                found = [errors.closing()]
+                found = Refused(errors.closing())
             handle.answer(found)
 
-        number = self._ask(answer, MessageKind.READ, pack_command(command), synced, going_on)
+        number = self._ask(answer, MessageKind.READ, pack_command(command), call.synced, call.going_on)
         if number in self._pending:
             self._waiting.add(number)
             end = partial(self._link.send, MessageKind.END, number)
             handle.wait(end, partial(self._cancel, number))
             if self._is_draining:
                 end()
-        return handle
+
+    def _take_back(self, command: Command) -> None:
+        self.send(Call((command,)), lambda _: None)
 
     def _cancel(self, number: int) -> None:
         self._waiting.discard(number)
@@ -166,7 +124,7 @@ class RemoteEngine:
     def _ask(self, done: Done, kind: MessageKind, *parts: Any) -> int:  # noqa: ANN401 - what is carried
         number = next(self._numbers)
         if self._link.is_lost:
-            self._loop.call_soon(done, _Refused(errors.restarting()))
+            self._loop.call_soon(done, Refused(errors.restarting()))
             return number
         self._pending[number] = done
         self._link.send(kind, number, *parts)
@@ -182,7 +140,7 @@ class RemoteEngine:
             self._figures = _unpack_figures(figures)
             self.on_failing(failing)
         elif kind == MessageKind.REFUSED:
-            self._pending.pop(number)(_Refused(unpack_refusal(body)))
+            self._pending.pop(number)(Refused(unpack_refusal(body)))
         elif kind == MessageKind.REPLIES:
             self._pending.pop(number)(unpack_replies(body))
 
@@ -191,7 +149,7 @@ class RemoteEngine:
         pending, self._pending = self._pending, {}
         for done in pending.values():
             # Each in a cycle of its own: one that fails is no matter of the others.
-            self._loop.call_soon(done, _Refused(errors.restarting(is_unknown=True)))
+            self._loop.call_soon(done, Refused(errors.restarting(is_unknown=True)))
 
     def end_waits(self) -> None:
         """Answer every read that waits, now and from now on, with `draining`."""
@@ -272,16 +230,8 @@ class RemoteEngine:
         """Never call: after a fault the connection ends."""
 
 
-class _Refused(list[Reply | EngineError]):
-    """One refusal in the place of all replies."""
-
-    def __init__(self, error: EngineError) -> None:
-        super().__init__([error])
-        self.error = error
-
-
-def _resolve(replied: "asyncio.Future[Replies]") -> Done:
-    return lambda found: None if replied.done() else replied.set_result(found)
+def _each(found: Replies, number: int) -> Replies:
+    return [found.error] * number if isinstance(found, Refused) else found
 
 
 def _is_empty(reply: Reply | EngineError) -> bool:

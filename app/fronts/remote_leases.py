@@ -10,8 +10,7 @@ from itertools import count
 
 from app.fronts.link import ProcessLink
 from app.fronts.messages import MessageKind
-from app.live.in_flight import ConsumerKey
-from app.live.leases import ConsumerLease, ConsumerLeases
+from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 
 
 class RemoteLeases(ConsumerLeases):

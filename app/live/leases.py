@@ -13,10 +13,24 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Self
+from typing import NamedTuple, Self
 
-from app.live.in_flight import ConsumerKey
-from engine import ReadHandle
+from app.live.waiting import Done, Outcome, Wait
+from engine import CommandEngine
+from engine.commands import EndWait, GiveBack, XReadGroup
+from engine.replies import GroupRead, Reply
+
+
+class ConsumerKey(NamedTuple):
+    """The consumer whose entries are read."""
+
+    stream: str
+    group: str
+    name: str
+
+    def give_back(self, entry_ids: Sequence[int]) -> GiveBack:
+        """Return entries that were not sent; their delivery counts are restored."""
+        return GiveBack(stream=self.stream, group=self.group, consumer=self.name, ids=tuple(entry_ids))
 
 
 class ConsumerLease:
@@ -46,7 +60,7 @@ class ConsumerLease:
         self.is_stopped = False
         self.on_stop: Callable[[], None] = lambda: None
         # Its last read, which may wait still.
-        self._reading: ReadHandle | None = None
+        self._reading: Wait | None = None
         self._replaced = replaced
         self._under_way = 0
         self._left = False
@@ -83,12 +97,35 @@ class ConsumerLease:
         self._under_way -= 1
         self._check_over()
 
-    def hold(self, reading: ReadHandle) -> ReadHandle:
-        """Have this read end when the reader has to stop."""
-        self._reading = reading
+    def read(self, engine: CommandEngine, command: XReadGroup, done: Done, *, going_on: bool = False) -> None:
+        """Read as the consumer, until the reader has to stop."""
         if self.is_stopped:
-            reading.end()
-        return reading
+            asyncio.get_running_loop().call_soon(done, GroupRead(()))
+        else:
+            self._reading = Wait(engine, command, done, going_on=going_on)
+
+    async def reply(self, engine: CommandEngine, command: XReadGroup, *, going_on: bool) -> Reply:
+        """The same for a coroutine; cancelled, it takes nothing. Raises EngineError."""
+        replied: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.read(
+            engine,
+            command,
+            lambda found: None if replied.done() else replied.set_result(found),
+            going_on=going_on,
+        )
+        try:
+            reply = await replied
+        except asyncio.CancelledError:
+            if self._reading is not None:
+                self._reading.cancel()
+            raise
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def give_back(self, engine: CommandEngine, entry_ids: Sequence[int]) -> None:
+        """Return entries to the group that were not sent; their delivery counts are restored."""
+        engine.submit([self.consumer.give_back(entry_ids)], lambda _: None)
 
     def stop(self) -> None:
         """Make the reader stop, and end its read."""
@@ -97,6 +134,14 @@ class ConsumerLease:
             if self._reading is not None:
                 self._reading.end()
             self.on_stop()
+
+    def close(self, engine: CommandEngine) -> None:
+        """End the lease, and the consumer's read: it counts as read until now, even if delivery was delayed
+        by backpressure.
+        """
+        stream, group, name = self.consumer
+        engine.submit([EndWait(streams=[stream], group=group, consumer=name)], lambda _: None)
+        self.leave()
 
     def leave(self) -> None:
         """End the lease; the consumer is free when no operation is in progress."""

@@ -18,8 +18,7 @@ from typing import Final
 
 import msgspec
 
-from app.live.in_flight import ConsumerKey
-from app.live.leases import ConsumerLease, ConsumerLeases
+from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from engine import EngineError
 
 LEFT_S_MAX: Final = 2.0

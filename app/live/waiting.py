@@ -31,6 +31,9 @@ from engine.replies import Reply
 
 T = TypeVar("T")
 Callback = Callable[[], None]
+# What a read comes to, and what gets it.
+Outcome = Reply | EngineError | RefusalError
+Done = Callable[[Outcome], None]
 # Begins something that waits, has it call back with what it comes to, and returns what cancels it.
 Begin = Callable[[Callable[[T | Exception], None]], Callable[[], object]]
 
@@ -95,17 +98,18 @@ class Wait:
         self,
         engine: CommandEngine,
         command: BlockingCommand,
-        done: Callable[[Reply | EngineError | RefusalError], None],
-        place: Place | None,
-        instead: RefusalError | None,
+        done: Done,
+        place: Place | None = None,
+        instead: RefusalError | None = None,
         *,
         synced: bool = False,
+        going_on: bool = False,
     ) -> None:
         self._done = done
         self._place = place
         # The answer where nothing was found.
         self._instead: EngineError | RefusalError | None = instead
-        self._handle = engine.read(command, self._answer, synced=synced)
+        self._handle = engine.read(command, self._answer, synced=synced, going_on=going_on)
 
     def end(self, instead: EngineError | None = None) -> None:
         """End as its time would, or with an error where nothing was found."""
@@ -164,7 +168,7 @@ class Waits:
         engine: CommandEngine,
         command: BlockingCommand,
         caller: str,
-        done: Callable[[Reply | EngineError | RefusalError], None],
+        done: Done,
         *,
         synced: bool = False,
     ) -> Wait:

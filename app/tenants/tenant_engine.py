@@ -5,21 +5,20 @@ Must never know: where names stand in them.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+
+import msgspec
 
 from app.glob import literal
 from app.tenants.renaming import add_prefix
 from app.tenants.stripping import strip_prefix, strip_refusal
 from app.tenants.tenant_names import RecordedNames, TenantNames
-from engine import CommandEngine, EngineError, Quota, ReadHandle, errors
-from engine.commands import BlockingCommand, Command
+from engine import Call, CommandEngine, Done, EngineError, How, OldWays, Refused, Replies, errors, unexpected
+from engine.commands import Command
 from engine.replies import Reply
 
-Answers = Sequence[Reply | EngineError]
-Done = Callable[[Answers], None]
 
-
-class TenantEngine:
+class TenantEngine(OldWays):
     """Runs the commands of a tenant in `engine`.
 
     The commands of a transaction are refused together where one of them is about all streams or has too long
@@ -40,99 +39,56 @@ class TenantEngine:
         """The same for the answer to a group's read."""
         return self._engine.delivery_durability
 
-    async def execute(
-        self,
-        command: Command,
-        *,
-        synced: bool = False,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> Reply:
-        """Run `command`, as the engine does; `on_run` gets its reply as it is. Raises EngineError."""
-        renamed = add_prefix(command, self._names)
+    def send(self, call: Call, done: Done) -> Replies | None:
+        """Run the commands of a call, as the engine does; its `on_run` gets replies as they are."""
+        if call.how is How.EACH:
+            return self._send_each(call, done)
         try:
-            reply = await self._engine.execute(renamed, synced=synced, quotas=quotas, on_run=on_run)
-        except EngineError as error:
-            raise self._refusal(error, [command]) from None
-        return strip_prefix(reply, self._names)
+            renamed = [add_prefix(command, self._names) for command in call.commands]
+        except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
+            return self._refuse(call, done, error)
 
-    async def transaction(
-        self, commands: Sequence[Command], *, synced: bool = False, quotas: Sequence[Quota] = ()
-    ) -> list[Reply | EngineError]:
-        """Run `commands` as one turn, as the engine does. Raises EngineError."""
-        renamed = [add_prefix(command, self._names) for command in commands]
-        try:
-            found = await self._engine.transaction(renamed, synced=synced, quotas=quotas)
-        except EngineError as error:
-            raise self._refusal(error, commands) from None
-        return self._shown(found, commands)
+        def show(found: Replies) -> None:
+            done(self._shown(found, call.commands))
 
-    def submit(
-        self,
-        commands: Sequence[Command],
-        done: Done,
-        *,
-        synced: bool = False,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> None:
-        """Run `commands` now, as the engine does; `on_run` as above. Raises nothing."""
-        try:
-            renamed = [add_prefix(command, self._names) for command in commands]
-        except EngineError as error:
-            done([error])
-            return
+        replies = self._engine.send(msgspec.structs.replace(call, commands=renamed), show)
+        return None if replies is None else self._shown(replies, call.commands)
 
-        def show(found: Sequence[Reply | EngineError]) -> None:
-            done(self._shown(found, commands))
-
-        self._engine.submit(renamed, show, synced=synced, quotas=quotas, on_run=on_run)
-
-    def submit_each(
-        self,
-        commands: Sequence[Command],
-        done: Done,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> None:
-        """Run commands one after the other, as the engine does; `on_run` as above. Raises nothing."""
+    def _send_each(self, call: Call, done: Done) -> Replies | None:
+        """A command that is refused here leaves the others alone."""
         renamed, refused = list[Command](), dict[int, EngineError]()
-        for place, command in enumerate(commands):
+        for place, command in enumerate(call.commands):
             try:
                 renamed.append(add_prefix(command, self._names))
-            except EngineError as error:
-                refused[place] = error
+            except Exception as error:  # noqa: BLE001 - the others have replies of their own
+                refused[place] = _refusal_of(call, error)
         if not renamed:
-            done([*refused.values()])
-            return
+            return [*refused.values()]
+        ran = [command for place, command in enumerate(call.commands) if place not in refused]
 
-        def show(found: Answers) -> None:
-            ran = [command for place, command in enumerate(commands) if place not in refused]
+        def shown(found: Replies) -> Replies:
             replies = iter(self._shown(found, ran))
-            done([refused.get(place) or next(replies) for place in range(len(commands))])
+            return [refused.get(place) or next(replies) for place in range(len(call.commands))]
 
-        self._engine.submit_each(renamed, show, quotas, on_run)
-
-    def read(
-        self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
-    ) -> ReadHandle:
-        """Run a read that may wait, as the engine does. Raises nothing."""
-        try:
-            renamed = add_prefix(command, self._names)
-        except EngineError as error:
-            refused = ReadHandle(command, done, lambda _: None)
-            # Never before this returns.
-            asyncio.get_running_loop().call_soon(refused.answer, [error])
-            return refused
-        assert isinstance(renamed, BlockingCommand), "a renamed command is of the same type"
-        return self._engine.read(
-            renamed, lambda found: done(self._shown(found, [command])), synced=synced, going_on=going_on
+        replies = self._engine.send(
+            msgspec.structs.replace(call, commands=renamed), lambda found: done(shown(found))
         )
+        return None if replies is None else shown(replies)
 
-    def _shown(self, found: Answers, commands: Sequence[Command]) -> list[Reply | EngineError]:
+    @staticmethod
+    def _refuse(call: Call, done: Done, error: Exception) -> Replies | None:
+        refused = Refused(_refusal_of(call, error))
+        if call.waits is None:
+            return refused
+        call.waits.begin(call.commands[0], done, lambda _: None)
+        # Never before this returns.
+        asyncio.get_running_loop().call_soon(call.waits.answer, refused)
+        return None
+
+    def _shown(self, found: Replies, commands: Sequence[Command]) -> Replies:
         """The replies for the tenant. Where each command has one, a refusal quotes names of its own alone."""
-        if len(found) != len(commands):
-            return [self._answer(one, commands) for one in found]
+        if isinstance(found, Refused):
+            return Refused(self._refusal(found.error, commands))
         return [self._answer(one, (command,)) for one, command in zip(found, commands, strict=True)]
 
     def _answer(self, found: Reply | EngineError, commands: Sequence[Command]) -> Reply | EngineError:
@@ -157,3 +113,7 @@ class TenantEngine:
         if isinstance(quota, str):
             names.added[quota] = quota.removeprefix(literal(names.prefix))
         return strip_refusal(error, names.added)
+
+
+def _refusal_of(call: Call, error: Exception) -> EngineError:
+    return error if isinstance(error, EngineError) else unexpected(call.origin, error)

@@ -3,14 +3,13 @@
 Knows: how requests travel and come back, how reads wait.
 Must never know: single commands, their words.
 
-    submit ──one request?──► its server's pipeline ──► done        no task, one write a cycle
+    send ────one request?──► its server's pipeline ──► done        no task, one write a cycle
                   └─no─────► `gathering`, as a task ──► done
 """
 
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -57,11 +56,12 @@ from engine.commands import (
 )
 from engine.errors import EngineError
 from engine.histogram import Histogram
+from engine.log_figures import Fsync, Rewritten
 from engine.memory import Memory
-from engine.quotas import Quota
-from engine.read_handle import Done, ReadHandle
+from engine.protocol import Call, How, OldWays, unexpected
+from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import Added, DeadLettered, GroupRead, Planned, Published, Reply, StreamsRead
-from engine.runtime import Fsync, Rewritten, reply_of, resident_bytes
+from engine.runtime import resident_bytes
 
 # A waiting read looks again about that often, whether it was woken or not.
 POLL_S: Final = 5.0
@@ -88,7 +88,7 @@ class NoRewriter:
         raise not_supported("rewriting the log", "the log is the server's")
 
 
-class ClusterEngine:
+class ClusterEngine(OldWays):
     """Implements `engine.protocol.EngineProtocol`. `start` it, `close` it at the end."""
 
     def __init__(self, topology: Topology, clock: Clock, poll_s: float = POLL_S) -> None:
@@ -150,7 +150,7 @@ class ClusterEngine:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    # --- the five ways in
+    # --- the way in
 
     @property
     def durability(self) -> str:
@@ -162,43 +162,60 @@ class ClusterEngine:
         """See `CommandEngine`. A delivery that is lost is made again: it waits for no replica."""
         return "memory"
 
-    async def execute(
-        self,
-        command: Command,
-        *,
-        synced: bool = False,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> Reply:
-        """See `CommandEngine`."""
-        _check(synced=synced, quotas=quotas)
-        if isinstance(command, BlockingCommand) and command.block_ms is not None:
-            return await reply_of(partial(self.read, command))
-        self._note_read(command)
-        return await self._run(command)
+    def send(self, call: Call, done: Done) -> Replies | None:
+        """See `engine.protocol`. Nothing is answered at once."""
+        refusal = _refusal_of_terms(call)
+        if call.waits is not None:
+            call.waits.begin(call.commands[0], done, self._take_back)
+            if refusal is None:
+                self._read(call, call.waits)
+            else:
+                self._loop.call_soon(call.waits.answer, Refused(refusal))
+        elif refusal is not None:
+            many = [refusal] * len(call.commands)
+            self._loop.call_soon(done, many if call.how is How.EACH else Refused(refusal))
+        elif call.how is How.ALONE:
+            (command,) = call.commands
+            self._note_read(command)
+            self._submit(command, lambda reply: done([reply]), call.origin)
+        else:
+            self._spawn(self._answer(call, done))
+        return None
 
-    async def transaction(
-        self, commands: Sequence[Command], *, synced: bool = False, quotas: Sequence[Quota] = ()
-    ) -> list[Reply | EngineError]:
-        """See `CommandEngine`. One turn needs one server."""
-        # What Weir keeps of its own is as durable as a write here can be.
-        own = all(isinstance(command, PutMetadata) for command in commands)
-        _check(synced=synced and not own, quotas=quotas)
-        commands = [command.to_nonblocking() for command in commands]
+    async def _answer(self, call: Call, done: Done) -> None:
+        run = self._each if call.how is How.EACH else self._together
+        found = await _attempt(run(call), call.origin)
+        done(Refused(found) if isinstance(found, EngineError) else found)
+
+    async def _each(self, call: Call) -> Replies:
+        """They run in their order where they are of one server."""
+        replies: list[Reply | EngineError] = []
+        # Writes go out together, so that one confirmation is for all of them.
+        for is_write, some in groupby(call.commands, self._is_one_write):
+            running = (_attempt(self._run_at_once(one), call.origin) for one in some)
+            if is_write:
+                replies += await asyncio.gather(*running)
+            else:
+                replies += [await one for one in running]
+        return replies
+
+    async def _together(self, call: Call) -> Replies:
+        """One turn needs one server."""
+        commands = [command.to_nonblocking() for command in call.commands]
         requests = [self._request(command, is_repeatable=False) for command in commands]
         together = [one for one in requests if one is not None]
         is_one = self._is_one_turn([one.stream for one in together])
         if len(together) == len(requests) and is_one:
-            return await self._turn(together)
+            return await self._turn(together, call.origin)
         if len(commands) == 1 or not any(command.changes for command in commands):
-            return [await _attempt(self._run(command)) for command in commands]
+            return [await _attempt(self._run(command), call.origin) for command in commands]
         if is_one:
             raise not_supported(
                 "a transaction with a command on all or on several streams", self.health.level.name
             )
         raise cross_slot()
 
-    async def _turn(self, requests: Sequence[BackendRequest]) -> list[Reply | EngineError]:
+    async def _turn(self, requests: Sequence[BackendRequest], origin: str) -> Replies:
         """Requests of one turn, each with its own refusal. All or nothing by the server, but for these."""
         results: list[Any] = []
 
@@ -215,69 +232,20 @@ class ClusterEngine:
             own, results = results[: len(one.commands)], results[len(one.commands) :]
             reply = settled(one, own)
             self._count(reply)
-            replies.append(await _attempt(self._move(reply)) if isinstance(reply, Dying) else reply)
+            replies.append(await _attempt(self._move(reply), origin) if isinstance(reply, Dying) else reply)
         return replies
 
-    def submit(
-        self,
-        commands: Sequence[Command],
-        done: Done,
-        *,
-        synced: bool = False,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> None:
-        """See `CommandEngine`."""
-        if len(commands) == 1 and not synced and not quotas:
-            self._submit(commands[0], lambda reply: done([reply]))
-            return
-
-        async def run() -> None:
-            found = await _attempt(self.transaction(commands, synced=synced, quotas=quotas))
-            done([found] if isinstance(found, EngineError) else found)
-
-        self._spawn(run())
-
-    def submit_each(
-        self,
-        commands: Sequence[Command],
-        done: Done,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> None:
-        """See `CommandEngine`. They run in their order where they are of one server."""
-
-        async def run() -> None:
-            if quotas:
-                done([not_supported("a quota", self.health.level.name)] * len(commands))
-                return
-            replies: list[Reply | EngineError] = []
-            # Writes go out together, so that one confirmation is for all of them.
-            for is_write, some in groupby(commands, self._is_one_write):
-                if is_write:
-                    replies += await asyncio.gather(*(_attempt(self._run_at_once(one)) for one in some))
-                else:
-                    replies += [await _attempt(self._run_at_once(one)) for one in some]
-            done(replies)
-
-        self._spawn(run())
-
-    def read(
-        self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
-    ) -> ReadHandle:
-        """See `CommandEngine`."""
-        handle = ReadHandle(command, done, self._take_back)
+    def _read(self, call: Call, handle: ReadHandle) -> None:
+        (command,) = call.commands
+        assert isinstance(command, BlockingCommand), "only these wait"
         cursors = [cursor for _, cursor in command.streams]
-        if synced:
-            self._loop.call_soon(handle.answer, [_not_synced()])
-        elif not isinstance(command, XReadGroup) or command.block_ms is None:
-            self._read_streams(command, handle)
+        if not isinstance(command, XReadGroup) or command.block_ms is None:
+            self._read_streams(command, handle, call.origin)
         elif all(cursor is Cursor.NEW for cursor in cursors):
             self._read_in_lane(command, handle)
         else:
             # History is answered at once, empty too: what is pending does not come from elsewhere.
-            self._read_streams(command.to_nonblocking(), handle)
-        return handle
+            self._read_streams(command.to_nonblocking(), handle, call.origin)
 
     def _note_read(self, command: Command) -> None:
         if isinstance(command, XReadGroup):
@@ -334,22 +302,24 @@ class ClusterEngine:
     async def _run_at_once(self, command: Command) -> Reply:
         return await self._run(command.to_nonblocking())
 
-    def _submit(self, command: Command, finish: Callable[[Reply | EngineError], None]) -> None:
+    def _submit(
+        self, command: Command, finish: Callable[[Reply | EngineError], None], origin: str = ""
+    ) -> None:
         """Run a command by callback, without waiting: without a task where it is one request."""
         try:
             command = command.to_nonblocking()
             request = self._request(command)
         except Exception as error:  # noqa: BLE001 - the caller gets a reply
-            self._loop.call_soon(finish, _refusal_of(error))
+            self._loop.call_soon(finish, _refusal_of(error, origin))
             return
         if request is None:
-            self._spawn(_finish(self._run(command), finish))
+            self._spawn(_finish(self._run(command), finish, origin))
             return
 
         def settle(reply: Any) -> None:  # noqa: ANN401 - a reply or EngineError
             self._count(reply)
             if isinstance(reply, Dying):
-                self._spawn(_finish(self._move(reply), finish))
+                self._spawn(_finish(self._move(reply), finish, origin))
             else:
                 finish(reply)
 
@@ -458,12 +428,12 @@ class ClusterEngine:
         """See `EngineProtocol`."""
         return len(self._group_waits) + self._waiting_for_streams
 
-    def _read_streams(self, command: BlockingCommand, handle: ReadHandle) -> None:
+    def _read_streams(self, command: BlockingCommand, handle: ReadHandle, origin: str) -> None:
         """Run a read that takes nothing, or that does not wait."""
         ended: asyncio.Future[None] = self._loop.create_future()
 
         async def run() -> None:
-            handle.answer([await _attempt(self._wait_for_streams(command, ended))])
+            handle.answer([await _attempt(self._wait_for_streams(command, ended), origin)])
 
         task = self._spawn(run())
 
@@ -605,34 +575,30 @@ class ClusterEngine:
         """See `EngineProtocol`: no turn runs here."""
 
 
-async def _attempt(work: Awaitable[T]) -> T | EngineError:
+async def _attempt(work: Awaitable[T], origin: str) -> T | EngineError:
     """Its reply, or why there is none: what called with a callback gets one in any case."""
     try:
         return await work
     except Exception as error:  # noqa: BLE001 - it is reported
-        return _refusal_of(error)
+        return _refusal_of(error, origin)
 
 
-async def _finish(work: Awaitable[Reply], finish: Finish) -> None:
-    finish(await _attempt(work))
+async def _finish(work: Awaitable[Reply], finish: Finish, origin: str) -> None:
+    finish(await _attempt(work, origin))
 
 
-def _refusal_of(error: Exception) -> EngineError:
-    if isinstance(error, EngineError):
-        return error
-    report("a command by callback failed", error)
-    return errors.internal()
+def _refusal_of(error: Exception, origin: str) -> EngineError:
+    return error if isinstance(error, EngineError) else unexpected(origin, error)
 
 
-def _not_synced() -> EngineError:
-    return not_supported("an answer once it is on disk", "the server's own settings say when it syncs")
-
-
-def _check(*, synced: bool, quotas: Sequence[Quota]) -> None:
-    if synced:
-        raise _not_synced()
-    if quotas:
-        raise not_supported("a quota", "the server does not count a tenant's memory")
+def _refusal_of_terms(call: Call) -> EngineError | None:
+    """What a server cannot promise is refused."""
+    # What Weir keeps of its own is as durable as a write here can be.
+    if call.synced and not all(isinstance(command, PutMetadata) for command in call.commands):
+        return not_supported("an answer once it is on disk", "the server's own settings say when it syncs")
+    if call.quotas:
+        return not_supported("a quota", "the server does not count a tenant's memory")
+    return None
 
 
 def _has_found(reply: Reply) -> bool:

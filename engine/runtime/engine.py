@@ -4,7 +4,7 @@ Knows: one turn after the other, which reads to wake, and that nothing leaves be
 depends on is safe.
 Must never know: what any command means, where commands come from, frames.
 
-    execute() → turn: change state, stage one frame, serve blocked reads → wait for the log → the answer
+    send() → turn: change state, stage one frame, serve blocked reads → wait for the log → the answer
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import BlockingCommand, Command, ExpireStreams, XReadGroup
+from engine.commands import Command, ExpireStreams, XReadGroup
 from engine.commands.execution import Blocked, Unfinished, block_group_read, is_ready
 from engine.commands.planning import durable_queue
 from engine.errors import EngineError
@@ -24,20 +24,22 @@ from engine.histogram import Histogram
 from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace
 from engine.log import Log, Recovery, StorageFullError
 from engine.log.leftovers import remove_leftovers
+from engine.log_figures import Fsync, LogFigures, Rewritten
 from engine.memory import Memory
+from engine.protocol import Call, How, OldWays, unexpected
 from engine.quotas import Quota
-from engine.read_handle import Done, ReadHandle, Replies
+from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import GroupRead, Reply
 from engine.runtime.expiry_timer import ExpiryTimer
 from engine.runtime.further import FurtherTurns
 from engine.runtime.housekeeping import Housekeeping
 from engine.runtime.loading import Progress, no_progress, recover
 from engine.runtime.packing import Packer
-from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter, Rewritten
+from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter
 from engine.runtime.turns import TurnResult, Turns
 from engine.runtime.unsynced import UnsyncedPositions
-from engine.runtime.waits import WaitResult, Waits, reply_of
-from engine.runtime.writer import Fsync, LogFigures, Writer
+from engine.runtime.waits import WaitResult, Waits
+from engine.runtime.writer import Writer
 from engine.storage import Storage
 from engine.storage.file import FileStorage
 
@@ -46,8 +48,8 @@ from engine.storage.file import FileStorage
 _RUN_S_MAX: Final = 0.005
 
 
-class Engine:
-    """Streams in process, on a log. `open`, then on one event loop `start`, `execute` …, `close`.
+class Engine(OldWays):
+    """Streams in process, on a log. `open`, then on one event loop `start`, `send` …, `close`.
 
     `async with` starts and closes it.
     """
@@ -321,127 +323,98 @@ class Engine:
 
     # --- commands -------------------------------------------------------------------------------------------
 
-    async def execute(
-        self,
-        command: Command,
-        *,
-        synced: bool = False,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> Reply:
-        """Run `command` and return its reply once it may leave; with `synced`, once it is on disk.
+    def send(self, call: Call, done: Done) -> Replies | None:
+        """Run the commands of a call now, as `engine.protocol` has it.
 
-        A read with `block_ms` waits; cancelled, it takes nothing. Raises EngineError.
+        A command alone may take further turns, and is answered later. A group's read also waits behind those
+        that are being served.
         """
-        if isinstance(command, BlockingCommand) and command.block_ms is not None:
-            return await reply_of(partial(self.read, command, synced=synced))
-        if self._waits.serving.must_wait_behind((command,)):
-            await self._waits.serving.wait_behind()
-        ran = self._run((command,), quotas=quotas)
-        reply: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
-        position = ran.position
-        if isinstance(reply, Unfinished):
-            reply, position = await self._further_turns(command, reply)
-        assert not isinstance(reply, Blocked), "it does not wait"
-        if synced or position > self._writer.safe_upto:
-            if on_run is not None:
-                on_run((reply,))
-            await self._writer.safe(position, synced=synced)
-        if isinstance(reply, EngineError):
-            raise reply
-        return reply
+        if call.waits is not None:
+            call.waits.begin(call.commands[0], done, self._take_back)
+        if call.how is not How.EACH and self._waits.serving.must_wait_behind(call.commands):
+            let_in = asyncio.ensure_future(self._waits.serving.wait_behind())
+            let_in.add_done_callback(partial(self._let_in, call, done))
+            return None
+        return self._send(call, done)
 
-    async def transaction(
-        self, commands: Sequence[Command], *, synced: bool = False, quotas: Sequence[Quota] = ()
-    ) -> list[Reply | EngineError]:
-        """Run `commands` as one turn: nothing runs between them, they share one time and one frame. Nothing
-        waits.
+    def _let_in(self, call: Call, done: Done, _: object) -> None:
+        replies = self._send(call, done)
+        if replies is not None:
+            done(replies)
 
-        A refusal stands in the place of its reply and does not end the transaction.
+    def _send(self, call: Call, done: Done) -> Replies | None:
+        try:
+            if call.waits is not None:
+                self._read(call, call.waits)
+                return None
+            if call.how is How.EACH:
+                return self._each(call, done)
+            return self._turn(call, done)
+        except EngineError as refusal:
+            return Refused(refusal)
+        except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
+            return Refused(unexpected(call.origin, error))
+
+    def _take_back(self, command: Command) -> None:
+        self.send(Call((command,)), lambda _: None)
+
+    def _turn(self, call: Call, done: Done) -> Replies | None:
+        """One command, which may take further turns, or several in one. Raises EngineError if everything is
+        refused.
         """
-        if self._waits.serving.must_wait_behind(commands):
-            await self._waits.serving.wait_behind()
-        ran = self._run(commands, together=True, quotas=quotas)
-        if synced or ran.position > self._writer.safe_upto:
-            await self._writer.safe(ran.position, synced=synced)
-        return list(ran.replies)
-
-    def submit(
-        self,
-        commands: Sequence[Command],
-        done: Done,
-        *,
-        synced: bool = False,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> None:
-        """Run one command as `execute` does, or several as a transaction, by callback and without a task.
-
-        The turn runs now. `done` gets the replies once they may leave, which may be at once. A command alone
-        may take further turns, and is answered later. A group read also waits behind those that are being
-        served. If everything is refused, the refusal is the only reply: `storage_failed`, `storage_full`,
-        `memory_full`, `quota_exceeded`, `draining`, `restarting`, `internal`.
-        """
-        if self._waits.serving.must_wait_behind(commands):
-            _answer_later(self._run_behind(commands, synced=synced, quotas=quotas), done)
-            return
-        together = len(commands) != 1
+        commands, together = call.commands, call.how is How.TOGETHER
         if not together:
             commands = (commands[0].to_nonblocking(),)
-        try:
-            ran = self._run(commands, together=together, quotas=quotas)
-        except EngineError as refusal:
-            done([refusal])
-            return
+        ran = self._run(commands, together=together, quotas=call.quotas)
         if not together and isinstance(first := ran.replies[0], Unfinished):
-            _answer_later(self._rest(commands[0], first, synced=synced), done)
-        elif self._writer.is_safe(ran.position, synced=synced):
-            done(ran.replies)
-        else:
-            if on_run is not None:
-                on_run(ran.replies)
-            self._writer.answer(ran.position, ran.replies, done, synced=synced)
+            self._answer_later(self._rest(commands[0], first, synced=call.synced), call, done)
+            return None
+        return self._leave(ran.replies, ran.position, call, done)
 
-    def submit_each(
-        self,
-        commands: Sequence[Command],
-        done: Done,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> None:
-        """Run commands one after the other, as if each were submitted alone.
+    def _leave(self, replies: Replies, position: int, call: Call, done: Done) -> Replies | None:
+        """Return what may leave now; the rest leaves later."""
+        if self._writer.is_safe(position, synced=call.synced):
+            return replies
+        if call.on_run is not None:
+            call.on_run(replies)
+        self._writer.answer(position, replies, done, synced=call.synced)
+        return None
 
-        Calls `done` once with all replies, as soon as all may leave, which may be at once.
-        """
+    @staticmethod
+    def _answer_later(work: Coroutine[object, object, Replies], call: Call, done: Done) -> None:
+        """Call back when the work is done: the caller gets an answer in any case."""
 
+        async def outcome() -> Replies:
+            try:
+                return await work
+            except EngineError as refusal:
+                return Refused(refusal)
+            except Exception as error:  # noqa: BLE001 - as said
+                return Refused(unexpected(call.origin, error))
+
+        later = asyncio.ensure_future(outcome())
+        later.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
+
+    # --- one after the other
+
+    def _each(self, call: Call, done: Done) -> Replies | None:
         def answer(found: Replies) -> None:
-            # In place of all of them there may be one refusal.
-            done(found if len(found) == len(commands) else [found[0]] * len(commands))
+            done([found.error] * len(call.commands) if isinstance(found, Refused) else found)
 
         replies: list[Any] = []
-        position = self._run_each(commands, replies, quotas)
-        if not _all_ran(commands, replies):
-            _answer_later(self._run_each_to_end(commands, replies, position, quotas), answer)
-        elif self._writer.is_safe(position):
-            answer(replies)
-        else:
-            if on_run is not None:
-                on_run(replies)
-            self._writer.answer(position, replies, answer)
+        position = self._run_each(call, replies)
+        if _all_ran(call.commands, replies):
+            return self._leave(replies, position, call, answer)
+        self._answer_later(self._run_each_to_end(call, replies, position), call, answer)
+        return None
 
-    def _run_each(
-        self,
-        commands: Sequence[Command],
-        replies: list[Any],
-        quotas: Sequence[Quota],
-        *,
-        let_in: bool = False,
-    ) -> int:
+    def _run_each(self, call: Call, replies: list[Any], *, let_in: bool = False) -> int:
         """Run commands that have no reply yet, for some milliseconds. Returns the position on which the new
         replies depend.
 
         It stops at a command that is `Unfinished` or has to wait behind others, unless that one is `let_in`.
         """
+        commands, quotas = call.commands, call.quotas
         position, alone = 0, not self._turns.admits(commands[len(replies) :], quotas)
         monotonic = self._clock.monotonic
         ends_at = monotonic() + _RUN_S_MAX
@@ -461,7 +434,7 @@ class Engine:
                 replies.append(refusal)
                 continue
             except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
-                replies.append(_unexpected("a command failed", error))
+                replies.append(unexpected(call.origin, error))
                 continue
             replies += ran.replies
             position = max(position, ran.position)
@@ -470,10 +443,9 @@ class Engine:
                 break
         return position
 
-    async def _run_each_to_end(
-        self, commands: Sequence[Command], replies: list[Any], position: int, quotas: Sequence[Quota]
-    ) -> Replies:
+    async def _run_each_to_end(self, call: Call, replies: list[Any], position: int) -> Replies:
         """Finish or let in the one that others wait behind, run these; the replies, once they may leave."""
+        commands = call.commands
         while not _all_ran(commands, replies):
             let_in = False
             if replies and isinstance(last := replies[-1], Unfinished):
@@ -484,49 +456,38 @@ class Engine:
                 let_in = True
             else:
                 await self._further.wait()
-            position = max(position, self._run_each(commands, replies, quotas, let_in=let_in))
-        await self._writer.safe(position)
+            position = max(position, self._run_each(call, replies, let_in=let_in))
+        await self._writer.safe(position, synced=call.synced)
         return replies
 
-    def read(
-        self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
-    ) -> ReadHandle:
-        """Like `submit`, for a read that may wait: `done` gets its one reply, never at once, unless the read
-        is cancelled. What is returned ends it early.
+    # --- a read that may wait
 
-        `going_on` is for a reader of a group that reads on when it has been given something: it was seen
-        then, so there is nothing to log unless something more is there for it.
+    def _read(self, call: Call, handle: ReadHandle) -> None:
+        """Answered by `done`, never at once. A reader of a group that reads on was seen when it was given
+        something, so there is nothing to log unless something more is there for it.
         """
-        handle = ReadHandle(command, done, lambda back: self.submit([back], lambda _: None))
-        if self._waits.serving.must_wait_behind((command,)):
-            let_in = asyncio.ensure_future(self._waits.serving.wait_behind())
-            let_in.add_done_callback(lambda _: self._read(command, handle, synced=synced, going_on=False))
-        else:
-            self._read(command, handle, synced=synced, going_on=going_on)
-        return handle
-
-    def _read(self, command: BlockingCommand, handle: ReadHandle, *, synced: bool, going_on: bool) -> None:
         if handle.is_cancelled:
             return
+        (command,) = call.commands
         reply: Reply | Blocked | Unfinished | EngineError
         position = 0
         try:
             self._turns.admit((command,))
             reply = GroupRead(())
-            if going_on and command.block_ms is not None and isinstance(command, XReadGroup):
+            if call.going_on and isinstance(command, XReadGroup) and command.block_ms is not None:
                 reply = block_group_read(command)
             if not isinstance(reply, Blocked) or is_ready(self._keyspace, reply, self._clock.wall_ms()):
                 ran = self._run((command,))
                 reply, position = ran.replies[0], ran.position
             if isinstance(reply, Blocked):
-                self._waits.block(reply, partial(self._serve, handle, synced=synced), handle)
+                self._waits.block(reply, partial(self._serve, handle, synced=call.synced), handle)
                 return
         except EngineError as refusal:
             reply = refusal
         except Exception as error:  # noqa: BLE001 - the reader gets an answer in any case
-            reply = _unexpected("a read failed", error)
+            reply = unexpected(call.origin, error)
         assert not isinstance(reply, Unfinished), "reads take one turn"
-        self._serve(handle, WaitResult(reply, position), synced=synced)
+        self._serve(handle, WaitResult(reply, position), synced=call.synced)
 
     def _serve(self, handle: ReadHandle, served: WaitResult, *, synced: bool) -> None:
         """Answer when the reply may leave, never before this turn has ended: mostly its frame is written by
@@ -546,6 +507,8 @@ class Engine:
             handle.answer([served.reply])
         else:
             self._writer.answer(served.position, [served.reply], handle.answer, synced=synced)
+
+    # --- turns
 
     def _run(
         self,
@@ -580,14 +543,6 @@ class Engine:
         found, position = await self._further_turns(command, reply)
         await self._writer.safe(position, synced=synced)
         return [found]
-
-    async def _run_behind(
-        self, commands: Sequence[Command], *, synced: bool, quotas: Sequence[Quota]
-    ) -> Replies:
-        """Run group reads after those that are being served."""
-        if len(commands) != 1:
-            return await self.transaction(commands, synced=synced, quotas=quotas)
-        return [await self.execute(commands[0].to_nonblocking(), synced=synced, quotas=quotas)]
 
     def _synced(self, durable_upto: int) -> None:
         """Serve the reads that wait for entries on disk."""
@@ -642,24 +597,3 @@ class Engine:
 
 def _all_ran(commands: Sequence[Command], replies: Sequence[object]) -> bool:
     return len(replies) == len(commands) and not (replies and isinstance(replies[-1], Unfinished))
-
-
-def _answer_later(work: Coroutine[object, object, Replies], done: Done) -> None:
-    """Call back when the work is done: the caller gets an answer in any case."""
-
-    async def outcome() -> Replies:
-        try:
-            return await work
-        except EngineError as refusal:
-            return [refusal]
-        except Exception as error:  # noqa: BLE001 - as said
-            return [_unexpected("a command by callback failed", error)]
-
-    later = asyncio.ensure_future(outcome())
-    later.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
-
-
-def _unexpected(message: str, error: Exception) -> EngineError:
-    """Report the exception; return the refusal that the caller gets."""
-    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
-    return errors.internal()

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, TypeVar
 from engine.clock import Clock
 from engine.keyspace import Keyspace
 from engine.log import BaseFile, LogPoisonedError, PreparedSegment
+from engine.log_figures import Rewritten
 from engine.records import Capture, Record, encode
 from engine.runtime.writer import Writer
 
@@ -56,14 +57,6 @@ class Growth(NamedTuple):
 
 
 GROWTH_DEFAULT: Final = Growth()
-
-
-class Rewritten(NamedTuple):
-    """What a rewrite did, and how long it took."""
-
-    bytes_before: int
-    bytes_after: int
-    duration_ms: int
 
 
 class RewriteFailedError(Exception):

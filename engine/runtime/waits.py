@@ -15,7 +15,7 @@ from engine.commands import BlockingCommand, Command, EndWait
 from engine.commands.execution import Blocked, Unfinished, give_up, retry_at_ms
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
-from engine.read_handle import Done, ReadHandle, Replies
+from engine.read_handle import ReadHandle
 from engine.replies import Reply
 from engine.runtime.turns import Turns
 from engine.runtime.wake_queue import ANSWERED_AT_ONCE_MAX, WakeQueue
@@ -210,17 +210,3 @@ class Waits:
         for waiter_group in waiter_groups:
             self._look_again(waiter_group)
         self._set_deadline()
-
-
-async def reply_of(begin: Callable[[Done], ReadHandle]) -> Reply:
-    """The reply of a read. Cancelled, it takes nothing. Raises EngineError."""
-    replied: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
-    handle = begin(lambda found: None if replied.done() else replied.set_result(found))
-    try:
-        (reply,) = await replied
-    except asyncio.CancelledError:
-        handle.cancel()
-        raise
-    if isinstance(reply, EngineError):
-        raise reply
-    return reply

@@ -19,15 +19,15 @@ from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final
 
 from engine import errors
 from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.log import Log, LogPoisonedError, PreparedSegment, StorageFullError
+from engine.log_figures import Fsync, LogFigures
+from engine.read_handle import Done, Refused, Replies
 from engine.runtime.slow_syncs import SLOW_S, SlowSyncs
-
-Fsync = Literal["always", "everysec", "no"]
 
 SYNC_INTERVAL_S: Final = 1.0
 # Longer writes are done by a thread: the system takes 2 ms for a MiB, and more while it syncs.
@@ -50,22 +50,7 @@ SYNC_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 # A position that no log reaches.
 NEVER_SAFE: Final = 1 << 127
 
-R = TypeVar("R")
-# Called with the replies, or with one refusal in their place.
-Done = Callable[[Sequence[R | EngineError]], None]
 _Wait = tuple[int, int, Callable[[], None]]
-
-
-class LogFigures(NamedTuple):
-    """A log's state: its length and that of its base, unsynced bytes, waiting answers, the failure or
-    None.
-    """
-
-    bytes: int
-    base_bytes: int
-    unsynced_bytes: int
-    answers_waiting: int
-    failure: str | None
 
 
 class Writer:
@@ -247,13 +232,13 @@ class Writer:
         if synced or self._fsync == "always":
             self._want_sync(position)
 
-    def answer(self, position: int, replies: Sequence[R], done: Done[R], *, synced: bool = False) -> None:
+    def answer(self, position: int, replies: Replies, done: Done, *, synced: bool = False) -> None:
         """Call back with the replies once `position` is safe; with a refusal alone if it cannot become so."""
         self.call_when_safe(
             position, partial(self._answer, position, replies, done, synced=synced), synced=synced
         )
 
-    def _answer(self, position: int, replies: Sequence[R], done: Done[R], *, synced: bool) -> None:
+    def _answer(self, position: int, replies: Replies, done: Done, *, synced: bool) -> None:
         if self.is_safe(position, synced=synced):
             done(replies)
         else:
@@ -261,13 +246,11 @@ class Writer:
             late = asyncio.ensure_future(self._safe_or_refused(position, replies, synced=synced))
             late.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
 
-    async def _safe_or_refused(
-        self, position: int, replies: Sequence[R], *, synced: bool
-    ) -> Sequence[R | EngineError]:
+    async def _safe_or_refused(self, position: int, replies: Replies, *, synced: bool) -> Replies:
         try:
             await self.safe(position, synced=synced)
         except EngineError as refusal:
-            return [refusal]
+            return Refused(refusal)
         return replies
 
     # --- a new segment --------------------------------------------------------------------------------------

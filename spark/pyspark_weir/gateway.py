@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 import httpx
 import orjson
@@ -18,9 +18,7 @@ import orjson
 from pyspark_weir import raw_options
 from pyspark_weir.errors import OptionError, Refused, Unavailable
 from pyspark_weir.raw_options import integer
-from weir import ApiError, AuthenticationError, Client, InvalidNameError, NoAnswerError
-from weir import _calls as weir_calls
-from weir._http import Call
+from weir import ApiError, AuthenticationError, CallOptions, Client, InvalidNameError, NoAnswerError, paths
 
 T = TypeVar("T")
 # One answer of the gateway; its members are the public contract's.
@@ -241,7 +239,7 @@ class GatewayClient(Client):
         """Ranges to read. Without streams nothing is asked."""
         if not query.streams:
             return GatewayPlan()
-        answer = self.json(replace(weir_calls.plan(query.body()), wait_ms=query.wait_ms))
+        answer = self.json("POST", "/v1/plan", body=query.body(), wait_ms=query.wait_ms, repeatable=True)
         planned = {name: PlannedRange.of(member) for name, member in answer["streams"].items()}
         return GatewayPlan(planned, frozenset(answer["missing"]))
 
@@ -278,7 +276,7 @@ class GatewayClient(Client):
             query["on_gap"] = "fail"
         accept = {"accept": f"{COLUMNS}, application/problem+json"}
         path = f"{of_stream(stream)}/entries"
-        response = self.send(Call("GET", path, weir_calls.as_is, query=query, headers=accept))
+        response = self.send("GET", path, query=query, headers=accept)
         columns, headers = _object(response), response.headers
         return ColumnsPage(
             ms=columns["ms"],
@@ -326,7 +324,7 @@ class GatewayClient(Client):
     def first_of_last(self, name: str, count: int) -> str:
         """The ID of the first of a stream's last entries."""
         body = {"maxlen": count, "approx": False, "dry_run": True}
-        return str(self.call(weir_calls.trim(name, body))["first_id"])
+        return str(self.json("POST", f"{of_stream(name)}/trim", body=body, repeatable=True)["first_id"])
 
     def move_group(self, name: str, group: str, entry_id: str, *, entries_read: int) -> None:
         """Have a group stand after `entry_id`, as if it had read everything up to there; made if missing.
@@ -335,13 +333,13 @@ class GatewayClient(Client):
         """
         path = of_group(name, group)
         place = {"last_delivered_id": entry_id, "entries_read": entries_read}
-        self.json(Call("PUT", path, weir_calls.as_is, body={"start": entry_id, "mkstream": False}))
-        self.json(Call("PATCH", path, weir_calls.as_is, body=place))
+        self.json("PUT", path, body={"start": entry_id, "mkstream": False}, repeatable=True)
+        self.json("PATCH", path, body=place, repeatable=True)
 
     # ---- any call
 
     def get(self, path: str, query: Mapping[str, object] = MappingProxyType({})) -> Answer:
-        return self.json(Call("GET", path, weir_calls.as_is, query=query))
+        return self.json("GET", path, query=query)
 
     def post(
         self,
@@ -353,41 +351,37 @@ class GatewayClient(Client):
     ) -> Any:  # noqa: ANN401 - JSON
         """Change something; bytes are JSON. `repeatable` where doing it twice is the same as once."""
         given = {"content-type": "application/json", **(headers or {})}
-        call = Call("POST", path, weir_calls.as_is, body=body, headers=given, repeatable=repeatable)
-        return orjson.loads(self.send(call).content)
+        sent = self.send("POST", path, body=body, headers=given, repeatable=repeatable)
+        return orjson.loads(sent.content)
 
-    def json(self, call: Call[Any]) -> Answer:
-        return _object(self.send(call))
+    def json(self, method: str, path: str, **options: Unpack[CallOptions]) -> Answer:
+        return _object(self.send(method, path, **options))
 
-    def send(self, call: Call[Any]) -> httpx.Response:
-        asked = replace(call, repeat_faults=True)
+    def send(self, method: str, path: str, **options: Unpack[CallOptions]) -> httpx.Response:
+        place = f"{method} {path} at {self.access.name} ({self._url})"
         try:
-            return self._send(asked)
+            return self._send_with_token(method, path, {**options, "repeat_faults": True})
         except NoAnswerError as error:
             raise Unavailable(
-                f"{self._place(call)}: {error}; is it running, and is retryTimeoutMs long enough for its "
-                "restart?"
+                f"{place}: {error}; is it running, and is retryTimeoutMs long enough for its restart?"
             ) from None
         except ApiError as error:
-            raise self._failure(error, call) from None
+            raise self._failure(error, place, repeatable=options.get("repeatable", method == "GET")) from None
 
-    def _send(self, call: Call[Any]) -> httpx.Response:
+    def _send_with_token(self, method: str, path: str, options: CallOptions) -> httpx.Response:
         try:
-            return super().send(call)
+            return super().send(method, path, **options)
         except AuthenticationError:
             # Tokens are changed while queries run: the file may hold another one by now.
             before, self._token = self._token, self.access.token()
             if before == self._token:
                 raise
-            return super().send(call)
+            return super().send(method, path, **options)
 
-    def _place(self, call: Call[Any]) -> str:
-        return f"{call.method} {call.path} at {self.access.name} ({self._url})"
-
-    def _failure(self, error: ApiError, call: Call[Any]) -> Refused | Unavailable:
-        said = f"{self._place(call)}: {error.detail[:_MESSAGE_CHARS_MAX]}"
+    def _failure(self, error: ApiError, place: str, *, repeatable: bool) -> Refused | Unavailable:
+        said = f"{place}: {error.detail[:_MESSAGE_CHARS_MAX]}"
         is_broken = error.status in _BROKEN and error.code != "backend_error"
-        if error.status in _BUSY or (call.repeatable and is_broken):
+        if error.status in _BUSY or (repeatable and is_broken):
             return Unavailable(said)
         remedy = ""
         if error.status == 401 and self._token is None:
@@ -400,7 +394,7 @@ class GatewayClient(Client):
 def of_stream(stream: str) -> str:
     """The path of a stream. Raises OptionError for what is no name."""
     try:
-        return weir_calls.stream_path(stream)
+        return paths.stream_path(stream)
     except InvalidNameError as error:
         raise OptionError(str(error)) from None
 
@@ -408,7 +402,7 @@ def of_stream(stream: str) -> str:
 def of_group(stream: str, group: str) -> str:
     """The path of a group. Raises OptionError for what is no name."""
     try:
-        return weir_calls.group_path(stream, group)
+        return paths.group_path(stream, group)
     except InvalidNameError as error:
         raise OptionError(str(error)) from None
 

@@ -220,4 +220,4 @@ def key_of(session: Session, name: str) -> int:
 
 def credit_of(session: Session, name: str) -> int | None:
     """What is left of a subscription's credit, None where it is unlimited."""
-    return session.table.by_name[name].credit
+    return session.table.by_name[name].credit.left

@@ -17,8 +17,7 @@ from app.http.responses import Scope, Send
 from app.main import App
 from app.server import http_server
 from app.settings import Settings
-from engine import Engine, SystemClock
-from engine.runtime import Fsync
+from engine import Engine, Fsync, SystemClock
 from engine.storage import Storage
 from engine.storage.memory import MemoryStorage
 

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.live.in_flight import CHECK_S
+from app.live.consumer import CHECK_S
 from app.settings import Settings
 from engine import ids
 from engine.commands import Claim, DescribeGroup, EnsureGroup, Nack, NackMode, XAck, XClaim, XNack, execution

@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from app.doors.websocket.subscriptions import ConsumerSubscription
 from engine import ids
 from engine.commands import Claim as ClaimOptions
 from engine.commands import XClaim
@@ -88,9 +89,10 @@ class SessionMachine(RuleBasedStateMachine):
             assert len(self.world.pushed("t")) <= self.granted["t"]
         if "w" in names_of(self.world.session):
             (work,) = [one for one in self.world.session.table.by_name.values() if one.name == "w"]
-            held = getattr(work, "in_flight")  # noqa: B009 - of the kind that works
-            assert work.credit is not None
-            assert work.credit + len(held) == self.granted["w"]
+            assert isinstance(work, ConsumerSubscription)
+            held = work.consumer.in_flight
+            assert work.credit.left is not None
+            assert work.credit.left + len(held) == self.granted["w"]
 
     @invariant()
     def followers_get_each_entry_once_and_in_order(self) -> None:

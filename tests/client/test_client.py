@@ -2,8 +2,9 @@
 
 import asyncio
 import enum
-import inspect
 import multiprocessing
+import subprocess
+import sys
 import threading
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 import weir
 from tests.cli.link import BAD_GATEWAY, BUSY, LOSE, PASS, link
 from tests.server import Server, free_port
-from weir import AsyncClient, AsyncGroup, Client, Group
+from weir import AsyncClient, Client
+from weir.paths import stream_path
 
 
 def test_what_is_published_is_read_as_it_was(url: str, stream: str) -> None:
@@ -468,15 +470,60 @@ def test_all_names_can_be_imported_at_once() -> None:
     assert everything.keys() >= {"Client", "AsyncClient", "Worker", "WeirError"}
 
 
-def test_both_clients_offer_the_same() -> None:
-    for ours, twin in ((Client, AsyncClient), (Group, AsyncGroup)):
-        names = {name for name in vars(ours) if not name.startswith("_")}
-        assert names == {name for name in vars(twin) if not name.startswith("_")}
-        for name in names:
-            one, other = inspect.getattr_static(ours, name), inspect.getattr_static(twin, name)
-            if inspect.isfunction(one):
-                assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters)
-                assert one.__doc__ == (other.__doc__ or "").replace("await ", ""), name
+def test_the_synchronous_client_is_what_the_generator_makes() -> None:
+    """`make client` writes it."""
+    root = Path(__file__).parents[2]
+    program = "import sync_client; print(sync_client.generate(), end='')"
+    made = subprocess.run(
+        [sys.executable, "-c", program], cwd=root / ".ci", capture_output=True, text=True, check=True
+    )
+    assert (root / "sdk/python/weir/_client.py").read_text() == made.stdout
+
+
+async def test_any_operation_can_be_called(url: str, stream: str) -> None:
+    """By method and path: the answer's JSON, or the whole answer; refusals are the errors of all calls."""
+    path = f"{stream_path(stream)}/entries"
+    headers = {"content-type": "application/x-ndjson"}
+    with Client(url) as client:
+        stored = client.call("POST", path, body=b'{"n": 1}\n{"n": 2}\n', headers=headers)
+        assert stored["count"] == 2
+        page = client.call("GET", path, query={"count": 1, "reverse": True, "after": None})
+        assert [entry["fields"]["n"] for entry in page["entries"]] == ["2"]
+        assert client.send("GET", stream_path(stream)).headers["etag"]
+        assert client.call("DELETE", stream_path(stream)) is None
+        with pytest.raises(weir.NotFoundError):
+            client.call("GET", stream_path(stream))
+        with pytest.raises(weir.InvalidValueError, match="begins with /"):
+            client.call("GET", "v1/streams")
+    async with AsyncClient(url) as twin:
+        assert (await twin.call("GET", "/v1/status"))["status"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "attempts"),
+    [
+        ("GET", {}, 3),
+        ("POST", {}, 1),
+        ("POST", {"repeatable": True}, 3),
+        ("GET", {"repeatable": False}, 1),
+    ],
+)
+def test_a_call_is_repeated_where_that_is_safe(method: str, options: weir.CallOptions, attempts: int) -> None:
+    """A proxy lost the answer: reads are sent again, and changes that are said to be repeatable."""
+    seen: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.method)
+        return httpx.Response(502) if len(seen) < 3 else httpx.Response(200, json={})
+
+    with Client("http://gateway", retry_s=30, transport=httpx.MockTransport(answer)) as client:
+        if attempts == 1:
+            with pytest.raises(weir.NoAnswerError) as lost:
+                client.call(method, "/v1/any", **options)
+            assert lost.value.outcome_unknown
+        else:
+            assert client.call(method, "/v1/any", **options) == {}
+    assert len(seen) == attempts
 
 
 async def test_the_asynchronous_client_does_the_same(url: str, stream: str) -> None:

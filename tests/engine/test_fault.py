@@ -299,7 +299,7 @@ async def test_an_exception_before_anything_changed_is_nothing_but_that() -> Non
     async with FaultyConversation(MemoryStorage(), "everysec") as talk:
         await talk.add("s", "1-0")
         body: list[bytes] = [None]  # type: ignore[list-item]
-        with pytest.raises(TypeError):
+        with pytest.raises(EngineError, match="internal error"):
             await talk.engine.execute(XAdd(stream="s", bodies=body))
         assert talk.faults == []
         assert await talk.call("XADD", "s", "2-0", "a", "1") == "2-0"

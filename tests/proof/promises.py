@@ -9,12 +9,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from engine import Fsync
 from engine.codec import FILE_PAYLOAD, HEADER, HEADER_BYTES, Kind
 from engine.keyspace import Keyspace
 from engine.log.manifest import file_number
 from engine.records import Append, CreateStream, Own, Record, RemoveStream, decode
 from engine.records.changes import RemoveAll, SetCounters
-from engine.runtime import Fsync
 from tests.engine.images import image
 
 # docs/durability.md: what everysec may lose.

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.api.groups import group_calls
 from app.auth import Access, Action
-from app.doors.sse.consumers import ConsumerOptions, ConsumerSource
+from app.doors.sse.consumers import ConsumerSource
 from app.doors.sse.cursors import TailOptions, mark_for, parse_composite, parse_place
 from app.doors.sse.tails import EventSource, EventStream, TailSource, end_with
 from app.errors import RefusalError, invalid
@@ -31,7 +31,8 @@ from app.http.operations.operation import Operation
 from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Response
-from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN, RELEASED_ONLY_MS
+from app.live.consumer import CLAIM_MIN_IDLE_MS_MIN
+from app.live.leases import ConsumerKey
 from engine.commands import Cursor, DescribeGroup, XRead
 from engine.replies import StreamsRead
 
@@ -230,14 +231,18 @@ async def consume_group(
         # It takes entries from the group: nothing that a page embeds, an image for one, may ask for that.
         raise RefusalError("not_acceptable", f"a consumer's entries need the header Accept: {media.EVENTS}")
     await group_calls.look(request, DescribeGroup(stream=stream, group=group))
-    asked = ConsumerOptions(
-        stream=stream,
-        group=group,
-        consumer=consumer,
-        in_flight_max=max_in_flight or min(IN_FLIGHT_DEFAULT, request.gateway.settings.count_max),
-        claim_min_idle_ms=RELEASED_ONLY_MS if claim_min_idle_ms is None else claim_min_idle_ms,
-    )
-    return await _stream(request, lambda: ConsumerSource.begin(request.gateway, request.tenant, asked))
+
+    def begin() -> Awaitable[EventSource]:
+        source = ConsumerSource(
+            request.gateway,
+            request.tenant,
+            ConsumerKey(stream, group, consumer),
+            in_flight_max=max_in_flight or min(IN_FLIGHT_DEFAULT, request.gateway.settings.count_max),
+            claim_min_idle_ms=claim_min_idle_ms,
+        )
+        return source.begin()
+
+    return await _stream(request, begin)
 
 
 operations: Final[list[Operation]] = [*_ENTRIES.operations, *_MANY.operations, *_GROUPS.operations]

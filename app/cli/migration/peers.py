@@ -8,16 +8,15 @@ import base64
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, Unpack, cast
+from uuid import uuid4
 
 import typer
 
-from weir import ApiError, Client, NoAnswerError
-from weir._calls import publish
-from weir._http import Call
+from weir import ApiError, CallOptions, Client, NoAnswerError, NotAGatewayError
 from weir.cli.failure import Failure
 from weir.errors import AuthenticationError
+from weir.paths import stream_path
 
 _ANSWER_S_MAX: Final = 60.0
 _CONNECT_S_MAX: Final = 5.0
@@ -26,7 +25,6 @@ TURN_BYTES_MAX: Final = 3 << 20
 # As the client of Redis says that a connection could not be made.
 _NO_CONNECTION: Final = re.compile(r"Error -?\d+ connecting to (?P<place>.+?)\. (?P<why>.+?)\.?")
 
-T = TypeVar("T")
 Word: TypeAlias = bytes | str | int
 Command: TypeAlias = Sequence[Word]
 
@@ -173,26 +171,33 @@ class CommandApi:
         """Run commands as one turn, in base64, so that any bytes pass."""
         body = [[_encoded(word) for word in words] for words in commands]
         headers = {"weir-encoding": "base64"}
-        path = "/v1/commands/multi-exec"
-        call = Call("POST", path, _outcomes, body=body, headers=headers, repeatable=False)
-        return self._ask(call)
+        answer = self._post("/v1/commands/multi-exec", body=body, headers=headers)
+        try:
+            return _outcomes(answer)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise NotAGatewayError(f"{self._client.url} did not answer as the command API does") from None
 
     def publish_after(self, stream: str, last_id: str, entries: Sequence[dict[str, object]]) -> bool:
         """Publish all entries if the stream's last ID is this one; otherwise none, and return False.
 
         Raises Away, TooLarge; Failure where an entry is refused.
         """
-        call = publish(stream, {"entries": entries}, None, {"if_last_id": last_id})
+        headers = {
+            "idempotency-key": uuid4().hex,
+            "if-match": f'"{last_id}"',
+            "prefer": "return=minimal",
+        }
+        body = {"entries": entries}
         try:
-            self._ask(replace(call, headers={**call.headers, "prefer": "return=minimal"}))
+            self._post(f"{stream_path(stream)}/entries", body=body, headers=headers, repeatable=True)
         except _Overtaken:
             return False
         return True
 
-    def _ask(self, call: Call[T]) -> T:
+    def _post(self, path: str, **options: Unpack[CallOptions]) -> Any:  # noqa: ANN401 - JSON
         self._check()
         try:
-            return self._client.call(call)
+            return self._client.call("POST", path, **options)
         except NoAnswerError as error:
             raise Away(str(error)) from None
         except AuthenticationError:

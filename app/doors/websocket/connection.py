@@ -606,26 +606,25 @@ class Connection:
 
     def _begin_read(self, effect: ReadGroup, lease: ConsumerLease) -> None:
         done = partial(self._delivered, effect.key, lease)
-        if lease.is_stopped:
-            self._loop.call_soon(done, (GroupRead(()),))
-        elif self._link.paused:
+        if self._link.paused and not lease.is_stopped:
             at = len(self._writable) if effect.going_on else self._first
             self._writable.insert(at, partial(self._begin_read, effect, lease))
             self._first += not effect.going_on
         else:
-            lease.hold(self._tenant.engine.read(effect.command, done, going_on=effect.going_on))
+            lease.read(self._tenant.engine, effect.command, done, going_on=effect.going_on)
 
-    def _delivered(self, key: int, lease: ConsumerLease, replies: Sequence[Reply | EngineError]) -> None:
-        (reply,) = replies
+    def _delivered(self, key: int, lease: ConsumerLease, reply: Reply | EngineError | RefusalError) -> None:
         effects: Effects | None = None
         try:
             if not self.failed:
-                found = self._refusal(reply) if isinstance(reply, EngineError) else reply
+                found = self._refusal(reply) if isinstance(reply, Exception) else reply
                 effects = self._session.consumers.on_delivery(key, found, room=not self._link.full)
         except Exception as error:  # noqa: BLE001 - logged, counted; closes the connection
             self.fail(error)
         if effects is None:
-            self._give_back(lease, reply)
+            # The connection has failed.
+            for one in reply.streams if isinstance(reply, GroupRead) else ():
+                lease.give_back(self._tenant.engine, [entry.id for entry in one.entries])
         else:
             if isinstance(reply, GroupRead):
                 self._request.count_delivered(reply)
@@ -636,13 +635,6 @@ class Connection:
     @_event
     def _perform(self, effects: Effects) -> None:
         self._do(effects)
-
-    def _give_back(self, lease: ConsumerLease, reply: Reply | EngineError) -> None:
-        """Give back entries that arrived after the connection had failed."""
-        given = reply.streams if isinstance(reply, GroupRead) else ()
-        for one in given:
-            unsent = [entry.id for entry in one.entries]
-            self._tenant.engine.submit([lease.consumer.give_back(unsent)], lambda _: None)
 
     def _leave(self, effect: Unsubscribe) -> None:
         key = effect.key
@@ -656,8 +648,7 @@ class Connection:
         elif lease is not None:
             if not self._leases:
                 self._hub.working.pop(self, None)
-            self._tenant.engine.submit([lease.consumer.leave()], lambda _: None)
-            lease.leave()
+            lease.close(self._tenant.engine)
             self._wake_writers()
 
 

@@ -10,7 +10,7 @@ from msgspec import UnsetType
 
 from app.http.cursors import Place
 from app.limits import EntryLimits
-from app.live.in_flight import ConsumerKey
+from app.live.leases import ConsumerKey
 from engine.commands import Command, XReadGroup
 
 Ref = str | int | UnsetType

@@ -24,7 +24,7 @@ from app.http.entries.values import FIELDS_SCHEMA
 from app.http.models import GAP_REASON
 from app.http.operations.binder import bind_query
 from app.limits import EntryLimits
-from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
+from app.live.consumer import CLAIM_MIN_IDLE_MS_MIN
 from app.metrics import tracing
 from app.settings import Settings
 from engine.commands import Cursor, NackMode, Refs

@@ -9,7 +9,6 @@ At most one ReadGroup of a subscription is in progress, for no more entries than
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec import UNSET
 
@@ -17,17 +16,19 @@ from app.auth import Action
 from app.doors.websocket import frames
 from app.doors.websocket.effects import AcquireLease, Close, Effects, ReadGroup, Rest, SendFrame, Submit
 from app.doors.websocket.subscription_table import Replies, SubscriptionTable
-from app.doors.websocket.subscriptions import ConsumerSubscription, caught_up_frame, gap_frame
+from app.doors.websocket.subscriptions import (
+    READ_WAIT_MS,
+    ConsumerSubscription,
+    caught_up_frame,
+    gap_frame,
+)
 from app.errors import RefusalError, invalid, to_refusal
 from app.http.entries.entry_pages import GapReport
-from app.live.in_flight import PendingCheck
+from app.live.consumer import Taken
 from engine import EngineError, ids
-from engine.commands import Command, Cursor, Exists, Nack, XAck, XAckDel, XNack, XPendingRange
+from engine.commands import Command, Cursor, Exists, Nack, XAck, XAckDel, XNack
 from engine.errors import OF_BACKEND
 from engine.replies import Deletions, GroupInfo, GroupRead, PendingList, Reply, StreamDeliveries
-
-# Pending entries of one look for those that were not sent.
-_FOUND_MAX: Final = 10_000
 
 
 class GroupReader:
@@ -42,8 +43,9 @@ class GroupReader:
         work = ConsumerSubscription(
             self._table.new_key(), frame, self._table.batch_max(frame.batch_max, self._table.limits.batch_max)
         )
-        self._table.require(Action.CONSUME, work.stream, work.group, work.consumer)
-        if work.noack and frame.credit is UNSET:
+        stream = work.consumer.key.stream
+        self._table.require(Action.CONSUME, *work.consumer.key)
+        if work.consumer.noack and frame.credit is UNSET:
             raise invalid("/credit", "with `noack` nothing is acknowledged, which would give credit back")
         self._table.add(work)
 
@@ -55,8 +57,8 @@ class GroupReader:
                 return [*self._table.end(work), self._table.error(frame.ref, to_refusal(refusal))]
             info = replies[-1]
             assert isinstance(info, GroupInfo), "DescribeGroup is the last command"
-            result = {"next": {work.stream: ids.format(info.last_delivered_id)}}
-            claim = AcquireLease(work.key, work.consumer_key)
+            result = {"next": {stream: ids.format(info.last_delivered_id)}}
+            claim = AcquireLease(work.key, work.consumer.key)
             return [SendFrame(frames.ok(frame.ref, result)), claim]
 
         try:
@@ -69,7 +71,7 @@ class GroupReader:
         """Commands that create the group, if requested, and the consumer, and read the group's position."""
         if frame.create is UNSET or frame.create is False:
             return work.begin_commands(None)
-        self._table.require(Action.MANAGE, work.stream, work.group)
+        self._table.require(Action.MANAGE, work.consumer.key.stream, work.consumer.key.group)
         start = Cursor.LATEST if frame.create is True else frames.place(frame.create, "/create")
         return work.begin_commands(start)
 
@@ -85,14 +87,14 @@ class GroupReader:
         """Read again, if there is credit."""
         if work.ended or work.reading or work.resting or not work.owned or self._table.draining:
             return []
-        if work.unsure and work.history is None:
+        if work.consumer.is_unsure and work.consumer.history is None:
             work.resting = True
             return [self._find_unsent(work, ids.ID_MIN)]
-        if not work.room:
+        if not work.credit.room:
             return self._table.pause(work)
         work.paused = False
         work.reading = True
-        return [ReadGroup(work.key, work.next_read(), going_on)]
+        return [ReadGroup(work.key, work.consumer.next_read(READ_WAIT_MS), going_on)]
 
     def on_delivery(self, key: int, reply: Reply | RefusalError, *, room: bool = True) -> Effects:
         """Handle ReadGroup. Entries go back if the subscription has ended or the socket has no room."""
@@ -106,45 +108,34 @@ class GroupReader:
         found = reply.streams[0] if reply.streams else None
         if work.ended or self._table.closed:
             return [] if found is None else self._decline(work, found)
-        if found is not None and not room and not work.noack:
+        if found is not None and not room and not work.consumer.noack:
             return [*self._send_gap(work, found), *self._decline(work, found), *self.go_on(work)]
-        more = bool(reply.unfinished) or (found is not None and found.more)
-        effects = self._table.note_back(work)
-        effects += [] if found is None else self._send(work, found)
-        if work.history is not None and not more:
-            work.history = None
-            last = found.last_delivered_id if found is not None else ids.ID_MIN
-            effects.append(SendFrame(caught_up_frame(work.name, work.stream, ids.format(last))))
-        going_on = found is not None and not found.history and bool(found.entries)
-        return effects + self.go_on(work, going_on=going_on)
+        taken = work.consumer.take(reply)
+        effects = [*self._table.note_back(work), *self._send(work, taken)]
+        if taken.caught_up:
+            last = ids.ID_MIN if found is None else found.last_delivered_id
+            frame = caught_up_frame(work.name, work.consumer.key.stream, ids.format(last))
+            effects.append(SendFrame(frame))
+        return effects + self.go_on(work, going_on=taken.is_new)
 
-    def _send(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
-        effects = self._send_gap(work, found)
-        following = found.last_delivered_id
-        if not found.entries:
-            return effects
-        if found.history:
-            following = work.history = found.entries[-1].id
-        # Entries that were released or claimed meanwhile and are delivered again count once.
-        given = [one.id for one in found.entries]
-        work.release(given)
-        work.spend(len(given))
-        if not work.noack:
-            work.in_flight.update(dict.fromkeys(given))
+    def _send(self, work: ConsumerSubscription, taken: Taken) -> Effects:
+        found, given = taken.found, taken.ids
+        if found is None or not given:
+            return [] if found is None else self._send_gap(work, found)
+        following = given[-1] if found.history else found.last_delivered_id
         texts = b",".join(map(frames.encode_delivery, found.entries))
-        data = frames.entries(work.name, work.stream, texts, ids.format(following))
-        return [*effects, SendFrame(data, work.key, () if work.noack else given)]
+        data = frames.entries(work.name, work.consumer.key.stream, texts, ids.format(following))
+        kept = () if work.consumer.noack else given
+        return [*self._send_gap(work, found), SendFrame(data, work.key, kept)]
 
     def _send_gap(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
         if found.gap is None:
             return []
-        return [SendFrame(gap_frame(work.name, work.stream, GapReport(found.gap)))]
+        return [SendFrame(gap_frame(work.name, work.consumer.key.stream, GapReport(found.gap)))]
 
     def _decline(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
-        """Give entries back. An entry that was in flight before was released meanwhile."""
-        given = [one.id for one in found.entries]
-        work.release(given)
-        return self.give_back(work, given)
+        """Give entries back that are not sent."""
+        return self.give_back(work, work.consumer.decline(found))
 
     def _fail(self, work: ConsumerSubscription, refusal: RefusalError) -> Effects:
         if work.ended or refusal.code == "draining":
@@ -152,7 +143,8 @@ class GroupReader:
         if refusal.code in ("no_group", "no_stream"):
             return self._revoke_missing(work)
         if refusal.code in OF_BACKEND:
-            work.resting, work.unsure = True, not work.noack
+            work.resting = True
+            work.consumer.lose()
             is_alone = refusal.code != "backend_unavailable"
             return [*self._table.note_away(work, alone=is_alone), Rest(work.key)]
         self._table.closed = True
@@ -167,10 +159,7 @@ class GroupReader:
         return self.go_on(work)
 
     def _find_unsent(self, work: ConsumerSubscription, start: int) -> Submit:
-        """Look for entries that a lost reply has delivered. Reading history would count as a delivery, so
-        they go back to the group.
-        """
-        stream, group, name = work.consumer_key
+        """Look for entries that a lost reply has delivered: they go back to the group."""
 
         def done(replies: Replies) -> Effects:
             reply = replies[0]
@@ -179,13 +168,9 @@ class GroupReader:
             assert isinstance(reply, PendingList), "XPENDING with a range replies with a PendingList"
             if work.ended:
                 return []
-            unsent = [one.id for one in reply.entries if one.id not in work.in_flight]
-            return [self._return_unsent(work, unsent, reply.entries[-1].id + 1 if reply.more else None)]
+            return [self._return_unsent(work, *work.consumer.unsent(reply))]
 
-        look = XPendingRange(
-            stream=stream, group=group, start=start, end=ids.ID_MAX, count=_FOUND_MAX, consumer=name
-        )
-        return self._table.submit([look], done)
+        return self._table.submit([work.consumer.find_unsent(start)], done)
 
     def _return_unsent(
         self, work: ConsumerSubscription, unsent: Sequence[int], following: int | None
@@ -197,10 +182,10 @@ class GroupReader:
                 return self._fail(work, to_refusal(replies[0]))
             if following is not None:
                 return [] if work.ended else [self._find_unsent(work, following)]
-            work.unsure = False
+            work.consumer.is_unsure = False
             return self.on_rested(work.key)
 
-        return self._table.submit([work.consumer_key.give_back(unsent)], done)
+        return self._table.submit([work.consumer.key.give_back(unsent)], done)
 
     def _revoke_missing(self, work: ConsumerSubscription) -> Effects:
         """Revoke a subscription whose group is gone: with its stream, or alone."""
@@ -210,13 +195,13 @@ class GroupReader:
                 return self._fail(work, to_refusal(replies[0]))
             return self._table.revoke(work.key, "group_destroyed" if replies[0] == 1 else "stream_deleted")
 
-        return [self._table.submit([Exists(streams=[work.stream])], done)]
+        return [self._table.submit([Exists(streams=[work.consumer.key.stream])], done)]
 
     def give_back(self, work: ConsumerSubscription, entry_ids: Sequence[int]) -> Effects:
         """Return entries to the group that were not sent."""
-        if work.noack or not entry_ids:
+        if not entry_ids:
             return []
-        return [self._table.submit([work.consumer_key.give_back(entry_ids)], lambda _: [])]
+        return [self._table.submit([work.consumer.key.give_back(entry_ids)], lambda _: [])]
 
     # ---- settling
 
@@ -225,10 +210,10 @@ class GroupReader:
         work, refs = self._table.find_consumer(frame.sub), frames.refs(frame)
         most = self._table.limits.ids_max if refs is None else self._table.limits.lookups_max
         wanted = frames.entry_ids(frame, most)
-        where = {"stream": work.stream, "group": work.group}
+        where = {"stream": work.consumer.key.stream, "group": work.consumer.key.group}
         if refs is None:
             return self._settle(work, frame, wanted, XAck(**where, ids=wanted), "acknowledged")
-        self._table.require(Action.WRITE, work.stream, work.group)
+        self._table.require(Action.WRITE, **where)
         command = XAckDel(**where, ids=wanted, refs=refs)
         return self._settle(work, frame, wanted, command, "acknowledged")
 
@@ -239,7 +224,7 @@ class GroupReader:
             frames.entry_ids(frame, self._table.limits.lookups_max),
         )
         nack = Nack(ids=wanted, mode=frames.nack_mode(frame))
-        command = XNack(stream=work.stream, group=work.group, nack=nack)
+        command = XNack(stream=work.consumer.key.stream, group=work.consumer.key.group, nack=nack)
         return self._settle(work, frame, wanted, command, "released")
 
     def _settle(
@@ -254,7 +239,7 @@ class GroupReader:
             reply = replies[0]
             if isinstance(reply, EngineError):
                 return [self._table.error(frame.ref, to_refusal(reply))]
-            work.release(wanted)
+            work.consumer.release(wanted)
             settled = reply.results if isinstance(reply, Deletions) else None
             number = sum(one != -1 for one in settled) if settled is not None else reply
             answer: Effects = [] if frame.ref is UNSET else [SendFrame(frames.ok(frame.ref, {word: number}))]
@@ -266,18 +251,15 @@ class GroupReader:
         """Check consumers without credit: their entries may have been settled or claimed by others."""
         effects: Effects = []
         for work in self._table.by_name.values():
-            if (
-                isinstance(work, ConsumerSubscription)
-                and not work.room
-                and work.in_flight
-                and not work.looking
-            ):
+            if not isinstance(work, ConsumerSubscription) or work.looking:
+                continue
+            if work.consumer.in_flight and not work.credit.room:
                 work.looking = True
                 effects.append(self._check_pending(work))
         return effects
 
     def _check_pending(self, work: ConsumerSubscription) -> Submit:
-        look = PendingCheck(work.consumer_key, [*work.in_flight], work.looked_upto)
+        check = work.consumer.check()
 
         def done(replies: Replies) -> Effects:
             work.looking = False
@@ -285,8 +267,7 @@ class GroupReader:
             if isinstance(reply, EngineError):
                 return self._revoke_missing(work) if reply.code == "no_group" and not work.ended else []
             assert isinstance(reply, PendingList), "XPENDING with a range replies with a PendingList"
-            work.looked_upto = look.upto(reply)
-            work.release(look.gone(reply))
+            work.consumer.note_checked(check, reply)
             return self.go_on(work)
 
-        return self._table.submit([look.command], done)
+        return self._table.submit([check.command], done)

@@ -7,8 +7,8 @@ import asyncio
 from typing import Final, Protocol
 
 from app.gateway import Gateway
+from app.live.consumer import CHECK_S
 from app.live.fair_queue import FRAMES_A_CYCLE_MAX, FairQueue
-from app.live.in_flight import CHECK_S
 from app.live.turns import CycleBudget
 from engine import errors
 

@@ -232,12 +232,13 @@ class Session:
 
     def _credit(self, frame: frames.CreditFrame) -> Effects:
         one = self.table.find(frame.sub)
-        if one.credit is None:
+        left = one.credit.left
+        if left is None:
             raise invalid("/sub", "this subscription has no limit")
-        held = len(one.in_flight) if isinstance(one, ConsumerSubscription) else 0
-        if one.credit + held + frame.n > frames.CREDIT_MAX:
+        held = len(one.consumer.in_flight) if isinstance(one, ConsumerSubscription) else 0
+        if left + held + frame.n > frames.CREDIT_MAX:
             raise invalid("/n", f"there is credit for at most {frames.CREDIT_MAX} entries")
-        one.credit += frame.n
+        one.credit.left = left + frame.n
         away = self.table.note_away(one)
         if isinstance(one, ConsumerSubscription):
             return [*away, *self.consumers.go_on(one)]
@@ -250,7 +251,8 @@ class Session:
         for key, entry_ids in unwritten:
             work = self.table.by_key.get(key)
             if isinstance(work, ConsumerSubscription) and not work.ended:
-                effects += self.consumers.give_back(work, [one for one in entry_ids if one in work.in_flight])
+                in_flight = work.consumer.in_flight
+                effects += self.consumers.give_back(work, [one for one in entry_ids if one in in_flight])
         for one in list(self.table.by_name.values()):
             effects += self.table.end(one)
         return effects

@@ -97,13 +97,14 @@ class StreamReader:
         ):
             return 0
         # `paused` follows the last credit, so `live` may not spend it.
-        return tail.batch_max if tail.credit is None else max(0, min(tail.credit - 1, tail.batch_max))
+        left, batch_max = tail.credit.left, tail.credit.batch_max
+        return batch_max if left is None else max(0, min(left - 1, batch_max))
 
     def live(self, key: int, page: FeedPage) -> bytes:
         """The frame for a page of at most `live_room` entries; the caller sends it at once."""
         tail = self._table.by_key[key]
         assert isinstance(tail, StreamSubscription), "there was room"
-        tail.spend(page.count)
+        tail.credit.spend(page.count)
         return self._page(tail, page)
 
     def _page(self, tail: StreamSubscription, page: FeedPage) -> bytes:
@@ -121,14 +122,14 @@ class StreamReader:
         """Take the next page, if there is one and credit for it."""
         if tail.taking is not None or self._table.draining:
             return []
-        if not tail.room:
+        if not tail.credit.room:
             tail.behind.update(tail.ready)
             return self._table.pause(tail)
         if not tail.ready:
             return []
         tail.paused = False
         tail.taking = tail.ready.pop(0)
-        return [FetchPage(tail.key, tail.taking, tail.room, PAGE_BYTES_MAX)]
+        return [FetchPage(tail.key, tail.taking, tail.credit.room, PAGE_BYTES_MAX)]
 
     def on_page(
         self, key: int, item: FeedPage | FeedGap | None, position: Position, *, caught_up: bool
@@ -163,7 +164,7 @@ class StreamReader:
             generation = item.generation if tail.in_full else ""
             report = GapReport(item.gap, generation, tail.in_full)
             return [SendFrame(gap_frame(tail.name, stream, report))]
-        tail.spend(item.count)
+        tail.credit.spend(item.count)
         return [SendFrame(self._page(tail, item))]
 
     def _caught_up(self, tail: StreamSubscription, stream: str, position: Position) -> Effects:

@@ -87,7 +87,7 @@ class SubscriptionTable:
     def find_consumer(self, name: str) -> ConsumerSubscription:
         """The subscription of this name, whose entries are acknowledged. Raises `invalid`."""
         found = self.find(name)
-        if not isinstance(found, ConsumerSubscription) or found.noack:
+        if not isinstance(found, ConsumerSubscription) or found.consumer.noack:
             raise invalid("/sub", "this subscription has nothing to acknowledge")
         return found
 
@@ -139,7 +139,7 @@ class SubscriptionTable:
 
     def _may_go_on(self, one: AnySubscription) -> bool:
         if isinstance(one, ConsumerSubscription):
-            return self.principal.may(Action.CONSUME, Resource(one.stream, one.group, one.consumer))
+            return self.principal.may(Action.CONSUME, Resource(*one.consumer.key))
         return all(self.principal.may(Action.READ, Resource(stream)) for stream in one.streams)
 
     def pause(self, one: AnySubscription) -> Effects:
@@ -152,7 +152,7 @@ class SubscriptionTable:
     def begin_outage(self) -> Effects:
         """Say once that the backend cannot be used. Without credit, entries wait in any case."""
         self.is_backend_away = True
-        return [effect for one in self.by_name.values() if one.room for effect in self.note_away(one)]
+        return [effect for one in self.by_name.values() if one.credit.room for effect in self.note_away(one)]
 
     def note_away(self, one: AnySubscription, *, alone: bool = False) -> Effects:
         """Say to a subscription that has room that entries wait for the backend, if they do, or those of its
@@ -193,6 +193,5 @@ class SubscriptionTable:
         """Close while draining, once nothing is in flight."""
         if not self.draining or self.closed:
             return []
-        if any(isinstance(one, ConsumerSubscription) and one.in_flight for one in self.by_name.values()):
-            return []
-        return self.finish_drain()
+        consumers = (one for one in self.by_name.values() if isinstance(one, ConsumerSubscription))
+        return [] if any(one.consumer.in_flight for one in consumers) else self.finish_drain()

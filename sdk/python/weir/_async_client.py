@@ -1,4 +1,4 @@
-"""The asynchronous client. `_client.py` is the same without `await`; a test compares the two.
+"""The asynchronous client. `_client.py` is generated from it: `make client`.
 
 Knows: how a call is sent with asyncio. Must never know: what a call or its answer looks like.
 """
@@ -30,9 +30,11 @@ from weir._cursors import STILL_THE_STREAM, Cursors
 from weir._http import (
     CONNECT_S_MAX,
     Call,
+    CallOptions,
     ConnectionOptions,
     Token,
     Verify,
+    as_is,
     check_events,
     parse_response,
     parse_url,
@@ -131,7 +133,7 @@ class AsyncClient:
         given: choose one yourself if the same entry may be published by another process as well.
         """
         body = encode_entry(fields, id)
-        return await self.call(_calls.publish(stream, body, key, options))
+        return await self._call(_calls.publish(stream, body, key, options))
 
     async def publish_batch(
         self,
@@ -143,13 +145,13 @@ class AsyncClient:
     ) -> Published:
         """Add entries, all or none, with consecutive IDs."""
         body = {"entries": [encode_entry(one) for one in entries]}
-        return await self.call(_calls.publish(stream, body, key, options))
+        return await self._call(_calls.publish(stream, body, key, options))
 
     async def publish_many(
         self, streams: Mapping[str, Iterable[Fields]], *, key: str | None = None
     ) -> dict[str, Published]:
         """Add entries to several streams, all or none."""
-        return await self.call(_calls.publish_many(streams, key))
+        return await self._call(_calls.publish_many(streams, key))
 
     # --- read ---------------------------------------------------------------------------------------------
 
@@ -167,7 +169,7 @@ class AsyncClient:
         """A page of entries between two IDs, or two times (RFC 3339). A missing stream is empty."""
         bounds = {"start": start, "end": end, "since": since, "until": until}
         query = {**bounds, "reverse": reverse or None, "count": count}
-        return await self.call(_calls.read(stream, query))
+        return await self._call(_calls.read(stream, query))
 
     async def read_after(
         self, stream: str, after: str, *, count: int | None = None, wait_ms: int = 0
@@ -176,7 +178,7 @@ class AsyncClient:
         if asked to. Continue with `after=page.next`; never send `$` twice. `next` knows its stream, so that
         `gap` says if another one has the name by now.
         """
-        return await self.call(_calls.read(stream, {"after": after, "count": count}, wait_ms))
+        return await self._call(_calls.read(stream, {"after": after, "count": count}, wait_ms))
 
     async def entries(
         self, stream: str, *, after: str = "0", end: str | None = None, page_count: int = 1_000
@@ -186,7 +188,7 @@ class AsyncClient:
         """
         while True:
             query = {"after": after, "end": end, "count": page_count}
-            page = await self.call(_calls.read(stream, query))
+            page = await self._call(_calls.read(stream, query))
             if page.gap is not None and page.gap.reason not in STILL_THE_STREAM:
                 raise gap_error(stream, page.gap)
             for entry in page.entries:
@@ -226,7 +228,7 @@ class AsyncClient:
     async def get_entry(self, stream: str, entry_id: str) -> Entry | None:
         """One entry; None if it is not there."""
         try:
-            return await self.call(_calls.get_entry(stream, entry_id))
+            return await self._call(_calls.get_entry(stream, entry_id))
         except NotFoundError:
             return None
 
@@ -236,7 +238,7 @@ class AsyncClient:
         self, stream: str, ids: Sequence[str], *, refs: References = "keep"
     ) -> dict[str, str]:
         """Delete entries; for each ID `deleted`, `absent` or `kept`."""
-        return await self.call(_calls.delete_entries(stream, ids, refs))
+        return await self._call(_calls.delete_entries(stream, ids, refs))
 
     async def trim(
         self,
@@ -252,7 +254,7 @@ class AsyncClient:
         """Remove old entries; how many. `guard` refuses to remove what a group has not finished."""
         bounds = {"maxlen": maxlen, "minid": minid, "older_than_ms": older_than_ms}
         flags = {"approx": approx, "guard": guard or None, "dry_run": dry_run or None}
-        return (await self.call(_calls.trim(stream, {**bounds, **flags})))["deleted"]
+        return (await self._call(_calls.trim(stream, {**bounds, **flags})))["deleted"]
 
     # --- streams ------------------------------------------------------------------------------------------
 
@@ -260,7 +262,7 @@ class AsyncClient:
         """All streams by name."""
         after = None
         while True:
-            page, after = await self.call(_calls.list_streams(prefix, after))
+            page, after = await self._call(_calls.list_streams(prefix, after))
             for one in page:
                 yield one
             if after is None:
@@ -269,21 +271,21 @@ class AsyncClient:
     async def get_stream(self, stream: str) -> StreamInfo | None:
         """One stream; None if it does not exist."""
         try:
-            return await self.call(_calls.get_stream(stream))
+            return await self._call(_calls.get_stream(stream))
         except NotFoundError:
             return None
 
     async def ensure_stream(self, stream: str, *, retention: Mapping[str, int] | None = None) -> StreamInfo:
         """Create a stream if it is missing; `retention` has `max_len`, `max_age_ms`, `max_bytes`."""
-        return await self.call(_calls.ensure_stream(stream, retention))
+        return await self._call(_calls.ensure_stream(stream, retention))
 
     async def update_stream(self, stream: str, **changes: object) -> StreamInfo:
         """Change what is named, `retention` for instance."""
-        return await self.call(_calls.update_stream(stream, changes))
+        return await self._call(_calls.update_stream(stream, changes))
 
     async def delete_stream(self, stream: str) -> None:
         """Delete a stream with its entries and groups."""
-        await self.call(_calls.delete_stream(stream))
+        await self._call(_calls.delete_stream(stream))
 
     def group(self, stream: str, group: str) -> "AsyncGroup":
         """A group of a stream. Nothing is sent."""
@@ -293,7 +295,7 @@ class AsyncClient:
         """The groups of a stream by name."""
         after = None
         while True:
-            page, after = await self.call(_calls.list_groups(stream, after))
+            page, after = await self._call(_calls.list_groups(stream, after))
             for one in page:
                 yield one
             if after is None:
@@ -303,18 +305,26 @@ class AsyncClient:
 
     async def command(self, *words: str | float) -> Any:  # noqa: ANN401 - as Redis shapes it
         """Run a Redis stream command: `await client.command("XLEN", "orders")`."""
-        return await self.call(_calls.command(words))
+        return await self._call(_calls.command(words))
 
     async def wait_until_ready(self) -> None:
         """Return once the gateway serves requests; gives up after `retry_s`."""
-        await self.call(_calls.ready())
+        await self._call(_calls.ready())
 
-    async def call(self, call: Call[T]) -> T:
-        """Send a call, again while that is safe and helps; what its answer holds."""
-        return parse_response(await self.send(call), call)
+    async def call(self, method: str, path: str, **options: Unpack[CallOptions]) -> Any:  # noqa: ANN401 - JSON
+        """Any operation of the HTTP API: the JSON of its answer, None where it has none (204).
 
-    async def send(self, call: Call[Any]) -> httpx.Response:
-        """The same; the successful answer as it is, read wholly."""
+        `await client.call("POST", "/v1/admin/rewrite", repeatable=True)`. `path` is what follows the
+        gateway's URL; `weir.paths` writes names into it. Repeated calls and errors are as of all methods.
+        """
+        return parse_response(await self.send(method, path, **options), as_is)
+
+    async def send(self, method: str, path: str, **options: Unpack[CallOptions]) -> httpx.Response:
+        """The same; the successful answer as it is, with its headers, read wholly.
+
+        All calls but `tail` are sent by this one: a subclass that overrides it sees every call.
+        """
+        call = Call.of(method, path, options)
         retries = self._retries(repeatable=call.repeatable, repeat_faults=call.repeat_faults)
         while True:
             sent = self._cursors.apply(call)
@@ -326,6 +336,10 @@ class AsyncClient:
             else:
                 self.outage.end()
                 return response
+
+    async def _call(self, call: Call[T]) -> T:
+        """Send an operation of `_calls.py`; what its answer holds."""
+        return parse_response(await self.send(call.method, call.path, **call.options), call.parse)
 
     async def _send_once(self, call: Call[Any]) -> httpx.Response:
         request = self.connection.request(self._http, call)
@@ -385,7 +399,7 @@ class AsyncGroup:
     """One group of a stream: `client.group("orders", "billing")`."""
 
     def __init__(self, client: AsyncClient, stream: str, group: str) -> None:
-        self._client = client
+        self._call = client._call  # noqa: SLF001 - a group is a part of its client
         self.stream = stream
         self.name = group
 
@@ -394,17 +408,17 @@ class AsyncGroup:
         `$` with the next entry, `0` with the oldest. An existing group keeps its position. `policy` is set in
         both cases: `dead_letter`, `ack_timeout_ms`, `consumer_timeout_ms`.
         """
-        return await self._client.call(_calls.ensure_group(self.stream, self.name, start, policy))
+        return await self._call(_calls.ensure_group(self.stream, self.name, start, policy))
 
     async def info(self) -> GroupInfo:
         """The group as it is now. Raises NotFoundError if it does not exist."""
-        return await self._client.call(_calls.get_group(self.stream, self.name))
+        return await self._call(_calls.get_group(self.stream, self.name))
 
     async def consumers(self) -> AsyncIterator[ConsumerInfo]:
         """The group's consumers by name."""
         after = None
         while True:
-            page, after = await self._client.call(_calls.list_consumers(self.stream, self.name, after))
+            page, after = await self._call(_calls.list_consumers(self.stream, self.name, after))
             for one in page:
                 yield one
             if after is None:
@@ -424,29 +438,29 @@ class AsyncGroup:
             wait_ms=wait_ms,
             claim_min_idle_ms=claim_min_idle_ms,
         )
-        return await self._client.call(call)
+        return await self._call(call)
 
     async def history(self, consumer: str, *, after: str = "0", count: int = 100) -> Page:
         """What was delivered to a consumer and is not acknowledged."""
         call = _calls.group_read(self.stream, self.name, consumer, count=count, after=after)
-        return await self._client.call(call)
+        return await self._call(call)
 
     async def ack(self, *ids: str, delete: References | None = None) -> int:
         """Acknowledge entries, and with `delete` remove them from the stream; how many were pending."""
-        return await self._client.call(_calls.ack(self.stream, self.name, ids, delete))
+        return await self._call(_calls.ack(self.stream, self.name, ids, delete))
 
     async def nack(self, *ids: str, mode: NackMode = "fail") -> None:
         """Give entries back: after a failure (`fail`), as if never delivered (`silent`), or for good
         (`fatal`).
         """
-        await self._client.call(_calls.nack(self.stream, self.name, ids, mode))
+        await self._call(_calls.nack(self.stream, self.name, ids, mode))
 
     async def dead_letter(self, *ids: str, reason: str | None = None) -> DeadLettered:
         """Move pending entries to the group's dead-letter stream, as many as the gateway moves at once: call
         again for those that are still pending. As with `ack`, an entry that was moved in an attempt whose
         answer was lost is not among the `ids` of the answer.
         """
-        return await self._client.call(_calls.dead_letter(self.stream, self.name, ids, reason))
+        return await self._call(_calls.dead_letter(self.stream, self.name, ids, reason))
 
     async def redrive(
         self,
@@ -465,16 +479,16 @@ class AsyncGroup:
         call = _calls.redrive(
             self.stream, self.name, ids=ids, selected=selected, count=count, dry_run=dry_run, key=key
         )
-        return await self._client.call(call)
+        return await self._call(call)
 
     async def claim(self, consumer: str, *ids: str, min_idle_ms: int = 0) -> tuple[Entry, ...]:
         """Take entries over that were idle for so long; those that were taken."""
         body = {"consumer": consumer, "min_idle_ms": min_idle_ms, "ids": list(ids)}
-        return await self._client.call(_calls.claim(self.stream, self.name, body))
+        return await self._call(_calls.claim(self.stream, self.name, body))
 
     async def extend(self, consumer: str, *ids: str) -> list[str]:
         """Start the idle time of a consumer's own entries anew: the work on them goes on."""
-        return await self._client.call(_calls.extend(self.stream, self.name, consumer, ids))
+        return await self._call(_calls.extend(self.stream, self.name, consumer, ids))
 
     async def pending(
         self, *, consumer: str | None = None, min_idle_ms: int | None = None, page_count: int = 1_000
@@ -483,7 +497,7 @@ class AsyncGroup:
         start = "-"
         while True:
             query = {"start": start, "count": page_count, "consumer": consumer, "min_idle_ms": min_idle_ms}
-            page, last_id, more = await self._client.call(_calls.list_pending(self.stream, self.name, query))
+            page, last_id, more = await self._call(_calls.list_pending(self.stream, self.name, query))
             for one in page:
                 yield one
             if not more or last_id is None:
@@ -492,4 +506,4 @@ class AsyncGroup:
 
     async def delete(self, *, drop_pending: bool = False) -> None:
         """Delete the group; a ConflictError while entries are pending, unless they are dropped."""
-        await self._client.call(_calls.delete_group(self.stream, self.name, drop_pending=drop_pending))
+        await self._call(_calls.delete_group(self.stream, self.name, drop_pending=drop_pending))

@@ -4,12 +4,13 @@ Knows: paths, parameters and answers of the public contract. Must never know: ho
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, NotRequired, TypedDict, cast
 from uuid import uuid4
 
-from weir._http import Call, segment
+from weir._cursors import WITH_GENERATION
+from weir._http import Call, as_is
 from weir.entries import Entry, Fields, Page, Published, encode_entry
+from weir.paths import consumer_path, group_path, segment, stream_path
 
 References = Literal["keep", "delete", "acked"]
 NackMode = Literal["silent", "fail", "fatal"]
@@ -128,16 +129,6 @@ class AddOptions(TypedDict, total=False):
     durability: Literal["fsync"]
 
 
-def as_is(answer: Any) -> Any:  # noqa: ANN401 - JSON
-    """The answer's JSON."""
-    return answer
-
-
-def raw(call: Call[Any]) -> Call[Any]:
-    """The same call; it answers with the JSON as it is."""
-    return replace(call, parse=as_is)
-
-
 def _nothing(_: object) -> None:
     return None
 
@@ -171,12 +162,6 @@ def publish(stream: str, body: object, key: str | None, options: AddOptions) -> 
     )
 
 
-def publish_lines(stream: str, lines: bytes, key: str) -> Call[Published]:
-    """Add entries that are written as NDJSON, all or none."""
-    headers = _idempotency(key) | {"content-type": "application/x-ndjson", "prefer": "return=minimal"}
-    return Call("POST", f"{stream_path(stream)}/entries", Published.parse, body=lines, headers=headers)
-
-
 def publish_many(streams: Mapping[str, Iterable[Fields]], key: str | None) -> Call[dict[str, Published]]:
     """Add entries to several streams, all or none."""
     return Call(
@@ -191,16 +176,16 @@ def publish_many(streams: Mapping[str, Iterable[Fields]], key: str | None) -> Ca
     )
 
 
-def read(stream: str, query: Mapping[str, object], wait_ms: int = 0, *, pages: bool = False) -> Call[Page]:
-    """A page of entries. With `after`, or where `pages` follow each other by it, `next` has a generation."""
+def read(stream: str, query: Mapping[str, object], wait_ms: int = 0) -> Call[Page]:
+    """A page of entries. With `after`, `next` has a generation."""
     wait = {"wait": wait_ms} if wait_ms else {}
+    cursor = WITH_GENERATION if "after" in query else {}
     return Call(
         "GET",
         f"{stream_path(stream)}/entries",
         lambda answer: Page.parse(answer, stream),
-        query={**query, **wait},
+        query={**query, **wait, **cursor},
         wait_ms=wait_ms,
-        cursor_of=int(pages or "after" in query),
     )
 
 
@@ -343,11 +328,6 @@ def claim(stream: str, group: str, body: Mapping[str, object]) -> Call[tuple[Ent
     )
 
 
-def autoclaim(stream: str, group: str, body: Mapping[str, object]) -> Call[Any]:
-    """Take over the next `count` pending entries from `start` on that are idle for `min_idle_ms`."""
-    return Call("POST", f"{group_path(stream, group)}/autoclaim", as_is, body=body, repeatable=False)
-
-
 def dead_letter(stream: str, group: str, ids: Sequence[str], reason: str | None) -> Call[DeadLettered]:
     """Move pending entries to the group's dead-letter stream."""
     body = {"ids": list(ids)} | ({} if reason is None else {"reason": reason})
@@ -399,36 +379,11 @@ def list_pending(
 # --- anything --------------------------------------------------------------------------------------------
 
 
-def plan(body: Mapping[str, object]) -> Call[Any]:
-    """What reading streams would bring, counted without reading it."""
-    return Call("POST", "/v1/plan", as_is, body=body)
-
-
 def command(words: Sequence[str | int | float]) -> Call[Any]:
     """A Redis stream command; its reply as Redis shapes it."""
     return Call("POST", "/v1/commands", lambda answer: answer["result"], body=list(words), repeatable=False)
 
 
-def rewrite(method: Literal["POST", "GET"]) -> Call[Any]:
-    """Begin to rewrite the log, or say how far that is; the state of it."""
-    return Call(method, "/v1/admin/rewrite", as_is, body={} if method == "POST" else None)
-
-
 def ready() -> Call[Any]:
     """What the gateway says of its health; an UnavailableError while it is not ready."""
     return Call("GET", "/healthz/ready", as_is)
-
-
-def stream_path(stream: str) -> str:
-    """The path of a stream. Raises InvalidNameError."""
-    return f"/v1/streams/{segment(stream, 'stream')}"
-
-
-def group_path(stream: str, group: str) -> str:
-    """The path of a group. Raises InvalidNameError."""
-    return f"{stream_path(stream)}/groups/{segment(group, 'group')}"
-
-
-def consumer_path(stream: str, group: str, consumer: str) -> str:
-    """The path of a consumer. Raises InvalidNameError."""
-    return f"{group_path(stream, group)}/consumers/{segment(consumer, 'consumer')}"

@@ -1,4 +1,4 @@
-"""The synchronous client. `_async_client.py` is the same with `await`; a test compares the two.
+"""The synchronous client, generated from `_async_client.py`: `make client`.
 
 Knows: how a call is sent from a thread. Must never know: what a call or its answer looks like.
 """
@@ -30,9 +30,11 @@ from weir._cursors import STILL_THE_STREAM, Cursors
 from weir._http import (
     CONNECT_S_MAX,
     Call,
+    CallOptions,
     ConnectionOptions,
     Token,
     Verify,
+    as_is,
     check_events,
     parse_response,
     parse_url,
@@ -131,7 +133,7 @@ class Client:
         given: choose one yourself if the same entry may be published by another process as well.
         """
         body = encode_entry(fields, id)
-        return self.call(_calls.publish(stream, body, key, options))
+        return self._call(_calls.publish(stream, body, key, options))
 
     def publish_batch(
         self,
@@ -143,13 +145,13 @@ class Client:
     ) -> Published:
         """Add entries, all or none, with consecutive IDs."""
         body = {"entries": [encode_entry(one) for one in entries]}
-        return self.call(_calls.publish(stream, body, key, options))
+        return self._call(_calls.publish(stream, body, key, options))
 
     def publish_many(
         self, streams: Mapping[str, Iterable[Fields]], *, key: str | None = None
     ) -> dict[str, Published]:
         """Add entries to several streams, all or none."""
-        return self.call(_calls.publish_many(streams, key))
+        return self._call(_calls.publish_many(streams, key))
 
     # --- read ---------------------------------------------------------------------------------------------
 
@@ -167,14 +169,14 @@ class Client:
         """A page of entries between two IDs, or two times (RFC 3339). A missing stream is empty."""
         bounds = {"start": start, "end": end, "since": since, "until": until}
         query = {**bounds, "reverse": reverse or None, "count": count}
-        return self.call(_calls.read(stream, query))
+        return self._call(_calls.read(stream, query))
 
     def read_after(self, stream: str, after: str, *, count: int | None = None, wait_ms: int = 0) -> Page:
         """A page of entries after an ID (`0`: from the oldest, `$`: new ones only), waiting for the first one
         if asked to. Continue with `after=page.next`; never send `$` twice. `next` knows its stream, so that
         `gap` says if another one has the name by now.
         """
-        return self.call(_calls.read(stream, {"after": after, "count": count}, wait_ms))
+        return self._call(_calls.read(stream, {"after": after, "count": count}, wait_ms))
 
     def entries(
         self, stream: str, *, after: str = "0", end: str | None = None, page_count: int = 1_000
@@ -184,7 +186,7 @@ class Client:
         """
         while True:
             query = {"after": after, "end": end, "count": page_count}
-            page = self.call(_calls.read(stream, query))
+            page = self._call(_calls.read(stream, query))
             if page.gap is not None and page.gap.reason not in STILL_THE_STREAM:
                 raise gap_error(stream, page.gap)
             yield from page.entries
@@ -223,7 +225,7 @@ class Client:
     def get_entry(self, stream: str, entry_id: str) -> Entry | None:
         """One entry; None if it is not there."""
         try:
-            return self.call(_calls.get_entry(stream, entry_id))
+            return self._call(_calls.get_entry(stream, entry_id))
         except NotFoundError:
             return None
 
@@ -231,7 +233,7 @@ class Client:
 
     def delete_entries(self, stream: str, ids: Sequence[str], *, refs: References = "keep") -> dict[str, str]:
         """Delete entries; for each ID `deleted`, `absent` or `kept`."""
-        return self.call(_calls.delete_entries(stream, ids, refs))
+        return self._call(_calls.delete_entries(stream, ids, refs))
 
     def trim(
         self,
@@ -247,7 +249,7 @@ class Client:
         """Remove old entries; how many. `guard` refuses to remove what a group has not finished."""
         bounds = {"maxlen": maxlen, "minid": minid, "older_than_ms": older_than_ms}
         flags = {"approx": approx, "guard": guard or None, "dry_run": dry_run or None}
-        return self.call(_calls.trim(stream, {**bounds, **flags}))["deleted"]
+        return (self._call(_calls.trim(stream, {**bounds, **flags})))["deleted"]
 
     # --- streams ------------------------------------------------------------------------------------------
 
@@ -255,7 +257,7 @@ class Client:
         """All streams by name."""
         after = None
         while True:
-            page, after = self.call(_calls.list_streams(prefix, after))
+            page, after = self._call(_calls.list_streams(prefix, after))
             yield from page
             if after is None:
                 return
@@ -263,21 +265,21 @@ class Client:
     def get_stream(self, stream: str) -> StreamInfo | None:
         """One stream; None if it does not exist."""
         try:
-            return self.call(_calls.get_stream(stream))
+            return self._call(_calls.get_stream(stream))
         except NotFoundError:
             return None
 
     def ensure_stream(self, stream: str, *, retention: Mapping[str, int] | None = None) -> StreamInfo:
         """Create a stream if it is missing; `retention` has `max_len`, `max_age_ms`, `max_bytes`."""
-        return self.call(_calls.ensure_stream(stream, retention))
+        return self._call(_calls.ensure_stream(stream, retention))
 
     def update_stream(self, stream: str, **changes: object) -> StreamInfo:
         """Change what is named, `retention` for instance."""
-        return self.call(_calls.update_stream(stream, changes))
+        return self._call(_calls.update_stream(stream, changes))
 
     def delete_stream(self, stream: str) -> None:
         """Delete a stream with its entries and groups."""
-        self.call(_calls.delete_stream(stream))
+        self._call(_calls.delete_stream(stream))
 
     def group(self, stream: str, group: str) -> "Group":
         """A group of a stream. Nothing is sent."""
@@ -287,7 +289,7 @@ class Client:
         """The groups of a stream by name."""
         after = None
         while True:
-            page, after = self.call(_calls.list_groups(stream, after))
+            page, after = self._call(_calls.list_groups(stream, after))
             yield from page
             if after is None:
                 return
@@ -296,18 +298,26 @@ class Client:
 
     def command(self, *words: str | float) -> Any:  # noqa: ANN401 - as Redis shapes it
         """Run a Redis stream command: `client.command("XLEN", "orders")`."""
-        return self.call(_calls.command(words))
+        return self._call(_calls.command(words))
 
     def wait_until_ready(self) -> None:
         """Return once the gateway serves requests; gives up after `retry_s`."""
-        self.call(_calls.ready())
+        self._call(_calls.ready())
 
-    def call(self, call: Call[T]) -> T:
-        """Send a call, again while that is safe and helps; what its answer holds."""
-        return parse_response(self.send(call), call)
+    def call(self, method: str, path: str, **options: Unpack[CallOptions]) -> Any:  # noqa: ANN401 - JSON
+        """Any operation of the HTTP API: the JSON of its answer, None where it has none (204).
 
-    def send(self, call: Call[Any]) -> httpx.Response:
-        """The same; the successful answer as it is, read wholly."""
+        `client.call("POST", "/v1/admin/rewrite", repeatable=True)`. `path` is what follows the
+        gateway's URL; `weir.paths` writes names into it. Repeated calls and errors are as of all methods.
+        """
+        return parse_response(self.send(method, path, **options), as_is)
+
+    def send(self, method: str, path: str, **options: Unpack[CallOptions]) -> httpx.Response:
+        """The same; the successful answer as it is, with its headers, read wholly.
+
+        All calls but `tail` are sent by this one: a subclass that overrides it sees every call.
+        """
+        call = Call.of(method, path, options)
         retries = self._retries(repeatable=call.repeatable, repeat_faults=call.repeat_faults)
         while True:
             sent = self._cursors.apply(call)
@@ -319,6 +329,10 @@ class Client:
             else:
                 self.outage.end()
                 return response
+
+    def _call(self, call: Call[T]) -> T:
+        """Send an operation of `_calls.py`; what its answer holds."""
+        return parse_response(self.send(call.method, call.path, **call.options), call.parse)
 
     def _send_once(self, call: Call[Any]) -> httpx.Response:
         request = self.connection.request(self._http, call)
@@ -378,7 +392,7 @@ class Group:
     """One group of a stream: `client.group("orders", "billing")`."""
 
     def __init__(self, client: Client, stream: str, group: str) -> None:
-        self._client = client
+        self._call = client._call  # noqa: SLF001 - a group is a part of its client
         self.stream = stream
         self.name = group
 
@@ -387,17 +401,17 @@ class Group:
         `$` with the next entry, `0` with the oldest. An existing group keeps its position. `policy` is set in
         both cases: `dead_letter`, `ack_timeout_ms`, `consumer_timeout_ms`.
         """
-        return self._client.call(_calls.ensure_group(self.stream, self.name, start, policy))
+        return self._call(_calls.ensure_group(self.stream, self.name, start, policy))
 
     def info(self) -> GroupInfo:
         """The group as it is now. Raises NotFoundError if it does not exist."""
-        return self._client.call(_calls.get_group(self.stream, self.name))
+        return self._call(_calls.get_group(self.stream, self.name))
 
     def consumers(self) -> Iterator[ConsumerInfo]:
         """The group's consumers by name."""
         after = None
         while True:
-            page, after = self._client.call(_calls.list_consumers(self.stream, self.name, after))
+            page, after = self._call(_calls.list_consumers(self.stream, self.name, after))
             yield from page
             if after is None:
                 return
@@ -416,29 +430,29 @@ class Group:
             wait_ms=wait_ms,
             claim_min_idle_ms=claim_min_idle_ms,
         )
-        return self._client.call(call)
+        return self._call(call)
 
     def history(self, consumer: str, *, after: str = "0", count: int = 100) -> Page:
         """What was delivered to a consumer and is not acknowledged."""
         call = _calls.group_read(self.stream, self.name, consumer, count=count, after=after)
-        return self._client.call(call)
+        return self._call(call)
 
     def ack(self, *ids: str, delete: References | None = None) -> int:
         """Acknowledge entries, and with `delete` remove them from the stream; how many were pending."""
-        return self._client.call(_calls.ack(self.stream, self.name, ids, delete))
+        return self._call(_calls.ack(self.stream, self.name, ids, delete))
 
     def nack(self, *ids: str, mode: NackMode = "fail") -> None:
         """Give entries back: after a failure (`fail`), as if never delivered (`silent`), or for good
         (`fatal`).
         """
-        self._client.call(_calls.nack(self.stream, self.name, ids, mode))
+        self._call(_calls.nack(self.stream, self.name, ids, mode))
 
     def dead_letter(self, *ids: str, reason: str | None = None) -> DeadLettered:
         """Move pending entries to the group's dead-letter stream, as many as the gateway moves at once: call
         again for those that are still pending. As with `ack`, an entry that was moved in an attempt whose
         answer was lost is not among the `ids` of the answer.
         """
-        return self._client.call(_calls.dead_letter(self.stream, self.name, ids, reason))
+        return self._call(_calls.dead_letter(self.stream, self.name, ids, reason))
 
     def redrive(
         self,
@@ -457,16 +471,16 @@ class Group:
         call = _calls.redrive(
             self.stream, self.name, ids=ids, selected=selected, count=count, dry_run=dry_run, key=key
         )
-        return self._client.call(call)
+        return self._call(call)
 
     def claim(self, consumer: str, *ids: str, min_idle_ms: int = 0) -> tuple[Entry, ...]:
         """Take entries over that were idle for so long; those that were taken."""
         body = {"consumer": consumer, "min_idle_ms": min_idle_ms, "ids": list(ids)}
-        return self._client.call(_calls.claim(self.stream, self.name, body))
+        return self._call(_calls.claim(self.stream, self.name, body))
 
     def extend(self, consumer: str, *ids: str) -> list[str]:
         """Start the idle time of a consumer's own entries anew: the work on them goes on."""
-        return self._client.call(_calls.extend(self.stream, self.name, consumer, ids))
+        return self._call(_calls.extend(self.stream, self.name, consumer, ids))
 
     def pending(
         self, *, consumer: str | None = None, min_idle_ms: int | None = None, page_count: int = 1_000
@@ -475,7 +489,7 @@ class Group:
         start = "-"
         while True:
             query = {"start": start, "count": page_count, "consumer": consumer, "min_idle_ms": min_idle_ms}
-            page, last_id, more = self._client.call(_calls.list_pending(self.stream, self.name, query))
+            page, last_id, more = self._call(_calls.list_pending(self.stream, self.name, query))
             yield from page
             if not more or last_id is None:
                 return
@@ -483,4 +497,4 @@ class Group:
 
     def delete(self, *, drop_pending: bool = False) -> None:
         """Delete the group; a ConflictError while entries are pending, unless they are dropped."""
-        self._client.call(_calls.delete_group(self.stream, self.name, drop_pending=drop_pending))
+        self._call(_calls.delete_group(self.stream, self.name, drop_pending=drop_pending))

@@ -10,7 +10,8 @@ from weir._http import Call
 from weir.errors import ApiError, NoAnswerError
 
 T = TypeVar("T")
-_LONG: Final = {"cursor": "generation"}
+# Asks for them, in a query.
+WITH_GENERATION: Final = {"cursor": "generation"}
 # Reasons of gaps after which what exists is still of the stream that was read.
 STILL_THE_STREAM: Final = frozenset((None, "trimmed", "failover", "ahead"))
 
@@ -23,15 +24,14 @@ class Cursors:
 
     def apply(self, call: Call[T]) -> Call[T]:
         """The call as its gateway understands it."""
-        if not call.cursor_of:
+        if self._is_asking or "cursor" not in call.query:
             return call
-        if self._is_asking:
-            return replace(call, query={**call.query, **_LONG})
-        query, headers = dict(call.query), dict(call.headers)
+        query = {name: value for name, value in call.query.items() if name != "cursor"}
+        headers = dict(call.headers)
         if isinstance(after := query.get("after"), str):
-            query["after"] = bare(after, call.cursor_of)
+            query["after"] = bare(after)
         if (last := headers.get("last-event-id")) is not None:
-            headers["last-event-id"] = bare(last, call.cursor_of)
+            headers["last-event-id"] = bare(last)
         return replace(call, query=query, headers=headers)
 
     def note(self, error: ApiError | NoAnswerError, sent: Call[T]) -> bool:
@@ -44,11 +44,11 @@ class Cursors:
         return is_unknown
 
 
-def bare(cursor: str, streams: int = 1) -> str:
+def bare(cursor: str) -> str:
     """A cursor of one stream (`<id>.<generation>`) or of several (`<mark>.<cursor>~<cursor>`), without
     generations.
     """
-    if streams == 1:
+    if "~" not in cursor:
         return cursor.partition(".")[0]
     mark, dot, rest = cursor.partition(".")
     return mark + dot + "~".join(one.partition(".")[0] for one in rest.split("~"))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypedDict, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -22,7 +22,6 @@ from weir._retrying import BROKEN
 from weir.entries import to_json
 from weir.errors import (
     ApiError,
-    InvalidNameError,
     InvalidValueError,
     NoAnswerError,
     NotAGatewayError,
@@ -40,16 +39,27 @@ CONNECT_S_MAX: Final = 5.0
 _ALL_FAILED: Final = "All connection attempts failed"
 
 
+class CallOptions(TypedDict, total=False):
+    """What `call` and `send` may be given beside a method and a path.
+
+    `query` has values as Python has them; None leaves a parameter out. A `body` of bytes is sent as it is,
+    and wants a content-type in `headers`; any other is sent as JSON. `wait_ms` is how long the gateway may
+    keep the answer, beyond the client's `timeout_s`. `repeatable`: doing it twice is the same as doing it
+    once (unless said, only GET is); with `repeat_faults` it is repeated after a fault inside the gateway
+    (500) as well.
+    """
+
+    query: Mapping[str, object]
+    body: object
+    headers: Mapping[str, str]
+    wait_ms: int
+    repeatable: bool
+    repeat_faults: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One operation. `repeatable` where doing it twice is the same as doing it once; with `repeat_faults`
-    after a fault inside the gateway (500) as well.
-
-    `wait_ms` is how long the gateway may keep the answer; `parse` reads the answer's JSON (None for 204).
-    `cursor_of` is the number of streams whose cursor is in the query's `after` or in `last-event-id`: the
-    answer has cursors with generations then, see `_cursors.py`. A `body` of bytes is sent as it is, and wants
-    a content-type in `headers`; any other is sent as JSON.
-    """
+    """One operation: fields are as in `CallOptions`. `parse` reads the answer's JSON (None for 204)."""
 
     method: str
     path: str
@@ -60,7 +70,32 @@ class Call(Generic[T]):
     wait_ms: int = 0
     repeatable: bool = True
     repeat_faults: bool = False
-    cursor_of: int = 0
+
+    @classmethod
+    def of(cls, method: str, path: str, options: CallOptions) -> "Call[Any]":
+        """Any operation; its answer is not looked into. Raises InvalidValueError."""
+        if not path.startswith("/"):
+            raise InvalidValueError("a path begins with /, like /v1/streams")
+        if "repeatable" not in options:
+            options = {**options, "repeatable": method == "GET"}
+        return Call(method, path, as_is, **options)
+
+    @property
+    def options(self) -> CallOptions:
+        """All but what is called, and what its answer means."""
+        return {
+            "query": self.query,
+            "body": self.body,
+            "headers": self.headers,
+            "wait_ms": self.wait_ms,
+            "repeatable": self.repeatable,
+            "repeat_faults": self.repeat_faults,
+        }
+
+
+def as_is(answer: Any) -> Any:  # noqa: ANN401 - JSON
+    """The answer's JSON."""
+    return answer
 
 
 @dataclass(frozen=True)
@@ -173,10 +208,10 @@ def _first_cause(error: BaseException) -> str:
     return str(error)
 
 
-def parse_response(response: httpx.Response, call: Call[T]) -> T:
-    """What the successful answer of a call holds. Raises NotAGatewayError."""
+def parse_response(response: httpx.Response, parse: Callable[[Any], T]) -> T:
+    """What a successful answer holds. Raises NotAGatewayError."""
     try:
-        return call.parse(None if response.status_code == 204 else json.loads(response.content))
+        return parse(None if response.status_code == 204 else json.loads(response.content))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         where = response.url.copy_with(query=None)
         raise NotAGatewayError(f"{where} did not answer with the JSON of a gateway") from error
@@ -202,16 +237,6 @@ def refusal(response: httpx.Response, *, repeatable: bool) -> ApiError | NoAnswe
     after = response.headers.get("retry-after", "")
     error.retry_after_s = float(after) if after.isascii() and after.isdigit() else None
     return error
-
-
-def segment(name: str, what: str) -> str:
-    """A name as one segment of a path. Raises InvalidNameError."""
-    if name in ("", ".", "..") or "/" in name:
-        raise InvalidNameError(f"{name!r} is not a {what} name: it must not hold '/', nor be '', '.' or '..'")
-    try:
-        return quote(name, safe="")
-    except UnicodeEncodeError:
-        raise InvalidNameError(f"the {what} name is not valid UTF-8") from None
 
 
 def _quote(value: object) -> str:

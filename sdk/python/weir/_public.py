@@ -18,6 +18,7 @@ from weir._calls import (
     StreamInfo,
 )
 from weir._client import Client, Group
+from weir._http import CallOptions
 from weir.entries import Entry, Fields, Gap, Page, Published, Value
 from weir.errors import (
     ApiError,
@@ -51,6 +52,7 @@ __all__ = [
     "AsyncClient",
     "AsyncGroup",
     "AuthenticationError",
+    "CallOptions",
     "Client",
     "ClientClosedError",
     "ConflictError",

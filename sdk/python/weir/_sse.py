@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from weir._http import Call, segment
+from weir._cursors import WITH_GENERATION
+from weir._http import Call
 from weir.entries import Entry, Gap, gap_error, parse_gap
 from weir.errors import ApiError, GapError, InvalidValueError, NotAGatewayError, of_problem
+from weir.paths import stream_path
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 # A stream without news sends a comment every 15 seconds; after twice that the connection is dead.
@@ -103,10 +105,10 @@ class Tail:
             headers["last-event-id"] = self._cursor
         path = "/v1/tail"
         if len(self._streams) == 1:
-            path = f"/v1/streams/{segment(self._streams[0], 'stream')}/tail"
+            path = f"{stream_path(self._streams[0])}/tail"
         else:
             query = {"stream": list(self._streams), **query}
-        return Call("GET", path, lambda _: None, query=query, headers=headers, cursor_of=len(self._streams))
+        return Call("GET", path, lambda _: None, query={**query, **WITH_GENERATION}, headers=headers)
 
     def accept(self, event: Event) -> Entry | None:
         """The entry that an event holds, if any. Raises ApiError, GapError, NotAGatewayError."""

@@ -9,8 +9,7 @@ import pytest
 from app.auth import Grant, Principal, TokenPolicy, tokens
 from app.gateway import Gateway
 from app.http.requests import Request
-from app.live.in_flight import ConsumerKey
-from app.live.leases import ConsumerLeases
+from app.live.leases import ConsumerKey, ConsumerLeases
 from app.settings import Settings
 from engine import Engine, SystemClock
 from tests.app.auth.callers import ROOT, app_with, client

@@ -31,8 +31,6 @@ from pyspark_weir.table.root import ArchiveRoot
 from tests.server import Server
 from tests.spark.cluster import JVM
 from tests.spark.weblog import Weblog, publish
-from weir._calls import as_is
-from weir._http import Call
 
 ENTRIES: Final = 24_000
 _chunk: Final = 4_000
@@ -74,7 +72,7 @@ def exported(server_url: str, stream: str) -> bytes:
     """A stream as NDJSON, IDs and all."""
     with GatewayClient(GatewayAccess("g0", server_url)) as gateway:
         accept = {"accept": "application/x-ndjson"}
-        return gateway.send(Call("GET", f"{of_stream(stream)}/entries", as_is, headers=accept)).content
+        return gateway.send("GET", f"{of_stream(stream)}/entries", headers=accept).content
 
 
 def has_more_than(access: GatewayAccess, entries: float) -> bool:

@@ -59,7 +59,7 @@ def examine(
     client: "Client", now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 ) -> Iterator[Diagnosis]:
     """What the checks find; the first one only, where the gateway does not answer."""
-    from weir._http import Call, parse_response
+    from weir._http import parse_response
     from weir.errors import WeirError
 
     def look(status: dict[str, Any]) -> list[Diagnosis]:
@@ -71,13 +71,12 @@ def examine(
             _log(status),
         ]
 
-    call = Call("GET", "/v1/status", look)
     sent_ms = now_ms()
     try:
-        response = client.send(call)
+        response = client.send("GET", "/v1/status")
         received_ms = now_ms()
         failing = _failing(client)
-        found = parse_response(response, call)
+        found = parse_response(response, look)
     except WeirError as error:
         yield Diagnosis("gateway", "wrong", str(error))
         return
@@ -87,15 +86,14 @@ def examine(
 
 def _failing(client: "Client") -> list[str]:
     """What needs an operator though the gateway is ready, a full disk for instance."""
-    from weir._http import Call, parse_response
+    from weir._http import parse_response
     from weir.errors import UnavailableError
 
     def listed(ready: dict[str, list[str]]) -> list[str]:
         return ready.get("failing", [])
 
-    call = Call("GET", "/healthz/ready", listed)
     try:
-        return parse_response(client.send(call), call)
+        return parse_response(client.send("GET", "/healthz/ready"), listed)
     except UnavailableError:
         return []
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from weir import Client, _calls
+from weir import Client, GroupInfo, PendingEntry, StreamInfo
 
 # Of one group, for rates and for a chart; the oldest are dropped.
 samples_max: Final = 2_000
@@ -54,7 +54,7 @@ class GroupSample:
     entries_added: int
     lag: int | None
     pending: int
-    oldest: _calls.PendingEntry | None = None
+    oldest: PendingEntry | None = None
 
     @property
     def behind(self) -> int | None:
@@ -107,7 +107,7 @@ def sample_groups(
 
 def _streams(
     client: Client, selection: GroupSelection, on_missing: Callable[[str], None]
-) -> Iterator[_calls.StreamInfo]:
+) -> Iterator[StreamInfo]:
     if not selection.streams:
         matches = re.compile(selection.pattern).fullmatch
         yield from (stream for stream in client.list_streams() if matches(stream["name"]))
@@ -120,11 +120,12 @@ def _streams(
             yield stream
 
 
-def _sample(client: Client, stream: _calls.StreamInfo, group: _calls.GroupInfo, at_ms: int) -> GroupSample:
+def _sample(client: Client, stream: StreamInfo, group: GroupInfo, at_ms: int) -> GroupSample:
     name, lag, oldest = stream["name"], group["lag"], None
     if lag is None:
         # Deletions in the middle have spoiled the group's own arithmetic; counting works.
-        planned: dict[str, Any] = client.call(_calls.plan({"streams": {name: group["last_delivered_id"]}}))
+        body = {"streams": {name: group["last_delivered_id"]}}
+        planned: dict[str, Any] = client.call("POST", "/v1/plan", body=body, repeatable=True)
         counted = planned["streams"].get(name)
         lag = None if counted is None else counted["lag"]
     if group["pending"]:

@@ -113,8 +113,8 @@ def pending(  # noqa: PLR0913 - a command's options are its parameters
     ca: options.Ca = None,
 ) -> None:
     """Show the entries that a group has not acknowledged: the totals, or entry by entry."""
-    from weir import _calls
     from weir.cli.gateway import connect
+    from weir.paths import group_path
 
     query: dict[str, object] = {
         "consumer": consumer,
@@ -127,7 +127,7 @@ def pending(  # noqa: PLR0913 - a command's options are its parameters
     if is_list:
         query["count"] = count or _COUNT_DEFAULT
     with connect(url, token_file, ca) as client:
-        answer = client.call(_calls.raw(_calls.list_pending(stream, group, query)))
+        answer = client.call("GET", f"{group_path(stream, group)}/pending", query=query)
     if is_list:
         _show_pending(answer, as_json=as_json)
     elif as_json:
@@ -202,22 +202,24 @@ def _body(given: ClaimOptions) -> dict[str, object]:
 
 
 def _claimed(client: "Client", given: ClaimOptions) -> Iterator[dict[str, Any]]:
-    from weir import _calls
+    from weir.paths import group_path
 
+    path = f"{group_path(given.stream, given.group)}/claim"
     ids = list(dict.fromkeys(given.ids or ()))
     for start in range(0, len(ids), _CLAIM_ENTRIES_MAX):
         body = {**_body(given), "ids": ids[start : start + _CLAIM_ENTRIES_MAX]}
-        yield client.call(_calls.raw(_calls.claim(given.stream, given.group, body)))
+        yield client.call("POST", path, body=body)
 
 
 def _autoclaimed(client: "Client", given: ClaimOptions) -> Iterator[dict[str, Any]]:
     """Goes through the pending list until `count` entries are claimed, or to its end."""
-    from weir import _calls
+    from weir.paths import group_path
 
+    path = f"{group_path(given.stream, given.group)}/autoclaim"
     start, left = _NONE_LEFT, given.count
     while left > 0:
         body = {**_body(given), "start": start, "count": min(left, _CLAIM_ENTRIES_MAX)}
-        answer = client.call(_calls.autoclaim(given.stream, given.group, body))
+        answer = client.call("POST", path, body=body)
         yield answer
         left -= len(answer.get("entries") or answer.get("ids") or ())
         start = answer["next_start"]

@@ -204,11 +204,20 @@ def _send(
     client: "Client", stream: str, run: PublishRun, batch: "InputBatch", outcome: PublishTotals
 ) -> None:
     """Store a batch; a refusal names the line of the input, where it names an entry."""
-    from weir import _calls
+    from weir import Published
+    from weir._http import parse_response
     from weir.errors import ApiError
+    from weir.paths import stream_path
 
+    headers = {
+        "content-type": "application/x-ndjson",
+        "idempotency-key": run.key(batch.position),
+        "prefer": "return=minimal",
+    }
+    path = f"{stream_path(stream)}/entries"
     try:
-        answer = client.call(_calls.publish_lines(stream, batch.body, run.key(batch.position)))
+        sent = client.send("POST", path, body=batch.body, headers=headers, repeatable=True)
+        answer = parse_response(sent, Published.parse)
     except ApiError as refused:
         index = refused.problem.get("index")
         if refused.code == "idempotency_mismatch":

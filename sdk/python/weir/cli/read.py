@@ -80,14 +80,14 @@ def pages(
     """The pages of a range, at most `count` entries, None for all; newest first if `reverse`. Those of a
     stream that has taken the place of the first one are not of it.
     """
-    from weir import _calls
-    from weir._cursors import STILL_THE_STREAM
+    from weir._cursors import STILL_THE_STREAM, WITH_GENERATION
+    from weir.paths import stream_path
 
     left = count
     while left is None or left > 0:
         asked = PAGE_ENTRIES_MAX if left is None else min(left, PAGE_ENTRIES_MAX)
-        query = {**bounds, "count": asked, "reverse": reverse or None}
-        answer = client.call(_calls.raw(_calls.read(stream, query, pages=not reverse)))
+        query = {**bounds, "count": asked, **({"reverse": True} if reverse else WITH_GENERATION)}
+        answer = client.call("GET", f"{stream_path(stream)}/entries", query=query)
         gap = answer.get("gap")
         if gap is not None:
             output.say(output.gap_line(stream, gap))

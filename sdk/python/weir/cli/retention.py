@@ -82,16 +82,16 @@ def retention(given: RetentionOptions) -> None:
     """Show how much of a stream is kept, or set it. A limit that would remove entries is asked for first,
     unless --yes is there.
     """
-    from weir import _calls
+    from weir.paths import stream_path
 
-    changes = given.changes
+    changes, path = given.changes, stream_path(given.stream)
     with given.connect() as client:
         if changes:
             _agree(client, given, changes)
-            call = _calls.update_stream(given.stream, {"retention": changes})
+            answer = client.call("PATCH", path, body={"retention": changes}, repeatable=True)
         else:
-            call = _calls.get_stream(given.stream)
-        kept: dict[str, Any] = client.call(_calls.raw(call))["retention"]
+            answer = client.call("GET", path)
+    kept: dict[str, Any] = answer["retention"]
     if not given.as_json and kept.get("max_age_ms") is not None:
         kept = {**kept, "max_age_ms": format_ms(kept["max_age_ms"])}
     output.members(kept, as_json=given.as_json)
@@ -99,19 +99,20 @@ def retention(given: RetentionOptions) -> None:
 
 def _agree(client: "Client", given: RetentionOptions, changes: dict[str, Any]) -> None:
     """Ask before entries go at once. How many by size is only known once they are gone."""
-    from weir import _calls
+    from weir.paths import stream_path
 
+    path = stream_path(given.stream)
     # What is no longer kept goes at once, too, by limits that stay.
     if all(value is None or value is True for value in changes.values()):
         return
-    kept_now = client.call(_calls.get_stream(given.stream))["retention"]
+    kept_now = client.call("GET", path)["retention"]
     limits = {**kept_now, **changes}
     trims = [("maxlen", limits["max_len"]), ("older_than_ms", limits["max_age_ms"])]
     gone = pending = 0
     for name, value in trims:
         if value is not None:
             body = {name: value, "dry_run": True}
-            answer = client.call(_calls.trim(given.stream, body))
+            answer = client.call("POST", f"{path}/trim", body=body, repeatable=True)
             gone = max(gone, answer["deleted"])
             pending = max(pending, answer.get("pending_affected") or 0)
     if not gone and limits["max_bytes"] is None:

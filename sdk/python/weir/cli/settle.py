@@ -15,7 +15,7 @@ from weir.cli.failure import Failure
 # Of one request: as many as a gateway looks up.
 _CALL_IDS_MAX: Final = 500
 
-# As in `weir._calls`, which a command's help must not import: HTTP comes with it.
+# As in `weir`, which a command's help must not import: HTTP comes with it.
 References = Literal["keep", "delete", "acked"]
 NackMode = Literal["silent", "fail", "fatal"]
 
@@ -58,11 +58,12 @@ class NackOptions(options.GatewayOptions):
 
 def nack(given: NackOptions) -> None:
     """Give pending entries back to their group, for other consumers."""
-    from weir import _calls
+    from weir.paths import group_path
 
+    path = f"{group_path(given.stream, given.group)}/nack"
     with given.connect() as client:
         done = sum(
-            client.call(_calls.raw(_calls.nack(given.stream, given.group, some, given.mode)))["released"]
+            client.call("POST", path, body={"ids": some, "mode": given.mode})["released"]
             for some in _runs(given.ids)
         )
     _say_counted("given back", done, given)

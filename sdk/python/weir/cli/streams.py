@@ -38,11 +38,11 @@ def info(
     ca: options.Ca = None,
 ) -> None:
     """Describe a stream."""
-    from weir import _calls
     from weir.cli.gateway import connect
+    from weir.paths import stream_path
 
     with connect(url, token_file, ca) as client:
-        output.members(client.call(_calls.raw(_calls.get_stream(stream))), as_json=as_json)
+        output.members(client.call("GET", stream_path(stream)), as_json=as_json)
 
 
 def trim(  # noqa: PLR0913 - a command's options are its parameters
@@ -71,11 +71,11 @@ def trim(  # noqa: PLR0913 - a command's options are its parameters
         raise typer.BadParameter("one of --maxlen, --minid and --older-than is needed, and one only")
     switches = {"approx": approx, "guard": guard, "dry_run": dry_run}
     body |= {name: True for name, is_on in switches.items() if is_on}
-    from weir import _calls
     from weir.cli.gateway import connect
+    from weir.paths import stream_path
 
     with connect(url, token_file, ca) as client:
-        answer = client.call(_calls.trim(stream, body))
+        answer = client.call("POST", f"{stream_path(stream)}/trim", body=body, repeatable=True)
     output.lines([output.json_line(answer) if as_json else _trimmed(answer, dry_run=dry_run)])
 
 

@@ -5,6 +5,7 @@ Knows: where to begin, where to go on, what was missed. Must never know: HTTP, h
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -93,33 +94,40 @@ def show_last(client: "Client", stream: str, count: int, *, as_json: bool) -> st
 
 def _end_of(client: "Client", stream: str) -> str:
     """The cursor after all that there is; of an empty stream, before its first entry."""
-    from weir import _calls
+    return str(_read_after(client, stream, "$")["next"])
 
-    return str(client.call(_calls.raw(_calls.read(stream, {"after": "$"})))["next"])
+
+def _read_after(client: "Client", stream: str, cursor: str, wait_ms: int | None = None) -> dict[str, Any]:
+    from weir.paths import stream_path
+
+    query = {"after": cursor, "count": _PAGE_ENTRIES_MAX, "cursor": "generation", "wait": wait_ms}
+    answer: dict[str, Any] = client.call(
+        "GET", f"{stream_path(stream)}/entries", query=query, wait_ms=wait_ms or 0
+    )
+    return answer
 
 
 def _follow(client: "Client", stream: str, cursor: str, *, as_json: bool) -> None:
-    from weir import _calls
-
     if cursor == "$":
         # Resolved once: sent twice, it would skip what came between.
         cursor = _end_of(client, stream)
     while True:
-        query = {"after": cursor, "count": _PAGE_ENTRIES_MAX}
-        answer = client.call(_calls.raw(_calls.read(stream, query, _WAIT_MS)))
+        answer = _read_after(client, stream, cursor, _WAIT_MS)
         _show(stream, answer, as_json=as_json)
         cursor = answer["next"]
 
 
 def _consume(client: "Client", stream: str, group: str, consumer: str, *, as_json: bool) -> None:
-    from weir import _calls
+    from weir.paths import consumer_path
 
-    history = _calls.group_read(stream, group, consumer, count=_DELIVERED_ENTRIES_MAX, after="0-0")
-    new = _calls.group_read(stream, group, consumer, count=_DELIVERED_ENTRIES_MAX, wait_ms=_WAIT_MS)
+    read = partial(client.call, "POST", f"{consumer_path(stream, group, consumer)}/read")
     owed = True
     while True:
         try:
-            answer = client.call(_calls.raw(history if owed else new))
+            if owed:
+                answer = read(body={"count": _DELIVERED_ENTRIES_MAX, "after": "0-0"}, repeatable=True)
+            else:
+                answer = read(body={"count": _DELIVERED_ENTRIES_MAX, "wait": _WAIT_MS}, wait_ms=_WAIT_MS)
         except NoAnswerError:
             if owed:
                 raise
@@ -129,7 +137,7 @@ def _consume(client: "Client", stream: str, group: str, consumer: str, *, as_jso
         _show(stream, answer, as_json=as_json)
         ids = [entry["id"] for entry in answer["entries"]]
         if ids:
-            client.call(_calls.ack(stream, group, ids, None))
+            client.group(stream, group).ack(*ids)
         owed = owed and bool(ids)
 
 

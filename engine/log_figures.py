@@ -1,0 +1,28 @@
+"""What an engine says of its log.
+
+Knows: the policies of syncs, sizes and states. Must never know: how a log is written or rewritten.
+"""
+
+from typing import Literal, NamedTuple
+
+Fsync = Literal["always", "everysec", "no"]
+
+
+class LogFigures(NamedTuple):
+    """A log's state: its length and that of its base, unsynced bytes, waiting answers, the failure or
+    None.
+    """
+
+    bytes: int
+    base_bytes: int
+    unsynced_bytes: int
+    answers_waiting: int
+    failure: str | None
+
+
+class Rewritten(NamedTuple):
+    """What a rewrite did, and how long it took."""
+
+    bytes_before: int
+    bytes_after: int
+    duration_ms: int
