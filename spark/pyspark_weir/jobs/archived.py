@@ -39,6 +39,7 @@ from pyspark_weir.errors import ArchiveError, PipelineError
 from pyspark_weir.filters import Compare, Comparison, comparison_of
 from pyspark_weir.table import deletions
 from pyspark_weir.table.files import DataFile, write_files
+from pyspark_weir.table.log import storage_failures
 from pyspark_weir.table.ranges import BatchRanges, StreamKey
 from pyspark_weir.table.reading import scan
 from pyspark_weir.table.root import ArchiveRoot
@@ -217,6 +218,7 @@ class ArchiveReader(DataSourceReader):
         self._dropped = dropped
         self._conditions: tuple[Condition, ...] = ()
 
+    @storage_failures()
     def partitions(self) -> Sequence[InputPartition]:
         """One task for about PART_BYTES_MAX of files. Raises ArchiveError."""
         table = ArchiveTable.open(self._root, self._version)
@@ -228,11 +230,12 @@ class ArchiveReader(DataSourceReader):
         files = partition.files if isinstance(partition, FilesPartition) else ()
         found = (one.expression() for one in self._conditions)
         condition = all_of([one for one in found if one is not None])
-        for file in files:
-            for batch in self._scan(file, condition):
-                yield pa.RecordBatch.from_arrays(
-                    [batch.column(field.name).cast(field.type) for field in _ARROW], schema=_ARROW
-                )
+        with storage_failures():
+            for file in files:
+                for batch in self._scan(file, condition):
+                    yield pa.RecordBatch.from_arrays(
+                        [batch.column(field.name).cast(field.type) for field in _ARROW], schema=_ARROW
+                    )
 
     def _scan(self, file: DataFile, condition: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow has no types
         rows = scan(self._root, file, condition)
@@ -285,8 +288,9 @@ class ArchiveWriter(DataSourceArrowWriter):
         self._root = root
         self._moved = moved
 
+    @storage_failures()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task: its files, which the disk holds when it returns. Raises ArchiveError, OSError."""
+        """In a task: its files, which the disk holds when it returns. Raises PipelineError."""
         keys = {(one.key.gateway, one.key.stream): one.key for one in self._moved.ranges}
         files: list[DataFile] = []
         rows: Counter[StreamKey] = Counter()
@@ -296,8 +300,9 @@ class ArchiveWriter(DataSourceArrowWriter):
             rows.update(counted)
         return Written(tuple(files), dict(rows))
 
+    @storage_failures()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver: one commit of the table. Raises ArchiveError."""
+        """On the driver: one commit of the table. Raises PipelineError."""
         written = [one for one in messages if isinstance(one, Written)]
         rows: Counter[StreamKey] = Counter()
         for one in written:

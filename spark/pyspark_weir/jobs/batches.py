@@ -19,6 +19,7 @@ from pyspark_weir.errors import PipelineError
 from pyspark_weir.gateway import GatewayAccess
 from pyspark_weir.raw_options import options_of
 from pyspark_weir.running import query_error
+from pyspark_weir.table.log import storage_failures
 
 EachBatch = Callable[[DataFrame, int], None]
 
@@ -30,8 +31,9 @@ def report_failures(each: EachBatch, place: StateFolder) -> EachBatch:
 
     def run(batch: DataFrame, number: int) -> None:
         try:
-            checkpoint.secure_plan(place, number)
-            each(batch, number)
+            with storage_failures():
+                checkpoint.secure_plan(place, number)
+                each(batch, number)
         except PipelineError as error:
             # Alone, without the trace of what it came from.
             raise error from None

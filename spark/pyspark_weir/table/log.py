@@ -9,7 +9,8 @@ lines shows it too.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from pyspark_weir.errors import ArchiveDamagedError
+from pyspark_weir.errors import ArchiveDamagedError, storage_error
 from pyspark_weir.table.root import ArchiveRoot
 
 FOLDER: Final = "_delta_log"
@@ -32,7 +33,21 @@ _SUFFIX: Final = ".json"
 _UNSYNCED_MAX: Final = 3
 _CREATION: Final = "CREATE TABLE"
 
+# What both libraries raise that store an archive.
+STORAGE_ERRORS: Final = (OSError, DeltaError)
+
 Action = dict[str, Any]
+
+
+@contextmanager
+def storage_failures() -> Iterator[None]:
+    """Raises PipelineError, one line, for what a disk or an object store refuses: of several lines Spark's
+    reader would be shown the first.
+    """
+    try:
+        yield
+    except STORAGE_ERRORS as error:
+        raise storage_error(error) from None
 
 
 def commit_name(version: int) -> str:

@@ -5,14 +5,17 @@ Knows: how to start it, and one bucket. Must never know: what is stored there.
 It is real in what the table leans on: HTTP, listings, multipart uploads, and 412 for a second
 `PUT` with `If-None-Match: *`, which a test proves first. It fakes the rest: objects are in the memory of one
 process, so nothing is durable and all reads are consistent; signatures are not checked, and any key may do
-everything; there is no latency, throttling or lost answer.
+everything, until `restrict`; there is no latency, throttling or lost answer.
 """
 
+import json
+import re
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Self
@@ -21,11 +24,13 @@ from pyspark_weir.table.root import ArchiveRoot
 
 BUCKET = "archive-bucket"
 _PROGRAM = Path(sys.executable).parent.parent / "tools" / "bin" / "moto_server"
-_HEADERS = {
-    # The server looks whether a request is signed, not how.
-    "Authorization": "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, Signature=0",
-    # Not a form, as urllib would say.
-    "Content-Type": "application/octet-stream",
+# The server looks whether a request is signed, not how.
+_SIGNED = "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/{}/aws4_request, Signature=0"
+# Not a form, as urllib would say.
+_HEADERS = {"Authorization": _SIGNED.format("s3"), "Content-Type": "application/octet-stream"}
+_MAY_READ = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Action": ["s3:Get*", "s3:List*"], "Resource": "*"}],
 }
 _START_SECONDS_MAX = 120
 
@@ -72,14 +77,34 @@ class ObjectStore:
         except urllib.error.HTTPError as error:
             return error.code
 
+    def options(self, key: str = "key", secret: str = "secret") -> dict[str, str]:
+        """How the holder of a key reaches it."""
+        return {
+            "AWS_ACCESS_KEY_ID": key,
+            "AWS_SECRET_ACCESS_KEY": secret,
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.url,
+        }
+
     def root(self, folder: str) -> ArchiveRoot:
         """The root of an archive in the bucket."""
-        return ArchiveRoot.of(
-            f"s3://{BUCKET}/{folder}",
-            {
-                "AWS_ACCESS_KEY_ID": "key",
-                "AWS_SECRET_ACCESS_KEY": "secret",
-                "AWS_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL": self.url,
-            },
-        )
+        return ArchiveRoot.of(f"s3://{BUCKET}/{folder}", self.options())
+
+    def restrict(self) -> tuple[str, str]:
+        """From now on signatures and policies count: nothing is allowed but reading, to the key returned."""
+        user = {"UserName": "reader"}
+        self._form(Action="CreateUser", **user)
+        made = self._form(Action="CreateAccessKey", **user)
+        policy = json.dumps(_MAY_READ)
+        self._form(Action="PutUserPolicy", PolicyName="read", PolicyDocument=policy, **user)
+        begin = urllib.request.Request(f"{self.url}/moto-api/reset-auth", b"0", _HEADERS, method="POST")
+        urllib.request.urlopen(begin, timeout=10).close()
+        found = [re.search(f"<{name}>(.*?)<", made) for name in ("AccessKeyId", "SecretAccessKey")]
+        key, secret = (one[1] for one in found if one is not None)
+        return key, secret
+
+    def _form(self, **members: str) -> str:
+        body = urllib.parse.urlencode({"Version": "2010-05-08", **members}).encode()
+        request = urllib.request.Request(f"{self.url}/", body, {"Authorization": _SIGNED.format("iam")})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return str(answer.read(), "utf-8")
