@@ -18,7 +18,8 @@ GROUP = "/v1/streams/s/groups/g"
 # An answer that no socket's buffers hold.
 _ENTRY_BYTES = 100_000
 _ENTRIES = 120
-IMPATIENT = ("--set", "stall_s_max=1", "--set", "log_requests=none")
+STALL_S = 0.3
+IMPATIENT = ("--set", f"stall_s_max={STALL_S}", "--set", "log_requests=none")
 PATHS = {
     "page": f"GET {ENTRIES}?count=1000",
     "export": f"GET {ENTRIES}?accept=export",
@@ -43,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def leave(client: socket.socket, how: str) -> None:
     """Close in order, break off, or take nothing until the gateway breaks it off."""
     if how == "stalled":
-        time.sleep(1.2)
+        time.sleep(1.5 * STALL_S)
     if how == "broken off":
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 

@@ -11,10 +11,10 @@ import pytest
 from tests.app.sockets import Raw
 from tests.server import Server
 
-# The bytes and pauses of a link with 50 kB/s: what the system holds for it takes longer than the stall limit.
+# The bytes and pauses of a link with 250 kB/s: what the system holds for it lasts longer than STALL_S.
 PIECE_BYTES = 5_000
-PIECE_S = 0.1
-STALL_S = 1
+PIECE_S = 0.02
+STALL_S = 0.4
 ENTRIES = 80
 
 

@@ -67,8 +67,8 @@ def test_a_stalled_reader_that_wakes_up_gets_a_reason(impatient: Server) -> None
         publish_megabytes(http, 4)
         raw.handshake()
         raw.send("subscribe", sub="t", streams={"s": "0"})
-        # Four times its patience.
-        time.sleep(2)
+        # Twice its patience.
+        time.sleep(1)
         assert raw.close_code() == 4004
 
 
