@@ -67,6 +67,10 @@ class Call(msgspec.Struct, frozen=True):
     # Where replies are known before they may leave, this gets them at once.
     on_run: Done | None = None
 
+    def refused(self, error: EngineError) -> Replies:
+        """A refusal of the whole, as its replies."""
+        return [error] * len(self.commands) if self.how is How.EACH else Refused(error)
+
 
 class Sends(Protocol):
     """What runs calls."""

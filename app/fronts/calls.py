@@ -33,8 +33,8 @@ class Calls:
         if self._link.is_lost:
             raise errors.restarting()
         number = next(self._numbers)
-        pending = self._pending[number] = asyncio.get_running_loop().create_future()
         self._link.send(MessageKind.CALL, number, [name, arguments])
+        pending = self._pending[number] = asyncio.get_running_loop().create_future()
         return await pending
 
     def receive(self, message: Message) -> bool:
@@ -67,11 +67,13 @@ class Calls:
 
     async def _run(self, number: int, name: str, arguments: list[Any]) -> None:
         try:
-            result, refusal = await self._handlers[name](*arguments), None
+            result = await self._handlers[name](*arguments)
+            self._link.send(MessageKind.RESULT, number, [result, None])
+            return
         except EngineError as error:
-            result, refusal = None, pack_refusal(error)
+            refusal = error
         except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
             context = {"message": f"the call {name} failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
-            result, refusal = None, pack_refusal(errors.internal())
-        self._link.send(MessageKind.RESULT, number, [result, refusal])
+            refusal = errors.internal()
+        self._link.send(MessageKind.RESULT, number, [None, pack_refusal(refusal)])

@@ -1,6 +1,6 @@
 """One front, as the engine's process serves it.
 
-Knows: which member of `EngineProtocol` each message calls, which reads of the front wait.
+Knows: what each message asks of the engine, which reads of the front wait.
 Must never know: sockets, HTTP.
 
 When a front's connection ends, what was read for it is taken back: its clients are gone too.
@@ -15,25 +15,23 @@ from app.fronts.calls import Calls, Handler
 from app.fronts.codec import codec_of
 from app.fronts.figures import EngineFigures
 from app.fronts.link import Message, ProcessLink
-from app.fronts.messages import (
-    MessageKind,
-    pack_refusal,
-    pack_replies,
-    unpack_command,
-    unpack_commands,
-    unpack_quotas,
-)
-from app.limits import text_bytes
+from app.fronts.messages import MessageKind, pack_replies, unpack_call
 from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
-from engine import EngineError, EngineProtocol, ReadHandle, errors, taking_back
-from engine.commands import BlockingCommand, Command, XReadGroup
-from engine.replies import GroupRead, Reply
+from engine import (
+    Call,
+    EngineError,
+    EngineProtocol,
+    ReadHandle,
+    Refused,
+    Replies,
+    errors,
+    taking_back,
+    unexpected,
+)
+from engine.commands import XReadGroup
+from engine.replies import GroupRead
 
 _FIGURES_INTERVAL_S: Final = 0.25
-# Replies with more than this are sent at once, so that the next command waits until they were taken.
-_LONG_BYTES: Final = 256 << 10
-
-Replies = Sequence[Reply | EngineError]
 _pack_figures = codec_of(EngineFigures).pack
 
 
@@ -47,7 +45,7 @@ class EnginePort:
         handlers: Mapping[str, Handler],
         failing: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        self.link: Final = ProcessLink(self.receive, self.lose)
+        self.link: Final = ProcessLink(self.receive, self.lose, serves=True)
         self.calls: Final = Calls(self.link, handlers)
         self._engine = engine
         self._leases = leases
@@ -56,17 +54,13 @@ class EnginePort:
         # Those of this front, by its numbers.
         self._held: dict[int, ConsumerLease] = {}
         self._loop = asyncio.get_running_loop()
-        # Reads that have no reply yet, by its numbers. The loop holds tasks weakly.
+        # Reads that have no reply yet, by its numbers.
         self._reads: dict[int, ReadHandle] = {}
-        self._tasks: set[asyncio.Task[Replies]] = set()
         self._failing = failing
         self._reported: tuple[EngineFigures, Sequence[str]] | None = None
         self._reporting: asyncio.TimerHandle | None = None
         self._handlers: dict[int, Callable[..., None]] = {
-            MessageKind.TRANSACTION: self._transact,
-            MessageKind.SUBMIT: self._submit,
-            MessageKind.SUBMIT_EACH: self._submit_each,
-            MessageKind.READ: self._read,
+            MessageKind.SEND: self._send,
             MessageKind.END: self._end,
             MessageKind.CANCEL: self._cancel,
             MessageKind.LEASE: self._lease,
@@ -108,38 +102,13 @@ class EnginePort:
 
     # --- commands -------------------------------------------------------------------------------------------
 
-    def _transact(self, number: int, packed: Any, synced: bool, quotas: Any) -> None:  # noqa: ANN401, FBT001 - a message
-        commands = unpack_commands(packed)
-        running = self._engine.transaction(commands, synced=synced, quotas=unpack_quotas(quotas))
-        task = self._loop.create_task(running)
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._ran, number, commands))
-
-    def _ran(self, number: int, commands: Sequence[Command], task: "asyncio.Task[Replies]") -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, EngineError):
-            self._refuse(number, error)
-        elif error is not None or task.cancelled():
-            self._loop.call_exception_handler({"message": "a front's command failed", "exception": error})
-            self._refuse(number, errors.internal())
-        else:
-            self._reply(number, commands, task.result())
-
-    def _submit(self, number: int, packed: Any, synced: bool, quotas: Any) -> None:  # noqa: ANN401, FBT001 - a message
-        commands = unpack_commands(packed)
-        answer = partial(self._reply, number, commands)
-        self._engine.submit(commands, answer, synced=synced, quotas=unpack_quotas(quotas))
-
-    def _submit_each(self, number: int, packed: Any, quotas: Any) -> None:  # noqa: ANN401 - a message
-        commands = unpack_commands(packed)
-        self._engine.submit_each(commands, partial(self._reply, number, commands), unpack_quotas(quotas))
-
-    def _read(self, number: int, packed: Any, synced: bool, going_on: bool) -> None:  # noqa: ANN401, FBT001 - a message
-        command = unpack_command(packed)
-        assert isinstance(command, BlockingCommand), "only these are read so"
-        answer = partial(self._reply, number, [command])
-        self._reads[number] = self._engine.read(command, answer, synced=synced, going_on=going_on)
+    def _send(self, number: int, packed: Sequence[Any]) -> None:
+        call = unpack_call(packed)
+        if call.waits is not None:
+            self._reads[number] = call.waits
+        replies = self._engine.send(call, partial(self._reply, number, call))
+        if replies is not None:
+            self._reply(number, call, replies)
 
     def _end(self, number: int) -> None:
         if number in self._reads:
@@ -152,21 +121,22 @@ class EnginePort:
             read.cancel()
             self.link.send(MessageKind.REPLIES, number, pack_replies([None]))
 
-    def _reply(self, number: int, commands: Sequence[Command], replies: Replies) -> None:
+    def _reply(self, number: int, call: Call, replies: Replies) -> None:
         self._reads.pop(number, None)
-        if not self.link.is_lost:
-            self.link.send(MessageKind.REPLIES, number, pack_replies(replies))
-            if sum(map(text_bytes, replies)) > _LONG_BYTES:
-                self.link.flush()
-        elif len(commands) == len(replies):
-            for command, reply in zip(reversed(commands), reversed(replies), strict=True):
-                if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
-                    for one in taking_back(command, reply):
-                        self._engine.submit([one], lambda _: None)
+        try:
+            if not self.link.is_lost:
+                self.link.send(MessageKind.REPLIES, number, pack_replies(replies))
+                return
+        except Exception as error:  # noqa: BLE001 - the front gets an answer in any case
+            self._refuse(number, unexpected(call.origin, error))
+        # It never gets them.
+        for command, reply in reversed([*zip(call.commands, replies, strict=False)]):
+            if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
+                for one in taking_back(command, reply):
+                    self._engine.send(Call((one,)), lambda _: None)
 
     def _refuse(self, number: int, error: EngineError) -> None:
-        """Refuse all that was asked for under this number."""
-        self.link.send(MessageKind.REFUSED, number, pack_refusal(error))
+        self.link.send(MessageKind.REPLIES, number, pack_replies(Refused(error)))
 
     # --- leases ---------------------------------------------------------------------------------------------
 

@@ -17,8 +17,13 @@ from app.fronts.codec import decode, encode
 _LENGTH_BYTES: Final = 4
 # A peer that takes nothing any more: the answers that it has asked for are in memory until then.
 _UNSENT_BYTES_MAX: Final = 256 << 20
-# While more than this waits to be sent, no message is handled: what it asks for would only wait too.
+# While more than this waits to be sent, an end that serves reads and handles nothing: what it would be asked
+# for would only wait too. The other end always reads, so that both go on.
 _UNSENT_BYTES_HIGH: Final = 4 << 20
+# A longer message is sent at once, so that the next one is handled when it was taken.
+_LONG_BYTES: Final = 256 << 10
+# Of a list with four bytes of length, as msgpack has it.
+_LIST: Final = b"\xdd"
 # After this time the next messages wait for the next cycle of the loop.
 _HANDLED_S_MAX: Final = 0.005
 
@@ -28,27 +33,30 @@ Message = list[Any]
 class ProcessLink(asyncio.Protocol):
     """One end of a connection. `on_message` gets each message, `on_lost` is called once at the end."""
 
-    def __init__(self, on_message: Callable[[Message], None], on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, on_message: Callable[[Message], None], on_lost: Callable[[], None], *, serves: bool = False
+    ) -> None:
         self._on_message = on_message
         self._on_lost = on_lost
+        self._serves = serves
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._messages: deque[Message] = deque()
         self._is_handling = False
         self._is_paused = False
-        self._unsent: list[Any] = []
+        self._unsent: list[bytes] = []
         self.is_lost = False
 
     def send(self, *message: Any) -> None:  # noqa: ANN401 - what msgpack carries
-        """Send a message at the end of this cycle of the loop. After the end nothing is sent."""
+        """Send a message at the end of this cycle of the loop. After the end nothing is sent. Raises for what
+        cannot be encoded.
+        """
+        encoded = encode(message)
         if not self._unsent:
             self._loop.call_soon(self._write)
-        self._unsent.append(message)
-
-    def flush(self) -> None:
-        """Send at once, so that it is known what waits to be taken."""
-        if self._unsent:
+        self._unsent.append(encoded)
+        if len(encoded) > _LONG_BYTES:
             self._write()
 
     def end(self) -> None:
@@ -70,13 +78,12 @@ class ProcessLink(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_HIGH)
 
     def pause_writing(self) -> None:
-        self._is_paused = True
-        # The peer may take nothing until it is read.
+        self._is_paused = self._serves
         self._read_on()
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        if self._messages and not self._is_handling:
+        if not self._is_handling:
             self._handle()
 
     def data_received(self, data: bytes) -> None:
@@ -112,7 +119,8 @@ class ProcessLink(asyncio.Protocol):
         """Read unless messages wait to be handled: they are as much as memory should hold."""
         if self._transport is None or self._transport.is_closing():
             return
-        (self._transport.pause_reading if self._is_handling else self._transport.resume_reading)()
+        waits = self._is_handling or self._is_paused
+        (self._transport.pause_reading if waits else self._transport.resume_reading)()
 
     def _handle_one(self) -> None:
         try:
@@ -124,7 +132,7 @@ class ProcessLink(asyncio.Protocol):
         unsent, self._unsent = self._unsent, []
         if self._transport is None or self.is_lost or not unsent:
             return
-        frame = encode(unsent)
+        frame = b"".join([_LIST, len(unsent).to_bytes(4, "big"), *unsent])
         self._transport.write(len(frame).to_bytes(_LENGTH_BYTES, "little") + frame)
         if self._transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
             self.close()

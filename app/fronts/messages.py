@@ -1,19 +1,19 @@
 """The messages between the processes: lists that begin with their kind and a number.
 
-Knows: the kinds, and how commands, quotas, replies and refusals stand in them.
+Knows: the kinds, and how calls of the engine, their replies and refusals stand in them.
 Must never know: sockets, who sends what when.
 
 The numbers of a front's requests are its own. Both ends run the same code: nothing here has versions.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, Union
 
 from app.auth.grants import quota_of
 from app.fronts.codec import codec_of
-from engine import EngineError, Quota
+from engine import Call, EngineError, How, Quota, ReadHandle, Refused, Replies
 from engine import commands as known
 from engine.commands import (
     BlockingCommand,
@@ -34,17 +34,13 @@ class MessageKind(IntEnum):
     """The kinds of messages, with what follows the number."""
 
     # From a front to the engine's process.
-    TRANSACTION = 2  # commands, synced, quotas
-    SUBMIT = 3  # commands, synced, quotas
-    SUBMIT_EACH = 4  # commands, quotas
-    READ = 5  # command, synced, going on
-    END = 6  # the read of this number, as its time would
-    CANCEL = 7  # the read of this number, as if it had never been
+    SEND = 2  # a call of the engine
+    END = 6  # the wait of the call of this number, as its time would
+    CANCEL = 7  # the same, as if it had never been
     LEASE = 8  # stream, group and name of the consumer
     LEFT = 9  # the reader with the lease of this number has left
     # From the engine's process to a front.
-    REPLIES = 16  # replies
-    REFUSED = 17  # a refusal in the place of all replies
+    REPLIES = 16  # those to the call of this number
     WELCOME = 18  # policy of syncs, figures, what is failing: the engine may be used
     FIGURES = 19  # figures, what is failing
     ALONE = 20  # the reader with the lease of this number is the only one of its consumer
@@ -62,27 +58,48 @@ _EVERY: Final = [
 ]
 COMMANDS: Final = tuple(kind for kind in _EVERY if kind not in ENGINE_ONLY | _ABSTRACT)
 
-pack_command, unpack_command = codec_of(Union[COMMANDS])  # noqa: UP007 - as many as there are
+_pack_command, _unpack_command = codec_of(Union[COMMANDS])  # noqa: UP007 - as many as there are
 _pack_reply, _unpack_reply = codec_of(Reply)
 
 
-def pack_commands(commands: Iterable[Command]) -> list[Any]:
-    """Commands as they are carried."""
-    return [pack_command(command) for command in commands]
+def pack_call(call: Call) -> list[Any]:
+    """A call as it is carried; quotas by their patterns."""
+    return [
+        [_pack_command(command) for command in call.commands],
+        call.how.value,
+        call.waits is not None,
+        call.synced,
+        [(one.pattern, one.streams_max, one.bytes_max) for one in call.quotas],
+        call.going_on,
+        call.origin,
+    ]
 
 
-def unpack_commands(packed: Iterable[Any]) -> list[Command]:
-    """Commands that were carried."""
-    return [unpack_command(one) for one in packed]
+def unpack_call(packed: Sequence[Any]) -> Call:
+    """A call that was carried; one that waits has a handle of its own here."""
+    commands, how, waits, synced, quotas, going_on, origin = packed
+    return Call(
+        [_unpack_command(one) for one in commands],
+        How(how),
+        ReadHandle() if waits else None,
+        synced,
+        [_quota(*one) for one in quotas],
+        going_on,
+        origin,
+    )
 
 
-def pack_replies(replies: Iterable[Reply | EngineError]) -> list[Any]:
-    """Replies as they are carried; refusals are the only ones that are mappings."""
+def pack_replies(replies: Replies) -> Any:  # noqa: ANN401 - what is carried
+    """Replies as they are carried; refusals are the only ones that are mappings, also one of the whole."""
+    if isinstance(replies, Refused):
+        return pack_refusal(replies.error)
     return [pack_refusal(one) if isinstance(one, EngineError) else _pack_reply(one) for one in replies]
 
 
-def unpack_replies(packed: Iterable[Any]) -> list[Reply | EngineError]:
+def unpack_replies(packed: Any) -> Replies:  # noqa: ANN401 - what was carried
     """Replies that were carried."""
+    if type(packed) is dict:
+        return Refused(unpack_refusal(packed))
     return [unpack_refusal(one) if type(one) is dict else _unpack_reply(one) for one in packed]
 
 
@@ -94,16 +111,6 @@ def pack_refusal(error: EngineError) -> dict[str, Any]:
 def unpack_refusal(packed: dict[str, Any]) -> EngineError:
     """A refusal that was carried."""
     return EngineError(packed["code"], packed["redis"], packed["detail"], **packed["members"])
-
-
-def pack_quotas(quotas: Sequence[Quota]) -> list[Any]:
-    """Quotas as they are carried: by their patterns."""
-    return [(one.pattern, one.streams_max, one.bytes_max) for one in quotas]
-
-
-def unpack_quotas(packed: Iterable[Sequence[Any]]) -> list[Quota]:
-    """Quotas that were carried."""
-    return [_quota(*one) for one in packed]
 
 
 @lru_cache(_QUOTAS_MAX)

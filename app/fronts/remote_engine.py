@@ -10,34 +10,25 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import count
-from typing import Any
 
 from app.fronts.codec import codec_of
 from app.fronts.figures import EngineFigures, ReportedMemory, ReportedRewriting
 from app.fronts.link import Message, ProcessLink
-from app.fronts.messages import (
-    MessageKind,
-    pack_command,
-    pack_commands,
-    pack_quotas,
-    unpack_refusal,
-    unpack_replies,
-)
+from app.fronts.messages import MessageKind, pack_call, unpack_replies
 from engine import (
     Call,
     Done,
     EngineError,
     Fsync,
     Histogram,
-    How,
     LogFigures,
     Memory,
     OldWays,
-    ReadHandle,
     Refused,
     Replies,
     Rewriting,
     errors,
+    unexpected,
 )
 from engine.commands import Command
 from engine.replies import GroupRead, Planned, Reply, StreamsRead
@@ -75,41 +66,50 @@ class RemoteEngine(OldWays):
 
     def send(self, call: Call, done: Done) -> Replies | None:
         """Run the commands of a call, as the engine does. Nothing is answered at once."""
-        packed, quotas = pack_commands(call.commands), pack_quotas(call.quotas)
-        if call.waits is not None:
-            self._read(call, call.waits, done)
-        elif call.how is How.EACH:
-            number = len(call.commands)
-            self._ask(lambda found: done(_each(found, number)), MessageKind.SUBMIT_EACH, packed, quotas)
-        else:
-            kind = MessageKind.SUBMIT if call.how is How.ALONE else MessageKind.TRANSACTION
-            self._ask(done, kind, packed, call.synced, quotas)
+        number, handle = next(self._numbers), call.waits
+        if handle is not None:
+            handle.begin(call.commands[0], done, self._take_back)
+        answer = partial(self._answer, number, call, done)
+        refusal = self._refusal(number, call)
+        if refusal is not None:
+            self._loop.call_soon(answer, Refused(refusal))
+            return None
+        self._pending[number] = answer
+        if handle is not None:
+            self._waiting.add(number)
+            handle.wait(partial(self._end, number), partial(self._cancel, number))
+            if self._is_draining:
+                self._end(number)
         return None
 
-    def _read(self, call: Call, handle: ReadHandle, done: Done) -> None:
-        (command,) = call.commands
-        handle.begin(command, done, self._take_back)
+    def _refusal(self, number: int, call: Call) -> EngineError | None:
+        """Send a call. Returns why it was not sent."""
+        if self._link.is_lost:
+            return errors.restarting()
+        try:
+            self._link.send(MessageKind.SEND, number, pack_call(call))
+        except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
+            return unexpected(call.origin, error)
+        return None
 
-        def answer(found: Replies) -> None:
-            self._waiting.discard(number)
-            if self._is_draining and _is_empty(found[0]):
-                found = Refused(errors.closing())
-            handle.answer(found)
+    def _answer(self, number: int, call: Call, done: Done, found: Replies) -> None:
+        if call.waits is None:
+            done(call.refused(found.error) if isinstance(found, Refused) else found)
+            return
+        self._waiting.discard(number)
+        if self._is_draining and _is_empty(found[0]):
+            found = Refused(errors.closing())
+        call.waits.answer(found)
 
-        number = self._ask(answer, MessageKind.READ, pack_command(command), call.synced, call.going_on)
-        if number in self._pending:
-            self._waiting.add(number)
-            end = partial(self._link.send, MessageKind.END, number)
-            handle.wait(end, partial(self._cancel, number))
-            if self._is_draining:
-                end()
-
-    def _take_back(self, command: Command) -> None:
-        self.send(Call((command,)), lambda _: None)
+    def _end(self, number: int) -> None:
+        self._link.send(MessageKind.END, number)
 
     def _cancel(self, number: int) -> None:
         self._waiting.discard(number)
         self._link.send(MessageKind.CANCEL, number)
+
+    def _take_back(self, command: Command) -> None:
+        self.send(Call((command,)), lambda _: None)
 
     @property
     def durability(self) -> str:
@@ -121,15 +121,6 @@ class RemoteEngine(OldWays):
         """The same for the answer to a group's read."""
         return self.durability
 
-    def _ask(self, done: Done, kind: MessageKind, *parts: Any) -> int:  # noqa: ANN401 - what is carried
-        number = next(self._numbers)
-        if self._link.is_lost:
-            self._loop.call_soon(done, Refused(errors.restarting()))
-            return number
-        self._pending[number] = done
-        self._link.send(kind, number, *parts)
-        return number
-
     # --- the other end --------------------------------------------------------------------------------------
 
     def receive(self, message: Message) -> None:
@@ -139,8 +130,6 @@ class RemoteEngine(OldWays):
             figures, failing = body
             self._figures = _unpack_figures(figures)
             self.on_failing(failing)
-        elif kind == MessageKind.REFUSED:
-            self._pending.pop(number)(Refused(unpack_refusal(body)))
         elif kind == MessageKind.REPLIES:
             self._pending.pop(number)(unpack_replies(body))
 
@@ -155,7 +144,7 @@ class RemoteEngine(OldWays):
         """Answer every read that waits, now and from now on, with `draining`."""
         self._is_draining = True
         for number in self._waiting:
-            self._link.send(MessageKind.END, number)
+            self._end(number)
 
     # --- state ----------------------------------------------------------------------------------------------
 
@@ -228,10 +217,6 @@ class RemoteEngine(OldWays):
 
     def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
         """Never call: after a fault the connection ends."""
-
-
-def _each(found: Replies, number: int) -> Replies:
-    return [found.error] * number if isinstance(found, Refused) else found
 
 
 def _is_empty(reply: Reply | EngineError) -> bool:

@@ -172,8 +172,7 @@ class ClusterEngine(OldWays):
             else:
                 self._loop.call_soon(call.waits.answer, Refused(refusal))
         elif refusal is not None:
-            many = [refusal] * len(call.commands)
-            self._loop.call_soon(done, many if call.how is How.EACH else Refused(refusal))
+            self._loop.call_soon(done, call.refused(refusal))
         elif call.how is How.ALONE:
             (command,) = call.commands
             self._note_read(command)
@@ -185,7 +184,7 @@ class ClusterEngine(OldWays):
     async def _answer(self, call: Call, done: Done) -> None:
         run = self._each if call.how is How.EACH else self._together
         found = await _attempt(run(call), call.origin)
-        done(Refused(found) if isinstance(found, EngineError) else found)
+        done(call.refused(found) if isinstance(found, EngineError) else found)
 
     async def _each(self, call: Call) -> Replies:
         """They run in their order where they are of one server."""

@@ -399,7 +399,7 @@ class Engine(OldWays):
 
     def _each(self, call: Call, done: Done) -> Replies | None:
         def answer(found: Replies) -> None:
-            done([found.error] * len(call.commands) if isinstance(found, Refused) else found)
+            done(call.refused(found.error) if isinstance(found, Refused) else found)
 
         replies: list[Any] = []
         position = self._run_each(call, replies)

@@ -19,7 +19,7 @@ class Pipe(asyncio.Transport):
     def __init__(self, near: ProcessLink, far: ProcessLink) -> None:
         super().__init__()
         self._ends = near, far
-        self.is_cut = False
+        self.is_cut = self.is_paused = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self.is_cut:
@@ -36,9 +36,10 @@ class Pipe(asyncio.Transport):
 
     def pause_reading(self) -> None:
         """What was written still comes."""
+        self.is_paused = True
 
     def resume_reading(self) -> None:
-        """It was not paused."""
+        self.is_paused = False
 
     def abort(self) -> None:
         if not self.is_cut:
@@ -55,8 +56,9 @@ class Joined:
         self.front = ProcessLink(self._receive, self._lose)
         self._remote: RemoteEngine | None = None
         self._welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.port.link.connection_made(Pipe(self.port.link, self.front))
-        self.front.connection_made(Pipe(self.front, self.port.link))
+        self.pipes = Pipe(self.port.link, self.front), Pipe(self.front, self.port.link)
+        self.port.link.connection_made(self.pipes[0])
+        self.front.connection_made(self.pipes[1])
         self.port.welcome()
 
     @property

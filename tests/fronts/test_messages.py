@@ -15,14 +15,12 @@ from app.fronts.codec import codec_of, decode, encode
 from app.fronts.messages import (
     COMMANDS,
     ENGINE_ONLY,
-    pack_commands,
-    pack_quotas,
+    pack_call,
     pack_replies,
-    unpack_commands,
-    unpack_quotas,
+    unpack_call,
     unpack_replies,
 )
-from engine import EngineError, errors, ids
+from engine import Call, EngineError, How, ReadHandle, Refused, errors, ids
 from engine.commands import Command
 from engine.commands.registry import RUN
 from engine.replies import Reply
@@ -93,7 +91,7 @@ def test_every_command_that_a_front_may_send_can_be_carried() -> None:
 @given(data=st.data())
 def test_a_command_arrives_as_it_was_sent(kind: type[Command], data: st.DataObject) -> None:
     sent = data.draw(values_of(kind))
-    [arrived] = unpack_commands(carried(pack_commands([sent])))
+    [arrived] = unpack_call(carried(pack_call(Call([sent])))).commands
     assert plain(arrived) == plain(sent)
 
 
@@ -108,16 +106,34 @@ def test_a_reply_arrives_as_it_was_sent(kind: Any, data: st.DataObject) -> None:
 
 def test_a_refusal_arrives_with_all_its_words() -> None:
     sent = errors.memory_full(2, 1)
-    [arrived] = unpack_replies(carried(pack_replies([sent])))
+    [arrived] = found = unpack_replies(carried(pack_replies([sent])))
+    assert not isinstance(found, Refused)
     assert isinstance(arrived, EngineError)
     assert vars(arrived) == vars(sent)
     assert arrived.args == sent.args
 
 
+def test_a_refusal_of_the_whole_arrives_as_one() -> None:
+    """It is not the reply of the only command."""
+    arrived = unpack_replies(carried(pack_replies(Refused(errors.closing()))))
+    assert isinstance(arrived, Refused)
+    assert arrived.error.code == "draining"
+
+
+@pytest.mark.parametrize("how", How)
+def test_the_terms_of_a_call_arrive(how: How) -> None:
+    """What waits has a handle of its own there; what hears of replies before they leave stays here."""
+    sent = Call([], how, ReadHandle(), synced=True, going_on=True, origin="req_1", on_run=lambda _: None)
+    arrived = unpack_call(carried(pack_call(sent)))
+    assert isinstance(arrived.waits, ReadHandle)
+    assert arrived == msgspec.structs.replace(sent, waits=arrived.waits, quotas=[], on_run=None)
+    assert unpack_call(carried(pack_call(Call([])))).waits is None
+
+
 def test_a_quota_arrives_with_its_limits_and_matches_the_same_names() -> None:
     sent = Grant.parse("write:a?c*").model_copy(update={"streams_max": 3, "bytes_max": 5}).quota()
     assert sent is not None
-    [arrived] = unpack_quotas(carried(pack_quotas([sent])))
+    [arrived] = unpack_call(carried(pack_call(Call([], quotas=[sent])))).quotas
     assert arrived[:2] == sent[:2]
     assert arrived[3:] == sent[3:]
     for name in ("abc", "acc-1", "ac", "bbc"):

@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
+import msgspec
 import pytest
 
-from engine import Engine, EngineError
+from app.fronts.messages import MessageKind
+from engine import Call, Engine, EngineError, ReadHandle, ask
 from engine.commands import Cursor, XAck, XAdd, XGroupCreate, XLen, XPending, XRead, XReadGroup
 from engine.entries import body
 from engine.replies import Added, GroupRead, PendingSummary, Reply, StreamsRead
@@ -206,14 +209,64 @@ async def test_figures_are_reported_when_they_change(joined: Joined) -> None:
 
 
 async def test_a_command_is_not_run_while_its_reply_could_only_wait(engine: Engine, joined: Joined) -> None:
-    """Behind what its front has not taken: a front may ask for more than memory holds. What the front sends
-    is read meanwhile, or neither would go on.
+    """Behind what its front has not taken: a front may ask for more than memory holds, so nothing more is
+    read of it.
     """
     link = joined.port.link
     link.pause_writing()
+    was_paused = joined.pipes[0].is_paused
     asked = [asyncio.ensure_future(joined.remote.execute(ADD)) for _ in range(3)]
     await settle()
     assert engine.appended == 0
     link.resume_writing()
+    assert (was_paused, joined.pipes[0].is_paused) == (True, False)
     await asyncio.gather(*asked)
     assert engine.appended == 3
+
+
+async def test_a_front_reads_on_while_what_it_asks_is_not_taken(joined: Joined) -> None:
+    """Or neither end would go on, each behind what the other has not read."""
+    asked = asyncio.ensure_future(joined.remote.execute(ADD))
+    joined.front.pause_writing()
+    assert not joined.pipes[1].is_paused
+    assert isinstance(await asked, Added)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_command_that_cannot_be_carried_fails_alone(joined: Joined, *, waits: bool) -> None:
+    """The others of its cycle are sent. A name that is no text is not."""
+    reported = list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    before = asyncio.ensure_future(joined.remote.execute(ADD))
+    await asyncio.sleep(0)
+    read = XRead(streams=[("\ud800", 0)], block_ms=1_000)
+    call = Call([read], waits=ReadHandle() if waits else None, origin="req_1")
+    with pytest.raises(EngineError) as refused:
+        await ask(joined.remote, call)
+    assert refused.value.code == "internal"
+    assert [context["origin"] for context in reported] == ["req_1"]
+    assert isinstance(await before, Added)
+
+
+async def test_a_reply_that_cannot_be_carried_fails_alone(engine: Engine, joined: Joined) -> None:
+    """What it has delivered is taken back."""
+    reported = list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    await engine.execute(ADD)
+    send = joined.port.link.send
+    is_first = True
+
+    def fail_once(*message: Any) -> None:
+        nonlocal is_first
+        if is_first and message[0] == MessageKind.REPLIES:
+            is_first = False
+            raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+        send(*message)
+
+    joined.port.link.send = fail_once  # type: ignore[method-assign] # as one that cannot be encoded
+    call = Call([msgspec.structs.replace(READ, block_ms=None)], origin="req_2")
+    with pytest.raises(EngineError) as refused:
+        await ask(joined.remote, call)
+    assert refused.value.code == "internal"
+    assert [context["origin"] for context in reported] == ["req_2"]
+    await undone(engine)
