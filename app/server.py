@@ -11,11 +11,10 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import uvicorn
 import uvloop
 
 from app import logs
@@ -25,9 +24,9 @@ from app.doors.http.asgi_request import AsgiApp
 from app.doors.http.fast_path import FastPathConnection
 from app.doors.http.http_connection import DESCRIPTORS, HttpConnection
 from app.doors.http.listening import BACKLOG, HttpServer, Times
-from app.doors.http.service import HttpService, Limits, WebSocketFactory
+from app.doors.http.service import HttpService, Limits
 from app.doors.resp.listening import RespServer, addresses
-from app.doors.websocket.websocket_connection import SocketLimits, WebSocketConnection, guarded_socket
+from app.doors.websocket.websocket_connection import SocketLimits, guarded_socket
 from app.fronts.control import READY, Control
 from app.gateway import Gateway, Phase
 from app.lifespan import CLOSE_S_MAX, FAILED, EngineLife, ServerStoppedError, check_exposure
@@ -436,8 +435,13 @@ def http_service(settings: Settings, app: App, serve: AsgiApp) -> HttpService:
     limits = Limits(
         settings.head_bytes_max, settings.request_s_max, settings.stall_s_max, settings.keep_alive_s
     )
-    socket_limits = SocketLimits(min(settings.stall_s_max, STALL_S_MAX), settings.request_s_max)
-    connect = websocket(settings, serve, guarded_socket(socket_limits))
+    connect = guarded_socket(
+        SocketLimits(
+            min(settings.stall_s_max, STALL_S_MAX),
+            settings.request_s_max,
+            settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
+        )
+    )
     return HttpService(serve, limits, app.refuse, connect, app.gateway.clock)
 
 
@@ -448,23 +452,3 @@ def _http_server(
     context: ssl.SSLContext | None,
 ) -> HttpServer:
     return HttpServer(service, connect, Times(settings.handshake_s_max, settings.drain_s_max), context)
-
-
-def websocket(settings: Settings, serve: AsgiApp, kind: type[WebSocketConnection]) -> WebSocketFactory:
-    """What connections become that ask for WebSocket."""
-    config = uvicorn.Config(
-        serve,
-        interface="asgi3",
-        loop="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        ws_per_message_deflate=False,
-        ws_max_size=settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
-    )
-    config.load()
-
-    def connect(service: HttpService, state: Mapping[str, Any]) -> asyncio.Protocol:
-        return kind(config=config, server_state=service, app_state={**state})
-
-    return connect

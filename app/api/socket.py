@@ -10,7 +10,7 @@ from app.doors.websocket.connection import Connection
 from app.doors.websocket.effects import SessionLimits
 from app.doors.websocket.hub import Hub
 from app.doors.websocket.session import Session
-from app.doors.websocket.websocket_connection import WebSocketConnection
+from app.doors.websocket.websocket_connection import EXTENSION, WebSocketConnection
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
 from app.http import query
@@ -26,7 +26,6 @@ router: Final = Router("gateway")
 # What a frame has beside an entry of the largest size.
 FRAME_OVERHEAD_BYTES: Final = 4 << 10
 SUBSCRIPTIONS_MAX: Final = 128
-_EXTENSION: Final = "weir.socket"
 _TICKET: Final = "weir.ticket."
 _PATH: Final = ("v1", "ws")
 _LABEL: Final = "GET /v1/ws"
@@ -75,7 +74,7 @@ class Sockets:
 
     async def _converse(self, request: Request, share: Share, send: Send) -> None:
         scope = request.scope
-        own = scope.get("extensions", {}).get(_EXTENSION)
+        own = scope.get("extensions", {}).get(EXTENSION)
         link = own if isinstance(own, WebSocketConnection) else AsgiSocket(request.receive, send)
         push = Connection(self._hub, link, request, self._session(request), share)
         chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in scope["subprotocols"] else None

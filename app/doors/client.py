@@ -114,7 +114,16 @@ class Client(asyncio.Protocol):
     def begin_deadline(self, seconds: float, late: Callable[[], None]) -> None:
         """Call `late` unless the deadline is ended by then. A connection has one at a time."""
         self.end_deadline()
-        self._deadline = self.loop.call_later(seconds, late)
+        self._deadline = self.loop.call_later(seconds, self._end_late, late)
+
+    def _end_late(self, late: Callable[[], None]) -> None:
+        self._deadline = None
+        late()
+
+    @property
+    def has_deadline(self) -> bool:
+        """Whether something is waited for."""
+        return self._deadline is not None
 
     def end_deadline(self) -> None:
         """What was waited for has come."""
@@ -229,3 +238,12 @@ class ClientAccess:
             self._turn.leave()
         if self._share is not None:
             self._share.leave()
+
+
+def place_of(address: Callable[[], object]) -> tuple[str, int] | None:
+    """Host and port of a socket's end, if it has them; None where the peer has gone."""
+    try:
+        found = address()
+    except OSError:
+        return None
+    return (str(found[0]), int(found[1])) if isinstance(found, tuple) else None

@@ -16,13 +16,14 @@ from typing import Final
 
 from websockets.frames import Opcode
 
+from app.api.socket import FRAME_OVERHEAD_BYTES
 from app.doors.http.listening import HttpServer
 from app.doors.websocket.frames import on_wire
 from app.doors.websocket.websocket_connection import SocketLimits, WebSocketConnection, guarded_socket
 from app.gateway import Gateway, Receive
 from app.http.responses import Scope, Send
 from app.main import App
-from app.server import http_server, websocket
+from app.server import http_server
 from app.settings import Settings
 from engine import SystemClock
 
@@ -37,14 +38,11 @@ _BINARY: Final = 0x80 | Opcode.BINARY
 class _Saying(WebSocketConnection):
     """A connection that says binary messages again."""
 
-    def send_receive_event_to_app(self) -> None:
-        if self.curr_msg_data_type == "text":
-            super().send_receive_event_to_app()
-            return
-        data, self.frames = b"".join(self.frames), []
-        self._parsed_messages += 1
-        if not self.close_sent:
-            self.write_frame(bytes([_BINARY]) + on_wire(data)[1:])
+    def receive_message(self, message: bytes, *, is_text: bool) -> None:
+        if is_text:
+            super().receive_message(message, is_text=True)
+        else:
+            self.write_frame(bytes([_BINARY]) + on_wire(message)[1:])
 
 
 class _Voice:
@@ -97,8 +95,9 @@ def echoing(message_s_max: float = _PATIENCE_S) -> Iterator[int]:
     settings = Settings()
     app = _Echo(Gateway(settings, SystemClock()), fast_path=False)
     server = http_server(settings, app)
-    limits = SocketLimits(_PATIENCE_S, message_s_max)
-    server.service.websocket = websocket(settings, app, type("Saying", (_Saying, guarded_socket(limits)), {}))
+    bytes_max = settings.entry_bytes_max + FRAME_OVERHEAD_BYTES
+    limits = SocketLimits(_PATIENCE_S, message_s_max, bytes_max)
+    server.service.websocket = type("Saying", (_Saying, guarded_socket(limits)), {})
     loops: Queue[asyncio.AbstractEventLoop] = Queue()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(_serve(server, listener, loops)))

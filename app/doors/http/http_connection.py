@@ -19,6 +19,7 @@ import httptools
 
 from app.auth import certificates
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
+from app.doors.client import place_of
 from app.doors.http.answer_heads import CLOSE, Header, header_lines, status_line
 from app.doors.http.asgi_request import AsgiRequest
 from app.doors.http.flow_control import FlowControl
@@ -96,7 +97,7 @@ class HttpConnection(asyncio.Protocol):
         self.flow = FlowControl(transport, lambda: bool(self._backlog))
         self.service.connections.add(self)
         accepted: socket.socket = transport.get_extra_info("socket")
-        self.client, self._server = _peer(accepted), _place(accepted.getsockname())
+        self.client, self._server = place_of(accepted.getpeername), place_of(accepted.getsockname)
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         tls_connection = transport.get_extra_info("ssl_object")
         found = None if tls_connection is None else tls_connection.getpeercert()
@@ -265,6 +266,8 @@ class HttpConnection(asyncio.Protocol):
             self.flow.resume_reading()
             if self._pipeline:
                 self._start(self._pipeline.popleft())
+            elif self._behind is not None:
+                self._begin_handshake()
             else:
                 self.begin_idle()
         self._go_on()
@@ -272,11 +275,15 @@ class HttpConnection(asyncio.Protocol):
     # --- another protocol -----------------------------------------------------------------------------------
 
     def _upgrade(self, behind: bytes) -> None:
-        handshake = self._parser.handshake
-        assert handshake is not None, "it has come"
         self._behind = behind
         self._end_deadline()
         self._end_idle()
+        if self._last is None or self._last.is_answered:
+            self._begin_handshake()
+
+    def _begin_handshake(self) -> None:
+        handshake = self._parser.handshake
+        assert handshake is not None, "it has come"
         self.begin_parsed({"client": self.client, "headers": handshake.headers}, self._hand_over)
 
     def _hand_over(self) -> None:
@@ -415,16 +422,3 @@ class HttpConnection(asyncio.Protocol):
             self._last.keeps_alive = False
         if self._scheme == "https" and self.transport.is_closing():
             self.loop.call_later(_GOODBYE_S_MAX, self.transport.abort)
-
-
-def _peer(accepted: socket.socket) -> Client | None:
-    try:
-        return _place(accepted.getpeername())
-    except OSError:
-        # It has gone.
-        return None
-
-
-def _place(address: object) -> Client | None:
-    """Host and port, of a socket that has them."""
-    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None

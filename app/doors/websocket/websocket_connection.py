@@ -1,36 +1,30 @@
-"""A guard around uvicorn's WebSocket: limits of one connection, and how many of its bytes were sent.
+"""One WebSocket's connection: messages in, frames out, within its limits.
 
 Knows: frames of RFC 6455 that arrive, the bytes that wait to be sent, how long a peer may stop reading.
 Must never know: what a message means.
 
-It uses private attributes of the pinned version of uvicorn; the tests of floods and stalled readers fail if
-those change.
+    HTTP hands the socket over ─► Handshake ─► `listen`: messages ─► the listener ─► write_frame
 
-Measured without it (uvicorn 0.54): a flood of empty fragments or of pings makes others wait for seconds,
-since all that was received is parsed at once and each pong is written even if the client does not read; a
-reader that stalls is never closed, in spite of pings and their timeout.
+The library parses all but plain texts, through its public sans-IO protocol. What it lacks are limits: a flood
+of empty fragments or of pings would make others wait for seconds, if all that was received was parsed at once
+and each pong was written though the client does not read; and a reader that stalls would never be closed.
 """
 
 import asyncio
-import codecs
 import socket
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
-from websockets.http11 import Request
-from websockets.streams import StreamReader
+from websockets.protocol import SEND_EOF, State
+from websockets.server import ServerProtocol
 
-from app.live.budgets import BODY_COPIES, FREE_BYTES, Budgets, Reader, Reservation, Sender
-from app.live.stalls import StallTimer
+from app.doors.client import Client
+from app.doors.websocket.handshake import Handshake, Service
+from app.doors.websocket.messages import FrameEnds, MessageParts, plain_text
+from app.live.budgets import FREE_BYTES, Budgets
 from engine import EngineError
-
-try:
-    from websockets.speedups import apply_mask
-except ImportError:  # built without its part in C
-    from websockets.utils import apply_mask
-
-_AT_EOF: Final = StreamReader.at_eof.__code__
 
 # Parsing a frame takes about ten microseconds; this many bytes hold at most 700 of the smallest frames.
 _SLICE_BYTES_MIN: Final = 4 << 10
@@ -50,7 +44,8 @@ _CLOSE_S_MAX: Final = 2.5
 _SYSTEM_LATER_MS: Final = 4_000
 
 _MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
-_decoder: Final = codecs.getincrementaldecoder("utf-8")
+# Where the application finds the connection, once it has accepted it.
+EXTENSION: Final = "weir.socket"
 
 SLOW_READER_CLOSE: Final = 4004
 FLOOD_CLOSE: Final = 4005
@@ -95,10 +90,13 @@ class Listener(Protocol):
 
 
 class SocketLimits(NamedTuple):
-    """Seconds in which a reader takes what it was sent, and in which a message that has begun is complete."""
+    """Seconds in which a reader takes what it was sent, and in which a message that has begun is complete;
+    bytes of a message.
+    """
 
     stall_s_max: float
     message_s_max: float
+    message_bytes_max: int
 
 
 class _Counted:
@@ -146,7 +144,7 @@ class _Counted:
             self._given_up.cancel()
 
 
-class WebSocketConnection(WebSocketsSansIOProtocol):
+class WebSocketConnection(Client):
     """One connection. Subclassed with its limits, see `guarded_socket`.
 
     While data waits to be sent, nothing is read: so it never accepts more than it can answer.
@@ -154,61 +152,54 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     limits: SocketLimits
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
-        super().__init__(*arguments, **named)
-        # Heartbeat and stall limit detect dead peers; uvicorn's pings add nothing.
-        self.ping_interval = None
+    def __init__(self, service: Service, state: Mapping[str, Any]) -> None:
+        super().__init__(self.limits.stall_s_max)
+        self._service = service
+        self._state = state
+        # Without extensions: nothing is compressed.
+        self._protocol = ServerProtocol(max_size=self.limits.message_bytes_max)
+        self._handshake: Handshake | None = None
         self._listener: Listener | None = None
-        self._backlog = bytearray()
-        self._feeding = False
-        self._lingering = False
-        # The bytes are no WebSocket: the library has made its close frame already, but not sent it.
-        self._failed = False
-        self._decoder: codecs.IncrementalDecoder | None = None
-        self._held = False
-        self._reading = True
-        # Whether something waits to leave: asked for several times a frame, and so no `asyncio.Event`.
-        self._has_waiting = False
-        # Known to be so, since nothing but whole messages has arrived since it was looked at.
-        self._between_messages = False
-        # Messages that the library has parsed, and the timer of one that has begun.
-        self._parsed_messages = 0
-        self._message_timer: asyncio.TimerHandle | None = None
+        self._ends, self._parts = FrameEnds(), MessageParts()
+        self._feeding = self._lingering = self._held = False
+        # A close frame was written, or a handshake was refused.
+        self.close_sent = False
+        self.is_lost = False
+        self._close_timer: asyncio.TimerHandle | None = None
+        # Messages that were complete, and what the library has of one that is not.
+        self._messages = 0
+        self._message_bytes = 0
         self._slice_bytes = _SLICE_BYTES_MIN
         self._small_frames = float(_SMALL_FRAMES_MAX)
         self._counted_at = self.loop.time()
-        self._stall: StallTimer | None = None
         self._sent_at_pause = 0
-        # What has not left and what has arrived, beyond what each connection may have; None where it is less.
-        self._budgets: Budgets | None = None
-        self._unsent: Reservation | None = None
-        self._input: Reservation | None = None
-        # What the library has of a message that is not complete.
-        self._message_bytes = 0
-        # How much has ever arrived of what was not handled at once.
-        self._arrived_bytes = 0
 
     # ---- for the listener
 
     def listen(self, listener: Listener, budgets: Budgets) -> None:
         """Pass messages to this listener from now on; before, nothing is read."""
-        self._listener, self._budgets = listener, budgets
-        # Some kilobytes of the handshake, needed no more. The library's parser keeps the request.
-        self.request.headers.clear()
-        del self.request, self.response
+        self._listener, self.budgets = listener, budgets
+        if self._handshake is not None:
+            self._handshake.release()
         self._read_on()
+
+    @property
+    def caller(self) -> str:
+        """For whom its bytes are counted."""
+        assert self._listener is not None, "nothing is counted before"
+        return self._listener.caller
 
     @property
     def paused(self) -> bool:
         """Whether data waits to be sent, or the socket has ended."""
-        return self._has_waiting or self._is_over()
+        return self.has_unsent or self._is_over()
 
     @property
     def full(self) -> bool:
         """Whether too much data waits to be sent, or the socket has ended."""
-        if not self._has_waiting:
+        if not self.has_unsent:
             return self._is_over()
-        return self._is_over() or self._counted.get_write_buffer_size() > _WAITING_BYTES_MAX
+        return self._is_over() or self.unsent_bytes > _WAITING_BYTES_MAX
 
     @property
     def sent_bytes(self) -> int:
@@ -221,214 +212,148 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         """
         if self._is_over():
             return NEVER_SENT
-        self.transport.write(data)
-        if self._has_waiting:
-            self._hold_unsent()
+        self._counted.write(data)
+        if self.has_unsent:
+            self.settle_output()
         return self._counted.written_bytes
-
-    def _hold_unsent(self) -> None:
-        """Count what the client has not taken."""
-        if self._listener is None or self._budgets is None or self._is_over():
-            return
-        size = self._counted.get_write_buffer_size()
-        if self._unsent is not None:
-            self._unsent.keep(size)
-        elif size > FREE_BYTES:
-            pool, caller = self._budgets.output, self._listener.caller
-            self._unsent = pool.hold(caller, size, Reader(self.transport))
-
-    def _hold_input(self) -> None:
-        """Hold what has arrived and was not handled. Without room, close."""
-        if self._listener is None or self._budgets is None or self._lingering:
-            return
-        size = len(self._backlog) + self._message_bytes + self._listener.waiting_bytes
-        if size <= FREE_BYTES:
-            if self._input is not None:
-                self._input.release()
-                self._input = None
-            return
-        try:
-            if self._input is None:
-                pool, caller = self._budgets.bodies, self._listener.caller
-                self._input = pool.reserve(caller, BODY_COPIES * size, Sender(self.transport))
-            else:
-                self._input.grow(BODY_COPIES * size)
-        except EngineError as refusal:
-            self.close_with(OVERLOADED_CLOSE, refusal.code)
-            self._linger()
-        else:
-            self._input.received(self._arrived_bytes)
-            if self._message_bytes:
-                # Its sender's turn.
-                self._input.keep_waiting()
 
     def _is_over(self) -> bool:
         """Whether further writes are lost: either side has closed, and a transport drops them silently."""
-        return self.close_sent or self.disconnected or self.transport.is_closing()
+        return self.close_sent or self.is_lost or self._counted.is_closing()
 
     def hold(self, *, held: bool) -> None:
         """Pause or resume reading. After a pause, a message that has begun has its whole time again.
 
         That cannot be used twice to gain time, since no other message comes within a message.
         """
-        if self._held and not held and self._message_timer is not None:
-            self._message_timer.cancel()
-            self._message_timer = None
+        if self._held and not held and self.has_deadline:
+            self.end_deadline()
             self._time_message()
         self._held = held
-        if held or self._input is not None:
-            self._hold_input()
+        if held or self.input is not None:
+            self._hold_arrived()
         self._read_on()
 
     def close_with(self, code: int, reason: str) -> None:
         """Send a close frame once what was written before was sent, or after a while, and close."""
-        if self.close_sent or self._failed or self.disconnected or not self.handshake_complete:
+        if self.is_lost or self._protocol.state is not State.OPEN:
             return
-        self.conn.send_close(code, reason)
-        self.transport.write(b"".join(self.conn.data_to_send()))
-        self.close_sent = True
-        self.close_timer = self.loop.call_later(_CLOSE_S_MAX, self.transport.abort)
+        self._protocol.send_close(code, reason)
+        self.transport.write(b"".join(self._protocol.data_to_send()))
+        self._note_close()
         self._read_on()
 
-    # ---- uvicorn's
+    def _note_close(self) -> None:
+        """Nothing more is written; the peer closes next, or it is closed."""
+        self.close_sent = True
+        if self._close_timer is None:
+            self._close_timer = self.loop.call_later(_CLOSE_S_MAX, self.transport.abort)
+
+    # ---- the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin: HTTP hands the connection over."""
         self._counted = _Counted(cast("asyncio.Transport", transport), self.loop)
+        super().connection_made(cast("asyncio.Transport", self._counted))
+        self._service.connections.add(self)
         # A paused peer has not taken everything: begin no frame. Over TLS a limit of 0 bytes would pause at
         # once, and up to 64 KiB that wait below TLS count as sent.
         is_tls = transport.get_extra_info("sslcontext") is not None
-        self._counted.set_write_buffer_limits(high=1 if is_tls else 0, low=0)
+        self.transport.set_write_buffer_limits(high=1 if is_tls else 0, low=0)
         timeout_ms = int(self.limits.stall_s_max * 1000) + _SYSTEM_LATER_MS
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        super().connection_made(cast("asyncio.Transport", self._counted))
 
     def eof_received(self) -> None:
+        """The client sends nothing more: the transport closes next."""
         if self._listener is not None:
             self._listener.leaving()
-        super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_stall()
-        self._end_unsent()
-        if self._input is not None:
-            self._input.release()
-        if self._message_timer is not None:
-            self._message_timer.cancel()
+        """The connection is gone."""
+        super().connection_lost(exc)
+        self._service.connections.discard(self)
         # After an error the transport has dropped waiting bytes: at least this many were sent.
-        self._counted.freeze(self._sent_at_pause if self._has_waiting else self._counted.written_bytes)
+        self._counted.freeze(self._sent_at_pause if self.has_unsent else self._counted.written_bytes)
         sent_bytes = self._counted.sent_in_the_end
         assert sent_bytes is not None, "it was frozen just now"
-        super().connection_lost(exc)
+        self.is_lost = True
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        if self._handshake is not None:
+            self._handshake.leave()
         if self._listener is not None:
             self._listener.lost(sent_bytes)
 
-    async def run_asgi(self) -> None:
-        extensions = cast("dict[str, Any]", self.scope["extensions"])
-        extensions["weir.socket"] = self
-        await super().run_asgi()
-
-    async def send(self, message: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
-        await super().send(message)
-        if message["type"] == "websocket.http.response.body" and self.close_sent:
-            # A handshake that was refused is over; uvicorn would log it as a failure of ours.
-            self.handshake_complete = True
-
     def shutdown(self) -> None:
-        # The gateway's drain ends sessions.
+        """The port stops. The gateway's drain ends sessions."""
         if self._listener is None:
-            super().shutdown()
+            if self._handshake is not None:
+                self._handshake.fail()
+            self.transport.close()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a time is set for its end."""
+        return self._close_timer is not None
 
     def pause_writing(self) -> None:
+        """The peer does not take what was written: nothing more is read."""
         super().pause_writing()
-        self._has_waiting = True
         self._sent_at_pause = self._counted.sent_bytes
-        if self._stall is None:
-            self._stall = StallTimer(self.transport, self.limits.stall_s_max, self._stalled)
         self._read_on()
 
     def resume_writing(self) -> None:
+        """It takes it again."""
         super().resume_writing()
-        self._has_waiting = False
-        self._end_stall()
-        self._end_unsent()
         self._read_on()
         if self._listener is not None and not self.close_sent:
             self._listener.resumed()
 
-    def _stalled(self) -> None:
-        self._stall = None
-        if self.close_sent or not self.handshake_complete:
+    def stalled(self) -> None:
+        """The peer has taken nothing for as long as it may."""
+        if self.close_sent or self._protocol.state is not State.OPEN:
             self.transport.abort()
         else:
             self.close_with(SLOW_READER_CLOSE, "slow reader")
 
-    def _end_unsent(self) -> None:
-        if self._unsent is not None:
-            self._unsent.release()
-            self._unsent = None
-
-    def _end_stall(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-
     # ---- what arrives
 
     def data_received(self, data: bytes) -> None:
-        if not self.handshake_initiated:
-            super().data_received(data)
+        """Bytes have arrived: first the head of the handshake, whole."""
+        if self._handshake is None:
+            self._handshake = Handshake(self, self._service, self._protocol)
+            self._handshake.begin(data, self._state, {EXTENSION: self})
         elif not self._lingering:
-            taken = 0 if self._backlog or self._feeding else self._take_messages(data)
+            taken = 0 if self.backlog or self._feeding else self._take_messages(data)
             if taken < len(data):
-                self._backlog += memoryview(data)[taken:]
-                self._arrived_bytes += len(data)
+                self.backlog += memoryview(data)[taken:]
+                self.received_bytes += len(data)
                 if self._feeding:
-                    self._hold_input()
+                    self._hold_arrived()
                 else:
                     self._feed()
 
     def _take_messages(self, data: bytes | bytearray) -> int:
         """Take the plain text messages at the beginning of `data`, without the library. Returns their length.
 
-        Most of what arrives is one of them, whole. The rest waits while the socket is held, or is for the
-        library: everything from the middle of a frame or message on.
+        The rest waits while the socket is held, or is for the library: everything from the middle of a frame
+        or message on.
         """
         at = 0
         for _ in range(_FEW_FRAMES):
             # A listener that closes the connection clears the backlog.
-            size = len(data)
-            # No extension, no fragment, masked, of at most 64 KiB.
-            if size - at < 6 or data[at] != 0x81 or not 0x80 <= data[at + 1] <= 0xFE:
+            found = plain_text(data, at, self.limits.message_bytes_max)
+            if found is None or self.close_sent or not self._may_read() or not self._expects_message():
                 break
-            length, mask_at = data[at + 1] & 0x7F, at + 2
-            if length == 126:
-                mask_at += 2
-                length = data[at + 2] << 8 | data[at + 3]
-            end = mask_at + 4 + length
-            if end > size or length > self.config.ws_max_size or not self._is_between_messages():
-                break
-            text = apply_mask(data[mask_at + 4 : end], data[mask_at : mask_at + 4])
-            at = end
+            text, at = found
             self._receive_text(text)
         return at
 
-    def _is_between_messages(self) -> bool:
-        """Whether the library waits for the first byte of a message."""
-        return not self.close_sent and self._may_read() and self._expects_message()
-
     def _expects_message(self) -> bool:
-        if not self._between_messages:
-            # Typed as the protocol of generators, which lacks what all of them have.
-            parsing = getattr(self.conn.parser, "gi_yieldfrom", None)
-            waiting = None if parsing is None else parsing.gi_yieldfrom
-            self._between_messages = (
-                getattr(waiting, "gi_code", None) is _AT_EOF
-                and not self.conn.reader.buffer
-                and self.conn.current_size is None
-            )
-        return self._between_messages
+        """Whether the library waits for the first byte of a message."""
+        return self._ends.is_between and not self._parts.is_begun
 
     def _may_read(self) -> bool:
         if self.close_sent:
@@ -436,94 +361,115 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         return self._listener is not None and not self._held and not self.paused
 
     def _takes_in(self) -> bool:
-        return self._may_read() and not self._lingering and not self.disconnected
+        return self._may_read() and not self._lingering and not self.is_lost
 
     def _feed(self) -> None:
         """Feed messages, or a slice of what is for the library; the rest after others had their turns."""
         if self._takes_in():
             # Until this is over, nothing else feeds the connection.
             self._feeding = True
-            taken = self._take_messages(self._backlog)
-            del self._backlog[:taken]
-            if not taken:
-                self._feed_library()
+            taken = self._take_messages(self.backlog)
+            del self.backlog[:taken]
+            if not taken and self.backlog:
+                self._feed_library(self.take_backlog(self._slice_bytes))
         self._feeding = False
-        self._hold_input()
+        self._hold_arrived()
         self._read_on()
 
-    def _feed_library(self) -> None:
-        piece = bytes(self._backlog[: self._slice_bytes])
-        del self._backlog[: self._slice_bytes]
-        if piece:
-            self._between_messages = False
-            self._message_bytes += len(piece)
-            super().data_received(piece)
-            if self._expects_message():
-                self._message_bytes = 0
-            self._time_message()
-
-    def _time_message(self) -> None:
-        """Limit the time of a message that has begun: it uses memory until it ends."""
-        is_over = self.close_sent or self._lingering or self.disconnected
-        if self._message_timer is None and not is_over and not self._expects_message():
-            self._message_timer = self.loop.call_later(
-                self.limits.message_s_max, self._end_message_time, self._parsed_messages
-            )
-
-    def _end_message_time(self, parsed_messages: int) -> None:
-        self._message_timer = None
-        # Another message than the one that was timed, or the gateway has not read on.
-        has_time = self._parsed_messages != parsed_messages or self._backlog or not self._may_read()
-        if not has_time and not self.close_sent and not self._expects_message():
-            self.close_with(FLOOD_CLOSE, f"a message arrives within {self.limits.message_s_max:g} s")
-            self._linger()
+    def _feed_library(self, piece: bytes) -> None:
+        self._message_bytes += len(piece)
+        self._ends.follow(piece)
+        self._protocol.receive_data(piece)
+        frames = cast("Sequence[Frame]", self._protocol.events_received())
+        written = self._protocol.data_to_send()
+        few = len(frames) <= _FEW_FRAMES
+        self._slice_bytes = min(2 * self._slice_bytes, _SLICE_BYTES_MAX) if few else _SLICE_BYTES_MIN
+        # The library ends a connection after a close frame, or because of what is no WebSocket.
+        has_failed = SEND_EOF in written and not (frames and frames[-1].opcode is Opcode.CLOSE)
+        if has_failed:
+            self._end_failed(frames, b"".join(written))
+        else:
+            self._handle_frames(frames, b"".join(written))
+        if self._expects_message():
+            self._message_bytes = 0
         self._time_message()
 
-    def _read_on(self) -> None:
-        if self._backlog and not self._feeding and self._takes_in():
-            self._feeding = True
-            self.loop.call_soon(self._feed)
+    def _handle_frames(self, frames: Sequence[Frame], answers: bytes) -> None:
+        """Handle frames; `answers` are the pongs, and the close frame, that the library has made for them."""
+        for frame in frames:
+            if frame.opcode is Opcode.CLOSE:
+                self._end_closed(answers)
+            elif (frame.fin and frame.opcode in (Opcode.TEXT, Opcode.BINARY)) or self._affords():
+                if frame.opcode is Opcode.PING and not self.close_sent:
+                    self.transport.write(answers)
+                    answers = b""
+                elif frame.opcode in _MESSAGES and not self.close_sent:
+                    self._add_part(frame)
+
+    def _add_part(self, frame: Frame) -> None:
+        try:
+            message = self._parts.add(frame)
+        except UnicodeDecodeError:
+            self.close_with(1007, "not UTF-8")
+            return
+        if message is not None:
+            self._messages += 1
+            self._message_bytes = 0
+            if not self.close_sent and self._listener is not None:
+                self.receive_message(message, is_text=self._parts.is_text)
+
+    def receive_message(self, message: bytes, *, is_text: bool) -> None:
+        """Pass a message on that the library has parsed."""
+        assert self._listener is not None, "nothing is read without a listener"
+        if is_text:
+            self._listener.received(message)
+        else:
+            self._listener.received_binary()
+
+    def _receive_text(self, text: bytes) -> None:
+        assert self._listener is not None, "nothing is read without a listener"
+        try:
+            if not text.isascii():
+                text.decode()
+        except UnicodeDecodeError:
+            self.close_with(1007, "not UTF-8")
+            return
+        self._listener.received(text)
+
+    def _end_closed(self, answers: bytes) -> None:
+        """The peer has closed, or has answered our close."""
+        if self.close_sent:
+            if self._close_timer is not None:
+                self._close_timer.cancel()
+                self._close_timer = None
+                self.transport.close()
+        elif not self.transport.is_closing():
+            self.transport.write(answers)
+            self.transport.close()
+
+    def _end_failed(self, frames: Sequence[Frame], ending: bytes) -> None:
+        """Handle bytes that are no WebSocket, or too long: the peer gets a close frame, after the answers to
+        its earlier frames.
+        """
+        for frame in frames:
+            if frame.opcode in _MESSAGES and not self.close_sent:
+                self._add_part(frame)
+        self.transport.write(ending)
+        self.close_sent = True
+        self._linger()
+
+    def _linger(self) -> None:
+        """Ignore what still arrives: closing with unread bytes could discard the close frame. The peer sees
+        the end after that frame.
+        """
+        self._lingering = True
+        self.backlog.clear()
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
         self._set_reading()
+        self._note_close()
 
-    def _set_reading(self) -> None:
-        wanted = self._lingering or (self._may_read() and not self._backlog)
-        if wanted == self._reading or self.disconnected or self.transport.is_closing():
-            return
-        self._reading = wanted
-        if wanted:
-            self.transport.resume_reading()
-        else:
-            self.transport.pause_reading()
-
-    def handle_events(self) -> None:
-        events = self.conn.events_received()
-        self._slice_bytes = (
-            min(2 * self._slice_bytes, _SLICE_BYTES_MAX) if len(events) <= _FEW_FRAMES else _SLICE_BYTES_MIN
-        )
-        for event in events:
-            if isinstance(event, Request):
-                self.handle_connect(event)
-            elif isinstance(event, Frame):
-                self._handle_frame(event)
-
-    def _handle_frame(self, frame: Frame) -> None:
-        if frame.opcode is Opcode.CLOSE:
-            self.handle_close(frame)
-            return
-        if not (frame.fin and frame.opcode in (Opcode.TEXT, Opcode.BINARY)) and not self._affords():
-            return
-        if frame.opcode is Opcode.PING:
-            self.handle_ping()
-        elif frame.opcode in _MESSAGES and not self.close_sent and self._is_text(frame):
-            self._handle_part(frame)
-
-    def _handle_part(self, frame: Frame) -> None:
-        if frame.opcode is Opcode.TEXT:
-            self.handle_text(frame)
-        elif frame.opcode is Opcode.BINARY:
-            self.handle_bytes(frame)
-        else:
-            self.handle_cont(frame)
+    # ---- limits
 
     def _affords(self) -> bool:
         """Count a frame that is no message; close if there are too many."""
@@ -537,77 +483,45 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._linger()
         return False
 
-    def handle_ping(self) -> None:
-        pongs = b"".join(self.conn.data_to_send())
-        if not self.close_sent:
-            self.transport.write(pongs)
+    def _time_message(self) -> None:
+        """Limit the time of a message that has begun: it uses memory until it ends."""
+        is_over = self.close_sent or self._lingering or self.is_lost
+        if not self.has_deadline and not is_over and not self._expects_message():
+            self.begin_deadline(self.limits.message_s_max, partial(self._end_message_time, self._messages))
 
-    def send_receive_event_to_app(self) -> None:
-        data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
-        self.frames = []
-        self._parsed_messages += 1
-        self._message_bytes = 0
-        if self.close_sent or self._listener is None:
+    def _end_message_time(self, messages: int) -> None:
+        # Another message than the one that was timed, or the gateway has not read on.
+        has_time = self._messages != messages or self.backlog or not self._may_read()
+        if not has_time and not self.close_sent and not self._expects_message():
+            self.close_with(FLOOD_CLOSE, f"a message arrives within {self.limits.message_s_max:g} s")
+            self._linger()
+        self._time_message()
+
+    def _hold_arrived(self) -> None:
+        """Hold what has arrived and was not handled. Without room, close."""
+        if self._listener is None or self._lingering:
             return
-        if self.curr_msg_data_type == "text":
-            self._listener.received(bytes(data))
-        else:
-            self._listener.received_binary()
-
-    def _is_text(self, frame: Frame) -> bool:
-        """Whether the part of the message that has arrived can be UTF-8. If not, close, and do not wait for
-        the rest.
-        """
-        if frame.opcode is not Opcode.CONT:
-            self._decoder = None
-            if frame.opcode is Opcode.BINARY or (frame.fin and bytes(frame.data).isascii()):
-                return True
-            self._decoder = _decoder()
-        if self._decoder is None:
-            return True
-        try:
-            self._decoder.decode(frame.data, final=frame.fin)
-        except UnicodeDecodeError:
-            self.close_with(1007, "not UTF-8")
-            return False
-        return True
-
-    def _receive_text(self, text: bytes) -> None:
-        assert self._listener is not None, "nothing is read without a listener"
-        try:
-            if not text.isascii():
-                text.decode()
-        except UnicodeDecodeError:
-            self.close_with(1007, "not UTF-8")
+        size = len(self.backlog) + self._message_bytes + self._listener.waiting_bytes
+        if size <= FREE_BYTES:
+            self.release_input()
             return
-        self._listener.received(text)
+        try:
+            self.hold_input(size, is_clients_turn=self._message_bytes > 0)
+        except EngineError as refusal:
+            self.close_with(OVERLOADED_CLOSE, refusal.code)
+            self._linger()
 
-    def handle_parser_exception(self) -> None:
-        """Handle bytes that are no WebSocket, or too long: the peer gets a close frame, after the answers to
-        its earlier frames.
-        """
-        ending = b"".join(self.conn.data_to_send())
-        self._failed = True
-        for event in self.conn.events_received():
-            if isinstance(event, Frame) and event.opcode in _MESSAGES and self._is_text(event):
-                self._handle_part(event)
-        self.transport.write(ending)
-        self.close_sent = True
-        self._linger()
-
-    def _linger(self) -> None:
-        """Ignore what still arrives: closing with unread bytes could discard the close frame. The peer sees
-        the end after that frame.
-        """
-        self._lingering = True
-        self._backlog.clear()
-        if self.transport.can_write_eof() and not self.transport.is_closing():
-            self.transport.write_eof()
+    def _read_on(self) -> None:
+        if self.backlog and not self._feeding and self._takes_in():
+            self._feeding = True
+            self.loop.call_soon(self._feed)
         self._set_reading()
-        if self.close_timer is None:
-            self.close_timer = self.loop.call_later(_CLOSE_S_MAX, self.transport.abort)
+
+    def _set_reading(self) -> None:
+        if not self.is_lost:
+            self.set_reading(wanted=self._lingering or (self._may_read() and not self.backlog))
 
 
 def guarded_socket(limits: SocketLimits) -> type[WebSocketConnection]:
-    """The protocol class with these limits, for uvicorn's `ws`."""
+    """The protocol class with these limits."""
     return type("Guarded", (WebSocketConnection,), {"limits": limits})
