@@ -13,9 +13,10 @@ from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
 from app.http.responses import JSON as JSON_TYPE
 from app.http.responses import Response, StreamingResponse
-from app.redis import CommandRequest, bodies, executor
+from app.redis import bodies, executor
 from app.redis.bodies import Encoding
-from app.redis.runs import CommandRun
+from app.redis.runs import CommandRun, Parsed
+from app.redis.steps import CommandSteps
 from engine import EngineError
 
 router: Final = Router("commands")
@@ -59,12 +60,11 @@ class _CommandBody(Body):
 
     content: ClassVar = {JSON: {"schema": {"type": "array", "items": _SCALAR, "description": _WORDS}}}
 
-    async def read(self, encoded: Encoding) -> CommandRequest:
-        """The command. Raises `malformed_json`, EngineError."""
-        limits = self.request.gateway.command_limits
+    async def read(self, steps: CommandSteps, encoded: Encoding) -> Parsed:
+        """The command, or why it is invalid. Raises `malformed_json`, EngineError."""
 
-        def parse(body: bytes) -> CommandRequest:
-            return executor.parse_one(bodies.one(body, encoded, limits.words_max), limits)
+        def parse(body: bytes) -> Parsed:
+            return steps.parse(bodies.one(body, encoded, steps.limits.words_max))
 
         return await self.request.read(parse, _INLINE_BYTES_MAX)
 
@@ -79,13 +79,12 @@ class _CommandsBody(Body):
         }
     }
 
-    async def read_each(self, encoded: Encoding) -> CommandRun:
+    async def read_each(self, steps: CommandSteps, encoded: Encoding) -> CommandRun:
         """The commands. Raises `malformed_json`, `too_many_entries`."""
-        gateway = self.request.gateway
-        limits, most = gateway.command_limits, gateway.settings.pipeline_commands_max
+        most = self.request.gateway.settings.pipeline_commands_max
 
         def parse(body: bytes) -> CommandRun:
-            return executor.parse_each(bodies.many(body, encoded, most, limits.words_max), limits)
+            return executor.parse_each(steps, bodies.many(body, encoded, most, steps.limits.words_max))
 
         return await self._read_several(parse)
 
@@ -94,14 +93,14 @@ class _CommandsBody(Body):
             parse, _INLINE_BYTES_MAX, inline_lists_max=_INLINE_LISTS_MAX, turn_bytes_min=_TURN_BYTES_MIN
         )
 
-    async def read_together(self, encoded: Encoding) -> CommandRun:
+    async def read_together(self, steps: CommandSteps, encoded: Encoding) -> CommandRun:
         """The commands of a transaction. Raises the same, and EXECABORT."""
-        limits, settings = self.request.gateway.command_limits, self.request.gateway.settings
+        settings = self.request.gateway.settings
 
         def parse(body: bytes) -> CommandRun:
-            rows = bodies.many(body, encoded, settings.pipeline_commands_max, limits.words_max)
+            rows = bodies.many(body, encoded, settings.pipeline_commands_max, steps.limits.words_max)
             bodies.check_number(rows, settings.transaction_commands_max)
-            return executor.parse_together(rows, limits)
+            return executor.parse_together(steps, rows)
 
         return await self._read_several(parse)
 
@@ -113,13 +112,15 @@ CommandsBody = Annotated[_CommandsBody, Depends(request_of)]
 def _encoding(request: RequestParameter, *, upstash: bool | None, weir: bool | None) -> Encoding:
     # Any type is read as JSON, unless it is compressed, in parts, or in another charset.
     _ = request.media_type
-    return Encoding(arguments=bool(weir), reply=bool(weir or upstash))
+    return Encoding(arguments=bool(weir), answer=bool(weir or upstash))
 
 
 def _refused(refusal: EngineError, encoded: Encoding) -> Response:
     if CODES[refusal.code].status in _GATEWAY_STATUSES:
         raise refusal
-    return Response(400, bodies.outcome(refusal, encoded))
+    response = Response(400, encoded.refusal(refusal))
+    response.code = refusal.code
+    return response
 
 
 async def _at_once(results: list[bytes]) -> AsyncGenerator[list[bytes], None]:
@@ -148,7 +149,8 @@ async def run_command(
     encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
     try:
         request.door = "commands"
-        return Response(200, await executor.run(request, await given.read(encoded), encoded))
+        steps = CommandSteps(request, encoded)
+        return Response(200, await executor.run(request, steps, await given.read(steps, encoded)))
     except EngineError as refusal:
         return _refused(refusal, encoded)
 
@@ -163,9 +165,10 @@ async def run_pipeline(
     """Run Redis commands one after the other; one that fails does not stop the others."""
     encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
     await request.in_task()
-    requests = await given.read_each(encoded)
+    steps = CommandSteps(request, encoded)
+    requests = await given.read_each(steps, encoded)
     request.door = "commands"
-    return await _several(executor.run_each(request, requests, encoded))
+    return await _several(executor.run_each(request, steps, requests))
 
 
 @router.post("/v1/commands/multi-exec", Access.PER_COMMAND, model=list[CommandResult], refused=CommandResult)
@@ -181,8 +184,9 @@ async def run_transaction(
     encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
     await request.in_task()
     try:
-        requests = await given.read_together(encoded)
+        steps = CommandSteps(request, encoded)
+        requests = await given.read_together(steps, encoded)
         request.door = "commands"
-        return await _several(_at_once(await executor.run_together(request, requests, encoded)))
+        return await _several(_at_once(await executor.run_together(request, steps, requests)))
     except EngineError as refusal:
         return _refused(refusal, encoded)

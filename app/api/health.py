@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from app import VERSION
 from app.api.backup import BackupState, RewriteState
 from app.auth import Access, Action, Resource
 from app.errors import RefusalError
@@ -13,7 +14,6 @@ from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Response
-from app.version import VERSION
 from engine import EngineProtocol, rows
 
 router: Final = Router("gateway")

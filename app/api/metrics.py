@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from app import VERSION
 from app.auth import Action
 from app.gateway import Gateway
 from app.http import media
@@ -19,7 +20,6 @@ from app.http.operations.router import Router
 from app.http.responses import Response
 from app.metrics.families import Figures
 from app.metrics.report import Report
-from app.version import VERSION
 from engine import EngineError, EngineProtocol
 from engine.commands import ListStreams, MeasureStreams
 from engine.replies import GroupMeasure, Listing, Measured, StreamMeasure

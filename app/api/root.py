@@ -3,12 +3,12 @@
 from contextlib import suppress
 from typing import Final
 
+from app import VERSION
 from app.auth import Access
 from app.errors import RefusalError
 from app.http.models import ResponseModel, absent
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
-from app.version import VERSION
 
 router: Final = Router("gateway")
 

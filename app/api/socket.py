@@ -63,7 +63,7 @@ class Sockets:
         has_credentials = b"authorization" in request.headers or request.certificate is not None
         if tickets or is_open or has_credentials:
             await request.authenticate(tickets=() if is_open else tickets)
-        request.take()
+        request.take_request()
         if len(self._hub.open) >= self._gateway.settings.sockets_max:
             raise RefusalError("too_many_sockets", "too many sockets are open: see the setting sockets_max")
         share = self._gateway.open_connections.enter(request.caller)

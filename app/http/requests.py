@@ -16,7 +16,6 @@ from app.auth import UNAUTHENTICATED, Action, Principal, Resource
 from app.auth.audit import Facts
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
 from app.auth.policy import unauthenticated
-from app.auth.rate_limiter import Meter, caller_of
 from app.errors import RefusalError, invalid
 from app.gateway import Gateway, Receive
 from app.http import media
@@ -35,14 +34,13 @@ from app.http.responses import (
     when_gone,
 )
 from app.http.strict_json import NotPlainError
-from app.limits import entries_in, text_bytes
+from app.limits import text_bytes
 from app.live.budgets import BODY_COPIES, FREE_BYTES, Reader, Reservation, Sender
 from app.live.sessions import AccessEnd
 from app.live.waiting import Begin, ClientLeftError
 from app.metrics import tracing
-from app.metrics.counters import Door
-from app.tenants import Tenant
-from engine import CommandEngine, EngineError
+from app.work import Work
+from engine import EngineError
 from engine.commands import BlockingCommand, Command, Publish, XAdd, XReadGroup
 from engine.replies import GroupRead, Reply
 
@@ -78,18 +76,14 @@ def _join(lines: Sequence[Header]) -> Mapping[bytes, bytes]:
     return joined
 
 
-class Request:
+class Request(Work):
     """One request. `names` are the path's decoded segments by their names in the route."""
 
     __slots__ = (
         "_in_pieces",
-        "_tenant",
         "actions",
         "delivered",
-        "door",
-        "gateway",
         "headers",
-        "meter",
         "names",
         "principal",
         "receive",
@@ -97,7 +91,7 @@ class Request:
     )
 
     def __init__(self, gateway: Gateway, scope: Scope, receive: Receive, names: Mapping[str, str]) -> None:
-        self.gateway = gateway
+        super().__init__(gateway, "rest")
         self.scope = scope
         self.receive = receive
         self.names = names
@@ -106,33 +100,12 @@ class Request:
         if len(self.headers) < len(lines):
             self.headers = _join(lines)
         self.principal: Principal = UNAUTHENTICATED
-        # By which API its entries leave, for the metrics.
-        self.door: Door = "rest"
-        # Counts for its caller; None without a limit.
-        self.meter: Meter | None = None
-        self._tenant: Tenant | None = None
         # Whether its answer holds what it takes by `reserve_some`, piece by piece.
         self._in_pieces = False
         # What groups have given it, to be taken back if the answer does not leave.
         self.delivered: list[tuple[XReadGroup, GroupRead]] = []
         # For the audit log, until it is known how they end.
         self.actions: list[Facts] = []
-
-    @property
-    def tenant(self) -> Tenant:
-        """What its caller has of the engine: the same from the first use to the answer.
-
-        Raises `starting`, `draining`.
-        """
-        tenant, prefix = self._tenant, self.principal.prefix
-        if tenant is None or tenant.prefix != prefix:
-            tenant = self._tenant = self.gateway.tenant(prefix)
-        return tenant
-
-    @property
-    def engine(self) -> CommandEngine:
-        """The engine, with the caller's names of streams. Raises `starting`, `draining`."""
-        return self.tenant.engine
 
     def take_back(self) -> None:
         """Undo what was delivered in answer to it: its client has left. The last delivery first."""
@@ -153,11 +126,8 @@ class Request:
     def end_actions(self, status: int, code: str) -> None:
         """Write what was noted: it ended with this status, and with this code where it was refused."""
         actions, self.actions = self.actions, []
-        principal = self.principal
         for facts in actions:
-            self.gateway.audit.note(
-                self.request_id, principal.name, facts, prefix=principal.prefix, status=status, code=code
-            )
+            self.audit(facts, status=status, code=code)
 
     def check_ready(self) -> None:
         """Raise `starting` or `draining` before anything is read."""
@@ -258,22 +228,16 @@ class Request:
             raise AccessEnd.EXPIRED.refusal
 
     @property
-    def caller(self) -> str:
-        """Whose it is, for what counts by caller: the principal's name, or else the network address."""
-        return caller_of(self.principal, client_address(self.scope))
+    def host(self) -> str:
+        """From which network address it comes."""
+        return client_address(self.scope)
 
-    def begin_metering(self) -> None:
-        """Find out which rate its caller has. Without one, nothing is counted."""
-        limiter = self.gateway.rate_limiter
-        if limiter is not None:
-            self.meter = limiter.meter(self.principal, client_address(self.scope))
-
-    def take(self) -> None:
+    def take_request(self) -> None:
         """Count it, and the bytes of its body, against its caller's rate. Raises `rate_limited`."""
         self.begin_metering()
         if self.meter is not None:
             announced = self.headers.get(b"content-length", b"0")
-            self.meter.take(1, int(announced) if announced.isdigit() else 0)
+            self.take(1, int(announced) if announced.isdigit() else 0)
 
     def take_more(self, requests: int) -> None:
         """Count it as this many requests. Raises `rate_limited`, before anything is changed."""
@@ -318,8 +282,8 @@ class Request:
             whole = await self._decode(CodedBody(coding, whole), limit)
         # It may have taken a while.
         self.check_access()
-        if self.meter is not None and len(whole) > int(announced):
-            self.meter.take(0, len(whole) - int(announced))
+        if len(whole) > int(announced):
+            self.take(0, len(whole) - int(announced))
         return whole
 
     async def _decode(self, coded: CodedBody, limit: int) -> bytes:
@@ -441,8 +405,9 @@ class Request:
 
     async def execute(self, command: Command, *, synced: bool = False) -> Reply:
         """Run one command. A read that waits ends when the client leaves."""
-        reply = await self._execute(command, synced=synced)
-        self.note_read(command, reply)
+        reply = await self.reply_to(command, synced=synced)
+        self.note_given(command, reply)
+        self.note_reply(command, reply)
         return reply
 
     async def take_turn(self) -> None:
@@ -458,13 +423,10 @@ class Request:
     async def in_task(self) -> None:
         """Before a handler that awaits more than replies of the engine: be served by a task."""
 
-    async def _execute(self, command: Command, *, synced: bool) -> Reply:
+    async def reply_to(self, command: Command, *, synced: bool = False) -> Reply:
+        """The reply to one command, of which nothing is counted yet."""
         if not isinstance(command, BlockingCommand) or command.block_ms is None:
-            self.reserve_for(command)
-            quotas = self.principal.quotas
-            reply = await self.engine.execute(command, synced=synced, quotas=quotas, on_run=self.note_run)
-            self.note_arrived(reply)
-            return reply
+            return await self.run_now(command, synced=synced)
         self.scope["state"][WAITED_STATE] = True
         await self.take_turn()
         engine, caller, waits = self.engine, self.caller, self.gateway.waits
@@ -476,32 +438,14 @@ class Request:
         self._reserve_waited(command, reply)
         return reply
 
-    def reserve_for(self, *commands: Command) -> None:
-        """Hold what these commands may answer, before one of them runs.
-
-        Raises EngineError `overloaded`.
-        """
-        bound = self.answer_bound(commands)
-        if bound > FREE_BYTES:
-            self.reserve(bound)
-
     def answer_bound(self, commands: Sequence[Command]) -> int:
-        """What to hold for the answer of these commands, beside what is held for the pieces of an answer."""
-        if self._in_pieces:
-            return 0
-        return self.gateway.budgets.before_run(self.gateway.command_limits.answer_bound(commands))
+        """The same, beside what is held for the pieces of an answer."""
+        return 0 if self._in_pieces else super().answer_bound(commands)
 
-    def note_arrived(self, reply: Reply) -> None:
-        """Hold what the reply takes, where that is more than was expected."""
-        held: Reservation | None = self.scope["state"].get(OUTPUT_STATE)
-        if held is not None and not self._in_pieces:
-            held.extend(text_bytes(reply))
-
-    def note_run(self, replies: Sequence[Reply | EngineError]) -> None:
-        """Hold what the replies take, while they wait for the log, and not what they might have taken."""
-        held: Reservation | None = self.scope["state"].get(OUTPUT_STATE)
-        if held is not None and not self._in_pieces:
-            held.shrink(sum(map(text_bytes, replies)))
+    @property
+    def held(self) -> Reservation | None:
+        """What is held for the answer, unless that leaves in pieces."""
+        return None if self._in_pieces else self.scope["state"].get(OUTPUT_STATE)
 
     def _reserve_waited(self, command: Command, reply: Reply) -> None:
         """Hold what a read that has waited answers, which was not known before. Raises EngineError
@@ -587,18 +531,10 @@ class Request:
         with tracer.publishing(command, traceparent) as traced:
             return await self.execute(traced, synced=synced)
 
-    def note_read(self, command: Command, reply: Reply) -> None:
-        """Count the entries that leave with a reply, and trace what a group is given."""
-        self.count_delivered(reply)
+    def note_given(self, command: Command | None, reply: Reply | EngineError | None) -> None:
+        """What a group has given is taken back if the answer does not leave."""
         if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
             self.delivered.append((command, reply))
-            self.gateway.trace_read(command.group, command.consumer, reply)
-
-    def count_delivered(self, reply: Reply) -> None:
-        """Count the entries that leave with a reply."""
-        count = entries_in(reply)
-        if count:
-            self.gateway.counters.delivered[self.door] += count
 
     async def run(self, commands: Sequence[Command]) -> list[Reply]:
         """One command, which may wait, or several as one turn."""
@@ -612,7 +548,7 @@ class Request:
         for reply in await self._run_together(commands, synced=synced):
             if isinstance(reply, EngineError):
                 raise reply
-            self.count_delivered(reply)
+            self.note_reply(None, reply)
             replies.append(reply)
         return replies
 

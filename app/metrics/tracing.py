@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from app.version import VERSION
+from app import VERSION
 from engine import EngineError, entries
 from engine.commands import Publish, XAdd
 from engine.replies import Reply

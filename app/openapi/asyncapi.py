@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from app import VERSION
 from app.doors.websocket import frames
 from app.openapi.problems import InvalidValue, problem_schema
 from app.settings import Settings
-from app.version import VERSION
 
 Json = dict[str, Any]
 

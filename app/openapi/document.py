@@ -14,12 +14,12 @@ import orjson
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from app import VERSION
 from app.http.media import JSON, NDJSON
 from app.http.operations import refusals
 from app.http.operations.operation import Operation
 from app.openapi.problems import InvalidValue, problem_schema
 from app.settings import Settings
-from app.version import VERSION
 
 Json = dict[str, Any]
 

@@ -4,14 +4,17 @@ Knows: the wire form of the "Redis over REST" SDKs. Must never know: what a comm
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import msgspec
 
 from app.errors import RefusalError, invalid
 from app.http import strict_json
+from app.redis.request import CommandRequest, Visible
 from app.redis.resp import Resp, arguments, load, to_json
 from engine import EngineError, errors
+from engine.ids import SEQUENCE_MAX
+from engine.replies import Reply
 
 # Bodies slightly beyond a limit are parsed, so that the refusal can name the limit.
 _SLACK: Final = 2
@@ -25,10 +28,30 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Encoding(msgspec.Struct, frozen=True):
-    """Whether strings are base64: those of the arguments, those of the reply."""
+    """Whether strings are base64: those of the arguments, those of the answer. A codec of replies."""
+
+    # Around a result.
+    frame_bytes: ClassVar = len(b'{"result":}')
 
     arguments: bool = False
-    reply: bool = False
+    answer: bool = False
+
+    def refusal(self, refusal: EngineError) -> bytes:
+        """Write Redis's sentence."""
+        return outcome(refusal, self)
+
+    def immediate(self, answer: Resp) -> bytes:
+        """Write the result of a command that needs no engine."""
+        return outcome(answer, self)
+
+    def reply(self, parsed: CommandRequest, reply: Reply | EngineError, visible: Visible) -> bytes:
+        """Write the engine's reply. Raises EngineError."""
+        return b'{"result":%b}' % parsed.written(reply, visible, base64=self.answer)
+
+    def entry_id(self, entry_id: int) -> bytes:
+        """Write the ID of an entry."""
+        text = b"%d-%d" % (entry_id >> 64, entry_id & SEQUENCE_MAX)
+        return outcome(text, self) if self.answer else b'{"result":"%b"}' % text
 
 
 Words = Sequence[bytes]
@@ -114,11 +137,6 @@ def outcome(found: CommandReply, encoded: Encoding) -> bytes:
     return _encode(_outcome(found, encoded))
 
 
-def result(written: bytes) -> bytes:
-    """Write the result of one command from its JSON text."""
-    return b'{"result":%b}' % written
-
-
 def outcomes(found: Sequence[bytes]) -> bytes:
     """Write the results of several commands, in order."""
     return b"[%b]" % b",".join(found)
@@ -161,4 +179,4 @@ async def outcomes_in_pieces(
 def _outcome(found: CommandReply, encoded: Encoding) -> dict[str, object]:
     if isinstance(found, EngineError):
         return {"error": found.redis}
-    return {"result": to_json(found, base64=encoded.reply)}
+    return {"result": to_json(found, base64=encoded.answer)}

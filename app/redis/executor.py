@@ -1,58 +1,48 @@
-"""Runs parsed Redis commands: authorises them, runs them in order, limits the size of their replies.
+"""Runs the Redis commands of a request: one, several one after the other, or several as one turn.
 
-Knows: which requests need the engine, which may block and for how long, the size limit of several replies.
-Must never know: JSON, HTTP statuses, any single command.
+Knows: which commands of a pipeline run together, how long they may wait, what ends one early; that what is
+published is a part of the request's trace.
+Must never know: statuses, any single command.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Final
 
 import msgspec
 
-from app import redis
+from app import logs, redis
 from app.auth import Action
 from app.errors import CODES, RefusalError
 from app.http.requests import Request
-from app.limits import CommandLimits
-from app.live.turns import slice_of
+from app.live.waiting import ClientLeftError
 from app.metrics import tracing
 from app.redis import CommandRequest, bodies, transactions
-from app.redis.bodies import Encoding, Words
-from app.redis.rights import needed
-from app.redis.runs import Adds, CommandRun, Parsed, each_added, runs_alone
-from app.redis.transactions import Answered
+from app.redis.bodies import Encoding
+from app.redis.rights import first_missing
+from app.redis.runs import Adds, CommandRun, Parsed, runs_alone
+from app.redis.steps import CommandSteps, Room, Words, in_words_of_redis
 from engine import EngineError, errors
 from engine.commands import XAdd
-from engine.ids import SEQUENCE_MAX
 from engine.replies import Reply
 
-_ONE: Final = "answer_bytes_max"
-# Replies of these types have no entries, and are written at once.
-_BRIEF: Final = frozenset({int, bool, str, type(None)})
 # Long commands of a pipeline go on for this long before other callers have their turn.
 _TURN_S: Final = 0.005
 
 
-def parse_one(words: Words, limits: CommandLimits) -> CommandRequest:
-    """Parse one command and check its limits. Raises EngineError."""
-    return redis.checked(redis.parse(words), limits)
-
-
-def parse_each(rows: Sequence[Words | EngineError], limits: CommandLimits) -> CommandRun:
+def parse_each(steps: CommandSteps, rows: Sequence[Words | EngineError]) -> CommandRun:
     """Parse the commands of a pipeline, however many: the engine runs them in runs of bounded size."""
-    run = CommandRun(limits)
+    run = CommandRun(steps.limits)
     for row in rows:
         if isinstance(row, EngineError):
             run.append(row)
         elif not run.add_plain(row):
-            run.append(_parse(row, limits))
+            run.append(steps.parse(row))
     return run
 
 
-def parse_together(rows: Sequence[Words | EngineError], limits: CommandLimits) -> CommandRun:
+def parse_together(steps: CommandSteps, rows: Sequence[Words | EngineError]) -> CommandRun:
     """Parse the commands of a transaction. Raises EXECABORT if one is unknown or has invalid arguments."""
     words = list[Words]()
     for row in rows:
@@ -60,24 +50,16 @@ def parse_together(rows: Sequence[Words | EngineError], limits: CommandLimits) -
             raise errors.invalid(redis.EXECABORT, row.detail)
         words.append(row)
     redis.check_transaction(words)
-    return parse_each(words, limits)
+    return parse_each(steps, words)
 
 
-def _parse(words: Words, limits: CommandLimits) -> Parsed:
-    try:
-        return parse_one(words, limits)
-    except EngineError as refusal:
-        return refusal
-
-
-async def run(request: Request, parsed: CommandRequest, encoded: Encoding) -> bytes:
+async def run(request: Request, steps: CommandSteps, parsed: Parsed) -> bytes:
     """Run one command. Raises EngineError, `forbidden`."""
-    _note_action(request, parsed)
-    _authorise(request, parsed, set())
+    command = _authorise_one(request, parsed)
     settings = request.gateway.settings
-    with _publishing(request, [parsed.bounded(settings.wait_ms_max)]) as (traced,):
+    with _publishing(request, [command.bounded(settings.wait_ms_max)]) as (traced,):
         assert isinstance(traced, CommandRequest), "it stays a command"
-        return await _run(request, traced, settings.answer_bytes_max, _ONE, encoded)
+        return await _run(request, steps, traced, steps.room)
 
 
 async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
@@ -85,18 +67,17 @@ async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
 
     Raises EngineError, `forbidden`.
     """
-    limits, encoded = request.gateway.command_limits, Encoding()
-    parsed = parse_one(bodies.one(body, encoded, limits.words_max), limits)
-    if getattr(parsed.command, "block_ms", None) is not None:
+    encoded = Encoding()
+    steps = CommandSteps(request, encoded)
+    parsed = steps.parse(bodies.one(body, encoded, steps.limits.words_max))
+    if isinstance(parsed, CommandRequest) and getattr(parsed.command, "block_ms", None) is not None:
         assert parsed.command is not None, "it has an attribute"
         parsed = msgspec.structs.replace(
             parsed, command=msgspec.structs.replace(parsed.command, block_ms=None)
         )
-    room = min(room, request.gateway.settings.answer_bytes_max)
     try:
-        _note_action(request, parsed)
-        _authorise(request, parsed, set())
-        result = await _run(request, parsed, room, _ONE, encoded)
+        command = _authorise_one(request, parsed)
+        result = await _run(request, steps, command, Room(min(room, steps.room.bytes_max)))
     except (EngineError, RefusalError) as refusal:
         request.end_actions(CODES[refusal.code].status, refusal.code)
         raise
@@ -104,7 +85,7 @@ async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
     return result
 
 
-def run_each(request: Request, parsed: CommandRun, encoded: Encoding) -> AsyncGenerator[list[bytes], None]:
+def run_each(request: Request, steps: CommandSteps, parsed: CommandRun) -> AsyncGenerator[list[bytes], None]:
     """Run commands one after the other: their results in order, some at a time. What has not begun when the
     generator is closed is not run. The limit of their waiting time is for all together.
 
@@ -112,25 +93,21 @@ def run_each(request: Request, parsed: CommandRun, encoded: Encoding) -> AsyncGe
     """
     _authorise_each(request, parsed)
     request.take_more(parsed.count)
-    return _Pipeline(request, encoded).run(parsed)
+    return _Pipeline(request, steps).run(parsed)
 
 
-async def run_together(request: Request, parsed: CommandRun, encoded: Encoding) -> list[bytes]:
+async def run_together(request: Request, steps: CommandSteps, parsed: CommandRun) -> list[bytes]:
     """Run commands as one turn. Raises EngineError, and runs nothing, if too many of them read."""
     _authorise_each(request, parsed)
     request.take_more(parsed.count)
     with _publishing(request, parsed.items) as traced:
-        requests = [item.as_request() if isinstance(item, Adds) else item for item in traced]
-        answered = await transactions.run(
-            request.gateway, request.engine, requests, request.principal.quotas, request.reserve
-        )
-    found: list[bytes] = []
-    for item, one in zip(parsed.items, answered, strict=True):
-        if isinstance(item, Adds):
-            found += [_added(outcome, encoded) for outcome in each_added(one.reply, len(item.bodies))]
-        else:
-            found.append(await _shaped(request, one, encoded))
-    return found
+        found = await transactions.run(steps, traced)
+    assert found is not None, "there was no condition"
+    outcomes, room = found
+    for outcome in outcomes:
+        if isinstance(outcome, tuple):
+            request.note_given(outcome[0].command, outcome[1])
+    return await steps.write_each(outcomes, request.take_turn, room)
 
 
 class _Pipeline:
@@ -138,14 +115,16 @@ class _Pipeline:
     has left before the next is made.
     """
 
-    def __init__(self, request: Request, encoded: Encoding) -> None:
+    def __init__(self, request: Request, steps: CommandSteps) -> None:
         gateway = request.gateway
         self._request = request
-        self._encoded = encoded
+        self._steps = steps
         self._monotonic = gateway.clock.monotonic
         self._ends_s = self._monotonic() + gateway.settings.wait_ms_max / 1000
         self._turn_ends_s = 0.0
-        self._run = CommandRun(gateway.command_limits)
+        self._run = CommandRun(steps.limits)
+        # Why no more of it is run: the caller's token has ended, or the gateway stops.
+        self._end: EngineError | None = None
 
     async def run(self, parsed: CommandRun) -> AsyncGenerator[list[bytes], None]:
         """The results."""
@@ -161,7 +140,7 @@ class _Pipeline:
                         yield await self._flush()
                     if self._monotonic() > self._turn_ends_s:
                         await self._take_turn()
-                    yield [await self._run_alone(item)]
+                    yield await self._run_alone(item)
                 elif isinstance(item, Adds):
                     self._run.add_adds(item)
                 else:
@@ -172,19 +151,37 @@ class _Pipeline:
     async def _take_turn(self) -> None:
         await self._request.take_turn()
         self._turn_ends_s = self._monotonic() + _TURN_S
-
-    async def _run_alone(self, parsed: CommandRequest) -> bytes:
-        left_ms = max(1, int((self._ends_s - self._monotonic()) * 1000))
-        room = self._request.gateway.settings.answer_bytes_max
         try:
-            return await _run(self._request, parsed.bounded(left_ms), room, _ONE, self._encoded)
+            self._request.check_access()
+        except RefusalError as refusal:
+            self._end = in_words_of_redis(refusal)
+
+    async def _run_alone(self, parsed: CommandRequest) -> list[bytes]:
+        left_ms = max(1, int((self._ends_s - self._monotonic()) * 1000))
+        try:
+            reply: Reply | EngineError | None = self._end or await _reply(
+                self._request, self._steps, self._steps.bound(parsed.bounded(left_ms))
+            )
         except EngineError as refusal:
-            return bodies.outcome(refusal, self._encoded)
+            reply = refusal
+        except RefusalError as refusal:
+            reply = self._refuse(refusal)
+        except ClientLeftError:
+            raise
         except Exception as error:  # noqa: BLE001 - the other commands have replies of their own
-            return _failed(self._request, error, self._encoded)
+            logs.note_fault(error, self._request.request_id)
+            reply = errors.internal()
+        return await self._steps.write_each([(parsed, reply)], self._request.take_turn)
+
+    def _refuse(self, refusal: RefusalError) -> EngineError:
+        """A refusal in the place of a reply; what follows is not run, unless it is of this command alone."""
+        found = in_words_of_redis(refusal)
+        if refusal.code != "too_many_waiters":
+            self._end = found
+        return found
 
     async def _flush(self) -> list[bytes]:
-        run, self._run = self._run, CommandRun(self._request.gateway.command_limits)
+        run, self._run = self._run, CommandRun(self._steps.limits)
         commands = run.commands()
         replies: asyncio.Future[Sequence[Reply | EngineError]] = asyncio.get_running_loop().create_future()
 
@@ -193,37 +190,14 @@ class _Pipeline:
             if not replies.done():
                 replies.set_result(found)
 
-        if commands:
-            self._request.engine.submit_each(commands, answer, self._request.principal.quotas)
-        else:
-            replies.set_result(())
-        found: list[bytes] = []
-        outcomes = run.outcomes(await replies)
-        has_time = slice_of(self._monotonic)
-        for outcome in outcomes:
-            if isinstance(outcome, tuple):
-                answered = Answered(*outcome, 0, _ONE)
-                # A coroutine and more for each would add a tenth to what a short command takes.
-                shaped = (
-                    _shape(self._request, answered, self._encoded)
-                    if type(answered.reply) in _BRIEF
-                    else await _shaped(self._request, answered, self._encoded)
-                )
-                found.append(shaped)
-            else:
-                found.append(_added(outcome, self._encoded))
-            if not has_time():
-                await self._request.take_turn()
-                has_time = slice_of(self._monotonic)
-        return found
-
-
-def _added(entry_id: EngineError | int, encoded: Encoding) -> bytes:
-    """The reply of a plain XADD, or of a command that was refused before."""
-    if isinstance(entry_id, EngineError):
-        return bodies.outcome(entry_id, encoded)
-    text = b"%d-%d" % (entry_id >> 64, entry_id & SEQUENCE_MAX)
-    return bodies.outcome(text, encoded) if encoded.reply else b'{"result":"%b"}' % text
+        try:
+            if commands and self._end is None:
+                self._request.engine.submit_each(commands, answer, self._request.principal.quotas)
+        except RefusalError as refusal:
+            self._refuse(refusal)
+        if self._end is not None or not commands:
+            replies.set_result([self._end] * len(commands) if self._end is not None else ())
+        return await self._steps.write_each([*run.outcomes(await replies)], self._request.take_turn)
 
 
 @contextmanager
@@ -255,95 +229,65 @@ def _with_traceparent(item: Adds | Parsed, traceparent: str) -> Adds | Parsed:
     return item
 
 
-def _note_action(request: Request, parsed: CommandRequest) -> None:
-    """Have the audit log say how the command ends, if it is one for it."""
+def _authorise_one(request: Request, parsed: Parsed) -> CommandRequest:
+    """The command, whose end is that of its request. Raises why it is invalid, or `forbidden`."""
+    if isinstance(parsed, EngineError):
+        raise parsed
     audited = parsed.audited if request.gateway.audit.is_on else None
     if audited is not None:
         action, names = audited
         request.note_action(action, parsed.name, **names)
+    _authorise(request, parsed)
+    return parsed
 
 
-def _authorise_each(request: Request, parsed: CommandRun) -> None:
+def _authorise_each(request: Request, run: CommandRun) -> None:
+    """Raise `forbidden` unless the caller may run all of them; then none of them is run."""
     allowed = set[Hashable]()
-    # All of them: a refused one ends the request, and does not hide those behind it.
-    for item in parsed.items:
-        if isinstance(item, CommandRequest):
-            _note_action(request, item)
-    for item in parsed.items:
-        if isinstance(item, CommandRequest):
-            _authorise(request, item, allowed)
-        elif isinstance(item, Adds):
-            request.require(Action.WRITE, item.stream)
-
-
-def _authorise(request: Request, parsed: CommandRequest, allowed: set[Hashable]) -> None:
-    """Raise `forbidden` unless the caller may run the command. What was `allowed` is not asked again."""
-    group = getattr(parsed.command, "group", None)
-    consumer = getattr(parsed.command, "consumer", None)
-    wanted = parsed.actions, parsed.streams, group, consumer
-    if wanted in allowed:
-        return
-    for action, resource in needed(parsed, request.principal):
-        request.principal.require(action, resource)
-    allowed.add(wanted)
-
-
-async def _run(request: Request, parsed: CommandRequest, room: int, name: str, encoded: Encoding) -> bytes:
-    if parsed.command is None:
-        return _immediate(request, parsed, encoded)
-    if redis.is_long(parsed):
-        await transactions.probe(request.engine, request.gateway.command_limits, parsed, room, name)
-        parsed = redis.within(parsed, room, request.gateway.command_limits, name)
-        if request.principal.may_see_all:
-            parsed = redis.seeing_all(parsed)
-    assert parsed.command is not None, "a limit takes no command away"
-    reply = await request.execute(parsed.command, synced=parsed.synced)
-    write = partial(_write, request, Answered(parsed, reply, room, name), encoded)
-    return await asyncio.to_thread(write) if redis.is_laborious((reply,)) else write()
-
-
-async def _shaped(request: Request, answered: Answered, encoded: Encoding) -> bytes:
-    """The result of one of several commands, with any reply."""
-    parsed, reply = answered.parsed, answered.reply
-    if (
-        isinstance(parsed, CommandRequest)
-        and parsed.command is not None
-        and not isinstance(reply, EngineError)
-    ):
-        request.note_read(parsed.command, reply)
-        if redis.is_laborious((reply,)):
-            return await asyncio.to_thread(_shape, request, answered, encoded)
-    return _shape(request, answered, encoded)
-
-
-def _shape(request: Request, answered: Answered, encoded: Encoding) -> bytes:
-    """The same, here and now. What it delivers is counted before."""
-    parsed, reply, _, _ = answered
-    if isinstance(parsed, EngineError):
-        return bodies.outcome(parsed, encoded)
-    if parsed.command is None:
-        return _immediate(request, parsed, encoded)
-    if isinstance(reply, EngineError):
-        return bodies.outcome(reply, encoded)
     try:
-        return _write(request, answered, encoded)
-    except EngineError as refusal:
-        return bodies.outcome(refusal, encoded)
-    except Exception as error:  # noqa: BLE001 - the other commands have run too, and have their replies
-        return _failed(request, error, encoded)
+        for item in run.items:
+            if isinstance(item, Adds):
+                request.require(Action.WRITE, item.stream)
+            elif isinstance(item, CommandRequest) and (asked := _asked(item)) not in allowed:
+                _authorise(request, item)
+                allowed.add(asked)
+    except RefusalError:
+        for item in run.items:
+            if isinstance(item, CommandRequest) and (audited := item.audited) is not None:
+                request.note_action(audited[0], item.name, **audited[1])
+        raise
 
 
-def _failed(request: Request, error: Exception, encoded: Encoding) -> bytes:
-    return bodies.outcome(transactions.failed_alone(request.gateway, error, request.request_id), encoded)
+def _asked(parsed: CommandRequest) -> Hashable:
+    """What a caller needs for the command."""
+    command = parsed.command
+    return parsed.actions, parsed.streams, getattr(command, "group", None), getattr(command, "consumer", None)
 
 
-def _write(request: Request, answered: Answered, encoded: Encoding) -> bytes:
-    parsed, reply, room, name = answered
-    assert isinstance(parsed, CommandRequest), "a refusal is written at once"
-    written = parsed.written(reply, request.may_read, base64=encoded.reply)
-    redis.check_written(parsed, len(written), room, name)
-    return bodies.result(written)
+def _authorise(request: Request, parsed: CommandRequest) -> None:
+    missing = first_missing(parsed, request.principal)
+    if missing is not None:
+        request.principal.require(*missing)
 
 
-def _immediate(request: Request, parsed: CommandRequest, encoded: Encoding) -> bytes:
-    return bodies.outcome(parsed.immediate(request.gateway.clock.wall_ms() * 1000), encoded)
+async def _run(request: Request, steps: CommandSteps, parsed: CommandRequest, room: Room) -> bytes:
+    """The reply to one command, whose end is that of its request. Raises EngineError."""
+    parsed = steps.bound(parsed, room)
+    reply = await _reply(request, steps, parsed, room)
+    if parsed.command is not None and reply is not None:
+        request.note_reply(parsed.command, reply)
+    if reply is not None and redis.is_laborious((reply,)):
+        return await asyncio.to_thread(steps.encode, parsed, reply, room)
+    return steps.encode(parsed, reply, room)
+
+
+async def _reply(
+    request: Request, steps: CommandSteps, parsed: CommandRequest, room: Room | None = None
+) -> Reply | None:
+    """The engine's reply to a command within its limits. Raises EngineError, and what a wait raises."""
+    if parsed.command is None:
+        return None
+    await steps.probe(parsed, room)
+    reply = await request.reply_to(parsed.command, synced=parsed.synced)
+    request.note_given(parsed.command, reply)
+    return reply

@@ -23,3 +23,11 @@ def needed(parsed: CommandRequest, principal: Principal) -> Iterator[tuple[Actio
                 yield principal.right_to_drop(resource), resource
             else:
                 yield Action(action), resource
+
+
+def first_missing(parsed: CommandRequest, principal: Principal) -> tuple[Action, Resource] | None:
+    """The first of them that the caller is not allowed; None where it may run the command."""
+    for action, resource in needed(parsed, principal):
+        if not principal.may(action, resource):
+            return action, resource
+    return None

@@ -4,123 +4,81 @@ Knows: the budget that their replies share, commands whose replies are measured 
 Must never know: where the commands came from, how replies are written, who asks.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from app import logs, redis
-from app.gateway import Gateway
-from app.limits import CommandLimits
+from app import redis
 from app.redis.request import CommandRequest
-from app.redis.runs import Parsed
-from engine import CommandEngine, EngineError, Quota, errors
+from app.redis.runs import Adds, Parsed, RunResult, each_added
+from app.redis.steps import CommandSteps, Room
+from engine import EngineError, errors
 from engine.commands import Command, Unchanged
 from engine.replies import Reply
 
-_ONE: Final = "answer_bytes_max"
 _TOGETHER: Final = "output_bytes_max"
 # All replies of a transaction are made at once; they take this much, and half of what all connections have.
 _REPLIES_BYTES_MAX: Final = 64 << 20
 
-# Holds bytes for replies before they are made. Raises EngineError `overloaded`.
-Reserve = Callable[[int], None]
-
-
-class Answered(NamedTuple):
-    """A command and the engine's reply, None where it needs none; the most bytes that the reply may take as
-    text, and the setting that says so.
-    """
-
-    parsed: Parsed
-    reply: Reply | EngineError | None
-    room: int
-    name: str
-
 
 async def run(
-    gateway: Gateway,
-    engine: CommandEngine,
-    requests: Sequence[Parsed],
-    quotas: Sequence[Quota],
-    reserve: Reserve,
-) -> list[Answered]:
-    """Run commands as one turn. Raises EngineError, and runs nothing, if too many of them read."""
-    found = await run_if(gateway, engine, requests, quotas, reserve, None)
-    assert found is not None, "there was no condition"
-    return found
+    steps: CommandSteps, items: Sequence[Adds | Parsed], condition: Unchanged | None = None
+) -> tuple[list[RunResult], Room] | None:
+    """Run commands as one turn: what each comes to, and how long each reply may be; None, with nothing run,
+    if the condition does not hold.
 
-
-async def run_if(
-    gateway: Gateway,
-    engine: CommandEngine,
-    requests: Sequence[Parsed],
-    quotas: Sequence[Quota],
-    reserve: Reserve,
-    condition: Unchanged | None,
-) -> list[Answered] | None:
-    """The same; None, with nothing run, if the condition does not hold."""
-    room, name = _room_of_each(gateway, requests)
-    limits = gateway.command_limits
-    requests = [await _probed(engine, limits, parsed, room, name) for parsed in requests]
-    requests = [
-        parsed if isinstance(parsed, EngineError) else redis.within(parsed, room, limits, name)
-        for parsed in requests
-    ]
-    reserve(limits.answer_bound([command for one in requests if (command := _command(one)) is not None]))
+    Raises EngineError, and runs nothing, if too many of them read.
+    """
+    work = steps.work
+    room = _room_of_each(steps, items)
+    items = [await _within(steps, item, room) if isinstance(item, CommandRequest) else item for item in items]
+    commands = [command for item in items if (command := _command(item)) is not None]
+    work.reserve(steps.limits.answer_bound(commands))
     guard = () if condition is None else (condition,)
-    commands = [*guard, *(command for parsed in requests if (command := _command(parsed)) is not None)]
-    synced = any(isinstance(parsed, CommandRequest) and parsed.synced for parsed in requests)
-    replies = iter(await engine.transaction(commands, synced=synced, quotas=quotas) if commands else ())
-    if condition is not None and next(replies) is not True:
+    synced = any(isinstance(item, CommandRequest) and item.synced for item in items)
+    quotas = work.principal.quotas
+    found: Sequence[Reply | EngineError] = ()
+    if guard or commands:
+        found = await work.engine.transaction([*guard, *commands], synced=synced, quotas=quotas)
+    if guard and found[0] is not True:
         return None
-    return [
-        Answered(parsed, None if _command(parsed) is None else next(replies), room, name)
-        for parsed in requests
-    ]
+    return [*_outcomes(items, iter(found[len(guard) :]))], room
 
 
-def failed_alone(gateway: Gateway, error: Exception, request_id: str) -> EngineError:
-    """Note that one reply of several could not be written; what stands in its place. The command has run."""
-    logs.note_fault(error, request_id)
-    gateway.counters.rejected["internal"] += 1
-    return errors.internal()
+def _outcomes(items: Sequence[Adds | Parsed], replies: Iterator[Reply | EngineError]) -> Iterator[RunResult]:
+    for item in items:
+        if isinstance(item, Adds):
+            yield from each_added(next(replies), len(item.bodies))
+        elif isinstance(item, EngineError):
+            yield item
+        else:
+            yield item, None if item.command is None else next(replies)
 
 
-def _command(parsed: Parsed) -> Command | None:
-    return parsed.command if isinstance(parsed, CommandRequest) else None
+def _command(item: Adds | Parsed) -> Command | None:
+    if isinstance(item, Adds):
+        return item.command()
+    return item.command if isinstance(item, CommandRequest) else None
 
 
-async def _probed(
-    engine: CommandEngine, limits: CommandLimits, parsed: Parsed, room: int, name: str
-) -> Parsed:
-    """The command, or its refusal if its reply would be too long."""
-    if isinstance(parsed, EngineError):
-        return parsed
+async def _within(steps: CommandSteps, parsed: CommandRequest, room: Room) -> Parsed:
+    """The command within its room, or its refusal if its reply would be too long."""
     try:
-        await probe(engine, limits, parsed, room, name)
+        await steps.probe(parsed, room)
     except EngineError as refusal:
         return refusal
-    return parsed
+    return steps.bound(parsed, room)
 
 
-async def probe(
-    engine: CommandEngine, limits: CommandLimits, parsed: CommandRequest, room: int, name: str = _ONE
-) -> None:
-    """Check the size of an unlimited reply in advance. Raises EngineError if it would be too long."""
-    probes = redis.probes(parsed, room)
-    if probes:
-        replies = await engine.transaction(probes)
-        redis.check_probed(parsed, replies, room, limits, name)
-
-
-def _room_of_each(gateway: Gateway, requests: Sequence[Parsed]) -> tuple[int, str]:
-    """The maximum size of each long reply of a transaction, in bytes, and the setting that limits it.
+def _room_of_each(steps: CommandSteps, items: Sequence[Adds | Parsed]) -> Room:
+    """The maximum size of each long reply of a transaction, and the setting that limits it.
 
     All replies are made in one turn, so the budget is divided in advance. Each reply has at least one entry,
     so the number of long replies is limited by the size of the largest entry.
     """
+    gateway = steps.work.gateway
     settings = gateway.settings
     most = max(settings.answer_bytes_max, min(_REPLIES_BYTES_MAX, gateway.budgets.output.bytes_max // 2))
-    long = sum(1 for parsed in requests if isinstance(parsed, CommandRequest) and redis.is_long(parsed))
+    long = sum(1 for item in items if isinstance(item, CommandRequest) and redis.is_long(item))
     long_max = max(1, most // settings.entry_bytes_max)
     if long > long_max:
         raise errors.invalid(
@@ -128,6 +86,4 @@ def _room_of_each(gateway: Gateway, requests: Sequence[Parsed]) -> tuple[int, st
             f"lists ({_TOGETHER} / 2 / entry_bytes_max); use several transactions, or a pipeline"
         )
     share = most // max(1, long)
-    if settings.answer_bytes_max <= share:
-        return settings.answer_bytes_max, _ONE
-    return share, _TOGETHER
+    return steps.room if settings.answer_bytes_max <= share else Room(share, _TOGETHER)

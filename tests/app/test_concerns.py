@@ -14,17 +14,15 @@ import pytest
 from app.auth import Principal
 from app.auth.rate_limiter import Meter
 from app.doors.resp.accounting import Account
-from app.doors.resp.client import RespClient
 from app.doors.sse.consumers import ConsumerSource
 from app.doors.sse.tails import TailSource
 from app.doors.websocket.connection import Connection
-from app.doors.websocket.session import Session
 from app.gateway import Gateway
 from app.http.middleware.request_id import RequestIds
-from app.http.requests import Request
 from app.live.budgets import Pool
 from app.live.sessions import OpenSessions
 from app.metrics.tracing import Tracer
+from app.work import Work
 from engine import entries
 from engine.commands import XAdd, XGroupCreate
 from tests.app.ten_doors import DOORS, LATE_S, LONG, Bench, Check, Door, Redis, WebSocket, opened
@@ -186,26 +184,15 @@ _PUSHED: Final = "what is pushed is not counted, see docs/limits.md: credit and 
 _ASKS: Final = "events are asked for, without a body"
 _NO_TRACE: Final = "Redis's protocol has no place for `traceparent`"
 CONCERNS: Final = (
-    Concern(each_stream_is_asked_for, (Principal.require, RespClient.refusal_of)),
-    Concern(requests_are_counted, (Request.take, Request.take_more, Session.handle, Account.take)),
-    Concern(bytes_in_are_counted, (Request.take, Session.handle, Account.take), {"sse": _ASKS}),
-    Concern(
-        bytes_out_are_counted,
-        (Meter.charge,),
-        {"sse": _PUSHED, "websocket": _PUSHED},
-    ),
-    Concern(refusals_are_counted, (RequestIds.note, Connection._send, Account.refuse)),  # noqa: SLF001
-    Concern(answers_are_counted_and_logged, (RequestIds.note, Account.count)),
-    Concern(
-        deliveries_are_counted,
-        (Request.note_read, Connection._took, TailSource.run, ConsumerSource.run, Account.note),  # noqa: SLF001
-    ),
-    Concern(faults_are_counted, (RequestIds.note, Connection._send, Account.refuse)),  # noqa: SLF001
-    Concern(
-        changes_are_audited,
-        (Request.note_action, Account.note_audited),
-        {"sse": "events change nothing"},
-    ),
+    Concern(each_stream_is_asked_for, (Principal.may,)),
+    Concern(requests_are_counted, (Meter.take,)),
+    Concern(bytes_in_are_counted, (Meter.take,), {"sse": _ASKS}),
+    Concern(bytes_out_are_counted, (Meter.charge,), {"sse": _PUSHED, "websocket": _PUSHED}),
+    Concern(refusals_are_counted, (RequestIds.note, Connection._send, Work.note_end)),  # noqa: SLF001
+    Concern(answers_are_counted_and_logged, (RequestIds.note, Account.note_end)),
+    Concern(deliveries_are_counted, (Work.note_reply, Connection._took, TailSource.run, ConsumerSource.run)),  # noqa: SLF001
+    Concern(faults_are_counted, (RequestIds.note, Connection._send, Work.note_end)),  # noqa: SLF001
+    Concern(changes_are_audited, (Work.audit,), {"sse": "events change nothing"}),
     Concern(
         publishing_is_traced,
         (Tracer.sending,),
@@ -220,29 +207,15 @@ CONCERNS: Final = (
     Concern(revocation_ends_it, (OpenSessions.enter,), {"multi-exec": _ONE_TURN}),
     Concern(draining_ends_it, (Gateway.drain,)),
 )
-# Cells that do not hold yet.
-FAILING: Final[Mapping[tuple[str, str], str]] = {
-    **{
-        ("refusals_are_counted", door): "a command's refusal by the engine is not counted"
-        for door in ("command", "pipeline", "multi-exec")
-    },
-    ("faults_are_counted", "websocket"): "a connection that ends by a fault is counted elsewhere alone",
-    ("memory_is_bounded", "pipeline"): "the refusal is answered, and not counted",
-    ("revocation_ends_it", "pipeline"): "the read ends with an internal error, and what follows is run",
-    ("draining_ends_it", "pipeline"): "the read ends with an internal error",
-}
 
 
 def _cells() -> list[Any]:
-    cells = []
-    for concern in CONCERNS:
-        check = concern.check.__name__
-        for door in DOORS:
-            failing = FAILING.get((check, door.name))
-            marks = [] if failing is None else [pytest.mark.xfail(reason=failing, strict=True)]
-            if door.name not in concern.without:
-                cells.append(pytest.param(concern, door, id=f"{check}-{door.name}", marks=marks))
-    return cells
+    return [
+        pytest.param(concern, door, id=f"{concern.check.__name__}-{door.name}")
+        for concern in CONCERNS
+        for door in DOORS
+        if door.name not in concern.without
+    ]
 
 
 def test_what_a_door_has_not_has_its_reason() -> None:

@@ -23,7 +23,9 @@ from app.http import media, strict_json
 from app.http.entries import entry_bodies
 from app.redis import bodies, executor
 from app.redis.bodies import Encoding
+from app.redis.steps import CommandSteps
 from app.settings import Settings
+from app.work import Work
 from engine import SystemClock
 from tests.turns import TURN_S_MAX, assert_within
 
@@ -75,9 +77,9 @@ def read_many(body: bytes) -> object:
 
 
 def read_commands(body: bytes) -> object:
-    limits = GATEWAY.command_limits
-    rows = bodies.many(body, Encoding(), GATEWAY.settings.pipeline_commands_max, limits.words_max)
-    return executor.parse_each(rows, limits)
+    steps = CommandSteps(Work(GATEWAY, "commands"), Encoding())
+    rows = bodies.many(body, Encoding(), GATEWAY.settings.pipeline_commands_max, steps.limits.words_max)
+    return executor.parse_each(steps, rows)
 
 
 def entries_of(row: bytes, count: int) -> bytes:

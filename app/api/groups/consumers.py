@@ -185,19 +185,22 @@ async def delete_consumer(
     """Remove a consumer; refused while it holds pending entries, unless these may be dropped or go to
     another (XGROUP DELCONSUMER).
 
-    To drop them takes the action `manage`, but for a grant that is for this consumer alone.
+    It takes the action `manage`, but for a grant that is for this consumer alone; to transfer what it holds
+    takes `consume`, of both.
     """
-    held, heir, drops = Resource(stream, group, consumer), None, pending == "drop"
-    if drops:
+    held, heir = Resource(stream, group, consumer), None
+    transfers = pending.startswith(_TRANSFER)
+    if not transfers:
         request.note_action("manage", "deleteConsumer", stream=stream, group=group, consumer=consumer)
-    request.principal.require(request.principal.right_to_drop(held) if drops else Action.CONSUME, held)
-    if pending.startswith(_TRANSFER):
+    request.principal.require(Action.CONSUME if transfers else request.principal.right_to_drop(held), held)
+    if transfers:
         heir = names.check_text(pending.removeprefix(_TRANSFER), "consumer name")
         if heir == consumer:
             raise invalid("pending", "the entries go to another consumer")
         request.require(Action.CONSUME, stream, group, heir)
     elif pending not in ("refuse", "drop"):
         raise invalid("pending", "it is refuse, drop or transfer:<consumer>")
+    drops = pending == "drop"
     command = DeleteConsumer(stream=stream, group=group, consumer=consumer, drop=drops, transfer_to=heir)
     (count,) = await group_calls.write(request, command)
     assert isinstance(count, int), "removing a consumer answers a number"

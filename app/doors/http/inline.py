@@ -86,12 +86,12 @@ class InlineRequest(Request):
         if not self._has_task:
             await _go_elsewhere()
 
-    async def execute(self, command: Command, *, synced: bool = False) -> Reply:
-        """Run one command that does not wait, or in a task a group's read that does."""
+    async def reply_to(self, command: Command, *, synced: bool = False) -> Reply:
+        """The reply to one command that does not wait, or in a task to a group's read that does."""
         if isinstance(command, XReadGroup) and command.block_ms is not None and not synced:
             await _ask(_TASK)
             self._has_task = True
-            return await super().execute(command)
+            return await super().reply_to(command)
         if synced or getattr(command, "block_ms", None) is not None:
             await _go_elsewhere()
         self._put_off(command)
@@ -100,7 +100,6 @@ class InlineRequest(Request):
         if isinstance(reply, EngineError):
             raise reply
         self.note_arrived(reply)
-        self.note_read(command, reply)
         return reply
 
     async def _run_together(self, commands: Sequence[Command], *, synced: bool) -> Replies:

@@ -6,24 +6,27 @@ Knows: what counts as what, under which names. Must never know: sockets, how a c
                                                              └► charge: bytes of its reply
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 from app import logs
-from app.auth.rate_limiter import Meter
+from app.auth import UNAUTHENTICATED, Principal
+from app.auth.audit import Facts
 from app.doors.resp.client import RespClient
 from app.errors import CODES, RefusalError
 from app.gateway import Gateway
-from app.limits import entries_in
-from app.redis import CommandRequest, wire
+from app.live.budgets import Reservation
+from app.redis import wire
 from app.redis.runs import RunResult
+from app.redis.steps import in_words_of_redis
+from app.tenants import Tenant
+from app.work import Work
 from engine import EngineError
 from engine.commands import XReadGroup
-from engine.replies import GroupRead
 
 # The operations of this port, as `weir_requests_total` names them, begin with it.
 ROUTE: Final = "redis"
-_LOADING: Final = "LOADING Redis is loading the dataset in memory"
 
 
 class PortLog:
@@ -35,37 +38,92 @@ class PortLog:
         self.errors: dict[str, int] = {}
 
 
-class Account:
-    """Of one client."""
+class Output(Protocol):
+    """What holds the bytes of a client's replies: its connection."""
 
-    def __init__(self, gateway: Gateway, client: RespClient, log: PortLog) -> None:
-        self._gateway = gateway
+    output: Reservation | None
+
+    def reserve_output(self, size: int) -> None:
+        """Hold this many bytes for a reply, before it is made. Raises EngineError `overloaded`."""
+
+
+class Account(Work):
+    """The work of one client."""
+
+    __slots__ = ("_client", "_log", "_metered", "_output")
+
+    def __init__(self, gateway: Gateway, client: RespClient, log: PortLog, output: Output) -> None:
+        super().__init__(gateway, "resp")
         self._client = client
         self._log = log
+        self._output = output
+        # Whose rate it has found out.
+        self._metered: Principal | None = None
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks; nobody yet before AUTH, where that is needed."""
+        return self._client.principal or UNAUTHENTICATED
+
+    @property
+    def host(self) -> str:
+        """From which network address."""
+        return self._client.host
 
     @property
     def request_id(self) -> str:
         """How the client is named in logs."""
         return f"resp-{self._client.id}"
 
-    def _meter(self) -> Meter | None:
-        limiter, principal = self._gateway.rate_limiter, self._client.principal
-        return None if limiter is None or principal is None else limiter.meter(principal, self._client.host)
+    @property
+    def tenant(self) -> Tenant:
+        """What the client has of the engine. Raises EngineError while there is none."""
+        try:
+            self._tenant = self.gateway.tenant(self._client.prefix)
+        except RefusalError as refusal:
+            raise in_words_of_redis(refusal) from None
+        return self._tenant
 
-    def take(self, commands: int, size: int) -> None:
+    def reserve(self, size: int) -> None:
+        """Hold this many bytes for a reply, before it is made. Raises EngineError `overloaded`."""
+        self._output.reserve_output(size)
+
+    @property
+    def held(self) -> Reservation | None:
+        """What is held for the reply that is being made."""
+        return self._output.output
+
+    async def take_turn(self) -> None:
+        """Let others go first."""
+        await self.gateway.turns.wait(self._client.caller)
+
+    def take(self, requests: int, size: int) -> None:
         """Take commands, and the bytes of their words, from what the rate allows. Raises EngineError."""
-        meter = self._meter()
-        if meter is not None:
-            try:
-                meter.take(commands, size)
-            except RefusalError as refusal:
-                raise in_words_of_redis(refusal) from None
+        self._know()
+        try:
+            super().take(requests, size)
+        except RefusalError as refusal:
+            raise in_words_of_redis(refusal) from None
 
     def charge(self, size: int) -> None:
         """Take the bytes of a reply: what comes next waits until they are paid."""
-        meter = self._meter()
-        if meter is not None:
-            meter.charge(size)
+        self._know()
+        super().charge(size)
+
+    def _know(self) -> None:
+        """Find out the caller's rate: it may have logged in as another."""
+        principal = self._client.principal
+        if principal is not self._metered:
+            self._metered, self.meter = principal, None
+            if principal is not None:
+                self.begin_metering()
+
+    def take_back(self, outcomes: Iterable[RunResult]) -> None:
+        """Undo what was delivered to a client that has left: the last delivery first."""
+        for outcome in reversed([*outcomes]):
+            if isinstance(outcome, tuple) and isinstance(outcome[0].command, XReadGroup):
+                assert self._tenant is not None, "it has run a command"
+                self._tenant.take_back(outcome[0].command, outcome[1])
 
     def refuse(self, refusal: EngineError, name: str = "", number: int = 1) -> bytes:
         """Note that commands were refused, and write what they answer."""
@@ -73,41 +131,25 @@ class Account:
         if refusal.code == "rate_limited":
             # It costs nothing: what is charged for the reply is given back.
             self.charge(-len(written))
-        self.count(name, refusal, number, sent_bytes=len(written))
+        self.note_end(name, refusal, number, sent_bytes=len(written))
         return written
 
-    def note(self, outcome: RunResult, refusal: EngineError | None, sent_bytes: int) -> None:
-        """Note how a command on streams has ended."""
-        if not isinstance(outcome, tuple):
-            self.count("" if refusal else "xadd", refusal, sent_bytes=sent_bytes)
-            return
-        parsed, reply = outcome
-        self.note_audited(parsed, refusal)
-        self.count(parsed.name, refusal, sent_bytes=sent_bytes)
-        if refusal is not None or reply is None or isinstance(reply, EngineError):
-            return
-        # Most replies bring none.
-        if count := entries_in(reply):
-            self._gateway.counters.delivered["resp"] += count
-            if isinstance(parsed.command, XReadGroup) and isinstance(reply, GroupRead):
-                self._gateway.trace_read(parsed.command.group, parsed.command.consumer, reply)
-
-    def count(
+    def note_end(
         self, name: str, refusal: EngineError | None = None, number: int = 1, *, sent_bytes: int
     ) -> None:
         """Count commands of this name that have ended together, and log them if that is wanted."""
-        counters, status = self._gateway.counters, 200
+        super().note_end(name, refusal, number, sent_bytes=sent_bytes)
+        status = 200
         if refusal is not None:
             status = CODES[refusal.code].status
-            counters.rejected[refusal.code] += number
             word = refusal.redis.partition(" ")[0]
             self._log.errors[word] = self._log.errors.get(word, 0) + number
-        counters.requests[f"{ROUTE} {name}" if name else ROUTE][status] += number
+        self.gateway.counters.requests[f"{ROUTE} {name}" if name else ROUTE][status] += number
         if status >= self._log.lines.least_status:
             self._write_line(name, status, sent_bytes)
 
     def _write_line(self, name: str, status: int, sent_bytes: int) -> None:
-        clock = self._gateway.clock
+        clock = self.gateway.clock
         moment = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
         self._log.lines.note(
             logs.RequestLine(
@@ -121,27 +163,16 @@ class Account:
             )
         )
 
-    def note_audited(self, parsed: CommandRequest, refusal: EngineError | None) -> None:
-        """Have the audit log say what was done to streams, groups or the gateway, or was refused."""
-        audited = parsed.audited if self._gateway.audit.is_on else None
-        if audited is not None:
-            self._audit({"action": audited[0], "operation": parsed.name, **audited[1]}, refusal)
-
     def note_session_command(self, operation: str, arguments: str, refusal: EngineError | None) -> None:
         """Have the audit log say what was done to the port and its clients."""
-        if self._gateway.audit.is_on:
-            self._audit({"action": "admin", "operation": operation, "arguments": arguments}, refusal)
+        if self.gateway.audit.is_on:
+            code = "" if refusal is None else refusal.code
+            facts = {"action": "admin", "operation": operation, "arguments": arguments}
+            self.audit(facts, status=CODES[code].status if code else 200, code=code)
 
-    def _audit(self, facts: dict[str, object], refusal: EngineError | None) -> None:
-        code, client = "" if refusal is None else refusal.code, self._client
-        status = CODES[code].status if code else 200
-        self._gateway.audit.note(
+    def audit(self, facts: Facts, *, status: int, code: str) -> None:
+        """Have the audit log say what was done; callers without a token are known by their addresses."""
+        client = self._client
+        self.gateway.audit.note(
             self.request_id, client.caller, facts, prefix=client.prefix, status=status, code=code
         )
-
-
-def in_words_of_redis(refusal: RefusalError) -> EngineError:
-    """The gateway's refusal; while the log is read, clients of Redis wait at the word LOADING."""
-    if refusal.code in {"starting", "restarting"}:
-        return EngineError(refusal.code, _LOADING, refusal.detail)
-    return EngineError(refusal.code, f"ERR {refusal.detail}", refusal.detail)

@@ -10,7 +10,7 @@ Must never know: sockets, the form of bytes, when they are read.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 
 from app import redis
-from app.doors.resp.accounting import in_words_of_redis
 from app.doors.resp.client import NOAUTH
 from app.doors.resp.commands import session_commands
 from app.doors.resp.commands.server_commands import NOT_IN_SUBSCRIPTION
@@ -31,6 +30,7 @@ from app.live.turns import slice_of
 from app.live.waiting import Wait
 from app.redis import CommandRequest, wire
 from app.redis.runs import RUN_COMMANDS_MAX, CommandRun, RunResult, runs_alone
+from app.redis.steps import in_words_of_redis
 from engine import EngineError, errors
 from engine.commands import BlockingCommand
 from engine.replies import Added, Reply
@@ -130,7 +130,7 @@ class CommandQueue:
         """Add a command to the run; False if it is by itself, or for the next run."""
         if session_commands.find(words) is not None:
             return False
-        parsed = self._runner.parse(words)
+        parsed = self._runner.parse_for(words)
         if isinstance(parsed, CommandRequest):
             is_long = redis.is_long(parsed)
             # A long reply leaves before the next is made.
@@ -144,40 +144,34 @@ class CommandQueue:
         self.is_busy = True
         self._port.commands_run += run.count
         try:
-            engine = self._runner.tenant.engine
+            engine = self._account.engine
             if run.long:
-                self._runner.reserve_for(run.commands())
+                self._account.reserve_for(*run.commands())
         except EngineError as refusal:
             self._finish(self._account.refuse(refusal, number=run.count))
             return
         adds, quotas = run.only_adds, self._client.quotas
         if adds is None or quotas or not self._port.shares_adds:
-            engine.submit_each(run.commands(), partial(self._answer, run), quotas, self._note_run)
+            engine.submit_each(run.commands(), partial(self._answer, run), quotas, self._account.note_run)
         else:
             self._port.shared_adds.add(engine, adds.stream, adds.bodies, partial(self._answer, run))
 
-    def _note_run(self, replies: Sequence[Reply | EngineError]) -> None:
-        """Hold what the replies take, while they wait for the log, and not what they might have taken."""
-        if self._link.output is not None:
-            self._link.output.shrink(sum(map(text_bytes, replies)))
-
     def _answer(self, run: CommandRun, replies: Sequence[Reply | EngineError]) -> None:
-        unsent = partial(self._runner.take_back_all, run.outcomes(replies))
-        if self._link.output is not None:
-            self._link.output.extend(sum(map(text_bytes, replies)))
+        unsent = partial(self._account.take_back, run.outcomes(replies))
+        self._account.note_arrived(*replies)
         if self._link.is_gone:
             unsent()
         elif run.only_adds and isinstance(added := replies[0], Added) and len(added.ids) == run.count:
             self._finish_with(self._runner.write_ids, added.ids)
         elif redis.is_laborious(replies):
-            self._await(self._runner.write_in_thread(run.outcomes(replies)), unsent)
+            self._await(self._write_in_thread(run.outcomes(replies)), unsent)
         else:
             self._write_on(run.outcomes(replies))
 
     def _write_on(self, outcomes: Iterator[RunResult]) -> None:
         """Write replies, for a while; the others in the next cycle."""
         if self._link.is_gone:
-            self._runner.take_back_all(outcomes)
+            self._account.take_back(outcomes)
             return
         try:
             written, is_done = self._runner.write_some(outcomes)
@@ -185,10 +179,13 @@ class CommandQueue:
             self._link.fail(error)
             return
         if is_done:
-            self._finish(written)
+            self._finish(b"".join(written))
         else:
-            self._link.put(written)
+            self._link.put(b"".join(written))
             self._loop.call_soon(self._write_on, outcomes)
+
+    async def _write_in_thread(self, outcomes: Iterable[RunResult]) -> bytes:
+        return b"".join(await self._runner.write_in_thread(outcomes))
 
     def _finish_with(self, write: Callable[..., bytes], *replies: object) -> None:
         try:
@@ -214,7 +211,7 @@ class CommandQueue:
         if error is None:
             written = done.result()
             if name:
-                self._account.count(name, sent_bytes=len(written))
+                self._account.note_end(name, sent_bytes=len(written))
             self._finish(written)
         elif isinstance(error, EngineError):
             self._finish(self._account.refuse(error, name))
@@ -243,7 +240,7 @@ class CommandQueue:
             self._await(written, name=name)
             return
         if name:
-            self._account.count(name, sent_bytes=len(written or b""))
+            self._account.note_end(name, sent_bytes=len(written or b""))
         if written:
             self._link.put(written)
 
@@ -287,7 +284,7 @@ class CommandQueue:
             return wire.QUEUED
         if found is not None:
             return session_commands.run(self._link, words)
-        parsed = self._runner.parse(words)
+        parsed = self._runner.parse_for(words)
         if isinstance(parsed, EngineError):
             raise parsed
         if not runs_alone(parsed):
@@ -314,13 +311,13 @@ class CommandQueue:
             elif isinstance(reply, RefusalError):
                 self._finish(self._account.refuse(in_words_of_redis(reply), parsed.name))
             elif redis.is_laborious([reply]):
-                self._await(self._runner.write_in_thread([(parsed, reply)]), blocked.cancel)
+                self._await(self._write_in_thread([(parsed, reply)]), blocked.cancel)
             else:
                 self._finish_with(self._runner.write, (parsed, reply))
 
         if not 0 < (command.block_ms or 0) < _FOREVER_MS:
             command = msgspec.structs.replace(command, block_ms=_FOREVER_MS)
-        engine, waits = self._runner.tenant.engine, self._port.gateway.waits
+        engine, waits = self._account.engine, self._port.gateway.waits
         self.is_busy = True
         self.blocked = waits.read(engine, command, self._client.caller, served)
 

@@ -18,7 +18,7 @@ from app import logs
 from app.auth import AccessPolicy, Principal
 from app.doors.client import Client, ClientAccess
 from app.doors.resp import server_info
-from app.doors.resp.accounting import Account, in_words_of_redis
+from app.doors.resp.accounting import Account
 from app.doors.resp.client import RespClient
 from app.doors.resp.command_queue import CommandQueue
 from app.doors.resp.link import Link
@@ -35,6 +35,7 @@ from app.live.turns import slice_of
 from app.live.waiting import Wait
 from app.metrics.slow_turns import SlowTurns
 from app.redis import wire
+from app.redis.steps import in_words_of_redis
 from engine import EngineError, errors
 
 # Bytes that arrive while a command is under way; beyond, the socket is not read.
@@ -79,8 +80,8 @@ class RespConnection(Client):
         self.client: RespClient = port.enter(self, transport)
         self._turn = ConnectionTurn(port.gateway.requests, self.client.caller, self.go_on)
         self._access = ClientAccess(port.gateway, self._lose_access, turn=self._turn)
-        self.account = Account(port.gateway, self.client, port.log)
-        self.runner = Runner(port.gateway, self.client, self.account, self.reserve_output)
+        self.account = Account(port.gateway, self.client, port.log, self)
+        self.runner = Runner(self.client, self.account)
         self.subscriber = EventSubscriber(self._deliver, self.client.may_see)
         self.client.subscriptions = self.subscriber.__len__
         self._work = CommandQueue(port, self, self._reader.commands)

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from app import VERSION
 from app.doors.resp.accounting import ROUTE
 from app.doors.resp.port import Port
 from app.gateway import Phase
-from app.version import VERSION
 
 # The level of Redis whose stream commands are here.
 REDIS_VERSION: Final = "8.8.0"

@@ -373,6 +373,7 @@ class Connection:
         self.failed = True
         if refusal.code == "internal":
             self._hub.gateway.failed_conversations += 1
+            self._counters.rejected["internal"] += 1
         for waiting in (self._effects, self._later, self._texts):
             waiting.clear()
         for tails in self._tails.values():
@@ -627,7 +628,7 @@ class Connection:
                 lease.give_back(self._tenant.engine, [entry.id for entry in one.entries])
         else:
             if isinstance(reply, GroupRead):
-                self._request.count_delivered(reply)
+                self._request.note_reply(None, reply)
                 self._request.gateway.trace_read(lease.consumer.group, lease.consumer.name, reply)
             self._perform(effects)
         lease.end()

@@ -116,7 +116,7 @@ class Operation(Route):
         try:
             if self.rule is not Access.OPEN:
                 await request.authenticate(tickets=request.query_tickets if self.end is not None else ())
-                request.take()
+                request.take_request()
                 if isinstance(self.rule, Action):
                     names = request.names.get
                     request.require(self.rule, names("stream"), names("group"), names("consumer"))

@@ -5,6 +5,7 @@ Must never know: what a command does with its words.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -171,6 +172,18 @@ def parse(words: Sequence[bytes]) -> CommandRequest:
     name = look_up(words)
     row = COMMANDS[name]
     return msgspec.structs.replace(row.parse(Words(words)), name=name, actions=row.actions)
+
+
+def changing(words: Sequence[bytes]) -> tuple[Action, str] | None:
+    """Action and name of the command that these words begin with, if it changes streams, groups or the
+    gateway, for which a caller needs a right beyond their entries.
+    """
+    with suppress(EngineError):
+        name = look_up(words)
+        for action in COMMANDS[name].actions:
+            if action in ("manage", "admin") and name != "config|get":
+                return action, name
+    return None
 
 
 def check_transaction(commands: Sequence[Sequence[bytes]]) -> None:

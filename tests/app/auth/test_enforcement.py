@@ -40,8 +40,8 @@ NEEDED: Final = {
     "publish": Action.WRITE,
     "tailStreams": Action.READ,
     "listStreams": Action.READ,
-    # `manage` if it drops what the consumer holds.
-    "deleteConsumer": Action.CONSUME,
+    # `consume`, of both, if it transfers what the consumer holds.
+    "deleteConsumer": Action.MANAGE,
     # Any grant will do.
     "createTicket": None,
     "getCaller": None,

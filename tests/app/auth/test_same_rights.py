@@ -64,6 +64,7 @@ DEEDS: Final = [
         ["XGROUP", "DELCONSUMER", "s", "g", "c"],
         {"manage"},
     ),
+    Deed("DELETE", f"{G}/consumers/c", None, ["XGROUP", "DELCONSUMER", "s", "g", "c"], {"manage"}),
     Deed("DELETE", f"{G}?pending=drop", None, ["XGROUP", "DESTROY", "s", "g"], {"manage"}),
     Deed("DELETE", S, None, ["DEL", "s"], {"manage"}),
 ]
@@ -103,8 +104,8 @@ async def test_a_consumer_may_drop_what_it_holds_itself(
     assert (by_rest.status_code, by_command.status_code) == ((404, 200) if allowed else (403, 403))
 
 
-async def test_dropping_what_a_consumer_holds_is_audited(engine: Engine, tmp_path: Path) -> None:
-    """By either API, refused or not; a consumer that holds nothing is no matter for it."""
+async def test_removing_a_consumer_is_audited(engine: Engine, tmp_path: Path) -> None:
+    """By either API, refused or not, whether it holds anything or not."""
     path = tmp_path / "audit"
     manager, consumer = made("consume,manage:*"), made("consume:*")
     app = await app_with(engine, tmp_path, manager, consumer, audit_file=str(path))
@@ -114,12 +115,15 @@ async def test_dropping_what_a_consumer_holds_is_audited(engine: Engine, tmp_pat
             await http.delete(f"{G}/consumers/c?pending=drop")
             await http.put(f"{G}/consumers/c")
             await http.post("/v1/commands", json=["XGROUP", "DELCONSUMER", "s", "g", "c"])
+            await http.put(f"{G}/consumers/c")
             await http.delete(f"{G}/consumers/c")
     await asyncio.to_thread(app.gateway.audit.flush)
     found = [json.loads(line) for line in (await asyncio.to_thread(path.read_text)).splitlines()]
     assert [(one["operation"], one["action"], one["outcome"], one["consumer"]) for one in found] == [
         ("deleteConsumer", Action.MANAGE, "done", "c"),
         ("xgroup|delconsumer", Action.MANAGE, "done", "c"),
+        ("deleteConsumer", Action.MANAGE, "done", "c"),
         ("deleteConsumer", Action.MANAGE, "forbidden", "c"),
         ("xgroup|delconsumer", Action.MANAGE, "forbidden", "c"),
+        ("deleteConsumer", Action.MANAGE, "forbidden", "c"),
     ]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 
+from app import VERSION
 from app.auth import OpenPolicy, Principal
 from app.auth.policy import unauthenticated
 from app.doors.resp.client import user_of
@@ -21,7 +22,6 @@ from app.redis import wire
 from app.redis.parsers import help as help_texts
 from app.redis.parsers.words import echo, integer, unknown_subcommand, wrong_arity
 from app.redis.resp import Pairs
-from app.version import VERSION
 from engine import EngineError, errors
 
 _WRONG_PASSWORD: Final = "WRONGPASS invalid username-password pair or user is disabled."  # noqa: S105 - Redis's sentence

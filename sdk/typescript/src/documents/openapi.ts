@@ -635,7 +635,8 @@ export interface paths {
         readonly post?: never;
         /**
          * Remove a consumer; refused while it holds pending entries, unless these may be dropped or go to another (XGROUP DELCONSUMER).
-         * @description To drop them takes the action `manage`, but for a grant that is for this consumer alone.
+         * @description It takes the action `manage`, but for a grant that is for this consumer alone; to transfer what it holds
+         *     takes `consume`, of both.
          */
         readonly delete: operations["deleteConsumer"];
         readonly options?: never;

@@ -1,0 +1,160 @@
+"""One caller's work, by whichever way in it came: what holds for all of it, and is written once.
+
+    take: requests, bytes in ─► authorise ─► reserve: bytes of the reply ─► the engine
+                                                  └─► note_reply, note_end, audit ─► charge: bytes out
+
+Knows: who asks, the caller's rate, what is held for its replies, metrics, the audit log, traces.
+Must never know: how a request is read, how a reply is encoded, sockets, media types.
+"""
+
+from collections.abc import Callable, Sequence
+
+from app.auth import Principal
+from app.auth.audit import Facts
+from app.auth.rate_limiter import Meter, caller_of
+from app.gateway import Gateway
+from app.limits import entries_in, text_bytes
+from app.live.budgets import FREE_BYTES, Reservation
+from app.metrics.counters import Door
+from app.tenants import Tenant
+from engine import CommandEngine, EngineError
+from engine.commands import Command, XReadGroup
+from engine.replies import GroupRead, Reply
+
+# Holds bytes for replies before they are made. Raises EngineError `overloaded`.
+Reserve = Callable[[int], None]
+
+
+class Work:
+    """What one request, or one connection of commands, asks for. Ways in derive from it."""
+
+    __slots__ = ("_tenant", "door", "gateway", "meter")
+
+    def __init__(self, gateway: Gateway, door: Door) -> None:
+        self.gateway = gateway
+        # By which API its entries leave, for the metrics.
+        self.door: Door = door
+        # Counts for its caller; None without a limit.
+        self.meter: Meter | None = None
+        self._tenant: Tenant | None = None
+
+    # ---- who asks
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks."""
+        raise NotImplementedError
+
+    @property
+    def host(self) -> str:
+        """From which network address."""
+        raise NotImplementedError
+
+    @property
+    def request_id(self) -> str:
+        """What it is called in logs."""
+        raise NotImplementedError
+
+    @property
+    def caller(self) -> str:
+        """Whose it is, for what counts by caller: the principal's name, or else the network address."""
+        return caller_of(self.principal, self.host)
+
+    @property
+    def tenant(self) -> Tenant:
+        """What its caller has of the engine: the same from the first use to the answer.
+
+        Raises `starting`, `draining`.
+        """
+        tenant, prefix = self._tenant, self.principal.prefix
+        if tenant is None or tenant.prefix != prefix:
+            tenant = self._tenant = self.gateway.tenant(prefix)
+        return tenant
+
+    @property
+    def engine(self) -> CommandEngine:
+        """The engine, with the caller's names of streams. Raises `starting`, `draining`."""
+        return self.tenant.engine
+
+    # ---- the caller's rate
+
+    def begin_metering(self) -> None:
+        """Find out which rate its caller has. Without one, nothing is counted."""
+        limiter = self.gateway.rate_limiter
+        if limiter is not None:
+            self.meter = limiter.meter(self.principal, self.host)
+
+    def take(self, requests: int, size: int) -> None:
+        """Count requests, and bytes that came, against the caller's rate. Raises `rate_limited`."""
+        if self.meter is not None:
+            self.meter.take(requests, size)
+
+    def charge(self, size: int) -> None:
+        """Count the bytes of an answer: what comes next waits until they are paid."""
+        if self.meter is not None:
+            self.meter.charge(size)
+
+    # ---- what it takes of memory
+
+    def reserve(self, size: int) -> None:
+        """Hold this many bytes for an answer, before it is made. Raises EngineError `overloaded`."""
+        raise NotImplementedError
+
+    @property
+    def held(self) -> Reservation | None:
+        """What is held for the answer that is being made."""
+        raise NotImplementedError
+
+    def answer_bound(self, commands: Sequence[Command]) -> int:
+        """What to hold for the answer of these commands."""
+        return self.gateway.budgets.before_run(self.gateway.command_limits.answer_bound(commands))
+
+    def reserve_for(self, *commands: Command) -> None:
+        """Hold what these commands may answer, before one of them runs. Raises EngineError `overloaded`."""
+        bound = self.answer_bound(commands)
+        if bound > FREE_BYTES:
+            self.reserve(bound)
+
+    def note_run(self, replies: Sequence[Reply | EngineError]) -> None:
+        """Hold what the replies take, while they wait for the log, and not what they might have taken."""
+        held = self.held
+        if held is not None:
+            held.shrink(sum(map(text_bytes, replies)))
+
+    def note_arrived(self, *replies: Reply | EngineError) -> None:
+        """Hold what the replies take, where that is more than was expected."""
+        held = self.held
+        if held is not None:
+            held.extend(sum(map(text_bytes, replies)))
+
+    async def run_now(self, command: Command, *, synced: bool = False) -> Reply:
+        """The reply to a command that does not wait. Raises EngineError."""
+        self.reserve_for(command)
+        quotas = self.principal.quotas
+        reply = await self.engine.execute(command, synced=synced, quotas=quotas, on_run=self.note_run)
+        self.note_arrived(reply)
+        return reply
+
+    # ---- what is kept of it
+
+    def note_reply(self, command: Command | None, reply: Reply) -> None:
+        """Count the entries that leave with a reply, and trace what a group is given."""
+        # Most replies bring none.
+        if count := entries_in(reply):
+            self.gateway.counters.delivered[self.door] += count
+            if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
+                self.gateway.trace_read(command.group, command.consumer, reply)
+
+    def note_end(
+        self, name: str, refusal: EngineError | None = None, number: int = 1, *, sent_bytes: int
+    ) -> None:
+        """Count commands of this name, among others of the same request, that have ended together."""
+        if refusal is not None:
+            self.gateway.counters.rejected[refusal.code] += number
+
+    def audit(self, facts: Facts, *, status: int, code: str) -> None:
+        """Have the audit log say what was done: with this status, and this code where it was refused."""
+        principal = self.principal
+        self.gateway.audit.note(
+            self.request_id, principal.name, facts, prefix=principal.prefix, status=status, code=code
+        )
