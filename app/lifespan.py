@@ -91,15 +91,17 @@ def check_exposure(settings: Settings) -> None:
     """Raise ServerStoppedError unless the settings say that strangers may reach it, and under which names."""
     if settings.has_tokens:
         return
-    if settings.resp_port and not host_is_loopback(settings.resp_host):
+    if settings.resp is not None and not host_is_loopback(settings.resp.host):
         raise ServerStoppedError(
             USAGE,
-            f"listening for Redis clients on {settings.resp_host} needs tokens: set root_token_file or "
+            f"listening for Redis clients on {settings.resp.host} needs tokens: set root_token_file or "
             "tokens_file, or stay on 127.0.0.1",
         )
     if settings.is_loopback:
         return
-    host = settings.admin_host if host_is_loopback(settings.host) else settings.host
+    host = settings.host
+    if settings.admin is not None and host_is_loopback(host):
+        host = settings.admin.host
     if not settings.insecure:
         raise ServerStoppedError(
             USAGE,

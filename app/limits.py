@@ -149,7 +149,7 @@ def _redis_config(settings: Settings) -> list[tuple[str, int | str]]:
         ("maxmemory-policy", "noeviction"),
         # Those of streams, without being asked for.
         ("notify-keyspace-events", "gxtnKE"),
-        ("port", settings.resp_port),
+        ("port", settings.resp.port if settings.resp else 0),
         ("proto-max-bulk-len", settings.body_bytes_max),
         ("save", ""),
         ("slowlog-log-slower-than", round(SLOW_TURN_S * 1_000_000)),

@@ -138,7 +138,7 @@ class App:
         self._outermost.flush()
 
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.gateway.settings.admin_port:
+        if self.gateway.settings.admin_listen:
             _check_port(scope)
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
@@ -161,7 +161,7 @@ def _check_port(scope: Scope) -> None:
     """Raise `no_route` for what the other port serves."""
     segments, is_admin_port = scope["state"]["segments"], _ADMIN in scope["state"]
     if segments[:1] != (_HEALTH,) and is_admin_port != (segments[:2] in _OF_ADMIN):
-        port = "port" if is_admin_port else "admin_port"
+        port = "port" if is_admin_port else "admin_listen"
         raise RefusalError("no_route", f"this is served at the other port: see the setting {port}")
 
 

@@ -124,8 +124,7 @@ def _listen_publicly(settings: Settings) -> "ListeningSocket":
 
 
 def _listen_for_admin(settings: Settings) -> "list[ListeningSocket]":
-    port = settings.admin_port
-    return [ListeningSocket(_listen(settings.admin_host, port), admin_server)] if port else []
+    return [] if settings.admin is None else [ListeningSocket(_listen(*settings.admin), admin_server)]
 
 
 def say_data(settings: Settings, say: Say) -> None:
@@ -186,7 +185,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> ServerStoppedError:
-    remedy = "end what listens there, or name another port: --port, --admin-port"
+    remedy = "end what listens there, or name another port: --port, --admin-listen"
     return NoPortError(FAILED, f"cannot listen on {host}:{port}: {error.strerror or error}", remedy)
 
 

@@ -8,11 +8,12 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -33,14 +34,19 @@ CONFIG_VARIABLE: Final = "WEIR_CONFIG"
 _HANDSHAKE_S_MAX: Final = 10
 # Similarity, from 0 to 1, from which an unknown name is taken for a misspelt one.
 _NEARNESS_MIN: Final = 0.6
-# Settings of earlier versions, and those that do their work now.
-_REPLACED: Final = {"pipeline_bytes_max": "output_bytes_max"}
+# Settings of the last release that are refused in this one, and what does their work now.
+_REPLACED: Final[Mapping[str, str]] = {
+    "pipeline_bytes_max": "it is output_bytes_max now",
+    **dict.fromkeys(("admin_host", "admin_port"), "say both in admin_listen, for example 127.0.0.1:9090"),
+    **dict.fromkeys(("resp_host", "resp_port"), "say both in resp_listen, for example 127.0.0.1:6380"),
+    "resp_socket": "say it in resp_listen, for example unix:/run/weir/redis.sock",
+}
 # Variables that other commands read: the file of settings, the gateway's URL and CA, the path of Java.
 _OTHER_VARIABLES: Final = ("CONFIG", "URL", "CA", "JAVA")
 # Kubernetes sets these in every container if a service is called `weir`.
 _SERVICE_VARIABLE: Final = re.compile(r"SERVICE_.*|PORT_\d+_.*")
-# One of them has the name of a setting, but holds a URL such as tcp://10.0.0.1:8080.
-_SERVICE_PORT: Final = f"{PREFIX}PORT"
+# Some of them have names of settings, but hold a URL such as tcp://10.0.0.1:8080.
+_SERVICE_PORTS: Final = tuple(f"{PREFIX}{name}" for name in ("PORT", "ADMIN_PORT", "RESP_PORT"))
 _SERVICE_SCHEMES: Final = ("tcp://", "udp://", "sctp://")
 
 JWT_ALGORITHMS: Final = (
@@ -144,6 +150,52 @@ def _durability(text: str) -> str:
     return parse_durability(text).name
 
 
+class HostPort(NamedTuple):
+    """Where connections are taken."""
+
+    host: str
+    port: int
+
+
+def _port_alone(value: object) -> object:
+    """A port, which a file has as a number."""
+    return str(value) if isinstance(value, int) else value
+
+
+_UNIX: Final = "unix:"
+_ADDRESS: Final = re.compile(r"(?:(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+):)?([0-9]{1,5})")
+
+
+@lru_cache
+def parse_address(text: str) -> HostPort:
+    """`HOST:PORT`, or a port on loopback. Raises ValueError."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[2]) <= _PORT_MAX:
+        raise ValueError(f"{text!r} is no address: say HOST:PORT, for example 127.0.0.1:9090 or [::1]:9090")
+    return HostPort((found[1] or "127.0.0.1").strip("[]"), int(found[2]))
+
+
+def _address(text: str) -> str:
+    """Refuse what cannot be listened to."""
+    if text:
+        parse_address(text)
+    return text
+
+
+def _addresses(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what cannot be listened to, and more than one address of a kind."""
+    paths = [word for word in words if word.startswith(_UNIX)]
+    if len(paths) > 1 or len(words) - len(paths) > 1:
+        raise ValueError("say one HOST:PORT, one unix:PATH, or both")
+    if _UNIX in paths:
+        raise ValueError("say a path behind unix:")
+    for word in {*words} - {*paths}:
+        parse_address(word)
+    return words
+
+
+Address = Annotated[str, BeforeValidator(_port_alone), AfterValidator(_address)]
+Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_addresses)]
 Algorithms = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_algorithms)]
 Globs = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 Lines = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_lines)]
@@ -161,13 +213,11 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on; any but loopback needs `insecure`")
     port: int = Field(8080, ge=0, le=65_535, description="port to listen on; 0 takes any free one")
-    admin_port: int = Field(
-        0,
-        ge=0,
-        le=65_535,
-        description="port of its own for /metrics and /v1/admin, which `port` does not serve then; 0: none",
+    admin_listen: Address = Field(
+        "",
+        description="address of its own for /metrics and /v1/admin, HOST:PORT, which `port` does not serve "
+        "then; empty: none",
     )
-    admin_host: str = Field("127.0.0.1", description="address of `admin_port`")
     fronts: int = Field(
         0,
         ge=0,
@@ -233,12 +283,10 @@ class Settings(BaseSettings):
     tls_client_ca: str = Field(
         "", description="PEM file with the authorities of client certificates; empty: none are asked for"
     )
-    resp_port: int = Field(0, ge=0, le=65_535, description="port for Redis clients; 0 listens on none")
-    resp_host: str = Field(
-        "127.0.0.1", description="address for Redis clients; any but loopback needs tokens"
-    )
-    resp_socket: str = Field(
-        "", description="path of a Unix socket for Redis clients of the same user; empty: none"
+    resp_listen: Addresses = Field(
+        (),
+        description="address for Redis clients, HOST:PORT, of which any but loopback needs tokens; "
+        "unix:PATH, a Unix socket for clients of the same user; or both",
     )
     resp_connections_max: int = Field(
         10_000, ge=1, le=1_000_000, description="maximum connections of Redis clients"
@@ -468,7 +516,23 @@ class Settings(BaseSettings):
     @property
     def is_loopback(self) -> bool:
         """Whether the gateway listens on loopback alone."""
-        return host_is_loopback(self.host) and (not self.admin_port or host_is_loopback(self.admin_host))
+        return host_is_loopback(self.host) and (self.admin is None or host_is_loopback(self.admin.host))
+
+    @property
+    def admin(self) -> HostPort | None:
+        """Where operators are served, if that is an address of its own."""
+        return parse_address(self.admin_listen) if self.admin_listen else None
+
+    @property
+    def resp(self) -> HostPort | None:
+        """Where Redis clients are listened to over TCP."""
+        return next((parse_address(word) for word in self.resp_listen if not word.startswith(_UNIX)), None)
+
+    @property
+    def resp_path(self) -> Path | None:
+        """The Unix socket for Redis clients."""
+        found = (word.removeprefix(_UNIX) for word in self.resp_listen if word.startswith(_UNIX))
+        return next(map(Path, found), None)
 
     @classmethod
     def settings_customise_sources(
@@ -502,6 +566,8 @@ def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Setti
     `backend_durability` without a backend.
     """
     given = {name: value for name, value in flags.items() if value is not None}
+    _check_replaced(given)
+    _check_replaced(_variables(), lambda name: PREFIX + name.upper())
     path = config or _path(os.environ.get(CONFIG_VARIABLE))
     sources = dict.fromkeys(Settings.model_fields, "default")
     for source, values in (("file", _file(path)), ("environment", _environment()), ("flag", given)):
@@ -563,10 +629,7 @@ def toml_line(name: str, value: object) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    """The name that has taken its place, or is most similar; None if none is similar enough."""
-    for old, new in _REPLACED.items():
-        if name.lower() == old:
-            return new.upper() if name.isupper() else new
+    """The name that is most similar; None if none is similar enough."""
     return next(iter(get_close_matches(name, list(known), n=1, cutoff=_NEARNESS_MIN)), None)
 
 
@@ -575,15 +638,30 @@ def _unknown(name: str) -> str:
     return f"unknown setting {name}: do you mean {nearest}?" if nearest else f"unknown setting {name}"
 
 
+def _check_replaced(names: Iterable[str], written: Callable[[str], str] = str) -> None:
+    """Refuse a setting of the last release, as it is `written`, with what does its work now."""
+    for name in sorted(_REPLACED.keys() & {*names}):
+        raise SettingsError(f"{written(name)} is no setting any more: {_REPLACED[name]}")
+
+
+def _variables() -> set[str]:
+    """The names of the variables that an operator has set, without their prefix."""
+    return {
+        name.lower().removeprefix(PREFIX.lower())
+        for name, value in os.environ.items()
+        if name.upper().startswith(PREFIX) and not _is_of_service(name, value)
+    }
+
+
 def _environment() -> list[str]:
     """The settings that the environment sets."""
-    variables = {name.upper() for name, value in os.environ.items() if not _is_of_service(name, value)}
-    return [name for name in Settings.model_fields if PREFIX + name.upper() in variables]
+    variables = _variables()
+    return [name for name in Settings.model_fields if name in variables]
 
 
 def _is_of_service(variable: str, value: str | None) -> bool:
     """Whether Kubernetes has set this variable, not an operator."""
-    return variable.upper() == _SERVICE_PORT and value is not None and value.startswith(_SERVICE_SCHEMES)
+    return variable.upper() in _SERVICE_PORTS and value is not None and value.startswith(_SERVICE_SCHEMES)
 
 
 def _path(text: str | None) -> Path | None:
@@ -600,6 +678,7 @@ def _file(path: Path | None) -> list[str]:
         raise SettingsError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from None
+    _check_replaced(values, lambda name: f"{path}: {name}")
     unknown = values.keys() - Settings.model_fields.keys()
     if unknown:
         raise SettingsError(f"{path}: {_unknown(min(unknown))}")

@@ -357,8 +357,8 @@ class Supervisor:
         settings = self._settings
         scheme = "https" if settings.tls_certificate else "http"
         places = [ListenAddress(settings.host, settings.port, scheme)]
-        if settings.admin_port:
-            places.append(ListenAddress(settings.admin_host, settings.admin_port, scheme))
+        if settings.admin is not None:
+            places.append(ListenAddress(*settings.admin, scheme))
         server.say_urls(places, settings, self._say)
         self._systemd.ready()
 

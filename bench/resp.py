@@ -57,7 +57,7 @@ def started(name: str, fsync: str = "everysec") -> Iterator[Peer]:
     data, port = Path(tempfile.mkdtemp(prefix=f"weir-bench-{name}-")), free_port()
     if name == "weir":
         command = [sys.executable, "-m", "weir", "serve", "--port", str(free_port())]
-        command += ["--data", str(data / "d"), "--resp-port", str(port), "--fsync", fsync]
+        command += ["--data", str(data / "d"), "--resp-listen", str(port), "--fsync", fsync]
     else:
         program = "redis-server" if name == "redis" else str(get_binary_path())
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(data), *LOGGED, fsync]

@@ -29,9 +29,9 @@ class Flags:
 
     host: Annotated[str | None, typer.Option(help="address to listen on [127.0.0.1]")] = None
     port: Annotated[int | None, typer.Option(help="port to listen on, 0 for any free one [8080]")] = None
-    admin_host: Annotated[str | None, typer.Option(help="address of the admin port [127.0.0.1]")] = None
-    admin_port: Annotated[
-        int | None, typer.Option(help="port of its own for /metrics and /v1/admin [0: none]")
+    admin_listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="address of its own for /metrics and /v1/admin \\[none]"),
     ] = None
     fronts: Annotated[
         int | None, typer.Option(help="processes that speak HTTP, before one with the engine \\[0]")
@@ -41,9 +41,10 @@ class Flags:
         str | None, typer.Option(help="embedded, or the URL of a Redis or Valkey server \\[embedded]")
     ] = None
     fsync: Annotated[str | None, typer.Option(help="always, everysec or no \\[everysec]")] = None
-    resp_port: Annotated[int | None, typer.Option(help="port for Redis clients \\[none]")] = None
-    resp_host: Annotated[str | None, typer.Option(help="address for Redis clients [127.0.0.1]")] = None
-    resp_socket: Annotated[str | None, typer.Option(help="Unix socket for Redis clients \\[none]")] = None
+    resp_listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,unix:PATH", help="addresses for Redis clients, one or both \\[none]"),
+    ] = None
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="listen beyond loopback, open to everybody")
     ] = None
@@ -52,6 +53,12 @@ class Flags:
         typer.Option("--strict-files", help="start only if no other user may read secrets, or change files"),
     ] = None
     config: Annotated[Path | None, typer.Option(help="TOML file with settings; also WEIR_CONFIG")] = None
+    # Of the last release: `load` refuses them with what does their work now.
+    admin_host: Annotated[str | None, typer.Option(hidden=True)] = None
+    admin_port: Annotated[str | None, typer.Option(hidden=True)] = None
+    resp_host: Annotated[str | None, typer.Option(hidden=True)] = None
+    resp_port: Annotated[str | None, typer.Option(hidden=True)] = None
+    resp_socket: Annotated[str | None, typer.Option(hidden=True)] = None
     others: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="any other setting")
     ] = None

@@ -168,9 +168,9 @@ def _call(url: str, token_file: Path | None, method: str, path: str, body: objec
         try:
             return client.call(method, f"/v1/admin/tokens{path}", body=body, repeatable=method != "POST")
         except NotFoundError as error:
-            if "admin_port" not in error.detail:
+            if "admin_listen" not in error.detail:
                 raise
-            raise Failure(f"{error.detail}, and name that port in --url", code=error.code) from None
+            raise Failure(f"{error.detail}, and name that address in --url", code=error.code) from None
 
 
 @contextmanager

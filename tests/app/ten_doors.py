@@ -143,7 +143,7 @@ async def opened(directory: Path, **settings: Any) -> AsyncIterator[Bench]:
     clock = HandClock()
     limits = Settings(
         log_requests="all",
-        resp_socket=str(directory / "port.sock"),
+        resp_listen=(f"unix:{directory}/port.sock",),
         audit_file=str(directory / "audit"),
         rate_requests_per_s=1,
         rate_requests_burst=BURST,

@@ -29,7 +29,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     port = free_port()
-    with Server(tmp_path_factory.mktemp("admin") / "data", "--admin-port", str(port)) as server:
+    with Server(tmp_path_factory.mktemp("admin") / "data", "--admin-listen", str(port)) as server:
         yield Pair(server, port)
 
 
@@ -79,7 +79,7 @@ def test_both_ports_end_with_the_process(tmp_path: Path) -> None:
     """A connection that is kept open on the admin port does not hold it up."""
     port = free_port()
     with (
-        Server(tmp_path / "data", "--admin-port", str(port)) as server,
+        Server(tmp_path / "data", "--admin-listen", str(port)) as server,
         httpx.Client(base_url=f"http://127.0.0.1:{port}") as http,
     ):
         assert http.get("/healthz/ready").status_code == 200
@@ -89,17 +89,17 @@ def test_both_ports_end_with_the_process(tmp_path: Path) -> None:
 
 def test_a_port_in_use_is_a_clear_message(pair: Pair, tmp_path: Path) -> None:
     taken = pair.admin.rpartition(":")[2]
-    ended = weir("", "serve", "--port", "0", "--admin-port", taken, "--data", str(tmp_path / "data"))
+    ended = weir("", "serve", "--port", "0", "--admin-listen", taken, "--data", str(tmp_path / "data"))
     assert ended.code == 1
     assert f"cannot listen on 127.0.0.1:{taken}" in ended.err
 
 
 def test_an_open_admin_port_beyond_loopback_needs_the_same_words() -> None:
-    """A token, or --insecure with names; an address without a port is none."""
+    """A token, or --insecure with names."""
     with pytest.raises(ServerStoppedError, match=r"0\.0\.0\.0"):
-        check_exposure(Settings(admin_host="0.0.0.0", admin_port=9090))
-    check_exposure(Settings(admin_host="0.0.0.0"))
-    check_exposure(Settings(admin_host="0.0.0.0", admin_port=9090, root_token=SecretStr("x" * 32)))
+        check_exposure(Settings(admin_listen="0.0.0.0:9090"))
+    check_exposure(Settings(admin_listen="127.0.0.1:9090"))
+    check_exposure(Settings(admin_listen="0.0.0.0:9090", root_token=SecretStr("x" * 32)))
 
 
 async def test_without_the_right_to_read_everything_health_is_one_bit(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ async def test_a_long_word_and_queued_commands_of_redis_clients_have_room_or_are
     """At the length of the word, before it is sent; what was held is given back when it was run."""
     port = free_port()
     words = ("--set", f"body_bytes_total_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
-    with Server(tmp_path / "data", *words, "--set", f"resp_port={port}") as server:
+    with Server(tmp_path / "data", *words, "--set", f"resp_listen={port}") as server:
         begun = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\na\r\n$150000\r\n"
         first, first_writer = await asyncio.open_connection("127.0.0.1", port)
         first_writer.write(begun + b"x" * 1000)

@@ -221,7 +221,7 @@ def test_what_a_certificate_opened_ends_when_it_expires(shared: World) -> None:
 def test_the_admin_port_takes_certificates_too(tmp_path: Path) -> None:
     """With the same authorities and the same mapping, and with no more rights than elsewhere."""
     port = free_port()
-    with world(tmp_path, "--admin-port", str(port)) as made:
+    with world(tmp_path, "--admin-listen", str(port)) as made:
         operator = made.clients.issue("operator", uri="spiffe://example.com/operator")
         made.tokens.write_text(MAPPED + certificate("uri:spiffe://example.com/operator", "*:*"))
         made.server.signal(signal.SIGHUP)

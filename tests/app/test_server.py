@@ -154,11 +154,11 @@ def test_what_is_served_is_json_where_it_is_piped(server: Server) -> None:
 def test_a_taken_port_for_redis_clients_is_named(server: Server, tmp_path: Path) -> None:
     """And a path where no socket can be: which place, and why."""
     data = ("--port", "0", "--data", str(tmp_path / "other"))
-    taken = run(*data, "--resp-port", str(server.port))
+    taken = run(*data, "--resp-listen", str(server.port))
     assert (taken.code, "Errno" in taken.err) == (1, False)
     assert f'"cannot listen on redis://127.0.0.1:{server.port}: address already in use"' in taken.err
     nowhere = tmp_path / "none" / "socket"
-    refused = run(*data, "--resp-socket", str(nowhere))
+    refused = run(*data, "--resp-listen", f"unix:{nowhere}")
     assert refused.code == 1
     assert f'"cannot listen on redis+unix://{nowhere}: No such file or directory' in refused.err
 

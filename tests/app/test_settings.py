@@ -102,6 +102,67 @@ def test_an_unknown_flag_is_refused() -> None:
         load({"fsnyc": "no"})
 
 
+@pytest.mark.parametrize("old", ["admin_host", "admin_port", "resp_host", "resp_port", "resp_socket"])
+def test_a_setting_of_the_last_release_is_refused_with_the_new_one(
+    old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is set; what Kubernetes adds for a service called `weir-admin` is none."""
+    new = f"{old.partition('_')[0]}_listen"
+    file = tmp_path / "weir.toml"
+    file.write_text(f"{old} = 1")
+    with pytest.raises(SettingsError, match=rf"^{old} is no setting any more: say .* {new}, for example"):
+        load({old: "1"})
+    with pytest.raises(SettingsError, match=rf"weir\.toml: {old} is no setting any more: .* {new}, "):
+        load({}, file)
+    monkeypatch.setenv(f"WEIR_{old.upper()}", "tcp://10.0.0.1:9000" if old.endswith("port") else "x")
+    if old.endswith("port"):
+        load({})
+        monkeypatch.setenv(f"WEIR_{old.upper()}", "9000")
+    with pytest.raises(SettingsError, match=rf"^WEIR_{old.upper()} is no setting any more: .* {new}, "):
+        load({})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("9090", ("127.0.0.1", 9090)),
+        ("0.0.0.0:9090", ("0.0.0.0", 9090)),
+        ("[::1]:9090", ("::1", 9090)),
+        ("localhost:65535", ("localhost", 65_535)),
+        ("", None),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(text: str, found: tuple[str, int] | None) -> None:
+    """A port alone is on loopback."""
+    assert load({"admin_listen": text})[0].admin == found
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "65536", "host", "host:", ":9090", "::1:9090", "a:b:1", "unix:/a", "-1"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"admin_listen \(flag\): .* is no address: say HOST:PORT"):
+        load({"admin_listen": text})
+
+
+def test_redis_clients_have_a_port_a_socket_or_both(tmp_path: Path) -> None:
+    """One of each; in a file a port may be a number."""
+    settings, _ = load({"resp_listen": "6380, unix:/run/weir.sock"})
+    assert (settings.resp, settings.resp_path) == (("127.0.0.1", 6380), Path("/run/weir.sock"))
+    assert (load({})[0].resp, load({})[0].resp_path) == (None, None)
+    file = tmp_path / "weir.toml"
+    file.write_text('admin_listen = 9090\nresp_listen = ["unix:/run/weir.sock"]\n')
+    settings, _ = load({}, file)
+    assert (settings.admin, settings.resp, settings.resp_path) == (
+        ("127.0.0.1", 9090),
+        None,
+        Path("/run/weir.sock"),
+    )
+    for wrong in ("6380,6381", "unix:/a,unix:/b", "unix:"):
+        with pytest.raises(SettingsError, match="resp_listen"):
+            load({"resp_listen": wrong})
+
+
 def test_a_promise_of_a_backend_needs_a_backend() -> None:
     """The embedded engine would not keep it."""
     with pytest.raises(SettingsError, match=r"backend_durability: .* `fsync`"):

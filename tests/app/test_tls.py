@@ -173,7 +173,7 @@ def test_plain_http_and_old_versions_of_tls_are_refused(shared: Secured) -> None
 def test_a_handshake_that_drips_ends_in_time(tmp_path: Path) -> None:
     """On each port: bytes that come do not make it longer. Others are served meanwhile."""
     ports = [free_port(), free_port()]
-    options = ("--resp-port", str(ports[0]), "--admin-port", str(ports[1]), "--set", "request_s_max=1")
+    options = ("--resp-listen", str(ports[0]), "--admin-listen", str(ports[1]), "--set", "request_s_max=1")
     with secured(tmp_path, *options) as made, ExitStack() as opened:
         began = time.monotonic()
         dripping = [
@@ -240,7 +240,7 @@ def test_redis_clients_speak_tls_too(tmp_path: Path) -> None:
     """With the same certificate; without TLS there is no reply."""
     port = free_port()
     with (
-        secured(tmp_path, "--resp-port", str(port)) as made,
+        secured(tmp_path, "--resp-listen", str(port)) as made,
         redis.Redis("127.0.0.1", port, ssl=True, ssl_ca_certs=str(made.authority.file)) as client,
         redis.Redis("127.0.0.1", port, socket_timeout=5) as plain,
     ):

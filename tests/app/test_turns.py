@@ -131,7 +131,7 @@ async def crowded(engine: Engine) -> None:
 async def test_a_pipeline_of_long_commands(door: str, name: str, engine: Engine, tmp_path: Path) -> None:
     """However many there are: nobody waits for more than a slice of it, replies included."""
     rows, path = PIPELINES[name], tmp_path / "socket"
-    settings = Settings(log_requests="none", resp_socket=str(path))
+    settings = Settings(log_requests="none", resp_listen=(f"unix:{path}",))
     app = create_app(settings, SystemClock())
     app.gateway.open(engine)
     await crowded(engine)

@@ -82,7 +82,7 @@ def server(
     tmp_path: Path, ports: dict[str, int], group: Path | None, request: pytest.FixtureRequest
 ) -> Iterator[Server]:
     """With 5 MB in a stream."""
-    words = ["--set", f"memory_bytes_max={MEMORY_BYTES}", "--set", f"resp_port={ports['resp']}"]
+    words = ["--set", f"memory_bytes_max={MEMORY_BYTES}", "--set", f"resp_listen={ports['resp']}"]
     with ExitStack() as stack:
         words += options_of(getattr(request, "param", "embedded"), stack, tmp_path, "no")
         server = stack.enter_context(Server(tmp_path / "data", *words))
@@ -164,7 +164,7 @@ async def test_readers_of_small_entries_do_not_keep_each_other_out(tmp_path: Pat
     the 8 MiB that its page might have had.
     """
     resp_port, limits = free_port(), httpx.Limits(max_connections=CLIENTS)
-    words = ["--set", "memory_bytes_max=200000000", "--set", f"resp_port={resp_port}"]
+    words = ["--set", "memory_bytes_max=200000000", "--set", f"resp_listen={resp_port}"]
     with ExitStack() as stack:
         words += options_of(place, stack, tmp_path, "always")
         server = stack.enter_context(Server(tmp_path / "data", *words))

@@ -38,17 +38,14 @@ def test_config_prints_what_is_in_force(tmp_path: Path) -> None:
 def test_config_takes_every_flag_of_serve(tmp_path: Path) -> None:
     """What a server would be started with can be looked at before."""
     flags = {
-        "admin-host": "::1",
-        "admin-port": "9090",
+        "admin-listen": "[::1]:9090",
         "backend": "embedded",
         "data": str(tmp_path),
         "fronts": "2",
         "fsync": "always",
         "host": "127.0.0.2",
         "port": "99",
-        "resp-host": "127.0.0.3",
-        "resp-port": "6379",
-        "resp-socket": "redis.sock",
+        "resp-listen": "127.0.0.3:6379,unix:redis.sock",
     }
     listed = set(re.findall(r"--([a-z-]+)", weir("serve", "--help").out))
     assert listed - {"insecure", "strict-files", "config", "set", "help"} == set(flags)
@@ -56,6 +53,7 @@ def test_config_takes_every_flag_of_serve(tmp_path: Path) -> None:
     result = weir("config", *words, "--insecure")
     assert result.code == 0, result.err
     shown = tomllib.loads(result.out)
+    shown["resp_listen"] = ",".join(shown["resp_listen"])
     assert {name: str(shown[name.replace("-", "_")]) for name in flags} == flags
     assert shown["insecure"] is True
 

@@ -105,7 +105,7 @@ def test_streams_come_from_another_gateway_too(
 ) -> None:
     """By its port for Redis clients; nothing of what Weir has of Redis is lost."""
     port = free_port()
-    with Server(tmp_path / "data", "--resp-port", str(port)) as other:
+    with Server(tmp_path / "data", "--resp-listen", str(port)) as other:
         publish_story(origin, 6, stream)
         assert imported(other.url, origin.url, stream).code == 0
         done = imported(url, f"redis://127.0.0.1:{port}", stream, "--cut-over")

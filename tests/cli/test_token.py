@@ -226,11 +226,11 @@ def test_the_port_that_has_the_tokens_is_to_be_named(tmp_path: Path) -> None:
     """With a port for administration, the other one does not serve them."""
     root, port = tmp_path / "root.token", free_port()
     root.write_text("root-token-of-at-least-24-characters")
-    options = ("--set", f"root_token_file={root}", "--admin-port", str(port))
+    options = ("--set", f"root_token_file={root}", "--admin-listen", str(port))
     with Server(tmp_path / "data", *options) as server:
         refused = weir(server.url, "token", "list", "--token-file", str(root))
         assert refused.code == 1
-        assert "see the setting admin_port, and name that port in --url" in refused.err
+        assert "see the setting admin_listen, and name that address in --url" in refused.err
         assert weir(f"http://127.0.0.1:{port}", "token", "list", "--token-file", str(root)).code == 0
         assert server.stop() == 0
 

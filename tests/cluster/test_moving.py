@@ -39,8 +39,8 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Pla
         # There are no replicas.
         words = ("--backend", cluster.url, "--set", "backend_durability=memory")
         with (
-            Server(tmp_path / "embedded", "--resp-port", str(ports[0])) as embedded,
-            Server(tmp_path / "over", "--resp-port", str(ports[1]), *words) as over,
+            Server(tmp_path / "embedded", "--resp-listen", str(ports[0])) as embedded,
+            Server(tmp_path / "over", "--resp-listen", str(ports[1]), *words) as over,
         ):
             both = Place(embedded, ports[0]), Place(over, ports[1])
             yield both if request.param == "to the cluster" else (both[1], both[0])

@@ -40,7 +40,7 @@ def resp_port() -> int:
 
 @pytest.fixture
 def server(tmp_path: Path, resp_port: int) -> Iterator[Server]:
-    with Server(tmp_path / "weir-data", "--resp-port", str(resp_port)) as server:
+    with Server(tmp_path / "weir-data", "--resp-listen", str(resp_port)) as server:
         yield server
 
 

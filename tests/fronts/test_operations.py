@@ -73,12 +73,10 @@ def world(tmp_path: Path) -> Iterator[World]:
     settings = [f"{name}={file}" for name, file in {**files, "tokens_file": path}.items()]
     admin_port, resp_port, resp_socket = free_port(), free_port(), tmp_path / "redis.sock"
     ports = [
-        "--admin-port",
+        "--admin-listen",
         str(admin_port),
-        "--resp-port",
-        str(resp_port),
-        "--resp-socket",
-        str(resp_socket),
+        "--resp-listen",
+        f"127.0.0.1:{resp_port},unix:{resp_socket}",
     ]
     server = Fronted(tmp_path / "data", *[word for one in settings for word in ("--set", one)], *ports)
     server.trust = servers.trust()
@@ -184,7 +182,7 @@ def test_a_port_that_is_taken_ends_all_processes(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        for option in ("--resp-port", "--admin-port"):
+        for option in ("--resp-listen", "--admin-listen"):
             refused = Fronted(tmp_path / option, option, str(other.getsockname()[1]))
             refused.launch()
             assert refused.exit_code() == FAILED
@@ -194,7 +192,7 @@ def test_a_port_that_is_taken_ends_all_processes(tmp_path: Path) -> None:
 def test_fronts_are_counted(tmp_path: Path) -> None:
     """One that does not answer is not up, until it answers again."""
     port = free_port()
-    with Fronted(tmp_path / "data", "--admin-port", str(port)) as server:
+    with Fronted(tmp_path / "data", "--admin-listen", str(port)) as server:
 
         def count(state: str) -> float:
             found = parse(httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text)

@@ -37,7 +37,7 @@ class Target(Server):
 
     def __init__(self, data: Path, *options: str) -> None:
         self.path = data.parent / "redis.sock"
-        super().__init__(data, "--resp-socket", str(self.path), *options)
+        super().__init__(data, "--resp-listen", f"unix:{self.path}", *options)
 
     def bound(self) -> None:
         """From now on it has `SPARE_BYTES` more of virtual memory than it has now."""

@@ -48,12 +48,10 @@ class RespServer:
         def connect() -> RespConnection:
             return RespConnection(self.port)
 
-        if settings.resp_port:
-            host = settings.resp_host.strip("[]")
+        if settings.resp is not None:
             server = await loop.create_server(
                 connect,
-                host,
-                settings.resp_port,
+                *settings.resp,
                 backlog=_BACKLOG,
                 ssl=self._tls,
                 ssl_handshake_timeout=None if self._tls is None else settings.handshake_s_max,
@@ -62,8 +60,8 @@ class RespServer:
                 for level, option, value in _KEEPALIVE:
                     listener.setsockopt(level, option, value)
             self._servers.append(server)
-        if settings.resp_socket:
-            bound = await asyncio.to_thread(_bind, Path(settings.resp_socket))
+        if settings.resp_path is not None:
+            bound = await asyncio.to_thread(_bind, settings.resp_path)
             server = await loop.create_unix_server(connect, sock=bound, backlog=_BACKLOG)
             self._servers.append(server)
         return self
@@ -78,18 +76,18 @@ class RespServer:
         for connection in list(self.port.connections.values()):
             connection.abort("the gateway stops, and its work takes longer than drain_s_max")
         self.port.log.lines.flush()
-        if self._settings.resp_socket and self._servers:
-            await asyncio.to_thread(_remove_stale, Path(self._settings.resp_socket))
+        if self._settings.resp_path is not None and self._servers:
+            await asyncio.to_thread(_remove_stale, self._settings.resp_path)
 
 
 def addresses(settings: Settings) -> list[str]:
     """Where Redis clients are listened to, for people."""
     found = []
-    if settings.resp_port:
-        scheme = "rediss" if settings.tls_certificate else "redis"
-        found.append(f"{scheme}://{settings.resp_host}:{settings.resp_port}")
-    if settings.resp_socket:
-        found.append(f"redis+unix://{settings.resp_socket}")
+    if settings.resp is not None:
+        scheme, (host, port) = "rediss" if settings.tls_certificate else "redis", settings.resp
+        found.append(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
+    if settings.resp_path is not None:
+        found.append(f"redis+unix://{settings.resp_path}")
     return found
 
 

@@ -63,7 +63,7 @@ def _server(port: Port) -> Facts:
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         "arch_bits": 64 if sys.maxsize > 1 << 32 else 32,
         "process_id": os.getpid(),
-        "tcp_port": settings.resp_port,
+        "tcp_port": settings.resp.port if settings.resp else 0,
         "server_time_usec": port.gateway.clock.wall_ms() * 1000,
         "uptime_in_seconds": uptime_s,
         "uptime_in_days": uptime_s // 86_400,

@@ -6,7 +6,7 @@ Knows: how it is put together for a test. Must never know: what is tested.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -120,10 +120,11 @@ async def open_port(tmp_path: Path) -> AsyncIterator[Callable[..., object]]:
     opened: list[tuple[TestedPort, Engine]] = []
 
     async def open_one(
-        policy: AccessPolicy | None = None, clock: Clock | None = None, **given: object
+        policy: AccessPolicy | None = None, clock: Clock | None = None, **given: Any
     ) -> TestedPort:
         path = tmp_path / f"{len(opened)}.sock"
-        settings = Settings(log_requests="none", resp_socket=str(path), drain_s_max=1, **given)  # type: ignore[arg-type]
+        given["resp_listen"] = (f"unix:{path}", *given.get("resp_listen", ()))
+        settings = Settings(log_requests="none", drain_s_max=1, **given)
         clock = clock or SystemClock()
         gateway = Gateway(settings, clock, policy)
         engine = Engine.open(None, clock=clock)

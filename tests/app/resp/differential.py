@@ -104,7 +104,7 @@ def peers(directory: Path, program: str, protocol: int) -> Iterator[tuple[RealRe
     server = RealRedis(directory, PROGRAMS[program], protocol)
     path = directory / "weir.sock"
     try:
-        with Server(directory / "data", "--resp-socket", str(path)):
+        with Server(directory / "data", "--resp-listen", f"unix:{path}"):
             gateway = GatewayPeer(path, protocol)
             yield server, gateway
             RedisPeer.end(gateway)

@@ -28,7 +28,7 @@ POLL_S = 0.005
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     port = free_port()
-    with Server(tmp_path_factory.mktemp("clients") / "data", "--resp-port", str(port)):
+    with Server(tmp_path_factory.mktemp("clients") / "data", "--resp-listen", str(port)):
         yield port
 
 

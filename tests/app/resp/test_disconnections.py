@@ -178,7 +178,7 @@ async def test_a_fault_is_answered_and_ends_the_connection(open_port: Any) -> No
 async def test_a_client_that_vanishes_is_noticed(open_port: Any) -> None:
     """Otherwise its connection would count for ever: it sends nothing, and nothing is sent to it."""
     number = free_port()
-    port = await open_port(resp_port=number)
+    port = await open_port(resp_listen=(f"127.0.0.1:{number}",))
     reader, writer = await asyncio.open_connection("127.0.0.1", number)
     assert await Wire(reader, writer).call("PING") == "PONG"
     (connection,) = port.server.port.connections.values()

@@ -82,7 +82,7 @@ _UNSENT: Final[dict[str, list[Sequence[str | int]]]] = {
 async def test_what_waits_for_the_disk_when_its_client_leaves_is_undone(name: str, tmp_path: Path) -> None:
     """Others get it as if it had not been read; what else a transaction did stays done."""
     path, disk = tmp_path / "socket", SlowDisk()
-    gateway = Gateway(Settings(log_requests="none", resp_socket=str(path)), SystemClock())
+    gateway = Gateway(Settings(log_requests="none", resp_listen=(f"unix:{path}",)), SystemClock())
     engine = Engine.open(disk, clock=SystemClock(), fsync="always")
     await engine.start()
     gateway.open(engine)

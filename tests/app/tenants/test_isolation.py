@@ -105,7 +105,7 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Caller, 
     made, root, port = folder / "tokens.toml", folder / "root", free_port()
     server = Server(
         folder / "data",
-        *("--set", f"tokens_file={made}", "--set", f"root_token_file={root}", "--set", f"resp_port={port}"),
+        *("--set", f"tokens_file={made}", "--set", f"root_token_file={root}", "--set", f"resp_listen={port}"),
         *("--set", "log_requests=none", "--set", f"audit_file={folder / 'audit'}"),
     )
     one = Caller(server, port, "qqacme.", "of-one-")
