@@ -39,6 +39,11 @@ _REPLACED: Final[Mapping[str, str]] = {
     "pipeline_bytes_max": "it is output_bytes_max now",
     **dict.fromkeys(("admin_host", "admin_port"), "say both in admin_listen, for example 127.0.0.1:9090"),
     **dict.fromkeys(("resp_host", "resp_port"), "say both in resp_listen, for example 127.0.0.1:6380"),
+    **{
+        f"rate_{what}_{part}": f"say both in rate_{what}, for example 100/s burst 500"
+        for what in ("requests", "bytes", "failures")
+        for part in ("per_s", "burst")
+    },
     "resp_socket": "say it in resp_listen, for example unix:/run/weir/redis.sock",
 }
 # Variables that other commands read: the file of settings, the gateway's URL and CA, the path of Java.
@@ -194,6 +199,36 @@ def _addresses(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
+_RATE: Final = re.compile(r"([0-9]+)/s(?: burst ([0-9]+))?")
+_RATE_MAX: Final = 1_000_000_000
+_BYTE_RATE_MAX: Final = 1 << 50
+
+
+def parse_rate(text: str) -> tuple[int, int]:
+    """A rate per second, and what may be used at once: that of a second where nothing is said. Zeros for no
+    text: no limit. Raises ValueError.
+    """
+    if not text:
+        return 0, 0
+    found = _RATE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no rate: say for example 100/s, or 100/s burst 500")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _rate_below(most: int) -> Callable[[str], str]:
+    """Refuse what is no rate, and numbers out of range."""
+
+    def check(text: str) -> str:
+        if text and not all(1 <= number <= most for number in parse_rate(text)):
+            raise ValueError(f"the numbers of a rate are from 1 to {most}")
+        return text
+
+    return check
+
+
+CountRate = Annotated[str, AfterValidator(_rate_below(_RATE_MAX))]
+ByteRate = Annotated[str, AfterValidator(_rate_below(_BYTE_RATE_MAX))]
 Address = Annotated[str, BeforeValidator(_port_alone), AfterValidator(_address)]
 Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_addresses)]
 Algorithms = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_algorithms)]
@@ -372,32 +407,16 @@ class Settings(BaseSettings):
         description="maximum entries of a page of columns; replaces `count_max` there",
     )
 
-    rate_requests_per_s: int = Field(
-        0, ge=0, le=1_000_000_000, description="requests per second of one caller; 0: no limit"
+    rate_requests: CountRate = Field(
+        "", description="requests of one caller, for example 100/s burst 500; empty: no limit"
     )
-    rate_requests_burst: int = Field(
-        0, ge=0, le=1_000_000_000, description="requests that a caller may send at once; 0: those of a second"
+    rate_bytes: ByteRate = Field(
+        "",
+        description="bytes of requests and answers of one caller, for example 10000000/s; empty: no limit",
     )
-    rate_bytes_per_s: int = Field(
-        0,
-        ge=0,
-        le=1 << 50,
-        description="bytes of requests and answers per second of one caller; 0: no limit",
-    )
-    rate_bytes_burst: int = Field(
-        0, ge=0, le=1 << 50, description="bytes that a caller may use at once; 0: those of a second"
-    )
-    rate_failures_per_s: int = Field(
-        50,
-        ge=0,
-        le=1_000_000_000,
-        description="wrong tokens per second from one address; further ones are refused unseen; 0: no limit",
-    )
-    rate_failures_burst: int = Field(
-        500,
-        ge=0,
-        le=1_000_000_000,
-        description="wrong tokens from one address at once; 0: those of a second",
+    rate_failures: CountRate = Field(
+        "50/s burst 500",
+        description="wrong tokens from one address; further ones are refused unseen; empty: no limit",
     )
 
     rewrite_growth_percent: int = Field(

@@ -3,7 +3,7 @@
 The gateway, the flood and the innocent callers are three processes. Each flood is measured beside a time
 without one, on the same gateway, just before it; each has a gateway of its own.
 
-    python -m bench.floods [--seconds 5] [--connections 32] [--only frames] [--set rate_requests_per_s=1000]
+    python -m bench.floods [--seconds 5] [--connections 32] [--only frames] [--set rate_requests=1000/s]
 
     p50, p99, most    milliseconds that an innocent caller's request takes: a publish, then a read
     asked, refused    requests of the flood that were answered, and those of them with a status from 400 up

@@ -25,7 +25,7 @@ DEPLOY: Final = Path(__file__).parents[1] / "deploy"
 SECONDS_MAX: Final = 30.0
 OPTIONS: Final = (
     *("--set", "trusted_proxies=127.0.0.1"),
-    *("--set", "rate_requests_per_s=1", "--set", "rate_requests_burst=1000"),
+    *("--set", "rate_requests=1/s burst 1000"),
 )
 PROGRAMS: Final = {"nginx": "/usr/sbin/nginx", "caddy": "/usr/bin/caddy"}
 

@@ -18,7 +18,7 @@ from app.auth.principal import ANONYMOUS, UNAUTHENTICATED, Principal
 from app.auth.rate_limits import BUCKETS_MAX, Buckets, Rate
 from app.auth.rates import NO_RATES, Rates
 from app.errors import RefusalError
-from app.settings import Settings
+from app.settings import Settings, parse_rate
 
 Header = tuple[bytes, bytes]
 # One customer of a provider can choose at least this many bits of an IPv6 address.
@@ -63,13 +63,10 @@ class RateLimiter:
     @classmethod
     def of(cls, settings: Settings, monotonic: Callable[[], float]) -> Self | None:
         """As set; None where no caller can have a limit."""
-        rates = Rates.set_to(
-            (settings.rate_requests_per_s, settings.rate_requests_burst),
-            (settings.rate_bytes_per_s, settings.rate_bytes_burst),
-        )
+        rates = Rates.set_to(parse_rate(settings.rate_requests), parse_rate(settings.rate_bytes))
         if rates == NO_RATES and not settings.has_tokens:
             return None
-        wrong = Rates.set_to((settings.rate_failures_per_s, settings.rate_failures_burst), (0, 0))
+        wrong = Rates.set_to(parse_rate(settings.rate_failures), (0, 0))
         parts = max(1, settings.fronts)
         return cls(rates, wrong.divided(parts).requests, monotonic, parts)
 

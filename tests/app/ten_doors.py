@@ -145,10 +145,8 @@ async def opened(directory: Path, **settings: Any) -> AsyncIterator[Bench]:
         log_requests="all",
         resp_listen=(f"unix:{directory}/port.sock",),
         audit_file=str(directory / "audit"),
-        rate_requests_per_s=1,
-        rate_requests_burst=BURST,
-        rate_bytes_per_s=1,
-        rate_bytes_burst=BURST,
+        rate_requests=f"1/s burst {BURST}",
+        rate_bytes=f"1/s burst {BURST}",
         drain_s_max=1,
         **settings,
     )

@@ -152,7 +152,7 @@ async def test_rates_count_decoded_bytes() -> None:
     clock = HandClock()
     engine = Engine.open(None, clock=clock)
     await engine.start()
-    settings = Settings(log_requests="none", rate_bytes_per_s=1_000, rate_bytes_burst=4_000)
+    settings = Settings(log_requests="none", rate_bytes="1000/s burst 4000")
     app = create_app(settings, clock)
     app.gateway.open(engine)
     body = gzip.compress(b'{"a":"%b"}' % (b"x" * 3_000))

@@ -28,7 +28,7 @@ ENTRIES_BODY = {"entries": [{"fields": {"a": "1"}}] * 4}
 AS_JSON = {"content-type": "application/json"}
 XADD = ["XADD", "s", "*", "a", "1"]
 # One request a second, ten at once.
-SLOW: dict[str, Any] = {"rate_requests_per_s": 1, "rate_requests_burst": 10}
+SLOW: dict[str, Any] = {"rate_requests": "1/s burst 10"}
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ async def test_a_batch_larger_than_the_burst_is_stored_and_then_waited_for(engin
 @pytest.mark.parametrize("fast_path", [True, False])
 async def test_bytes_of_requests_and_answers_are_counted(engine: Engine, *, fast_path: bool) -> None:
     clock = HandClock()
-    app = limited(engine, clock, fast_path=fast_path, rate_bytes_per_s=1_000, rate_bytes_burst=10_000)
+    app = limited(engine, clock, fast_path=fast_path, rate_bytes="1000/s burst 10000")
     async with calling(app, "192.0.2.1") as http:
         entry = json.dumps({"fields": {"a": "x" * 6_000}}).encode()
         stored = await http.post("/v1/streams/s/entries", content=entry, headers=AS_JSON)
@@ -190,7 +190,7 @@ async def test_a_body_without_a_length_is_counted_when_it_is_here(engine: Engine
         yield b'{"fields":{"a":"'
         yield b"x" * 3_000 + b'"}}'
 
-    app = limited(engine, HandClock(), rate_bytes_per_s=1_000, rate_bytes_burst=4_000)
+    app = limited(engine, HandClock(), rate_bytes="1000/s burst 4000")
     async with calling(app, "192.0.2.1") as http:
         stored = await http.post("/v1/streams/s/entries", content=pieces(), headers=AS_JSON)
         assert stored.status_code == 201
@@ -201,7 +201,7 @@ async def test_a_body_without_a_length_is_counted_when_it_is_here(engine: Engine
 
 async def test_an_export_is_slowed_down_to_the_rate(engine: Engine) -> None:
     """It is not refused halfway: what its caller owes is waited for after each piece."""
-    app = limited(engine, HandClock(), rate_bytes_per_s=1_000, rate_bytes_burst=1_000)
+    app = limited(engine, HandClock(), rate_bytes="1000/s")
     async with calling(app, "192.0.2.1") as http:
         for number in range(3):
             await http.post("/v1/streams/s/entries", json={"fields": {"a": str(number)}})
@@ -240,7 +240,7 @@ async def test_a_forwarded_address_of_anybody_is_not_believed(engine: Engine) ->
 
 
 async def test_pages_and_probes_are_not_counted(engine: Engine) -> None:
-    app = limited(engine, HandClock(), rate_requests_per_s=1)
+    app = limited(engine, HandClock(), rate_requests="1/s")
     async with calling(app, "192.0.2.1") as http:
         for _ in range(5):
             for path in ("/healthz/live", "/healthz/ready", "/v1", "/errors/rate-limited"):
@@ -281,8 +281,7 @@ async def test_a_flood_of_wrong_tokens_is_refused_unseen(
         token,
         clock=clock,
         fast_path=fast_path,
-        rate_failures_per_s=1,
-        rate_failures_burst=3,
+        rate_failures="1/s burst 3",
     )
     async with client(app, token.text) as known, client(app, None) as wrong:
         assert (await known.get("/v1/streams")).status_code == 200
@@ -308,7 +307,7 @@ async def test_a_flood_of_wrong_tokens_is_refused_unseen(
 
 async def test_events_that_may_not_begin_yet_have_their_client_come_back(engine: Engine) -> None:
     """An EventSource gives up at 429."""
-    app = limited(engine, HandClock(), rate_requests_per_s=1)
+    app = limited(engine, HandClock(), rate_requests="1/s")
     async with calling(app, "192.0.2.1") as http:
         await http.get("/v1/streams")
         events = {"accept": "text/event-stream"}
@@ -324,7 +323,7 @@ def _steady(answer: bytes) -> bytes:
 
 def test_both_ways_show_and_keep_the_limit_alike() -> None:
     """Published together, alone, in a batch; read, refused; and the same number is served."""
-    settings = LIMITS.model_copy(update={"rate_requests_per_s": 1, "rate_requests_burst": 3_000})
+    settings = LIMITS.model_copy(update={"rate_requests": "1/s burst 3000"})
     asked = [
         post(ENTRIES, ENTRY),
         post(ENTRIES, ENTRY, JSON, "Prefer: return=minimal"),
@@ -353,7 +352,7 @@ def test_both_ways_show_and_keep_the_limit_alike() -> None:
 # ---- sockets
 
 
-def metered(**set_to: int) -> tuple[SocketWorld, HandClock]:
+def metered(**set_to: str) -> tuple[SocketWorld, HandClock]:
     clock, world = HandClock(), SocketWorld()
     limiter = create_app(Settings(**set_to), clock).gateway.rate_limiter  # type: ignore[arg-type]
     assert limiter is not None
@@ -383,7 +382,7 @@ def test_a_publish_frame_costs_its_entries() -> None:
 
 
 def test_the_bytes_of_a_frame_count() -> None:
-    world, _ = metered(rate_bytes_per_s=1, rate_bytes_burst=500)
+    world, _ = metered(rate_bytes="1/s burst 500")
     assert world.say("publish", stream="s", fields={"a": "x" * 400})[0]["op"] == "ok"
     (refused,) = world.say("publish", stream="s", fields={"a": "x" * 400})
     assert refused["problem"]["limit"] == "bytes"
@@ -403,7 +402,7 @@ def test_a_socket_that_goes_on_all_the_same_is_closed() -> None:
 
 
 def test_sockets_and_requests_of_one_caller_share_its_buckets(tmp_path: Path) -> None:
-    options = ("--set", "rate_requests_per_s=1", "--set", "rate_requests_burst=20")
+    options = ("--set", "rate_requests=1/s burst 20")
     with Server(tmp_path / "data", *options) as server, httpx.Client(base_url=server.url) as http:
         with talking(server) as one:
             for _ in range(15):

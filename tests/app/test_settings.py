@@ -14,6 +14,7 @@ from app.settings import (
     describe,
     host_is_loopback,
     load,
+    parse_rate,
     toml_line,
     unknown_variables,
 )
@@ -120,6 +121,19 @@ def test_a_setting_of_the_last_release_is_refused_with_the_new_one(
         monkeypatch.setenv(f"WEIR_{old.upper()}", "9000")
     with pytest.raises(SettingsError, match=rf"^WEIR_{old.upper()} is no setting any more: .* {new}, "):
         load({})
+
+
+@pytest.mark.parametrize("what", ["requests", "bytes", "failures"])
+def test_a_rate_is_a_text(what: str) -> None:
+    """A number a second, and a burst; the numbers of earlier settings are refused."""
+    for text, found in (("100/s", (100, 100)), ("100/s burst 500", (100, 500)), ("", (0, 0))):
+        assert parse_rate(getattr(load({f"rate_{what}": text})[0], f"rate_{what}")) == found
+    for text in ("100", "100/m", "100/s burst", "0/s", "1/s burst 0", "-1/s", "1.5/s", f"{1 << 51}/s"):
+        with pytest.raises(SettingsError, match=rf"rate_{what} \(flag\): .* (is no rate|of a rate are)"):
+            load({f"rate_{what}": text})
+    for part in ("per_s", "burst"):
+        with pytest.raises(SettingsError, match=rf"^rate_{what}_{part} .* say both in rate_{what}, for"):
+            load({f"rate_{what}_{part}": "1"})
 
 
 @pytest.mark.parametrize(

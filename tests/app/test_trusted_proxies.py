@@ -21,7 +21,7 @@ from tests.server import Server
 PROXIES = TrustedProxies(("10.0.0.0/8", "192.0.2.7", "fd00::/8"))
 PROXY = ("10.0.0.1", 4_711)
 # Two requests, and then none while the clock stands still.
-TWO: dict[str, Any] = {"rate_requests_per_s": 1, "rate_requests_burst": 2}
+TWO: dict[str, Any] = {"rate_requests": "1/s burst 2"}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_clients_behind_a_proxy_have_limits_of_their_own(app: App) -> None
 
 def test_the_fast_path_finds_the_same_client(tmp_path: Path) -> None:
     """Over a real connection, whose peer is the proxy: each client has a budget of its own."""
-    options = ["--set", "rate_requests_per_s=1", "--set", "rate_requests_burst=1000"]
+    options = ["--set", "rate_requests=1/s burst 1000"]
     entry, kind = json.dumps({"fields": {"a": "1"}}), {"content-type": "application/json"}
     with Server(tmp_path / "data", *options, "--set", "trusted_proxies=127.0.0.1") as server:
 

@@ -403,7 +403,7 @@ async def test_what_is_passed_on_has_no_more_rate_and_quota(
     engine: Engine, tmp_path: Path, own: Sequence[Any], grants: Sequence[Any], *, allowed: bool
 ) -> None:
     issuer = tokens.create(tuple(map(Grant.from_value, own)))
-    app = await app_with(engine, tmp_path, issuer, rate_requests_per_s=100, rate_requests_burst=200)
+    app = await app_with(engine, tmp_path, issuer, rate_requests="100/s burst 200")
     answer = await create(app, issuer.text, grants=grants)
     assert answer.status_code == (201 if allowed else 403), answer.text
     if not allowed:
