@@ -65,18 +65,18 @@ def _verifier(settings: Settings, clock: Clock, wall_s: Callable[[], float]) -> 
     algorithms = settings.jwt_algorithms
     if not algorithms:
         return None
-    if bool(settings.jwt_jwks_url) == bool(settings.jwt_keys):
-        raise SettingsError("jwt_algorithms: it needs either jwt_keys or jwt_jwks_url")
-    if settings.jwt_jwks_url:
-        url = urlsplit(settings.jwt_jwks_url)
+    if not settings.jwt_keys:
+        raise SettingsError("jwt_algorithms: it needs jwt_keys")
+    if settings.jwt_keys_url is not None:
+        url = urlsplit(settings.jwt_keys_url)
         if url.scheme != "https" and not (url.scheme == "http" and host_is_loopback(url.hostname or "")):
-            raise SettingsError("jwt_jwks_url: it begins with https://")
+            raise SettingsError("jwt_keys: a URL begins with https://")
         from app.auth import key_server  # noqa: PLC0415 - imports httpx, which nothing else needs
 
         keys = JwtKeys(
             algorithms,
             clock.monotonic,
-            fetch=key_server.fetch_from(settings.jwt_jwks_url),
+            fetch=key_server.fetch_from(settings.jwt_keys_url),
             on_failed=_keys_failed,
         )
     else:
@@ -100,7 +100,7 @@ def _keys_failed(reason: str) -> None:
     logs.get().error(
         "the keys of JWTs cannot be fetched",
         reason=reason,
-        remedy="the last good keys stay in use; check jwt_jwks_url and the identity provider",
+        remedy="the last good keys stay in use; check jwt_keys and the identity provider",
     )
 
 

@@ -44,6 +44,7 @@ _REPLACED: Final[Mapping[str, str]] = {
         for what in ("requests", "bytes", "failures")
         for part in ("per_s", "burst")
     },
+    "jwt_jwks_url": "jwt_keys takes the URL, for example https://id.example/jwks.json",
     "resp_socket": "say it in resp_listen, for example unix:/run/weir/redis.sock",
 }
 # Variables that other commands read: the file of settings, the gateway's URL and CA, the path of Java.
@@ -339,8 +340,7 @@ class Settings(BaseSettings):
     jwt_algorithms: Algorithms = Field(
         (), description="algorithms that may sign JWTs, for example RS256,ES256; empty: JWTs are refused"
     )
-    jwt_keys: str = Field("", description="file with the JWK set to verify JWTs with")
-    jwt_jwks_url: str = Field("", description="https URL of the JWK set, instead of `jwt_keys`")
+    jwt_keys: str = Field("", description="JWK set to verify JWTs with: a file, or its https URL")
     jwt_issuer: str = Field("", description="the only accepted issuer (iss); empty: any")
     jwt_audience: str = Field("", description="the audience (aud) that a JWT must name; empty: any")
     jwt_typ: str = Field(
@@ -526,6 +526,11 @@ class Settings(BaseSettings):
             or self.tokens_file
             or self.jwt_algorithms
         )
+
+    @property
+    def jwt_keys_url(self) -> str | None:
+        """Where the JWK set is fetched from, unless it is a file."""
+        return self.jwt_keys if re.match("https?://", self.jwt_keys) else None
 
     @property
     def is_embedded(self) -> bool:

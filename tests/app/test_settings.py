@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from app.auth import AccessPolicy
+from app.policies import policy_of
 from app.settings import (
     Settings,
     SettingsError,
@@ -18,6 +20,7 @@ from app.settings import (
     toml_line,
     unknown_variables,
 )
+from engine import SystemClock
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,6 +124,25 @@ def test_a_setting_of_the_last_release_is_refused_with_the_new_one(
         monkeypatch.setenv(f"WEIR_{old.upper()}", "9000")
     with pytest.raises(SettingsError, match=rf"^WEIR_{old.upper()} is no setting any more: .* {new}, "):
         load({})
+
+
+def test_keys_of_jwts_are_a_file_or_a_url() -> None:
+    """A URL that is not encrypted is refused, unless it is this machine's."""
+
+    def policy(keys: str) -> AccessPolicy:
+        return policy_of(load({"jwt_algorithms": "RS256", "jwt_keys": keys})[0], SystemClock())
+
+    for url in ("https://id.example/jwks.json", "http://127.0.0.1:9/jwks.json"):
+        policy(url)
+    for keys, reason in (
+        ("http://id.example/jwks.json", "a URL begins with https://"),
+        ("none.json", "No such file"),
+        ("", "it needs jwt_keys"),
+    ):
+        with pytest.raises(SettingsError, match=reason):
+            policy(keys)
+    with pytest.raises(SettingsError, match=r"^jwt_jwks_url .*: jwt_keys takes the URL"):
+        load({"jwt_jwks_url": "https://id.example/jwks.json"})
 
 
 @pytest.mark.parametrize("what", ["requests", "bytes", "failures"])
