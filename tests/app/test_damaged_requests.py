@@ -15,9 +15,10 @@ from tests.app.damaged import CASES_OF_A_GATEWAY, damaged, outcomes_of, summary
 from tests.app.fast_requests import request
 
 RECORDED: Final = Path(__file__).parent.parent / "golden" / "damaged-requests.txt"
-# What a client sends behind its handshake was thrown away, if it came along with that; the close frame in it
-# is read now. The answer to a handshake waits for those to earlier requests. One that is no GET, or has a
-# body, is refused: its connection stayed open, without an answer and a limit of time.
+# What came along with a handshake, or with a request for a protocol that nothing speaks here, was lost. Now
+# the close frame behind the one is read, and what is behind the other is refused as HTTP. The answer to a
+# handshake waits for those to earlier requests. One that is no GET, or has a body, is refused: its connection
+# stayed open, without an answer and a limit of time.
 OTHERWISE: Final = {
     5: "400 400 <closed> <closed>",
     62: "200 201 101 <open> <open>",
@@ -25,6 +26,7 @@ OTHERWISE: Final = {
     225: "400 <closed> <closed>",
     229: "200 400 <closed> <closed>",
     277: "101 <closed> <closed>",
+    306: "426 <closed> <closed>",
     319: "400 <closed> <closed>",
     495: "200 400 <closed> <closed>",
 }
@@ -52,6 +54,8 @@ UPGRADE: Final = request(
     *("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Protocol: weir.v1"),
     *("Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="),
 )
+# Of another protocol than WebSocket, which nothing speaks here.
+OTHER: Final = request("GET /healthz/live", None, "Connection: Upgrade", "Upgrade: h2c")
 CLOSE: Final = b"\x88\x82\x00\x00\x00\x00\x03\xe8"
 
 
@@ -60,3 +64,11 @@ def test_what_comes_along_with_a_handshake_is_read(pieces: list[bytes]) -> None:
     """A client need not wait: how TCP cuts what it sends makes no difference."""
     (outcome,) = asyncio.run(outcomes_of([pieces]))
     assert summary(outcome) == "101 <closed> <closed>"
+
+
+@pytest.mark.parametrize("cut", [None, -40], ids=["whole", "cut"])
+def test_what_comes_behind_an_upgrade_that_is_not_taken_is_a_request(cut: int | None) -> None:
+    """The connection speaks HTTP on: nothing is lost, and no request begins in the middle of another."""
+    sent = OTHER * 3 + request("GET /v1/none")
+    (outcome,) = asyncio.run(outcomes_of([[sent] if cut is None else [sent[:cut], sent[cut:]]]))
+    assert summary(outcome) == "200 200 200 404 <open> <open>"

@@ -3,6 +3,7 @@
 Knows: first lines, headers as bytes, the date. Must never know: what is answered, connections.
 """
 
+import asyncio
 import re
 from collections.abc import Sequence
 from email.utils import formatdate
@@ -44,13 +45,16 @@ class ServerHeaders:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._second = 0
-        self._headers: list[Header] = []
+        # None from the end of a second until an answer needs them.
+        self._headers: list[Header] | None = None
 
     def now(self) -> list[Header]:
         """The headers of this second; a new list each second."""
-        second = self._clock.wall_ms() // 1000
-        if second != self._second:
-            self._second = second
+        if self._headers is None:
+            second, ms = divmod(self._clock.wall_ms(), 1_000)
             self._headers = [(b"date", formatdate(second, usegmt=True).encode())]
+            asyncio.get_running_loop().call_later((1_000 - ms) / 1_000, self._forget)
         return self._headers
+
+    def _forget(self) -> None:
+        self._headers = None

@@ -308,7 +308,7 @@ class FastPathConnection(HttpConnection):
         if not self.transport.is_closing():
             self.transport.write(
                 self.shared.entry_stored(
-                    self.default_headers,
+                    self.service.default_headers,
                     location,
                     entry_id,
                     content,
@@ -343,7 +343,7 @@ class FastPathConnection(HttpConnection):
         self._catch_up_soon()
 
     def _write(self, response: Response, request_id: str) -> None:
-        defaults = self.default_headers
+        defaults = self.service.default_headers
         head = self.shared.head(response, defaults, request_id, is_last=self._is_last)
         if len(response.body) <= _JOINED_BYTES_MAX:
             self.transport.write(head + response.body)
