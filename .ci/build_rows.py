@@ -46,7 +46,7 @@ def compile_rows(source: Path, made: Path, *flags: str) -> bool:
     if compiler is None or not Path(headers, "Python.h").is_file():
         return False
     # Others may import the file meanwhile: it is replaced as a whole.
-    with TemporaryDirectory(dir=made.parent, prefix=".rows-") as folder:
+    with TemporaryDirectory(dir=made.parent.resolve(), prefix=".rows-") as folder:
         compiled = Path(folder, made.name)
         options = (*FLAGS, *flags, f"-I{headers}", "-o", str(compiled), source.name)
         subprocess.run([*compiler, *options], cwd=source.parent, check=True)

@@ -16,9 +16,12 @@ def weir(*words: str, **environment: str) -> Ended:
 
 
 def test_the_version_is_printed() -> None:
-    """Name and version, exit code 0."""
+    """Those of client and gateway, and which reader of bodies runs; exit code 0."""
     result = weir("--version")
-    assert (result.code, result.out.split()[0]) == (0, "weir")
+    client, gateway = result.out.splitlines()
+    assert (result.code, client.split()[0]) == (0, "weir")
+    assert gateway.startswith("weir-gateway ")
+    assert gateway.endswith((", rows in C", ", rows in Python"))
 
 
 def test_config_prints_what_is_in_force(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ Knows: the client's commands by name, and where installed packages register thei
 Must never know: what any of them does.
 
 A package adds commands with an entry point of the group `weir.commands`: a function that takes the
-`typer.Typer` below. It imports what its commands need when they run, because `weir --help` and shell
-completion load every package.
+`typer.Typer` below, and may return a function that gives the package's line of `weir --version`. It imports
+what its commands need when they run, because `weir --help` and shell completion load every package.
 """
 
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from typing import Annotated, Final
 
@@ -36,6 +37,9 @@ PLUGINS: Final = "weir.commands"
 _ENTRIES: Final = "Entries"
 _OPERATIONS: Final = "Streams and groups"
 
+# What installed packages say of their versions.
+_versions: Final[list[Callable[[], str]]] = []
+
 cli = typer.Typer(
     name="weir",
     no_args_is_help=True,
@@ -52,6 +56,8 @@ def root(version: Annotated[bool | None, typer.Option("--version", help="print t
     """
     if version:
         print(f"weir {metadata.version('weir-client')}")
+        for describe in _versions:
+            print(describe())
         raise typer.Exit
 
 
@@ -78,7 +84,8 @@ def add_plugins() -> None:
     """Add the commands of installed packages. One that cannot be loaded is reported, and left out."""
     for plugin in sorted(metadata.entry_points(group=PLUGINS)):
         try:
-            plugin.load()(cli)
+            if (describe := plugin.load()(cli)) is not None:
+                _versions.append(describe)
         except Exception as error:  # noqa: BLE001 - other packages' faults; the client's commands still work
             name = plugin.dist.name if plugin.dist else plugin.value
             output.say(f"the commands of {name} cannot be loaded: {_reason(plugin, name, error)}")
