@@ -1,33 +1,29 @@
-"""Joins single entries of many connections, published within one loop cycle: one command a stream.
+"""Requests to publish one entry, which are stored with those of other connections: see `app.live.adds`.
 
-Knows: how such entries are parsed together, stored together and answered one by one.
-Must never know: how bytes arrive and leave.
+Knows: which bodies may be read together, how each request is answered. Must never know: how bytes leave.
 
 This is the one operation that the fast path answers by itself, see docs/decisions/coalesced-publishes.md: the
 route of a single entry would read, store and answer the same, at more than twice the cost.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Final, Protocol
 from urllib.parse import quote
 
-from app.doors.http.inline import Replies
 from app.doors.http.plain_requests import REMEMBERED_MAX
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase
 from app.http.entries import entry_bodies
-from app.http.entries.entry_bodies import ENVELOPE_STARTS, ParsedEntries
+from app.http.entries.entry_bodies import ENVELOPE_STARTS
 from app.http.media import NDJSON, MediaType
-from app.http.middleware.request_id import as_refusal
 from app.http.responses import Response, refuse
-from engine import EngineError, ids
-from engine.commands import XAdd
-from engine.replies import Added
+from app.live.adds import Answers, Coalescer
+from engine import CommandEngine, EngineError, ids
 
 _LINES: Final = MediaType(NDJSON, NDJSON)
-# Bytes that are parsed and stored at once, except for the last request. Larger entries would gain nothing.
-_BYTES_MAX: Final = 256 << 10
+# Larger entries would gain nothing.
 _ENTRY_BYTES_MAX: Final = 16 << 10
 
 
@@ -36,9 +32,6 @@ class PendingPublish(Protocol):
 
     request_id: str
     body: bytes
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back in the next cycle of the loop."""
 
     def serve(self) -> None:
         """Serve it by its route."""
@@ -50,76 +43,73 @@ class PendingPublish(Protocol):
         """Answer that the entry is stored; `location` are headers that end with the entry's ID."""
 
 
-class PublishCoalescer:
-    """Collects the publishes of one loop cycle, and runs them together.
+class PublishCoalescer(Coalescer[PendingPublish]):
+    """Has the publishes of one loop cycle stored together.
 
     Bodies are parsed together, at the end of the cycle. Only a body of one line that begins as an entry does
-    is collected. If one turns out to be anything else than a plain entry, or if the command is refused (which
+    is taken. If one turns out to be anything else than a plain entry, or if the command is refused (which
     changes nothing), each request is served by its route.
     """
 
     def __init__(self, gateway: Gateway) -> None:
+        super().__init__()
         self._gateway = gateway
-        self._streams: dict[str, list[PendingPublish]] = {}
-        self._bytes = 0
 
     def add(self, pending: PendingPublish, stream: str) -> bool:
         """Publish it with others. Returns False, and does nothing, if it must be served alone."""
-        body = pending.body
+        gateway, body = self._gateway, pending.body
         if not body.startswith(ENVELOPE_STARTS) or b"\n" in body or len(body) > _ENTRY_BYTES_MAX:
             return False
-        if not self._streams:
-            pending.call_soon(self._publish)
-        self._streams.setdefault(stream, []).append(pending)
-        self._bytes += len(body)
-        if self._bytes > _BYTES_MAX:
-            self._publish()
+        try:
+            engine = gateway.engine
+        except RefusalError:
+            return False
+        self._collect(engine, stream, pending, 1, len(body))
         return True
 
-    def _publish(self) -> None:
-        streams, self._streams, self._bytes = self._streams, {}, 0
-        for stream, pending in streams.items():
-            self._publish_into(stream, pending)
-
-    def _publish_into(self, stream: str, pending: Sequence[PendingPublish]) -> None:
+    def _bodies(self, clients: Sequence[PendingPublish]) -> Sequence[bytes] | None:
+        """Parse all as the lines of one body; None unless each is one entry without an ID."""
         gateway = self._gateway
-        published = self._read(pending)
-        if published is None or gateway.phase is not Phase.READY:
-            self._serve_each(pending)
-            return
-        command = XAdd(stream=stream, bodies=published.bodies)
+        if gateway.phase is not Phase.READY:
+            return None
         try:
-            # Before it is submitted: when the answer comes the gateway may drain.
-            location = _location(stream, gateway.engine.durability)
-            gateway.engine.submit((command,), partial(self._answer, location, pending))
-        except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-            for one in pending:
-                one.finish(refuse(as_refusal(error, one.request_id), one.request_id))
-
-    def _read(self, pending: Sequence[PendingPublish]) -> ParsedEntries | None:
-        """Parse all bodies as the lines of one; None unless each is one entry without an ID."""
-        lines = b"\n".join([one.body for one in pending])
-        try:
-            published = entry_bodies.read(lines, _LINES, self._gateway.entry_limits)
+            lines = b"\n".join([one.body for one in clients])
+            published = entry_bodies.read(lines, _LINES, gateway.entry_limits)
         except (RefusalError, EngineError):
             return None
-        return published if len(published.bodies) == len(pending) and not published.ids else None
+        return published.bodies if len(published.bodies) == len(clients) and not published.ids else None
 
-    def _answer(self, location: bytes, pending: Sequence[PendingPublish], replies: Replies) -> None:
-        (reply,) = replies
-        if isinstance(reply, EngineError) and (reply.code == "internal" or "outcome" in reply.members):
-            # One of them may have caused the fault, or a backend may have stored them: none is tried again.
-            for one in pending:
-                one.finish(refuse(to_refusal(reply), one.request_id))
-        elif isinstance(reply, Added):
-            for one, entry_id in zip(pending, reply.ids, strict=True):
-                one.finish_entry(location, b"%d-%d" % divmod(entry_id, 1 << ids.SEQUENCE_BITS))
-        else:
-            self._serve_each(pending)
+    def _answers(
+        self, engine: CommandEngine, stream: str, clients: Sequence[PendingPublish], added: Sequence[int]
+    ) -> Answers:
+        location = _location(stream, engine.durability)
 
-    def _serve_each(self, pending: Sequence[PendingPublish]) -> None:
-        for one in pending:
-            one.serve()
+        def finish(one: PendingPublish, entry_id: int) -> None:
+            one.finish_entry(location, b"%d-%d" % divmod(entry_id, 1 << ids.SEQUENCE_BITS))
+
+        stored = map(finish, clients, added)
+        rest = clients[len(added) :]
+        return chain(stored, map(_serve, rest)) if rest else stored
+
+    def _refusals(
+        self,
+        engine: CommandEngine,
+        stream: str,
+        clients: Sequence[PendingPublish],
+        refusal: EngineError | None,
+    ) -> Answers:
+        if refusal is None or not (refusal.code == "internal" or "outcome" in refusal.members):
+            return map(_serve, clients)
+        # One of them may have caused the fault, or a backend may have stored them: none is tried again.
+        return map(partial(_refuse, refusal), clients)
+
+
+def _refuse(refusal: EngineError, one: PendingPublish) -> None:
+    one.finish(refuse(to_refusal(refusal), one.request_id))
+
+
+def _serve(one: PendingPublish) -> None:
+    one.serve()
 
 
 @lru_cache(REMEMBERED_MAX)

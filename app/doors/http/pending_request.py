@@ -5,7 +5,7 @@ Must never know: sockets, what an operation does.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Final, Protocol
 
 from app.auth import Principal
@@ -68,10 +68,6 @@ class PendingRequest:
     def client(self) -> Client | None:
         """The client's address."""
         return self.connection.client_of(self.request.head)
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back in the next cycle of the loop."""
-        self.connection.loop.call_soon(callback)
 
     def take(self, limiter: RateLimiter, principal: Principal) -> bool:
         """Count it against its caller's rate. Returns whether it is within the rate."""

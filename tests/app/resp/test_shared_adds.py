@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
 
-from app.doors.resp.shared_adds import Replies, SharedAdds
+from app.doors.resp.shared_adds import SharedAdds
+from app.live.adds import Replies
 from engine import Engine, EngineError, SystemClock, ids
 from engine.commands import XAdd, XLen
 from engine.entries import body
