@@ -4,6 +4,7 @@ Knows: the files at the top level and what they say about each other.
 Must never know: what the gateway does.
 """
 
+import ast
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -164,9 +166,48 @@ weir.cli.main.main()
     assert "serve" in _run(sys.executable, "-c", program)
 
 
-def test_the_server_is_pinned_exactly() -> None:
-    """The guards lean on private parts of uvicorn, so that another version must not slip in unseen."""
-    assert f"uvicorn=={_pins('requirements.lock')['uvicorn']}" in _project()["dependencies"]
+def _imports(file: Path) -> Iterator[str]:
+    """The dotted names that a module imports, at its top or later."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+
+
+def _is_private(name: str) -> bool:
+    """Whether it is what its project may change with any version."""
+    return name.startswith("uvicorn.protocols") or any(part.startswith("_") for part in name.split("."))
+
+
+@pytest.mark.parametrize(
+    ("line", "is_private"),
+    [
+        ("from uvicorn.protocols.utils import is_ssl", True),
+        ("import uvicorn.protocols.http.httptools_impl", True),
+        ("from websockets.http11 import _parse", True),
+        ("from uvicorn._types import Scope", True),
+        ("from websockets.server import ServerProtocol", False),
+    ],
+)
+def test_a_private_import_is_found(line: str, is_private: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a table
+    """Or the next test would prove nothing."""
+    (tmp_path / "module.py").write_text(f"def late():\n    {line}\n")
+    assert [_is_private(name) for name in _imports(tmp_path / "module.py")] == [is_private]
+
+
+@pytest.mark.early
+def test_the_gateway_uses_its_protocols_by_their_public_names() -> None:
+    """Any version from the lowest on will do: no module stands on what the next one may change."""
+    found = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in sorted((ROOT / "app").rglob("*.py"))
+        for name in _imports(file)
+        if name.split(".")[0] in {"httptools", "uvicorn", "websockets"}
+    ]
+    assert len(found) > 5
+    assert [one for one in found if _is_private(one.partition(": ")[2])] == []
+    assert "uvicorn>=0.54" in _project()["dependencies"]
 
 
 def test_the_npm_lock_holds_hashes_and_no_addresses() -> None:
