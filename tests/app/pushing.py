@@ -18,7 +18,7 @@ from app.doors.websocket.effects import SessionLimits
 from app.doors.websocket.frames import HelloFrame, HelloLimits
 from app.doors.websocket.hub import Hub
 from app.doors.websocket.session import Session
-from app.doors.websocket.websocket_connection import NEVER_SENT
+from app.doors.websocket.socket_link import NEVER_SENT
 from app.fronts.remote_engine import RemoteEngine
 from app.http.requests import Request
 from app.main import App, create_app

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.doors.websocket.subscriptions import ConsumerSubscription
+from app.doors.websocket.subscription_table import ConsumerSubscription
 from engine import ids
 from engine.commands import Claim as ClaimOptions
 from engine.commands import XClaim

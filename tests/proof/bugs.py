@@ -182,7 +182,7 @@ BUGS: Final[dict[str, Bug]] = {
         "max(1, min(tail.credit - 1, tail.batch_max))", "tests/app/test_push_bounds.py",
     ),
     "conversation that goes on after its failure": _bug(
-        "app/doors/websocket/connection.py", "            push.fail(error)\n", "            pass\n",
+        "app/doors/websocket/subscriptions.py", "            one.fail(error)\n", "            pass\n",
         "tests/app/test_push_failures.py",
     ),
     "undone though the group was moved": _bug(

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from app.doors.websocket.websocket_connection import NEVER_SENT, Listener
+from app.doors.websocket.socket_link import NEVER_SENT, Listener
 from app.gateway import Receive
 from app.http.responses import Send
 

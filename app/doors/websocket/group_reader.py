@@ -15,10 +15,11 @@ from msgspec import UNSET
 from app.auth import Action
 from app.doors.websocket import frames
 from app.doors.websocket.effects import AcquireLease, Close, Effects, ReadGroup, Rest, SendFrame, Submit
-from app.doors.websocket.subscription_table import Replies, SubscriptionTable
-from app.doors.websocket.subscriptions import (
+from app.doors.websocket.subscription_table import (
     READ_WAIT_MS,
     ConsumerSubscription,
+    Replies,
+    SubscriptionTable,
     caught_up_frame,
     gap_frame,
 )

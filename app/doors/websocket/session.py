@@ -30,8 +30,7 @@ from app.doors.websocket.effects import (
 )
 from app.doors.websocket.group_reader import GroupReader
 from app.doors.websocket.stream_reader import StreamReader
-from app.doors.websocket.subscription_table import Replies, SubscriptionTable
-from app.doors.websocket.subscriptions import ConsumerSubscription
+from app.doors.websocket.subscription_table import ConsumerSubscription, Replies, SubscriptionTable
 from app.errors import RefusalError, draining, invalid, to_refusal
 from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.publishing import AddOptions, added

@@ -1,16 +1,19 @@
-"""The socket of a connection, and which deliveries may not have left it.
+"""A socket and the conversation on it: what each has of the other, and which deliveries may not have left.
 
 Knows: how many bytes were written to the socket, how many have left. Must never know: what a frame means.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from app.doors.websocket.effects import SendFrame
 
+# The position of a frame that is never written: greater than every position of a connection.
+NEVER_SENT: Final = 1 << 62
+
 
 class SocketLink(Protocol):
-    """The socket, as `app.doors.websocket.websocket_connection` has it."""
+    """The socket: `websocket_connection` or `asgi_socket`."""
 
     @property
     def paused(self) -> bool: ...
@@ -21,6 +24,40 @@ class SocketLink(Protocol):
     def write_frame(self, data: bytes) -> int: ...
     def hold(self, *, held: bool) -> None: ...
     def close_with(self, code: int, reason: str) -> None: ...
+
+
+class Listener(Protocol):
+    """Gets what arrives. Its methods are called from the event loop and must not block."""
+
+    @property
+    def caller(self) -> str:
+        """Whose connection it is."""
+        ...
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Messages that wait to be handled."""
+        ...
+
+    def received(self, text: bytes) -> None:
+        """A text message."""
+        ...
+
+    def received_binary(self) -> None:
+        """A binary message."""
+        ...
+
+    def resumed(self) -> None:
+        """Everything that waited was sent."""
+        ...
+
+    def leaving(self) -> None:
+        """The client sends nothing more: its connection ends next."""
+        ...
+
+    def lost(self, sent_bytes: int) -> None:
+        """Handle the loss of the connection, which has carried this number of bytes."""
+        ...
 
 
 class UnsentDeliveries:

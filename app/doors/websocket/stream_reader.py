@@ -16,8 +16,13 @@ from msgspec import UNSET
 from app.auth import Action
 from app.doors.websocket import frames
 from app.doors.websocket.effects import Effects, FetchPage, SendFrame, Subscribe
-from app.doors.websocket.subscription_table import SubscriptionTable
-from app.doors.websocket.subscriptions import PAGE_BYTES_MAX, StreamSubscription, caught_up_frame, gap_frame
+from app.doors.websocket.subscription_table import (
+    PAGE_BYTES_MAX,
+    StreamSubscription,
+    SubscriptionTable,
+    caught_up_frame,
+    gap_frame,
+)
 from app.errors import RefusalError, invalid
 from app.http.cursors import Place, Position
 from app.http.entries.entry_pages import GapReport

@@ -14,7 +14,7 @@ import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, cast
 
 from websockets.frames import Frame, Opcode
 from websockets.protocol import SEND_EOF, State
@@ -23,6 +23,7 @@ from websockets.server import ServerProtocol
 from app.doors.client import Client
 from app.doors.websocket.handshake import Handshake, Service
 from app.doors.websocket.messages import FrameEnds, MessageParts, plain_text
+from app.doors.websocket.socket_link import NEVER_SENT, Listener
 from app.live.budgets import FREE_BYTES, Budgets
 from engine import EngineError
 
@@ -44,49 +45,12 @@ _CLOSE_S_MAX: Final = 2.5
 _SYSTEM_LATER_MS: Final = 4_000
 
 _MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
-# Where the application finds the connection, once it has accepted it.
-EXTENSION: Final = "weir.socket"
-
 SLOW_READER_CLOSE: Final = 4004
 FLOOD_CLOSE: Final = 4005
 # As other refusals that are over in a moment.
 OVERLOADED_CLOSE: Final = 4000
-# The position of a frame that is never written: greater than every position of a connection.
-NEVER_SENT: Final = 1 << 62
-
-
-class Listener(Protocol):
-    """Gets what arrives. Its methods are called from the event loop and must not block."""
-
-    @property
-    def caller(self) -> str:
-        """Whose connection it is."""
-        ...
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Messages that wait to be handled."""
-        ...
-
-    def received(self, text: bytes) -> None:
-        """A text message."""
-        ...
-
-    def received_binary(self) -> None:
-        """A binary message."""
-        ...
-
-    def resumed(self) -> None:
-        """Everything that waited was sent."""
-        ...
-
-    def leaving(self) -> None:
-        """The client sends nothing more: its connection ends next."""
-        ...
-
-    def lost(self, sent_bytes: int) -> None:
-        """Handle the loss of the connection, which has carried this number of bytes."""
-        ...
+# Where the application finds the connection, once it has accepted it.
+EXTENSION: Final = "weir.socket"
 
 
 class SocketLimits(NamedTuple):
