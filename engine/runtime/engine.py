@@ -30,6 +30,7 @@ from engine.protocol import Call, How, OldWays, unexpected
 from engine.quotas import Quota
 from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import GroupRead, Reply
+from engine.runtime.answers import Answers
 from engine.runtime.expiry_timer import ExpiryTimer
 from engine.runtime.further import FurtherTurns
 from engine.runtime.housekeeping import Housekeeping
@@ -71,7 +72,8 @@ class Engine(OldWays):
         self._keyspace = keyspace
         self._appended_before = keyspace.appended
         self._clock = clock
-        self._writer = Writer(log, fsync, clock.monotonic)
+        self._answers = Answers(clock.monotonic)
+        self._writer = Writer(log, fsync, self._answers)
         # Under `no` it is unknown when written bytes are on disk.
         self._unsynced = None if fsync == "no" else UnsyncedPositions()
         if self._unsynced is not None:
@@ -500,7 +502,7 @@ class Engine(OldWays):
         if isinstance(served.reply, GroupRead) and not self._writer.is_safe(served.position, synced=synced):
             self._writer.answer(served.position, [served.reply], handle.answer, synced=synced)
         else:
-            asyncio.get_running_loop().call_soon(partial(self._answer, handle, served, synced=synced))
+            self._answers.put_later(partial(self._answer, handle, served, synced=synced))
 
     def _answer(self, handle: ReadHandle, served: WaitResult, *, synced: bool) -> None:
         if self._writer.is_safe(served.position, synced=synced):

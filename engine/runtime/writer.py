@@ -13,12 +13,11 @@ thread; frames that are staged meanwhile are written after it.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
-from math import inf
 from typing import Final
 
 from engine import errors
@@ -27,6 +26,7 @@ from engine.histogram import Histogram
 from engine.log import Log, LogPoisonedError, PreparedSegment, StorageFullError
 from engine.log_figures import Fsync, LogFigures
 from engine.read_handle import Done, Refused, Replies
+from engine.runtime.answers import Answers
 from engine.runtime.slow_syncs import SLOW_S, SlowSyncs
 
 SYNC_INTERVAL_S: Final = 1.0
@@ -38,11 +38,6 @@ RISK_S_MAX: Final = 1.9
 RESERVATION_MS: Final = 5_000
 # With less than this left the next reservation is made: the sync of the next second covers it.
 _RESERVATION_LOW_MS: Final = 2_500
-
-# Answers that leave in one cycle of the loop, and the time in which they begin to: what follows each one
-# takes up to 2 ms, and one sync may release an answer for every reader.
-ANSWERS_AT_ONCE_MAX: Final = 50
-ANSWERS_S_MAX: Final = 0.005
 
 # Buckets: from a disk with a cache of its own to one that hangs.
 SYNC_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -66,14 +61,12 @@ class Writer:
     # Called while syncs are slow, with the seconds of each; with None once when they are fast again.
     on_slow: Callable[[float | None], None] | None = None
 
-    def __init__(self, log: Log, fsync: Fsync, monotonic: Callable[[], float]) -> None:
+    def __init__(self, log: Log, fsync: Fsync, answers: Answers) -> None:
         self.log = log
-        self._monotonic = monotonic
+        self._answers = answers
         self._fsync = fsync
         self._waiting: list[_Wait] = []
         self._waiting_for_sync: list[_Wait] = []
-        # Whether some answers that may leave do so in later cycles.
-        self._releasing = False
         self._serial = 0
         self._flush_scheduled = False
         # The write that a thread does.
@@ -188,7 +181,7 @@ class Writer:
     def figures(self) -> LogFigures:
         """The state of the log."""
         log = self.log
-        waiting = len(self._waiting) + len(self._waiting_for_sync)
+        waiting = len(self._waiting) + len(self._waiting_for_sync) + len(self._answers)
         return LogFigures(
             log.total_bytes, log.base_bytes, log.staged_upto - log.durable_upto, waiting, log.poisoned
         )
@@ -402,34 +395,17 @@ class Writer:
                 self._note_slow(seconds, was_slow=True)
 
     def _release(self) -> None:
-        if not self._releasing:
-            self._release_some()
+        """Let answers leave that may, in the order of their frames."""
+        self._put_upto(self._waiting, self.safe_upto)
+        self._put_upto(self._waiting_for_sync, self.log.durable_upto)
+        self._answers.leave()
         if self.on_synced is not None and self.log.durable_upto > self._told_upto:
             self._told_upto = self.log.durable_upto
             self.on_synced(self._told_upto)
 
-    def _release_some(self) -> None:
-        """Let some answers leave, in the order of their frames; the others in later cycles."""
-        ends_s = self._monotonic() + ANSWERS_S_MAX
-        self._wake(self._waiting, self.safe_upto, ANSWERS_AT_ONCE_MAX, ends_s)
-        self._wake(self._waiting_for_sync, self.log.durable_upto, ANSWERS_AT_ONCE_MAX, ends_s)
-        self._releasing = _may_wake(self._waiting, self.safe_upto) or _may_wake(
-            self._waiting_for_sync, self.log.durable_upto
-        )
-        if self._releasing:
-            asyncio.get_running_loop().call_soon(self._release_some)
-
-    def _wake(self, waiting: list[_Wait], upto: int, most: int, ends_s: float) -> None:
-        """Let answers leave: at least one, and no more once it is `ends_s`."""
-        for number in range(most):
-            if not _may_wake(waiting, upto) or (number and self._monotonic() >= ends_s):
-                return
-            callback = heappop(waiting)[2]
-            try:
-                callback()
-            except Exception as error:  # noqa: BLE001 - the other answers must leave in any case
-                context = {"message": "an answer's callback failed", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(context)
+    def _put_upto(self, waiting: list[_Wait], upto: int) -> None:
+        while waiting and waiting[0][0] <= upto:
+            self._answers.put(heappop(waiting)[2])
 
     def _fail_all(self) -> None:
         """Nothing that waits can become safe any more: let all waiters check."""
@@ -437,7 +413,8 @@ class Writer:
             callback, self._on_failure = self._on_failure, None
             callback(self.log.poisoned)
         for waiting in (self._waiting, self._waiting_for_sync):
-            self._wake(waiting, NEVER_SAFE, len(waiting), inf)
+            self._put_upto(waiting, NEVER_SAFE)
+        self._answers.leave_all()
 
     # --- the second's work ----------------------------------------------------------------------------------
 
@@ -527,10 +504,6 @@ class Writer:
         # A floor once in force stays so: what it stands for may have been shown and lost with a stream that
         # has had no publish since.
         self.log.close(floor_ms=self.log.recovery.floor_ms)
-
-
-def _may_wake(waiting: Sequence[_Wait], upto: int) -> bool:
-    return bool(waiting) and waiting[0][0] <= upto
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -19,7 +19,7 @@ import pytest
 from engine import Clock, Engine, Fsync, SystemClock, entries
 from engine.commands import Cursor, XAdd, XGroupCreate, XReadGroup
 from engine.replies import GroupRead
-from engine.runtime.writer import ANSWERS_AT_ONCE_MAX, ANSWERS_S_MAX
+from engine.runtime.answers import ANSWERS_AT_ONCE_MAX, ANSWERS_S_MAX
 from tests.engine.clocks import HandClock
 from tests.turns import TURN_S_MAX, assert_within_async, longest_turn_s
 
