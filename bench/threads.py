@@ -18,7 +18,7 @@ from pathlib import Path
 
 import uvloop
 
-from engine import Engine, Fsync, SystemClock, entries
+from engine import Call, Engine, Fsync, SystemClock, ask_one, entries
 from engine.commands import XAdd
 from engine.log import FrameBatch, LogPoisonedError
 from engine.runtime.writer import Writer
@@ -61,7 +61,7 @@ async def flood(engine: Engine, seconds: float) -> list[float]:
     async def publish(number: int) -> None:
         command = XAdd(stream=f"s{number % 4}", bodies=(body,))
         while (start := time.perf_counter()) < end:
-            await engine.execute(command)
+            await ask_one(engine, Call((command,)))
             latencies.append(time.perf_counter() - start)
             # What an API costs beside the engine: the loop gets round to other things.
             await asyncio.sleep(0)
@@ -77,7 +77,7 @@ async def pace(engine: Engine, seconds: float) -> list[float]:
 
     async def publish() -> None:
         start = time.perf_counter()
-        await engine.execute(XAdd(stream="s", bodies=(body,)))
+        await ask_one(engine, Call((XAdd(stream="s", bodies=(body,)),)))
         latencies.append(time.perf_counter() - start)
 
     start = time.perf_counter()

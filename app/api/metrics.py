@@ -20,7 +20,7 @@ from app.http.operations.router import Router
 from app.http.responses import Response
 from app.metrics.families import Figures
 from app.metrics.report import Report
-from engine import EngineError, EngineProtocol
+from engine import Call, EngineError, EngineProtocol, ask_one
 from engine.commands import ListStreams, MeasureStreams
 from engine.replies import GroupMeasure, Listing, Measured, StreamMeasure
 
@@ -35,6 +35,8 @@ _SERIES_OF_STREAM: Final = 2
 _SERIES_OF_GROUP: Final = 4
 # Streams measured in one turn: each takes some microseconds, and each of its groups as many.
 _STREAMS_PER_TURN: Final = 50
+
+_ORIGIN: Final = "metrics"
 
 _PLAIN: Final = "text/plain"
 _OPENMETRICS: Final = "application/openmetrics-text"
@@ -159,7 +161,7 @@ class _StreamFigures:
                 break
             some = names[at : at + _STREAMS_PER_TURN]
             command = MeasureStreams(streams=some, groups_max=self._left // _SERIES_OF_GROUP)
-            measured = await engine.execute(command)
+            measured = await ask_one(engine, Call((command,), origin=_ORIGIN))
             assert isinstance(measured, Measured), "that is its reply"
             left_out += sum([not self._add_stream(one) for one in measured.streams])
         self._figures.add("weir_metrics_streams_left_out", left_out)
@@ -167,7 +169,7 @@ class _StreamFigures:
     async def _find(self, engine: EngineProtocol) -> Sequence[str]:
         """The names of these streams, in order; once the log has failed, those of before."""
         try:
-            listing = await engine.execute(ListStreams())
+            listing = await ask_one(engine, Call((ListStreams(),), origin=_ORIGIN))
         except EngineError:
             return self._names.selected
         assert isinstance(listing, Listing), "that is its reply"

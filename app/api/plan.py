@@ -26,7 +26,7 @@ from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import WAITED_STATE, Response
-from engine import ids
+from engine import Call, ReadHandle, ask_one, ids
 from engine.apportion import apportion
 from engine.commands import ListStreams, Plan
 from engine.replies import Listing, Planned
@@ -188,7 +188,8 @@ async def _wait(
             rest_ms = min(rest_ms, max(_LOOK_AGAIN_MS, round(looked_s * _LOOKING_SHARE * 1000)))
         # Its answer is made in one turn, and of streams that were found before: it only says when.
         request.scope["state"][WAITED_STATE] = True
-        await request.engine.execute(wanted.waiting(found, rest_ms))
+        waiting = Call((wanted.waiting(found, rest_ms),), waits=ReadHandle(), origin=request.request_id)
+        await ask_one(request.engine, waiting)
         began = clock.monotonic()
         found = await _find(request, wanted, pattern)
         looked_s = clock.monotonic() - began

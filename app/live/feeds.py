@@ -21,7 +21,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from engine import CommandEngine, EngineError, errors, ids
+from engine import Call, CommandEngine, EngineError, How, ReadHandle, ask, ask_one, errors, ids
 from engine.commands import Command, Cursor, DescribeEdges, XRange, XRead
 from engine.replies import Edges, Entries, Reply, StreamsRead
 from engine.replies import Gap as EngineGap
@@ -38,6 +38,7 @@ _PAGE_A_SUBSCRIBER_S: Final = 5e-6
 _GATHER_S_MIN: Final = 5e-4
 _GATHER_S_MAX: Final = 5e-3
 _PARK_MS: Final = 60_000
+_ORIGIN: Final = "a feed"
 
 Callback = Callable[[], None]
 
@@ -206,15 +207,14 @@ class StreamFeed:
     async def _read(self) -> None:
         try:
             while True:
-                found = await self.engine.execute(
-                    XRead(
-                        streams=[(self.stream, self.position)],
-                        count=PAGE_COUNT_MAX,
-                        block_ms=_PARK_MS,
-                        bytes_max=PAGE_BYTES_MAX,
-                        known=[self.generation],
-                    )
+                read = XRead(
+                    streams=[(self.stream, self.position)],
+                    count=PAGE_COUNT_MAX,
+                    block_ms=_PARK_MS,
+                    bytes_max=PAGE_BYTES_MAX,
+                    known=[self.generation],
                 )
+                found = await ask_one(self.engine, Call((read,), waits=ReadHandle(), origin=_ORIGIN))
                 assert isinstance(found, StreamsRead), "XREAD replies with StreamsRead"
                 if found.streams:
                     self._give_out(found.streams[0].entries, found.streams[0].gap, found.generations[0])
@@ -512,7 +512,7 @@ class Subscriber:
 
 async def _turn(engine: CommandEngine, commands: Sequence[Command]) -> list[Reply]:
     replies: list[Reply] = []
-    for reply in await engine.transaction(commands):
+    for reply in await ask(engine, Call(commands, How.TOGETHER, origin=_ORIGIN)):
         if isinstance(reply, EngineError):
             raise reply
         replies.append(reply)

@@ -16,7 +16,7 @@ from copy import copy
 from typing import NamedTuple, Self
 
 from app.live.waiting import Done, Outcome, Wait
-from engine import CommandEngine
+from engine import Call, CommandEngine
 from engine.commands import EndWait, GiveBack, XReadGroup
 from engine.replies import GroupRead, Reply
 
@@ -125,7 +125,7 @@ class ConsumerLease:
 
     def give_back(self, engine: CommandEngine, entry_ids: Sequence[int]) -> None:
         """Return entries to the group that were not sent; their delivery counts are restored."""
-        engine.submit([self.consumer.give_back(entry_ids)], lambda _: None)
+        engine.send(Call((self.consumer.give_back(entry_ids),)), lambda _: None)
 
     def stop(self) -> None:
         """Make the reader stop, and end its read."""
@@ -140,7 +140,7 @@ class ConsumerLease:
         by backpressure.
         """
         stream, group, name = self.consumer
-        engine.submit([EndWait(streams=[stream], group=group, consumer=name)], lambda _: None)
+        engine.send(Call((EndWait(streams=[stream], group=group, consumer=name),)), lambda _: None)
         self.leave()
 
     def leave(self) -> None:

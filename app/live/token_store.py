@@ -24,11 +24,12 @@ from app.auth.token_file import TOKENS_MAX
 from app.auth.tokens import ROOT_ID, CreatedToken, Making, Token, create
 from app.errors import RefusalError, invalid
 from app.live.sessions import OpenSessions
-from engine import Clock, EngineError, EngineProtocol
+from engine import Call, Clock, EngineError, EngineProtocol, How, ask, ask_one
 from engine.commands import Command, ListMetadata, PutMetadata
 from engine.errors import OF_BACKEND
 from engine.replies import MetadataPage, Reply
 
+_ORIGIN: Final = "tokens"
 _TOKEN: Final = "token:"  # noqa: S105 - the beginning of names
 _REVOKED: Final = "revoked:"
 _Row = TypeVar("_Row", bound=BaseModel)
@@ -90,7 +91,9 @@ class TokenStore:
             done()
 
         def read() -> None:
-            engine.submit([ListMetadata()], listed)
+            replies = engine.send(Call((ListMetadata(),), origin=_ORIGIN), listed)
+            if replies is not None:
+                listed(replies)
 
         read()
 
@@ -112,7 +115,7 @@ class TokenStore:
             self._look_again = False
             async with self._writing:
                 try:
-                    page = await engine.execute(ListMetadata())
+                    page = await ask_one(engine, Call((ListMetadata(),), origin=_ORIGIN))
                 except EngineError:
                     self._look_again = False
                     # It is read again with the next look, which comes in a few seconds.
@@ -131,7 +134,8 @@ class TokenStore:
         if dropped:
             # The marker goes with the tokens: a crash before leaves both.
             names = [DROP_TOKENS, *(_TOKEN + token.id for token in found)]
-            engine.submit([PutMetadata(name=name, value=None) for name in names], lambda _: None)
+            drop = [PutMetadata(name=name, value=None) for name in names]
+            engine.send(Call(drop, How.TOGETHER, origin=_ORIGIN), lambda _: None)
             logs.get().warning(
                 "tokens in the log were dropped, as the restore was asked to", tokens=len(found)
             )
@@ -291,7 +295,7 @@ def _name(revocation: Revocation) -> str:
 
 async def _run(engine: EngineProtocol, commands: Sequence[Command]) -> None:
     """Run them as one turn, on disk before this returns. Raises EngineError."""
-    for reply in await engine.transaction(commands, synced=True):
+    for reply in await ask(engine, Call(commands, How.TOGETHER, synced=True, origin=_ORIGIN)):
         if isinstance(reply, EngineError):
             raise reply
 

@@ -9,7 +9,7 @@ from typing import Final
 from app.live.feeds import Feeds
 from app.live.leases import ConsumerLeases
 from app.tenants.tenant_engine import TenantEngine
-from engine import CommandEngine, EngineError, taking_back
+from engine import Call, CommandEngine, EngineError, taking_back
 from engine.commands import XReadGroup
 from engine.replies import GroupRead, Reply
 
@@ -33,7 +33,7 @@ class Tenant:
         if isinstance(reply, GroupRead):
             for one in taking_back(command, reply):
                 # Each by itself: a large one takes several turns, which a transaction may not.
-                self.engine.submit([one], lambda _: None)
+                self.engine.send(Call((one,)), lambda _: None)
                 self.leases.settled(one.stream)
 
 
