@@ -121,6 +121,7 @@ async def test_an_answer_stops_at_its_bytes(five: httpx.AsyncClient) -> None:
         ("after=%2B", 400, "malformed_id"),
         ("after=", 400, "malformed_id"),
         ("after=$&end=%2B", 422, "invalid"),
+        ("count=1&count=2", 422, "invalid"),
         ("count=0", 422, "invalid"),
         ("count=10001", 422, "invalid"),
         ("count=1e3", 422, "invalid"),

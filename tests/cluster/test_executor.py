@@ -54,6 +54,7 @@ from engine.commands import (
     XInfoStream,
     XInfoStreamFull,
     XLen,
+    XPending,
     XPendingRange,
     XRange,
     XRead,
@@ -72,6 +73,7 @@ from engine.replies import (
     Measured,
     MetadataPage,
     PendingList,
+    PendingSummary,
     Presence,
     Reply,
     StreamDetail,
@@ -117,6 +119,14 @@ async def test_other_programs_see_the_streams(backend: Backend, engine: ClusterE
     found = await engine.execute(XRange(stream="s", start=added.ids[-1] + 1, end=ids.ID_MAX))
     assert isinstance(found, Entries)
     assert next(iter(found.pairs()))[1] == [("b", b"\xff")]
+
+
+async def test_one_entry_is_given_however_little_may_be(engine: ClusterEngine) -> None:
+    """Else a reader could not go on."""
+    await engine.execute(XAdd(stream="s", bodies=[BODY, BODY]))
+    found = await engine.execute(XRange(stream="s", start=0, end=ids.ID_MAX, bytes_max=1))
+    assert isinstance(found, Entries)
+    assert (found.count, found.more) == (1, True)
 
 
 async def test_a_stream_takes_the_memory_that_the_server_says(
@@ -201,6 +211,9 @@ async def test_what_is_given_back_is_next(engine: ClusterEngine) -> None:
     pending = await engine.execute(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
     assert isinstance(pending, PendingList)
     assert [(one.consumer, one.idle_ms, one.delivery_count) for one in pending.entries] == [(None, -1, 0)]
+    summary = await engine.execute(XPending(stream="s", group="g"))
+    assert isinstance(summary, PendingSummary)
+    assert (summary.count, summary.consumers) == (1, [])
     consumers = await engine.execute(XInfoConsumers(stream="s", group="g"))
     assert isinstance(consumers, list)
     assert [one.name for one in consumers] == ["c"]

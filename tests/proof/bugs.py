@@ -1,11 +1,14 @@
 """The bugs that the proof must find: a crash test that never failed proves nothing.
 
+Those outside the engine are in `bugs_outside`.
+
 Knows: each bug as a small edit of the engine's text, and the test that finds it.
 Must never know: the engine as a module; it is imported with the bug in it.
 """
 
 from typing import Any, Final, NamedTuple
 
+from tests.proof.bugs_outside import OUTSIDE
 from tests.proof.planting import Edit
 
 LOG, WRITER, ENGINE = "engine/log/log.py", "engine/runtime/writer.py", "engine/runtime/engine.py"
@@ -178,8 +181,8 @@ BUGS: Final[dict[str, Bug]] = {
         TURNS, "            self.shut = errors.restarting\n", "", _FAULT,
     ),
     "entries taken without credit": _bug(
-        "app/doors/websocket/stream_reader.py", "max(0, min(tail.credit - 1, tail.batch_max))",
-        "max(1, min(tail.credit - 1, tail.batch_max))", "tests/app/test_push_bounds.py",
+        "app/doors/websocket/stream_reader.py", "max(0, min(left - 1, batch_max))",
+        "max(1, min(left - 1, batch_max))", "tests/app/test_push_bounds.py",
     ),
     "conversation that goes on after its failure": _bug(
         "app/doors/websocket/subscriptions.py", "            one.fail(error)\n", "            pass\n",
@@ -209,6 +212,7 @@ BUGS: Final[dict[str, Bug]] = {
         DISK, "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", "            pass\n",
         _SECOND,
     ),
+    **{name: Bug((edit,), finder, {}) for name, (edit, finder) in OUTSIDE.items()},
 }  # fmt: skip
 
 # What the gate plants each time: one of each kind, the quickest.

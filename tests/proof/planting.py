@@ -108,8 +108,12 @@ def plant(edits: Sequence[Edit]) -> None:
     sys.meta_path.insert(0, _Finder(edits))
 
 
+class FailedTestError(AssertionError):
+    """What a test of pytest's raised: of any kind, it is a finding."""
+
+
 class _Raised:
-    """A plugin of pytest's that keeps what a test raised."""
+    """A plugin of pytest's that keeps what was raised first, by a test or around it."""
 
     error: BaseException | None = None
 
@@ -123,7 +127,9 @@ class _Raised:
 
     def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
         if self.error is None and call.excinfo is not None:
-            self.error = call.excinfo.value
+            error = call.excinfo.value
+            found = FailedTestError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
+            self.error = found if call.when == "call" else error
 
 
 def run_item(name: str) -> None:

@@ -88,9 +88,18 @@ async def test_a_channel_is_as_long_as_the_longest_name_of_a_stream(open_port: A
     assert await tenant.call(kind, longest) == [kind.lower().encode(), longest, 1]
 
 
-async def test_events_of_hidden_streams_reach_nobody(open_port: Any) -> None:
+@pytest.mark.parametrize("channel", ["__keyspace@0__:secret", "__keyevent@0__:new"])
+async def test_events_of_hidden_streams_reach_nobody(open_port: Any, channel: str) -> None:
+    """Neither by a pattern, nor by the channel of the stream or the event."""
     _, (root, tenant) = await clients(open_port, "*:*", "read:a.*")
     await tenant.call("HELLO", 3)
+    await tenant.call("SUBSCRIBE", channel)
+    await root.call("XADD", "secret", "1-0", "k", "v")
+    await root.call("DEL", "secret")
+    await root.call("XADD", "a.0", "1-0", "k", "v")
+    if channel.endswith("new"):
+        assert await tenant.reply() == [b"message", channel.encode(), b"a.0"]
+    assert await tenant.call("UNSUBSCRIBE", channel) == [b"unsubscribe", channel.encode(), 0]
     await tenant.call("PSUBSCRIBE", "*")
     await root.call("XADD", "secret", "1-0", "k", "v")
     await root.call("RENAME", "secret", "hidden")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tests.app.policies import FixedPolicy, principal_with
-from tests.app.resp.conftest import TestedPort, Wire
+from tests.app.resp.conftest import TestedPort, Wire, until
 
 
 async def test_touch_and_randomkey(wire: Wire) -> None:
@@ -31,6 +31,11 @@ async def test_pubsub_says_who_follows_what(port: TestedPort, wire: Wire) -> Non
     assert await wire.call("PUBSUB", "NUMSUB") == []
     assert await wire.call("PUBSUB", "NUMPAT") == 1
     assert str(await wire.call("PUBSUB", "X")).startswith("-ERR unknown subcommand 'X'")
+    for client in (one, two):
+        client.close()
+    await until(lambda: len(port.server.port.connections) == 1)
+    assert await wire.call("PUBSUB", "CHANNELS") == []
+    assert await wire.call("PUBSUB", "NUMPAT") == 0
 
 
 async def test_a_narrow_token_sees_its_own_subscriptions(open_port: Callable[..., object]) -> None:

@@ -184,6 +184,15 @@ def test_a_frame_with_escapes_is_a_frame(world: SocketWorld) -> None:
     assert (result["op"], result["ref"]) == ("ok", '"')
 
 
+@pytest.mark.parametrize(("last", "ref"), [(b"", None), (b',"ref":8', 8)])
+def test_the_ref_of_a_refused_frame_is_its_own(last: bytes, ref: int | None) -> None:
+    """Not that of what is inside of it."""
+    world = SocketWorld()
+    world.do(world.session.receive(b'{"op":"ping","inner":{"ref":7}%b}' % last))
+    (result,) = world.sent
+    assert (result["problem"]["errors"][0]["pointer"], result.get("ref")) == ("/inner", ref)
+
+
 LONG: Final = b"[" + b"1," * 5_000 + b"1]"
 
 

@@ -1,0 +1,173 @@
+"""Bugs outside the engine, which the tests of the gateway, of its doors, of a cluster and of Spark must find.
+
+Knows: each bug as a small edit of a file's text, and the file of tests that finds it. A gateway in a process
+of its own would be without the bug, so these tests have theirs in the process of pytest.
+Must never know: the code as modules; it is imported with the bug in it.
+"""
+
+from typing import Final
+
+from tests.proof.planting import Edit
+
+_QUERY, _LIMITER = "app/http/query.py", "app/auth/rate_limiter.py"
+_SUBSCRIPTIONS, _TRANSACTION = "app/doors/resp/subscriptions.py", "app/doors/resp/transaction.py"
+_FRAMES, _REPLIES = "app/doors/websocket/frame_reader.py", "engine/cluster/replies.py"
+_IDS, _RANGES = "spark/pyspark_weir/ids.py", "spark/pyspark_weir/table/ranges.py"
+_FILTERS = "spark/pyspark_weir/filters.py"
+
+_SESSIONS: Final = "tests/app/resp/test_sessions.py"
+_SPARK_IDS: Final = "tests/spark/test_ids.py"
+_TABLE: Final = "tests/spark/table/test_table_ranges.py"
+_PUSHDOWN: Final = "tests/spark/test_source_pushdown.py"
+
+OUTSIDE: Final[dict[str, tuple[Edit, str]]] = {
+    # ---- the gateway
+    "a weak entity tag taken for a strong one": (
+        Edit(
+            "app/http/conditional.py",
+            "return tag in map(uncoded, expected)",
+            'return tag in [uncoded(one.removeprefix(b"W/")) for one in expected]',
+        ),
+        "tests/app/test_conditional.py",
+    ),
+    "the last of two parameters of a name taken": (
+        Edit(
+            _QUERY,
+            '            raise invalid(name, "the parameter is given twice")\n',
+            "            values[name] = value\n",
+        ),
+        "tests/app/test_read.py",
+    ),
+    "a time between two milliseconds rounded down": (
+        Edit(_QUERY, "(1 if beyond and not upper else 0)", "0"),
+        "tests/app/test_read.py",
+    ),
+    "bytes of an answer not charged": (
+        Edit(_LIMITER, "        self._add(0, size, now_s)\n", ""),
+        "tests/app/test_rates.py",
+    ),
+    "wrong credentials not counted": (
+        Edit(_LIMITER, "        self._failed.take(key, self._failures, 1, now_s)\n", ""),
+        "tests/app/test_rates.py",
+    ),
+    "one more than a caller may hold": (
+        Edit("app/live/shares.py", "held >= self._each_max", "held > self._each_max"),
+        "tests/app/test_shares.py",
+    ),
+    "all pieces of a caller in one cycle": (
+        Edit(
+            "app/live/turns.py",
+            "            if turns:\n                turns.popleft()",
+            "            while turns:\n                turns.popleft()",
+        ),
+        "tests/app/test_turns_of_callers.py",
+    ),
+    "a peer that takes nothing never counts as stalled": (
+        Edit("app/live/stalls.py", "0 if taken > self._taken", "0 if taken >= self._taken"),
+        "tests/app/resp/test_disconnections.py",
+    ),
+    "a lone CR does not end a line of an event": (
+        Edit("app/doors/sse/events.py", ' or b"\\r" in data:', ":"),
+        "tests/app/test_sse_encoding.py",
+    ),
+    # ---- Redis's words, and its port
+    "an integer that JavaScript cannot hold sent as a number": (
+        Edit("app/redis/resp.py", "_INTEGER_MAX: Final = (1 << 53) - 1", "_INTEGER_MAX: Final = 1 << 53"),
+        "tests/app/test_redis_resp.py",
+    ),
+    "the COUNT of XAUTOCLAIM not bounded": (
+        Edit("app/redis/bounds.py", "if type(command) is XAutoClaim and", "if type(command) is XAdd and"),
+        "tests/app/test_command_bounds.py",
+    ),
+    "an ID left out of base64": (
+        Edit("app/redis/written.py", "entry_id, fields = b64encode(entry_id), list(", "fields = list("),
+        "tests/app/test_redis_written.py",
+    ),
+    "EXEC runs though a watched stream has changed": (
+        Edit(
+            "app/redis/transactions.py",
+            "if guard and found[0] is not True:",
+            "if guard and found[0] is None:",
+        ),
+        _SESSIONS,
+    ),
+    "EXEC runs though a command could not be queued": (
+        Edit(_TRANSACTION, "        self.is_discarded = True\n", ""),
+        _SESSIONS,
+    ),
+    "one command more than a transaction may have": (
+        Edit(
+            _TRANSACTION,
+            "len(self.requests) >= self._commands_max",
+            "len(self.requests) > self._commands_max",
+        ),
+        _SESSIONS,
+    ),
+    "events of streams that a client may not see": (
+        Edit(_SUBSCRIPTIONS, "            if subscriber.may_see(stream):\n", "            if stream:\n"),
+        "tests/app/resp/test_attacks.py",
+    ),
+    "a client that has left is sent events of its patterns": (
+        Edit(
+            _SUBSCRIPTIONS,
+            "            self.unsubscribe_pattern(subscriber, pattern)\n",
+            "            pass\n",
+        ),
+        "tests/app/resp/test_small_commands.py",
+    ),
+    # ---- WebSocket
+    "a member that occurs twice taken": (
+        Edit(_FRAMES, "text.count(b'\"') != 2 * _strings(frame)", "not text"),
+        "tests/app/websocket/test_session_frames.py",
+    ),
+    "the ref of a refused frame looked for too deep": (
+        Edit(_FRAMES, "elif depth == 1 and (", "elif depth and ("),
+        "tests/app/websocket/test_session_frames.py",
+    ),
+    # ---- a cluster
+    "an empty hash tag taken for one": (
+        Edit("engine/cluster/keys.py", "if end > start + 1:", "if end > start:"),
+        "tests/cluster/test_keys.py",
+    ),
+    "an entry larger than an answer never given": (
+        Edit(_REPLIES, "if place and size > bytes_max", "if size > bytes_max"),
+        "tests/cluster/test_executor.py",
+    ),
+    "the consumer of released entries shown": (
+        Edit(_REPLIES, "[one for one in consumers if one[0] != RELEASED])", "consumers)"),
+        "tests/cluster/test_executor.py",
+    ),
+    # ---- Spark
+    "no ID after the last sequence of a millisecond": (
+        Edit(_IDS, "if one.seq < HALF_MAX:", "if one.seq <= HALF_MAX:"),
+        _SPARK_IDS,
+    ),
+    "the ID before a millisecond begins is its first": (
+        Edit(_IDS, "EntryId(one.ms - 1, HALF_MAX)", "EntryId(one.ms - 1, 0)"),
+        _SPARK_IDS,
+    ),
+    "a range cut beyond its end": (
+        Edit("spark/pyspark_weir/planning.py", "if ids.is_after(one.end, place)]", "]"),
+        "tests/spark/test_planning.py",
+    ),
+    "one place in two texts": (
+        Edit("spark/pyspark_weir/offsets.py", "for key in sorted(offsets)}", "for key in offsets}"),
+        "tests/spark/test_offsets.py",
+    ),
+    "a batch that leaves entries out archived": (
+        Edit(_RANGES, "if moved.after != begin:", "if moved.after < begin:"),
+        "tests/spark/table/test_table_commits.py",
+    ),
+    "a batch that is archived already archived again": (
+        Edit(_RANGES, "if batch.number > self.queries", "if batch.number >= self.queries"),
+        _TABLE,
+    ),
+    "rows left out where null is compared": (
+        Edit(_FILTERS, "None if None in values or not values", "None if not values"),
+        _PUSHDOWN,
+    ),
+    "the bound of a filter left out": (
+        Edit(_FILTERS, "LessThanOrEqual: operator.le", "LessThanOrEqual: operator.lt"),
+        "tests/spark/test_archived_filters.py",
+    ),
+}
