@@ -17,7 +17,7 @@ from app.limits import entries_in, text_bytes
 from app.live.budgets import FREE_BYTES, Reservation
 from app.metrics.counters import Door
 from app.tenants import Tenant
-from engine import CommandEngine, EngineError
+from engine import Call, CommandEngine, EngineError, How, ask_one
 from engine.commands import Command, XReadGroup
 from engine.replies import GroupRead, Reply
 
@@ -127,11 +127,15 @@ class Work:
         if held is not None:
             held.extend(sum(map(text_bytes, replies)))
 
+    def call(self, commands: Sequence[Command], how: How = How.ALONE, *, synced: bool = False) -> Call:
+        """What the engine is asked: within the caller's quotas, and with what is held for the replies."""
+        quotas, origin = self.principal.quotas, self.request_id
+        return Call(commands, how, synced=synced, quotas=quotas, origin=origin, on_run=self.note_run)
+
     async def run_now(self, command: Command, *, synced: bool = False) -> Reply:
         """The reply to a command that does not wait. Raises EngineError."""
         self.reserve_for(command)
-        quotas = self.principal.quotas
-        reply = await self.engine.execute(command, synced=synced, quotas=quotas, on_run=self.note_run)
+        reply = await ask_one(self.engine, self.call((command,), synced=synced))
         self.note_arrived(reply)
         return reply
 

@@ -40,7 +40,7 @@ from app.live.sessions import AccessEnd
 from app.live.waiting import Begin, ClientLeftError
 from app.metrics import tracing
 from app.work import Work
-from engine import EngineError
+from engine import EngineError, How, ask
 from engine.commands import BlockingCommand, Command, Publish, XAdd, XReadGroup
 from engine.replies import GroupRead, Reply
 
@@ -556,7 +556,7 @@ class Request(Work):
         self, commands: Sequence[Command], *, synced: bool
     ) -> Sequence[Reply | EngineError]:
         self.reserve_for(*commands)
-        return await self.engine.transaction(commands, synced=synced, quotas=self.principal.quotas)
+        return await ask(self.engine, self.call(commands, How.TOGETHER, synced=synced))
 
 
 def _too_large(limit: int) -> RefusalError:

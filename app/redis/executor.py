@@ -23,7 +23,7 @@ from app.redis.bodies import Encoding
 from app.redis.rights import first_missing
 from app.redis.runs import Adds, CommandRun, Parsed, runs_alone
 from app.redis.steps import CommandSteps, Room, Words, in_words_of_redis
-from engine import EngineError, errors
+from engine import EngineError, How, ask, errors
 from engine.commands import XAdd
 from engine.replies import Reply
 
@@ -182,22 +182,17 @@ class _Pipeline:
 
     async def _flush(self) -> list[bytes]:
         run, self._run = self._run, CommandRun(self._steps.limits)
-        commands = run.commands()
-        replies: asyncio.Future[Sequence[Reply | EngineError]] = asyncio.get_running_loop().create_future()
-
-        def answer(found: Sequence[Reply | EngineError]) -> None:
-            # Unless who waited for them was cancelled: reads of groups, to be undone then, run alone.
-            if not replies.done():
-                replies.set_result(found)
-
+        commands, request = run.commands(), self._request
+        replies: Sequence[Reply | EngineError] = ()
         try:
             if commands and self._end is None:
-                self._request.engine.submit_each(commands, answer, self._request.principal.quotas)
+                # Cancelled, it takes nothing back: reads of groups run alone.
+                replies = await ask(request.engine, request.call(commands, How.EACH))
         except RefusalError as refusal:
             self._refuse(refusal)
-        if self._end is not None or not commands:
-            replies.set_result([self._end] * len(commands) if self._end is not None else ())
-        return await self._steps.write_each([*run.outcomes(await replies)], self._request.take_turn)
+        if self._end is not None:
+            replies = [self._end] * len(commands)
+        return await self._steps.write_each([*run.outcomes(replies)], request.take_turn)
 
 
 @contextmanager

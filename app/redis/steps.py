@@ -19,7 +19,7 @@ from app.redis.request import CommandRequest, Visible
 from app.redis.resp import Resp
 from app.redis.runs import Parsed, RunResult
 from app.work import Work
-from engine import EngineError, errors
+from engine import Call, EngineError, How, ask, errors
 from engine.replies import Reply
 
 _LOADING: Final = "LOADING Redis is loading the dataset in memory"
@@ -91,7 +91,7 @@ class CommandSteps:
         bytes_max, name = room or self.room
         probes = redis.probes(parsed, bytes_max)
         if probes:
-            replies = await self.work.engine.transaction(probes)
+            replies = await ask(self.work.engine, Call(probes, How.TOGETHER, origin=self.work.request_id))
             redis.check_probed(parsed, replies, bytes_max, self.limits, name)
 
     # ---- what it is answered

@@ -11,7 +11,7 @@ from app import redis
 from app.redis.request import CommandRequest
 from app.redis.runs import Adds, Parsed, RunResult, each_added
 from app.redis.steps import CommandSteps, Room
-from engine import EngineError, errors
+from engine import EngineError, How, ask, errors
 from engine.commands import Command, Unchanged
 from engine.replies import Reply
 
@@ -35,10 +35,9 @@ async def run(
     work.reserve(steps.limits.answer_bound(commands))
     guard = () if condition is None else (condition,)
     synced = any(isinstance(item, CommandRequest) and item.synced for item in items)
-    quotas = work.principal.quotas
     found: Sequence[Reply | EngineError] = ()
     if guard or commands:
-        found = await work.engine.transaction([*guard, *commands], synced=synced, quotas=quotas)
+        found = await ask(work.engine, work.call([*guard, *commands], How.TOGETHER, synced=synced))
     if guard and found[0] is not True:
         return None
     return [*_outcomes(items, iter(found[len(guard) :]))], room

@@ -20,7 +20,7 @@ from app.http.requests import Request
 from app.http.responses import OUTPUT_STATE, Response, Scope
 from app.limits import text_bytes
 from app.live.budgets import FREE_BYTES
-from engine import CommandEngine, EngineError, Quota
+from engine import Call, CommandEngine, EngineError, How
 from engine.commands import Command, XReadGroup
 from engine.replies import Reply
 
@@ -28,11 +28,10 @@ Replies = Sequence[Reply | EngineError]
 
 
 class _Turn(NamedTuple):
-    """The replies of the engine to these commands, within its caller's quotas."""
+    """The replies of the engine to this call."""
 
     engine: CommandEngine
-    commands: Sequence[Command]
-    quotas: Sequence[Quota]
+    call: Call
     request: "InlineRequest"
 
 
@@ -95,7 +94,7 @@ class InlineRequest(Request):
         if synced or getattr(command, "block_ms", None) is not None:
             await _go_elsewhere()
         self._put_off(command)
-        replies: Replies = await _ask(_Turn(self.engine, (command,), self.principal.quotas, self))
+        replies: Replies = await _ask(_Turn(self.engine, self.call((command,)), self))
         (reply,) = replies
         if isinstance(reply, EngineError):
             raise reply
@@ -106,7 +105,7 @@ class InlineRequest(Request):
         if synced:
             await _go_elsewhere()
         self._put_off(*commands)
-        replies: Replies = await _ask(_Turn(self.engine, commands, self.principal.quotas, self))
+        replies: Replies = await _ask(_Turn(self.engine, self.call(commands, How.TOGETHER), self))
         return replies
 
     def _put_off(self, *commands: Command) -> None:
@@ -146,7 +145,7 @@ class InlineHandler:
     stopping server waits for.
     """
 
-    __slots__ = ("_done", "_handler", "_replies", "_submitting", "_tasks")
+    __slots__ = ("_done", "_handler", "_tasks")
 
     def __init__(
         self,
@@ -157,8 +156,6 @@ class InlineHandler:
         self._handler = handler
         self._done = done
         self._tasks = tasks
-        self._replies: Replies | None = None
-        self._submitting = False
 
     def begin(self) -> bool:
         """Run until the answer is there or waited for. False, with nothing done, if it is had elsewhere."""
@@ -182,8 +179,9 @@ class InlineHandler:
         try:
             while isinstance(wanted, _Turn):
                 turn = wanted
-                replies = self._submit(wanted)
+                replies = turn.engine.send(turn.call, self._take)
                 if replies is None:
+                    turn.request.note_wait()
                     return
                 wanted = self._handler.send(replies)
         except StopIteration as ended:
@@ -217,30 +215,14 @@ class InlineHandler:
                 return
 
     async def _submitted(self, turn: _Turn) -> Replies:
-        replies: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
-        turn.engine.submit(
-            turn.commands, replies.set_result, quotas=turn.quotas, on_run=turn.request.note_run
-        )
-        turn.request.note_wait()
-        return await replies
-
-    def _submit(self, turn: _Turn) -> Replies | None:
-        """The replies, None if they come later. An exception goes to the handler, which answers it."""
-        self._submitting, self._replies = True, None
-        try:
-            turn.engine.submit(turn.commands, self._take, quotas=turn.quotas, on_run=turn.request.note_run)
-        except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-            self._handler.throw(error)
-        finally:
-            self._submitting = False
-        if self._replies is None:
+        later: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
+        replies = turn.engine.send(turn.call, later.set_result)
+        if replies is None:
             turn.request.note_wait()
-        return self._replies
+            replies = await later
+        return replies
 
     def _take(self, replies: Replies) -> None:
-        if self._submitting:
-            self._replies = replies
-            return
         try:
             wanted = self._handler.send(replies)
         except StopIteration as ended:

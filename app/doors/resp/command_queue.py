@@ -31,7 +31,7 @@ from app.live.waiting import Wait
 from app.redis import CommandRequest, wire
 from app.redis.runs import RUN_COMMANDS_MAX, CommandRun, RunResult, runs_alone
 from app.redis.steps import in_words_of_redis
-from engine import EngineError, errors
+from engine import EngineError, How, errors
 from engine.commands import BlockingCommand
 from engine.replies import Added, Reply
 
@@ -152,7 +152,10 @@ class CommandQueue:
             return
         adds, quotas = run.only_adds, self._client.quotas
         if adds is None or quotas or not self._port.shares_adds:
-            engine.submit_each(run.commands(), partial(self._answer, run), quotas, self._account.note_run)
+            call, done = self._account.call(run.commands(), How.EACH), partial(self._answer, run)
+            replies = engine.send(call, done)
+            if replies is not None:
+                done(replies)
         else:
             self._port.shared_adds.add(engine, adds.stream, adds.bodies, partial(self._answer, run))
 

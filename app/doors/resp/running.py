@@ -16,7 +16,7 @@ from app.redis.request import Visible
 from app.redis.resp import Resp
 from app.redis.runs import Parsed
 from app.redis.steps import CommandSteps
-from engine import EngineError, errors
+from engine import EngineError, How, ask, errors
 from engine.commands import Watch
 from engine.replies import Reply
 
@@ -99,7 +99,8 @@ async def watch(client: RespClient, runner: Runner, streams: list[str]) -> bytes
         return wire.OK
     # One was taken for the command.
     runner.account.take(len(new) - 1, 0)
-    found = await runner.account.engine.transaction([Watch(stream=stream) for stream in new])
+    watching = [Watch(stream=stream) for stream in new]
+    found = await ask(runner.account.engine, runner.account.call(watching, How.TOGETHER))
     for stream, version in zip(new, found, strict=True):
         if isinstance(version, EngineError):
             raise version
