@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from app.api.entries import columns
 from app.api.entries.columns import ColumnsBuilder, ColumnsRange, ColumnsReading, split_uniform
 from app.http.operations.binder import bind_query
+from app.main import App
 from app.settings import Settings
 from engine import Engine, EngineError, entries, ids
 from engine.commands import Command, Delete, Trim, XAdd, XTrim
@@ -354,3 +355,18 @@ def _is_text(value: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+async def test_a_page_is_counted_as_often_as_it_is_there(http: httpx.AsyncClient, app: App) -> None:
+    """As entries and as lists, and as these and as the body."""
+    value = "x" * 4_000
+    for _ in range(60):
+        await http.post("/v1/streams/s/entries", json={"fields": {"v": value}})
+    pool = app.gateway.budgets.output
+    another = pool.reserve("another", pool.bytes_max - 200_000)
+    before = pool.peak_bytes
+    answer = await http.get("/v1/streams/s/columns")
+    assert 60_000 < len(answer.content) < 110_000
+    assert answer.headers["weir-more"] == "true"
+    assert pool.peak_bytes - before >= 2 * (len(answer.content) - 5_000)
+    another.release()

@@ -12,7 +12,7 @@ that the next read, which starts behind it, reports the error.
 import asyncio
 import re
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Self
 
 import msgspec
@@ -37,6 +37,8 @@ router: Final = Router("entries")
 SLICE_BYTES_MAX: Final = 256 << 10
 # Of a page that names no limit.
 PAGE_BYTES_DEFAULT: Final = 4 << 20
+# A page is there as entries and as lists of their parts, and then as these and as the body.
+_COPIES: Final = 2
 
 
 class ColumnsRange(EntryRange):
@@ -105,7 +107,7 @@ async def read_columns(
     docs/bulk.md describes it. Go on with `after` and the `Weir-Next-Id` of the page before.
     """
     page = ColumnsReading.of(stream, asked, request.gateway.settings)
-    page.bytes_left = request.reserve_some(page.bytes_left)
+    page.bytes_left = min(page.bytes_left, request.reserve_some(_COPIES * page.bytes_left) // _COPIES)
     page.begin(await request.transaction(page.first()))
     while not page.done:
         # Others come between two slices.
@@ -114,6 +116,7 @@ async def read_columns(
     made = await _build(page, ColumnsBuilder(page.fields))
     if made.spoilt:
         made = await _build(page, ColumnsBuilder(page.fields, binary=True))
+    page.texts.clear()
     following = page.cursor if page.gap is None else page.gap.goes_on_after
     headers = where(max(following, ids.ID_MIN), page.edges, None, page.generation)
     if page.gap is not None and page.gap.reason is not None:
@@ -361,15 +364,22 @@ class ColumnsBuilder:
         names: list[str] | list[bytes] = list(self._places)
         if self._binary:
             names = [name.encode() for name in self._places]
-        return b'{"ms":[%b],"seq":[%b],"n":[%b],"kd":%b,"k":[%b],"v":[%b]%b}' % (
-            b",".join(self._ms),
-            b",".join(self._sequences),
-            b",".join(self._counts),
-            _encode(names),
-            b",".join(self._keys),
-            b",".join(self._values),
-            b',"b64":true' if self._binary else b"",
+        # At once: a list that is joined by itself would be one more copy.
+        return b"".join(
+            [
+                *(b'{"ms":[', *_separated(self._ms), b'],"seq":[', *_separated(self._sequences)),
+                *(b'],"n":[', *_separated(self._counts), b'],"kd":', _encode(names)),
+                *(b',"k":[', *_separated(self._keys), b'],"v":[', *_separated(self._values)),
+                b'],"b64":true}' if self._binary else b"]}",
+            ]
         )
+
+
+def _separated(pieces: Sequence[bytes]) -> Iterator[bytes]:
+    for place, piece in enumerate(pieces):
+        if place:
+            yield b","
+        yield piece
 
 
 def _inside(values: Sequence[object]) -> bytes:
