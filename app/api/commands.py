@@ -21,10 +21,9 @@ from engine import EngineError
 
 router: Final = Router("commands")
 
-# Words may be two bytes long and cost a microsecond each: larger bodies are parsed in a thread.
+# More is parsed in a thread. A word may have a byte and take a microsecond, so that all take a slice of time.
 _INLINE_BYTES_MAX: Final = 64 << 10
-# A command may be a word long, and costs up to 16 us even so: more of them are parsed in a thread.
-_INLINE_LISTS_MAX: Final = 500
+_INLINE_WORDS_MAX: Final = 4_000
 # Parsing a list of this size may take a millisecond, and a caller may send many lists at once.
 _TURN_BYTES_MIN: Final = 8 << 10
 # A longer answer is sent in pieces, while further commands run.
@@ -66,7 +65,7 @@ class _CommandBody(Body):
         def parse(body: bytes) -> Parsed:
             return steps.parse(bodies.one(body, encoded, steps.limits.words_max))
 
-        return await self.request.read(parse, _INLINE_BYTES_MAX)
+        return await self.request.read(parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX)
 
 
 class _CommandsBody(Body):
@@ -90,7 +89,7 @@ class _CommandsBody(Body):
 
     async def _read_several(self, parse: Callable[[bytes], CommandRun]) -> CommandRun:
         return await self.request.read(
-            parse, _INLINE_BYTES_MAX, inline_lists_max=_INLINE_LISTS_MAX, turn_bytes_min=_TURN_BYTES_MIN
+            parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX, turn_bytes_min=_TURN_BYTES_MIN
         )
 
     async def read_together(self, steps: CommandSteps, encoded: Encoding) -> CommandRun:

@@ -347,19 +347,19 @@ class Request(Work):
         reader: Callable[[bytes], T],
         inline_bytes_max: int = INLINE_BYTES_MAX,
         *,
-        inline_lists_max: int | None = None,
+        inline_values_max: int | None = None,
         turn_bytes_min: int | None = None,
         quick: Callable[[bytes], T] | None = None,
     ) -> T:
         """`reader` of the body; a large body is read in a thread, so that others are served meanwhile, one of
-        `turn_bytes_min` when it is the caller's turn. One with more lists than `inline_lists_max` is large.
+        `turn_bytes_min` when it is the caller's turn. One with more values than `inline_values_max` is large.
         `quick` reads other bodies, and leaves with NotPlainError what has to be read in a thread too.
         """
         body = await self.body()
         if turn_bytes_min is not None and len(body) >= turn_bytes_min:
             await self.take_turn()
         is_short = len(body) <= inline_bytes_max and (
-            inline_lists_max is None or body.count(b"[") <= inline_lists_max
+            inline_values_max is None or body.count(b",") < inline_values_max
         )
         if is_short:
             with suppress(NotPlainError):

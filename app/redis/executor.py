@@ -8,7 +8,6 @@ Must never know: statuses, any single command.
 import asyncio
 from collections.abc import AsyncGenerator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
 
 import msgspec
 
@@ -16,6 +15,7 @@ from app import logs, redis
 from app.auth import Action
 from app.errors import CODES, RefusalError
 from app.http.requests import Request
+from app.live.turns import slice_of
 from app.live.waiting import ClientLeftError
 from app.metrics import tracing
 from app.redis import CommandRequest, bodies, transactions
@@ -26,9 +26,6 @@ from app.redis.steps import CommandSteps, Room, Words, in_words_of_redis
 from engine import EngineError, How, ask, errors
 from engine.commands import XAdd
 from engine.replies import Reply
-
-# Long commands of a pipeline go on for this long before other callers have their turn.
-_TURN_S: Final = 0.005
 
 
 def parse_each(steps: CommandSteps, rows: Sequence[Words | EngineError]) -> CommandRun:
@@ -121,7 +118,8 @@ class _Pipeline:
         self._steps = steps
         self._monotonic = gateway.clock.monotonic
         self._ends_s = self._monotonic() + gateway.settings.wait_ms_max / 1000
-        self._turn_ends_s = 0.0
+        # Long commands go on for a slice of time before other callers have their turn.
+        self._has_time = slice_of(self._monotonic)
         self._run = CommandRun(steps.limits)
         # Why no more of it is run: the caller's token has ended, or the gateway stops.
         self._end: EngineError | None = None
@@ -138,7 +136,7 @@ class _Pipeline:
                 if isinstance(item, CommandRequest) and (redis.is_long(item) or runs_alone(item)):
                     if self._run.count:
                         yield await self._flush()
-                    if self._monotonic() > self._turn_ends_s:
+                    if not self._has_time():
                         await self._take_turn()
                     yield await self._run_alone(item)
                 elif isinstance(item, Adds):
@@ -150,7 +148,7 @@ class _Pipeline:
 
     async def _take_turn(self) -> None:
         await self._request.take_turn()
-        self._turn_ends_s = self._monotonic() + _TURN_S
+        self._has_time = slice_of(self._monotonic)
         try:
             self._request.check_access()
         except RefusalError as refusal:
