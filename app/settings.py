@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -45,6 +45,13 @@ _REPLACED: Final[Mapping[str, str]] = {
         for part in ("per_s", "burst")
     },
     "jwt_jwks_url": "jwt_keys takes the URL, for example https://id.example/jwks.json",
+    **dict.fromkeys(
+        (
+            *("backend_poll_s", "columns_count_max", "count_default", "entry_fields_max", "head_bytes_max"),
+            *("heartbeat_ms", "json_depth_max", "request_streams_max", "rewrite_bytes_min"),
+        ),
+        "it has one value now, see docs/limits.md",
+    ),
     "resp_socket": "say it in resp_listen, for example unix:/run/weir/redis.sock",
 }
 # Variables that other commands read: the file of settings, the gateway's URL and CA, the path of Java.
@@ -240,7 +247,32 @@ Networks = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterVa
 Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_origins)]
 
 
-class Settings(BaseSettings):
+class Bounds:
+    """Limits that no installation had a reason to change. They are read as settings are; a subclass of
+    `Settings` may have others, and tests do.
+    """
+
+    # About how often a waiting read looks again, whether the backend notified it or not.
+    backend_poll_s: ClassVar[int] = 5
+    # The request line and headers.
+    head_bytes_max: ClassVar[int] = 32 << 10
+    # Fields of an entry.
+    entry_fields_max: ClassVar[int] = 1_024
+    # Streams that one request reads or publishes to.
+    request_streams_max: ClassVar[int] = 1_000
+    # Levels of nested JSON.
+    json_depth_max: ClassVar[int] = 32
+    # Entries of a response if the request sets no count.
+    count_default: ClassVar[int] = 100
+    # Entries of a page of columns, in the place of `count_max`.
+    columns_count_max: ClassVar[int] = 100_000
+    # A smaller log is not rewritten.
+    rewrite_bytes_min: ClassVar[int] = 64 << 20
+    # Between WebSocket heartbeats.
+    heartbeat_ms: ClassVar[int] = 15_000
+
+
+class Settings(BaseSettings, Bounds):
     """All settings. Each can be set as `WEIR_<NAME>` in the environment or as a key of the TOML file; the
     common ones have a flag too.
     """
@@ -285,13 +317,6 @@ class Settings(BaseSettings):
     )
     backend_timeout_ms: int = Field(
         5_000, ge=50, le=60_000, description="time in which the backend must answer, in milliseconds"
-    )
-    backend_poll_s: int = Field(
-        5,
-        ge=1,
-        le=60,
-        description="about how often a waiting read looks again, whether the backend notified it or not, in "
-        "seconds",
     )
     insecure: bool = Field(default=False, description="listen on more than loopback without authentication")
     strict_files: bool = Field(
@@ -357,7 +382,6 @@ class Settings(BaseSettings):
     entry_bytes_max: int = Field(
         1 << 20, ge=64, le=1 << 26, description="maximum size of a stored entry, in bytes"
     )
-    entry_fields_max: int = Field(1_024, ge=1, le=1 << 20, description="maximum fields of an entry")
     batch_entries_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum entries of a batch")
     pipeline_commands_max: int = Field(
         10_000, ge=1, le=1_000_000, description="maximum commands of a pipeline"
@@ -388,24 +412,11 @@ class Settings(BaseSettings):
         description="bytes of bodies that may be under way, of all connections together beyond 64 KiB each: "
         "a body counts three times; 0: an eighth of the memory limit, at least 32 MiB",
     )
-    request_streams_max: int = Field(
-        1_000, ge=1, le=100_000, description="maximum streams that one request reads or publishes to"
-    )
     ids_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum IDs in one request")
-    json_depth_max: int = Field(32, ge=4, le=512, description="maximum depth of nested JSON")
     answer_bytes_max: int = Field(
         8 << 20, ge=1 << 10, le=1 << 30, description="maximum size of the entries in a response, in bytes"
     )
-    count_default: int = Field(
-        100, ge=1, le=1_000_000, description="entries of a response if the request sets no count"
-    )
     count_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum entries of a response")
-    columns_count_max: int = Field(
-        100_000,
-        ge=1,
-        le=10_000_000,
-        description="maximum entries of a page of columns; replaces `count_max` there",
-    )
 
     rate_requests: CountRate = Field(
         "", description="requests of one caller, for example 100/s burst 500; empty: no limit"
@@ -425,9 +436,6 @@ class Settings(BaseSettings):
         le=100_000,
         description="growth of the log, in percent, that triggers a rewrite; 0 disables rewrites",
     )
-    rewrite_bytes_min: int = Field(
-        64 << 20, ge=1 << 10, le=1 << 50, description="minimum size of the log for a rewrite, in bytes"
-    )
     wait_ms_max: int = Field(
         60_000, ge=0, le=3_600_000, description="maximum time that a read may block, in milliseconds"
     )
@@ -446,12 +454,6 @@ class Settings(BaseSettings):
         le=1_000_000,
         description="maximum number of WebSockets, event streams and connections of Redis clients of one "
         "caller; 0: half of `sockets_max` where tokens are configured, otherwise no limit",
-    )
-    heartbeat_ms: int = Field(
-        15_000, ge=100, le=600_000, description="interval of WebSocket heartbeats, in milliseconds"
-    )
-    head_bytes_max: int = Field(
-        32 << 10, ge=1 << 10, le=1 << 20, description="maximum size of the request line and headers, in bytes"
     )
     request_s_max: float = Field(
         30,

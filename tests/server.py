@@ -72,13 +72,14 @@ class Server:
         place = ["--host", "127.0.0.1", "--port", str(self.port), "--data", str(self.data)]
         words = ["serve", *place, *FRONTS, *self._options]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(NOT_INHERITED)}
+        program = self.program or ("tests.bounds" if "--bound" in words else None)
         with self._log.open("ab") as log, Path(os.devnull).open("rb") as nothing:
             if not self.wrapper:
                 streams = [nothing.fileno(), log.fileno(), log.fileno()]
-                self._process = Preloaded(words, streams, environment, self.program)
+                self._process = Preloaded(words, streams, environment, program)
                 return
             self._process = subprocess.Popen(
-                [*self.wrapper, sys.executable, "-m", self.program or "weir", *words],
+                [*self.wrapper, sys.executable, "-m", program or "weir", *words],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,

@@ -12,6 +12,7 @@ from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine, EngineProtocol, SystemClock
 from engine.cluster import BackendDurability, ClusterEngine
+from tests.bounds import bounded
 from tests.cluster.clusters import opened_backend
 from tests.cluster.differences import differences
 from tests.cluster.servers import Backend
@@ -36,7 +37,7 @@ async def store(http: httpx.AsyncClient, stream: str, count: int, **fields: str)
 @pytest.fixture(scope="session")
 def settings() -> Settings:
     """Frozen, so one object serves thousands of tests: to validate it took a tenth of their time."""
-    return Settings(
+    return bounded(
         log_requests="none",
         body_bytes_max=64 << 10,
         entry_bytes_max=8 << 10,

@@ -20,15 +20,15 @@ from typing import Any, Final
 
 from app.main import create_app
 from app.server import http_server
-from app.settings import Settings
 from engine import Engine
 from engine.commands import EnsureGroup, XAdd
 from engine.entries import body
 from tests.app.fast_requests import ENTRIES, ENTRY, JSON, PLAIN, UNUSUAL, post, request
 from tests.app.pair import plain
+from tests.bounds import bounded
 from tests.engine.clocks import HandClock
 
-SETTINGS: Final = Settings(
+SETTINGS: Final = bounded(
     port=0,
     log_requests="none",
     log_level="error",

@@ -5,11 +5,11 @@ Knows: a stream `s` with a group `g`, and a stream `big`. Must never know: what 
 
 import json
 
-from app.settings import Settings
 from engine.commands import TURN_LOOKUPS_MAX
 from tests.app.pair import HOST
+from tests.bounds import bounded
 
-LIMITS = Settings(
+LIMITS = bounded(
     port=0,
     log_requests="none",
     body_bytes_max=64 << 10,

@@ -10,6 +10,7 @@ import pytest
 
 from app.main import App
 from app.settings import Settings
+from tests.bounds import bounded
 
 ONE, PIPELINE, TRANSACTION = "/v1/commands", "/v1/commands/pipeline", "/v1/commands/multi-exec"
 LARGE = "x" * 500
@@ -18,7 +19,7 @@ LARGE = "x" * 500
 @pytest.fixture
 def settings() -> Settings:
     """Eight entries of LARGE are more than one answer."""
-    return Settings(
+    return bounded(
         log_requests="none",
         body_bytes_max=256 << 10,
         entry_bytes_max=1_024,

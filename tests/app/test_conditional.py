@@ -11,6 +11,7 @@ from app.settings import Settings
 from engine import Engine, EngineError
 from engine.commands import Delete, UpdateStream, XInfoStream
 from engine.replies import StreamInfo
+from tests.bounds import bounded
 
 STREAM = "/v1/streams/s"
 ENTRIES = STREAM + "/entries"
@@ -134,7 +135,7 @@ async def test_one_of_two_deletions_at_once_is_done(made: httpx.AsyncClient) -> 
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(log_requests="none", entry_bytes_max=256 << 10, entry_fields_max=16)
+    return bounded(log_requests="none", entry_bytes_max=256 << 10, entry_fields_max=16)
 
 
 async def test_the_tag_of_a_compressed_stream_is_taken(http: httpx.AsyncClient) -> None:

@@ -7,10 +7,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from app.settings import Settings
 from tests import halves
 from tests.app.conversing import names_of
 from tests.app.pushing import Json, PushPeer, PushWorld
+from tests.bounds import bounded
 
 WORK: Final = {"sub": '"w"', "stream": '"s"', "group": '"g"', "consumer": '"c"'}
 # A valid frame of every kind, member by member as JSON text.
@@ -74,7 +74,7 @@ VALUES: Final = st.one_of(
 
 @pytest.fixture(scope="module")
 def house() -> Iterator[PushWorld]:
-    house = PushWorld(Settings(log_requests="none", count_max=100, json_depth_max=16))
+    house = PushWorld(bounded(log_requests="none", count_max=100, json_depth_max=16))
     yield house
     house.close()
 

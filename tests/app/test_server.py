@@ -51,7 +51,7 @@ def mortal(tmp_path: Path) -> Iterator[Signalled]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that survives its tests."""
-    with Server(tmp_path_factory.mktemp("server") / "data", "--set", "head_bytes_max=4096") as server:
+    with Server(tmp_path_factory.mktemp("server") / "data", "--bound", "head_bytes_max=4096") as server:
         yield server
 
 

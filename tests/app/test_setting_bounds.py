@@ -19,6 +19,7 @@ from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
 from tests.app.conftest import calling
+from tests.bounds import bounded
 from tests.server import Server
 
 ENTRIES = "/v1/streams/s/entries"
@@ -30,7 +31,7 @@ async def gateway(**limits: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A gateway that is set so."""
     engine = Engine.open(None, clock=SystemClock())
     await engine.start()
-    app = create_app(Settings(log_requests="none", **limits), SystemClock())
+    app = create_app(bounded(log_requests="none", **limits), SystemClock())
     app.gateway.open(engine)
     async with calling(app) as http:
         yield http
@@ -156,7 +157,7 @@ KEYWORDS = {
 
 async def test_no_bound_of_the_document_stays_where_a_setting_moves_it() -> None:
     """With each setting on a value of its own, no bound is left that has the usual value of one."""
-    usual = {(keyword, Settings.model_fields[name].default) for name, keyword in KEYWORDS.items()}
+    usual = {(keyword, getattr(Settings(), name)) for name, keyword in KEYWORDS.items()}
     async with gateway(**{name: 71 + number for number, name in enumerate(KEYWORDS)}) as http:
         found = dict(leaves((await http.get("/openapi.json")).json()))
     assert [place for place, value in found.items() if (place.rpartition("/")[2], value) in usual] == []

@@ -21,6 +21,7 @@ from app.settings import (
     unknown_variables,
 )
 from engine import SystemClock
+from tests.bounds import BOUNDS, bounded
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,6 +125,15 @@ def test_a_setting_of_the_last_release_is_refused_with_the_new_one(
         monkeypatch.setenv(f"WEIR_{old.upper()}", "9000")
     with pytest.raises(SettingsError, match=rf"^WEIR_{old.upper()} is no setting any more: .* {new}, "):
         load({})
+
+
+@pytest.mark.parametrize("name", sorted(BOUNDS))
+def test_a_limit_with_one_value_is_no_setting(name: str) -> None:
+    """It is read as a setting is, and documented; tests move it."""
+    with pytest.raises(SettingsError, match=rf"^{name} is no setting any more: it has one value now"):
+        load({name: "1"})
+    assert getattr(bounded(**{name: 7}), name) == 7 != getattr(Settings(), name)
+    assert re.search(rf"^\| `{name}` \|", (ROOT / "docs" / "limits.md").read_text(), re.MULTILINE)
 
 
 def test_keys_of_jwts_are_a_file_or_a_url() -> None:

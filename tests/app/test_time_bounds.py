@@ -18,16 +18,16 @@ import pytest
 from app.live.stalls import STALL_S_MAX
 from app.main import create_app
 from app.server import http_server
-from app.settings import Settings
 from engine import Engine, Fsync, Storage, entries
 from engine.commands import Cursor, Delete, EnsureGroup, XAdd, XPending, XReadGroup
 from engine.replies import GroupRead, PendingSummary
+from tests.bounds import bounded
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import SlowDisk
 
 # Each another number, so that no bound is taken for another.
 STEP_MS = 20
-SETTINGS: Final = Settings(
+SETTINGS: Final = bounded(
     log_requests="none",
     head_bytes_max=1_024,
     request_s_max=2,

@@ -84,11 +84,12 @@ async def test_who_follows_comes_back_to_the_server_that_took_over(tmp_path: Pat
             # The replica takes over later than a read is given up.
             server.call("CONFIG", "SET", "cluster-node-timeout", 2_000)
         seeds = ",".join(str(shard.servers[0].address) for shard in shards)
-        settings = ("backend_durability=memory", "backend_timeout_ms=500", "backend_poll_s=1")
+        settings = ("backend_durability=memory", "backend_timeout_ms=500")
         words = [
             "--backend",
             f"redis+cluster://{seeds}",
             *(word for one in settings for word in ("--set", one)),
+            *("--bound", "backend_poll_s=1"),
         ]
         primary, replica = shards[slot_of(STREAM.encode()) * len(shards) // SLOTS].servers
         with Server(tmp_path / "gateway", *words) as gateway:

@@ -44,7 +44,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """It has a stream with an entry, and a group, about which its server says the sentence."""
     directory, redis_port = tmp_path_factory.mktemp("odd"), free_port()
     with BackendServer(directory) as backend, OddLink(backend, STREAM) as link:
-        words = ("--backend", link.url, "--resp-listen", str(redis_port), "--set", "backend_poll_s=1")
+        words = ("--backend", link.url, "--resp-listen", str(redis_port), "--bound", "backend_poll_s=1")
         with Server(Path(directory) / "gateway", *words) as server, httpx.Client(base_url=server.url) as http:
             assert http.post(f"{PATH}/entries", json=ENTRY).status_code == 201
             assert http.put(GROUP, json={"start": "0"}).status_code == 201

@@ -18,7 +18,14 @@ from weir import AsyncClient
 
 STREAM: Final = "s"
 SOON_S: Final = 30.0
-SETTINGS: Final = ("backend_timeout_ms=500", "backend_poll_s=1", "log_requests=none")
+SETTINGS: Final = (
+    "--set",
+    "backend_timeout_ms=500",
+    "--bound",
+    "backend_poll_s=1",
+    "--set",
+    "log_requests=none",
+)
 # What the server acknowledges is still there after a kill.
 KEEPS: Final = ("--appendonly", "yes", "--appendfsync", "always")
 
@@ -91,10 +98,9 @@ async def test_sockets_stay_open(tmp_path: Path, way: str) -> None:
     """Each subscription is told once an outage, also by the second one; one without credit is not. What is in
     flight is not sent again.
     """
-    words = [word for one in SETTINGS for word in ("--set", one)]
     with (
         backend_of(tmp_path) as server,
-        Server(tmp_path / "gateway", "--backend", server.url, *words) as gateway,
+        Server(tmp_path / "gateway", "--backend", server.url, *SETTINGS) as gateway,
     ):
         async with AsyncClient(gateway.url, retry_s=SOON_S) as client, talk(gateway) as talking:
             added = list((await client.publish_batch(STREAM, [{"n": "1"}, {"n": "2"}, {"n": "3"}])).ids)
@@ -121,10 +127,9 @@ async def test_sockets_stay_open(tmp_path: Path, way: str) -> None:
 
 async def test_what_a_lost_reply_delivered_is_sent(tmp_path: Path) -> None:
     """The server has given entries to the consumer, and the gateway has not heard of it: they come once."""
-    words = [word for one in SETTINGS for word in ("--set", one)]
     with (
         backend_of(tmp_path) as server,
-        Server(tmp_path / "gateway", "--backend", server.url, *words) as gateway,
+        Server(tmp_path / "gateway", "--backend", server.url, *SETTINGS) as gateway,
     ):
         async with talk(gateway) as talking:
             await talking.say("consume", sub="work", stream=STREAM, group="g", consumer="c", create="0")

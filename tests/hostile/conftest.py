@@ -8,10 +8,7 @@ import pytest
 from tests.hostile.peers import ask_json
 from tests.server import Server
 
-IMPATIENT = (
-    *("--set", "request_s_max=1", "--set", "stall_s_max=1", "--set", "keep_alive_s=1"),
-    *("--set", "json_depth_max=32"),
-)
+IMPATIENT = ("--set", "request_s_max=1", "--set", "stall_s_max=1", "--set", "keep_alive_s=1")
 
 
 @pytest.fixture(scope="module")

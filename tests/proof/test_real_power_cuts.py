@@ -15,7 +15,7 @@ from tests.server import Server
 CUTS: Final = 3
 load_s_min, load_s_max = 0.3, 1.6
 LOST_S_MAX: Final = 2.0
-REWRITING: Final = ("--set", "rewrite_bytes_min=65536", "--set", "rewrite_growth_percent=1")
+REWRITING: Final = ("--bound", "rewrite_bytes_min=65536", "--set", "rewrite_growth_percent=1")
 
 
 class Losses(NamedTuple):

@@ -13,8 +13,8 @@ import pytest
 from app.auth import AccessPolicy
 from app.doors.resp.listening import RespServer
 from app.gateway import Gateway
-from app.settings import Settings
 from engine import Clock, Engine, SystemClock
+from tests.bounds import bounded
 
 LATE_S: Final = 10.0
 _TURNS_MAX: Final = 100_000
@@ -124,7 +124,7 @@ async def open_port(tmp_path: Path) -> AsyncIterator[Callable[..., object]]:
     ) -> TestedPort:
         path = tmp_path / f"{len(opened)}.sock"
         given["resp_listen"] = (f"unix:{path}", *given.get("resp_listen", ()))
-        settings = Settings(log_requests="none", drain_s_max=1, **given)
+        settings = bounded(log_requests="none", drain_s_max=1, **given)
         clock = clock or SystemClock()
         gateway = Gateway(settings, clock, policy)
         engine = Engine.open(None, clock=clock)

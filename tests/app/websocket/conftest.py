@@ -14,7 +14,7 @@ from tests.app.conversing import SocketWorld
 from tests.app.sockets import SocketClient, talking
 from tests.server import Server
 
-LIMITS: Final = ("--set", "heartbeat_ms=200", "--set", "entry_bytes_max=65536")
+LIMITS: Final = ("--bound", "heartbeat_ms=200", "--set", "entry_bytes_max=65536")
 
 
 @pytest.fixture(scope="module")
