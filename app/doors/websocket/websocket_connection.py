@@ -45,6 +45,8 @@ _CLOSE_S_MAX: Final = 2.5
 _SYSTEM_LATER_MS: Final = 4_000
 
 _MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
+# What a close frame of ours begins with.
+_CLOSE: Final = bytes([0x80 | Opcode.CLOSE])
 SLOW_READER_CLOSE: Final = 4004
 FLOOD_CLOSE: Final = 4005
 # As other refusals that are over in a moment.
@@ -350,23 +352,25 @@ class WebSocketConnection(Client):
         self._slice_bytes = min(2 * self._slice_bytes, _SLICE_BYTES_MAX) if few else _SLICE_BYTES_MIN
         # The library ends a connection after a close frame, or because of what is no WebSocket.
         has_failed = SEND_EOF in written and not (frames and frames[-1].opcode is Opcode.CLOSE)
+        ending = b"".join([one for one in written if one.startswith(_CLOSE)])
+        pongs = b"".join([one for one in written if not one.startswith(_CLOSE)])
         if has_failed:
-            self._end_failed(frames, b"".join(written))
+            self._end_failed(frames, pongs + ending)
         else:
-            self._handle_frames(frames, b"".join(written))
+            self._handle_frames(frames, pongs, ending)
         if self._expects_message():
             self._message_bytes = 0
         self._time_message()
 
-    def _handle_frames(self, frames: Sequence[Frame], answers: bytes) -> None:
-        """Handle frames; `answers` are the pongs, and the close frame, that the library has made for them."""
+    def _handle_frames(self, frames: Sequence[Frame], pongs: bytes, ending: bytes) -> None:
+        """Handle frames, for which the library has made pongs, and the answer to a close."""
         for frame in frames:
             if frame.opcode is Opcode.CLOSE:
-                self._end_closed(answers)
+                self._end_closed(ending)
             elif (frame.fin and frame.opcode in (Opcode.TEXT, Opcode.BINARY)) or self._affords():
                 if frame.opcode is Opcode.PING and not self.close_sent:
-                    self.transport.write(answers)
-                    answers = b""
+                    self.transport.write(pongs)
+                    pongs = b""
                 elif frame.opcode in _MESSAGES and not self.close_sent:
                     self._add_part(frame)
 
@@ -400,7 +404,7 @@ class WebSocketConnection(Client):
             return
         self._listener.received(text)
 
-    def _end_closed(self, answers: bytes) -> None:
+    def _end_closed(self, answer: bytes) -> None:
         """The peer has closed, or has answered our close."""
         if self.close_sent:
             if self._close_timer is not None:
@@ -408,7 +412,7 @@ class WebSocketConnection(Client):
                 self._close_timer = None
                 self.transport.close()
         elif not self.transport.is_closing():
-            self.transport.write(answers)
+            self.transport.write(answer)
             self.transport.close()
 
     def _end_failed(self, frames: Sequence[Frame], ending: bytes) -> None:
