@@ -30,9 +30,9 @@ class WeirDataSource(DataSource):
         return schema_of(self._source_options())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_weir.source.batch import reader_of  # noqa: PLC0415 - the same
+        from pyspark_weir.source.batch import BatchReader  # noqa: PLC0415 - the same
 
-        return reader_of(self._source_options(), schema)
+        return BatchReader(self._source_options(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         from pyspark_weir.source.stream import StreamingReader  # noqa: PLC0415 - the same

@@ -4,7 +4,7 @@ Knows: Spark's classes of filters. Must never know: columns, what is narrowed by
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +31,19 @@ class Comparison(NamedTuple):
     column: str
     compare: Compare
     values: tuple[Any, ...]
+
+
+class PushedFilters:
+    """A reader's `pushFilters`, which Spark calls where `spark.sql.python.filterPushdown.enabled` is true. It
+    refuses no reader for it elsewhere: there it looks whether `__func__` is its own.
+    """
+
+    def __init__(self, push: Callable[[list[datasource.Filter]], Iterable[datasource.Filter]]) -> None:
+        self._push = push
+        self.__func__ = datasource.DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[datasource.Filter]) -> Iterable[datasource.Filter]:
+        return self._push(filters)
 
 
 def comparison_of(one: object) -> Comparison | None:

@@ -117,7 +117,7 @@ class SourceOptions:
     include_meta: bool = flag("includeMeta", "includeHeaders")
     on_bad_utf8: str = word("onBadUtf8", ("replace", "fail", "base64"))
     dup_fields: str = word("dupFields", ("first", "last"))
-    pushdown: bool = flag("pushdown")
+    pushdown: bool = flag("pushdown", default=True)
     mirror_group: str | None = raw_options.text("mirrorGroup", "groupIdPrefix")
     # Whether fieldsFormat was asked for; where it was not, a schema of the user's own means `columns`.
     format_given: bool = False

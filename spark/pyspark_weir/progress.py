@@ -12,7 +12,7 @@ import queue
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -23,19 +23,32 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from pyspark_weir import clock, offsets
+from pyspark_weir import clock, ids, offsets
 from pyspark_weir.errors import PipelineError
-from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlannedRange, PlanQuery
 from pyspark_weir.offsets import Lost, Offsets
 
 _look_s: Final = 0.25
 
 
+class StreamLag(NamedTuple):
+    """How far a stream is ahead of what is read: `entries`, and the time between the first and the last."""
+
+    entries: int
+    ms: int
+
+    @classmethod
+    def of(cls, planned: PlannedRange) -> "StreamLag":
+        """From a plan of one entry, which ends with the first that is left."""
+        ms = ids.parse(planned.last).ms - ids.parse(planned.end).ms if planned.lag else 0
+        return cls(planned.lag, ms)
+
+
 @dataclass(frozen=True)
 class BatchProgress:
     """A batch that is done: `rows` entries of `streams` streams in `duration_ms`. `ends` is how far each
-    stream is read, by `gateway/stream`; `left` how many entries come after, None where that is not known;
-    `lost` what was gone before it was read.
+    stream is read, `lag` what comes after, both by `gateway/stream`; `lag` is None where that is not known.
+    `lost` is what was gone before it was read.
     """
 
     query: str
@@ -45,8 +58,13 @@ class BatchProgress:
     time: str
     streams: int = 0
     ends: Offsets = field(default_factory=dict)
-    left: int | None = None
+    lag: Mapping[str, StreamLag] | None = None
     lost: tuple[Lost, ...] = ()
+
+    @property
+    def left(self) -> int | None:
+        """How many entries of all streams come after."""
+        return None if self.lag is None else sum(one.entries for one in self.lag.values())
 
     @property
     def rows_per_second(self) -> float:
@@ -60,10 +78,16 @@ class BatchProgress:
             "duration_ms": self.duration_ms,
             "rows_per_second": round(self.rows_per_second, 1),
             "left": self.left,
+            "lag": lag_members(self.lag),
             "lost": [one._asdict() for one in self.lost],
             "time": self.time,
             "ends": {name: place.id for name, place in self.ends.items()},
         }
+
+
+def lag_members(lag: Mapping[str, StreamLag] | None) -> dict[str, Any] | None:
+    """As programs are shown it."""
+    return None if lag is None else {name: one._asdict() for name, one in lag.items()}
 
 
 class QueryEvents:
@@ -176,7 +200,9 @@ _idle_s: Final = 5.0
 
 
 class LagReporter(contextlib.ExitStack):
-    """Asks the gateways of a run after a batch how much is left, and moves the mirror group along."""
+    """Asks the gateways of a run after a batch how much is left, and moves the mirror group along. `known` is
+    their last answer.
+    """
 
     def __init__(self, gateways: tuple[GatewayAccess, ...], mirror_group: str | None = None) -> None:
         super().__init__()
@@ -185,11 +211,12 @@ class LagReporter(contextlib.ExitStack):
         )
         self._gateways = {access.name: self.enter_context(GatewayClient(access)) for access in quick}
         self._mirror_group = mirror_group
+        self.known: Mapping[str, StreamLag] | None = None
         self._asked_s = 0.0
         self._mirrored: dict[str, str] = {}
 
     def report(self, progress: BatchProgress) -> BatchProgress:
-        """The progress with the number of entries left; the mirror group has been moved to its end."""
+        """The progress with its lag; the mirror group has been moved to its end."""
         now_s = clock.monotonic_s()
         if not progress.ends or (not progress.rows and now_s < self._asked_s + _idle_s):
             return progress
@@ -201,10 +228,11 @@ class LagReporter(contextlib.ExitStack):
         if self._mirror_group is not None:
             for gateway, ends in by_gateway.items():
                 self._move_group(gateway, ends, self._mirror_group)
-        return replace(progress, left=self._count(by_gateway))
+        self.known = self._ask(by_gateway)
+        return replace(progress, lag=self.known)
 
-    def _count(self, by_gateway: dict[str, dict[str, str]]) -> int | None:
-        left = 0
+    def _ask(self, by_gateway: dict[str, dict[str, str]]) -> dict[str, StreamLag] | None:
+        found: dict[str, StreamLag] = {}
         for name, ends in by_gateway.items():
             gateway = self._gateways.get(name)
             if gateway is None:
@@ -213,8 +241,8 @@ class LagReporter(contextlib.ExitStack):
                 planned = gateway.plan_of_each(PlanQuery(streams=ends, max_entries=1))
             except PipelineError:
                 return None
-            left += sum(stream.lag for stream in planned.streams.values())
-        return left
+            found |= {offsets.key(name, one): StreamLag.of(plan) for one, plan in planned.streams.items()}
+        return found
 
     def _move_group(self, name: str, ends: dict[str, str], group: str) -> None:
         gateway = self._gateways.get(name)

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from pyspark_weir import clock
 from pyspark_weir.errors import FAILED, LOCKED, OptionError, PipelineError
 from pyspark_weir.gateway import GatewayAccess
 from pyspark_weir.offsets import Lost
-from pyspark_weir.progress import BatchProgress, LagReporter, QueryEvents, listen
+from pyspark_weir.progress import BatchProgress, LagReporter, QueryEvents, StreamLag, lag_members, listen
 from pyspark_weir.session import CHECKPOINT_FILES, CHECKPOINT_FILES_LOCAL, SessionOptions, open_session
 
 # How long a query that has ended is waited for to tell of its last batch.
@@ -60,16 +60,20 @@ class QueryRun:
 
 @dataclass
 class Summary:
-    """What a run did. `stopped`: a signal ended it. `lost`: what was gone before it was read."""
+    """What a run did. `stopped`: a signal ended it. `lag`: what each stream had left after the last batch,
+    None where that is not known. `lost`: what was gone before it was read.
+    """
 
     batches: int = 0
     rows: int = 0
     duration_ms: int = 0
     stopped: bool = False
+    lag: Mapping[str, StreamLag] | None = None
     lost: list[Lost] = field(default_factory=list)
 
     def members(self) -> dict[str, Any]:
-        return {"done": True, **vars(self), "lost": [one._asdict() for one in self.lost]}
+        shown = {"lag": lag_members(self.lag), "lost": [one._asdict() for one in self.lost]}
+        return {"done": True, **vars(self), **shown}
 
 
 # Makes the query, with all but trigger and checkpoint.
@@ -93,6 +97,7 @@ def run(what: QueryRun, build: Build, tell: Tell) -> Summary:
             except StreamingQueryException as error:
                 raise query_error(str(error)) from None
             summary = follow(query, events, lambda progress: tell(lag.report(progress)))
+            summary.lag = lag.known
             summary.duration_ms = round((clock.monotonic_s() - begun_s) * 1_000)
             return summary
 

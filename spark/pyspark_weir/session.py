@@ -36,7 +36,7 @@ _EVERYWHERE: Final = {
     # IDs are times in UTC; days of an archive are days in UTC.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    # Without it Spark refuses a source that offers to filter.
+    # Without it Spark does not show sources its filters.
     "spark.sql.python.filterPushdown.enabled": "true",
     # Batches whose offsets are kept; Spark's 100 are a megabyte each with thousands of streams.
     "spark.sql.streaming.minBatchesToRetain": "20",

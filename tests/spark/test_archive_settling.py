@@ -15,7 +15,7 @@ from pyspark_weir.errors import ArchiveError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from pyspark_weir.jobs import trim
 from pyspark_weir.jobs.archive import Archiver, Archiving
-from pyspark_weir.offsets import Position
+from pyspark_weir.offsets import Lost, Position
 from tests.server import Server
 from tests.spark.archive_tables import QUERY, Maker
 
@@ -144,6 +144,32 @@ def test_a_stream_that_was_put_back_below_its_archive_stops_the_job(room: Room, 
     (tmp_path / "checkpoint/offsets/1").write_text(f"v1\n{{}}\n{end}")
     with pytest.raises(ArchiveError, match="was put back to 5-0, and is archived up to 9-0"):
         room.archiver.moved(1)
+
+
+def test_what_goes_before_a_planned_batch_is_read_is_noted(room: Room, tmp_path: Path) -> None:
+    """Trimmed or deleted after Spark had written the batch's range down, where that does not fail the run;
+    nothing twice that the range was written with, and nothing of the next one.
+    """
+    key, generation = f"g0/{room.stream}", room.seen("generation")
+    room.publish(20, first=10)
+    asked = {"gateway.urls": room.gateway.access.url, "subscribe": room.stream, "failOnDataLoss": "false"}
+    archiver = Archiver(Archiving(str(tmp_path / "archive"), str(room.checkpoint), asked))
+
+    def lost(*known: Lost) -> list[tuple[str, str | None, str]]:
+        end = json.dumps(offsets.encode({key: Position("15-0", generation)}, lost=known))
+        (room.checkpoint / "offsets/1").write_text(f"v1\n{{}}\n{end}")
+        return [(one.after, one.upto, one.why) for one in archiver.moved(1).lost]
+
+    assert lost() == []
+    room.gateway.trim(room.stream, minid="13-0", guard=False)
+    assert lost() == [("9-0", "12-0", "trimmed")]
+    assert room.archiver.moved(1).lost == (), "Spark's reader fails first"
+    known = Lost(key, generation, "9-0", "11-0", "trimmed")
+    assert lost(known) == [("9-0", "11-0", "trimmed"), ("11-0", "12-0", "trimmed")]
+    room.gateway.trim(room.stream, minid="18-0", guard=False)
+    assert lost() == [("9-0", "15-0", "trimmed")]
+    room.delete()
+    assert lost() == [("9-0", None, "deleted")]
 
 
 def test_a_checkpoint_goes_with_a_table_that_holds_what_it_archived(room: Room, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_weir import ids
-from pyspark_weir.jobs.archived import ArchiveReader, FilesPartition, FilteringReader
+from pyspark_weir.jobs.archived import ArchiveReader, FilesPartition
 from pyspark_weir.table import deletions
 from pyspark_weir.table.ranges import StreamKey
 from tests.spark.archive_tables import FIELDS, GATEWAY, GENERATION, Maker
@@ -91,7 +91,7 @@ def test_a_filter_leaves_the_files_that_may_have_such_rows(
 ) -> None:
     """And of these the rows that it means; every filter goes back to Spark."""
     maker, names = archive
-    reader = FilteringReader(maker.root, maker.table.version)
+    reader = ArchiveReader(maker.root, maker.table.version)
     assert list(reader.pushFilters(filters)) == filters
     parts = reader.partitions()
     files = [Path(maker.root.path(file.path)) for part in parts for file in files_of(part)]
@@ -117,7 +117,7 @@ def test_a_reader_leaves_out_the_deletions_of_a_version(tmp_path: Path) -> None:
     deletions.record(maker.root, {}, {key: [ids.parse("5-2")]})
 
     def read(dropped: int | None, *filters: Filter) -> list[tuple[str, str, str]]:
-        reader = FilteringReader(maker.root, maker.table.version, dropped)
+        reader = ArchiveReader(maker.root, maker.table.version, dropped)
         reader.pushFilters(list(filters))
         parts = [batch for part in reader.partitions() for batch in reader.read(part)]
         rows = [row for batch in parts for row in batch.to_pylist()]

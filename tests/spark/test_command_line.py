@@ -14,7 +14,7 @@ import pytest
 from pyspark_weir.cli import output
 from pyspark_weir.cli.arguments import QueryArguments, StreamArguments
 from pyspark_weir.errors import OptionError
-from pyspark_weir.progress import BatchProgress
+from pyspark_weir.progress import BatchProgress, StreamLag
 from pyspark_weir.running import Summary
 
 ROOT = Path(__file__).parents[2]
@@ -180,7 +180,8 @@ def test_once_and_every_exclude_each_other() -> None:
 )
 def test_a_batch_is_one_line(rows: int, left: int | None, line: str) -> None:
     """How much, how fast, how much is left, and when it will have been done."""
-    progress = BatchProgress(query="q", batch=3, rows=rows, duration_ms=2_000, time="", left=left)
+    lag = None if left is None else {"g0/a": StreamLag(left, 9), "g0/b": StreamLag(0, 0)}
+    progress = BatchProgress(query="q", batch=3, rows=rows, duration_ms=2_000, time="", lag=lag)
     assert output.progress_line(progress) == line
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_weir.gateway import GatewayAccess
 from pyspark_weir.offsets import Position
-from pyspark_weir.progress import BatchProgress, LagReporter
+from pyspark_weir.progress import BatchProgress, LagReporter, StreamLag
 from tests.server import Server
 
 
@@ -36,6 +36,14 @@ def test_what_is_left_is_counted_over_all_streams(server: Server) -> None:
     with LagReporter((GatewayAccess("g0", server.url),)) as lag:
         assert lag.report(_batch(a="3-0", b="10-0")).left == 7
         assert lag.report(_batch(a="0-0", b="0-0", later="0-0")).left == 20
+
+
+def test_each_stream_has_its_lag(server: Server) -> None:
+    """In entries, as a group's in the API, and in ms between the first of them and the last."""
+    with LagReporter((GatewayAccess("g0", server.url),)) as lag:
+        found = lag.report(_batch(a="3-0", b="10-0", later="0-0")).lag
+        assert found == {"g0/a": StreamLag(7, 6), "g0/b": StreamLag(0, 0)}
+        assert lag.known == found, "for the summary"
 
 
 def test_a_mirror_group_shows_how_far_a_run_has_come(server: Server) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import OptionError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient
-from pyspark_weir.jobs.mirror import LoopGuard, Mirror, is_same_gateway, loop_guard_of, query, settle
+from pyspark_weir.jobs.mirror import LoopGuard, Mirror, check, is_same_gateway, loop_guard_of, query, settle
 from pyspark_weir.jobs.replay_plan import Targets
 from tests.server import Server
 
@@ -108,6 +108,15 @@ class TestWhereItBegins:
             place.delete(name)
             with pytest.raises(OptionError, match="how far is lost: restore it"):
                 settle(place, asked, 2)
+
+
+def test_a_checkpoint_without_its_state_is_refused(tmp_path: Path) -> None:
+    """Whether a batch that runs again is cut as before is not known."""
+    place = StateFolder.of(str(tmp_path))
+    place.replace("metadata", b'{"id":"q"}')
+    given, here = {"gateway.urls": HERE, "subscribe": "a"}, GatewayAccess("g0", HERE)
+    with pytest.raises(OptionError, match=r"weir-mirror\.json, .* is lost: restore it"):
+        check(Mirror(place.address, given, here, Targets.parse(["copy"])))
 
 
 def test_streams_are_looked_at_as_they_are_found() -> None:

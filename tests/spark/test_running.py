@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_weir.errors import OptionError, PipelineError
-from pyspark_weir.progress import BatchProgress, QueryEvents, parse_progress
+from pyspark_weir.progress import BatchProgress, QueryEvents, StreamLag, parse_progress
 from pyspark_weir.running import follow, local_path, locked, query_error
 
 ROOT = Path(__file__).parents[2]
@@ -200,6 +200,7 @@ def test_a_progress_says_how_far_each_stream_is_read() -> None:
     assert [str(one) for one in found.lost] == [
         "g0/a: entries after 4-0 up to 5-0 were trimmed before they were read"
     ]
-    members = replace(found, left=12).members()
+    members = replace(found, lag={"g0/a": StreamLag(5, 70), "g1/b": StreamLag(7, 0)}).members()
     assert members["left"] == 12
+    assert members["lag"] == {"g0/a": {"entries": 5, "ms": 70}, "g1/b": {"entries": 7, "ms": 0}}
     assert members["ends"]["g0/a"] == "5-1"

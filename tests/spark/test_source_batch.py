@@ -14,7 +14,7 @@ from pyspark_weir.clock import monotonic_s
 from pyspark_weir.errors import DataLoss, PipelineError
 from pyspark_weir.gateway import of_group, of_stream
 from pyspark_weir.options import source_options
-from pyspark_weir.source.batch import PushdownReader, reader_of
+from pyspark_weir.source.batch import BatchReader
 from tests.server import Server
 from tests.spark.weir import Weir, read_all, rows_of, steps
 
@@ -139,10 +139,9 @@ class TestPartitions:
 
 
 class TestPushdown:
-    def reader(self, weir: Weir, filters: list[Filter]) -> PushdownReader:
+    def reader(self, weir: Weir, filters: list[Filter]) -> BatchReader:
         streams = f"{weir.name()},{weir.name('other')}"
-        reader = weir.batch_reader(subscribe=streams, pushdown="true", includeMeta="true")
-        assert isinstance(reader, PushdownReader)
+        reader = weir.batch_reader(subscribe=streams, includeMeta="true")
         assert list(reader.pushFilters(filters)) == filters, "Spark looks at each row again"
         return reader
 
@@ -175,7 +174,7 @@ class TestPushdown:
         fields = {"ms": "7000", "id": "9-0", "stream": "x", "ts": "1970-01-01"}
         entries = [{"id": one, "fields": fields} for one in ids(1, 20)]
         weir.gateway.post(f"{of_stream(weir.name())}/entries", {"entries": entries})
-        options = source_options(weir.options(pushdown="true"))
+        options = source_options(weir.options())
         columns = StructType([StructField(name, StringType()) for name in (*fields, "_id")])
         filters: list[Filter] = [
             EqualTo(("stream",), "x"),
@@ -183,8 +182,7 @@ class TestPushdown:
             GreaterThan(("ms",), 6_000),
             LessThan(("_ms",), 10),
         ]
-        reader = reader_of(options, columns)
-        assert isinstance(reader, PushdownReader)
+        reader = BatchReader(options, columns)
         assert list(reader.pushFilters(filters)) == filters
         assert [row["_id"] for row in read_all(reader)] == ids(1)
 

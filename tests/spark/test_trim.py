@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,6 +169,17 @@ class TestPlanning:
         found = room.planned()
         assert (found.entries, found.archived, found.refused) == (6, 6, None)
 
+    def test_what_another_program_has_optimized_may_go(self, room: Room) -> None:
+        """Its files hold other streams' rows among ours, unsorted; no more goes than what they hold."""
+        room.archived([1, 2, 3], [4, 5, 6])
+        room.maker.batch({key_of("zz"): ["1-0", "9-0"]})
+        DeltaTable(room.table.root.url).optimize.compact()
+        found = room.planned()
+        assert [file.is_ours for file in room.table.files()] == [False]
+        assert (found.upto, found.entries, found.archived, found.refused) == ("6-0", 6, 6, None)
+        assert room.trimmed(found) == [TrimResult(found, deleted=6)]
+        assert room.left() == [7, 8, 9, 10]
+
     def test_what_is_committed_later_stays(self, room: Room) -> None:
         """A plan is that of one version."""
         table = ArchiveTable.open(room.archived([1, 2, 3]).table.root)
@@ -203,10 +215,10 @@ class TestPlanning:
         found = room.planned()
         assert (found.entries, room.trimmed(found)) == (0, [])
 
-    def test_an_ignored_group_is_still_guarded_by_the_gateway(self, room: Room) -> None:
-        """The plan passes it over; the trim is refused, and removes nothing."""
-        room.archived(range(1, 11)).group("mirror", read=2)
-        found = room.planned(TrimRules(ignored_groups=frozenset({"mirror"})))
+    def test_a_group_that_comes_after_the_plan_is_guarded_by_the_gateway(self, room: Room) -> None:
+        """The trim is refused, and removes nothing."""
+        found = room.archived(range(1, 11)).planned()
+        room.group("late", read=2)
         assert found.entries == 10
         (outcome,) = room.trimmed(found)
         assert outcome.refused is not None

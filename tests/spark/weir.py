@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, of_stream
 from pyspark_weir.options import source_options
 from pyspark_weir.schema import schema_of
-from pyspark_weir.source.batch import BatchReader, reader_of
+from pyspark_weir.source.batch import BatchReader
 from pyspark_weir.source.stream import StreamingReader
 from tests.server import Server
 
@@ -73,7 +73,7 @@ class Weir:
     def batch_reader(self, **more: str) -> BatchReader:
         """The same for a batch."""
         options = source_options(self.options(**more))
-        return reader_of(options, schema_of(options))
+        return BatchReader(options, schema_of(options))
 
     def close(self) -> None:
         self.gateway.close()

@@ -75,14 +75,6 @@ class TrimArguments(arguments.RootArguments, arguments.GatewayArguments):
         ),
     ] = 0
     keep_last: Annotated[int, typer.Option(min=0, help="keep this many entries of each stream")] = 0
-    ignored_groups: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--ignore-group",
-            metavar="GROUP",
-            help="plan without this group; the gateway still refuses what it has not finished",
-        ),
-    ] = None
     yes: Annotated[bool, typer.Option("--yes", help="do it; without it nothing is removed")] = False
 
 
@@ -97,8 +89,7 @@ def trim(options: TrimArguments) -> None:
     from pyspark_weir.table.cleaning import open_repaired
 
     table = open_repaired(options.archive())
-    ignored = frozenset(options.ignored_groups or ())
-    rules = TrimRules(keep_ms=options.keep_ms, keep_last=options.keep_last, ignored_groups=ignored)
+    rules = TrimRules(keep_ms=options.keep_ms, keep_last=options.keep_last)
     with options.opened() as opened:
         planned = plan(table, opened, rules, clock.wall_ms())
         outcomes: dict[Any, str | int] = {}

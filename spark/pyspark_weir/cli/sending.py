@@ -61,15 +61,6 @@ class MirrorArguments(arguments.QueryArguments):
         False
     )
     orig_field: Annotated[str, _sent(metavar="NAME", help="field for the original ID")] = ""
-    tasks: Annotated[
-        int | None,
-        _sent(
-            min=1,
-            max=_tasks_max,
-            show_default="what the cluster runs at once",
-            help="streams sent side by side",
-        ),
-    ] = None
 
 
 def mirror(options: MirrorArguments) -> None:
@@ -80,7 +71,7 @@ def mirror(options: MirrorArguments) -> None:
     """
     from pyspark_weir import checkpoint
     from pyspark_weir.checkpoint import StateFolder
-    from pyspark_weir.jobs.mirror import Mirror, query
+    from pyspark_weir.jobs.mirror import Mirror, check, query
     from pyspark_weir.jobs.replay_plan import Targets
     from pyspark_weir.options import source_options
     from pyspark_weir.running import run
@@ -90,7 +81,6 @@ def mirror(options: MirrorArguments) -> None:
     given = source_options(source).starting
     if given is not None and options.start is not None:
         raise OptionError(f"--from and --source {given.option}=… both say where it begins: give one")
-    start = options.start or Start.EARLIEST
     asked = Mirror(
         checkpoint=options.checkpoint,
         source=source,
@@ -104,13 +94,15 @@ def mirror(options: MirrorArguments) -> None:
         drop_fields=arguments.names(options.drop),
         keep_ids=options.keep_ids,
         orig_field=options.orig_field,
-        start=start,
-        tasks=options.tasks,
+        start=options.start,
     )
-    begins = given.option if given is not None else f"the {start} entry of each stream"
+    begins = (
+        given.option if given is not None else f"the {options.start or Start.EARLIEST} entry of each stream"
+    )
     if checkpoint.query_id(StateFolder.of(options.checkpoint)) is not None:
         begins = "where the checkpoint ends"
     options.say_missing()
+    check(asked)  # before Spark has started, which takes a while
     report = output.batch_reporter(as_json=options.as_json, begins=begins)
     summary = run(options.query("mirror"), lambda spark: query(spark, asked), report)
     output.ended(summary, as_json=options.as_json)

@@ -14,7 +14,7 @@ gateway learns that they are archived. Before that the gateway might trim what a
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final
 
@@ -24,13 +24,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark_weir import checkpoint, ids, offsets
 from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import ArchiveError, OptionError, Refused
-from pyspark_weir.gateway import Answer, GatewayClient
+from pyspark_weir.gateway import Answer, GatewayClient, PlanQuery
 from pyspark_weir.jobs import archived
 from pyspark_weir.jobs.archived import ArchiveDataSource
 from pyspark_weir.jobs.batches import report_failures
-from pyspark_weir.offsets import Offsets, Position
+from pyspark_weir.offsets import Lost, Offsets, Position
 from pyspark_weir.options import EARLIEST, LATEST, source_options
 from pyspark_weir.session import with_slots
+from pyspark_weir.source.batch import loss_of, lost_of
 from pyspark_weir.table.cleaning import repair
 from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
 from pyspark_weir.table.root import ArchiveRoot
@@ -66,7 +67,8 @@ class Archiver:
         self.root = ArchiveRoot.of(asked.root, asked.storage)
         self.checkpoint = StateFolder.of(asked.checkpoint)
         self._source = _check_source(asked.source)
-        self.accesses = source_options(self._source).gateways
+        self._options = source_options(self._source)
+        self.accesses = self._options.gateways
         # Where a query without a checkpoint begins, by key; other streams begin with their first entry.
         self._begun: Offsets = {}
         self._settled: tuple[int, Offsets] | None = None
@@ -151,7 +153,10 @@ class Archiver:
         if query_id is None:
             raise OptionError(f"{self.checkpoint.address} is not the checkpoint of this query")
         lost = checkpoint.lost(self.checkpoint, number)
-        return BatchRanges(query_id, number, tuple(sorted(self._ranges(number))), lost)
+        moved = BatchRanges(query_id, number, tuple(sorted(self._ranges(number))), lost)
+        if self._options.fail_on_data_loss:
+            return moved
+        return replace(moved, lost=(*lost, *self._lost_since(moved)))
 
     def _ranges(self, number: int) -> Iterator[Range]:
         ends = checkpoint.ends(self.checkpoint, number)
@@ -164,6 +169,29 @@ class Archiver:
                     f"{name} was deleted and made anew while the archive started: start it again"
                 )
         return _ranges_between(self._begun, ends)
+
+    def _lost_since(self, moved: BatchRanges) -> Iterator[Lost]:
+        """What has gone of a batch's ranges since Spark wrote them down. Raises Refused, Unavailable."""
+        ends = checkpoint.ends(self.checkpoint, moved.number)
+        known = {one.key: one.upto for one in moved.lost}
+        for access in self.accesses:
+            own = {one.key.stream: one for one in moved.ranges if one.key.gateway == access.name}
+            after: dict[str, str] = {}
+            for stream, one in own.items():
+                key = offsets.key(access.name, stream)
+                floor = ids.later(ends[key].floor or ids.BEGINNING, known.get(key) or ids.BEGINNING)
+                after[stream] = ids.later(str(one.after), floor)
+            if not own:
+                continue
+            with GatewayClient(access) as gateway:
+                planned = gateway.plan_of_each(PlanQuery(after)).streams
+            for stream, one in own.items():
+                at, plan = Position(after[stream], one.key.generation), planned.get(stream)
+                loss = loss_of(at, plan)
+                for lost in lost_of(offsets.key(access.name, stream), at, plan, loss) if loss else ():
+                    # What comes after the batch is the next one's.
+                    is_longer = lost.upto is not None and ids.is_after(lost.upto, str(one.upto))
+                    yield lost._replace(upto=str(one.upto)) if is_longer else lost
 
     def settle(self) -> None:
         """Have the gateways show, and their retention keep, how far the archive goes: up to the last batch

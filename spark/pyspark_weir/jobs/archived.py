@@ -36,7 +36,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_weir import ids
 from pyspark_weir.errors import ArchiveError, PipelineError
-from pyspark_weir.filters import Compare, Comparison, comparison_of
+from pyspark_weir.filters import Compare, Comparison, PushedFilters, comparison_of
 from pyspark_weir.table import deletions
 from pyspark_weir.table.files import DataFile, write_files
 from pyspark_weir.table.log import storage_failures
@@ -51,7 +51,6 @@ PART_BYTES_MAX: Final = 64 << 20
 PART_FILES_MAX: Final = 100
 # As the version of the deletions to leave out.
 _KEEP: Final = str(None)
-_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _COLUMNS: Final[StructType] = from_arrow_schema(SCHEMA)
 _ARROW: Final = to_arrow_schema(_COLUMNS, timezone="UTC")
 
@@ -79,7 +78,6 @@ def entries(
         **options_of(place),
         "version": str(ArchiveTable.open(place).version),
         "deletions": str(deletions.version(place)) if drop_deleted else _KEEP,
-        "pushdown": spark.conf.get(_PUSHDOWN, "false") or "false",
     }
     register(spark)
     found = spark.read.format(ArchiveDataSource.name()).options(**options).load()
@@ -113,8 +111,8 @@ def as_map(pairs: Column) -> Column:
 
 class ArchiveDataSource(DataSource):
     """`weir_archive`. Options: `root` and `storage` (JSON) of ArchiveRoot; for reading `version` of the
-    table, `deletions`, the version of those to leave out, and `pushdown`, whether the session lets sources
-    filter; for writing `moved`, the ranges of the batch as a commit holds them.
+    table, and `deletions`, the version of those to leave out; for writing `moved`, the ranges of the batch as
+    a commit holds them.
     """
 
     @classmethod
@@ -125,10 +123,9 @@ class ArchiveDataSource(DataSource):
         return _COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        # Spark refuses one that filters, unless its own setting allows it.
-        kind = FilteringReader if self.options["pushdown"] == "true" else ArchiveReader
         dropped = self.options["deletions"]
-        return kind(self._root, int(self.options["version"]), None if dropped == _KEEP else int(dropped))
+        version = int(self.options["version"])
+        return ArchiveReader(self._root, version, None if dropped == _KEEP else int(dropped))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         return ArchiveWriter(self._root, BatchRanges.of_metadata(json.loads(self.options["moved"])))
@@ -218,6 +215,15 @@ class ArchiveReader(DataSourceReader):
         self._dropped = dropped
         self._conditions: tuple[Condition, ...] = ()
 
+    @property
+    def pushFilters(self) -> PushedFilters:  # noqa: N802 - Spark's
+        """Narrow what is read; Spark looks at each row all the same."""
+        return PushedFilters(self._narrow)
+
+    def _narrow(self, filters: list[Filter]) -> list[Filter]:
+        self._conditions = tuple(found for one in filters for found in conditions_of(one))
+        return filters
+
     @storage_failures()
     def partitions(self) -> Sequence[InputPartition]:
         """One task for about PART_BYTES_MAX of files. Raises ArchiveError."""
@@ -243,15 +249,6 @@ class ArchiveReader(DataSourceReader):
             return rows
         deleted = deletions.recorded_in(self._root, file, self._dropped)
         return (deletions.without(batch, deleted) for batch in rows)
-
-
-class FilteringReader(ArchiveReader):
-    """A reader that Spark gives its filters to."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's
-        """Narrow what is read; Spark looks at each row all the same."""
-        self._conditions = tuple(found for one in filters for found in conditions_of(one))
-        return filters
 
 
 def _parts(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, ...]]:

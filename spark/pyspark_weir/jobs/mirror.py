@@ -4,7 +4,8 @@ Knows: Spark, the data source, the sink, what of a mirror may not change between
 Must never know: how options are written, how often there is a batch, what is printed.
 
 It begins with the earliest entry. Where it is to begin with the latest, that place is written down before
-Spark is started: killed before its first batch, it begins there all the same.
+Spark is started: killed before its first batch, it begins there all the same. Without a checkpoint, and with
+targets that have had entries, it has to be said: a checkpoint that was lost would send all of them again.
 
 A batch that runs again has to give each task the same rows in the same order, however many cores there are by
 then: so rows go to tasks by the stream that they are for, and are sorted there by their IDs. Both, and what
@@ -13,10 +14,12 @@ is done to the entries, are written into the checkpoint before the first batch.
     CHECKPOINT/weir-mirror.json
 """
 
+import http
 import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,16 +30,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pyspark_weir import checkpoint, offsets
+from pyspark_weir import checkpoint, ids, offsets
 from pyspark_weir.checkpoint import StateFolder
-from pyspark_weir.errors import OptionError
-from pyspark_weir.gateway import GatewayAccess
+from pyspark_weir.errors import OptionError, Refused
+from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
 from pyspark_weir.jobs.archived import as_map
 from pyspark_weir.jobs.batches import report_failures, write
 from pyspark_weir.jobs.replay_plan import PLACEHOLDER, Targets
 from pyspark_weir.options import EARLIEST, LATEST, SourceOptions, source_options
 from pyspark_weir.schema import schema_of
 from pyspark_weir.session import slots, with_slots
+from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.source.stream import StreamingReader
 
 STATE: Final = "weir-mirror.json"
@@ -65,8 +69,9 @@ class Mirror:
     drop_fields: tuple[str, ...] = ()
     keep_ids: bool = False
     orig_field: str = ""
-    # Where it begins, EARLIEST or LATEST, unless `source` says so; a checkpoint goes on where it ends.
-    start: str = EARLIEST
+    # Where it begins, EARLIEST or LATEST, unless `source` says so; None: the earliest, where targets are new.
+    # A checkpoint goes on where it ends.
+    start: str | None = None
     # As many as the session runs at once.
     tasks: int | None = None
     chunk_rows: int = 5_000
@@ -92,6 +97,7 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
             raise OptionError(f"{name} is fixed in a mirror, which keeps entries as they are: leave it out")
     # Before anything is settled: what is refused here may be put right under the same checkpoint.
     guard = loop_guard_of(asked)
+    check(asked)
     place = StateFolder.of(asked.checkpoint)
     settled = settle(place, asked, slots(spark))
     source = with_slots(spark, {**asked.source, **settled.starting, **_FIXED})
@@ -116,6 +122,46 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
         write(distribute(frame, settled.tasks, keep_ids=asked.keep_ids), asked.target, options)
 
     return entries.writeStream.queryName("weir-mirror").foreachBatch(report_failures(send, place))
+
+
+def check(asked: Mirror) -> None:
+    """Refuse to begin anew where entries were sent before, and how far is lost; and what would grow for ever.
+    Raises OptionError, Refused, Unavailable.
+    """
+    loop_guard_of(asked)
+    place = StateFolder.of(asked.checkpoint)
+    if place.read(STATE) is not None:
+        return
+    if checkpoint.query_id(place) is not None:
+        raise OptionError(
+            f"{place.address} has batches, and {STATE}, which says how they are sent, is lost: restore it "
+            "from a copy, or begin with a checkpoint of its own and --source startingOffsets=…"
+        )
+    options = source_options({**asked.source, **_FIXED})
+    # What an expression makes of streams is known batch by batch.
+    if asked.start is not None or options.starting is not None or asked.route is not None:
+        return
+    with closing(SourceGateways(options)) as gateways:
+        streams = {offsets.parts(key)[1] for key in gateways.select()}
+    written = _written(asked.target, {asked.targets.of(name) for name in streams})
+    if written:
+        raise OptionError(
+            f"{written[0]} at {asked.target.url} has had entries, and {place.address} holds no checkpoint: "
+            'restore it from a copy, or say where to begin: --source startingOffsets={"stream": "ID"}, the '
+            "last that was sent, as a line of --json or the group of --mirror-group has it, or --from"
+        )
+
+
+def _written(access: GatewayAccess, streams: Iterable[str]) -> list[str]:
+    """Which of the streams have had entries; none where the token may only write."""
+    with GatewayClient(access) as gateway:
+        try:
+            found = gateway.plan_of_each(PlanQuery(dict.fromkeys(streams, ids.BEGINNING))).streams
+        except Refused as refused:
+            if refused.status != http.HTTPStatus.FORBIDDEN:
+                raise
+            return []
+    return sorted(name for name, one in found.items() if ids.is_after(one.last, ids.BEGINNING))
 
 
 @dataclass
@@ -171,7 +217,7 @@ def _starting(asked: Mirror) -> dict[str, str]:
     given = source_options({**asked.source, **_FIXED}).starting
     if given is not None:
         return {}
-    if asked.start == EARLIEST:
+    if asked.start != LATEST:
         return {_STARTING: EARLIEST}
     options = source_options({**asked.source, **_FIXED, _STARTING: LATEST})
     reader = StreamingReader(options, schema_of(options))

@@ -30,14 +30,10 @@ _SETTLED: Final = "the archive job has not settled what comes after: let it run 
 
 @dataclass(frozen=True)
 class TrimRules:
-    """What is kept besides what must be: entries of the last `keep_ms`, of each stream the last `keep_last`.
-
-    `ignored_groups` hold nothing back here, but the gateway's own guard knows nothing of that.
-    """
+    """What is kept besides what must be: what is younger than `keep_ms`, and the last `keep_last` entries."""
 
     keep_ms: int = 0
     keep_last: int = 0
-    ignored_groups: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -265,8 +261,6 @@ class _Planner:
         bounds = [Bound(self._uptos[key], _ARCHIVED), _FULL, _settled_bound(shown)]
         for group in self._gateway.groups(stream) if shown is not None and shown["groups"] else ():
             name = group["name"]
-            if name in self._rules.ignored_groups:
-                continue
             waiting = self._gateway.pending(stream, name, 1) if group["pending"] else iter(())
             oldest = next((one["id"] for one in waiting), None)
             bounds.append(group_bound(name, group["last_delivered_id"], oldest))

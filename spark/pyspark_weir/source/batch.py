@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_weir import ids, offsets, schema
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError
-from pyspark_weir.filters import Compare, comparison_of
+from pyspark_weir.filters import Compare, PushedFilters, comparison_of
 from pyspark_weir.gateway import PlannedRange, PlanQuery
 from pyspark_weir.offsets import Lost, Position
 from pyspark_weir.options import EARLIEST, FAILFAST, LATEST, OffsetBounds, SourceOptions
@@ -209,6 +209,16 @@ class BatchReader(DataSourceReader):
         self._form = form_of(options, given)
         self._narrowed = Narrowed()
 
+    @property
+    def pushFilters(self) -> PushedFilters:  # noqa: N802 - Spark's
+        """Narrows what is read; every filter goes back, for Spark to look at each row."""
+        return PushedFilters(self._narrow)
+
+    def _narrow(self, filters: list[Filter]) -> list[Filter]:
+        if self._options.pushdown:
+            self._narrowed = Narrowed.by(filters, RESERVED if self._form.format == "columns" else _ENTRYS)
+        return filters
+
     def partitions(self) -> Sequence[InputPartition]:
         """Spark makes one partition of None where there is none."""
         gateways = SourceGateways(self._options)
@@ -272,15 +282,6 @@ class BatchReader(DataSourceReader):
         return kept
 
 
-class PushdownReader(BatchReader):
-    """A reader that filters are pushed to; Spark refuses it unless its own setting allows that."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's
-        """Narrows what is read; every filter goes back, for Spark to look at each row."""
-        self._narrowed = Narrowed.by(filters, RESERVED if self._form.format == "columns" else _ENTRYS)
-        yield from filters
-
-
 def starting_id(key: str, bounds: OffsetBounds, plan: PlannedRange, options: SourceOptions) -> str:
     """After which ID a stream is read, as it is now. Raises DataLoss, PipelineError.
 
@@ -304,8 +305,3 @@ def starting_id(key: str, bounds: OffsetBounds, plan: PlannedRange, options: Sou
             raise DataLoss(loss_sentence(key, at, plan, loss))
     # A time may lie behind all that there is, and before what is gone.
     return ids.later(ids.earlier(wanted, plan.last), plan.removed_upto)
-
-
-def reader_of(options: SourceOptions, given: StructType) -> BatchReader:
-    """The reader that goes with the options."""
-    return (PushdownReader if options.pushdown else BatchReader)(options, given)

@@ -1,6 +1,9 @@
 """Streams are mirrored: filtered, changed, routed; each entry once, however often a batch runs."""
 
+import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +75,24 @@ def test_a_mirror_begins_with_the_earliest_entry(
     given = {"gateway.urls": gateway.access.url, "subscribe": "whole"}
     run(spark, Mirror(checkpoint, given, gateway.access, Targets.parse(["copy.whole"])))
     assert [one["fields"] for one in entries(gateway, "copy.whole")] == [{"n": "1"}]
+
+
+def test_a_checkpoint_that_is_gone_is_refused(
+    spark: SparkSession, gateway: GatewayClient, checkpoint: str
+) -> None:
+    """All of it would be sent again; where it says to begin, each entry is sent once."""
+    publish(gateway, "gone", [{"fields": {"n": str(n)}} for n in range(3)])
+    given = {"gateway.urls": gateway.access.url, "subscribe": "gone"}
+    asked = Mirror(checkpoint, given, gateway.access, Targets.parse(["copy.gone"]))
+    run(spark, asked)
+    last = entries(gateway, "gone")[-1]["id"]
+    shutil.rmtree(checkpoint)
+    publish(gateway, "gone", [{"fields": {"n": "3"}}])
+    with pytest.raises(OptionError, match=r"copy\.gone .* has had entries, .* --source startingOffsets="):
+        run(spark, asked)
+    assert not Path(checkpoint).exists()
+    run(spark, replace(asked, source={**given, "startingOffsets": json.dumps({"gone": last})}))
+    assert [one["fields"]["n"] for one in entries(gateway, "copy.gone")] == ["0", "1", "2", "3"]
 
 
 def test_entries_are_chosen_changed_and_routed(

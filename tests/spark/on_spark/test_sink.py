@@ -12,6 +12,7 @@ from pyspark.sql import functions as sf
 
 from pyspark_weir.errors import Refused
 from pyspark_weir.gateway import GatewayAccess, GatewayClient
+from pyspark_weir.running import query_error
 from tests.server import Server
 from tests.spark.on_spark.dying import DyingDataSource
 
@@ -241,17 +242,29 @@ class TestStream:
         assert refused.value.problem == "stale_epoch"
         assert len(stored(gateway, "zombie")) == 6_000
 
-    def test_complete_mode_is_refused(
+    @pytest.mark.parametrize(
+        ("mode", "why"),
+        [
+            ("complete", "use append, or write what has changed in foreachBatch"),
+            ("update", "requirement failed: weir does not support Update mode"),
+        ],
+    )
+    def test_other_modes_are_refused_in_a_line(
         self,
         spark: SparkSession,
         shared_server: Server,
         checkpoint: str,
         query: Callable[..., str],
         tmp_path: Path,
+        mode: str,
+        why: str,
     ) -> None:
-        """It would replace what the stream holds at each batch."""
+        """One would replace what the stream holds at each batch; Spark itself refuses the other."""
         counted = spark.readStream.schema("n string").json(str(tmp_path / "in")).groupBy("n").count()
-        writer = counted.writeStream.format("weir").outputMode("complete").trigger(availableNow=True)
+        writer = counted.writeStream.format("weir").outputMode(mode).trigger(availableNow=True)
         options = {"gateway.urls": shared_server.url, "stream": "complete", "checkpointLocation": checkpoint}
-        with pytest.raises(PySparkException, match="use append, or write what has changed in foreachBatch"):
+        with pytest.raises(PySparkException) as refused:
             writer.options(**options).start().awaitTermination()
+        sentence = query_error(str(refused.value)).sentence
+        assert why in sentence
+        assert "\n" not in sentence

@@ -109,7 +109,7 @@ def test_a_job_goes_on_until_it_is_told_to_end(server: Server, tmp_path: Path) -
     _publish(server, 50)
     with _job(tmp_path, server.url, "--every", "1s") as job:
         report = _rows(job, 50)
-        assert report["left"] == 0
+        assert (report["left"], report["lag"]) == (0, {"g0/a": {"entries": 0, "ms": 0}})
         with _job(tmp_path, server.url) as second:
             assert second.ended() == 4
             assert f"WEIR_LOCKED: process {job.process.pid} runs on checkpoint" in second.said()
@@ -124,6 +124,7 @@ def test_a_job_goes_on_until_it_is_told_to_end(server: Server, tmp_path: Path) -
         (done,) = [report for report in job.lines() if report.get("done")]
         assert job.ended() == 0, job.said()
     assert (done["rows"], done["stopped"]) == (30, True)
+    assert done["lag"] == {"g0/a": {"entries": 0, "ms": 0}}
 
     _publish(server, 5)
     httpx.post(f"{server.url}/v1/streams/a/trim", json={"maxlen": 0, "approx": False}).raise_for_status()
