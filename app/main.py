@@ -38,7 +38,7 @@ from app.doors.http.fast_path import FastPath
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
 from app.http.client_address import TrustedProxies
-from app.http.middleware.compression import Codings
+from app.http.middleware.codings import Codings
 from app.http.middleware.origins import OriginCheck
 from app.http.middleware.paths import Paths
 from app.http.middleware.request_id import RequestIds

@@ -1,23 +1,27 @@
 """Commands that take several requests: of several streams, of all of them, of what Weir keeps beside them.
 
-Knows: which requests, and how their replies become one. Must never know: connections, waiting.
+Knows: which requests, and how their replies become one; how the budget of a plan is shared, and when what it
+names is durable. Must never know: connections, waiting.
 """
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from secrets import token_hex
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from engine import errors
+from engine import errors, ids
+from engine.apportion import apportion
 from engine.cluster import group_words, redrive, words
 from engine.cluster.group_scripts import group_read, read_stream
 from engine.cluster.keys import is_stream_name
-from engine.cluster.plans import plan
 from engine.cluster.reading import read_request, streams_read
+from engine.cluster.refusals import not_supported
 from engine.cluster.routing import BackendRequest, Lane
-from engine.cluster.words import METADATA_KEY
+from engine.cluster.scripts import ScriptCall, Word, script, stream_keys
+from engine.cluster.words import METADATA_KEY, by_script
 from engine.commands import (
     Command,
     ConfigGet,
@@ -46,6 +50,7 @@ from engine.replies import (
     Listing,
     Measured,
     MetadataPage,
+    Planned,
     Presence,
     Reply,
     StreamDeliveries,
@@ -342,3 +347,69 @@ async def _end_wait(backend: Backend, command: EndWait) -> Reply:
 async def _config_get(backend: Backend, command: ConfigGet) -> Reply:
     """The server's settings are its own."""
     return ConfigValues([])
+
+
+RunEach = Callable[[Sequence[BackendRequest]], Awaitable[Sequence[StreamPlan | None]]]
+_NOTHING: Final = "memory"
+
+
+async def plan(run_each: RunEach, command: Plan, durability: str) -> Planned:
+    """See `Plan`. With `durable_only` a plan is a write, whose confirmation is for all writes before it.
+    Raises EngineError.
+    """
+    if command.durable_only and durability == _NOTHING:
+        raise not_supported("durable_only", "backend_durability=memory")
+    count = len(command.streams)
+    entries, size = [command.max_entries] * count, [command.max_bytes] * count
+    if count > 1 and not (command.max_entries is command.max_bytes is None):
+        counted = await run_each(_requests(command, [None] * count, [None] * count))
+        entries = _shares([0 if one is None else one.count for one in counted], command.max_entries)
+        size = _shares([0 if one is None else one.bytes for one in counted], command.max_bytes)
+    found = await run_each(_requests(command, entries, size))
+    rows = list(zip([name for name, _ in command.streams], found, strict=True))
+    return Planned([one for _, one in rows if one is not None], [name for name, one in rows if one is None])
+
+
+def _shares(wanted: Sequence[int], budget: int | None) -> list[int | None]:
+    return [None] * len(wanted) if budget is None else [*apportion(wanted, budget)]
+
+
+def _requests(
+    command: Plan, entries: Sequence[int | None], size: Sequence[int | None]
+) -> list[BackendRequest]:
+    rows = zip(command.streams, entries, size, strict=True)
+    lane = Lane.WRITE if command.durable_only else Lane.READ
+    return [
+        by_script(name, _call(command, name, after, most, most_bytes), lane)
+        for (name, after), most, most_bytes in rows
+    ]
+
+
+def _call(command: Plan, name: str, after: int, most: int | None, most_bytes: int | None) -> ScriptCall:
+    end = command.ends.get(name)
+    words: list[Word] = [token_hex(8), ids.format(after), "" if end is None else ids.format(end)]
+    words += ["" if most is None else most, "" if most_bytes is None else most_bytes]
+    words += [command.parts, int(command.durable_only)]
+
+    def decode(reply: Any) -> StreamPlan | None:  # noqa: ANN401 - as the server sent it
+        if reply is None:
+            return None
+        stop, count, size, *edges, generation, lag, cuts = reply
+        first, last, removed_upto, max_deleted = map(ids.parse_canonical, edges)
+        return StreamPlan(
+            stream=name,
+            after=after,
+            end=ids.parse_canonical(stop),
+            count=count,
+            bytes=size,
+            first_id=first,
+            last_id=last,
+            removed_upto=removed_upto,
+            max_deleted_id=max_deleted,
+            generation=generation.decode(),
+            durable=last if command.durable_only else None,
+            lag=lag,
+            cuts=list(map(ids.parse_canonical, cuts)),
+        )
+
+    return ScriptCall(script("plan"), stream_keys(name)[:2], words, decode)

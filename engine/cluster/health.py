@@ -1,6 +1,7 @@
 """Whether the servers are there, and what they can do.
 
-Knows: how they are asked, and when a failure is an outage. Must never know: streams, requests of clients.
+Knows: how they are asked, when a failure is an outage, and how far the count of each one's streams has
+come, since no server keeps that number. Must never know: requests of clients.
 
     every second   QUESTIONS, SCAN at each primary ──► level, streams; without a reply the outage begins
                    PROBE_OF_WRITES at each ──► whether it takes writes; if not, the same, or it is full
@@ -12,15 +13,55 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from engine.clock import Clock
+from engine.cluster.keys import is_stream_name
 from engine.cluster.levels import PROBE_OF_WRITES, QUESTIONS, Level, least, level_of, run_of
 from engine.cluster.misfits import Misfit, of_refusal
 from engine.cluster.node import Node
 from engine.cluster.refusals import reason_of
 from engine.cluster.replication import BackendDurability
-from engine.cluster.stream_count import StreamCount
 from engine.cluster.topology import Topology
-from engine.cluster.wire import Words, call, report
+from engine.cluster.wire import Address, Words, call, report
 from engine.errors import EngineError
+
+# A thousandth of a second of a server's time, about.
+_KEYS: Final = 1_000
+
+
+class _Round:
+    """Of one server: where the round is, what it has found, and what the round before it found."""
+
+    def __init__(self) -> None:
+        self.cursor = b"0"
+        self.found = 0
+        self.last: int | None = None
+
+
+class StreamCount:
+    """Streams that are made or removed during a round are counted in it or not."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[Address, _Round] = {}
+
+    @property
+    def streams(self) -> int:
+        """How many there are; during a server's first round those found so far."""
+        return sum(one.found if one.last is None else one.last for one in self._rounds.values())
+
+    def question(self, server: Address) -> Words:
+        """The command that goes on at this server."""
+        cursor = self._rounds[server].cursor if server in self._rounds else b"0"
+        return ("SCAN", cursor, "COUNT", _KEYS, "TYPE", "stream")
+
+    def note(self, replies: Sequence[tuple[Address, tuple[bytes, Sequence[bytes]]]]) -> None:
+        """Take the replies of all servers that there are: others are forgotten."""
+        self._rounds = {server: self._rounds.get(server) or _Round() for server, _ in replies}
+        for server, (cursor, names) in replies:
+            one = self._rounds[server]
+            one.cursor = cursor
+            one.found += sum(map(is_stream_name, names))
+            if cursor == b"0":
+                one.found, one.last = 0, one.found
+
 
 _LOOK_S: Final = 1.0
 # Until all have answered for the first time.

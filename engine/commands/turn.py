@@ -1,7 +1,7 @@
 """One turn: what a command sees, and what it changes.
 
-Knows: the keyspace, the reading of the clock, the records emitted so far, and which streams may have readers
-to wake.
+Knows: the keyspace, the reading of the clock, the records emitted so far, which streams may have readers to
+wake, and what Redis calls the event of a record in keyspace notifications.
 Must never know: what any command means, asyncio, disk, wire formats.
 """
 
@@ -12,25 +12,51 @@ import msgspec
 
 from engine import errors
 from engine.commands.base import BlockingCommand
-from engine.commands.events import event_of
 from engine.groups import Consumer, Group
 from engine.keyspace import Key, Keyspace
 from engine.records import (
+    Append,
     CreateConsumer,
     CreateGroup,
     CreateStream,
+    Cut,
     MoveGroup,
     Own,
     Record,
     Release,
+    Remove,
     RemoveAll,
     RemoveConsumer,
+    RemoveGroup,
     RemoveStream,
     RenameStream,
     SeeConsumer,
+    SetCounters,
+    SetLifetime,
     Settle,
 )
 from engine.versions import Versions
+
+_EVENTS: Final[dict[type[Record], str]] = {
+    Append: "xadd",
+    CreateConsumer: "xgroup-createconsumer",
+    CreateGroup: "xgroup-create",
+    CreateStream: "new",
+    Cut: "xtrim",
+    RemoveConsumer: "xgroup-delconsumer",
+    RemoveGroup: "xgroup-destroy",
+    SetCounters: "xsetid",
+}
+
+
+def event_of(record: Record) -> str | None:
+    """The event that the change is, None for a change that is none."""
+    if isinstance(record, Remove):
+        return "xdel" if record.tombstone else "xtrim"
+    if isinstance(record, SetLifetime):
+        return "persist" if record.expires_at_ms is None else "expire"
+    return _EVENTS.get(type(record))
+
 
 # What one turn logs at most of lists of IDs and of the names beside them: with the dead letters it stays
 # below the log's reserve. Reads and claims stop there; commands that name more are refused.

@@ -31,9 +31,8 @@ from engine.quotas import Quota
 from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import GroupRead, Reply
 from engine.runtime.answers import Answers
-from engine.runtime.expiry_timer import ExpiryTimer
 from engine.runtime.further import FurtherTurns
-from engine.runtime.housekeeping import Housekeeping
+from engine.runtime.housekeeping import ExpiryTimer, Housekeeping
 from engine.runtime.loading import Progress, no_progress, recover
 from engine.runtime.packing import Packer
 from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter

@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from app.http.middleware import codings
-from app.http.middleware.compression import Codings
+from app.http.middleware.codings import Codings
 from app.http.responses import GONE_EXTENSION, Response, Scope
 from app.main import App
 

@@ -9,9 +9,9 @@ import pytest
 
 from engine import EngineError
 from engine.cluster.figures import LANES, OUTCOMES
+from engine.cluster.health import StreamCount
 from engine.cluster.keys import slot_of
 from engine.cluster.routing import Lane
-from engine.cluster.stream_count import StreamCount
 from engine.cluster.wire import Address
 from engine.commands import Delete, EnsureGroup, IdempotencyKey, XAdd, XInfoStream, XRead
 from tests.cluster.clusters import BackendCluster, move_slot, primaries

@@ -9,7 +9,7 @@ from engine.commands import UpdateStream
 from engine.commands.renaming import COPY_COST_MAX
 from engine.keyspace import Caps, Keyspace
 from engine.records import Capture, CopyStream, RenameStream, encode, replay
-from engine.runtime.touched import Touched
+from engine.runtime.turns import Touched
 from engine.runtime.unsynced import UnsyncedPositions
 from tests.engine.clocks import settle
 from tests.engine.conversation import Conversation, read_of

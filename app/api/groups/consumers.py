@@ -9,7 +9,7 @@ from pydantic import Field
 
 from app import names
 from app.api.groups import group_calls
-from app.api.groups.pages import After, Limit, page_of
+from app.api.groups.group_calls import After, Limit, page_of
 from app.auth import Access, Action, Resource
 from app.errors import invalid
 from app.http.entries.deliveries import DeliveredEntry, deliveries, nothing_delivered

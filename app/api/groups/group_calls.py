@@ -1,8 +1,16 @@
 """Calls about groups: Redis has one sentence for a missing group and a missing stream, these have two codes.
+And pages of lists by name.
 
-Knows: how to distinguish the two. Must never know: what a request does with a group.
+Knows: how to distinguish the two, and which rows are on a page.
+Must never know: what a request does with a group.
 """
 
+from collections.abc import Sequence
+from typing import Annotated, Protocol, TypeVar
+
+from fastapi import Query
+
+from app.http.models import Whole
 from app.http.requests import Request
 from engine import EngineError
 from engine.commands import Command, Exists
@@ -33,3 +41,24 @@ async def _precise(request: Request, refusal: EngineError) -> EngineError:
     if refusal.code != "no_group" or await request.execute(Exists(streams=[stream])):
         return refusal
     return EngineError("no_stream", refusal.redis, f"there is no stream {stream!r}", stream=stream)
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Named)
+
+After = Annotated[str | None, Query(description="the name to go on after, an answer's `next`")]
+Limit = Annotated[
+    Annotated[int, Whole(1, "count_max")] | None,
+    Query(description="maximum number of rows"),
+]
+
+
+def page_of(rows: Sequence[T], after: str | None, limit: int) -> tuple[Sequence[T], str | None]:
+    """Rows by name after `after`, at most `limit`; and the name to go on after, None at the end."""
+    found = rows if after is None else [one for one in rows if one.name > after]
+    page = found[:limit]
+    return page, page[-1].name if len(found) > len(page) else None

@@ -6,7 +6,7 @@ from fastapi import Query
 from pydantic import Field
 
 from app.api.groups import group_calls
-from app.api.groups.pages import After, Limit, page_of
+from app.api.groups.group_calls import After, Limit, page_of
 from app.auth import Action
 from app.errors import invalid
 from app.http.models import (

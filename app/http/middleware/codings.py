@@ -1,21 +1,25 @@
 """Content codings of answers: gzip and zstd, by Accept-Encoding (RFC 9110, 12.5.3).
 
-Knows: which answers gain by it, what a client accepts, how headers change.
+Knows: which answers gain by it, what a client accepts, how headers change, whole answers and those sent in
+pieces.
 Must never know: routes, connections.
 
 Small answers stay as they are: compressing costs more than sending them. Live events do too, for each is to
 arrive at once.
 """
 
+import asyncio
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from functools import lru_cache
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import zstandard
 
-from app.http.responses import Header
+from app.gateway import Receive
+from app.http.middleware.request_id import ASGI
+from app.http.responses import GONE_EXTENSION, UNSENT_STATE, Header, Scope, Send
 
 Coding = Literal["zstd", "gzip"]
 
@@ -108,3 +112,74 @@ def compressed(body: bytes, coding: Coding) -> bytes:
     """All of an answer."""
     made = compressor(coding)
     return made.compress(body) + made.flush()
+
+
+class Codings:
+    """Compresses large answers in a thread, so that others are served meanwhile."""
+
+    def __init__(self, app: ASGI) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        accept = b",".join([value for name, value in scope["headers"] if name == b"accept-encoding"])
+        is_head = scope["method"] == "HEAD"
+        await self._app(scope, receive, _Coded(send, accepted(accept), scope, is_head=is_head))
+
+
+class _Coded:
+    __slots__ = ("_chosen", "_compressor", "_is_head", "_scope", "_send", "_start")
+
+    def __init__(self, send: Send, chosen: Coding | None, scope: Scope, *, is_head: bool) -> None:
+        self._send = send
+        self._scope = scope
+        self._chosen = chosen
+        self._is_head = is_head
+        self._compressor: Compressor | None = None
+        # The head of a whole answer waits for its length.
+        self._start: MutableMapping[str, Any] | None = None
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            await self._begin(message)
+        elif self._compressor is not None and message["type"] == "http.response.body":
+            await self._pass_on(message, self._compressor)
+        else:
+            await self._send(message)
+
+    async def _begin(self, message: MutableMapping[str, Any]) -> None:
+        headers = message["headers"]
+        if not gains(headers):
+            await self._send(message)
+        elif self._chosen is None:
+            await self._send({**message, "headers": varied(headers)})
+        elif self._is_head:
+            await self._send({**message, "headers": coded(headers, self._chosen, None)})
+        else:
+            self._compressor = compressor(self._chosen)
+            self._start = message
+
+    async def _pass_on(self, message: MutableMapping[str, Any], compressor: Compressor) -> None:
+        more = message.get("more_body", False)
+        piece = message.get("body", b"")
+        body = await asyncio.to_thread(_piece, compressor, piece, is_last=not more)
+        if self._start is not None:
+            assert self._chosen is not None, "there is a compressor"
+            start, self._start = self._start, None
+            if self._is_taken_back():
+                return
+            headers = coded(start["headers"], self._chosen, None if more else len(body))
+            await self._send({**start, "headers": headers})
+        await self._send({**message, "body": body})
+
+    def _is_taken_back(self) -> bool:
+        """Whether the client left while its answer was compressed: what it was to get has gone back."""
+        unsent = self._scope["state"].get(UNSENT_STATE)
+        gone = self._scope.get("extensions", {}).get(GONE_EXTENSION)
+        if unsent is None or gone is None or not gone():
+            return False
+        unsent()
+        return True
+
+
+def _piece(compressor: Compressor, piece: bytes, *, is_last: bool) -> bytes:
+    return compressor.compress(piece) + (compressor.flush() if is_last else b"")

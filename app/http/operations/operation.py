@@ -1,12 +1,14 @@
 """Operations: routes that are bound and answered by this package, over ASGI and on the fast path.
 
-Knows: how an operation is authorised, run and answered, and how refusals become answers.
+Knows: how an operation is authorised, run and answered, how refusals become answers, and which headers and
+refusals its options add to its description.
 Must never know: what an operation does.
 """
 
 import inspect
 import re
-from typing import Final, cast
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 from fastapi.routing import APIRoute
 from starlette import requests, responses
@@ -22,11 +24,72 @@ from app.http.conditional import revalidate, tag_of
 from app.http.media import JSON, MERGE_PATCH
 from app.http.middleware.request_id import as_refusal
 from app.http.operations.binder import Binder, Endpoint
-from app.http.operations.description import describe_extra, describe_responses
-from app.http.operations.options import Handler, Options
+from app.http.operations.options import Handler, Json, Options
+from app.http.operations.refusals import describe_header, problem, refusals
 from app.http.requests import Request
 from app.http.responses import ROUTE_STATE, NoResponse, Response, StreamingResponse, refuse
 from app.live.waiting import ClientLeftError
+
+_PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the change is on disk"
+_DURABILITY: Final = "`fsync`: the change is on disk; `os`: the system has it; else `backend_durability`"
+
+_ETAG: Final = "the entity tag of what is shown, for If-None-Match and If-Match"
+
+
+def describe_extra(options: Options, content: Mapping[str, Any] | None) -> Json:
+    """Describe headers and the body where signatures do not name them."""
+    prefer = [options["prefer"]] if "prefer" in options else []
+    if options.get("writes"):
+        prefer.append(_PREFER_DURABILITY)
+    headers = {"Prefer": "; ".join(prefer)} if prefer else {}
+    if options.get("conditional"):
+        headers["If-None-Match"] = "entity tags that the client has; the answer is 304 if it has one of them"
+    extra: Json = {}
+    if headers:
+        schema = {"type": "string"}
+        extra["parameters"] = [
+            {"name": name, "in": "header", "description": text, "schema": schema}
+            for name, text in headers.items()
+        ]
+    if content is not None:
+        extra["requestBody"] = {"required": True, "content": dict(content)}
+    if "body" in options:
+        extra["requestBody"] = options["body"]
+    return extra
+
+
+def describe_responses(rule: Rule, options: Options, binder: Binder) -> dict[int | str, Json]:
+    """Describe the responses of an operation by status."""
+    headers = dict(options.get("headers", {}))
+    if options.get("writes"):
+        headers["Weir-Durability"] = _DURABILITY
+    if options.get("conditional"):
+        headers["ETag"] = _ETAG
+    done: Json = {"description": "Done", **options.get("answers", {})}
+    if headers:
+        done["headers"] = {name: describe_header(text) for name, text in headers.items()}
+    model = options.get("model")
+    also: dict[int | str, Json] = {}
+    for status, words in options.get("also", {}).items():
+        also[status] = {**done, "description": words} | ({"model": model} if model is not None else {})
+    if options.get("conditional"):
+        also[304] = {"description": "The client has it already", "headers": {"ETag": describe_header(_ETAG)}}
+    codes = refusals(
+        options.get("refusals", ()),
+        is_open=rule is Access.OPEN,
+        has_text=binder.has_text or "prefer" in options or bool(options.get("writes")),
+        has_body=binder.has_body or options.get("bodiless", False) or "body" in options,
+        writes=options.get("writes", False),
+    )
+    if "refused" in options:
+        # A shape beside the problem: no other operation has it.
+        codes[400] = {
+            "description": codes[400]["description"],
+            "model": options["refused"],
+            **problem(("unknown_parameter",)),
+        }
+    return {options.get("status", 200): done, **also, **codes}
+
 
 _PATH_NAME: Final = re.compile(r"\{(\w+)")
 _ENTRY_ID: Final = re.compile(r"/entries/\{id\}")

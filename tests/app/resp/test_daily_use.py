@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.redis.parsers import absent
 from app.redis.parsers.parse_server import FIXED_SETTINGS
+from app.redis.parsers.table import hint as hint_of
 from tests.app.resp.conftest import TestedPort, Wire
 
 
@@ -60,7 +60,7 @@ async def test_what_the_hints_point_to_is_there(wire: Wire) -> None:
 async def test_no_hint_is_for_a_command_that_is_there(wire: Wire) -> None:
     """A hint behind a name of COMMAND LIST would never be seen."""
     names: Any = await wire.call("COMMAND", "LIST")
-    assert [name for name in names if absent.hint(name.decode())] == []
+    assert [name for name in names if hint_of(name.decode())] == []
 
 
 async def test_settings_that_are_shown_can_be_set_or_say_why_not(wire: Wire) -> None:
