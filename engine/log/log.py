@@ -74,7 +74,7 @@ from engine.log.recovery import (
 )
 from engine.storage import Handle, Storage
 
-RESERVE_BYTES = 8 << 20  # decision 5: enough for what a command may log beyond the room it asked for
+RESERVE_BYTES = 8 << 20  # Enough for what a command may log beyond the room it asked for
 # A segment that begins on a full disk: its first frame, and what is staged without being asked for.
 _LEAST_ROOM_BYTES = 64 << 10
 

@@ -86,7 +86,7 @@ def test_null_and_empty_are_told_apart(session: RedisSession) -> None:
 
 
 def test_xinfo_keeps_the_order_of_its_fields(session: RedisSession) -> None:
-    """Clients index flat maps by position (semantics 1.18)."""
+    """Clients index flat maps by position (docs/semantics.md, Protocol)."""
     session.call("XADD", "s", "1-1", "a", "b")
     session.call("XGROUP", "CREATE", "s", "g", "0")
     session.call("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")

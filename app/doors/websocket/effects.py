@@ -45,21 +45,21 @@ class Submit(Effect, frozen=True):
 
 
 class Authenticate(Effect, frozen=True):
-    """Authenticate the token before any further frame, then call `authenticated`."""
+    """Authenticate the token before any further frame, then call `on_principal`."""
 
     ref: Ref
     token: str
 
 
 class RunCommand(Effect, frozen=True):
-    """Run this Redis command before any further frame, then call `asked`."""
+    """Run this Redis command before any further frame, then call `on_command_result`."""
 
     ref: Ref
     command: bytes
 
 
 class Subscribe(Effect, frozen=True):
-    """Follow these streams from their cursors, then call `opened` or `not_opened`."""
+    """Follow these streams from their cursors, then call `on_subscribed` or `on_subscribe_refused`."""
 
     key: int
     streams: Mapping[str, Place]
@@ -67,7 +67,7 @@ class Subscribe(Effect, frozen=True):
 
 
 class FetchPage(Effect, frozen=True):
-    """Take the next page of a stream that is ready, then call `took`."""
+    """Take the next page of a stream that is ready, then call `on_page`."""
 
     key: int
     stream: str
@@ -76,14 +76,14 @@ class FetchPage(Effect, frozen=True):
 
 
 class AcquireLease(Effect, frozen=True):
-    """Lease a consumer; call `owned` when its previous reader has ended."""
+    """Lease a consumer; call `on_lease` when its previous reader has ended."""
 
     key: int
     consumer: ConsumerKey
 
 
 class ReadGroup(Effect, frozen=True):
-    """Read, which may block, then call `delivered`. `going_on`: the previous read delivered entries."""
+    """Read, which may block, then call `on_delivery`. `going_on`: the previous read delivered entries."""
 
     key: int
     command: XReadGroup

@@ -1,6 +1,7 @@
 """Parses the commands on entries and streams: XADD, XTRIM, XRANGE, XDEL and others.
 
-Knows: each command's words, their order of checks, and its error texts (semantics 1.3 to 1.7, 1.16).
+Knows: each command's words, their order of checks, and its error texts (docs/semantics.md, "IDs and XADD",
+"Deletion").
 Must never know: what is in a stream.
 """
 

@@ -1,7 +1,7 @@
 """Parses the commands on groups: XGROUP, XACK, XPENDING, XCLAIM and others.
 
-Knows: their words, order of checks and error texts (semantics 1.7, 1.11 to 1.16). Where Redis reads words
-only after it has found key and group, wrong ones are refused behind a look for these.
+Knows: their words, order of checks and error texts (docs/semantics.md, "Groups", "Claiming"). Where Redis
+reads words only after it has found key and group, wrong ones are refused behind a look for these.
 Must never know: what is in a group.
 """
 

@@ -1,7 +1,7 @@
 """Parses XREAD and XREADGROUP.
 
-Knows: their words and error texts (semantics 1.8, 1.9). XREADGROUP looks at each ID after it has found the
-group on its stream, stream after stream: a wrong one is refused behind that look.
+Knows: their words and error texts (docs/semantics.md, "Reads"). XREADGROUP looks at each ID after it has
+found the group on its stream, stream after stream: a wrong one is refused behind that look.
 Must never know: what is in a stream, how long a read may wait.
 """
 
