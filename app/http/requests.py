@@ -40,7 +40,7 @@ from app.live.sessions import AccessEnd
 from app.live.waiting import Begin, ClientLeftError
 from app.metrics import tracing
 from app.work import Work
-from engine import EngineError, How, ask
+from engine import Call, EngineError, How, ReadHandle, ask
 from engine.commands import BlockingCommand, Command, Publish, XAdd, XReadGroup
 from engine.replies import GroupRead, Reply
 
@@ -430,9 +430,10 @@ class Request(Work):
         self.scope["state"][WAITED_STATE] = True
         await self.take_turn()
         engine, caller, waits = self.engine, self.caller, self.gateway.waits
+        call = Call((command,), waits=ReadHandle(), synced=synced, origin=self.request_id)
 
         def begin(done: Callable[[Reply | Exception], None]) -> Callable[[], None]:
-            return waits.read(engine, command, caller, done, synced=synced).cancel
+            return waits.read(engine, call, caller, done).cancel
 
         reply = await self._until_gone(begin)
         self._reserve_waited(command, reply)

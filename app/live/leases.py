@@ -16,7 +16,7 @@ from copy import copy
 from typing import NamedTuple, Self
 
 from app.live.waiting import Done, Outcome, Wait
-from engine import Call, CommandEngine
+from engine import Call, CommandEngine, ReadHandle
 from engine.commands import EndWait, GiveBack, XReadGroup
 from engine.replies import GroupRead, Reply
 
@@ -102,7 +102,8 @@ class ConsumerLease:
         if self.is_stopped:
             asyncio.get_running_loop().call_soon(done, GroupRead(()))
         else:
-            self._reading = Wait(engine, command, done, going_on=going_on)
+            call = Call((command,), waits=ReadHandle(), going_on=going_on)
+            self._reading = Wait(engine, call, done)
 
     async def reply(self, engine: CommandEngine, command: XReadGroup, *, going_on: bool) -> Reply:
         """The same for a coroutine; cancelled, it takes nothing. Raises EngineError."""

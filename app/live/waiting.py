@@ -25,8 +25,7 @@ from app.live.sessions import OpenSessions
 from app.live.shares import Share, Shares
 from app.live.turns import CallerTurns
 from app.settings import Settings
-from engine import CommandEngine, EngineError
-from engine.commands import BlockingCommand
+from engine import Call, CommandEngine, EngineError
 from engine.replies import Reply
 
 T = TypeVar("T")
@@ -90,26 +89,27 @@ class Place:
 
 
 class Wait:
-    """One read, from its start to `done`, which gets the reply once, unless it is cancelled."""
+    """One read, a call with a handle, from its start to `done`, which gets the reply once, unless it is
+    cancelled.
+    """
 
     __slots__ = ("_done", "_handle", "_instead", "_place")
 
     def __init__(
         self,
         engine: CommandEngine,
-        command: BlockingCommand,
+        call: Call,
         done: Done,
         place: Place | None = None,
         instead: RefusalError | None = None,
-        *,
-        synced: bool = False,
-        going_on: bool = False,
     ) -> None:
+        assert call.waits is not None, "it is a read that may wait"
+        self._handle = call.waits
         self._done = done
         self._place = place
         # The answer where nothing was found.
         self._instead: EngineError | RefusalError | None = instead
-        self._handle = engine.read(command, self._answer, synced=synced, going_on=going_on)
+        engine.send(call, self._answer)
 
     def end(self, instead: EngineError | None = None) -> None:
         """End as its time would, or with an error where nothing was found."""
@@ -163,22 +163,16 @@ class Waits:
         self.count += 1
         return Place(self, share)
 
-    def read(
-        self,
-        engine: CommandEngine,
-        command: BlockingCommand,
-        caller: str,
-        done: Done,
-        *,
-        synced: bool = False,
-    ) -> Wait:
+    def read(self, engine: CommandEngine, call: Call, caller: str, done: Done) -> Wait:
         """Begin a read. Where too many wait already it gets what is there, or `too_many_waiters`."""
         place, refusal = None, None
         try:
             place = self.enter(caller)
         except RefusalError as refused:
-            refusal, command = refused, msgspec.structs.replace(command, block_ms=None)
-        return Wait(engine, command, done, place, refusal, synced=synced)
+            refusal = refused
+            commands = [msgspec.structs.replace(one, block_ms=None) for one in call.commands]
+            call = msgspec.structs.replace(call, commands=commands)
+        return Wait(engine, call, done, place, refusal)
 
     def run(
         self, work: Coroutine[Any, Any, T], caller: str, done: Callable[[T | Exception], None]

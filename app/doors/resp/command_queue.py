@@ -31,7 +31,7 @@ from app.live.waiting import Wait
 from app.redis import CommandRequest, wire
 from app.redis.runs import RUN_COMMANDS_MAX, CommandRun, RunResult, runs_alone
 from app.redis.steps import in_words_of_redis
-from engine import EngineError, How, errors
+from engine import Call, EngineError, How, ReadHandle, errors
 from engine.commands import BlockingCommand
 from engine.replies import Added, Reply
 
@@ -322,7 +322,8 @@ class CommandQueue:
             command = msgspec.structs.replace(command, block_ms=_FOREVER_MS)
         engine, waits = self._account.engine, self._port.gateway.waits
         self.is_busy = True
-        self.blocked = waits.read(engine, command, self._client.caller, served)
+        call = Call((command,), waits=ReadHandle(), origin=self._account.request_id)
+        self.blocked = waits.read(engine, call, self._client.caller, served)
 
     def _refusal_of(self, reply: Reply | EngineError | RefusalError) -> EngineError | None:
         """Hold what a read that has waited answers; without room, the refusal."""

@@ -15,7 +15,7 @@ from app.http.entries.deliveries import delivered
 from app.live.consumer import CHECK_S, Consumer, Credit, Taken
 from app.live.leases import ConsumerKey
 from app.tenants import Tenant
-from engine import ids
+from engine import Call, ask_one, ids
 from engine.replies import Delivered, GroupRead, PendingList
 
 # Entries of one read: if the connection breaks during a send, it is unknown how many arrived.
@@ -121,7 +121,7 @@ class ConsumerSource:
         _ = self._gateway.engine
         settled.clear()
         check = self._consumer.check()
-        reply = await self._tenant.engine.execute(check.command)
+        reply = await ask_one(self._tenant.engine, Call((check.command,)))
         assert isinstance(reply, PendingList), "XPENDING with a range replies with a PendingList"
         self._consumer.note_checked(check, reply)
         if self._consumer.credit.room:
