@@ -346,6 +346,10 @@ class Keyspace:
         """The names that start with `prefix`, above `after`, in order; at most `limit`."""
         return self._names.page(prefix, after, limit)
 
+    def names_around(self, at: float, *, prefix: str = "", limit: int | None = None) -> list[str]:
+        """The same, from this part of them on (0 to 1), and at their end from the first."""
+        return self._names.around(at, prefix, limit)
+
     def node_limits(self) -> NodeLimits:
         """When nodes seal, by the settings of now."""
         bytes_max = self.settings["stream-node-max-bytes"] * _NODE_BYTES_FACTOR

@@ -68,3 +68,20 @@ class SortedNames:
             if stop < len(block) or (limit is not None and len(found) >= limit):
                 break
         return found if limit is None else found[:limit]
+
+    def around(self, at: float, prefix: str = "", limit: int | None = None) -> list[str]:
+        """At most `limit` of the names that start with `prefix`, from this part of them on (0 to 1) and, at
+        their end, from the first: any of them may be the first here, each about as likely.
+        """
+        first = bisect_left(self._lasts, prefix)
+        blocks = bisect_left(self._lasts, prefix + _BEYOND) + 1 - first if prefix else len(self._blocks)
+        index = first + int(at * blocks)
+        if index >= len(self._blocks):
+            return self.page(prefix, None, limit)
+        block = self._blocks[index]
+        start = block[int(at * blocks % 1 * len(block))]
+        found = [start] if start.startswith(prefix) else []
+        found += self.page(prefix, start, limit)
+        if limit is None or len(found) < limit:
+            found += self.page(prefix, None, limit)
+        return list(dict.fromkeys(found))[:limit]

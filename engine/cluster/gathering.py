@@ -283,7 +283,11 @@ async def _page(
 
 @gathers(ListStreams)
 async def _list(backend: Backend, command: ListStreams) -> Reply:
-    return Listing(*await _page(backend, command.prefix, command.after, command.limit))
+    if command.at is None:
+        return Listing(*await _page(backend, command.prefix, command.after, command.limit))
+    names, _ = await _page(backend, command.prefix, None, None)
+    start = int(command.at * len(names))
+    return Listing([*names[start:], *names[:start]][: command.limit])
 
 
 @gathers(DbSize)

@@ -69,12 +69,22 @@ def type_of(turn: Turn, command: types.Type) -> str:
 
 @runs(types.ListStreams)
 def list_streams(turn: Turn, command: types.ListStreams) -> Listing:
+    if command.at is not None:
+        return Listing(_unexpired_around(turn, command.at, command.prefix, command.limit))
     most = None if command.limit is None else command.limit + 1
     names = unexpired_names(turn, command.prefix, command.after, most)
     if command.limit is None or len(names) <= command.limit:
         return Listing(names)
     page = names[: command.limit]
     return Listing(page, page[-1])
+
+
+def _unexpired_around(turn: Turn, at: float, prefix: str, limit: int | None) -> list[str]:
+    keys, now_ms = turn.keyspace.keys, turn.now_ms
+    names = turn.keyspace.names_around(at, prefix=prefix, limit=limit)
+    found = [name for name in names if not keys[name].has_expired(now_ms)]
+    # Where just these have expired, there may be others.
+    return found or unexpired_names(turn, prefix, None, limit)
 
 
 def unexpired_names(turn: Turn, prefix: str, after: str | None, limit: int | None) -> list[str]:

@@ -657,7 +657,10 @@ class DescribeUse(StreamCommand, frozen=True, kw_only=True):
 
 
 class ListStreams(Command, frozen=True, kw_only=True):
-    """Reply: `Listing`, in order of names after `after` that start with `prefix`; `limit` None is all."""
+    """Reply: `Listing`, in order of names after `after` that start with `prefix`; `limit` None is all.
+
+    `at`: from this part of the names on (0 to 1), and at their end from the first.
+    """
 
     changes: ClassVar[bool] = False
     long_reply: ClassVar[bool] = True
@@ -665,9 +668,11 @@ class ListStreams(Command, frozen=True, kw_only=True):
     prefix: str = ""
     after: str | None = None
     limit: int | None = None
+    at: float | None = None
 
     def work_us(self, keyspace: Keyspace) -> int:
-        return len(keyspace.keys) // _NAMES_A_US
+        names = len(keyspace.keys)
+        return (names if self.limit is None else min(self.limit, names)) // _NAMES_A_US
 
 
 class DbSize(Command, frozen=True, kw_only=True):

@@ -60,3 +60,43 @@ def test_a_listing_after_many_removals_costs_what_it_shows() -> None:
 
     # A walk takes some 5 ms.
     assert_within(0.001, measured)
+
+
+@given(
+    entered=st.sets(NAMES, max_size=60),
+    prefix=NAMES,
+    at=st.floats(0, 1, exclude_max=True),
+    limit=st.none() | st.integers(0, 8),
+)
+def test_names_from_any_place_on_are_all_of_them(
+    entered: set[str], prefix: str, at: float, limit: int | None
+) -> None:
+    """In order, with one step back at most, from the last to the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(names, "_BLOCK_NAMES_MAX", 4)
+        kept = SortedNames()
+        for name in sorted(entered):
+            kept.add(name)
+        wanted = sorted(name for name in entered if name.startswith(prefix))
+        turned = kept.around(at, prefix)
+        assert sorted(turned) == wanted
+        start = turned.index(wanted[0]) if wanted else 0
+        assert turned[start:] + turned[:start] == wanted
+        assert kept.around(at, prefix, limit) == turned[:limit]
+
+
+def test_each_name_may_come_first_and_costs_no_walk() -> None:
+    """Of a few, and of 200,000."""
+    few, many = SortedNames(), SortedNames()
+    few.replace(["a", "b", "c"])
+    assert {few.around(place / 10, limit=1)[0] for place in range(10)} == {"a", "b", "c"}
+    many.replace([f"{number:06}" for number in range(200_000)])
+
+    def measured() -> float:
+        began_s = time.process_time()
+        first = {many.around(place / 10, limit=1)[0][0] for place in range(10)}
+        assert first == {"0", "1"}
+        return time.process_time() - began_s
+
+    # A walk takes some 5 ms.
+    assert_within(0.001, measured)

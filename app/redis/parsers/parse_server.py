@@ -64,6 +64,7 @@ _MEMORY_UNITS: Final = {
 }  # fmt: skip
 _CURSOR: Final = re.compile(rb"[0-9]{1,20}")
 _CURSOR_MAX: Final = (1 << 64) - 1
+_RANDOM_NAMES_MAX: Final = 100
 _SCAN_COUNT_DEFAULT: Final = 10
 # The cost of a page is its number of names.
 _SCAN_COUNT_MAX: Final = 10_000
@@ -159,10 +160,10 @@ def randomkey(_: Words) -> CommandRequest:
 
     def shape(reply: Reply, visible: Visible) -> Resp:
         assert isinstance(reply, Listing), "ListStreams lists"
-        names = list(filter(visible, reply.names))
-        return random.choice(names).encode() if names else None  # noqa: S311 - no secret
+        return next((name.encode() for name in reply.names if visible(name)), None)
 
-    return for_names(ListStreams(), shape)
+    # More than one: some may have expired.
+    return for_names(ListStreams(at=random.random()), shape, names_max=_RANDOM_NAMES_MAX)  # noqa: S311 - no secret
 
 
 def scan(words: Words) -> CommandRequest:

@@ -44,7 +44,7 @@ WHOLE_FIELDS: Final[Mapping[type[Command], set[str]]] = {
     commands.Restore: {"stream", "dump", "size"},
     commands.StreamInfos: {"prefix", "after"},
 }
-WITHOUT_NAMES: Final = {"limit", "ms", "relative", "replace"}
+WITHOUT_NAMES: Final = {"at", "limit", "ms", "relative", "replace"}
 REFUSED: Final = {
     commands.ConfigGet,
     commands.ConfigSet,
