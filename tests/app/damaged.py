@@ -26,6 +26,7 @@ from engine.entries import body
 from tests.app.fast_requests import ENTRIES, ENTRY, JSON, PLAIN, UNUSUAL, post, request
 from tests.app.pair import plain
 from tests.bounds import bounded
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock
 
 SETTINGS: Final = bounded(
@@ -242,10 +243,10 @@ class FuzzedGateway:
     async def open(self) -> None:
         await self.engine.start()
         self.app.gateway.open(self.engine)
-        await self.engine.execute(
-            XAdd(stream="s", bodies=[body([("a", str(number))]) for number in range(3)])
+        await reply_to(
+            self.engine, XAdd(stream="s", bodies=[body([("a", str(number))]) for number in range(3)])
         )
-        await self.engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+        await reply_to(self.engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
 
     async def outcome(self, pieces: Sequence[bytes], accepted: socket.socket) -> bytes:
         """What comes of these pieces: at once, and once the time of a request has passed."""

@@ -12,6 +12,7 @@ from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine
 from engine.commands import DbSize, PutMetadata
+from tests.engine.asking import reply_to, turn_of
 
 NOW_MS = 1526919040000
 ORDERS = [
@@ -56,13 +57,13 @@ async def open_gateway() -> tuple[App, Engine]:
         root_token=SecretStr(ROOT_TOKEN),
     )
     app = create_app(settings, clock)
-    await engine.transaction([PutMetadata(name=name, value=value) for name, value in KEPT.items()])
+    await turn_of(engine, [PutMetadata(name=name, value=value) for name, value in KEPT.items()])
     app.gateway.open(engine)
     clock.now_ms = NOW_MS - 5_000
     async with client_of(app) as http:
         await _fill(http)
     # Plans tell what is on disk: everything.
-    await engine.execute(DbSize(), synced=True)
+    await reply_to(engine, DbSize(), synced=True)
     clock.now_ms = NOW_MS
     return app, engine
 

@@ -27,6 +27,7 @@ from engine import Engine, Fsync, entries, ids
 from engine.commands import Command, Trim, XAdd, XTrim
 from engine.replies import Reply
 from tests.app.conversing import payload
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle
 
 T = TypeVar("T")
@@ -214,7 +215,7 @@ class PushWorld:
         self.run(done())
 
     def execute(self, command: Command) -> Reply:
-        return self.run(self.engine.execute(command))
+        return self.run(reply_to(self.engine, command))
 
     def close(self) -> None:
         self.run(self._end())

@@ -20,6 +20,7 @@ from engine import Engine, EngineError, entries, ids
 from engine.commands import Command, Delete, Trim, XAdd, XTrim
 from engine.replies import Reply
 from tests import halves
+from tests.engine.asking import reply_to, turn_of
 
 ENTRIES = "/v1/streams/s/entries"
 COLUMNS = "application/vnd.weir.columns+json"
@@ -234,17 +235,17 @@ async def test_a_page_ends_before_what_a_trim_took(
     """Slices of one page have others' turns between them: the next read reports the gap."""
     monkeypatch.setattr(columns, "SLICE_BYTES_MAX", 1)
     bodies = [entries.body([("n", str(n))]) for n in range(10)]
-    await engine.execute(XAdd(stream="s", bodies=bodies, ids=[ids.make(n, 0) for n in range(1, 11)]))
+    await reply_to(engine, XAdd(stream="s", bodies=bodies, ids=[ids.make(n, 0) for n in range(1, 11)]))
     page = ColumnsReading.of("s", bind_query(ColumnsRange, {"after": "0"}, Settings()), Settings())
 
     async def replies() -> list[Reply]:
-        answered = await engine.transaction(page.commands())
+        answered = await turn_of(engine, page.commands())
         return [reply for reply in answered if not isinstance(reply, EngineError)]
 
     page.begin(await replies())
     page.go_on(await replies())
     assert (len(page.texts), page.done) == (2, False)
-    await engine.execute(change)
+    await reply_to(engine, change)
     page.go_on(await replies())
     assert (len(page.texts), page.done, page.more, page.cursor) == (2, True, True, ids.make(2, 0))
 

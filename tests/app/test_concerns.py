@@ -27,6 +27,7 @@ from app.work import Work
 from engine import entries
 from engine.commands import XAdd, XGroupCreate
 from tests.app.ten_doors import DOORS, LATE_S, LONG, Bench, Check, Door, Redis, WebSocket, opened
+from tests.engine.asking import reply_to
 
 # ---- the concerns
 
@@ -132,7 +133,7 @@ def _spans(bench: Bench) -> list[str]:
 
 async def memory_is_bounded(bench: Bench, door: Door) -> None:
     """A long reply has its bytes reserved, or nothing is read."""
-    await bench.engine.execute(XAdd(stream="orders", bodies=[entries.body([("f", "x" * 100_000)])]))
+    await reply_to(bench.engine, XAdd(stream="orders", bodies=[entries.body([("f", "x" * 100_000)])]))
     pool = bench.gateway.budgets.output
     held = pool.reserve("another", pool.bytes_max)
     read = door.read_long if isinstance(door, WebSocket) else door.read
@@ -231,8 +232,8 @@ def test_what_a_door_has_not_has_its_reason() -> None:
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     async with opened(tmp_path) as bench:
-        await bench.engine.execute(XAdd(stream="orders", bodies=[entries.body([("f", LONG)])]))
-        await bench.engine.execute(XGroupCreate(stream="orders", group="g", start=0))
+        await reply_to(bench.engine, XAdd(stream="orders", bodies=[entries.body([("f", LONG)])]))
+        await reply_to(bench.engine, XGroupCreate(stream="orders", group="g", start=0))
         yield bench
 
 

@@ -12,6 +12,7 @@ from engine import Engine, EngineError
 from engine.commands import Delete, UpdateStream, XInfoStream
 from engine.replies import StreamInfo
 from tests.bounds import bounded
+from tests.engine.asking import reply_to
 
 STREAM = "/v1/streams/s"
 ENTRIES = STREAM + "/entries"
@@ -108,21 +109,21 @@ async def test_a_malformed_condition_is_refused(made: httpx.AsyncClient, held: s
 
 async def test_the_engine_compares_in_the_turn_of_the_change(made: httpx.AsyncClient, engine: Engine) -> None:
     """What was changed since it was looked at is neither changed nor removed; what was not is."""
-    seen = await engine.execute(XInfoStream(stream="s"))
+    seen = await reply_to(engine, XInfoStream(stream="s"))
     assert isinstance(seen, StreamInfo)
     await made.post(ENTRIES, json={"id": "3-0", "fields": {"n": "3"}})
     update = partial(UpdateStream, stream="s", retention={"max_len": 1})
     for late in (update(expected=seen), Delete(streams=["s"], expected=seen)):
         with pytest.raises(EngineError) as refusal:
-            await engine.execute(late)
+            await reply_to(engine, late)
         assert refusal.value.code == "precondition_failed"
-    now = await engine.execute(XInfoStream(stream="s"))
+    now = await reply_to(engine, XInfoStream(stream="s"))
     assert isinstance(now, StreamInfo)
     assert (now.length, now.max_len) == (3, None)
-    assert await engine.execute(update(expected=now))
-    now = await engine.execute(XInfoStream(stream="s"))
+    assert await reply_to(engine, update(expected=now))
+    now = await reply_to(engine, XInfoStream(stream="s"))
     assert isinstance(now, StreamInfo)
-    assert await engine.execute(Delete(streams=["s"], expected=now)) == 1
+    assert await reply_to(engine, Delete(streams=["s"], expected=now)) == 1
 
 
 async def test_one_of_two_deletions_at_once_is_done(made: httpx.AsyncClient) -> None:

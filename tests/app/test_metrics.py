@@ -24,6 +24,7 @@ from engine.commands import Cursor, EnsureStream, XAdd, XGroupCreate, XReadGroup
 from engine.storage.memory import MemoryStorage
 from tests.app.conftest import calling
 from tests.app.metrics import OPENMETRICS, Series, parse, scrape, value
+from tests.engine.asking import reply_to
 from tests.turns import assert_within_async
 
 BASE = "http://127.0.0.1:8080"
@@ -46,7 +47,7 @@ async def serving(
 
 
 async def add(engine: Engine, stream: str, count: int = 1) -> None:
-    await engine.execute(XAdd(stream=stream, bodies=[entries.body([("a", "1")])] * count))
+    await reply_to(engine, XAdd(stream=stream, bodies=[entries.body([("a", "1")])] * count))
 
 
 @pytest.mark.both_ways
@@ -134,9 +135,9 @@ async def test_streams_are_shown_by_choice() -> None:
     async with serving(metrics_streams=("orders.*", "x?")) as (http, engine, _):
         for stream in ("orders.eu", "other", "x1"):
             await add(engine, stream, 3)
-        await engine.execute(XGroupCreate(stream="orders.eu", group="g", start=0))
+        await reply_to(engine, XGroupCreate(stream="orders.eu", group="g", start=0))
         read = XReadGroup(group="g", consumer="c", streams=[("orders.eu", Cursor.NEW)], count=1)
-        await engine.execute(read)
+        await reply_to(engine, read)
         found = await scrape(http)
         shown = {dict(labels)["stream"] for name, labels in found if name == "weir_stream_length"}
         assert shown == {"orders.eu", "x1"}
@@ -179,9 +180,9 @@ async def test_no_more_than_a_thousand_series(streams: int, groups: int, left_ou
     """At the limit and one beyond, with streams and with groups; what is left out is counted."""
     async with serving(metrics_streams=("*",)) as (http, engine, _):
         for number in range(streams):
-            await engine.execute(EnsureStream(stream=f"s{number:05}"))
+            await reply_to(engine, EnsureStream(stream=f"s{number:05}"))
             for group in range(groups):
-                await engine.execute(XGroupCreate(stream=f"s{number:05}", group=f"g{group}", start=0))
+                await reply_to(engine, XGroupCreate(stream=f"s{number:05}", group=f"g{group}", start=0))
         found = await scrape(http)
         assert stream_series(found) <= STREAM_SERIES_MAX
         assert value(found, "weir_metrics_streams_left_out") == left_out
@@ -216,7 +217,7 @@ async def test_each_family_is_shown() -> None:
     async with serving(metrics_streams=("s",)) as (http, engine, app):
         app.gateway.backend = BackendFigures()
         await add(engine, "s")
-        await engine.execute(XGroupCreate(stream="s", group="g", start=0))
+        await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
         await http.get("/nothing")
         found = await scrape(http)
         bare = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, _ in found}
@@ -256,7 +257,7 @@ async def test_a_scrape_of_ten_thousand_streams_is_quick_and_small() -> None:
     """Under 50 ms and 1 MB, with as many series of streams as there may be."""
     async with serving(metrics_streams=("*",)) as (_, engine, app):
         for number in range(10_000):
-            await engine.execute(EnsureStream(stream=f"a-stream-of-a-usual-name-{number}"))
+            await reply_to(engine, EnsureStream(stream=f"a-stream-of-a-usual-name-{number}"))
         for number in range(60):
             for code in (200, 201, 400, 404, 422):
                 app.gateway.counters.requests[f"GET /v1/streams/{{stream}}/{number}"][code] = number

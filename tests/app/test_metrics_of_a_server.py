@@ -18,6 +18,7 @@ from engine import Engine, SystemClock
 from engine.commands import EnsureStream
 from tests.app.metrics import Series, parse, value
 from tests.app.sockets import talking
+from tests.engine.asking import reply_to
 from tests.server import Server
 from tests.turns import assert_within, assert_within_async, longest_turn_s
 
@@ -132,7 +133,7 @@ async def test_a_scrape_holds_the_event_loop_for_moments_alone(tmp_path: Path) -
     async with Engine.open(None, clock=SystemClock()) as engine:
         app.gateway.open(engine)
         for number in range(STREAMS):
-            await engine.execute(EnsureStream(stream=f"a-stream-of-a-usual-name-{number}"))
+            await reply_to(engine, EnsureStream(stream=f"a-stream-of-a-usual-name-{number}"))
         await metrics.write(app.gateway, openmetrics=False)
         await assert_within_async(
             LOOP_HELD_S_MAX, lambda: longest_turn_s(metrics.write(app.gateway, openmetrics=False))

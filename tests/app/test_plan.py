@@ -11,7 +11,8 @@ import pytest
 from app.api import plan as planning
 from app.glob import Glob
 from app.main import App
-from engine.commands import Command, Plan
+from engine import Call, Done, Replies
+from engine.commands import Plan
 from engine.replies import Planned
 from tests.app.conftest import store
 from tests.app.test_waits import WaitingClient
@@ -254,14 +255,13 @@ async def test_a_plan_that_waited_is_made_a_few_streams_at_a_time(
     while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0)
     ran: list[Plan] = []
-    execute = app.gateway.engine.execute
+    send = app.gateway.engine.send
 
-    async def noted(command: Command, **given: Any) -> Any:
-        if isinstance(command, Plan):
-            ran.append(command)
-        return await execute(command, **given)
+    def noted(call: Call, done: Done) -> Replies | None:
+        ran.extend(command for command in call.commands if isinstance(command, Plan))
+        return send(call, done)
 
-    monkeypatch.setattr(app.gateway.engine, "execute", noted)
+    monkeypatch.setattr(app.gateway.engine, "send", noted)
     rows = [{"fields": {"n": "1"}}] * 4
     await http.post("/v1/publish", json={"streams": dict.fromkeys(names, rows)})
     result = (await waiting)["streams"]

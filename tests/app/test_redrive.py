@@ -12,6 +12,7 @@ from engine import Engine, SystemClock
 from engine.commands import EnsureGroup
 from tests.app.orders import client_of
 from tests.app.policies import FixedPolicy, principal_with
+from tests.engine.asking import reply_to
 
 G = "/v1/streams/s/groups/g"
 REDRIVE = G + "/dead-letters/redrive"
@@ -205,7 +206,7 @@ async def test_both_streams_must_be_writable(streams: list[str], status: int) ->
     app = create_app(settings, SystemClock(), policy=FixedPolicy(writer))
     app.gateway.open(engine)
     policy = {"dead_letter_stream": "dead"}
-    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
+    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
     async with client_of(app) as http:
         assert (await http.post(REDRIVE, json={})).status_code == status
     await engine.close()

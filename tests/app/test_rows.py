@@ -16,6 +16,7 @@ from engine.commands import XAdd, XRange
 from engine.replies import Entries
 from engine.rows import Form
 from tests.app.random_bodies import RandomBodies, compare
+from tests.engine.asking import reply_to
 
 ROOT: Final = Path(__file__).parents[2]
 LIMITS: Final = EntryLimits(entries_max=1_000, entry_bytes_max=1_000, fields_max=10, depth_max=8)
@@ -116,8 +117,8 @@ async def test_a_published_batch_is_read_back(way: str) -> None:
             body = b"".join(b'{"place":%d}\n' % place for place in range(count))
             found = rows.read(body, Form.LINES, entries_max=1_000, fields_max=1, entry_bytes_max=100)
             bodies = found or [entries.body([("place", str(place))]) for place in range(count)]
-            await engine.execute(XAdd(stream="s", bodies=bodies))
-        reply = await engine.execute(XRange(stream="s", start=0, end=ids.ID_MAX))
+            await reply_to(engine, XAdd(stream="s", bodies=bodies))
+        reply = await reply_to(engine, XRange(stream="s", start=0, end=ids.ID_MAX))
         assert isinstance(reply, Entries)
         texts = entries.texts(b",".join(reply.parts))
         places = [int(value) for text in texts for _, value in entries.pairs_of(text)]

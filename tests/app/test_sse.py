@@ -22,6 +22,7 @@ from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage
 from tests.app.eventsource import Parser, ReceivedEvent
 from tests.app.test_waits import Message
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, settle
 
 HEADERS = {
@@ -465,7 +466,7 @@ async def test_where_one_stream_is_refused_none_is_followed() -> None:
     storage.fail("sync", errno.EIO)
     added = XAdd(stream="b", bodies=[entries.body([("n", "1")])])
     with pytest.raises(EngineError):
-        await engine.execute(added)
+        await reply_to(engine, added)
     feeds, gateway = Feeds(engine), Gateway(Settings(), HandClock())
     (await TailSource.begin(feeds, TailOptions(["a"], [Place(0)]), gateway)).close()
     with pytest.raises(EngineError, match="storage_failed"):

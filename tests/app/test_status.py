@@ -16,6 +16,7 @@ from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage
 from tests.app.conftest import calling
 from tests.app.test_waits import WaitingClient
+from tests.engine.asking import reply_to
 
 Lines = list[dict[str, object]]
 
@@ -96,7 +97,7 @@ async def test_a_log_that_fails_while_it_is_read_is_told_when_the_gateway_opens(
     await engine.start()
     storage.fail("sync", errno.EIO)
     with pytest.raises(Exception, match="read-only"):
-        await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
+        await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
     create_app(Settings(log_requests="none"), SystemClock()).gateway.open(engine)
     assert [line["log_level"] for line in lines] == ["critical"]
     await engine.close()
@@ -126,7 +127,7 @@ async def test_a_rewrite_that_fails_by_a_bug_is_told_too(
     def fail(_: object) -> bytes:
         raise KeyError("unheard of")
 
-    await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
+    await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
     monkeypatch.setattr("engine.runtime.rewriting.encode", fail)
     with pytest.raises(RewriteFailedError):
         await engine.rewrite()

@@ -22,6 +22,7 @@ from engine import Engine, Fsync, Storage, entries
 from engine.commands import Cursor, Delete, EnsureGroup, XAdd, XPending, XReadGroup
 from engine.replies import GroupRead, PendingSummary
 from tests.bounds import bounded
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import SlowDisk
 
@@ -151,7 +152,7 @@ class TimedWorld:
     async def fill(self, size: int) -> None:
         """This number of bytes of entries."""
         body = entries.body([("a", "x" * (1 << 19))])
-        await self.engine.execute(XAdd(stream="s", bodies=[body] * (size >> 19)))
+        await reply_to(self.engine, XAdd(stream="s", bodies=[body] * (size >> 19)))
 
 
 @pytest.fixture(params=[True, False], ids=["fast path", "full way"])
@@ -247,7 +248,7 @@ async def test_a_connection_whose_reader_waits_is_not_idle(world: TimedWorld, re
     for number in (1, 2):
         await line.send(PUBLISH + b'{"fields":{"a":"1"}}')
         await line.until(lambda number=number: line.received.count(b"HTTP/1.1 201 ") == number)  # type: ignore[misc]
-    await world.engine.execute(EnsureGroup(stream="s", group="g", start=Cursor.LATEST))
+    await reply_to(world.engine, EnsureGroup(stream="s", group="g", start=Cursor.LATEST))
     await world.pass_ms(4_000)
     await line.send(read)
     for _ in range(3):
@@ -458,23 +459,23 @@ async def test_a_reader_that_leaves_as_its_answer_comes_is_no_error(
     body = entries.body([("a", "x" * 5_000)])
     for turns in range(12):
         # An entry that the reader of the round before never got is there to be read.
-        await world.engine.execute(Delete(streams=["s"]))
-        await world.engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+        await reply_to(world.engine, Delete(streams=["s"]))
+        await reply_to(world.engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
         line = await world.connect()
         wait = b'{"wait":60000}'
         length = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(wait)
         await line.send(read + length + b"Accept-Encoding: " + coding + b"\r\n\r\n" + wait)
         await until(lambda: world.engine.waiting == 1)
         (connection,) = world.state.connections
-        published = asyncio.ensure_future(world.engine.execute(XAdd(stream="s", bodies=[body])))
+        published = asyncio.ensure_future(reply_to(world.engine, XAdd(stream="s", bodies=[body])))
         for _ in range(turns):
             await asyncio.sleep(0)
         connection.transport.abort()
         await published
         await until(lambda: not world.state.connections and not world.state.tasks)
-        kept = await world.engine.execute(XPending(stream="s", group="g"))
+        kept = await reply_to(world.engine, XPending(stream="s", group="g"))
         read_next = XReadGroup(group="g", consumer="d", streams=[("s", Cursor.NEW)])
-        found = await world.engine.execute(read_next)
+        found = await reply_to(world.engine, read_next)
         assert isinstance(kept, PendingSummary)
         assert isinstance(found, GroupRead)
         assert kept.count + len(found.streams) == 1

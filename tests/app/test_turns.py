@@ -21,6 +21,7 @@ from app.settings import Settings
 from engine import Engine, SystemClock, entries, ids
 from engine.commands import Cursor, FlushAll, XAdd, XGroupCreate, XGroupDestroy, XReadGroup
 from tests.app.conftest import calling
+from tests.engine.asking import reply_to
 from tests.turns import TURN_S_MAX, assert_within_async, longest_turn_s
 
 pytestmark = pytest.mark.paired
@@ -62,7 +63,7 @@ async def test_a_transaction_that_reads_as_much_as_it_may(name: str, engine: Eng
     value_bytes, rows = TRANSACTIONS[name]
     body = entries.body([("a", "1" * value_bytes)])
     for _ in range(10 if value_bytes == SMALL else 1):
-        await engine.execute(XAdd(stream="s", bodies=[body] * 10_000))
+        await reply_to(engine, XAdd(stream="s", bodies=[body] * 10_000))
     app = create_app(SETTINGS, SystemClock())
     app.gateway.open(engine)
     scope = {
@@ -91,12 +92,12 @@ async def test_a_transaction_that_reads_as_much_as_it_may(name: str, engine: Eng
 
     async def measured() -> float:
         for number in range(64):
-            await engine.execute(XGroupCreate(stream="s", group=f"g{number}", start=0))
+            await reply_to(engine, XGroupCreate(stream="s", group=f"g{number}", start=0))
         sent[0] = 0
         longest = await longest_turn_s(app(scope, receive, send))
         assert sent[0] > 0
         for number in range(64):
-            await engine.execute(XGroupDestroy(stream="s", group=f"g{number}"))
+            await reply_to(engine, XGroupDestroy(stream="s", group=f"g{number}"))
         return longest
 
     await assert_within_async(TURN_S_MAX, measured)
@@ -119,11 +120,11 @@ async def crowded(engine: Engine) -> None:
     """A stream with as many pending entries and groups, and a group with as many consumers, as may be."""
     await pending_ids(engine)
     for number in range(900):
-        await engine.execute(XGroupCreate(stream="s", group=f"g{number}", start=0))
-    await engine.execute(XGroupCreate(stream="s", group="crowd", start=0))
+        await reply_to(engine, XGroupCreate(stream="s", group=f"g{number}", start=0))
+    await reply_to(engine, XGroupCreate(stream="s", group="crowd", start=0))
     for number in range(2_000):
         read = XReadGroup(group="crowd", consumer=f"c{number}", count=1, streams=[("s", Cursor.NEW)])
-        await engine.execute(read)
+        await reply_to(engine, read)
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -164,15 +165,15 @@ async def test_a_pipeline_of_long_commands(door: str, name: str, engine: Engine,
 
 async def pending_ids(engine: Engine) -> list[str]:
     """All IDs of a stream whose entries are pending with `c` in `g`, made anew."""
-    await engine.execute(FlushAll())
+    await reply_to(engine, FlushAll())
     body = entries.body([("sensor", "1234"), ("temperature", "19.8")])
     for _ in range(0, PENDING, SETTINGS.ids_max):
-        await engine.execute(XAdd(stream="s", bodies=[body] * SETTINGS.ids_max))
-    await engine.execute(XGroupCreate(stream="s", group="g", start=0))
+        await reply_to(engine, XAdd(stream="s", bodies=[body] * SETTINGS.ids_max))
+    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
     found: list[int] = []
     while len(found) < PENDING:
         read = XReadGroup(group="g", consumer="c", count=PENDING, streams=[("s", Cursor.NEW)])
-        reply: Any = await engine.execute(read)
+        reply: Any = await reply_to(engine, read)
         found += [one.id for one in reply.streams[0].entries]
     return list(map(ids.format, found))
 

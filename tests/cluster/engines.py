@@ -13,6 +13,7 @@ from engine import EngineError, EngineProtocol, SystemClock, entries
 from engine.cluster import ClusterEngine, parse_durability
 from engine.commands import Command
 from tests.cluster.servers import Backend
+from tests.engine.asking import reply_to
 
 TIMEOUT_S: Final = 5.0
 BODY: Final = entries.body([("a", "1")])
@@ -48,5 +49,5 @@ async def opened(
 async def refused(engine: EngineProtocol, command: Command) -> EngineError:
     """The refusal of a command. Fails if it is done."""
     with pytest.raises(EngineError) as refusal:
-        await engine.execute(command)
+        await reply_to(engine, command)
     return refusal.value

@@ -31,6 +31,7 @@ from engine.ids import ID_MAX
 from engine.replies import Added, Entries, GroupRead, Listing, Published, StreamsRead
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
 from tests.cluster.engines import BODY, refused
+from tests.engine.asking import reply_to, turn_of
 from tests.waiting import until, until_async
 
 TIMEOUT_S = 5.0
@@ -71,47 +72,47 @@ async def test_streams_of_all_servers_are_one_space(cluster: BackendCluster) -> 
     assert len({cluster.owner(name) for name in STREAMS}) == 3
     async with opened(cluster) as engine:
         for name in STREAMS:
-            assert isinstance(await engine.execute(XAdd(stream=name, bodies=[BODY])), Added)
-        assert await engine.execute(ListStreams()) == Listing(sorted(STREAMS))
-        read = await engine.execute(XRead(streams=[(name, 0) for name in STREAMS]))
+            assert isinstance(await reply_to(engine, XAdd(stream=name, bodies=[BODY])), Added)
+        assert await reply_to(engine, ListStreams()) == Listing(sorted(STREAMS))
+        read = await reply_to(engine, XRead(streams=[(name, 0) for name in STREAMS]))
         assert isinstance(read, StreamsRead)
         assert [one.stream for one in read.streams] == STREAMS
-        assert await engine.execute(Exists(streams=[*STREAMS, "a", "none"])) == 5
-        assert await engine.execute(Delete(streams=["a", "b", "none"])) == 2
-        assert await engine.execute(ListStreams()) == Listing(["c", "{a}2"])
+        assert await reply_to(engine, Exists(streams=[*STREAMS, "a", "none"])) == 5
+        assert await reply_to(engine, Delete(streams=["a", "b", "none"])) == 2
+        assert await reply_to(engine, ListStreams()) == Listing(["c", "{a}2"])
 
 
 async def test_one_turn_is_about_one_slot(cluster: BackendCluster) -> None:
     """A transaction, a publish into several streams, another name: within a slot, and not beyond."""
     async with opened(cluster) as engine:
         parts = [XAdd(stream=name, bodies=[BODY]) for name in ("a", "{a}2", "b")]
-        assert isinstance(await engine.execute(Publish(parts=parts[:2])), Published)
-        assert await engine.execute(Rename(stream="{a}2", target="{a}3")) is True
-        assert await engine.execute(Copy(stream="a", target="{a}2")) is True
-        assert len(await engine.transaction(parts[:2])) == 2
+        assert isinstance(await reply_to(engine, Publish(parts=parts[:2])), Published)
+        assert await reply_to(engine, Rename(stream="{a}2", target="{a}3")) is True
+        assert await reply_to(engine, Copy(stream="a", target="{a}2")) is True
+        assert len(await turn_of(engine, parts[:2])) == 2
         for command in (Publish(parts=parts), Rename(stream="a", target="b"), Copy(stream="a", target="b")):
             assert (await refused(engine, command)).code == "cross_slot"
         with pytest.raises(EngineError, match="different hash slots"):
-            await engine.transaction(parts)
-        lengths = await engine.transaction([XLen(stream=name) for name in STREAMS])
+            await turn_of(engine, parts)
+        lengths = await turn_of(engine, [XLen(stream=name) for name in STREAMS])
         assert lengths == [2, 0, 0, 2]
 
 
 async def test_a_waiting_read_follows_its_stream(cluster: BackendCluster) -> None:
     """To the server that has the slot now, without polling."""
     async with opened(cluster, poll_s=3_600.0) as engine:
-        await engine.execute(EnsureGroup(stream="a", group="g", start=0, mkstream=True))
+        await reply_to(engine, EnsureGroup(stream="a", group="g", start=0, mkstream=True))
         reads = [
             XRead(streams=[("a", Cursor.LATEST)], block_ms=20_000),
             XReadGroup(group="g", consumer="c", streams=[("a", Cursor.NEW)], block_ms=20_000),
         ]
-        waiting = [asyncio.ensure_future(engine.execute(one)) for one in reads]
+        waiting = [asyncio.ensure_future(reply_to(engine, one)) for one in reads]
         await until_async(lambda: engine.waiting == 2)
         source = cluster.owner("a")
         target = next(server for server in cluster.servers if server is not source)
         await asyncio.to_thread(move_slot, cluster.servers, slot_of(b"a"), source, target)
         # A request finds that the slot has moved.
-        assert await engine.execute(XLen(stream="a")) == 0
+        assert await reply_to(engine, XLen(stream="a")) == 0
         await until_async(lambda: target.call("PUBSUB", "NUMSUB", "__keyspace@0__:a")[1] == 1)
         target.call("XADD", "a", "*", "f", "v")
         found, taken = await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S)
@@ -132,7 +133,7 @@ class Load:
         self._ending = self._is_published = False
 
     async def run(self, moves: asyncio.Task[None]) -> None:
-        await self._engine.execute(EnsureGroup(stream=self._stream, group="g", start=0, mkstream=True))
+        await reply_to(self._engine, EnsureGroup(stream=self._stream, group="g", start=0, mkstream=True))
         publishers = [asyncio.create_task(self._publish(name)) for name in (b"p", b"q")]
         readers = [asyncio.create_task(self._tail()), asyncio.create_task(self._work())]
         await moves
@@ -154,8 +155,8 @@ class Load:
         number = 0
         while not self._ending:
             value = b"%b%d" % (name, number)
-            added = await self._engine.execute(
-                XAdd(stream=self._stream, bodies=[entries.body([("n", value)])])
+            added = await reply_to(
+                self._engine, XAdd(stream=self._stream, bodies=[entries.body([("n", value)])])
             )
             assert isinstance(added, Added)
             self.added[value] += 1
@@ -164,7 +165,7 @@ class Load:
     async def _tail(self) -> None:
         cursor = 0
         while not self._is_over(self.seen):
-            found = await self._engine.execute(XRead(streams=[(self._stream, cursor)], block_ms=200))
+            found = await reply_to(self._engine, XRead(streams=[(self._stream, cursor)], block_ms=200))
             assert isinstance(found, StreamsRead)
             for one in found.streams:
                 self.seen.update(value for _, ((_, value),) in one.entries.pairs())
@@ -173,14 +174,14 @@ class Load:
     async def _work(self) -> None:
         read = XReadGroup(group="g", consumer="c", streams=[(self._stream, Cursor.NEW)], block_ms=200)
         while not self._is_over(self.delivered):
-            found = await self._engine.execute(read)
+            found = await reply_to(self._engine, read)
             assert isinstance(found, GroupRead)
             for one in found.streams:
                 for entry in one.entries:
                     assert entry.text is not None
                     self.delivered[entries.pairs_of(entry.text)[0][1]] += 1
                 given = [entry.id for entry in one.entries]
-                await self._engine.execute(Acknowledge(stream=self._stream, group="g", ids=given))
+                await reply_to(self._engine, Acknowledge(stream=self._stream, group="g", ids=given))
 
 
 async def test_a_slot_moves_under_load(cluster: BackendCluster) -> None:
@@ -196,7 +197,7 @@ async def test_a_slot_moves_under_load(cluster: BackendCluster) -> None:
     async with opened(cluster) as engine:
         load = Load(engine, "a")
         await load.run(asyncio.create_task(asyncio.to_thread(move)))
-        rows = await engine.execute(XRange(stream="a", start=0, end=ID_MAX))
+        rows = await reply_to(engine, XRange(stream="a", start=0, end=ID_MAX))
         assert isinstance(rows, Entries)
         stored = Counter(value for _, ((_, value),) in rows.pairs())
     assert stored == load.added == load.seen == load.delivered
@@ -211,7 +212,7 @@ async def test_a_slot_without_a_server_is_an_outage(cluster: BackendCluster) -> 
         owner.call("CLUSTER", "DELSLOTS", slot_of(b"a"))
         refusal = await refused(engine, XAdd(stream="a", bodies=[BODY]))
         assert (refusal.code, refusal.members["outcome"]) == ("backend_unavailable", "not done")
-        written = asyncio.ensure_future(engine.execute(XAdd(stream="a", bodies=[BODY])))
+        written = asyncio.ensure_future(reply_to(engine, XAdd(stream="a", bodies=[BODY])))
         await asyncio.sleep(0.1)
         owner.call("CLUSTER", "ADDSLOTS", slot_of(b"a"))
         assert isinstance(await written, Added)

@@ -11,6 +11,7 @@ from engine.ids import ID_MAX
 from engine.replies import Entries
 from tests.cluster.clusters import cluster
 from tests.cluster.test_sentinel import Publisher
+from tests.engine.asking import reply_to
 from tests.waiting import until
 
 TIMEOUT_S = 2.0
@@ -39,7 +40,7 @@ async def test_requests_follow_to_the_replica(tmp_path: Path) -> None:
         await asyncio.to_thread(fail_over)
         publisher.end()
         await publishing
-        rows = await engine.execute(XRange(stream="s", start=0, end=ID_MAX))
+        rows = await reply_to(engine, XRange(stream="s", start=0, end=ID_MAX))
         assert isinstance(rows, Entries)
         stored = [value for _, ((_, value),) in rows.pairs()]
         await engine.close()

@@ -42,6 +42,7 @@ from engine.replies import (
 )
 from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer
+from tests.engine.asking import reply_to, turn_of
 
 POLICY = {"dead_letter_stream": "dead", "max_deliveries": 2, "ack_timeout_ms": None}
 NEVER_MS = 1 << 50
@@ -53,27 +54,29 @@ async def engine(server: BackendServer) -> AsyncIterator[ClusterEngine]:
     """5-0 and 5-1, of which the consumer a holds both; a third delivery is one too many."""
     async with opened(server) as engine:
         bodies = [entries.body([("n", str(n))]) for n in range(2)]
-        await engine.execute(XAdd(stream="s", bodies=bodies, ids=[ids.make(5, n) for n in range(2)]))
-        await engine.execute(EnsureGroup(stream="s", group="g", start=0, policy=POLICY))
+        await reply_to(engine, XAdd(stream="s", bodies=bodies, ids=[ids.make(5, n) for n in range(2)]))
+        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, policy=POLICY))
         await read(engine, "a")
         yield engine
 
 
 async def read(engine: ClusterEngine, consumer: str, **options: Any) -> Sequence[int]:
     cursor = options.pop("cursor", Cursor.NEW)
-    found = await engine.execute(XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], **options))
+    found = await reply_to(
+        engine, XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], **options)
+    )
     assert isinstance(found, GroupRead)
     return [one.id for stream in found.streams for one in stream.entries]
 
 
 async def letters(engine: ClusterEngine) -> list[dict[str, str]]:
-    found = await engine.execute(XRange(stream="dead", start=0, end=ids.ID_MAX))
+    found = await reply_to(engine, XRange(stream="dead", start=0, end=ids.ID_MAX))
     assert isinstance(found, Entries)
     return [{name: value.decode() for name, value in pairs} for _, pairs in found.pairs()]
 
 
 async def pending(engine: ClusterEngine) -> int:
-    found = await engine.execute(XPending(stream="s", group="g"))
+    found = await reply_to(engine, XPending(stream="s", group="g"))
     assert isinstance(found, PendingSummary)
     return found.count
 
@@ -86,10 +89,10 @@ async def deliver(engine: ClusterEngine, way: str) -> Sequence[int]:
         return await read(engine, "b", claim_min_idle_ms=0)
     if way == "claim":
         claim = Claim(ids=[ids.make(5, 0), ids.make(5, 1)], min_idle_ms=0)
-        found = await engine.execute(XClaim(stream="s", group="g", consumer="b", claim=claim))
+        found = await reply_to(engine, XClaim(stream="s", group="g", consumer="b", claim=claim))
     else:
-        found = await engine.execute(
-            XAutoClaim(stream="s", group="g", consumer="b", min_idle_ms=0, start=0, count=10)
+        found = await reply_to(
+            engine, XAutoClaim(stream="s", group="g", consumer="b", min_idle_ms=0, start=0, count=10)
         )
     assert isinstance(found, Claimed | AutoClaimed)
     return [one.id for one in found.entries]
@@ -121,7 +124,7 @@ async def test_in_a_transaction_too(engine: ClusterEngine) -> None:
     """Its reply stands in its place."""
     await deliver(engine, "claim")
     claim = XAutoClaim(stream="s", group="g", consumer="b", min_idle_ms=0, start=0, count=10)
-    found, length = await engine.transaction([claim, XLen(stream="s")])
+    found, length = await turn_of(engine, [claim, XLen(stream="s")])
     assert isinstance(found, AutoClaimed)
     assert (found.entries, length, len(await letters(engine))) == ([], 2, 2)
 
@@ -130,15 +133,15 @@ async def test_by_hand_only_what_is_pending(engine: ClusterEngine) -> None:
     """Named twice it goes once; a group without a dead-letter stream has none of it."""
     wanted = [ids.make(5, 1), ids.make(5, 9), ids.make(5, 1)]
     bury = DeadLetterEntries(stream="s", group="g", ids=wanted, reason="bad")
-    assert await engine.execute(bury) == DeadLettered("dead", [ids.make(5, 1)])
+    assert await reply_to(engine, bury) == DeadLettered("dead", [ids.make(5, 1)])
     assert [(one["weir-id"], one["weir-reason"]) for one in await letters(engine)] == [("5-1", "bad")]
-    await engine.execute(UpdateGroup(stream="s", group="g", policy={"dead_letter_stream": None}))
+    await reply_to(engine, UpdateGroup(stream="s", group="g", policy={"dead_letter_stream": None}))
     with pytest.raises(EngineError, match="no dead-letter stream"):
-        await engine.execute(bury)
+        await reply_to(engine, bury)
     for stream, group in (("s", "none"), ("none", "g")):
         missing = DeadLetterEntries(stream=stream, group=group, ids=wanted, reason="bad")
         with pytest.raises(EngineError, match="No such key"):
-            await engine.execute(missing)
+            await reply_to(engine, missing)
 
 
 @pytest.mark.parametrize("failing", [1, 2])
@@ -179,7 +182,7 @@ async def look(engine: ClusterEngine, sequence: int) -> Dying:
 async def test_what_was_settled_in_between_is_no_dead_letter(engine: ClusterEngine) -> None:
     """Its reader did its work after all."""
     dying = await look(engine, 0)
-    await engine.execute(XAck(stream="s", group="g", ids=[ids.make(5, 0)]))
+    await reply_to(engine, XAck(stream="s", group="g", ids=[ids.make(5, 0)]))
     assert (await dead_letters.move(engine.run, dying)).ids == []
     assert await letters(engine) == []
 
@@ -216,7 +219,7 @@ async def test_the_dead_letter_of_an_earlier_death_stays(engine: ClusterEngine) 
         steps += 1
         if steps == 1:
             await dead_letters.move(engine.run, dying)
-            await engine.execute(UpdateGroup(stream="s", group="g", start=0))
+            await reply_to(engine, UpdateGroup(stream="s", group="g", start=0))
             await read(engine, "a", count=1)
             await dead_letters.move(second, dying)
         return reply
@@ -238,8 +241,8 @@ async def test_it_may_die_again(engine: ClusterEngine) -> None:
     """Once the group is moved back, that is another dead letter."""
     for _ in range(2):
         bury = DeadLetterEntries(stream="s", group="g", ids=[ids.make(5, 0)], reason="bad")
-        await engine.execute(bury)
-        await engine.execute(UpdateGroup(stream="s", group="g", start=0))
+        await reply_to(engine, bury)
+        await reply_to(engine, UpdateGroup(stream="s", group="g", start=0))
         await read(engine, "a", count=1)
     assert [one["weir-id"] for one in await letters(engine)] == ["5-0", "5-0"]
 
@@ -259,7 +262,7 @@ async def test_a_refused_dead_letter_leaves_its_entry_pending(
     assert "wrong kind of value" in first[3]
     bury = DeadLetterEntries(stream="s", group="g", ids=[ids.make(5, 0)], reason="bad")
     with pytest.raises(EngineError, match="wrong kind of value"):
-        await engine.execute(bury)
+        await reply_to(engine, bury)
     assert len(refused) == 3
     server.call("DEL", "dead")
     await deliver(engine, "claiming read")
@@ -268,9 +271,9 @@ async def test_a_refused_dead_letter_leaves_its_entry_pending(
 
 async def test_what_is_idle_for_too_long_goes_to_a_reader_of_released_entries(engine: ClusterEngine) -> None:
     """As if it had been given back; not before its time, and not to a reader of new ones."""
-    await engine.execute(UpdateGroup(stream="s", group="g", policy={"ack_timeout_ms": 3_600_000}))
+    await reply_to(engine, UpdateGroup(stream="s", group="g", policy={"ack_timeout_ms": 3_600_000}))
     assert await read(engine, "b", claim_min_idle_ms=NEVER_MS) == []
-    await engine.execute(UpdateGroup(stream="s", group="g", policy={"ack_timeout_ms": 1}))
+    await reply_to(engine, UpdateGroup(stream="s", group="g", policy={"ack_timeout_ms": 1}))
     assert await read(engine, "b") == []
     found = await read(engine, "b", claim_min_idle_ms=NEVER_MS, block_ms=round(SOON_S * 1000))
     assert found == [ids.make(5, 0), ids.make(5, 1)]
@@ -278,20 +281,20 @@ async def test_what_is_idle_for_too_long_goes_to_a_reader_of_released_entries(en
 
 async def test_a_policy_is_of_its_group(engine: ClusterEngine) -> None:
     """It is shown wherever the group is, and goes with it."""
-    info = await engine.execute(DescribeGroup(stream="s", group="g"))
+    info = await reply_to(engine, DescribeGroup(stream="s", group="g"))
     assert isinstance(info, GroupInfo)
     assert (info.dead_letter_stream, info.max_deliveries, info.ack_timeout_ms) == ("dead", 2, None)
-    detail = await engine.execute(XInfoStreamFull(stream="s"))
+    detail = await reply_to(engine, XInfoStreamFull(stream="s"))
     assert isinstance(detail, StreamDetail)
     assert detail.groups[0].group.max_deliveries == 2
     assert (
-        await engine.execute(EnsureGroup(stream="s", group="g", start=0, policy={"max_deliveries": 9}))
+        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, policy={"max_deliveries": 9}))
         is False
     )
     for end in (XGroupDestroy(stream="s", group="g"), Delete(streams=["s"])):
-        await engine.execute(end)
-        await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-        info = await engine.execute(DescribeGroup(stream="s", group="g"))
+        await reply_to(engine, end)
+        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+        info = await reply_to(engine, DescribeGroup(stream="s", group="g"))
         assert isinstance(info, GroupInfo)
         assert (info.dead_letter_stream, info.max_deliveries) == (None, None)
 
@@ -299,8 +302,8 @@ async def test_a_policy_is_of_its_group(engine: ClusterEngine) -> None:
 async def test_a_group_is_not_created_on_a_missing_stream(engine: ClusterEngine) -> None:
     """Unless that may be made; nothing of it is kept."""
     with pytest.raises(EngineError) as refusal:
-        await engine.execute(EnsureGroup(stream="none", group="g", start=0, policy=POLICY))
+        await reply_to(engine, EnsureGroup(stream="none", group="g", start=0, policy=POLICY))
     assert refusal.value.code == "no_stream"
     with pytest.raises(EngineError) as refusal:
-        await engine.execute(UpdateGroup(stream="s", group="none", policy=POLICY))
+        await reply_to(engine, UpdateGroup(stream="s", group="none", policy=POLICY))
     assert refusal.value.code == "no_group"

@@ -19,6 +19,7 @@ from engine.replies import Added, Reply
 from tests.app.conftest import calling
 from tests.cluster.engines import BODY, opened, refused
 from tests.cluster.servers import BackendServer
+from tests.engine.asking import reply_to, submit_each
 from tests.waiting import until_async
 
 Pair = tuple[BackendServer, BackendServer]
@@ -102,7 +103,7 @@ async def test_a_repeated_write_is_confirmed_once_a_replica_has_the_first(
             assert (await refused(engine, command)).code == "not_replicated"
     replica.resume()
     async with opened(primary, TIMEOUT_S, durability="replicated:1") as engine:
-        await engine.execute(command)
+        await reply_to(engine, command)
 
 
 async def test_a_refused_write_is_refused_at_once(pair: Pair) -> None:
@@ -118,15 +119,15 @@ async def test_one_wait_is_for_all_that_are_written_together(pair: Pair) -> None
     """Of one call, and of many."""
     primary, _ = pair
     async with opened(primary, durability="replicated:1") as engine:
-        await engine.execute(XAdd(stream="s", bodies=[BODY]))
+        await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
         primary.call("CONFIG", "RESETSTAT")
         adds = [XAdd(stream="s", bodies=[BODY]) for _ in range(100)]
         found: asyncio.Future[list[Reply | EngineError]] = asyncio.get_running_loop().create_future()
-        engine.submit_each([*adds, XLen(stream="s")], lambda replies: found.set_result(list(replies)))
+        submit_each(engine, [*adds, XLen(stream="s")], lambda replies: found.set_result(list(replies)))
         *added, length = await found
         assert all(isinstance(one, Added) for one in added)
         assert length == 101
-        await asyncio.gather(*map(engine.execute, adds))
+        await asyncio.gather(*(reply_to(engine, one) for one in adds))
         waits = primary.call("INFO", "commandstats").decode().partition("cmdstat_wait:calls=")[2]
         assert 2 <= int(waits.partition(",")[0]) <= 8
 
@@ -134,7 +135,7 @@ async def test_one_wait_is_for_all_that_are_written_together(pair: Pair) -> None
 async def test_a_primary_that_dies_while_its_replica_lags_leaves_the_outcome_unknown(pair: Pair) -> None:
     primary, replica = pair
     async with opened(primary, durability="replicated:1") as engine:
-        await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
         replica.pause()
         writing = asyncio.ensure_future(refused(engine, XAdd(stream="s", bodies=[BODY])))
         await until_async(lambda: bool(primary.call("XLEN", "s")))
@@ -152,14 +153,14 @@ async def test_on_disk_where_the_server_can_say_so(pair: Pair) -> None:
         assert "backend_durability=fsync:1" in engine.missing
         for command in (XAdd(stream="s", bodies=[BODY]), PutMetadata(name="m", value=b"1")):
             assert (await refused(engine, command)).code == "not_supported_by_backend"
-        assert await engine.execute(XLen(stream="s")) == 0
+        assert await reply_to(engine, XLen(stream="s")) == 0
         server.call("CONFIG", "SET", "appendonly", "yes")
         if server.kind == "redis":
             await until_async(lambda: b"aof_enabled:1" in server.call("INFO", "persistence"))
             assert (await refused(engine, XAdd(stream="s", bodies=[BODY]))).code == "not_supported_by_backend"
         else:
             await until_async(lambda: "backend_durability=fsync:1" not in engine.missing)
-            assert isinstance(await engine.execute(XAdd(stream="s", bodies=[BODY])), Added)
+            assert isinstance(await reply_to(engine, XAdd(stream="s", bodies=[BODY])), Added)
 
 
 async def test_a_promise_that_too_few_replicas_can_keep_is_named(pair: Pair) -> None:
@@ -197,7 +198,7 @@ async def test_with_another_replica_one_confirmation_is_not_all(pair: Pair, tmp_
             )
             assert "replicated:N" in line["remedy"]
             other.pause()
-            assert isinstance(await engine.execute(XAdd(stream="s", bodies=[BODY])), Added)
+            assert isinstance(await reply_to(engine, XAdd(stream="s", bodies=[BODY])), Added)
         async with opened(primary, TIMEOUT_S, durability="replicated:2") as engine:
             assert engine.health.spare_replica is None
             assert (await refused(engine, XAdd(stream="s", bodies=[BODY]))).code == "not_replicated"

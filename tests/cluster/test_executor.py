@@ -82,12 +82,13 @@ from engine.replies import (
 )
 from tests.cluster.engines import BODY, TIMEOUT_S, AdjustedClock, opened, refused
 from tests.cluster.servers import Backend, BackendServer
+from tests.engine.asking import begin_read, reply_to, submit, submit_each, turn_of
 from tests.waiting import until_async
 
 
 async def refused_together(engine: EngineProtocol, command: Command) -> EngineError:
     with pytest.raises(EngineError) as refusal:
-        await engine.transaction([command, XLen(stream="s")])
+        await turn_of(engine, [command, XLen(stream="s")])
     return refusal.value
 
 
@@ -110,21 +111,21 @@ async def test_it_is_an_engine(backend: Backend, engine: ClusterEngine) -> None:
 
 async def test_other_programs_see_the_streams(backend: Backend, engine: ClusterEngine) -> None:
     """Under the same name, with the fields as fields; and what they add is seen here."""
-    added = await engine.execute(XAdd(stream="s", bodies=[BODY, BODY]))
+    added = await reply_to(engine, XAdd(stream="s", bodies=[BODY, BODY]))
     assert isinstance(added, Added)
     rows = backend.call("XRANGE", "s", "-", "+")
     assert [row[1] for row in rows] == [[b"a", b"1"], [b"a", b"1"]]
     assert [ids.parse_canonical(row[0]) for row in rows] == list(added.ids)
     backend.call("XADD", "s", "*", "b", b"\xff")
-    found = await engine.execute(XRange(stream="s", start=added.ids[-1] + 1, end=ids.ID_MAX))
+    found = await reply_to(engine, XRange(stream="s", start=added.ids[-1] + 1, end=ids.ID_MAX))
     assert isinstance(found, Entries)
     assert next(iter(found.pairs()))[1] == [("b", b"\xff")]
 
 
 async def test_one_entry_is_given_however_little_may_be(engine: ClusterEngine) -> None:
     """Else a reader could not go on."""
-    await engine.execute(XAdd(stream="s", bodies=[BODY, BODY]))
-    found = await engine.execute(XRange(stream="s", start=0, end=ids.ID_MAX, bytes_max=1))
+    await reply_to(engine, XAdd(stream="s", bodies=[BODY, BODY]))
+    found = await reply_to(engine, XRange(stream="s", start=0, end=ids.ID_MAX, bytes_max=1))
     assert isinstance(found, Entries)
     assert (found.count, found.more) == (1, True)
 
@@ -132,9 +133,9 @@ async def test_one_entry_is_given_however_little_may_be(engine: ClusterEngine) -
 async def test_a_stream_takes_the_memory_that_the_server_says(
     backend: Backend, engine: ClusterEngine
 ) -> None:
-    await engine.execute(XAdd(stream="s", bodies=[BODY] * 1_000))
-    shown = await engine.execute(XInfoStream(stream="s"))
-    whole = await engine.execute(XInfoStreamFull(stream="s"))
+    await reply_to(engine, XAdd(stream="s", bodies=[BODY] * 1_000))
+    shown = await reply_to(engine, XInfoStream(stream="s"))
+    whole = await reply_to(engine, XInfoStreamFull(stream="s"))
     assert isinstance(shown, StreamInfo)
     assert isinstance(whole, StreamDetail)
     assert shown.memory_bytes == whole.stream.memory_bytes == backend.call("MEMORY", "USAGE", "s") > 0
@@ -145,16 +146,16 @@ async def test_only_streams_are_listed(backend: Backend, engine: ClusterEngine) 
     backend.call("SET", "text", "1")
     for name in ("b", "a", "a*1", "ab", "with/slash"):
         backend.call("XADD", name, "1-1", "f", "v")
-    await engine.execute(XAdd(stream="c", bodies=[BODY]))
-    assert await engine.execute(ListStreams()) == Listing(["a", "a*1", "ab", "b", "c"])
-    assert await engine.execute(ListStreams(prefix="a*")) == Listing(["a*1"])
-    assert await engine.execute(ListStreams(after="a", limit=2)) == Listing(["a*1", "ab"], "ab")
+    await reply_to(engine, XAdd(stream="c", bodies=[BODY]))
+    assert await reply_to(engine, ListStreams()) == Listing(["a", "a*1", "ab", "b", "c"])
+    assert await reply_to(engine, ListStreams(prefix="a*")) == Listing(["a*1"])
+    assert await reply_to(engine, ListStreams(after="a", limit=2)) == Listing(["a*1", "ab"], "ab")
 
 
 async def test_a_read_waits_for_what_others_add(backend: Backend, engine: ClusterEngine) -> None:
     """From the end as it was when the read began."""
     backend.call("XADD", "s", "1-1", "f", "v")
-    waiting = asyncio.ensure_future(engine.execute(XRead(streams=[("s", Cursor.LATEST)], block_ms=5_000)))
+    waiting = asyncio.ensure_future(reply_to(engine, XRead(streams=[("s", Cursor.LATEST)], block_ms=5_000)))
     await until_async(lambda: engine.waiting == 1)
     backend.call("XADD", "s", "1-2", "f", "v")
     found = await waiting
@@ -170,7 +171,7 @@ async def test_a_read_looks_again_without_a_notification(
     """Before its time is over where the period is short, and else at the end of its time."""
     backend.call("CONFIG", "SET", "notify-keyspace-events", EVENTS)
     async with opened(backend, poll_s=poll_s) as engine:
-        waiting = asyncio.ensure_future(engine.execute(XRead(streams=[("s", 0)], block_ms=block_ms)))
+        waiting = asyncio.ensure_future(reply_to(engine, XRead(streams=[("s", 0)], block_ms=block_ms)))
         # The settings have been looked at when the subscription stands; it has the read look once more.
         await until_async(lambda: engine.figures.wakes["subscription"] == 1)
         await until_async(lambda: engine.figures.requests["read"]["ok"] >= 2)
@@ -186,11 +187,11 @@ async def test_a_read_looks_again_without_a_notification(
 
 async def test_a_read_that_waits_is_ended_without_entries(engine: ClusterEngine) -> None:
     """By its time, by its caller, and by the end of the gateway, which says so."""
-    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    assert await engine.execute(reading(block_ms=20)) == GroupRead([])
+    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    assert await reply_to(engine, reading(block_ms=20)) == GroupRead([])
     ended: list[Sequence[Reply | EngineError]] = []
-    read = engine.read(reading(block_ms=5_000), ended.append)
-    drained = asyncio.ensure_future(engine.execute(XRead(streams=[("t", 0)], block_ms=5_000)))
+    read = begin_read(engine, reading(block_ms=5_000), ended.append)
+    drained = asyncio.ensure_future(reply_to(engine, XRead(streams=[("t", 0)], block_ms=5_000)))
     await until_async(lambda: engine.waiting == 2)
     read.end()
     assert not ended, "never at once"
@@ -202,47 +203,47 @@ async def test_a_read_that_waits_is_ended_without_entries(engine: ClusterEngine)
 
 async def test_what_is_given_back_is_next(engine: ClusterEngine) -> None:
     """Released entries have no owner, one delivery less, and go to the consumer that claims them."""
-    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    added = await engine.execute(XAdd(stream="s", bodies=[BODY]))
+    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    added = await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
     assert isinstance(added, Added)
-    await engine.execute(reading())
-    assert await engine.execute(GiveBack(stream="s", group="g", consumer="other", ids=added.ids)) == 0
-    assert await engine.execute(GiveBack(stream="s", group="g", consumer="c", ids=added.ids)) == 1
-    pending = await engine.execute(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    await reply_to(engine, reading())
+    assert await reply_to(engine, GiveBack(stream="s", group="g", consumer="other", ids=added.ids)) == 0
+    assert await reply_to(engine, GiveBack(stream="s", group="g", consumer="c", ids=added.ids)) == 1
+    pending = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
     assert isinstance(pending, PendingList)
     assert [(one.consumer, one.idle_ms, one.delivery_count) for one in pending.entries] == [(None, -1, 0)]
-    summary = await engine.execute(XPending(stream="s", group="g"))
+    summary = await reply_to(engine, XPending(stream="s", group="g"))
     assert isinstance(summary, PendingSummary)
     assert (summary.count, summary.consumers) == (1, [])
-    consumers = await engine.execute(XInfoConsumers(stream="s", group="g"))
+    consumers = await reply_to(engine, XInfoConsumers(stream="s", group="g"))
     assert isinstance(consumers, list)
     assert [one.name for one in consumers] == ["c"]
     claiming = XReadGroup(group="g", consumer="d", streams=[("s", Cursor.NEW)], claim_min_idle_ms=60_000)
-    taken = await engine.execute(claiming)
+    taken = await reply_to(engine, claiming)
     assert isinstance(taken, GroupRead)
     assert [(one.id, one.deliveries) for one in taken.streams[0].entries] == [(added.ids[0], 0)]
     assert RELEASED not in str(
-        await engine.execute(XPendingRange(stream="s", group="g", start=0, end=9, count=9))
+        await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=9, count=9))
     )
 
 
 async def test_a_consumer_hands_its_entries_over(engine: ClusterEngine) -> None:
-    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    await engine.execute(XAdd(stream="s", bodies=[BODY, BODY]))
-    await engine.execute(reading())
+    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    await reply_to(engine, XAdd(stream="s", bodies=[BODY, BODY]))
+    await reply_to(engine, reading())
     removal = DeleteConsumer(stream="s", group="g", consumer="c")
     assert (await refused(engine, removal)).code == "consumer_has_pending"
     assert (await refused(engine, DeleteConsumer(stream="s", group="g", consumer="x"))).code == "no_consumer"
-    assert await engine.execute(DeleteConsumer(stream="s", group="g", consumer="c", transfer_to="d")) == 2
-    again = await engine.execute(reading(consumer="d", cursor=0))
+    assert await reply_to(engine, DeleteConsumer(stream="s", group="g", consumer="c", transfer_to="d")) == 2
+    again = await reply_to(engine, reading(consumer="d", cursor=0))
     assert isinstance(again, GroupRead)
     assert len(again.streams[0].entries) == 2
 
 
 async def test_groups_are_found_on_each_stream(engine: ClusterEngine) -> None:
-    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    await engine.execute(XAdd(stream="t", bodies=[BODY]))
-    found = await engine.execute(FindGroup(streams=["s", "t", "u"], group="g"))
+    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    await reply_to(engine, XAdd(stream="t", bodies=[BODY]))
+    found = await reply_to(engine, FindGroup(streams=["s", "t", "u"], group="g"))
     assert found == [Presence.FOUND, Presence.NO_GROUP, Presence.NO_STREAM]
 
 
@@ -254,14 +255,14 @@ async def test_a_transaction_is_one_turn_with_refusals_in_their_places(engine: C
         EnsureGroup(stream="{s}t", group="g", start=0),
         XLen(stream="s"),
     ]
-    added, acked, refusal, length = await engine.transaction(commands)
+    added, acked, refusal, length = await turn_of(engine, commands)
     assert isinstance(added, Added)
     assert (acked, length) == (0, 1)
     assert isinstance(refusal, EngineError)
     assert refusal.code == "no_stream"
     with pytest.raises(EngineError, match="transaction"):
-        await engine.transaction([XAdd(stream="s", bodies=[BODY]), ListStreams()])
-    assert await engine.execute(XLen(stream="s")) == 1
+        await turn_of(engine, [XAdd(stream="s", bodies=[BODY]), ListStreams()])
+    assert await reply_to(engine, XLen(stream="s")) == 1
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,7 @@ async def test_callbacks_get_replies_in_order(engine: ClusterEngine) -> None:
     found: asyncio.Future[list[Reply | EngineError]] = loop.create_future()
     refused = XTrim(stream="s", trim=Trim(maxlen=1, refs=Refs.DELETE))
     each = [XAdd(stream="s", bodies=[BODY]), XLen(stream="s"), refused, XLen(stream="s")]
-    engine.submit_each(each, lambda replies: found.set_result(list(replies)))
+    submit_each(engine, each, lambda replies: found.set_result(list(replies)))
     added, one, refusal, again = await found
     assert isinstance(added, Added)
     assert (one, again) == (1, 1)
@@ -306,7 +307,7 @@ async def test_commands_that_are_not_reached_leave_nothing_behind(own_server: Ba
         before = asyncio.all_tasks()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            engine.submit_each([XLen(stream="s"), XLen(stream="t")], lambda _: None)
+            submit_each(engine, [XLen(stream="s"), XLen(stream="t")], lambda _: None)
             (running,) = asyncio.all_tasks() - before
             await asyncio.sleep(0)
             running.cancel()
@@ -331,16 +332,16 @@ async def test_entries_are_counted_once_however_they_are_stored(engine: ClusterE
     ]
     for command, count in each:
         before = engine.appended
-        await engine.execute(command)
+        await reply_to(engine, command)
         assert engine.appended - before == count, command
     before = engine.appended
-    await engine.transaction([AddEach(stream="s", bodies=[BODY] * 2), XLen(stream="s"), parts[1]])
+    await turn_of(engine, [AddEach(stream="s", bodies=[BODY] * 2), XLen(stream="s"), parts[1]])
     assert engine.appended - before == 4
-    await engine.execute(EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "dead"}))
-    read = await engine.execute(reading())
+    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "dead"}))
+    read = await reply_to(engine, reading())
     assert isinstance(read, GroupRead)
     before, dead = engine.appended, [entry.id for entry in read.streams[0].entries]
-    await engine.execute(DeadLetterEntries(stream="s", group="g", ids=dead, reason="r"))
+    await reply_to(engine, DeadLetterEntries(stream="s", group="g", ids=dead, reason="r"))
     assert engine.appended - before == len(dead) > 0
 
 
@@ -348,21 +349,21 @@ async def test_scripts_are_sent_again_to_a_server_that_forgot_them(
     backend: Backend, engine: ClusterEngine
 ) -> None:
     for _ in range(2):
-        assert isinstance(await engine.execute(XAdd(stream="s", bodies=[BODY])), Added)
-        assert isinstance(await engine.execute(DescribeEdges(stream="s")), Edges)
-        assert isinstance(await engine.execute(XRead(streams=[("s", 0)])), StreamsRead)
+        assert isinstance(await reply_to(engine, XAdd(stream="s", bodies=[BODY])), Added)
+        assert isinstance(await reply_to(engine, DescribeEdges(stream="s")), Edges)
+        assert isinstance(await reply_to(engine, XRead(streams=[("s", 0)])), StreamsRead)
         backend.call("SCRIPT", "FLUSH")
 
 
 async def test_so_are_several_of_one_turn(backend: Backend, engine: ClusterEngine) -> None:
     """None of them has run where each is unknown."""
     for name in ("{s}1", "{s}2"):
-        await engine.execute(XAdd(stream=name, bodies=[BODY] * 2, ids=[ids.make(5, 1), ids.make(5, 2)]))
+        await reply_to(engine, XAdd(stream=name, bodies=[BODY] * 2, ids=[ids.make(5, 1), ids.make(5, 2)]))
     backend.call("SCRIPT", "FLUSH")
     deleting = XDelEx(stream="{s}1", ids=[ids.make(5, 1), ids.make(5, 9)])
-    assert await engine.execute(deleting) == Deletions([1, -1])
+    assert await reply_to(engine, deleting) == Deletions([1, -1])
     backend.call("SCRIPT", "FLUSH")
-    assert await engine.execute(Delete(streams=["{s}1", "{s}2"])) == 2
+    assert await reply_to(engine, Delete(streams=["{s}1", "{s}2"])) == 2
 
 
 async def test_of_several_that_ran_in_part_none_is_sent_again(
@@ -375,7 +376,7 @@ async def test_of_several_that_ran_in_part_none_is_sent_again(
     with pytest.raises(EngineError) as refusal:
         await engine.run(msgspec.structs.replace(deleting, commands=[add, *deleting.commands]))
     assert refusal.value.code == "backend_unavailable"
-    assert await engine.execute(XLen(stream="s")) == 1
+    assert await reply_to(engine, XLen(stream="s")) == 1
 
 
 @pytest.mark.parametrize("command", [Rename, Copy])
@@ -385,41 +386,41 @@ async def test_a_stream_takes_what_is_kept_beside_it_to_its_new_name(
     """Policies and answers; nothing stays of the stream that had the name, and nothing under the old one."""
     key = IdempotencyKey("k", b"d")
     for name, most in (("{s}1", 3), ("{s}2", 9)):
-        await engine.execute(XAdd(stream=name, bodies=[BODY], ids=[most], idempotency=key))
+        await reply_to(engine, XAdd(stream=name, bodies=[BODY], ids=[most], idempotency=key))
         policy = {"max_deliveries": most, "ack_timeout_ms": most if most == 9 else None}
-        await engine.execute(EnsureGroup(stream=name, group="g", start=0, policy=policy))
+        await reply_to(engine, EnsureGroup(stream=name, group="g", start=0, policy=policy))
     generations = [await generation(engine, name) for name in ("{s}1", "{s}2")]
-    assert await engine.execute(command(stream="{s}1", target="{s}2", replace=False)) is False
-    assert await engine.execute(command(stream="{s}1", target="{s}2", replace=True)) is True
-    info = await engine.execute(DescribeGroup(stream="{s}2", group="g"))
+    assert await reply_to(engine, command(stream="{s}1", target="{s}2", replace=False)) is False
+    assert await reply_to(engine, command(stream="{s}1", target="{s}2", replace=True)) is True
+    info = await reply_to(engine, DescribeGroup(stream="{s}2", group="g"))
     assert isinstance(info, GroupInfo)
     assert (info.max_deliveries, info.ack_timeout_ms) == (3, None)
-    again = await engine.execute(XAdd(stream="{s}2", bodies=[BODY], idempotency=key))
+    again = await reply_to(engine, XAdd(stream="{s}2", bodies=[BODY], idempotency=key))
     assert again == Added([3], duplicate=True)
     assert await generation(engine, "{s}2") not in generations
-    first = await engine.execute(XAdd(stream="{s}1", bodies=[BODY], idempotency=key))
+    first = await reply_to(engine, XAdd(stream="{s}1", bodies=[BODY], idempotency=key))
     assert isinstance(first, Added)
     assert first.duplicate is (command is Copy)
     missing = command(stream="{s}9", target="{s}2")
     if command is Copy:
-        assert await engine.execute(missing) is False
+        assert await reply_to(engine, missing) is False
     else:
         assert (await refused(engine, missing)).code == "no_stream"
 
 
 async def generation(engine: ClusterEngine, stream: str) -> str:
-    found = await engine.execute(DescribeEdges(stream=stream))
+    found = await reply_to(engine, DescribeEdges(stream=stream))
     assert isinstance(found, Edges)
     return found.generation
 
 
 async def test_metadata_are_kept_beside_the_streams(engine: ClusterEngine) -> None:
-    assert await engine.execute(PutMetadata(name="token/a", value=b"1")) is False
-    assert await engine.execute(PutMetadata(name="token/a", value=b"2")) is True
-    assert await engine.execute(ListMetadata(prefix="token/")) == MetadataPage([("token/a", b"2")])
-    assert await engine.execute(ListMetadata(prefix="b")) == MetadataPage([])
-    assert await engine.execute(PutMetadata(name="token/a", value=None)) is True
-    assert await engine.execute(ListStreams()) == Listing([])
+    assert await reply_to(engine, PutMetadata(name="token/a", value=b"1")) is False
+    assert await reply_to(engine, PutMetadata(name="token/a", value=b"2")) is True
+    assert await reply_to(engine, ListMetadata(prefix="token/")) == MetadataPage([("token/a", b"2")])
+    assert await reply_to(engine, ListMetadata(prefix="b")) == MetadataPage([])
+    assert await reply_to(engine, PutMetadata(name="token/a", value=None)) is True
+    assert await reply_to(engine, ListStreams()) == Listing([])
 
 
 async def test_a_full_server_refuses_to_store(backend: Backend, engine: ClusterEngine) -> None:
@@ -427,7 +428,7 @@ async def test_a_full_server_refuses_to_store(backend: Backend, engine: ClusterE
     backend.call("CONFIG", "SET", "maxmemory", 1)
     try:
         assert (await refused(engine, XAdd(stream="s", bodies=[BODY]))).code == "memory_full"
-        assert await engine.execute(XLen(stream="s")) == 0
+        assert await reply_to(engine, XLen(stream="s")) == 0
     finally:
         backend.call("CONFIG", "SET", "maxmemory", 0)
 
@@ -438,7 +439,7 @@ async def test_an_outage_is_told_after_a_while_and_ends(own_server: BackendServe
     async with opened(own_server, 0.3, clock) as engine:
         write, read = XAdd(stream="s", bodies=[BODY]), XLen(stream="s")
         # Its connection is open from now on, and its script known.
-        await engine.execute(write)
+        await reply_to(engine, write)
         own_server.pause()
         refusals = await asyncio.gather(refused(engine, write), refused(engine, read))
         assert [one.code for one in refusals] == ["backend_unavailable"] * 2
@@ -448,7 +449,7 @@ async def test_an_outage_is_told_after_a_while_and_ends(own_server: BackendServe
         await until_async(lambda: engine.outage is not None)
         own_server.resume()
         await until_async(lambda: engine.outage is None)
-        assert isinstance(await engine.execute(read), int)
+        assert isinstance(await reply_to(engine, read), int)
 
 
 async def test_a_callback_that_fails_at_its_deadline_holds_up_no_other(own_server: BackendServer) -> None:
@@ -462,11 +463,11 @@ async def test_a_callback_that_fails_at_its_deadline_holds_up_no_other(own_serve
         raise ValueError
 
     async with opened(own_server, 2.0) as engine:
-        await engine.execute(XLen(stream="s"))
+        await reply_to(engine, XLen(stream="s"))
         own_server.pause()
-        engine.submit([XLen(stream="s")], fail)
+        submit(engine, [XLen(stream="s")], fail)
         await asyncio.sleep(0.1)
-        engine.submit([XLen(stream="s")], ended.append)
+        submit(engine, [XLen(stream="s")], ended.append)
         await asyncio.sleep(1.4)
         own_server.kill()
         async with asyncio.timeout(1.2):
@@ -481,20 +482,20 @@ async def test_a_callback_that_fails_at_its_deadline_holds_up_no_other(own_serve
 async def test_several_streams_are_asked_for_at_once(engine: ClusterEngine) -> None:
     """Each has its reply in its place, also one that is not there."""
     for stream in ("a", "b"):
-        await engine.execute(XAdd(stream=stream, bodies=[BODY], ids=[1 << 64]))
-    await engine.execute(EnsureGroup(stream="a", group="g", start=0))
-    read = await engine.execute(XRead(streams=[("a", 0), ("b", 0), ("none", 0)]))
+        await reply_to(engine, XAdd(stream=stream, bodies=[BODY], ids=[1 << 64]))
+    await reply_to(engine, EnsureGroup(stream="a", group="g", start=0))
+    read = await reply_to(engine, XRead(streams=[("a", 0), ("b", 0), ("none", 0)]))
     assert isinstance(read, StreamsRead)
     assert [one.stream for one in read.streams] == ["a", "b"]
-    measured = await engine.execute(MeasureStreams(streams=["b", "none", "a"], groups_max=1))
+    measured = await reply_to(engine, MeasureStreams(streams=["b", "none", "a"], groups_max=1))
     assert isinstance(measured, Measured)
     assert [(one.name, one.length, len(one.groups)) for one in measured.streams] == [("b", 1, 0), ("a", 1, 1)]
     assert all(one.bytes > 0 for one in measured.streams)
-    none = await engine.execute(MeasureStreams(streams=["a"], groups_max=0))
+    none = await reply_to(engine, MeasureStreams(streams=["a"], groups_max=0))
     assert isinstance(none, Measured)
     assert [(one.groups, one.groups_left_out) for one in none.streams] == [([], 1)]
-    assert await engine.execute(DbSize()) == 2
-    assert await engine.execute(ConfigGet()) == ConfigValues([])
+    assert await reply_to(engine, DbSize()) == 2
+    assert await reply_to(engine, ConfigGet()) == ConfigValues([])
 
 
 async def test_a_server_with_too_few_replicas_changes_nothing(own_server: BackendServer) -> None:
@@ -505,7 +506,7 @@ async def test_a_server_with_too_few_replicas_changes_nothing(own_server: Backen
             refusal = await refused(engine, command)
             assert (refusal.code, refusal.members["outcome"]) == ("backend_unavailable", "not done")
         own_server.call("CONFIG", "SET", "min-replicas-to-write", "0")
-        assert await engine.execute(XLen(stream="s")) == 0
+        assert await reply_to(engine, XLen(stream="s")) == 0
 
 
 class FaultyLen(XLen, frozen=True):
@@ -530,14 +531,14 @@ async def test_a_fault_in_a_command_is_reported_and_answered(engine: ClusterEngi
     loop.set_exception_handler(lambda _, found: reported.append(str(found["exception"])))
     answered: asyncio.Future[Sequence[Reply | EngineError]] = loop.create_future()
     if way == "submit":
-        engine.submit([FaultyLen(stream="s")], answered.set_result)
+        submit(engine, [FaultyLen(stream="s")], answered.set_result)
     elif way == "submit several":
-        engine.submit([XLen(stream="s"), FaultyLen(stream="s")], answered.set_result)
+        submit(engine, [XLen(stream="s"), FaultyLen(stream="s")], answered.set_result)
     elif way == "submit_each":
-        engine.submit_each([XLen(stream="s"), FaultyLen(stream="s")], answered.set_result)
+        submit_each(engine, [XLen(stream="s"), FaultyLen(stream="s")], answered.set_result)
     else:
         read = FaultyRead(group="g", consumer="c", streams=[("s", Cursor.NEW)])
-        engine.read(read, answered.set_result)
+        begin_read(engine, read, answered.set_result)
     async with asyncio.timeout(TIMEOUT_S):
         *others, refusal = await answered
     assert isinstance(refusal, EngineError)

@@ -17,6 +17,7 @@ from engine.commands import Delete, EnsureGroup, IdempotencyKey, XAdd, XInfoStre
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
 from tests.cluster.engines import BODY, opened, refused
 from tests.cluster.servers import Backend, BackendServer
+from tests.engine.asking import reply_to
 from tests.server import Server
 from tests.waiting import until_async
 
@@ -35,9 +36,9 @@ async def test_requests_are_counted_by_lane_and_outcome(backend: Backend) -> Non
         counts, times = engine.figures.requests, engine.figures.seconds
         before = {lane: dict(outcomes) for lane, outcomes in counts.items()}
         for _ in range(3):
-            await engine.execute(ADD)
+            await reply_to(engine, ADD)
         assert (await refused(engine, XInfoStream(stream="none"))).code == "no_stream"
-        await engine.execute(EnsureGroup(stream="s", group="g", start=0))
+        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0))
         assert {
             (lane, outcome): counts[lane][outcome] - before[lane][outcome]
             for lane in LANES
@@ -54,14 +55,14 @@ async def test_streams_are_counted_and_nothing_else(backend: Backend) -> None:
     """Neither Weir's own keys, nor those of other programs."""
     async with opened(backend) as engine:
         for name in ("a", "b", "c"):
-            await engine.execute(XAdd(stream=name, bodies=[BODY], idempotency=IdempotencyKey("k", b"d")))
-            await engine.execute(EnsureGroup(stream=name, group="g", start=0, policy={"max_deliveries": 3}))
+            await reply_to(engine, XAdd(stream=name, bodies=[BODY], idempotency=IdempotencyKey("k", b"d")))
+            await reply_to(engine, EnsureGroup(stream=name, group="g", start=0, policy={"max_deliveries": 3}))
         backend.call("SET", "text", "1")
         backend.call("XADD", "of/another", "*", "a", "1")
         backend.call("XADD", "of-another", "*", "a", "1")
     async with opened(backend) as engine:
         assert engine.streams == 4
-        await engine.execute(Delete(streams=["a"]))
+        await reply_to(engine, Delete(streams=["a"]))
         await until_async(lambda: engine.streams == 3)
 
 
@@ -86,7 +87,7 @@ async def test_requests_that_are_on_their_way_are_shown(own_server: BackendServe
     """While the server hangs; after the time for an answer they are over."""
     async with opened(own_server, 0.3) as engine:
         own_server.pause()
-        adding = asyncio.gather(*(engine.execute(ADD) for _ in range(2)), return_exceptions=True)
+        adding = asyncio.gather(*(reply_to(engine, ADD) for _ in range(2)), return_exceptions=True)
         await until_async(lambda: engine.figures.in_flight["write"] == 2)
         assert all(isinstance(error, EngineError) for error in await adding)
         own_server.resume()
@@ -98,16 +99,16 @@ async def test_scripts_that_a_server_has_lost_and_connections_are_counted(own_se
     """A lost one is made again; all are up before and after."""
     async with opened(own_server) as engine:
         figures = engine.figures
-        await engine.execute(ADD)
+        await reply_to(engine, ADD)
         before = figures.repeats["script_unknown"]
         own_server.call("SCRIPT", "FLUSH")
-        await engine.execute(ADD)
+        await reply_to(engine, ADD)
         assert figures.repeats["script_unknown"] == before + 1
         await until_async(lambda: figures.connections_up == figures.connections_wanted >= 3)
         assert figures.connections_lost == 0
         own_server.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         await until_async(lambda: figures.connections_lost >= 3)
-        await engine.execute(ADD)
+        await reply_to(engine, ADD)
         await until_async(lambda: figures.connections_up == figures.connections_wanted)
     assert (figures.connections_up, figures.connections_wanted) == (0, 0)
 
@@ -121,31 +122,31 @@ async def test_waits_for_replicas_are_timed(own_server: BackendServer) -> None:
         # Half of the time for an answer.
         assert 0.19 < engine.figures.wait_seconds.total < 0.4
     async with opened(own_server) as engine:
-        await engine.execute(ADD)
+        await reply_to(engine, ADD)
         assert not sum(engine.figures.wait_seconds.counts)
 
 
 async def test_wakes_are_counted_by_their_reason(own_server: BackendServer) -> None:
     """Its subscription wakes a read once, each notification again."""
     async with opened(own_server) as engine:
-        await engine.execute(ADD)
+        await reply_to(engine, ADD)
         reading = asyncio.create_task(
-            engine.execute(XRead(streams=[("s", (1 << 128) - 1), ("t", 0)], block_ms=5_000))
+            reply_to(engine, XRead(streams=[("s", (1 << 128) - 1), ("t", 0)], block_ms=5_000))
         )
         await until_async(lambda: engine.figures.wakes["subscription"] == 2)
-        await engine.execute(ADD)
+        await reply_to(engine, ADD)
         await until_async(lambda: engine.figures.wakes["notification"] >= 1)
-        await engine.execute(XAdd(stream="t", bodies=[BODY]))
+        await reply_to(engine, XAdd(stream="t", bodies=[BODY]))
         await reading
 
 
 async def test_slots_that_have_moved_are_counted(cluster: BackendCluster) -> None:
     source, target = cluster.owner("s"), next(one for one in cluster.servers if one is not cluster.owner("s"))
     async with opened(cluster) as engine:
-        await engine.execute(ADD)
+        await reply_to(engine, ADD)
         assert engine.figures.repeats["moved"] == 0
         await asyncio.to_thread(move_slot, cluster.servers, slot_of(b"s"), source, target)
-        await engine.execute(ADD)
+        await reply_to(engine, ADD)
         assert engine.figures.repeats["moved"] == 1
 
 

@@ -18,6 +18,7 @@ from engine.replies import Listing, StreamPage
 from tests.app.conftest import calling
 from tests.cluster.clusters import BACKENDS, BackendCluster, opened_backend
 from tests.cluster.servers import Backend, BackendServer
+from tests.engine.asking import reply_to
 
 USER: Final = ServerAccess(user="weir", password="secret")
 RIGHTS: Final = ("on", ">secret", "~open*", "~weir/*", "&*", "+@all", "-xtrim")
@@ -72,14 +73,14 @@ async def opened(backend: Backend) -> AsyncIterator[tuple[ClusterEngine, httpx.A
 async def test_listings_leave_out_what_may_not_be_read(restricted: Backend) -> None:
     """Names, what is said of each, how many there are; also page by page, whose ends name no hidden one."""
     async with opened(restricted) as (engine, http):
-        assert await engine.execute(ListStreams()) == Listing(OPEN)
-        assert await engine.execute(DbSize()) == len(OPEN)
+        assert await reply_to(engine, ListStreams()) == Listing(OPEN)
+        assert await reply_to(engine, DbSize()) == len(OPEN)
         for limit in (1, 2, 5, 6):
             found: list[str] = []
             after = None
             while True:
-                page = await engine.execute(ListStreams(after=after, limit=limit))
-                infos = await engine.execute(StreamInfos(after=after, limit=limit))
+                page = await reply_to(engine, ListStreams(after=after, limit=limit))
+                infos = await reply_to(engine, StreamInfos(after=after, limit=limit))
                 assert isinstance(page, Listing)
                 assert isinstance(infos, StreamPage)
                 assert ([name for name, _ in infos.streams], infos.next) == (page.names, page.next)
@@ -146,7 +147,7 @@ async def test_without_limits_nothing_is_tried(backend: Backend) -> None:
     await engine.start()
     try:
         before = sum(engine.figures.requests["read"].values())
-        assert await engine.execute(ListStreams()) == Listing(HIDDEN_MANY)
+        assert await reply_to(engine, ListStreams()) == Listing(HIDDEN_MANY)
         assert sum(engine.figures.requests["read"].values()) == before
     finally:
         await engine.close()

@@ -15,22 +15,23 @@ from engine.keyspace import Keyspace
 from engine.replies import GroupInfo, GroupRead, StreamsRead
 from tests.cluster.engines import BODY, refused
 from tests.cluster.servers import Backend
+from tests.engine.asking import reply_to
 
 
 async def test_a_group_reads_several_streams_at_once(engine: ClusterEngine) -> None:
     """Those with entries are in the reply; one without the group refuses all."""
     for stream in ("a", "b"):
-        await engine.execute(EnsureGroup(stream=stream, group="g", start=0, mkstream=True))
-    await engine.execute(XAdd(stream="b", bodies=[BODY], ids=[1 << 64]))
+        await reply_to(engine, EnsureGroup(stream=stream, group="g", start=0, mkstream=True))
+    await reply_to(engine, XAdd(stream="b", bodies=[BODY], ids=[1 << 64]))
     streams: list[tuple[str, int | Cursor]] = [("a", Cursor.NEW), ("b", Cursor.NEW)]
-    read = await engine.execute(XReadGroup(group="g", consumer="c", streams=streams))
+    read = await reply_to(engine, XReadGroup(group="g", consumer="c", streams=streams))
     assert isinstance(read, GroupRead)
     assert [(one.stream, len(one.entries)) for one in read.streams] == [("b", 1)]
-    await engine.execute(XAdd(stream="c", bodies=[BODY]))
+    await reply_to(engine, XAdd(stream="c", bodies=[BODY]))
     both = XReadGroup(group="g", consumer="d", streams=[*streams, ("c", Cursor.NEW)])
-    await engine.execute(XAdd(stream="b", bodies=[BODY]))
+    await reply_to(engine, XAdd(stream="b", bodies=[BODY]))
     assert (await refused(engine, both)).code == "no_group"
-    info = await engine.execute(DescribeGroup(stream="b", group="g"))
+    info = await reply_to(engine, DescribeGroup(stream="b", group="g"))
     assert isinstance(info, GroupInfo)
     assert (info.pending, info.consumers) == (1, 1)
 
@@ -43,7 +44,7 @@ async def test_streams_share_a_total_as_in_an_own_engine(engine: ClusterEngine) 
     own = Keyspace()
 
     async def both(command: Command) -> tuple[object, object]:
-        there, here = await engine.execute(command), execute(own, command, 1_000).reply
+        there, here = await reply_to(engine, command), execute(own, command, 1_000).reply
         assert isinstance(there, GroupRead | StreamsRead) == isinstance(here, GroupRead | StreamsRead)
         return _given(there), _given(here)
 
@@ -129,8 +130,8 @@ def of_all(*names: str, noack: bool = False) -> XReadGroup:
 async def test_no_stream_is_read_where_two_lack_the_group(backend: Backend, engine: ClusterEngine) -> None:
     """One of them may have it by then, and would deliver what no reply shows. A look is one short command."""
     for stream in "abc":
-        await engine.execute(XAdd(stream=stream, bodies=[BODY]))
-    await engine.execute(EnsureGroup(stream="a", group="g", start=0))
+        await reply_to(engine, XAdd(stream=stream, bodies=[BODY]))
+    await reply_to(engine, EnsureGroup(stream="a", group="g", start=0))
     between = Interrupted(engine, lambda: backend.call("XGROUP", "CREATE", "b", "g", "0"))
     refusal = await interrupted(between, of_all("a", "b", "c"))
     assert (refusal.code, "'b'" in refusal.redis) == ("no_group", True)
@@ -143,12 +144,12 @@ async def test_what_was_read_beside_a_refusal_is_given_back(
 ) -> None:
     """The group goes after it was found: what the other stream has is the next reader's, as if never read."""
     for stream in "ab":
-        await engine.execute(XAdd(stream=stream, bodies=[BODY, BODY]))
-        await engine.execute(EnsureGroup(stream=stream, group="g", start=0))
+        await reply_to(engine, XAdd(stream=stream, bodies=[BODY, BODY]))
+        await reply_to(engine, EnsureGroup(stream=stream, group="g", start=0))
     between = Interrupted(engine, lambda: backend.call("XGROUP", "DESTROY", "b", "g"))
     assert (await interrupted(between, of_all("a", "b", noack=noack))).code == "no_group"
     claiming = XReadGroup(group="g", consumer="d", streams=[("a", Cursor.NEW)], claim_min_idle_ms=60_000)
-    again = await engine.execute(claiming)
+    again = await reply_to(engine, claiming)
     assert isinstance(again, GroupRead)
     # What needs no acknowledgement was never pending.
     found = [entry.delivery_count for one in again.streams for entry in one.entries]

@@ -17,6 +17,7 @@ from engine.commands import Trim, XAdd, XDel, XRead, XTrim
 from engine.replies import Added, Gap, StreamEntries, StreamsRead
 from tests.cluster.engines import TIMEOUT_S, refused
 from tests.cluster.servers import Backend
+from tests.engine.asking import reply_to
 from tests.waiting import until_async
 
 BODY = entries.body([("a", "1")])
@@ -38,13 +39,13 @@ class Failover:
 
 async def add(engine: ClusterEngine, *new_ids: int) -> Sequence[int]:
     command = XAdd(stream="s", bodies=[BODY] * max(1, len(new_ids)), ids=list(new_ids))
-    found = await engine.execute(command)
+    found = await reply_to(engine, command)
     assert isinstance(found, Added)
     return list(found.ids)
 
 
 async def read(engine: ClusterEngine, after: int, **options: Any) -> StreamEntries | None:
-    found = await engine.execute(XRead(streams=[("s", after)], **options))
+    found = await reply_to(engine, XRead(streams=[("s", after)], **options))
     assert isinstance(found, StreamsRead)
     return found.streams[0] if found.streams else None
 
@@ -116,7 +117,7 @@ async def test_a_cursor_of_the_future_is_no_loss(backend: Backend, engine: Clust
         assert found is not None
         assert (found.gap is not None) == is_lost
     # As with an entry that was trimmed.
-    await engine.execute(XTrim(stream="s", trim=Trim(maxlen=1)))
+    await reply_to(engine, XTrim(stream="s", trim=Trim(maxlen=1)))
     found = await read(engine, ids.make(floor, 9))
     assert found is not None
     assert found.gap == Gap(ids.make(floor, 9), ids.make(floor + 3, 0), None)
@@ -127,7 +128,7 @@ async def test_what_was_deleted_afterwards_is_no_loss(backend: Backend, engine: 
     await add(engine)
     Failover(backend).take_over()
     deleted, *_ = await add(engine), await add(engine)
-    await engine.execute(XDel(stream="s", ids=deleted))
+    await reply_to(engine, XDel(stream="s", ids=deleted))
     found = await read(engine, *deleted)
     assert found is not None
     assert found.gap is None
@@ -150,7 +151,7 @@ async def test_ids_by_the_clock_stay_above_what_may_be_lost(
     floor = int(backend.call("HGET", KEYS[1], "t").split()[0])
     first, *_ = await add(engine), await add(engine)
     assert first == [ids.make(floor + 1, 0)]
-    await engine.execute(XDel(stream="s", ids=first))
+    await reply_to(engine, XDel(stream="s", ids=first))
     found = await read(engine, *first)
     assert found is not None
     assert found.gap is None

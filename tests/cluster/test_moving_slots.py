@@ -36,6 +36,7 @@ from engine.commands import (
 from tests.app.conftest import calling
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
 from tests.cluster.test_cluster import opened
+from tests.engine.asking import reply_to
 from tests.waiting import until_async
 
 MOVES: Final = 20
@@ -87,12 +88,12 @@ def moving(cluster: BackendCluster) -> Iterator[None]:
 async def make_all_keys(cluster: BackendCluster, engine: ClusterEngine) -> None:
     """All keys that a script may name: a server refuses those that name one of them that is missing."""
     for stream in STREAMS:
-        await engine.execute(XAdd(stream=stream, bodies=[BODY], idempotency=key("first")))
+        await reply_to(engine, XAdd(stream=stream, bodies=[BODY], idempotency=key("first")))
         policy = {"max_deliveries": 3, "ack_timeout_ms": 1_000}
-        await engine.execute(EnsureGroup(stream=stream, group="g", start=0, policy=policy))
-        await engine.execute(EnsureStream(stream=stream, retention=Retention(max_bytes=10_000)))
+        await reply_to(engine, EnsureGroup(stream=stream, group="g", start=0, policy=policy))
+        await reply_to(engine, EnsureStream(stream=stream, retention=Retention(max_bytes=10_000)))
     parts = [XAdd(stream=stream, bodies=[BODY]) for stream in STREAMS]
-    await engine.execute(Publish(parts=parts, idempotency=key("first")))
+    await reply_to(engine, Publish(parts=parts, idempotency=key("first")))
 
 
 def key(name: str) -> IdempotencyKey:
@@ -124,7 +125,7 @@ async def test_a_script_that_begins_while_its_slot_moves_ends_there(
         await make_all_keys(cluster, engine)
         with moving(cluster):
             for _ in range(3 if isinstance(command, XAdd | AddEach) else 1):
-                await engine.execute(command)
+                await reply_to(engine, command)
 
 
 async def test_a_policy_is_set_while_the_slot_of_its_stream_moves(cluster: BackendCluster) -> None:
@@ -132,16 +133,16 @@ async def test_a_policy_is_set_while_the_slot_of_its_stream_moves(cluster: Backe
     stream = STREAMS[0]
     cluster.call("XADD", stream, "*", "a", "1")
     async with opened(cluster) as engine:
-        await engine.execute(EnsureGroup(stream=stream, group="g", start=0, policy={"max_deliveries": 3}))
+        await reply_to(engine, EnsureGroup(stream=stream, group="g", start=0, policy={"max_deliveries": 3}))
         # What a script names has to be there.
         cluster.owner(stream).call("HSET", auxiliary_key(stream, "i"), "a", "1")
         cluster.owner(stream).call("RPUSH", auxiliary_key(stream, "q"), "1 a")
         with moving(cluster):
             changes = {"max_deliveries": None, "ack_timeout_ms": 5}
-            await engine.execute(UpdateGroup(stream=stream, group="g", policy=changes))
+            await reply_to(engine, UpdateGroup(stream=stream, group="g", policy=changes))
             cluster.call("XGROUP", "DESTROY", stream, "g")
             made = EnsureGroup(stream=stream, group="g", start=0, policy={"max_deliveries": 4})
-            await engine.execute(made)
+            await reply_to(engine, made)
     kept = cluster.owner(stream).call("HGETALL", auxiliary_key(stream, "m"))
     assert kept == [b"max_deliveries/g", b"4"]
 

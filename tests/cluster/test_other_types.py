@@ -10,6 +10,7 @@ from engine.commands import Command, Copy, Delete, Exists, Expire, Persist, Rena
 from engine.replies import Reply
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer
+from tests.engine.asking import reply_to, turn_of
 
 BODY = entries.body([("a", "1")])
 # One slot, so that a cluster runs what concerns both.
@@ -41,13 +42,13 @@ def text(backend: Backend) -> Backend:
 async def test_they_are_as_missing(
     text: Backend, engine: ClusterEngine, command: Command, reply: Reply
 ) -> None:
-    assert await engine.execute(command) == reply
+    assert await reply_to(engine, command) == reply
     assert (text.call("GET", TEXT), text.call("PTTL", TEXT)) == (b"1", -1)
 
 
 async def test_their_lifetime_stays(text: Backend, engine: ClusterEngine) -> None:
     text.call("PEXPIRE", TEXT, 100_000)
-    assert await engine.execute(Persist(stream=TEXT)) is False
+    assert await reply_to(engine, Persist(stream=TEXT)) is False
     assert 0 < text.call("PTTL", TEXT) <= 100_000
 
 
@@ -64,16 +65,16 @@ async def test_their_lifetime_stays(text: Backend, engine: ClusterEngine) -> Non
 async def test_no_stream_takes_their_place(
     text: Backend, engine: ClusterEngine, command: Command, code: str
 ) -> None:
-    await engine.execute(XAdd(stream=STREAM, bodies=[BODY]))
+    await reply_to(engine, XAdd(stream=STREAM, bodies=[BODY]))
     with pytest.raises(EngineError) as refusal:
-        await engine.execute(command)
+        await reply_to(engine, command)
     assert refusal.value.code == code
     assert (text.call("GET", TEXT), text.call("TYPE", STREAM)) == (b"1", b"stream")
 
 
 async def test_streams_beside_them_are_removed(text: Backend, engine: ClusterEngine) -> None:
-    await engine.execute(XAdd(stream=STREAM, bodies=[BODY]))
-    assert await engine.execute(Delete(streams=[TEXT, STREAM])) == 1
+    await reply_to(engine, XAdd(stream=STREAM, bodies=[BODY]))
+    assert await reply_to(engine, Delete(streams=[TEXT, STREAM])) == 1
     assert text.call("GET", TEXT) == b"1"
     assert text.call("EXISTS", STREAM) == 0
 
@@ -83,6 +84,6 @@ async def test_a_removal_is_one_turn_with_them(server: BackendServer) -> None:
     server.call("SET", TEXT, "1")
     async with opened(server) as engine:
         add: Sequence[Command] = [XAdd(stream=STREAM, bodies=[BODY]), Delete(streams=[TEXT, STREAM])]
-        _, removed = await engine.transaction(add)
+        _, removed = await turn_of(engine, add)
     assert removed == 1
     assert server.call("GET", TEXT) == b"1"

@@ -12,6 +12,7 @@ from engine.cluster.health import OUTAGE_S_MAX, Trouble
 from engine.commands import XAdd, XGroupCreate, XInfoGroups, XLen
 from tests.cluster.engines import BODY, AdjustedClock, opened
 from tests.cluster.servers import Backend, BackendServer
+from tests.engine.asking import reply_to
 from tests.server import Server
 from tests.waiting import until, until_async
 
@@ -35,22 +36,22 @@ async def test_servers_that_take_no_writes_cannot_be_used(
         clock.ahead_s *= 2
         await until_async(lambda: engine.outage is not None)
         assert word in (engine.outage or "")
-        assert await engine.execute(XLen(stream="s")) == 0
+        assert await reply_to(engine, XLen(stream="s")) == 0
         await until_async(lambda: len(told) == 1)
         own_server.call(*change, taking)
         await until_async(lambda: engine.outage is None)
         await until_async(lambda: len(told) == 2)
         assert told == [(Trouble.OUTAGE, told[0][1]), (Trouble.OUTAGE, None)]
-        await engine.execute(XAdd(stream="s", bodies=[BODY]))
+        await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
 
 
 async def test_servers_that_take_no_writes_yet_are_read(own_server: BackendServer) -> None:
     """A gateway that starts over them serves."""
     own_server.call("CONFIG", "SET", "min-replicas-to-write", 1)
     async with opened(own_server) as engine:
-        assert await engine.execute(XLen(stream="s")) == 0
+        assert await reply_to(engine, XLen(stream="s")) == 0
         with pytest.raises(EngineError, match="NOREPLICAS"):
-            await engine.execute(XAdd(stream="s", bodies=[BODY]))
+            await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
 
 
 async def test_that_writes_cannot_be_confirmed_is_told(pair: tuple[BackendServer, BackendServer]) -> None:
@@ -72,11 +73,11 @@ async def test_a_full_server_is_told(backend: Backend) -> None:
         told: list[tuple[Trouble, bool]] = []
         engine.health.on_change = lambda trouble, reason: told.append((trouble, reason is None))
         assert engine.health.full is None
-        await engine.execute(XAdd(stream="s", bodies=[BODY]))
-        await engine.execute(XGroupCreate(stream="s", group="g", start=0))
+        await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
+        await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
         backend.call("CONFIG", "SET", "maxmemory", 1)
         try:
-            groups = await engine.execute(XInfoGroups(stream="s"))
+            groups = await reply_to(engine, XInfoGroups(stream="s"))
             assert isinstance(groups, list)
             assert len(groups) == 1
             await until_async(lambda: engine.health.full is not None)

@@ -14,6 +14,7 @@ from engine.commands.types import Trim
 from engine.replies import Planned, StreamPlan
 from tests.cluster.engines import opened
 from tests.cluster.servers import BackendServer
+from tests.engine.asking import reply_to
 from tests.waiting import until_async
 
 BODY = entries.body([("n", "1")])
@@ -23,7 +24,7 @@ COUNTED = 2_000
 
 
 async def plan(engine: ClusterEngine | Engine, **options: Any) -> Sequence[StreamPlan]:
-    found = await engine.execute(Plan(**options))
+    found = await reply_to(engine, Plan(**options))
     assert isinstance(found, Planned)
     return found.streams
 
@@ -65,8 +66,8 @@ async def test_what_is_near_is_planned_as_by_the_embedded_engine(
     ]
     async with opened(server) as engine:
         for change in changes:
-            await embedded.execute(change)
-            await engine.execute(change)
+            await reply_to(embedded, change)
+            await reply_to(engine, change)
         here, there = await plan(embedded, **options), await plan(engine, **options)
     await embedded.close()
     assert list(map(comparable, there)) == list(map(comparable, here))
@@ -76,7 +77,7 @@ async def test_what_is_far_is_estimated(server: BackendServer) -> None:
     """Ends and cuts are entries in order, also where nothing is spread evenly; the estimates are near."""
     every = [ids.make(1_000 + n * 10, 0) for n in range(MANY)]
     async with opened(server) as engine:
-        await engine.execute(XAdd(stream="s", bodies=[BODY] * MANY, ids=every))
+        await reply_to(engine, XAdd(stream="s", bodies=[BODY] * MANY, ids=every))
         (whole,) = await plan(engine, streams=[("s", 0)], parts=8)
         assert (whole.end, whole.count, whole.lag) == (every[-1], MANY, MANY)
         assert len(whole.cuts) == 7
@@ -90,7 +91,7 @@ async def test_what_is_far_is_estimated(server: BackendServer) -> None:
         assert abs(near.lag - (MANY - 100)) < 50
         # All of one millisecond, behind a long silence.
         burst = [ids.make(10_000_000, n) for n in range(MANY)]
-        await engine.execute(XAdd(stream="s", bodies=[BODY] * MANY, ids=burst))
+        await reply_to(engine, XAdd(stream="s", bodies=[BODY] * MANY, ids=burst))
         (skewed,) = await plan(engine, streams=[("s", every[0])], max_entries=6_000, parts=4)
         found = [*skewed.cuts, skewed.end]
         assert found == sorted(set(found))
@@ -101,7 +102,7 @@ async def test_ranges_follow_one_another_to_the_end(server: BackendServer) -> No
     """Each begins where the one before ended: no entry is passed over, and it comes to an end."""
     every = [ids.make(1_000 + n * n, 0) for n in range(MANY)]
     async with opened(server) as engine:
-        await engine.execute(XAdd(stream="s", bodies=[BODY] * MANY, ids=every))
+        await reply_to(engine, XAdd(stream="s", bodies=[BODY] * MANY, ids=every))
         after, ends = 0, []
         while True:
             (one,) = await plan(engine, streams=[("s", after)], max_entries=2_500)
@@ -118,12 +119,12 @@ async def test_ranges_follow_one_another_to_the_end(server: BackendServer) -> No
 async def test_a_plan_waits_for_what_comes(server: BackendServer) -> None:
     """And says how it is when its time is over."""
     async with opened(server) as engine:
-        await engine.execute(XAdd(stream="s", bodies=[BODY], ids=[ids.make(5, 0)]))
+        await reply_to(engine, XAdd(stream="s", bodies=[BODY], ids=[ids.make(5, 0)]))
         (one,) = await plan(engine, streams=[("s", ids.make(5, 0))], block_ms=1)
         assert (one.count, one.last_id) == (0, ids.make(5, 0))
         waiting = asyncio.ensure_future(plan(engine, streams=[("s", ids.make(5, 0))], block_ms=60_000))
         await until_async(lambda: engine.waiting == 1)
-        await engine.execute(XAdd(stream="s", bodies=[BODY], ids=[ids.make(6, 0)]))
+        await reply_to(engine, XAdd(stream="s", bodies=[BODY], ids=[ids.make(6, 0)]))
         (one,) = await waiting
         assert one.end == ids.make(6, 0)
 
@@ -138,7 +139,7 @@ async def test_a_durable_plan_needs_a_promise(
         assert refusal.value.code == "not_supported_by_backend"
     primary, replica = pair
     async with opened(primary, 1.0, durability="replicated:1") as engine:
-        await engine.execute(XAdd(stream="s", bodies=[BODY], ids=[ids.make(5, 0)]))
+        await reply_to(engine, XAdd(stream="s", bodies=[BODY], ids=[ids.make(5, 0)]))
         (one,) = await plan(engine, streams=[("s", 0)], durable_only=True)
         assert (one.count, one.durable) == (1, ids.make(5, 0))
         replica.pause()
@@ -148,4 +149,4 @@ async def test_a_durable_plan_needs_a_promise(
             assert refusal.value.code == "not_replicated"
         finally:
             replica.resume()
-        await engine.execute(Delete(streams=["s"]))
+        await reply_to(engine, Delete(streams=["s"]))

@@ -27,6 +27,7 @@ from engine.commands.types import Cursor
 from engine.replies import DeadLettersFound, Entries, Redriven
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend
+from tests.engine.asking import reply_to
 
 COUNT = 3
 # Looks for the group, the dead-letter stream, the dead letters; the key; of each a copy and a deletion; a
@@ -40,16 +41,16 @@ async def engine(backend: Backend) -> AsyncIterator[ClusterEngine]:
     """Three dead letters, in another slot than their stream."""
     async with opened(backend) as engine:
         bodies = [entries.body([("n", str(n))]) for n in range(COUNT)]
-        added: Any = await engine.execute(XAdd(stream="s", bodies=bodies))
+        added: Any = await reply_to(engine, XAdd(stream="s", bodies=bodies))
         policy = {"dead_letter_stream": "dead"}
-        await engine.execute(EnsureGroup(stream="s", group="g", start=0, policy=policy))
-        await engine.execute(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
-        await engine.execute(DeadLetterEntries(stream="s", group="g", ids=added.ids, reason="by hand"))
+        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, policy=policy))
+        await reply_to(engine, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
+        await reply_to(engine, DeadLetterEntries(stream="s", group="g", ids=added.ids, reason="by hand"))
         yield engine
 
 
 async def letters(engine: ClusterEngine) -> list[int]:
-    found = await engine.execute(XRange(stream="dead", start=0, end=ids.ID_MAX))
+    found = await reply_to(engine, XRange(stream="dead", start=0, end=ids.ID_MAX))
     assert isinstance(found, Entries)
     return [one for one, _ in found.pairs()]
 
@@ -82,24 +83,24 @@ async def test_dead_letters_are_found(engine: ClusterEngine) -> None:
     """As many as are asked for; where more may follow, how far the look went."""
     all_three = await letters(engine)
     for count in (1, COUNT - 1):
-        found = await engine.execute(finding(count))
+        found = await reply_to(engine, finding(count))
         assert found == DeadLettersFound(all_three[:count], all_three[count - 1])
     for count in (COUNT, COUNT + 1):
-        assert await engine.execute(finding(count)) == DeadLettersFound(all_three, None)
-    assert await engine.execute(finding(9, reason="by hand")) == DeadLettersFound(all_three, None)
-    assert await engine.execute(finding(9, reason="another")) == DeadLettersFound([], None)
-    assert await engine.execute(finding(9, consumer="c")) == DeadLettersFound(all_three, None)
-    assert await engine.execute(finding(9, consumer="d")) == DeadLettersFound([], None)
-    assert await engine.execute(finding(9, end=all_three[1])) == DeadLettersFound(all_three[:2], None)
-    assert await engine.execute(finding(9, end=all_three[1] - 1)) == DeadLettersFound(all_three[:1], None)
+        assert await reply_to(engine, finding(count)) == DeadLettersFound(all_three, None)
+    assert await reply_to(engine, finding(9, reason="by hand")) == DeadLettersFound(all_three, None)
+    assert await reply_to(engine, finding(9, reason="another")) == DeadLettersFound([], None)
+    assert await reply_to(engine, finding(9, consumer="c")) == DeadLettersFound(all_three, None)
+    assert await reply_to(engine, finding(9, consumer="d")) == DeadLettersFound([], None)
+    assert await reply_to(engine, finding(9, end=all_three[1])) == DeadLettersFound(all_three[:2], None)
+    assert await reply_to(engine, finding(9, end=all_three[1] - 1)) == DeadLettersFound(all_three[:1], None)
 
 
 @pytest.mark.parametrize("beyond", [-1, 0, 1])
 async def test_one_look_for_dead_letters_reads_a_page(engine: ClusterEngine, beyond: int) -> None:
     """Entries that are no dead letters are passed over, a page of them with each call."""
     others = [entries.body([("n", "other")])] * (TURN_LOOKS_MAX - COUNT + beyond)
-    added: Any = await engine.execute(XAdd(stream="dead", bodies=others))
-    found = await engine.execute(finding(9))
+    added: Any = await reply_to(engine, XAdd(stream="dead", bodies=others))
+    found = await reply_to(engine, finding(9))
     assert found == DeadLettersFound((await letters(engine))[:COUNT], added.ids[-2] if beyond > 0 else None)
 
 
@@ -113,22 +114,22 @@ async def test_a_call_that_failed_is_gone_on_with(
     with pytest.raises(EngineError):
         await redrive.redrive(Failing(engine, after, is_done=is_done).run, redriving(wanted))
     # The filter finds what is left, and the key all that was meant.
-    again = await engine.execute(redriving(await letters(engine)))
+    again = await reply_to(engine, redriving(await letters(engine)))
     assert isinstance(again, Redriven)
     assert list(again.letters) == wanted
     assert len(set(again.copies)) == COUNT
-    assert await engine.execute(XLen(stream="s")) == 2 * COUNT
+    assert await reply_to(engine, XLen(stream="s")) == 2 * COUNT
     assert await letters(engine) == []
-    repeated = await engine.execute(redriving([]))
+    repeated = await reply_to(engine, redriving([]))
     assert repeated == Redriven(again.letters, again.copies, None, duplicate=True)
 
 
 async def test_two_calls_at_once_under_one_key_answer_the_same(engine: ClusterEngine) -> None:
     """Each letter is copied once."""
     wanted = await letters(engine)
-    found: Any = await asyncio.gather(*(engine.execute(redriving(wanted)) for _ in range(3)))
+    found: Any = await asyncio.gather(*(reply_to(engine, redriving(wanted)) for _ in range(3)))
     assert len({(tuple(one.letters), tuple(one.copies)) for one in found}) == 1
-    assert await engine.execute(XLen(stream="s")) == 2 * COUNT
+    assert await reply_to(engine, XLen(stream="s")) == 2 * COUNT
 
 
 @pytest.mark.parametrize("after", range(REQUESTS))
@@ -141,7 +142,7 @@ async def test_a_call_beside_another_one_answers_the_same(engine: ClusterEngine,
     async def run(request: BackendRequest) -> Any:
         nonlocal requests
         if requests == after:
-            second.append(await engine.execute(redriving(wanted)))
+            second.append(await reply_to(engine, redriving(wanted)))
         requests += 1
         return await engine.run(request)
 
@@ -150,8 +151,10 @@ async def test_a_call_beside_another_one_answers_the_same(engine: ClusterEngine,
     assert (first.letters, first.copies) == (other.letters, other.copies)
     assert list(first.letters) == wanted
     assert len(set(first.copies)) == COUNT
-    assert await engine.execute(XLen(stream="s")) == 2 * COUNT
-    assert await engine.execute(redriving([])) == Redriven(first.letters, first.copies, None, duplicate=True)
+    assert await reply_to(engine, XLen(stream="s")) == 2 * COUNT
+    assert await reply_to(engine, redriving([])) == Redriven(
+        first.letters, first.copies, None, duplicate=True
+    )
 
 
 @pytest.mark.parametrize("key", [None, KEY])
@@ -159,17 +162,17 @@ async def test_an_id_that_comes_again_is_another_letter(
     engine: ClusterEngine, key: IdempotencyKey | None
 ) -> None:
     """Once the dead-letter stream was deleted: it is copied too."""
-    kept = await engine.execute(XRange(stream="dead", start=0, end=ids.ID_MAX))
+    kept = await reply_to(engine, XRange(stream="dead", start=0, end=ids.ID_MAX))
     assert isinstance(kept, Entries)
     wanted = await letters(engine)
-    await engine.execute(redriving(wanted, None))
-    await engine.execute(Delete(streams=["dead"]))
+    await reply_to(engine, redriving(wanted, None))
+    await reply_to(engine, Delete(streams=["dead"]))
     bodies = [entries.body([(name, value.decode()) for name, value in pairs]) for _, pairs in kept.pairs()]
-    await engine.execute(XAdd(stream="dead", bodies=bodies, ids=wanted))
-    again = await engine.execute(redriving(wanted, key))
+    await reply_to(engine, XAdd(stream="dead", bodies=bodies, ids=wanted))
+    again = await reply_to(engine, redriving(wanted, key))
     assert isinstance(again, Redriven)
     assert list(again.letters) == wanted
-    assert await engine.execute(XLen(stream="s")) == 3 * COUNT
+    assert await reply_to(engine, XLen(stream="s")) == 3 * COUNT
     assert await letters(engine) == []
 
 
@@ -181,12 +184,12 @@ async def test_what_another_program_put_in_the_place_of_a_letter_is_not_lost(
     fields = {
         letter_id: backend.call("XRANGE", "dead", ids.format(letter_id), "+")[0][1] for letter_id in wanted
     }
-    await engine.execute(redriving(wanted, None))
+    await reply_to(engine, redriving(wanted, None))
     backend.call("XADD", "other", ids.format(wanted[0]), *fields[wanted[1]])
     restored = backend.call("DUMP", "other")
     backend.call("RESTORE", "dead", 0, restored, "REPLACE")
     with pytest.raises(EngineError) as refusal:
-        await engine.execute(redriving(wanted[:1], None))
+        await reply_to(engine, redriving(wanted[:1], None))
     assert refusal.value.code == "idempotency_mismatch"
     assert await letters(engine) == wanted[:1]
 
@@ -197,6 +200,6 @@ async def test_a_key_is_of_one_body(engine: ClusterEngine) -> None:
     with pytest.raises(EngineError):
         await redrive.redrive(Failing(engine, 4, is_done=False).run, redriving(wanted))
     with pytest.raises(EngineError) as refusal:
-        await engine.execute(redriving(wanted, IdempotencyKey("k", b"e")))
+        await reply_to(engine, redriving(wanted, IdempotencyKey("k", b"e")))
     assert refusal.value.code == "idempotency_mismatch"
     assert await letters(engine) == wanted

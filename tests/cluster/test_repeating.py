@@ -24,6 +24,7 @@ from engine.commands import (
 from engine.commands.types import Cursor, IdempotencyKey
 from engine.replies import Added, Published, Redriven
 from tests.cluster.servers import BackendServer
+from tests.engine.asking import reply_to, turn_of
 
 BODY = entries.body([("a", "1")])
 TIMEOUT_S = 2.0
@@ -102,22 +103,22 @@ async def test_a_write_whose_reply_was_lost_is_done_once(server: BackendServer, 
     """And has the reply of the first time, as if nothing had happened."""
     async with opened(server) as (engine, link):
         link.losing = 1
-        found = await engine.execute(command)
+        found = await reply_to(engine, command)
         added = found.streams[0][1] if isinstance(found, Published) else found
         assert isinstance(added, Added)
         assert (len(added.ids), added.duplicate, link.lost) == (3, False, 1)
-        assert await engine.execute(XLen(stream="s")) == 3
+        assert await reply_to(engine, XLen(stream="s")) == 3
 
 
 async def test_many_at_once_are_done_once_each(server: BackendServer) -> None:
     """Whichever of them had their replies."""
     async with opened(server) as (engine, link):
         link.losing = 3
-        adds = [engine.execute(XAdd(stream=f"s{n % 3}", bodies=[BODY])) for n in range(60)]
+        adds = [reply_to(engine, XAdd(stream=f"s{n % 3}", bodies=[BODY])) for n in range(60)]
         found = await asyncio.gather(*adds)
         assert [len(one.ids) for one in found if isinstance(one, Added)] == [1] * 60
         assert link.lost >= 1
-        assert [await engine.execute(XLen(stream=f"s{n}")) for n in range(3)] == [20] * 3
+        assert [await reply_to(engine, XLen(stream=f"s{n}")) for n in range(3)] == [20] * 3
 
 
 async def test_without_any_reply_the_outcome_is_unknown(server: BackendServer) -> None:
@@ -125,11 +126,11 @@ async def test_without_any_reply_the_outcome_is_unknown(server: BackendServer) -
     async with opened(server) as (engine, link):
         link.losing = 1_000
         with pytest.raises(EngineError) as refusal:
-            await engine.execute(XAdd(stream="s", bodies=[BODY]))
+            await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
         link.losing = 0
         assert (refusal.value.code, refusal.value.members["outcome"]) == ("backend_unavailable", "unknown")
         assert link.lost > 1
-        assert await engine.execute(XLen(stream="s")) == 1
+        assert await reply_to(engine, XLen(stream="s")) == 1
 
 
 @pytest.mark.parametrize("losing", [1, 2])
@@ -140,7 +141,7 @@ async def test_all_attempts_together_have_the_time_of_one(server: BackendServer,
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         with pytest.raises(EngineError) as refusal:
-            await engine.execute(XAdd(stream="s", bodies=[BODY]))
+            await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
         assert TIMEOUT_S <= loop.time() - began_s < 1.3 * TIMEOUT_S
         assert refusal.value.members["outcome"] == "unknown"
         link.losing, link.is_silent = 0, False
@@ -151,7 +152,7 @@ async def test_all_attempts_together_have_the_time_of_one(server: BackendServer,
 
 async def attempt(engine: ClusterEngine, command: Command) -> object:
     try:
-        return await engine.execute(command)
+        return await reply_to(engine, command)
     except EngineError as refusal:
         return refusal
 
@@ -161,16 +162,16 @@ async def test_a_transaction_is_not_sent_again(server: BackendServer) -> None:
     async with opened(server) as (engine, link):
         link.losing = 1
         with pytest.raises(EngineError) as refusal:
-            await engine.transaction([XAdd(stream="s", bodies=[BODY]), XLen(stream="s")])
+            await turn_of(engine, [XAdd(stream="s", bodies=[BODY]), XLen(stream="s")])
         assert refusal.value.members["outcome"] == "unknown"
-        assert await engine.execute(XLen(stream="s")) == 1
+        assert await reply_to(engine, XLen(stream="s")) == 1
 
 
 async def test_settled_writes_leave_nothing_behind(server: BackendServer) -> None:
     """The server keeps the answers of writes that may still come again."""
     async with opened(server) as (engine, _):
         for _ in range(10):
-            await engine.execute(XAdd(stream="s", bodies=[BODY]))
+            await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
     kept = [key for key in server.call("KEYS", "weir/*/h/*") if server.call("TYPE", key) == b"zset"]
     assert [server.call("ZCARD", key) for key in kept] == [1]
 
@@ -182,7 +183,7 @@ def take_over(server: BackendServer, stream: str, floor_ms: int, before: str = "
 
 async def first_id(engine: ClusterEngine, command: Command) -> int:
     """The first of the new IDs."""
-    found = await engine.execute(command)
+    found = await reply_to(engine, command)
     added = found.streams[0][1] if isinstance(found, Published) else found
     assert isinstance(added, Added)
     return added.ids[0]
@@ -200,7 +201,7 @@ async def test_a_primary_that_took_over_gives_ids_above_those_of_the_one_before(
         for command in (add, AddEach(stream="s", bodies=[BODY])):
             assert ids.ms_of(await first_id(engine, command)) > ahead_ms
         take_over(server, "t", ahead_ms)
-        (reply,) = await engine.transaction([XAdd(stream="t", bodies=[BODY])])
+        (reply,) = await turn_of(engine, [XAdd(stream="t", bodies=[BODY])])
         assert isinstance(reply, Added)
         assert ids.ms_of(reply.ids[0]) > ahead_ms
 
@@ -209,18 +210,18 @@ async def test_dead_letters_and_their_copies_are_above_the_floor(server: Backend
     """As all entries whose IDs are by the clock."""
     ahead_ms = round(time.time() * 1000) + 60_000
     async with opened(server) as (engine, _):
-        await engine.execute(XAdd(stream="s", bodies=[BODY], ids=[1]))
+        await reply_to(engine, XAdd(stream="s", bodies=[BODY], ids=[1]))
         policy = {"dead_letter_stream": "dead"}
-        await engine.execute(EnsureGroup(stream="s", group="g", start=0, policy=policy))
-        await engine.execute(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
+        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, policy=policy))
+        await reply_to(engine, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
         take_over(server, "dead", ahead_ms)
-        await engine.execute(DeadLetterEntries(stream="s", group="g", ids=[1], reason="bad"))
+        await reply_to(engine, DeadLetterEntries(stream="s", group="g", ids=[1], reason="bad"))
         (row,) = server.call("XRANGE", "dead", "-", "+")
         letter_id = ids.parse_canonical(row[0])
         assert ids.ms_of(letter_id) > ahead_ms
         take_over(server, "s", 2 * ahead_ms)
-        found = await engine.execute(
-            Redrive(stream="s", group="g", letters="dead", ids=[letter_id], upto=None)
+        found = await reply_to(
+            engine, Redrive(stream="s", group="g", letters="dead", ids=[letter_id], upto=None)
         )
         assert isinstance(found, Redriven)
         assert ids.ms_of(found.copies[0]) > 2 * ahead_ms

@@ -10,6 +10,7 @@ from engine.cluster.losses import Losses
 from engine.commands import Delete, XAdd, XRead
 from engine.replies import Entries, Gap, StreamEntries, StreamsRead
 from tests.cluster.servers import BackendServer
+from tests.engine.asking import reply_to
 
 BODY = entries.body([("n", "1")])
 OLD, NEW = "0123456789abcdef", "fedcba9876543210"
@@ -20,7 +21,7 @@ def seq(number: int) -> int:
 
 
 async def read(engine: ClusterEngine, after: int, known: str = "") -> StreamsRead:
-    found = await engine.execute(XRead(streams=[("s", after)], known=[known]))
+    found = await reply_to(engine, XRead(streams=[("s", after)], known=[known]))
     assert isinstance(found, StreamsRead)
     return found
 
@@ -36,7 +37,7 @@ async def opened(server: BackendServer) -> ClusterEngine:
     topology = Standalone(Address("127.0.0.1", server.port), ServerAccess(), 5.0)
     engine = ClusterEngine(topology, SystemClock())
     await engine.start()
-    await engine.execute(XAdd(stream="s", bodies=[BODY] * 3, ids=[seq(number) for number in (1, 2, 3)]))
+    await reply_to(engine, XAdd(stream="s", bodies=[BODY] * 3, ids=[seq(number) for number in (1, 2, 3)]))
     return engine
 
 
@@ -64,7 +65,7 @@ async def test_a_reader_behind_what_is_lost_is_told(server: BackendServer) -> No
     await restart(engine, server)
     assert [await gap(engine, seq(2), one) for one in ("", known)] == [("deleted", 0)] * 2
     assert await gap(engine, seq(9)) is None
-    await engine.execute(XAdd(stream="s", bodies=[BODY], ids=[seq(8)]))
+    await reply_to(engine, XAdd(stream="s", bodies=[BODY], ids=[seq(8)]))
     assert [await gap(engine, seq(2), one) for one in ("", known)] == [("recreated", 0)] * 2
     assert (await read(engine, 0)).streams[0].entries.first == seq(8)
     assert await gap(engine, seq(8)) is None
@@ -75,7 +76,7 @@ async def test_a_reader_that_waits_is_told(server: BackendServer) -> None:
     """Its wait survives the restart, and ends with it."""
     engine = await opened(server)
     waiting = asyncio.ensure_future(
-        engine.execute(XRead(streams=[("s", seq(3))], known=[""], block_ms=60_000))
+        reply_to(engine, XRead(streams=[("s", seq(3))], known=[""], block_ms=60_000))
     )
     async with asyncio.timeout(10):
         while not engine.waiting:  # noqa: ASYNC110 - the other side is a process
@@ -91,9 +92,9 @@ async def test_an_end_by_a_client_is_told_over_a_server(server: BackendServer) -
     """To who knows the generation, or was beyond the new end; to nobody else."""
     engine = await opened(server)
     (known,) = (await read(engine, seq(1))).generations
-    await engine.execute(Delete(streams=["s"]))
+    await reply_to(engine, Delete(streams=["s"]))
     assert [await gap(engine, seq(2), one) for one in ("", known)] == [None, ("deleted", 0)]
-    await engine.execute(XAdd(stream="s", bodies=[BODY], ids=[seq(1)]))
+    await reply_to(engine, XAdd(stream="s", bodies=[BODY], ids=[seq(1)]))
     assert [await gap(engine, seq(2), one) for one in ("", known)] == [("ahead", seq(1)), ("recreated", 0)]
     await engine.close()
 

@@ -29,6 +29,7 @@ from engine.commands import (
 from engine.replies import Added, Edges, Entries, StreamInfo
 from tests.cluster.engines import opened, refused
 from tests.cluster.servers import Backend, BackendServer
+from tests.engine.asking import reply_to
 
 BODY = entries.body([("a", "1")])
 LEASE = "weir/maintainer"
@@ -50,21 +51,21 @@ async def maintain(backend: Backend, engine: ClusterEngine) -> None:
 
 
 async def keep(engine: ClusterEngine, **retention: object) -> None:
-    await engine.execute(EnsureStream(stream="s", retention=Retention(**retention)))  # type: ignore[arg-type]
+    await reply_to(engine, EnsureStream(stream="s", retention=Retention(**retention)))  # type: ignore[arg-type]
 
 
 async def add(engine: ClusterEngine, *new_ids: int, body: bytes = BODY) -> None:
-    await engine.execute(XAdd(stream="s", bodies=[body] * len(new_ids), ids=list(new_ids)))
+    await reply_to(engine, XAdd(stream="s", bodies=[body] * len(new_ids), ids=list(new_ids)))
 
 
 async def kept(engine: ClusterEngine) -> Sequence[int]:
-    found = await engine.execute(XRange(stream="s", start=ids.ID_MIN, end=ids.ID_MAX))
+    found = await reply_to(engine, XRange(stream="s", start=ids.ID_MIN, end=ids.ID_MAX))
     assert isinstance(found, Entries)
     return [one for one, _ in found.pairs()]
 
 
 async def removed_upto(engine: ClusterEngine) -> int:
-    found = await engine.execute(DescribeEdges(stream="s"))
+    found = await reply_to(engine, DescribeEdges(stream="s"))
     assert isinstance(found, Edges)
     return found.removed_upto
 
@@ -98,7 +99,7 @@ async def test_what_is_too_old_goes_when_publishing(backend: Backend, engine: Cl
     await keep(engine, max_age_ms=3_600_000)
     await add(engine, *seq(1, 2))
     assert await kept(engine) == []
-    added = await engine.execute(XAdd(stream="s", bodies=[BODY]))
+    added = await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
     assert isinstance(added, Added)
     assert await kept(engine) == list(added.ids)
     await maintain(backend, engine)
@@ -112,10 +113,10 @@ async def test_bytes_are_kept_in_parts_and_never_less(backend: Backend, engine: 
     held = await kept(engine)
     assert held[-1] == seq(200)[0]
     assert 64 <= len(held) * 1_033 / 1_000 <= 66
-    await engine.execute(UpdateStream(stream="s", retention={"max_bytes": 10_000, "max_len": 20}))
+    await reply_to(engine, UpdateStream(stream="s", retention={"max_bytes": 10_000, "max_len": 20}))
     await maintain(backend, engine)
     assert 10 <= len(await kept(engine)) <= 11
-    await engine.execute(UpdateStream(stream="s", retention={"max_bytes": 0}))
+    await reply_to(engine, UpdateStream(stream="s", retention={"max_bytes": 0}))
     await maintain(backend, engine)
     assert await kept(engine) == []
 
@@ -125,7 +126,7 @@ async def test_many_parts_become_few(backend: Backend, engine: ClusterEngine) ->
     await keep(engine, max_bytes=50_000, keep_unarchived=True)
     await add(engine, *seq(*range(1, 301)), body=LARGE)
     assert len(await kept(engine)) == 300
-    await engine.execute(UpdateStream(stream="s", retention={"keep_unarchived": False}))
+    await reply_to(engine, UpdateStream(stream="s", retention={"keep_unarchived": False}))
     await maintain(backend, engine)
     assert 49 <= len(await kept(engine)) <= 51
 
@@ -134,7 +135,7 @@ async def test_a_smaller_limit_is_kept_as_exactly(backend: Backend, engine: Clus
     """The parts of the larger one do not stay."""
     await keep(engine, max_bytes=6_400_000)
     await add(engine, *seq(*range(1, 201)), body=LARGE)
-    await engine.execute(UpdateStream(stream="s", retention={"max_bytes": 10_000}))
+    await reply_to(engine, UpdateStream(stream="s", retention={"max_bytes": 10_000}))
     await maintain(backend, engine)
     assert 10 <= len(await kept(engine)) <= 11
 
@@ -193,15 +194,15 @@ async def test_what_a_group_needs_stays(
 ) -> None:
     """What it has not read and not acknowledged; then it goes."""
     await add(engine, *seq(1, 2, 3, 4))
-    await engine.execute(XGroupCreate(stream="s", group="g", start=0))
-    await engine.execute(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=2))
+    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
+    await reply_to(engine, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=2))
     await keep(engine, keep_unacknowledged=True, **limit)
     await maintain(backend, engine)
     assert await kept(engine) == seq(1, 2, 3, 4)
-    await engine.execute(XAck(stream="s", group="g", ids=seq(1)))
+    await reply_to(engine, XAck(stream="s", group="g", ids=seq(1)))
     await maintain(backend, engine)
     assert await kept(engine) == seq(2, 3, 4)
-    await engine.execute(XAck(stream="s", group="g", ids=seq(2)))
+    await reply_to(engine, XAck(stream="s", group="g", ids=seq(2)))
     await maintain(backend, engine)
     assert await kept(engine) == seq(3, 4)
     assert await removed_upto(engine) == seq(2)[0]
@@ -218,17 +219,17 @@ async def test_what_must_stay_is_not_read_when_publishing(server: BackendServer)
     """A group is far behind: a publish looks at what may go, and at no more."""
     async with opened(server) as engine:
         await add(engine, *seq(*range(1, 2_001)))
-        await engine.execute(XGroupCreate(stream="s", group="g", start=0))
-        await engine.execute(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=200))
+        await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
+        await reply_to(engine, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=200))
         await keep(engine, max_len=10, keep_unacknowledged=True)
         reads(server)
         await add(engine, *seq(2_001))
         assert reads(server) <= 1
-        await engine.execute(XAck(stream="s", group="g", ids=seq(1, 2)))
+        await reply_to(engine, XAck(stream="s", group="g", ids=seq(1, 2)))
         await add(engine, *seq(2_002))
         assert reads(server) <= 2
         assert (await kept(engine))[0] == seq(3)[0]
-        await engine.execute(XAck(stream="s", group="g", ids=seq(*range(3, 201))))
+        await reply_to(engine, XAck(stream="s", group="g", ids=seq(*range(3, 201))))
         reads(server)
         await add(engine, *seq(2_003))
         assert reads(server) <= 4
@@ -241,11 +242,11 @@ async def test_what_is_not_archived_stays(backend: Backend, engine: ClusterEngin
     await add(engine, *seq(1, 2, 3))
     await maintain(backend, engine)
     assert await kept(engine) == seq(1, 2, 3)
-    await engine.execute(UpdateStream(stream="s", archived_up_to=seq(2)[0]))
-    await engine.execute(Copy(stream="s", target="{s}:copy"))
+    await reply_to(engine, UpdateStream(stream="s", archived_up_to=seq(2)[0]))
+    await reply_to(engine, Copy(stream="s", target="{s}:copy"))
     await maintain(backend, engine)
     assert await kept(engine) == seq(3)
-    copied = await engine.execute(XInfoStream(stream="{s}:copy"))
+    copied = await reply_to(engine, XInfoStream(stream="{s}:copy"))
     assert isinstance(copied, StreamInfo)
     assert (copied.length, copied.max_len, copied.archived_up_to) == (3, 1, 0)
 
@@ -253,12 +254,12 @@ async def test_what_is_not_archived_stays(backend: Backend, engine: ClusterEngin
 async def test_a_stream_that_changed_is_not_changed_again(engine: ClusterEngine) -> None:
     """`expected` is compared in the same turn as the change."""
     await add(engine, *seq(1, 2))
-    seen = await engine.execute(XInfoStream(stream="s"))
+    seen = await reply_to(engine, XInfoStream(stream="s"))
     assert isinstance(seen, StreamInfo)
-    await engine.execute(UpdateStream(stream="s", retention={"max_len": 7}, expected=seen))
+    await reply_to(engine, UpdateStream(stream="s", retention={"max_len": 7}, expected=seen))
     stale = UpdateStream(stream="s", retention={"max_len": 8}, expected=seen)
     assert (await refused(engine, stale)).code == "precondition_failed"
-    now = await engine.execute(XInfoStream(stream="s"))
+    now = await reply_to(engine, XInfoStream(stream="s"))
     assert isinstance(now, StreamInfo)
     assert (now.max_len, now.length) == (7, 2)
 
@@ -267,18 +268,18 @@ async def test_nothing_stays_beside_a_stream_that_expired(backend: Backend, engi
     """But for the floor of its IDs, until no clock can be behind it. Made again, it is new."""
     key = IdempotencyKey("k", b"d")
     await keep(engine, max_len=5)
-    await engine.execute(XAdd(stream="s", bodies=[BODY], idempotency=key))
-    first = await engine.execute(DescribeEdges(stream="s"))
+    await reply_to(engine, XAdd(stream="s", bodies=[BODY], idempotency=key))
+    first = await reply_to(engine, DescribeEdges(stream="s"))
     assert isinstance(first, Edges)
-    await engine.execute(Expire(stream="s", ms=0, relative=True))
+    await reply_to(engine, Expire(stream="s", ms=0, relative=True))
     await keep(engine)
-    again = await engine.execute(XAdd(stream="s", bodies=[BODY], idempotency=key))
-    second = await engine.execute(XInfoStream(stream="s"))
+    again = await reply_to(engine, XAdd(stream="s", bodies=[BODY], idempotency=key))
+    second = await reply_to(engine, XInfoStream(stream="s"))
     assert isinstance(again, Added)
     assert isinstance(second, StreamInfo)
     assert (again.duplicate, second.max_len) == (False, None)
     assert second.generation != first.generation
-    await engine.execute(Expire(stream="s", ms=0, relative=True))
+    await reply_to(engine, Expire(stream="s", ms=0, relative=True))
     await maintain(backend, engine)
     meta = auxiliary_key("s", "m").decode()
     fields = backend.call("HGETALL", meta)

@@ -17,6 +17,7 @@ from engine.replies import Added, Entries, Published, StreamsRead
 from tests.cluster.engines import BODY
 from tests.cluster.sentinels import NAME, Watched, watched
 from tests.cluster.servers import BackendServer
+from tests.engine.asking import reply_to
 from tests.server import Server
 from tests.waiting import until, until_async
 
@@ -57,7 +58,7 @@ class Publisher:
             key = IdempotencyKey(value.decode(), value)
             add = XAdd(stream="s", bodies=[entries.body([("n", value)])], idempotency=key)
             try:
-                assert isinstance(await self._engine.execute(add), Added)
+                assert isinstance(await reply_to(self._engine, add), Added)
             except EngineError as refusal:
                 self.refusals[refusal.code] += 1
                 await asyncio.sleep(AGAIN_S)
@@ -90,7 +91,7 @@ async def test_the_engine_follows_to_another_primary(servers: Watched) -> None:
     async with opened(servers) as engine:
         assert engine.durability == "replicated:1"
         waiting = asyncio.ensure_future(
-            engine.execute(XRead(streams=[("t", Cursor.LATEST)], block_ms=60_000))
+            reply_to(engine, XRead(streams=[("t", Cursor.LATEST)], block_ms=60_000))
         )
         await until_async(lambda: engine.waiting == 1)
         publisher = Publisher(engine)
@@ -98,11 +99,11 @@ async def test_the_engine_follows_to_another_primary(servers: Watched) -> None:
         await asyncio.to_thread(fail_over)
         publisher.end()
         await publishing
-        assert isinstance(await engine.execute(XAdd(stream="t", bodies=[BODY])), Added)
+        assert isinstance(await reply_to(engine, XAdd(stream="t", bodies=[BODY])), Added)
         found = await asyncio.wait_for(waiting, TIMEOUT_S)
         assert isinstance(found, StreamsRead)
         assert [one.stream for one in found.streams] == ["t"]
-        rows = await engine.execute(XRange(stream="s", start=0, end=ID_MAX))
+        rows = await reply_to(engine, XRange(stream="s", start=0, end=ID_MAX))
         assert isinstance(rows, Entries)
         stored = [value for _, ((_, value),) in rows.pairs()]
     assert stored == publisher.acknowledged
@@ -130,7 +131,7 @@ async def test_one_server_has_all_slots(servers: Watched) -> None:
     """One turn may be about streams of several slots."""
     async with opened(servers) as engine:
         parts = [XAdd(stream=name, bodies=[BODY]) for name in ("a", "b")]
-        assert isinstance(await engine.execute(Publish(parts=parts)), Published)
+        assert isinstance(await reply_to(engine, Publish(parts=parts)), Published)
 
 
 def test_a_gateway_finds_the_primary(servers: Watched, tmp_path: Path) -> None:

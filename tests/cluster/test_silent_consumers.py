@@ -26,6 +26,7 @@ from engine.commands import (
 from engine.replies import ConsumerInfo, GroupRead, PendingEntry, PendingList
 from tests.cluster.engines import opened
 from tests.cluster.servers import PROGRAMS, Backend, BackendServer
+from tests.engine.asking import reply_to
 from tests.waiting import until_async
 
 LONG_MS = 1 << 40
@@ -40,9 +41,9 @@ async def engine(backend: Backend) -> AsyncIterator[ClusterEngine]:
     """Three entries; the gateway goes through no streams by itself."""
     backend.call("SET", "weir/maintainer", "another")
     async with opened(backend) as engine:
-        await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 3, ids=IDS))
+        await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 3, ids=IDS))
         policy = {"consumer_timeout_ms": 1}
-        await engine.execute(EnsureGroup(stream="s", group="g", start=0, policy=policy))
+        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, policy=policy))
         yield engine
 
 
@@ -58,7 +59,7 @@ async def look(engine: ClusterEngine, watched_ms: int = LONG_MS, grace_ms: int =
 
 
 async def consumers(engine: ClusterEngine) -> dict[str, ConsumerInfo]:
-    found: Any = await engine.execute(XInfoConsumers(stream="s", group="g"))
+    found: Any = await reply_to(engine, XInfoConsumers(stream="s", group="g"))
     return {one.name: one for one in found}
 
 
@@ -70,36 +71,36 @@ async def wait_for_idle(engine: ClusterEngine, name: str, idle_ms: int) -> None:
 
 async def test_a_silent_consumer_goes_and_what_it_held_is_released(engine: ClusterEngine) -> None:
     """But for what was deleted, and acknowledged."""
-    await engine.execute(reading("a"))
-    await engine.execute(XDel(stream="s", ids=IDS[:1]))
-    await engine.execute(XAck(stream="s", group="g", ids=IDS[1:2]))
+    await reply_to(engine, reading("a"))
+    await reply_to(engine, XDel(stream="s", ids=IDS[:1]))
+    await reply_to(engine, XAck(stream="s", group="g", ids=IDS[1:2]))
     await wait_for_idle(engine, "a", 1)
     await look(engine)
     assert await consumers(engine) == {}
-    found = await engine.execute(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    found = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
     assert isinstance(found, PendingList)
     assert [one for one in found.entries if one.id == IDS[2]] == [PendingEntry(IDS[2], None, -1, 1)]
-    read = await engine.execute(reading("b", claim_min_idle_ms=0))
+    read = await reply_to(engine, reading("b", claim_min_idle_ms=0))
     assert isinstance(read, GroupRead)
     assert [one.id for one in read.streams[0].entries] == IDS[2:]
 
 
 async def test_what_was_given_back_stays_though_nobody_holds_it(engine: ClusterEngine) -> None:
     """Its owner is no consumer."""
-    await engine.execute(reading("a"))
-    await engine.execute(GiveBack(stream="s", group="g", consumer="a", ids=IDS))
+    await reply_to(engine, reading("a"))
+    await reply_to(engine, GiveBack(stream="s", group="g", consumer="a", ids=IDS))
     await wait_for_idle(engine, "a", 1)
     await look(engine)
     assert await consumers(engine) == {}
-    read = await engine.execute(reading("b", claim_min_idle_ms=0))
+    read = await reply_to(engine, reading("b", claim_min_idle_ms=0))
     assert isinstance(read, GroupRead)
     assert [one.id for one in read.streams[0].entries] == IDS
 
 
 async def test_more_than_one_turn_can_release_is_released_in_several(engine: ClusterEngine) -> None:
     """The consumer goes with the last of them."""
-    await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 397))
-    await engine.execute(reading("a", count=400))
+    await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 397))
+    await reply_to(engine, reading("a", count=400))
     await wait_for_idle(engine, "a", 1)
     await look(engine)
     assert set(await consumers(engine)) == {"a"}
@@ -111,7 +112,7 @@ async def test_more_than_one_turn_can_release_is_released_in_several(engine: Clu
 @pytest.mark.parametrize(("watched_ms", "grace_ms"), [(0, 0), (LONG_MS, LONG_MS // 2), (9, 9)])
 async def test_none_goes_before_it_is_sure(engine: ClusterEngine, watched_ms: int, grace_ms: int) -> None:
     """Another primary knows its silence alone, and gateways need time to say who waits."""
-    await engine.execute(reading("a"))
+    await reply_to(engine, reading("a"))
     await wait_for_idle(engine, "a", 1)
     await look(engine, watched_ms, grace_ms)
     assert set(await consumers(engine)) == {"a"}
@@ -119,12 +120,12 @@ async def test_none_goes_before_it_is_sure(engine: ClusterEngine, watched_ms: in
 
 async def test_who_waits_or_is_connected_is_not_silent(engine: ClusterEngine) -> None:
     """The first that waits looks by itself; for the others, and those without room, the gateway says so."""
-    await engine.execute(reading("connected"))
-    await engine.execute(reading("silent"))
+    await reply_to(engine, reading("connected"))
+    await reply_to(engine, reading("silent"))
     waiting = [
-        asyncio.ensure_future(engine.execute(reading(name, block_ms=60_000))) for name in ("first", "b")
+        asyncio.ensure_future(reply_to(engine, reading(name, block_ms=60_000))) for name in ("first", "b")
     ]
-    await engine.execute(reading("b"))
+    await reply_to(engine, reading("b"))
     await until_async(lambda: engine.waiting == 2)
     engine.active_readers = lambda stream: [("g", "connected"), ("g", "gone")] if stream == "s" else []
     for name in ("b", "connected", "silent"):
@@ -133,7 +134,7 @@ async def test_who_waits_or_is_connected_is_not_silent(engine: ClusterEngine) ->
     found = await consumers(engine)
     assert max(found["b"].idle_ms, found["connected"].idle_ms) < IDLE_MS <= found["silent"].idle_ms
     assert "gone" not in found
-    await engine.execute(DeleteConsumer(stream="s", group="g", consumer="connected", drop=True))
+    await reply_to(engine, DeleteConsumer(stream="s", group="g", consumer="connected", drop=True))
     await engine.maintenance.step()
     assert "connected" not in await consumers(engine)
     for one in waiting:
@@ -143,11 +144,11 @@ async def test_who_waits_or_is_connected_is_not_silent(engine: ClusterEngine) ->
 
 async def test_one_that_waited_alone_and_works_then_is_not_silent(engine: ClusterEngine) -> None:
     """While it waits it looks by itself; once it is full it asks for nothing, though it is connected."""
-    await engine.execute(reading("a"))
-    waiting = asyncio.ensure_future(engine.execute(reading("a", block_ms=60_000)))
+    await reply_to(engine, reading("a"))
+    waiting = asyncio.ensure_future(reply_to(engine, reading("a", block_ms=60_000)))
     await until_async(lambda: engine.waiting == 1)
     await engine.maintenance.step()
-    await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
+    await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
     await waiting
     engine.active_readers = lambda stream: [("g", "a")] if stream == "s" else []
     for _ in range(2):
@@ -157,8 +158,8 @@ async def test_one_that_waited_alone_and_works_then_is_not_silent(engine: Cluste
 
 
 async def test_where_silence_does_not_count_nothing_is_said(backend: Backend, engine: ClusterEngine) -> None:
-    await engine.execute(EnsureGroup(stream="s", group="h", start=0))
-    await engine.execute(XReadGroup(group="h", consumer="a", streams=[("s", Cursor.NEW)]))
+    await reply_to(engine, EnsureGroup(stream="s", group="h", start=0))
+    await reply_to(engine, XReadGroup(group="h", consumer="a", streams=[("s", Cursor.NEW)]))
     engine.active_readers = lambda _: [("h", "a"), ("missing", "a")]
     before = backend.call("XINFO", "CONSUMERS", "s", "h")[0][5]
     async with asyncio.timeout(TIMEOUT_S):
@@ -171,12 +172,12 @@ async def test_where_silence_does_not_count_nothing_is_said(backend: Backend, en
 async def test_to_say_that_one_is_there_delivers_nothing(engine: ClusterEngine) -> None:
     """Also where it holds entries of the last millisecond of all."""
     last = [ids.make((1 << 64) - 1, n) for n in range(3)]
-    await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 3, ids=last))
-    await engine.execute(reading("a"))
+    await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 3, ids=last))
+    await reply_to(engine, reading("a"))
     await wait_for_idle(engine, "a", IDLE_MS)
     await engine.run(words.by_script("s", touch("s", [("g", "a")]), Lane.GROUP))
     assert (await consumers(engine))["a"].idle_ms < IDLE_MS
-    found = await engine.execute(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    found = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
     assert isinstance(found, PendingList)
     assert [(one.id, one.delivery_count) for one in found.entries] == [(one, 1) for one in IDS + last]
 
@@ -190,7 +191,7 @@ async def test_an_outage_is_no_silence(tmp_path: Path, monkeypatch: pytest.Monke
         server.call("SET", "weir/maintainer", "another")
         async with opened(server, SHORT_S, poll_s=POLL_S) as engine:
             policy = {"consumer_timeout_ms": 1}
-            await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
+            await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
             server.call("XREADGROUP", "GROUP", "g", "b", "STREAMS", "s", "0")
             await engine.maintenance.step()
             server.pause()

@@ -17,6 +17,7 @@ from tests.certificates import Authority
 from tests.cluster.engines import BODY
 from tests.cluster.sentinels import NAME, Sentinel
 from tests.cluster.servers import BackendServer
+from tests.engine.asking import reply_to
 from tests.server import free_port
 from tests.waiting import until, until_async
 
@@ -98,9 +99,9 @@ async def test_all_connections_are_encrypted_and_have_the_password(
     """Those of requests, of notifications, and those that ask for slots."""
     engine = await _opened(await _settings(tmp_path, encrypted.url, encrypted.authority))
     await asyncio.wait_for(engine.start(), UP_S_MAX)
-    waiting = asyncio.ensure_future(engine.execute(XRead(streams=[("s", Cursor.LATEST)], block_ms=10_000)))
+    waiting = asyncio.ensure_future(reply_to(engine, XRead(streams=[("s", Cursor.LATEST)], block_ms=10_000)))
     await until_async(lambda: engine.waiting == 1)
-    assert isinstance(await engine.execute(XAdd(stream="s", bodies=[BODY])), Added)
+    assert isinstance(await reply_to(engine, XAdd(stream="s", bodies=[BODY])), Added)
     found = await asyncio.wait_for(waiting, TIMEOUT_MS / 1000)
     assert isinstance(found, StreamsRead)
     assert len(found.streams) == 1
@@ -134,6 +135,6 @@ async def test_sentinel_is_asked_over_tls_too(tmp_path: Path) -> None:
             url = f"rediss+sentinel://localhost:{own['tls-port']}/{NAME}"
             engine = await _opened(await _settings(tmp_path, url, authority))
             await asyncio.wait_for(engine.start(), UP_S_MAX)
-            assert isinstance(await engine.execute(XAdd(stream="s", bodies=[BODY])), Added)
+            assert isinstance(await reply_to(engine, XAdd(stream="s", bodies=[BODY])), Added)
             await engine.close()
         assert primary.call("XLEN", "s") == 1

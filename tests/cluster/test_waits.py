@@ -14,6 +14,7 @@ from engine.commands import EnsureGroup, XAdd, XPendingRange, XRead, XReadGroup
 from engine.commands.types import Cursor
 from engine.replies import GroupRead, PendingList, StreamsRead
 from tests.cluster.servers import BackendServer
+from tests.engine.asking import begin_read, reply_to
 
 STREAMS = 100
 READERS = 5
@@ -38,7 +39,7 @@ async def test_many_reads_wait_over_few_connections(server: BackendServer) -> No
     """Each is woken by its stream, and none holds a connection."""
     engine = await _opened(server)
     reads = [
-        asyncio.ensure_future(engine.execute(XRead(streams=[(f"s{number}", 0)], block_ms=60_000)))
+        asyncio.ensure_future(reply_to(engine, XRead(streams=[(f"s{number}", 0)], block_ms=60_000)))
         for number in range(STREAMS)
         for _ in range(READERS)
     ]
@@ -61,13 +62,13 @@ async def test_many_reads_wait_over_few_connections(server: BackendServer) -> No
 async def test_a_group_gives_each_entry_to_the_one_that_waits_longest(server: BackendServer) -> None:
     """One that is cancelled gets nothing, and costs the others nothing."""
     engine = await _opened(server)
-    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
     reads = []
     for number in range(5):
         command = XReadGroup(
             group="g", consumer=f"c{number}", streams=[("s", Cursor.NEW)], count=1, block_ms=60_000
         )
-        reads.append(asyncio.ensure_future(engine.execute(command)))
+        reads.append(asyncio.ensure_future(reply_to(engine, command)))
         await _until_waiting(engine, number + 1)
     reads[1].cancel()
     await asyncio.wait([reads[1]])
@@ -86,13 +87,13 @@ async def test_a_group_gives_each_entry_to_the_one_that_waits_longest(server: Ba
 async def test_a_read_of_history_waits_behind_no_other(server: BackendServer) -> None:
     """Nothing that comes would change it: it is answered at once, empty too, as the server does."""
     engine = await _opened(server)
-    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
     waiting = XReadGroup(group="g", consumer="c0", streams=[("s", Cursor.NEW)], block_ms=60_000)
-    first = asyncio.ensure_future(engine.execute(waiting))
+    first = asyncio.ensure_future(reply_to(engine, waiting))
     await _until_waiting(engine, 1)
     history = XReadGroup(group="g", consumer="c1", streams=[("s", 0)], block_ms=60_000)
     async with asyncio.timeout(SOON_S):
-        found = await engine.execute(history)
+        found = await reply_to(engine, history)
     assert isinstance(found, GroupRead)
     assert not any(len(one.entries) for one in found.streams)
     assert not first.done()
@@ -136,20 +137,20 @@ async def test_one_that_is_cancelled_as_its_read_comes_back_gives_back(
     engine = Hasty(Standalone(server.address, ServerAccess(), 5.0), SystemClock())
     engine.is_before = is_before
     await engine.start()
-    await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
-    await engine.execute(EnsureGroup(stream="s", group="g", start=0))
+    await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
+    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0))
     command = XReadGroup(group="g", consumer="a", streams=[("s", Cursor.NEW)], block_ms=60_000)
     answered: list[object] = []
     engine.has_ended = has_ended
-    engine.reading = engine.read(command, answered.append)
+    engine.reading = begin_read(engine, command, answered.append)
     async with asyncio.timeout(SOON_S):
         await engine.came_back.wait()
         engine.reading = None
-        found = await engine.execute(msgspec.structs.replace(command, consumer="b"))
+        found = await reply_to(engine, msgspec.structs.replace(command, consumer="b"))
     assert not answered
     assert isinstance(found, GroupRead)
     assert [one.delivery_count for one in found.streams[0].entries] == [1]
-    pending = await engine.execute(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    pending = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
     assert isinstance(pending, PendingList)
     assert [(one.consumer, one.delivery_count) for one in pending.entries] == [("b", 1)]
     await engine.close()

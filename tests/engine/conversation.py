@@ -15,6 +15,7 @@ from app.redis import CommandRequest, parse
 from engine import Engine, EngineError, Fsync
 from engine.storage import Storage
 from engine.storage.memory import MemoryHandle, MemoryStorage
+from tests.engine.asking import reply_to, turn_of
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.world import Word, plain, words_of
 
@@ -143,7 +144,7 @@ class Conversation:
         try:
             request = parse(words_of(words))
             assert request.command is not None, "the engine's"
-            return plain(request.answer(await self.engine.execute(request.command, synced=synced)))
+            return plain(request.answer(await reply_to(self.engine, request.command, synced=synced)))
         except EngineError as refusal:
             return f"-{refusal.redis}"
 
@@ -151,7 +152,7 @@ class Conversation:
         """The replies of commands, words apart by blanks, that are one turn."""
         requests = [parse(words_of(words.split())) for words in commands]
         inner = [request.command for request in requests if request.command is not None]
-        replies = await self.engine.transaction(inner)
+        replies = await turn_of(self.engine, inner)
         return [_shown(request, reply) for request, reply in zip(requests, replies, strict=True)]
 
     async def begin(self, *words: Word) -> Begun:

@@ -17,6 +17,7 @@ from typing import Final
 from engine import Engine, SystemClock, entries
 from engine.commands import Cursor, XAdd, XGroupCreate, XRead, XReadGroup
 from engine.runtime.resident import resident_bytes
+from tests.engine.asking import reply_to
 
 BATCH: Final = 10_000
 
@@ -27,7 +28,7 @@ def bodies(count: int) -> list[bytes]:
 
 async def fill(engine: Engine, stream: str, batches: int) -> None:
     for _ in range(batches):
-        await engine.execute(XAdd(stream=stream, bodies=bodies(BATCH)))
+        await reply_to(engine, XAdd(stream=stream, bodies=bodies(BATCH)))
         await asyncio.sleep(0)
 
 
@@ -39,26 +40,26 @@ async def many_entries(engine: Engine) -> None:
 async def many_streams(engine: Engine) -> None:
     """20,000 streams of three entries, each with a group."""
     for number in range(20_000):
-        await engine.execute(XAdd(stream=f"stream-{number}", bodies=bodies(3)))
-        await engine.execute(XGroupCreate(stream=f"stream-{number}", group="workers", start=0))
+        await reply_to(engine, XAdd(stream=f"stream-{number}", bodies=bodies(3)))
+        await reply_to(engine, XGroupCreate(stream=f"stream-{number}", group="workers", start=0))
 
 
 async def many_sessions(engine: Engine) -> None:
     """50,000 streams of one entry."""
     for number in range(50_000):
-        await engine.execute(XAdd(stream=f"session:{number:08}", bodies=bodies(1)))
+        await reply_to(engine, XAdd(stream=f"session:{number:08}", bodies=bodies(1)))
 
 
 async def much_pending(engine: Engine) -> None:
     """200,000 entries pending in two groups, of 2,000 consumers."""
     await fill(engine, "s", 20)
     for group in ("a", "b"):
-        await engine.execute(XGroupCreate(stream="s", group=group, start=0))
+        await reply_to(engine, XGroupCreate(stream="s", group=group, start=0))
         for number in range(2_000):
             read = XReadGroup(
                 group=group, consumer=f"worker-{number}", count=100, streams=[("s", Cursor.NEW)]
             )
-            await engine.execute(read)
+            await reply_to(engine, read)
 
 
 SHAPES: Final[dict[str, Callable[[Engine], Awaitable[None]]]] = {
@@ -75,9 +76,9 @@ async def grow(shape: str, directory: Path) -> tuple[int, int]:
     await engine.start()
     # What the first entries cost once: libraries, threads, buffers as long as a batch.
     await fill(engine, "warm", 10)
-    await engine.execute(XRead(streams=[("warm", 0)]))
-    await engine.execute(XGroupCreate(stream="warm", group="g", start=0))
-    await engine.execute(XReadGroup(group="g", consumer="c", streams=[("warm", Cursor.NEW)]))
+    await reply_to(engine, XRead(streams=[("warm", 0)]))
+    await reply_to(engine, XGroupCreate(stream="warm", group="g", start=0))
+    await reply_to(engine, XReadGroup(group="g", consumer="c", streams=[("warm", Cursor.NEW)]))
     gc.collect()
     before = engine.memory.estimated_bytes, settled()
     await SHAPES[shape](engine)

@@ -14,6 +14,7 @@ from engine.commands.execution import Blocked, Unfinished, execute
 from engine.keyspace import Keyspace
 from engine.replies import Reply
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import begin_read, reply_to, turn_of
 from tests.engine.clocks import HandClock, settle
 from tests.engine.images import image
 from tests.engine.steps import ModelStep
@@ -84,8 +85,8 @@ class Running:
     async def _run(self, commands: Sequence[Command]) -> Sequence[Reply | EngineError]:
         try:
             if len(commands) == 1:
-                return [await self.command_engine.execute(commands[0])]
-            return await self.command_engine.transaction(commands) if commands else []
+                return [await reply_to(self.command_engine, commands[0])]
+            return await turn_of(self.command_engine, commands) if commands else []
         except EngineError as refusal:
             return [refusal]
 
@@ -97,7 +98,7 @@ class Running:
     async def _read(self, request: CommandRequest) -> object:
         assert request.command is not None, "reads are the engine's"
         try:
-            return answered(request, await self.command_engine.execute(request.command))
+            return answered(request, await reply_to(self.command_engine, request.command))
         except EngineError as refusal:
             return answered(request, refusal)
 
@@ -108,7 +109,7 @@ class Running:
     async def _read_in_vain(self, request: CommandRequest) -> None:
         assert isinstance(request.command, BlockingCommand), "it may wait"
         answers: list[object] = []
-        self.command_engine.read(request.command, answers.append).cancel()
+        begin_read(self.command_engine, request.command, answers.append).cancel()
         await settle()
         assert not answers, "it is not answered any more"
 
@@ -122,7 +123,7 @@ class Running:
     async def _synced(self) -> None:
         """What was served leaves after its own sync."""
         await settle()
-        await self.command_engine.execute(DbSize(), synced=True)
+        await reply_to(self.command_engine, DbSize(), synced=True)
         await settle()
 
     @property

@@ -12,6 +12,7 @@ import pytest
 from engine.commands import Cursor, XAdd, XReadGroup
 from engine.replies import GroupRead
 from engine.runtime.waits import WAITERS_MAX
+from tests.engine.asking import submit, turn_of
 from tests.engine.clocks import settle
 from tests.engine.conversation import Begun, Conversation, SlowDisk, read_of
 from tests.engine.test_costs import BODY, Calls
@@ -434,7 +435,7 @@ async def test_an_entry_costs_the_same_however_many_wait_for_it(
     for count in (10, 500):
         await many_group_readers(talk, count - talk.engine.waiting, *options)
         with Calls() as calls:
-            talk.engine.submit([XAdd(stream="s", bodies=[BODY])], lambda _: None)
+            submit(talk.engine, [XAdd(stream="s", bodies=[BODY])], lambda _: None)
         costs.append(calls.count)
         await settle()
     assert costs[1] < 2 * costs[0], costs
@@ -447,7 +448,7 @@ async def test_a_batch_is_shared_out_a_few_at_a_time_and_in_order(talk: Conversa
     for place, reader in enumerate(readers):
         reader.task.add_done_callback(partial(_note, done, place))
     ids = [number << 64 for number in range(1, MANY + 2)]
-    talk.engine.submit([XAdd(stream="s", bodies=[BODY] * (MANY + 1), ids=ids)], lambda _: None)
+    submit(talk.engine, [XAdd(stream="s", bodies=[BODY] * (MANY + 1), ids=ids)], lambda _: None)
     assert talk.engine.waiting == MANY - 100
     late = [await talk.begin(*group_read(name, "COUNT", "1")) for name in "xy"]
     most = 0
@@ -470,9 +471,9 @@ async def test_readers_within_a_transaction_come_behind_too(talk: Conversation) 
     bodies = [BODY] * 300
     answers: list[object] = []
     fresh = XReadGroup(group="g", consumer="x", streams=[("s", Cursor.NEW)])
-    talk.engine.submit([XAdd(stream="s", bodies=bodies)], lambda _: None)
-    transaction = asyncio.ensure_future(talk.engine.transaction([fresh]))
-    talk.engine.submit([fresh], answers.append)
+    submit(talk.engine, [XAdd(stream="s", bodies=bodies)], lambda _: None)
+    transaction = asyncio.ensure_future(turn_of(talk.engine, [fresh]))
+    submit(talk.engine, [fresh], answers.append)
     assert (talk.engine.waiting, answers) == (200, [])
     while not answers:
         await settle()

@@ -25,6 +25,7 @@ from engine.commands import (
 from engine.commands.base import Command
 from engine.keyspace import Keyspace
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock
 from tests.engine.house import House, adding, id_of
 
@@ -202,13 +203,13 @@ async def test_a_log_with_more_than_the_caps_loads_whole() -> None:
         await engine.start()
         if caps == Caps():
             for stream in ("s", "t"):
-                await engine.execute(XAdd(stream=stream, bodies=[entries.body([("a", "1")])]))
+                await reply_to(engine, XAdd(stream=stream, bodies=[entries.body([("a", "1")])]))
                 for group in ("g", "h"):
-                    await engine.execute(XGroupCreate(stream=stream, group=group, start=0))
-                    await engine.execute(
-                        XReadGroup(group=group, consumer="c", streams=[(stream, Cursor.NEW)])
+                    await reply_to(engine, XGroupCreate(stream=stream, group=group, start=0))
+                    await reply_to(
+                        engine, XReadGroup(group=group, consumer="c", streams=[(stream, Cursor.NEW)])
                     )
         else:
-            await engine.execute(Publish(parts=[adding("s"), adding("t")]))
-            assert await engine.execute(XReadGroup(group="h", consumer="c", streams=[("t", 0)])) is not None
+            await reply_to(engine, Publish(parts=[adding("s"), adding("t")]))
+            assert await reply_to(engine, XReadGroup(group="h", consumer="c", streams=[("t", 0)])) is not None
         await engine.close()

@@ -8,6 +8,7 @@ import pytest
 from engine import ids
 from engine.commands import Cursor, XAck, XReadGroup
 from engine.replies import Delivered, GroupRead
+from tests.engine.asking import reply_to
 from tests.engine.clocks import settle
 from tests.engine.conversation import Conversation
 from tests.engine.house import House, adding
@@ -89,14 +90,14 @@ def test_what_was_released_is_its_own_no_more(house: House) -> None:
 async def held_by_a_hung_reader(talk: Conversation) -> None:
     await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
     await talk.add("s", "5-0", "5-1")
-    assert len(delivered(await talk.engine.execute(reading("hung")))) == 2
+    assert len(delivered(await reply_to(talk.engine, reading("hung")))) == 2
 
 
 async def test_a_hung_readers_entries_go_to_the_next_when_they_are_due(talk: Conversation) -> None:
     """Though the hung one has waited longer, and reads on."""
     await held_by_a_hung_reader(talk)
     waiting = [
-        asyncio.ensure_future(talk.engine.execute(reading(name, block_ms=60_000)))
+        asyncio.ensure_future(reply_to(talk.engine, reading(name, block_ms=60_000)))
         for name in ("hung", "next", "last")
     ]
     await settle()
@@ -114,7 +115,7 @@ async def test_a_hung_readers_entries_go_to_the_next_when_they_are_due(talk: Con
 async def test_a_reader_that_holds_all_that_is_due_does_not_run_in_circles(talk: Conversation) -> None:
     """It looks again now and then, and takes what another holds when that is due."""
     await held_by_a_hung_reader(talk)
-    waiting = asyncio.ensure_future(talk.engine.execute(reading("hung", block_ms=60_000)))
+    waiting = asyncio.ensure_future(reply_to(talk.engine, reading("hung", block_ms=60_000)))
     await settle()
     looks = 0
     run_again = talk.engine._waits._pass_deadlines  # noqa: SLF001 - how often it looks
@@ -130,4 +131,4 @@ async def test_a_reader_that_holds_all_that_is_due_does_not_run_in_circles(talk:
     assert looks <= 11
     await talk.call("XADD", "s", "5-2", "a", "1")
     assert given(await waiting) == [("5-2", 1)]
-    await talk.engine.execute(XAck(stream="s", group="g", ids=[ids.parse("5-2") or 0]))
+    await reply_to(talk.engine, XAck(stream="s", group="g", ids=[ids.parse("5-2") or 0]))

@@ -33,6 +33,7 @@ from engine.errors import stream_exhausted
 from engine.records import Append, Settle
 from engine.replies import Added, AutoClaimed, Claimed, DeadLettered, Entries, GroupRead
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, settle
 from tests.engine.house import House, adding, id_of
 
@@ -301,7 +302,7 @@ class RunningHouse:
         self.engine.on_dead_lettered = self.answer.extend
 
     async def run(self, command: Command) -> Any:
-        return await self.engine.execute(command)
+        return await reply_to(self.engine, command)
 
 
 def _as_clock(clock: HandClock) -> Clock:
@@ -331,7 +332,7 @@ async def test_who_waits_for_letters_is_woken_by_whoever_buries() -> None:
     assert running.engine.waiting == 2
     clock.pass_ms(5_000)
     await settle()
-    await running.engine.execute(DbSize(), synced=True)  # what was shown leaves when its IDs are promised
+    await reply_to(running.engine, DbSize(), synced=True)  # what was shown leaves when its IDs are promised
     await settle()
     assert watcher.done()
     assert given(watcher.result()) != []
@@ -350,7 +351,7 @@ async def test_ids_of_letters_are_not_given_again_after_a_crash() -> None:
     await running.run(adding("s", "2-0"))
     await running.run(reading())
     assert given(await running.run(claiming())) == []
-    await running.engine.execute(UpdateGroup(stream="s", group="g"), synced=True)
+    await reply_to(running.engine, UpdateGroup(stream="s", group="g"), synced=True)
     assert given(await running.run(claiming(id_of("2-0")))) == []
     shown = await running.run(XRange(stream="dead", start=0, end=ids.ID_MAX))
     assert isinstance(shown, Entries)

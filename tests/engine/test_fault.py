@@ -15,6 +15,7 @@ from engine.commands.execution import Turn
 from engine.commands.grouping import DROPPED_MAX, xgroup_delconsumer
 from engine.commands.turn import TURN_LOOKUPS_MAX
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import begin_read, reply_to, submit
 from tests.engine.clocks import let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk
 from tests.engine.faulty import HOWS, How, PlantedError, fault_at
@@ -178,13 +179,13 @@ async def test_a_fault_by_callback_is_told_by_callback() -> None:
             with fault_at(1, "after"):
                 if nth == 1:
                     add = XAdd(stream="s", bodies=[entries.body([("a", "1")])])
-                    talk.engine.submit([add], result.extend)
+                    submit(talk.engine, [add], result.extend)
                 else:
                     read = XReadGroup(group="g", consumer="a", streams=[("s", Cursor.NEW)], block_ms=9)
-                    talk.engine.read(read, result.extend)
+                    begin_read(talk.engine, read, result.extend)
                 await settle()
             assert [getattr(one, "code", one) for one in result] == ["internal"]
-            talk.engine.submit([XLen(stream="s")], result.extend)
+            submit(talk.engine, [XLen(stream="s")], result.extend)
             assert [getattr(one, "code", one) for one in result] == ["internal", "restarting"]
             assert isinstance(result[1], EngineError)
             assert result[1].members == {"outcome": "not done"}
@@ -197,11 +198,11 @@ async def test_what_was_done_in_part_may_have_been_done() -> None:
     async with FaultyConversation(MemoryStorage(), "everysec") as talk:
         await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
         bodies = [entries.body([("a", "1")])] * (TURN_LOOKUPS_MAX + 1)
-        await talk.engine.execute(XAdd(stream="s", bodies=bodies))
+        await reply_to(talk.engine, XAdd(stream="s", bodies=bodies))
         read = await talk.call("XREADGROUP", "GROUP", "g", "a", "COUNT", len(bodies), "STREAMS", "s", ">")
         held = [ids.parse_canonical(row[0].encode()) for row in read[0][1]]  # type: ignore[index]
         back = GiveBack(stream="s", group="g", consumer="a", ids=held)
-        giving = asyncio.ensure_future(talk.engine.execute(back))
+        giving = asyncio.ensure_future(reply_to(talk.engine, back))
         await asyncio.sleep(0)
         with fault_at(1, "after"):
             assert await talk.call("XADD", "t", "1-0", "a", "1") == INTERNAL
@@ -221,11 +222,11 @@ async def test_a_fault_in_reads_that_are_served_first_refuses_who_waits_for_them
         waiting = [await talk.begin("XREADGROUP", "GROUP", "g", f"c{at}", *words) for at in range(readers)]
         result: list[object] = []
         bodies = [entries.body([("a", "1")])] * (readers + 1)
-        talk.engine.submit([XAdd(stream="s", bodies=bodies)], lambda _: None)
+        submit(talk.engine, [XAdd(stream="s", bodies=bodies)], lambda _: None)
         # One of the readers is not served yet.
         with fault_at(1, "after") as fault:
             read = XReadGroup(group="g", consumer="late", streams=[("s", Cursor.NEW)], count=1)
-            talk.engine.submit([read], result.extend)
+            submit(talk.engine, [read], result.extend)
             await settle()
             assert fault.happened
         assert [getattr(one, "code", one) for one in result] == ["restarting"]
@@ -249,17 +250,17 @@ async def test_an_exception_in_a_command_of_several_turns_is_told_by_callback(
         await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
         for _ in range(2):
             bodies = [entries.body([("a", "1")])] * DROPPED_MAX
-            await talk.engine.execute(XAdd(stream="s", bodies=bodies))
+            await reply_to(talk.engine, XAdd(stream="s", bodies=bodies))
         while isinstance(await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">"), list):
             pass
         result: list[object] = []
         monkeypatch.setitem(vars(registry)["RUN"], XGroupDelConsumer, planted)
         remove = XGroupDelConsumer(stream="s", group="g", consumer="a")
-        talk.engine.submit([remove], result.extend)
+        submit(talk.engine, [remove], result.extend)
         await settle()
         assert [getattr(one, "code", one) for one in result] == ["internal"]
         monkeypatch.undo()
-        talk.engine.submit([remove], result.extend)
+        submit(talk.engine, [remove], result.extend)
         await settle()
         assert result[1:] == [DROPPED_MAX], "the first turn has dropped the others"
 
@@ -300,7 +301,7 @@ async def test_an_exception_before_anything_changed_is_nothing_but_that() -> Non
         await talk.add("s", "1-0")
         body: list[bytes] = [None]  # type: ignore[list-item]
         with pytest.raises(EngineError, match="internal error"):
-            await talk.engine.execute(XAdd(stream="s", bodies=body))
+            await reply_to(talk.engine, XAdd(stream="s", bodies=body))
         assert talk.faults == []
         assert await talk.call("XADD", "s", "2-0", "a", "1") == "2-0"
 

@@ -16,6 +16,7 @@ from engine.keyspace import Retention
 from engine.log.ballast import BALLAST
 from engine.log.log import RESERVE_BYTES
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation
 from tests.engine.images import image
@@ -131,7 +132,7 @@ async def test_a_full_disk_that_has_something_to_give_up_recovers_by_itself() ->
 async def test_retention_makes_room_on_a_full_disk() -> None:
     """Entries that grow old go, though nothing else may be written: a rewrite has something to gain."""
     async with Full(rewrites=True) as talk:
-        await talk.engine.execute(EnsureStream(stream="s", retention=Retention(max_age_ms=5_000)))
+        await reply_to(talk.engine, EnsureStream(stream="s", retention=Retention(max_age_ms=5_000)))
         await talk.fill()
         await talk.pass_ms(6_000)
         await talk.second()

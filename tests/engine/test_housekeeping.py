@@ -40,6 +40,7 @@ from engine.idempotency import IdempotencyTable
 from engine.keyspace import Retention
 from engine.records import ANSWER_AGE_MS_MAX, Cut, Release, SeeConsumer
 from engine.replies import ConsumerInfo, GroupRead, PendingList
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, settle
 from tests.engine.house import House, adding, id_of
 from tests.engine.test_costs import BODY, cost
@@ -436,7 +437,7 @@ class MaintainedEngine:
         self.engine = Engine.open(None, clock=self.clock)
 
     async def run(self, command: Command) -> Any:
-        return await self.engine.execute(command)
+        return await reply_to(self.engine, command)
 
     async def pass_ms(self, ms: int) -> None:
         """Time, second by second, so that housekeeping comes as often as it would."""

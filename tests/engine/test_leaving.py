@@ -19,6 +19,7 @@ from engine.commands import (
 )
 from engine.replies import GroupRead, PendingList, Reply
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import begin_read, reply_to, submit
 
 ENTRY = entries.body([("a", "1")])
 NEW = [("s", Cursor.NEW)]
@@ -31,7 +32,7 @@ async def engine() -> AsyncIterator[Engine]:
     """Its answers wait for the disk."""
     engine = Engine.open(MemoryStorage(), clock=SystemClock(), fsync="always")
     await engine.start()
-    await engine.execute(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0, mkstream=True))
     yield engine
     engine.check()
     await engine.close()
@@ -42,7 +43,7 @@ class Reader:
 
     def __init__(self, engine: Engine, command: XReadGroup) -> None:
         self.answers: list[Sequence[Reply | EngineError]] = []
-        self.handle: ReadHandle = engine.read(command, self.answers.append)
+        self.handle: ReadHandle = begin_read(engine, command, self.answers.append)
 
     async def answer(self) -> GroupRead:
         """Its reply, once it is there."""
@@ -58,14 +59,14 @@ class Reader:
 
 
 async def _pending(engine: Engine) -> list[tuple[int, str | None, int]]:
-    found = await engine.execute(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=10))
+    found = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=10))
     assert isinstance(found, PendingList)
     return [(one.id, one.consumer, one.delivery_count) for one in found.entries]
 
 
 def _add(engine: Engine) -> None:
     """Publish, and let the reads that wait run; nothing is on disk yet."""
-    engine.submit([XAdd(stream="s", bodies=[ENTRY])], lambda _: None)
+    submit(engine, [XAdd(stream="s", bodies=[ENTRY])], lambda _: None)
 
 
 async def test_a_wait_ends_when_it_is_told_to(engine: Engine) -> None:
@@ -132,7 +133,7 @@ async def test_what_was_served_and_has_not_left_is_undone(engine: Engine, when: 
 async def test_a_task_that_is_cancelled_takes_nothing(engine: Engine) -> None:
     """While it waits, and once it was served."""
     for is_served in (False, True):
-        reading = asyncio.ensure_future(engine.execute(READ))
+        reading = asyncio.ensure_future(reply_to(engine, READ))
         while not engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0)
         if is_served:
@@ -145,23 +146,23 @@ async def test_a_task_that_is_cancelled_takes_nothing(engine: Engine) -> None:
 
 async def test_what_never_arrived_goes_back_as_it_was(engine: Engine) -> None:
     """Without an owner, with a delivery less; what was claimed meanwhile, or is done, stays as it is."""
-    await engine.execute(XAdd(stream="s", bodies=[ENTRY] * 3))
+    await reply_to(engine, XAdd(stream="s", bodies=[ENTRY] * 3))
     first, second, third = await Reader(engine, READ).ids()
     claim = Claim(ids=[second], min_idle_ms=0)
-    await engine.execute(XClaim(stream="s", group="g", consumer="other", claim=claim))
+    await reply_to(engine, XClaim(stream="s", group="g", consumer="other", claim=claim))
     back = GiveBack(stream="s", group="g", consumer="c", ids=[first, second, third + 1])
-    assert await engine.execute(back) == 1
+    assert await reply_to(engine, back) == 1
     assert await _pending(engine) == [(first, None, 0), (second, "other", 2), (third, "c", 1)]
-    assert await engine.execute(back) == 0
+    assert await reply_to(engine, back) == 0
 
 
 async def test_who_claims_gets_it_at_once(engine: Engine) -> None:
     """A blocked read that takes released entries is woken."""
-    await engine.execute(XAdd(stream="s", bodies=[ENTRY]))
+    await reply_to(engine, XAdd(stream="s", bodies=[ENTRY]))
     (first,) = await Reader(engine, READ).ids()
     waiting = XReadGroup(group="g", consumer="d", streams=NEW, block_ms=60_000, claim_min_idle_ms=1 << 50)
     reader = Reader(engine, waiting)
-    await engine.execute(GiveBack(stream="s", group="g", consumer="c", ids=[first]))
+    await reply_to(engine, GiveBack(stream="s", group="g", consumer="c", ids=[first]))
     (found,) = (await reader.answer()).streams
     assert [(one.id, one.delivery_count) for one in found.entries] == [(first, 1)]
 
@@ -169,20 +170,20 @@ async def test_who_claims_gets_it_at_once(engine: Engine) -> None:
 @pytest.mark.parametrize(("stream", "group"), [("none", "g"), ("s", "none")])
 async def test_giving_back_to_what_is_gone_does_nothing(engine: Engine, stream: str, group: str) -> None:
     """It has no effect any more."""
-    assert await engine.execute(GiveBack(stream=stream, group=group, consumer="c", ids=[1])) == 0
+    assert await reply_to(engine, GiveBack(stream=stream, group=group, consumer="c", ids=[1])) == 0
 
 
 async def test_a_read_is_answered_before_what_was_settled_after_it() -> None:
     """Else a consumer that comes back hears of its ack first, and takes the entry behind it for another."""
     engine = Engine.open(MemoryStorage(), clock=SystemClock(), fsync="no")
     async with engine:
-        await engine.execute(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
-        await engine.execute(XAdd(stream="s", bodies=[ENTRY]))
+        await reply_to(engine, XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+        await reply_to(engine, XAdd(stream="s", bodies=[ENTRY]))
         (given,) = await Reader(engine, READ).ids()
         order: list[str] = []
         history = XReadGroup(group="g", consumer="c", streams=[("s", 0)])
-        engine.read(history, lambda _: order.append("history"))
-        engine.submit([XAck(stream="s", group="g", ids=[given])], lambda _: order.append("ack"))
+        begin_read(engine, history, lambda _: order.append("history"))
+        submit(engine, [XAck(stream="s", group="g", ids=[given])], lambda _: order.append("ack"))
         while len(order) < 2:  # noqa: ASYNC110 - nothing else tells
             await asyncio.sleep(0)
     assert order == ["history", "ack"]

@@ -20,6 +20,7 @@ from engine import Clock, Engine, Fsync, SystemClock, entries
 from engine.commands import Cursor, XAdd, XGroupCreate, XReadGroup
 from engine.replies import GroupRead
 from engine.runtime.answers import ANSWERS_AT_ONCE_MAX, ANSWERS_S_MAX
+from tests.engine.asking import reply_to, submit
 from tests.engine.clocks import HandClock
 from tests.turns import TURN_S_MAX, assert_within_async, longest_turn_s
 
@@ -46,7 +47,7 @@ async def test_a_frame_of_eight_megabytes(fsync: Fsync, tmp_path: Path) -> None:
             async def publish(together: int = together) -> None:
                 adding: list[asyncio.Future[object]] = []
                 for _ in range(together):
-                    adding.append(asyncio.ensure_future(engine.execute(XAdd(stream="s", bodies=[body]))))
+                    adding.append(asyncio.ensure_future(reply_to(engine, XAdd(stream="s", bodies=[body]))))
                     # Each in a turn of its own, as from connections: the limit is that of one.
                     await asyncio.sleep(0)
                 await asyncio.gather(*adding)
@@ -63,20 +64,21 @@ async def test_a_publish_for_which_as_many_groups_wait_as_a_stream_may_have(
     command = XAdd(stream="s", bodies=[entries.body([("a", "1")])] * published)
     async with opened(tmp_path / "data", fsync) as engine:
         for number in range(groups):
-            await engine.execute(XGroupCreate(stream="s", group=f"g{number}", start=0, mkstream=True))
+            await reply_to(engine, XGroupCreate(stream="s", group=f"g{number}", start=0, mkstream=True))
         served_before = []
 
         async def measured() -> float:
             reading = [
                 asyncio.ensure_future(
-                    engine.execute(
+                    reply_to(
+                        engine,
                         XReadGroup(
                             group=f"g{number}",
                             consumer="c",
                             streams=[("s", Cursor.NEW)],
                             count=published,
                             block_ms=60_000,
-                        )
+                        ),
                     )
                 )
                 for number in range(groups)
@@ -85,7 +87,7 @@ async def test_a_publish_for_which_as_many_groups_wait_as_a_stream_may_have(
             assert engine.waiting == groups
 
             async def publish() -> None:
-                await engine.execute(command)
+                await reply_to(engine, command)
                 served_before.append(sum(one.done() for one in reading))
                 await asyncio.gather(*reading)
 
@@ -116,7 +118,7 @@ async def test_answers_that_wait_for_one_sync_leave_in_several_cycles(
             clock.pass_ms(0, answer_ms)
 
         for number in range(4 * ANSWERS_AT_ONCE_MAX + 1):
-            engine.submit([XAdd(stream="s", bodies=[body])], partial(leave, number))
+            submit(engine, [XAdd(stream="s", bodies=[body])], partial(leave, number))
         assert not left
         each_cycle = [0]
         while len(left) <= 4 * ANSWERS_AT_ONCE_MAX:

@@ -19,6 +19,7 @@ from engine.commands import (
 )
 from engine.replies import GroupMeasure, Measured, StreamMeasure
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to
 from tests.engine.house import House, adding
 
 
@@ -97,13 +98,13 @@ async def test_figures_are_given_after_the_log_has_failed() -> None:
     storage = MemoryStorage()
     engine = Engine.open(storage, clock=SystemClock(), fsync="always")
     await engine.start()
-    await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 2))
+    await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 2))
     assert engine.appended == 2
     assert sum(engine.sync_seconds.counts) >= 1
     storage.fail("sync", 5)
     with pytest.raises(Exception, match="read-only"):
-        await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
-    found = await engine.execute(MeasureStreams(streams=["s"], groups_max=1))
+        await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
+    found = await reply_to(engine, MeasureStreams(streams=["s"], groups_max=1))
     assert isinstance(found, Measured)
     assert found.streams[0].length == 3
     await engine.close()
@@ -113,10 +114,10 @@ async def test_appended_counts_from_the_start() -> None:
     """Not what the log brought."""
     storage = MemoryStorage()
     async with Engine.open(storage, clock=SystemClock()) as engine:
-        await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 3))
+        await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 3))
     async with Engine.open(storage, clock=SystemClock()) as engine:
         assert engine.appended == 0
-        await engine.execute(adding("s"))
+        await reply_to(engine, adding("s"))
         assert engine.appended == 1
 
 

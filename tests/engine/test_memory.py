@@ -52,6 +52,7 @@ from engine.keyspace import Key, Keyspace
 from engine.records.snapshot import Capture
 from engine.replies import Reply
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import begin_read, reply_to, submit, turn_of
 from tests.engine.clocks import HandClock
 from tests.engine.growth import SHAPES
 from tests.engine.house import House, adding, id_of
@@ -272,16 +273,16 @@ async def outcomes(engine: Engine, command: Command) -> list[object]:
         run(answered.set_result)
         found.extend(await answered)
 
-    for work in (engine.execute(command), engine.transaction([XRange(stream="s", start=0, end=0), command])):
+    for work in (reply_to(engine, command), turn_of(engine, [XRange(stream="s", start=0, end=0), command])):
         try:
             reply: Reply | list[Reply | EngineError] = await work
         except EngineError as refusal:
             found.append(refusal)
         else:
             found.append(reply)
-    await given(lambda done: engine.submit([command], done))
+    await given(lambda done: submit(engine, [command], done))
     if isinstance(command, XReadGroup):
-        await given(lambda done: engine.read(command, done))
+        await given(lambda done: begin_read(engine, command, done))
     return found
 
 
@@ -294,16 +295,16 @@ async def test_a_start_with_more_than_the_limit_starts_and_refuses_by_every_way_
         )
         await engine.start()
         if bytes_max is None:
-            await engine.execute(adding("s", "5-0", "5-1", "5-2", "5-3"))
-            await engine.execute(XGroupCreate(stream="s", group="g", start=0))
-            await engine.execute(XReadGroup(group="g", consumer="c", count=1, streams=[("s", Cursor.NEW)]))
+            await reply_to(engine, adding("s", "5-0", "5-1", "5-2", "5-3"))
+            await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
+            await reply_to(engine, XReadGroup(group="g", consumer="c", count=1, streams=[("s", Cursor.NEW)]))
         else:
             assert engine.memory.is_full
             for command in (*ADDING, *DELIVERING):
                 found = await outcomes(engine, command)
                 assert {getattr(one, "code", one) for one in found} == {"memory_full"}, command
             for command in ROOM_MAKING:
-                assert not isinstance(await engine.execute(command), EngineError)
+                assert not isinstance(await reply_to(engine, command), EngineError)
             assert engine.waiting == 0
             engine.check()
         await engine.close()

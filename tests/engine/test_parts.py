@@ -33,6 +33,7 @@ from engine.commands.grouping import DROPPED_MAX
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX
 from engine.ids import ID_MAX
 from engine.replies import PendingList, Trimmed
+from tests.engine.asking import reply_to, submit, turn_of
 from tests.engine.clocks import HandClock
 from tests.engine.house import House, adding, id_of
 
@@ -54,19 +55,19 @@ async def test_the_reply_counts_all_that_it_held(command: Command, *, callback: 
     """A transaction, which is one turn, refuses it, and nothing is changed."""
     engine = Engine.open(None, clock=HandClock(1_000), fsync="always")
     await engine.start()
-    await engine.execute(XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}'] * (DROPPED_MAX + 1)))
-    await engine.execute(XGroupCreate(stream="s", group="g", start=0))
+    await reply_to(engine, XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}'] * (DROPPED_MAX + 1)))
+    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0))
     for _ in range(2):
-        await engine.execute(READ)
-    (refusal,) = await engine.transaction([command])
+        await reply_to(engine, READ)
+    (refusal,) = await turn_of(engine, [command])
     assert isinstance(refusal, EngineError)
     assert refusal.members == {"pending": DROPPED_MAX + 1}
     if callback:
         answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        engine.submit([command], answered.set_result)
+        submit(engine, [command], answered.set_result)
         assert await answered == [DROPPED_MAX + 1]
     else:
-        assert await engine.execute(command) == DROPPED_MAX + 1
+        assert await reply_to(engine, command) == DROPPED_MAX + 1
     engine.check()
     await engine.close()
 

@@ -9,6 +9,7 @@ from engine import EngineError
 from engine.commands import Plan
 from engine.replies import Planned
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to
 from tests.engine.clocks import let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk
 
@@ -17,7 +18,7 @@ def begin(
     talk: Conversation, *, durable_only: bool = False, streams: tuple[str, ...] = ("s", "t")
 ) -> "Reading":
     command = Plan(streams=[(name, 0) for name in streams], durable_only=durable_only, block_ms=5_000)
-    return asyncio.ensure_future(talk.engine.execute(command))  # type: ignore[arg-type]
+    return asyncio.ensure_future(reply_to(talk.engine, command))  # type: ignore[arg-type]
 
 
 Reading = asyncio.Task[Planned]
@@ -43,7 +44,7 @@ async def test_a_plan_whose_time_is_over_tells_what_there_is() -> None:
     async with Conversation() as talk:
         await talk.add("s", "1-0")
         command = Plan(streams=[("s", 1 << 64), ("t", 0)], block_ms=1_000)
-        reading = asyncio.ensure_future(talk.engine.execute(command))
+        reading = asyncio.ensure_future(reply_to(talk.engine, command))
         await settle()
         talk.clock.pass_ms(1_000, 1_000)
         await settle()

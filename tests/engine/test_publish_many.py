@@ -16,6 +16,7 @@ from engine.commands.weir_commands import EnsureStream
 from engine.keyspace import Retention
 from engine.records import ANSWER_AGE_MS_MAX, ANSWERS_MAX
 from engine.replies import Published
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock
 from tests.engine.house import House, adding, id_of, state
 
@@ -174,7 +175,7 @@ async def test_a_refusal_waits_for_what_it_tells() -> None:
 
     async def publish(name: str, body: bytes) -> None:
         with suppress(EngineError):
-            await engine.execute(Publish(parts=[part(name)], idempotency=key(body=body)))
+            await reply_to(engine, Publish(parts=[part(name)], idempotency=key(body=body)))
         result.append(name)
 
     await asyncio.gather(publish("a", b"1"), publish("b", b"2"))

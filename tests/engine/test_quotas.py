@@ -31,6 +31,7 @@ from engine.commands.base import Command
 from engine.idempotency import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to, submit_each, turn_of
 from tests.engine.clocks import HandClock, settle
 from tests.engine.house import adding, id_of
 
@@ -53,7 +54,7 @@ async def engine() -> AsyncIterator[Engine]:
 async def is_refused(engine: Engine, command: Command, *held: Quota) -> bool:
     """Whether the command is over one of these quotas."""
     try:
-        await engine.execute(command, quotas=held)
+        await reply_to(engine, command, quotas=held)
     except EngineError as error:
         refusal = error
     else:
@@ -77,17 +78,17 @@ async def test_streams_up_to_the_limit_may_be_made(engine: Engine) -> None:
     ):
         assert await is_refused(engine, third, held)
     assert engine.streams == 2
-    assert await engine.execute(XLen(stream="a.1")) == 1
+    assert await reply_to(engine, XLen(stream="a.1")) == 1
     assert not await is_refused(engine, adding("a.1"), held)
     assert not await is_refused(engine, adding("b.1"), held), "it does not match"
     assert not await is_refused(engine, adding("a.3")), "another caller, without a quota"
-    await engine.execute(Delete(streams=["a.2", "a.3"]), quotas=[held])
+    await reply_to(engine, Delete(streams=["a.2", "a.3"]), quotas=[held])
     assert not await is_refused(engine, adding("a.4"), held)
 
 
 async def test_a_publish_that_would_make_too_many_makes_none(engine: Engine) -> None:
     held = quota("a.", streams_max=2)
-    await engine.execute(adding("a.1"))
+    await reply_to(engine, adding("a.1"))
     assert await is_refused(engine, Publish(parts=[adding("a.2"), adding("a.3")]), held)
     assert engine.streams == 1
     assert not await is_refused(engine, Publish(parts=[adding("a.2"), adding("b.3")]), held)
@@ -95,8 +96,8 @@ async def test_a_publish_that_would_make_too_many_makes_none(engine: Engine) -> 
 
 async def test_bytes_are_refused_from_the_limit_on(engine: Engine) -> None:
     """One below the limit is room; what makes room goes on."""
-    await engine.execute(EnsureGroup(stream="a.1", group="g", start=0, mkstream=True))
-    await engine.execute(adding("a.1", "5-0"))
+    await reply_to(engine, EnsureGroup(stream="a.1", group="g", start=0, mkstream=True))
+    await reply_to(engine, adding("a.1", "5-0"))
     used = engine.memory.streams.bytes
     assert await is_refused(engine, adding("a.1"), quota("a.", bytes_max=used))
     assert await is_refused(engine, adding("a.2"), quota("a.", bytes_max=used))
@@ -109,7 +110,7 @@ async def test_bytes_are_refused_from_the_limit_on(engine: Engine) -> None:
         Delete(streams=["a.1"]),
     ):
         assert not await is_refused(engine, going_on, full)
-    await engine.execute(adding("a.1", "5-0"))
+    await reply_to(engine, adding("a.1", "5-0"))
     used = engine.memory.streams.bytes
     assert not await is_refused(engine, adding("a.1"), quota("a.", bytes_max=used + 1))
 
@@ -118,26 +119,26 @@ async def test_dead_letters_go_on_at_a_used_up_quota(engine: Engine) -> None:
     """Moved by a delivery or by hand; into a stream that there was not."""
     full = quota("a.", streams_max=1, bytes_max=1)
     policy = {"dead_letter_stream": "a.dead", "max_deliveries": 1}
-    await engine.execute(EnsureGroup(stream="a.1", group="g", start=0, mkstream=True, policy=policy))
-    await engine.execute(adding("a.1", "5-0"))
-    await engine.execute(adding("a.1", "6-0"))
+    await reply_to(engine, EnsureGroup(stream="a.1", group="g", start=0, mkstream=True, policy=policy))
+    await reply_to(engine, adding("a.1", "5-0"))
+    await reply_to(engine, adding("a.1", "6-0"))
     read = XReadGroup(group="g", consumer="c", streams=[("a.1", types.Cursor.NEW)])
     assert not await is_refused(engine, read, full)
     by_hand = DeadLetterEntries(stream="a.1", group="g", ids=[id_of("5-0")], reason="wrong")
     assert not await is_refused(engine, by_hand, full)
-    assert await engine.execute(XLen(stream="a.dead")) == 1
+    assert await reply_to(engine, XLen(stream="a.dead")) == 1
     claim = XAutoClaim(stream="a.1", group="g", consumer="c", min_idle_ms=0, start=0)
     assert not await is_refused(engine, claim, full)
-    assert await engine.execute(XLen(stream="a.dead")) == 2
+    assert await reply_to(engine, XLen(stream="a.dead")) == 2
 
 
 async def test_renaming_counts_where_the_stream_comes_to(engine: Engine) -> None:
     """Within a quota it takes no more than before."""
     held = quota("a.", streams_max=1)
-    await engine.execute(adding("b"))
+    await reply_to(engine, adding("b"))
     assert not await is_refused(engine, Rename(stream="b", target="a.1"), held)
     assert not await is_refused(engine, Rename(stream="a.1", target="a.2"), held)
-    await engine.execute(adding("b"))
+    await reply_to(engine, adding("b"))
     assert await is_refused(engine, Rename(stream="b", target="a.3"), held)
     assert await is_refused(engine, Copy(stream="a.2", target="a.3"), held)
     assert not await is_refused(engine, Rename(stream="a.2", target="c"), held)
@@ -155,11 +156,11 @@ async def test_each_of_several_quotas_holds(engine: Engine) -> None:
 async def test_a_restart_counts_what_there_is(engine: Engine) -> None:
     storage, held = MemoryStorage(), quota("a.", streams_max=2)
     async with start(storage) as before:
-        await before.transaction([adding("a.1"), adding("a.2"), adding("b")], quotas=[held])
+        await turn_of(before, [adding("a.1"), adding("a.2"), adding("b")], quotas=[held])
     async with start(storage) as after:
         assert await is_refused(after, adding("a.3"), held)
         assert not await is_refused(after, adding("a.2"), held)
-        await after.execute(Delete(streams=["a.1"]))
+        await reply_to(after, Delete(streams=["a.1"]))
         assert not await is_refused(after, adding("a.3"), held)
         after.check()
 
@@ -167,7 +168,7 @@ async def test_a_restart_counts_what_there_is(engine: Engine) -> None:
 async def test_a_transaction_is_refused_as_a_whole(engine: Engine) -> None:
     held = quota("a.", streams_max=1)
     with pytest.raises(EngineError, match="quota"):
-        await engine.transaction([adding("b"), adding("a.1"), adding("a.2")], quotas=[held])
+        await turn_of(engine, [adding("b"), adding("a.1"), adding("a.2")], quotas=[held])
     assert engine.streams == 0
 
 
@@ -183,9 +184,9 @@ async def test_of_a_pipeline_those_that_fit_are_run(engine: Engine) -> None:
         adding("a.1"),
         adding("b"),
     ]
-    engine.submit_each(commands, replies.extend, [held])
+    submit_each(engine, commands, replies.extend, [held])
     while not replies:
-        await engine.execute(XLen(stream="b"), synced=True)
+        await reply_to(engine, XLen(stream="b"), synced=True)
     codes = [one.code if isinstance(one, EngineError) else "" for one in replies]
     assert codes == ["", "quota_exceeded", "", "", "quota_exceeded", ""]
 
@@ -195,14 +196,14 @@ async def test_a_pipeline_whose_commands_are_looked_at_one_by_one_lets_others_ru
     held, clock = quota("a.", streams_max=1), HandClock(1_000)
     engine = Engine.open(MemoryStorage(), clock=clock)
     await engine.start()
-    await engine.execute(adding("a.1"), quotas=[held])
+    await reply_to(engine, adding("a.1"), quotas=[held])
     refused = [adding(f"a.{number}") for number in range(2, 42)]
     replies: list[object] = []
-    engine.submit_each(refused, replies.extend, [held])
+    submit_each(engine, refused, replies.extend, [held])
     assert len(replies) == 40, "it has time for all"
     replies.clear()
     clock.ticking_s = 0.000_5
-    engine.submit_each(refused, replies.extend, [held])
+    submit_each(engine, refused, replies.extend, [held])
     assert replies == []
     clock.ticking_s = 0.0
     await settle()
@@ -212,8 +213,8 @@ async def test_a_pipeline_whose_commands_are_looked_at_one_by_one_lets_others_ru
 
 async def test_a_flush_leaves_room(engine: Engine) -> None:
     held = quota("a.", streams_max=1)
-    await engine.execute(adding("a.1"), quotas=[held])
-    await engine.execute(FlushAll())
+    await reply_to(engine, adding("a.1"), quotas=[held])
+    await reply_to(engine, FlushAll())
     assert not await is_refused(engine, adding("a.2"), held)
 
 

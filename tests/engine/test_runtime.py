@@ -19,6 +19,7 @@ from engine.log import Log
 from engine.records import Configure, encode
 from engine.replies import StreamInfo
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk, read_of
 from tests.engine.images import image
@@ -469,7 +470,7 @@ class TestClosing:
 
 
 async def _held_bytes(talk: Conversation) -> int:
-    info = await talk.engine.execute(XInfoStream(stream="s"))
+    info = await reply_to(talk.engine, XInfoStream(stream="s"))
     assert isinstance(info, StreamInfo)
     return info.memory_bytes
 
@@ -481,7 +482,7 @@ async def test_a_refusal_has_a_code_of_its_own() -> None:
         storage.fail("sync", errno.EIO)
         assert await talk.call("XADD", "s", "1-0", "a", "1") == FAILED
         with pytest.raises(EngineError) as refused:
-            await talk.engine.execute(XInfoStream(stream="s"))
+            await reply_to(talk.engine, XInfoStream(stream="s"))
         assert refused.value.code == "storage_failed"
 
 

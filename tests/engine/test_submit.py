@@ -12,6 +12,7 @@ from engine.commands.execution import execute
 from engine.keyspace import Keyspace
 from engine.replies import Added, ConsumerInfo, GroupRead, Reply
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import begin_read, reply_to, submit, turn_of
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk
 
@@ -33,14 +34,14 @@ def publish(stream: str, value: bytes) -> XAdd:
 async def test_an_answer_waits_for_the_log_and_a_read_for_what_it_shows() -> None:
     """Neither is answered before the sync, both after it, in order; where nothing is unsafe it is at once."""
     engine, result = await opened(MemoryStorage()), Replies()
-    engine.submit([publish("s", b"1")], result.put_nowait)
-    engine.submit([XRead(streams=[("s", 0)])], result.put_nowait)
+    submit(engine, [publish("s", b"1")], result.put_nowait)
+    submit(engine, [XRead(streams=[("s", 0)])], result.put_nowait)
     assert result.empty()
     assert isinstance((await result.get())[0], Added)
     read = await result.get()
-    engine.submit([XRead(streams=[("s", 0)], block_ms=1_000)], result.put_nowait)
+    submit(engine, [XRead(streams=[("s", 0)], block_ms=1_000)], result.put_nowait)
     assert result.get_nowait() == read
-    engine.submit([publish("s", b"2"), publish("t", b"3")], result.put_nowait)
+    submit(engine, [publish("s", b"2"), publish("t", b"3")], result.put_nowait)
     assert len(await result.get()) == 2
     engine.check()
     await engine.close()
@@ -49,7 +50,7 @@ async def test_an_answer_waits_for_the_log_and_a_read_for_what_it_shows() -> Non
 async def test_nothing_waits_for_entries() -> None:
     """A read that would wait finds nothing, at once."""
     engine, result = await opened(MemoryStorage()), Replies()
-    engine.submit([XRead(streams=[("s", 0)], block_ms=1_000)], result.put_nowait)
+    submit(engine, [XRead(streams=[("s", 0)], block_ms=1_000)], result.put_nowait)
     assert not result.empty()
     assert engine.waiting == 0
     await engine.close()
@@ -61,7 +62,7 @@ async def test_when_the_log_fails_everybody_is_told() -> None:
     engine = await opened(storage)
     storage.fail("sync", errno.EIO)
     for value in (b"1", b"2"):
-        engine.submit([publish("s", value)], result.put_nowait)
+        submit(engine, [publish("s", value)], result.put_nowait)
         (reply,) = await result.get()
         assert isinstance(reply, EngineError)
         assert reply.code == "storage_failed"
@@ -75,25 +76,25 @@ async def test_once_the_log_has_failed_all_ways_refuse_alike(operation: str, cod
     storage, result = MemoryStorage(), Replies()
     engine = Engine.open(storage, clock=HandClock(1_000), fsync=fsync)
     await engine.start()
-    await engine.transaction([XGroupCreate(stream="other", group="g", start=0, mkstream=True)], synced=True)
+    await turn_of(engine, [XGroupCreate(stream="other", group="g", start=0, mkstream=True)], synced=True)
     storage.fail(operation, code)
-    engine.submit([publish("s", b"1")], result.put_nowait, synced=True)
+    submit(engine, [publish("s", b"1")], result.put_nowait, synced=True)
     assert [getattr(each, "code", each) for each in await result.get()] == ["storage_failed"]
     for command in (XRead(streams=[("s", 0)]), XLen(stream="s"), publish("s", b"2"), reading("a")):
         codes: list[object] = []
-        for way in (engine.execute(command), engine.transaction([command])):
+        for way in (reply_to(engine, command), turn_of(engine, [command])):
             with pytest.raises(EngineError) as refused:
                 await way
             codes.append(refused.value.code)
-        engine.submit([command], result.put_nowait)
+        submit(engine, [command], result.put_nowait)
         if isinstance(command, XReadGroup):
-            engine.read(command, result.put_nowait)
+            begin_read(engine, command, result.put_nowait)
             codes += [getattr(each, "code", each) for each in await result.get()]
         codes += [getattr(each, "code", each) for each in await result.get()]
         assert set(codes) == {"storage_failed"}, command
     safe = XLen(stream="other")
-    engine.submit([safe], result.put_nowait)
-    assert [await engine.execute(safe), *await engine.transaction([safe]), *await result.get()] == [0, 0, 0]
+    submit(engine, [safe], result.put_nowait)
+    assert [await reply_to(engine, safe), *await turn_of(engine, [safe]), *await result.get()] == [0, 0, 0]
     await engine.close()
 
 
@@ -106,8 +107,8 @@ async def test_an_answer_may_wait_for_the_disk_whatever_the_policy() -> None:
         first, second = (
             XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}'], ids=[number]) for number in (1, 2)
         )
-        talk.engine.submit([first], lambda _: result.append("synced"), synced=True)
-        talk.engine.submit([second], lambda _: result.append("written"))
+        submit(talk.engine, [first], lambda _: result.append("synced"), synced=True)
+        submit(talk.engine, [second], lambda _: result.append("written"))
         await settle()
         assert result == ["written"]
         disk.let_go()
@@ -131,21 +132,21 @@ def given(replies: Sequence[Reply | EngineError]) -> list[int]:
 async def with_group(fsync: Fsync) -> Engine:
     engine = Engine.open(MemoryStorage(), clock=HandClock(1_000), fsync=fsync)
     await engine.start()
-    await engine.transaction([XGroupCreate(stream="s", group="g", start=0, mkstream=True)])
+    await turn_of(engine, [XGroupCreate(stream="s", group="g", start=0, mkstream=True)])
     return engine
 
 
 async def test_a_read_that_waits_calls_back_when_the_log_is_safe() -> None:
     """Later in any case: what is there already comes behind the turn that asked."""
     engine, result = await with_group("always"), Replies()
-    engine.read(reading("a"), result.put_nowait)
+    begin_read(engine, reading("a"), result.put_nowait)
     await settle()
     assert (result.empty(), engine.waiting) == (True, 1)
-    engine.submit([publish("s", b"1")], lambda _: None)
+    submit(engine, [publish("s", b"1")], lambda _: None)
     assert (result.empty(), engine.waiting) == (True, 0)
     (first,) = given(await result.get())
-    await engine.execute(publish("s", b"2"))
-    engine.read(reading("a"), result.put_nowait)
+    await reply_to(engine, publish("s", b"2"))
+    begin_read(engine, reading("a"), result.put_nowait)
     assert result.empty()
     (second,) = given(await result.get())
     assert second > first
@@ -158,20 +159,20 @@ async def test_who_reads_on_was_seen_when_given_something() -> None:
     storage, result, clock = MemoryStorage(), Replies(), HandClock(1_000)
     engine = Engine.open(storage, clock=clock, fsync="everysec")
     await engine.start()
-    await engine.transaction([XGroupCreate(stream="s", group="g", start=0, mkstream=True)])
-    engine.read(reading("a"), result.put_nowait)
-    await engine.execute(publish("s", b"1"))
+    await turn_of(engine, [XGroupCreate(stream="s", group="g", start=0, mkstream=True)])
+    begin_read(engine, reading("a"), result.put_nowait)
+    await reply_to(engine, publish("s", b"1"))
     assert given(await result.get())
     clock.pass_ms(5)
-    engine.read(reading("a"), result.put_nowait, going_on=True)
-    (info,) = await engine.transaction([XInfoConsumers(stream="s", group="g")])
+    begin_read(engine, reading("a"), result.put_nowait, going_on=True)
+    (info,) = await turn_of(engine, [XInfoConsumers(stream="s", group="g")])
     assert isinstance(info, list)
     assert [one.idle_ms for one in info if isinstance(one, ConsumerInfo)] == [5]
     assert engine.waiting == 1
-    await engine.execute(publish("s", b"2"))
+    await reply_to(engine, publish("s", b"2"))
     assert given(await result.get())
-    await engine.execute(publish("s", b"3"))
-    engine.read(reading("a"), result.put_nowait, going_on=True)
+    await reply_to(engine, publish("s", b"3"))
+    begin_read(engine, reading("a"), result.put_nowait, going_on=True)
     assert given(await result.get()), "what is there already is given at once"
     await engine.close()
 
@@ -181,7 +182,7 @@ async def test_a_read_that_does_not_wait_is_answered_with_nothing(*, going_on: b
     """Also of one who reads on, whose read is not run where nothing is there."""
     engine, result = await with_group("everysec"), Replies()
     read = XReadGroup(group="g", consumer="a", streams=[("s", Cursor.NEW)])
-    engine.read(read, result.put_nowait, going_on=going_on)
+    begin_read(engine, read, result.put_nowait, going_on=going_on)
     await settle()
     assert given(result.get_nowait()) == []
     assert engine.waiting == 0
@@ -191,15 +192,15 @@ async def test_a_read_that_does_not_wait_is_answered_with_nothing(*, going_on: b
 async def test_a_waiting_read_is_ended_by_its_owner_and_with_the_engine() -> None:
     """As its time would, with nothing given; and with `draining`."""
     engine, result = await with_group("everysec"), Replies()
-    engine.read(reading("a"), result.put_nowait).end()
+    begin_read(engine, reading("a"), result.put_nowait).end()
     assert result.empty(), "never at once"
     assert given(await result.get()) == []
-    engine.read(reading("b"), result.put_nowait)
+    begin_read(engine, reading("b"), result.put_nowait)
     engine.end_waits()
     (ended,) = await result.get()
     assert isinstance(ended, EngineError)
     assert ended.code == "draining"
-    engine.read(reading("c"), result.put_nowait)
+    begin_read(engine, reading("c"), result.put_nowait)
     (ended,) = await result.get()
     assert isinstance(ended, EngineError)
     await engine.close()

@@ -23,6 +23,7 @@ from engine.commands import (
 from engine.entries import body
 from engine.replies import Added, GroupRead, Reply, StreamsRead
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to, submit_each
 from tests.engine.clocks import HandClock
 
 BODY = body([("a", b"1")])
@@ -36,7 +37,7 @@ async def opened(storage: MemoryStorage | None = None) -> Engine:
 
 async def each(engine: Engine, *commands: Command) -> Sequence[Reply | EngineError]:
     found: asyncio.Future[Sequence[Reply | EngineError]] = asyncio.get_running_loop().create_future()
-    engine.submit_each(commands, found.set_result)
+    submit_each(engine, commands, found.set_result)
     return await found
 
 
@@ -69,17 +70,17 @@ async def test_they_are_one_frame() -> None:
     again = Engine.open(engine._storage, clock=HandClock(1_000))  # noqa: SLF001 - the same files
     assert again.recovery.frames - before < 10
     await again.start()
-    assert await again.execute(XLen(stream="s")) == 1_000
+    assert await reply_to(again, XLen(stream="s")) == 1_000
     await again.close()
 
 
 async def test_a_blocked_read_comes_between_two_commands() -> None:
     """It gets the entry that the next command of the run removes."""
     engine = await opened()
-    await engine.execute(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
-    tail = asyncio.ensure_future(engine.execute(XRead(streams=[("s", Cursor.LATEST)], block_ms=9_000)))
+    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+    tail = asyncio.ensure_future(reply_to(engine, XRead(streams=[("s", Cursor.LATEST)], block_ms=9_000)))
     worker = asyncio.ensure_future(
-        engine.execute(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], block_ms=9_000))
+        reply_to(engine, XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], block_ms=9_000))
     )
     await asyncio.sleep(0)
     entry = ids.make(7, 0)
@@ -100,7 +101,7 @@ async def test_a_blocked_read_comes_between_two_commands() -> None:
 async def test_a_command_of_several_turns_is_finished_before_the_next() -> None:
     """A long trim among others: what comes behind it sees its result."""
     engine = await opened()
-    await engine.execute(XAdd(stream="s", bodies=[BODY] * 30_000))
+    await reply_to(engine, XAdd(stream="s", bodies=[BODY] * 30_000))
     trim = Trim(minid=ids.ID_MAX)
     trimmed, length, added = await each(
         engine, XTrim(stream="s", trim=trim), XLen(stream="s"), AddEach(stream="s", bodies=[BODY])
@@ -152,8 +153,8 @@ async def test_of_many_long_runs_one_goes_on_in_a_cycle() -> None:
 async def test_the_last_ids_are_given_and_then_there_are_none() -> None:
     """Of three entries the first two have an ID; afterwards none has."""
     engine = await opened()
-    await engine.execute(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
-    await engine.execute(XSetId(stream="s", last_id=ids.ID_MAX - 2))
+    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+    await reply_to(engine, XSetId(stream="s", last_id=ids.ID_MAX - 2))
     added, none = await each(
         engine, AddEach(stream="s", bodies=[BODY] * 3), AddEach(stream="s", bodies=[BODY])
     )
@@ -183,7 +184,7 @@ async def test_where_memory_is_full_reads_go_on() -> None:
     await engine.start()
     number = 0
     while not engine.memory.is_full:
-        await engine.execute(XAdd(stream="s", bodies=[BODY]))
+        await reply_to(engine, XAdd(stream="s", bodies=[BODY]))
         number += 1
     length, refused, again = await each(
         engine, XLen(stream="s"), AddEach(stream="s", bodies=[BODY]), XLen(stream="s")

@@ -12,6 +12,7 @@ from engine.commands.execution import Blocked
 from engine.commands.types import XRead
 from engine.storage.memory import MemoryStorage
 from engine.waiters import Waiter, Waiters
+from tests.engine.asking import reply_to, submit
 from tests.engine.clocks import settle
 from tests.engine.conversation import Conversation, SlowDisk
 from tests.engine.images import image
@@ -46,7 +47,7 @@ async def test_a_turn_that_cannot_be_logged_is_never_shown() -> None:
         await talk.add("s", "1-0")
         await talk.add("other", "1-0")
         with pytest.raises(EngineError, match="internal"):
-            await talk.engine.execute(XSetId(stream="s", last_id=5 << 64, entries_added=1 << 70))
+            await reply_to(talk.engine, XSetId(stream="s", last_id=5 << 64, entries_added=1 << 70))
         assert str(await talk.call("XINFO", "STREAM", "s")).startswith("-LOADING")
         assert str(await talk.call("XLEN", "other")).startswith("-LOADING")
         assert str(await talk.call("XADD", "other", "2-0", "a", "1")).startswith("-LOADING")
@@ -60,8 +61,8 @@ async def test_a_failing_callback_delays_nobody() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     async with Conversation(MemoryStorage(), "everysec") as talk:
         answers: list[object] = []
-        talk.engine.submit((XAdd(stream="s", bodies=(BODY,)),), lambda replies: answers[len(replies)])  # type: ignore[arg-type]
-        talk.engine.submit((XAdd(stream="s", bodies=(BODY,)), XLen(stream="s")), answers.append)
+        submit(talk.engine, (XAdd(stream="s", bodies=(BODY,)),), lambda replies: answers[len(replies)])  # type: ignore[arg-type]
+        submit(talk.engine, (XAdd(stream="s", bodies=(BODY,)), XLen(stream="s")), answers.append)
         await settle()
         assert len(answers) == 1
         assert isinstance(reported[0]["exception"], IndexError)
@@ -91,7 +92,7 @@ async def test_streams_whose_frames_are_not_safe_cost_each_frame_the_same() -> N
         disk.hold()
         done: list[object] = []
         for number in range(5_000):
-            talk.engine.submit((XAdd(stream=f"s{number}", bodies=(BODY,)),), done.append)
+            submit(talk.engine, (XAdd(stream=f"s{number}", bodies=(BODY,)),), done.append)
         before = image(keyspace_of(talk.engine))
         disk.let_go()
         assert await talk.call("DBSIZE") == 5_000

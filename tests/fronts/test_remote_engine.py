@@ -13,6 +13,7 @@ from engine.commands import Cursor, XAck, XAdd, XGroupCreate, XLen, XPending, XR
 from engine.entries import body
 from engine.replies import Added, GroupRead, PendingSummary, Reply, StreamsRead
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import begin_read, reply_to, submit, submit_each, turn_of
 from tests.engine.clocks import HandClock, settle
 from tests.fronts.joined import Joined, join
 
@@ -25,7 +26,7 @@ Replies = Sequence[Reply | EngineError]
 async def engine() -> AsyncIterator[Engine]:
     engine = Engine.open(MemoryStorage(), clock=HandClock(), fsync="always")
     await engine.start()
-    await engine.execute(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+    await reply_to(engine, XGroupCreate(stream="s", group="g", start=0, mkstream=True))
     yield engine
     engine.check()
     await engine.close()
@@ -37,7 +38,7 @@ async def joined(engine: Engine) -> Joined:
 
 
 async def pending(engine: Engine) -> int:
-    found = await engine.execute(XPending(stream="s", group="g"))
+    found = await reply_to(engine, XPending(stream="s", group="g"))
     assert isinstance(found, PendingSummary)
     return found.count
 
@@ -53,17 +54,17 @@ async def undone(engine: Engine) -> None:
     async with asyncio.timeout(5):
         while await pending(engine):  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0)
-    found = await engine.execute(READ)
+    found = await reply_to(engine, READ)
     assert isinstance(found, GroupRead)
     assert [one.delivery_count for one in found.streams[0].entries] == [1]
 
 
 async def test_a_read_that_is_cancelled_while_it_waits_takes_nothing(engine: Engine, joined: Joined) -> None:
-    reading = asyncio.create_task(joined.remote.execute(READ))
+    reading = asyncio.create_task(reply_to(joined.remote, READ))
     await waiting(engine, 1)
     reading.cancel()
     await waiting(engine, 0)
-    await joined.remote.execute(ADD)
+    await reply_to(joined.remote, ADD)
     assert await pending(engine) == 0
 
 
@@ -71,9 +72,9 @@ async def test_what_was_delivered_to_a_read_that_was_cancelled_meanwhile_is_undo
     engine: Engine, joined: Joined
 ) -> None:
     """The reply and the end of the read pass each other on the way."""
-    reading = asyncio.create_task(joined.remote.execute(READ))
+    reading = asyncio.create_task(reply_to(joined.remote, READ))
     await waiting(engine, 1)
-    await engine.execute(ADD)
+    await reply_to(engine, ADD)
     assert not reading.done()
     reading.cancel()
     await undone(engine)
@@ -81,9 +82,9 @@ async def test_what_was_delivered_to_a_read_that_was_cancelled_meanwhile_is_undo
 
 async def test_what_is_read_for_a_front_that_is_gone_is_undone(engine: Engine, joined: Joined) -> None:
     """By both kinds of group reads, while the delivery waits for the log."""
-    reading = asyncio.create_task(joined.remote.execute(READ))
+    reading = asyncio.create_task(reply_to(joined.remote, READ))
     await waiting(engine, 1)
-    adding = asyncio.create_task(engine.execute(ADD))
+    adding = asyncio.create_task(reply_to(engine, ADD))
     await waiting(engine, 0)
     joined.cut()
     await adding
@@ -95,15 +96,15 @@ async def test_what_is_read_for_a_front_that_is_gone_is_undone(engine: Engine, j
 async def test_a_front_that_is_gone_leaves_no_read_behind(engine: Engine, joined: Joined) -> None:
     """Neither tails nor group reads, by callback or not: entries go to others."""
     answers: list[Replies] = []
-    tail = asyncio.create_task(joined.remote.execute(XRead(streams=[("s", 0)], block_ms=60_000)))
-    joined.remote.read(READ, answers.append)
+    tail = asyncio.create_task(reply_to(joined.remote, XRead(streams=[("s", 0)], block_ms=60_000)))
+    begin_read(joined.remote, READ, answers.append)
     await waiting(engine, 2)
     joined.cut()
     await waiting(engine, 0)
     with pytest.raises(EngineError, match="restarting"):
         await tail
     assert [error.code for [error] in answers if isinstance(error, EngineError)] == ["restarting"]
-    await engine.execute(ADD)
+    await reply_to(engine, ADD)
     assert await pending(engine) == 0
 
 
@@ -111,7 +112,7 @@ async def test_a_read_is_ended_with_what_its_time_would_give(engine: Engine, joi
     """Before it has reached the engine's process too."""
     for is_early in (False, True):
         answers: list[Replies] = []
-        handle = joined.remote.read(READ, answers.append)
+        handle = begin_read(joined.remote, READ, answers.append)
         if not is_early:
             await waiting(engine, 1)
         handle.end()
@@ -127,27 +128,27 @@ async def test_waits_end_with_draining_and_those_of_other_fronts_go_on(
     """As the engine's own end of waits does: those that come later end too, and what is there is read."""
     other = await join(engine)
     waits = [
-        asyncio.create_task(joined.remote.execute(READ)),
-        asyncio.create_task(other.remote.execute(READ)),
+        asyncio.create_task(reply_to(joined.remote, READ)),
+        asyncio.create_task(reply_to(other.remote, READ)),
     ]
     await waiting(engine, 2)
     joined.remote.end_waits()
-    for read in (waits[0], joined.remote.execute(XRead(streams=[("s", 0)], block_ms=60_000))):
+    for read in (waits[0], reply_to(joined.remote, XRead(streams=[("s", 0)], block_ms=60_000))):
         with pytest.raises(EngineError) as refused:
             await read
         assert refused.value.code == "draining"
-    await joined.remote.execute(ADD)
+    await reply_to(joined.remote, ADD)
     assert isinstance(await waits[1], GroupRead)
-    assert isinstance(await joined.remote.execute(XRead(streams=[("s", 0)], block_ms=60_000)), StreamsRead)
+    assert isinstance(await reply_to(joined.remote, XRead(streams=[("s", 0)], block_ms=60_000)), StreamsRead)
 
 
 async def test_after_the_end_of_the_engines_process_everything_is_refused(joined: Joined) -> None:
     """What was asked for before, and what comes later; each way in has its answer, never at once."""
     remote, answers = joined.remote, list[Replies]()
     for outcome in ("unknown", "not done"):
-        remote.submit([ADD, ADD], answers.append)
-        remote.submit_each([ADD, ADD], answers.append)
-        running = asyncio.gather(remote.execute(ADD), remote.transaction([ADD]), return_exceptions=True)
+        submit(remote, [ADD, ADD], answers.append)
+        submit_each(remote, [ADD, ADD], answers.append)
+        running = asyncio.gather(reply_to(remote, ADD), turn_of(remote, [ADD]), return_exceptions=True)
         assert not answers
         joined.cut()
         for refused in await running:
@@ -173,25 +174,25 @@ async def test_what_is_submitted_in_one_cycle_is_one_frame_and_runs_in_order(
 
     joined.port.link.data_received = count  # type: ignore[method-assign] # counted, and passed on
     for _ in range(100):
-        joined.remote.submit([ADD], found.put_nowait)
+        submit(joined.remote, [ADD], found.put_nowait)
     added = [(await found.get())[0] for _ in range(100)]
     given = [one.ids[0] for one in added if isinstance(one, Added)]
     assert given == sorted(given)
     assert (len(given), frames) == (100, 1)
-    assert await engine.execute(XLen(stream="s")) == 100
+    assert await reply_to(engine, XLen(stream="s")) == 100
 
 
 async def test_refusals_come_as_the_engine_gives_them(joined: Joined) -> None:
     """One in place of a reply, and one of the whole."""
-    replies = await joined.remote.transaction(
-        [ADD, XAck(stream="s", group="g", ids=[1 << 127]), XLen(stream="t")]
+    replies = await turn_of(
+        joined.remote, [ADD, XAck(stream="s", group="g", ids=[1 << 127]), XLen(stream="t")]
     )
     assert isinstance(replies[0], Added)
     with pytest.raises(EngineError) as refused:
-        await joined.remote.execute(XGroupCreate(stream="none", group="g", start=0))
+        await reply_to(joined.remote, XGroupCreate(stream="none", group="g", start=0))
     assert refused.value.code == "no_stream"
     each: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
-    joined.remote.submit_each([XGroupCreate(stream="none", group="g", start=0), ADD], each.set_result)
+    submit_each(joined.remote, [XGroupCreate(stream="none", group="g", start=0), ADD], each.set_result)
     first, second = await each
     assert isinstance(first, EngineError)
     assert isinstance(second, Added)
@@ -199,7 +200,7 @@ async def test_refusals_come_as_the_engine_gives_them(joined: Joined) -> None:
 
 async def test_figures_are_reported_when_they_change(joined: Joined) -> None:
     assert joined.remote.streams == 1
-    await joined.remote.execute(XAdd(stream="t", bodies=ADD.bodies))
+    await reply_to(joined.remote, XAdd(stream="t", bodies=ADD.bodies))
     async with asyncio.timeout(5):
         while joined.remote.streams != 2:  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.01)
@@ -215,7 +216,7 @@ async def test_a_command_is_not_run_while_its_reply_could_only_wait(engine: Engi
     link = joined.port.link
     link.pause_writing()
     was_paused = joined.pipes[0].is_paused
-    asked = [asyncio.ensure_future(joined.remote.execute(ADD)) for _ in range(3)]
+    asked = [asyncio.ensure_future(reply_to(joined.remote, ADD)) for _ in range(3)]
     await settle()
     assert engine.appended == 0
     link.resume_writing()
@@ -226,7 +227,7 @@ async def test_a_command_is_not_run_while_its_reply_could_only_wait(engine: Engi
 
 async def test_a_front_reads_on_while_what_it_asks_is_not_taken(joined: Joined) -> None:
     """Or neither end would go on, each behind what the other has not read."""
-    asked = asyncio.ensure_future(joined.remote.execute(ADD))
+    asked = asyncio.ensure_future(reply_to(joined.remote, ADD))
     joined.front.pause_writing()
     assert not joined.pipes[1].is_paused
     assert isinstance(await asked, Added)
@@ -237,7 +238,7 @@ async def test_a_command_that_cannot_be_carried_fails_alone(joined: Joined, *, w
     """The others of its cycle are sent. A name that is no text is not."""
     reported = list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    before = asyncio.ensure_future(joined.remote.execute(ADD))
+    before = asyncio.ensure_future(reply_to(joined.remote, ADD))
     await asyncio.sleep(0)
     read = XRead(streams=[("\ud800", 0)], block_ms=1_000)
     call = Call([read], waits=ReadHandle() if waits else None, origin="req_1")
@@ -252,7 +253,7 @@ async def test_a_reply_that_cannot_be_carried_fails_alone(engine: Engine, joined
     """What it has delivered is taken back."""
     reported = list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    await engine.execute(ADD)
+    await reply_to(engine, ADD)
     send = joined.port.link.send
     is_first = True
 

@@ -12,6 +12,7 @@ from typing import Final
 from engine import EngineError, Fsync, entries
 from engine.commands import XAdd, XLen
 from engine.storage.memory import Fault
+from tests.engine.asking import reply_to
 from tests.proof.explorer import Explorer
 from tests.proof.lives import Living
 
@@ -97,7 +98,7 @@ def full_disk(seed: int, fsync: Fsync) -> int:
     body = entries.body([("v", "x" * (1 << 20))])
 
     def write() -> object:
-        adding = life.engine.execute(XAdd(stream="s", bodies=[body]))
+        adding = reply_to(life.engine, XAdd(stream="s", bodies=[body]))
         try:
             return life.loop.run_until_complete(adding)
         except EngineError as refusal:
@@ -110,9 +111,9 @@ def full_disk(seed: int, fsync: Fsync) -> int:
             written += 1
             assert written < 30, "a full disk is known before the write"
         refused = 1
-        before = life.loop.run_until_complete(life.engine.execute(XLen(stream="s")))
+        before = life.loop.run_until_complete(reply_to(life.engine, XLen(stream="s")))
         refused += sum(write() == "storage_full" for _ in range(5))
-        assert life.loop.run_until_complete(life.engine.execute(XLen(stream="s"))) == before, (
+        assert life.loop.run_until_complete(reply_to(life.engine, XLen(stream="s"))) == before, (
             "nothing changed"
         )
         life.storage.space_bytes = None

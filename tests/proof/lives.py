@@ -21,6 +21,7 @@ from engine.records import decode, encode, snapshot
 from engine.replies import Added, AutoClaimed, Claimed, Entries, GroupRead, Published, Reply, StreamsRead
 from engine.storage import TEMPORARY
 from engine.storage.memory import Fault, MemoryStorage
+from tests.engine.asking import begin_read, reply_to, submit, turn_of
 from tests.engine.clocks import HandClock, settle
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
@@ -242,14 +243,14 @@ class Living:
                     self._told(command, reply, ends)
 
         by_callback = self.chance.random() < _BY_CALLBACK
-        turn = self._submit(commands) if by_callback else self.engine.transaction(commands)
+        turn = self._submit(commands) if by_callback else turn_of(self.engine, commands)
         await self._answer(turn, note)
 
     def _run(self, command: Command, *, synced: bool) -> Coroutine[Any, Any, Reply]:
         """The command in one of the ways that there are into the engine; HTTP uses them all."""
         may_wait = getattr(command, "block_ms", None) is not None
         if self.chance.random() >= _BY_CALLBACK or (may_wait and not isinstance(command, XReadGroup)):
-            return self.engine.execute(command, synced=synced)
+            return reply_to(self.engine, command, synced=synced)
         if isinstance(command, XReadGroup) and not synced:
             return self._read(command)
         return self._submit_one(command, synced=synced)
@@ -262,7 +263,7 @@ class Living:
 
     async def _submit(self, commands: list[Command], *, synced: bool = False) -> list[Reply | EngineError]:
         answered = _Answered(asyncio.get_running_loop())
-        self.engine.submit(commands, answered.take, synced=synced)
+        submit(self.engine, commands, answered.take, synced=synced)
         replies = list(await answered.replies)
         if len(replies) < len(commands) and isinstance(replies[0], EngineError):
             raise replies[0]
@@ -270,7 +271,7 @@ class Living:
 
     async def _read(self, command: XReadGroup) -> Reply:
         answered = _Answered(asyncio.get_running_loop())
-        self.engine.read(command, answered.take, going_on=self.chance.random() < 0.5)
+        begin_read(self.engine, command, answered.take, going_on=self.chance.random() < 0.5)
         (reply,) = await answered.replies
         if isinstance(reply, EngineError):
             raise reply

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from engine import Engine, SystemClock, entries
 from engine.commands import XAdd, XLen
+from tests.engine.asking import reply_to
 
 SIGNAL_EVERY_S = 0.001
 
@@ -23,8 +24,8 @@ async def publish(engine: Engine, count: int) -> object:
     await engine.start()
     try:
         for _ in range(count):
-            await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1" * 500)])]))
-        return await engine.execute(XLen(stream="s"))
+            await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1" * 500)])]))
+        return await reply_to(engine, XLen(stream="s"))
     finally:
         await engine.close()
 

@@ -9,6 +9,7 @@ from engine import Engine, EngineError, Fsync, entries
 from engine.commands import XAdd, XLen
 from engine.storage.memory import MemoryStorage
 from tests import halves
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock
 from tests.proof.failing import failing_disk, full_disk
 
@@ -45,11 +46,11 @@ async def test_of_a_hundred_that_share_a_failed_sync_none_is_answered() -> None:
     await engine.start()
     storage.fail("sync", errno.EIO)
     body = entries.body([("a", "1")])
-    adding = [engine.execute(XAdd(stream="s", bodies=[body])) for _ in range(100)]
+    adding = [reply_to(engine, XAdd(stream="s", bodies=[body])) for _ in range(100)]
     refusals = await asyncio.gather(*adding, return_exceptions=True)
     assert {getattr(one, "code", one) for one in refusals} == {"storage_failed"}
     with pytest.raises(EngineError):
-        await engine.execute(XLen(stream="s"))
-    assert await engine.execute(XLen(stream="other")) == 0
+        await reply_to(engine, XLen(stream="s"))
+    assert await reply_to(engine, XLen(stream="other")) == 0
     await engine.close()
     assert Engine.open(storage.crash(), clock=HandClock()).recovery.frames == 0

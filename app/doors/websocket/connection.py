@@ -48,6 +48,7 @@ from app.live.shares import Share
 from app.metrics import tracing
 from app.redis import executor
 from app.tenants import Tenant
+from engine import Call, How
 from engine.commands import XAdd
 
 # Messages that wait before the socket is read no more: a client that sends one at a time is not paused, which
@@ -301,12 +302,12 @@ class Connection:
             commands = [traced]
         quotas = self.request.principal.quotas
         self.flow.begin()
-        try:
-            self.tenant.engine.submit(commands, done, synced=effect.synced, quotas=quotas)
-        except BaseException:
-            # `done` will not be called.
-            self.flow.end()
-            raise
+        how = How.ALONE if len(commands) == 1 else How.TOGETHER
+        origin = self.request.request_id
+        call = Call(commands, how, synced=effect.synced, quotas=quotas, origin=origin)
+        replies = self.tenant.engine.send(call, done)
+        if replies is not None:
+            done(replies)
 
     def _submitted(self, token: int, flow: Flow, replies: Any) -> None:  # noqa: ANN401 - the engine's
         flow.end()

@@ -28,6 +28,7 @@ from engine.commands import EnsureStream, XLen
 from tests.app.auth.callers import ROOT, app_with, client, made
 from tests.app.auth.test_late import connect
 from tests.app.conversing import SocketWorld, ops, working
+from tests.engine.asking import reply_to
 
 KEY = RSAKey.generate_key(2048, {"kid": "r1"})
 EVIL = RSAKey.generate_key(2048, {"kid": "r1"})
@@ -82,7 +83,7 @@ async def test_no_writing_of_a_name_escapes_a_pattern(
     engine: Engine, tmp_path: Path, segment: str, status: int, *, fast_path: bool
 ) -> None:
     for name in ("orders.eu", "private"):
-        await engine.execute(EnsureStream(stream=name))
+        await reply_to(engine, EnsureStream(stream=name))
     token = made("read:orders.*")
     app = await app_with(engine, tmp_path, token, fast_path=fast_path)
     async with client(app, token.text) as http:
@@ -242,7 +243,7 @@ async def test_a_list_of_streams_names_no_hidden_one(
 ) -> None:
     """Not as `next` either, which says where the next page begins."""
     for name in ("a-secret", "b-secret", "orders.1", "orders.2", "p-secret", "orders.3", "z-secret"):
-        await engine.execute(EnsureStream(stream=name))
+        await reply_to(engine, EnsureStream(stream=name))
     token = made("read:orders.*")
     app = await app_with(engine, tmp_path, token, fast_path=fast_path)
     pages: list[list[str]] = []
@@ -268,7 +269,7 @@ async def test_a_worker_that_may_not_delete_does_not_by_acknowledging(
     engine: Engine, tmp_path: Path, how: str, *, fast_path: bool
 ) -> None:
     """The entry may be another group's work still."""
-    await engine.execute(EnsureStream(stream="s"))
+    await reply_to(engine, EnsureStream(stream="s"))
     worker, deleter = made("consume:s"), made("consume,write:s")
     app = await app_with(engine, tmp_path, worker, deleter, fast_path=fast_path)
     path = "/v1/streams/s/groups/g"
@@ -279,7 +280,7 @@ async def test_a_worker_that_may_not_delete_does_not_by_acknowledging(
             await http.post(f"{path}/consumers/c/read", json={})
             answer = await http.post(f"{path}/ack", json={"ids": ["1-0"], "delete": how})
             assert answer.status_code == status, answer.text
-            assert await engine.execute(XLen(stream="s")) == left
+            assert await reply_to(engine, XLen(stream="s")) == left
 
 
 @pytest.mark.parametrize("how", ["keep", "delete", "acked"])

@@ -15,6 +15,7 @@ from app.main import ROUTES
 from engine import Engine, entries
 from engine.commands import XAdd
 from tests.app.auth.callers import ROOT, app_with, client, made
+from tests.engine.asking import reply_to
 from tests.engine.clocks import settle
 
 GUARDED: Final = [route for route in ROUTES if route.rule is not Access.OPEN]
@@ -132,7 +133,7 @@ async def test_the_root_token_may_do_everything(engine: Engine, tmp_path: Path) 
 async def test_lists_show_what_may_be_read(engine: Engine, tmp_path: Path) -> None:
     """Streams, KEYS, SCAN and plans by pattern."""
     for name in ("a.1", "a.2", "b.1"):
-        await engine.execute(XAdd(stream=name, bodies=[entries.body([("a", "1")])]))
+        await reply_to(engine, XAdd(stream=name, bodies=[entries.body([("a", "1")])]))
     token = made("read:a.*", "write:b.*")
     async with client(await app_with(engine, tmp_path, token), token.text) as http:
         listed = (await http.get("/v1/streams")).json()

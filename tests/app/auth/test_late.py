@@ -22,6 +22,7 @@ from engine import Engine
 from engine.commands import XLen
 from tests.app.auth.callers import app_with, client, made
 from tests.app.auth.test_jwt import signed
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, settle
 
 Message = MutableMapping[str, Any]
@@ -55,7 +56,7 @@ async def test_a_body_that_comes_after_its_token_was_revoked_changes_nothing(
         answer = await http.post("/v1/streams/s/entries", content=slow(revoking=True))
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
     assert "invalid_token" in answer.headers["www-authenticate"]
-    assert await engine.execute(XLen(stream="s")) == 1
+    assert await reply_to(engine, XLen(stream="s")) == 1
 
 
 async def test_a_token_that_expires_while_its_body_comes_is_refused(engine: Engine, tmp_path: Path) -> None:

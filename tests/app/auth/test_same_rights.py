@@ -13,6 +13,7 @@ from app.auth import Action
 from engine import Engine
 from engine.commands import EnsureGroup
 from tests.app.auth.callers import app_with, client, made
+from tests.engine.asking import reply_to
 
 S: Final = "/v1/streams/s"
 G: Final = f"{S}/groups/g"
@@ -81,10 +82,10 @@ async def test_a_deed_needs_the_same_actions_by_either_api(
     tokens = [made(f"{','.join(actions)}:*") for actions in HELD]
     app = await app_with(engine, tmp_path, *tokens)
     for actions, token in zip(HELD, tokens, strict=True):
-        await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+        await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
         async with client(app, token.text) as http:
             by_rest = await http.request(deed.method, deed.path, json=deed.body)
-            await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+            await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
             by_command = await http.post("/v1/commands", json=deed.words)
         expected = deed.needs <= actions
         assert (by_rest.status_code != 403) is expected, (actions, by_rest.text)

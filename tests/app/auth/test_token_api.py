@@ -29,6 +29,7 @@ from engine.commands import ListMetadata, PutMetadata
 from engine.replies import MetadataPage
 from tests.app.auth.callers import ROOT, app_with, client, made
 from tests.app.auth.test_jwt import signed
+from tests.engine.asking import reply_to, turn_of
 from tests.engine.clocks import settle
 
 KEY = RSAKey.generate_key(2048, {"kid": "r1"})
@@ -51,7 +52,7 @@ async def status(app: App, token: str, path: str = "/v1/streams/s/entries") -> i
 
 
 async def names(engine: Engine) -> list[str]:
-    page = await engine.execute(ListMetadata())
+    page = await reply_to(engine, ListMetadata())
     assert isinstance(page, MetadataPage)
     return [name for name, _ in page.values]
 
@@ -100,7 +101,7 @@ async def test_a_restored_older_log_does_not_revive_a_token(engine: Engine, tmp_
     first = await app_with(engine, tmp_path)
     token = (await create(first)).json()
     name = f"token:{token['id']}"
-    page = await engine.execute(ListMetadata(prefix=name))
+    page = await reply_to(engine, ListMetadata(prefix=name))
     assert isinstance(page, MetadataPage)
     data = tmp_path / "data"
     await asyncio.to_thread(data.mkdir)
@@ -108,8 +109,8 @@ async def test_a_restored_older_log_does_not_revive_a_token(engine: Engine, tmp_
     async with client(first, ROOT) as http:
         assert (await http.delete(f"/v1/admin/tokens/{token['id']}")).status_code == 204
     # The log as it was in the backup.
-    await engine.execute(PutMetadata(name=f"revoked:{name}", value=None))
-    await engine.execute(PutMetadata(name=name, value=page.values[0][1]))
+    await reply_to(engine, PutMetadata(name=f"revoked:{name}", value=None))
+    await reply_to(engine, PutMetadata(name=name, value=page.values[0][1]))
     second = await app_with(engine, tmp_path)
     assert await status(second, token["token"]) == 200, "without the file it would be revived"
     third = await app_with(engine, tmp_path)
@@ -120,7 +121,7 @@ async def test_a_restored_older_log_does_not_revive_a_token(engine: Engine, tmp_
 async def test_a_restore_may_drop_all_tokens(engine: Engine, tmp_path: Path) -> None:
     first = await app_with(engine, tmp_path)
     token = (await create(first)).json()
-    await engine.execute(PutMetadata(name=DROP_TOKENS, value=b"1"))
+    await reply_to(engine, PutMetadata(name=DROP_TOKENS, value=b"1"))
     second = await app_with(engine, tmp_path)
     assert await status(second, token["token"]) == 401
     await settle()
@@ -135,7 +136,7 @@ async def test_a_row_that_cannot_be_read_hides_no_other(engine: Engine, tmp_path
     kept = (await create(first)).json()
     await revoke(first, jti="j1")
     bad = ("token:", "token:~", "revoked:", "revoked:jti:~")
-    await engine.transaction([PutMetadata(name=name, value=row) for name in bad])
+    await turn_of(engine, [PutMetadata(name=name, value=row) for name in bad])
     with capture_logs() as said:
         again = await app_with(engine, tmp_path)
     assert await status(again, kept["token"]) == 200

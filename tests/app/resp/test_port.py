@@ -2,14 +2,14 @@
 
 import asyncio
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.auth import Grant, Principal, TokenPolicy, tokens
-from engine.commands import Command
+from engine import Call, Done, Replies
 from tests.app.resp.conftest import TestedPort, Wire, until
 
 ID = b"1-1"
@@ -467,13 +467,14 @@ async def test_long_replies_are_made_one_by_one(
     port = await open_port()
     wire, engine = await port.connect(), port.gateway.tenant("").engine
     await wire.call("XADD", "s", "1-1", "a", "1")
-    submit_each, seen = engine.submit_each, list[int]()
+    send, seen = engine.send, list[int]()
 
-    def counted(commands: Sequence[Command], *rest: Any) -> None:
-        seen.append(len(commands))
-        submit_each(commands, *rest)
+    def counted(call: Call, done: Done) -> Replies | None:
+        seen.append(len(call.commands))
+        replies: Replies | None = send(call, done)
+        return replies
 
-    monkeypatch.setattr(engine, "submit_each", counted)
+    monkeypatch.setattr(engine, "send", counted)
     long = b"*4\r\n$6\r\nXRANGE\r\n$1\r\ns\r\n$1\r\n-\r\n$1\r\n+\r\n"
     short = b"*2\r\n$4\r\nXLEN\r\n$1\r\ns\r\n"
     wire.writer.write(short * 2 + long * 3 + short)

@@ -14,6 +14,7 @@ from engine.entries import body
 from engine.replies import Added
 from engine.storage.memory import MemoryStorage
 from tests.app.resp.conftest import TestedPort, until
+from tests.engine.asking import reply_to
 
 SHORT = body([("a", b"1")])
 
@@ -48,7 +49,7 @@ async def test_entries_that_come_together_are_one_frame() -> None:
         one, two, three = map(given, await add_together(engine, [SHORT], [SHORT, SHORT], [SHORT]))
         assert [len(one), len(two), len(three)] == [1, 2, 1]
         assert one + two + three == list(range(one[0], one[0] + 4))
-        assert await engine.execute(XLen(stream="s")) == 4
+        assert await reply_to(engine, XLen(stream="s")) == 4
         before = engine.log_figures().bytes
         await add_together(engine, [SHORT], [SHORT], [SHORT])
         together = engine.log_figures().bytes - before
@@ -65,8 +66,8 @@ async def test_another_stream_is_another_command() -> None:
         for stream in ("s", "t", "s"):
             adds.add(engine, stream, [SHORT], found.append)
         await until(lambda: len(found) == 3)
-        assert await engine.execute(XLen(stream="s")) == 2
-        assert await engine.execute(XLen(stream="t")) == 1
+        assert await reply_to(engine, XLen(stream="s")) == 2
+        assert await reply_to(engine, XLen(stream="t")) == 1
 
 
 async def test_a_full_run_does_not_wait_for_the_end_of_the_cycle() -> None:
@@ -127,7 +128,7 @@ async def test_fifty_clients_are_answered_in_a_cycle() -> None:
 async def test_who_comes_last_gets_no_id_where_there_are_too_few() -> None:
     """Two IDs are left for three clients."""
     async with opened(MemoryStorage()) as engine:
-        await engine.execute(XAdd(stream="s", bodies=[SHORT], ids=[ids.ID_MAX - 2]))
+        await reply_to(engine, XAdd(stream="s", bodies=[SHORT], ids=[ids.ID_MAX - 2]))
         one, two, three = map(given, await add_together(engine, [SHORT], [SHORT, SHORT], [SHORT]))
         assert (one, two, three) == ([ids.ID_MAX - 1], [ids.ID_MAX], [])
 
@@ -141,7 +142,7 @@ async def test_what_has_no_room_together_is_tried_one_by_one() -> None:
         assert isinstance(second, EngineError)
         assert second.code == "storage_full"
         assert isinstance(third, Added)
-        assert await engine.execute(XLen(stream="s")) == 2
+        assert await reply_to(engine, XLen(stream="s")) == 2
 
 
 async def test_clients_at_the_same_time_have_their_own_ids(port: TestedPort) -> None:

@@ -17,6 +17,7 @@ from app.metrics.slow_turns import SlowTurns
 from engine import SLOW_TURN_S, SystemClock
 from engine.commands import AddEach, XLen, XRange
 from tests.app.resp.conftest import TestedPort, Wire
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock
 
 ROOT: Final = Path(__file__).parents[3]
@@ -271,7 +272,7 @@ async def test_the_slow_log_has_turns_above_ten_milliseconds(open_port: Any) -> 
     wire = await port.connect()
     await wire.call("XADD", "s", "1-0", "a", "b")
     clock.ticking_s = SLOW_TURN_S + 0.001
-    await port.gateway.engine.execute(XRange(stream="s", start=0, end=1))
+    await reply_to(port.gateway.engine, XRange(stream="s", start=0, end=1))
     clock.ticking_s = SLOW_TURN_S / 100
     await wire.call("XLEN", "s")
     slow = [0, clock.wall_ms() // 1000, 11_000, [b"xrange", b"s"], b"", b""]

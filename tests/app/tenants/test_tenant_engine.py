@@ -45,6 +45,7 @@ from engine.commands import (
     XTrim,
 )
 from engine.replies import Added, Listing, Reply, StreamInfo
+from tests.engine.asking import begin_read, reply_to, submit, submit_each, turn_of
 
 A, B = "acme.", "globex."
 
@@ -55,7 +56,7 @@ def add(stream: str, *values: str, binary: bool = False) -> XAdd:
 
 
 async def ask(engine: TenantEngine, command: Any) -> Any:
-    return await engine.execute(command)
+    return await reply_to(engine, command)
 
 
 @pytest.fixture
@@ -63,14 +64,15 @@ async def dead(engine: Engine) -> TenantEngine:
     """A tenant with two dead letters, one of them with values that are no text."""
     tenant = TenantEngine(engine, A)
     policy = {"dead_letter_stream": "dead", "max_deliveries": 3}
-    await tenant.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
-    await tenant.execute(add("s", "acme.s"))
-    await tenant.execute(add("s", "acme.s", binary=True))
-    read: Any = await tenant.execute(XReadGroup(streams=[("s", Cursor.NEW)], group="g", consumer="c"))
-    buried: Any = await tenant.execute(
+    await reply_to(tenant, EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
+    await reply_to(tenant, add("s", "acme.s"))
+    await reply_to(tenant, add("s", "acme.s", binary=True))
+    read: Any = await reply_to(tenant, XReadGroup(streams=[("s", Cursor.NEW)], group="g", consumer="c"))
+    buried: Any = await reply_to(
+        tenant,
         DeadLetterEntries(
             stream="s", group="g", ids=[one.id for one in read.streams[0].entries], reason="why"
-        )
+        ),
     )
     assert (buried.stream, len(buried.ids)) == ("dead", 2)
     return tenant
@@ -93,7 +95,7 @@ async def test_dead_letters_name_their_source_without_the_prefix(dead: TenantEng
     assert sources([full.entries]) == [b"s", b"s"]
     for text in (full.stream.first_entry, full.stream.last_entry):
         assert dict(entries.pairs_of(text))["weir-source"] == b"s"
-    await dead.execute(EnsureGroup(stream="dead", group="g", start=0))
+    await reply_to(dead, EnsureGroup(stream="dead", group="g", start=0))
     given = await ask(dead, XReadGroup(streams=[("dead", Cursor.NEW)], group="g", consumer="c"))
     claimed = await ask(
         dead, XAutoClaim(stream="dead", group="g", consumer="d", min_idle_ms=0, start=0, count=9)
@@ -101,31 +103,31 @@ async def test_dead_letters_name_their_source_without_the_prefix(dead: TenantEng
     for found in (given.streams[0].entries, claimed.entries):
         assert [dict(one.pairs())["weir-source"] for one in found] == [b"s", b"s"]
     real = XRange(stream="acme.dead", start=ids.ID_MIN, end=ids.ID_MAX)
-    assert sources([await engine.execute(real)]) == [b"acme.s"] * 2
+    assert sources([await reply_to(engine, real)]) == [b"acme.s"] * 2
 
 
 async def test_dead_letters_go_back(dead: TenantEngine) -> None:
     found = await ask(dead, XRange(stream="dead", start=ids.ID_MIN, end=ids.ID_MAX))
     letters = [one for one, _ in found.pairs()]
     redriven = await ask(dead, Redrive(stream="s", group="g", letters="dead", ids=letters))
-    assert (redriven.letters, await dead.execute(XLen(stream="dead"))) == (letters, 0)
+    assert (redriven.letters, await reply_to(dead, XLen(stream="dead"))) == (letters, 0)
 
 
 async def test_dumps_go_from_tenant_to_tenant(dead: TenantEngine, engine: Engine) -> None:
     """The dead letters in them name streams of the tenant that has them; metadata and other fields stay."""
     traced = entries.with_meta(entries.body([("weir-source", "acme.s")] * 2), {"traceparent": "t"})
-    await engine.execute(XAdd(stream="acme.dead", bodies=[traced]))
+    await reply_to(engine, XAdd(stream="acme.dead", bodies=[traced]))
     text = (await ask(dead, Dump(stream="dead"))).text
     assert text.count("acme.") == 1, "the entry's own field"
     page = await ask(dead, XRange(stream="dead", start=ids.ID_MIN, end=ids.ID_MAX))
     for prefix in (A, B):
         tenant = TenantEngine(engine, prefix)
         payload = Restore(stream="copy", dump=dump.decode(text.encode()), size=len(text))
-        assert await tenant.execute(payload) is True
+        assert await reply_to(tenant, payload) is True
         copied = await ask(tenant, XRange(stream="copy", start=ids.ID_MIN, end=ids.ID_MAX))
         assert copied.parts == page.parts
         assert (await ask(tenant, Dump(stream="copy"))).text == text
-        real = await engine.execute(XRange(stream=f"{prefix}copy", start=ids.ID_MIN, end=ids.ID_MAX))
+        real = await reply_to(engine, XRange(stream=f"{prefix}copy", start=ids.ID_MIN, end=ids.ID_MAX))
         assert sources([real]) == [f"{prefix}s".encode()] * 3
         assert entries.meta_of(real.parts[-1]) == {"traceparent": "t"}  # type: ignore[union-attr]
     assert await ask(dead, Dump(stream="missing")) is None
@@ -134,44 +136,44 @@ async def test_dumps_go_from_tenant_to_tenant(dead: TenantEngine, engine: Engine
 async def test_a_dump_cannot_name_a_stream_of_others(engine: Engine) -> None:
     """Its text may say so; what makes no sense is refused, and so is what gets too long."""
     tenant = TenantEngine(engine, A)
-    await tenant.execute(XAdd(stream="s", bodies=[entries.body([("weir-source", f"{B}s")])]))
+    await reply_to(tenant, XAdd(stream="s", bodies=[entries.body([("weir-source", f"{B}s")])]))
     described = dump.decode((await ask(tenant, Dump(stream="s"))).text.encode())
-    await tenant.execute(Restore(stream="t", dump=described, size=1))
-    real: Any = await engine.execute(XRange(stream="acme.t", start=ids.ID_MIN, end=ids.ID_MAX))
+    await reply_to(tenant, Restore(stream="t", dump=described, size=1))
+    real: Any = await reply_to(engine, XRange(stream="acme.t", start=ids.ID_MIN, end=ids.ID_MAX))
     assert sources([real]) == [b"acme.globex.s"]
     assert described.open is not None
     (part,) = described.open.entries
     part.encoding = "base64"
     with pytest.raises(EngineError, match="Bad data format"):
-        await tenant.execute(Restore(stream="u", dump=described, size=1))
+        await reply_to(tenant, Restore(stream="u", dump=described, size=1))
     part.encoding, part.fields = None, {"weir-source": "s" * dump.DUMP_BYTES_MAX}
     with pytest.raises(EngineError, match="too large"):
-        await tenant.execute(Restore(stream="u", dump=described, size=1))
+        await reply_to(tenant, Restore(stream="u", dump=described, size=1))
 
 
 async def test_a_bad_dump_refuses_nothing_beside_it(engine: Engine) -> None:
     """Neither in a pipeline nor in a transaction; a stream that is there is refused first."""
     tenant = TenantEngine(engine, A)
     add = XAdd(stream="s", bodies=[entries.body([("weir-source", "s")])])
-    await tenant.execute(add)
+    await reply_to(tenant, add)
     described = dump.decode((await ask(tenant, Dump(stream="s"))).text.encode())
     assert described.open is not None
     described.open.entries[0].encoding = "base64"
     commands = [add, Restore(stream="t", dump=described, size=1), add]
     replies: list[Sequence[Any]] = []
-    tenant.submit_each(commands, replies.append)
-    replies.append(await tenant.transaction(commands))
+    submit_each(tenant, commands, replies.append)
+    replies.append(await turn_of(tenant, commands))
     for before, refusal, after in replies:
         assert "Bad data format" in refusal.redis
         assert list(after.ids) > list(before.ids)
     with pytest.raises(EngineError, match="BUSYKEY"):
-        await tenant.execute(Restore(stream="s", dump=described, size=1))
+        await reply_to(tenant, Restore(stream="s", dump=described, size=1))
 
 
 async def test_a_dump_is_renamed_where_its_entries_are_as_many_as_one_turn_takes(engine: Engine) -> None:
     """One more is refused by the engine, which gets it as it came."""
     tenant = TenantEngine(engine, A)
-    await tenant.execute(XAdd(stream="s", bodies=[entries.body([("weir-source", "s")])]))
+    await reply_to(tenant, XAdd(stream="s", bodies=[entries.body([("weir-source", "s")])]))
     described = dump.decode((await ask(tenant, Dump(stream="s"))).text.encode())
     assert described.open is not None
     (part,) = described.open.entries
@@ -188,19 +190,19 @@ async def test_a_precondition_means_what_was_shown(dead: TenantEngine) -> None:
     """Though the first entry is shown with another source."""
     shown = await ask(dead, XInfoStream(stream="dead"))
     assert isinstance(shown, ShownInfo)
-    await dead.execute(UpdateStream(stream="dead", retention={"max_len": 9}, expected=shown))
+    await reply_to(dead, UpdateStream(stream="dead", retention={"max_len": 9}, expected=shown))
     with pytest.raises(EngineError) as refused:
-        await dead.execute(UpdateStream(stream="dead", retention={"max_len": 8}, expected=shown))
+        await reply_to(dead, UpdateStream(stream="dead", retention={"max_len": 8}, expected=shown))
     assert refused.value.code == "precondition_failed"
     again = await ask(dead, XInfoStream(stream="dead"))
     assert isinstance(again, StreamInfo)
-    assert await dead.execute(Delete(streams=["dead"], expected=again)) == 1
+    assert await reply_to(dead, Delete(streams=["dead"], expected=again)) == 1
 
 
 async def test_a_stream_of_others_is_not_named(engine: Engine) -> None:
     """As where an operator lets a group of a tenant write its dead letters elsewhere."""
     policy = {"dead_letter_stream": "operators", "max_deliveries": 3}
-    await engine.execute(EnsureGroup(stream="acme.s", group="g", start=0, mkstream=True, policy=policy))
+    await reply_to(engine, EnsureGroup(stream="acme.s", group="g", start=0, mkstream=True, policy=policy))
     tenant = TenantEngine(engine, A)
     assert (await ask(tenant, DescribeGroup(stream="s", group="g"))).dead_letter_stream == "/"
     assert [one.dead_letter_stream for one in await ask(tenant, XInfoGroups(stream="s"))] == ["/"]
@@ -209,7 +211,7 @@ async def test_a_stream_of_others_is_not_named(engine: Engine) -> None:
 async def test_lists_have_the_tenants_streams_in_pages(engine: Engine) -> None:
     """Neighbours in the order of names are not in them, nor names that no request can use."""
     for name in ("acme", "acme.", "acme..", "acme.a", "acme.b", "acme.c", "acme/", "globex.a", "acmf"):
-        await engine.execute(EnsureGroup(stream=name, group="g", start=0, mkstream=True))
+        await reply_to(engine, EnsureGroup(stream=name, group="g", start=0, mkstream=True))
     tenant = TenantEngine(engine, A)
     found: list[str] = []
     after: str | None = None
@@ -237,9 +239,9 @@ async def test_keys_over_many_streams_are_the_tenants_own(engine: Engine) -> Non
     for part in ({"idempotency": key}, {"chunk": chunk}):
         command = Publish(parts=[add("s", "1")], **part)
         for caller in callers:
-            before = await caller.execute(XLen(stream="s"))
+            before = await ask(caller, XLen(stream="s"))
             first, second = [await ask(caller, command) for _ in range(2)]
-            assert await caller.execute(XLen(stream="s")) == before + 1
+            assert await ask(caller, XLen(stream="s")) == before + 1
             assert first.streams[0][0] == "s"
             again = second.streams[0]
             assert (again[0] if isinstance(again, tuple) else again.stream) == "s"
@@ -253,24 +255,24 @@ async def test_refusals_quote_the_tenants_names(engine: Engine, tenant: str) -> 
     refusals: list[EngineError] = []
     for command in (XInfoStream(stream=name), XInfoConsumers(stream=name, group="g")):
         with pytest.raises(EngineError) as refused:
-            await own.execute(command)
+            await reply_to(own, command)
         refusals.append(refused.value)
-    (one,) = await own.transaction([XInfoGroups(stream=name)])
+    (one,) = await turn_of(own, [XInfoGroups(stream=name)])
     assert isinstance(one, EngineError)
     found: list[Any] = []
-    own.submit([DescribeGroup(stream=name, group="g")], found.extend)
-    own.submit_each([XInfoGroups(stream=name), XInfoStream(stream=name)], found.extend)
+    submit(own, [DescribeGroup(stream=name, group="g")], found.extend)
+    submit_each(own, [XInfoGroups(stream=name), XInfoStream(stream=name)], found.extend)
     given: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    own.read(XReadGroup(streams=[(name, Cursor.NEW)], group="g", consumer="c"), given.set_result)
+    begin_read(own, XReadGroup(streams=[(name, Cursor.NEW)], group="g", consumer="c"), given.set_result)
     refusals += [one, *found, *await given]
     for refusal in refusals:
         assert refusal.members["stream"] == name
         assert repr(name) in refusal.detail
         assert tenant not in f"{refusal.detail}{refusal.redis}{refusal.members}"
         assert repr(tenant)[1:-1] not in refusal.detail
-    await own.execute(Publish(parts=[add("s", "1")], chunk=Chunk("spark", 2, 0)))
+    await reply_to(own, Publish(parts=[add("s", "1")], chunk=Chunk("spark", 2, 0)))
     with pytest.raises(EngineError) as refused:
-        await own.execute(Publish(parts=[add("s", "1")], chunk=Chunk("spark", 1, 0)))
+        await reply_to(own, Publish(parts=[add("s", "1")], chunk=Chunk("spark", 1, 0)))
     assert "the producer 'spark' is in epoch 2" in refused.value.detail
 
 
@@ -279,11 +281,11 @@ async def test_a_quota_is_named_as_in_the_grant(engine: Engine, prefix: str) -> 
     """And counts streams of the tenant alone."""
     grant = Grant.from_value({"actions": ["write"], "streams": "o*", "streams_max": 1, "prefix": prefix})
     quotas = Principal("tester", [grant]).quotas
-    await engine.execute(add("orders", "1"))
+    await reply_to(engine, add("orders", "1"))
     tenant = TenantEngine(engine, prefix)
-    await tenant.execute(add("o1", "1"), quotas=quotas)
+    await reply_to(tenant, add("o1", "1"), quotas=quotas)
     with pytest.raises(EngineError) as refused:
-        await tenant.execute(add("o2", "1"), quotas=quotas)
+        await reply_to(tenant, add("o2", "1"), quotas=quotas)
     assert (refused.value.code, refused.value.members["quota"]) == ("quota_exceeded", "o*")
     for text in (refused.value.detail, refused.value.redis):
         assert "quota of 'o*' is used up: 1 streams" in text
@@ -292,23 +294,23 @@ async def test_a_quota_is_named_as_in_the_grant(engine: Engine, prefix: str) -> 
 async def test_commands_about_all_streams_run_nothing(engine: Engine) -> None:
     """By none of the ways to the engine; of commands that run one after the other, the others run."""
     tenant = TenantEngine(engine, A)
-    await tenant.execute(add("s", "1"))
+    await reply_to(tenant, add("s", "1"))
     with pytest.raises(EngineError):
-        await tenant.execute(FlushAll())
+        await reply_to(tenant, FlushAll())
     with pytest.raises(EngineError):
-        await tenant.transaction([XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()])
+        await turn_of(tenant, [XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()])
     found: list[Reply | EngineError] = []
-    tenant.submit([XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()], found.extend)
-    tenant.submit_each([FlushAll(), FlushAll()], found.extend)
+    submit(tenant, [XTrim(stream="s", trim=Trim(maxlen=0)), FlushAll()], found.extend)
+    submit_each(tenant, [FlushAll(), FlushAll()], found.extend)
     assert [one.code for one in found if isinstance(one, EngineError)] == ["forbidden"] * 3
     given: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     some = [FlushAll(), XLen(stream="s"), XLen(stream="s" * 512), add("t", "1")]
-    tenant.submit_each(some, given.set_result)
+    submit_each(tenant, some, given.set_result)
     _, length, too_long, added = await given
     assert (length, isinstance(added, Added)) == (1, True)
     assert isinstance(too_long, EngineError)
     assert too_long.code == "invalid_name"
-    assert await engine.execute(XLen(stream="acme.s")) == 1
+    assert await reply_to(engine, XLen(stream="acme.s")) == 1
 
 
 async def test_callers_without_a_prefix_have_the_engine_itself(engine: Engine) -> None:
