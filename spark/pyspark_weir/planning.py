@@ -15,9 +15,9 @@ from typing import Final
 from pyspark_weir import ids
 
 # A task costs about a tenth of a second: with fewer entries it costs more than it brings.
-cut_entries_min: Final = 20_000
+CUT_ENTRIES_MIN: Final = 20_000
 # The gateway cuts a range into no more pieces than this at once.
-pieces_max: Final = 256
+PIECES_MAX: Final = 256
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def task_count(ranges: Sequence[TaskRange], sizes: Sizes) -> int:
     """How many tasks these ranges are worth."""
     entries, volume = sum(one.count for one in ranges), sum(one.bytes for one in ranges)
     by_size = max(ceil(entries / sizes.max_entries), ceil(volume / sizes.max_bytes))
-    wanted = max(by_size, min(sizes.min_partitions, entries // cut_entries_min))
+    wanted = max(by_size, min(sizes.min_partitions, entries // CUT_ENTRIES_MIN))
     return max(wanted, 1)
 
 
@@ -73,8 +73,8 @@ def piece_counts(ranges: Sequence[TaskRange], sizes: Sizes) -> dict[tuple[str, s
         by_share = ceil(one.count / share) if tasks > 1 else 1
         by_size = max(ceil(one.count / sizes.max_entries), ceil(one.bytes / sizes.max_bytes))
         # A limit of the user's goes before what is worth while.
-        pieces = max(min(by_share, one.count // cut_entries_min), by_size)
-        pieces = min(pieces, pieces_max, one.count)
+        pieces = max(min(by_share, one.count // CUT_ENTRIES_MIN), by_size)
+        pieces = min(pieces, PIECES_MAX, one.count)
         if pieces > 1:
             wanted[one.name] = pieces
     return wanted

@@ -28,7 +28,7 @@ from pyspark_weir.errors import PipelineError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlannedRange, PlanQuery
 from pyspark_weir.offsets import Lost, Offsets
 
-_look_s: Final = 0.25
+_LOOK_S: Final = 0.25
 
 
 class StreamLag(NamedTuple):
@@ -113,7 +113,7 @@ class QueryEvents:
         """A run's events until it ends; None now and then, when there is nothing."""
         while True:
             try:
-                name, event = self._events.get(timeout=_look_s)
+                name, event = self._events.get(timeout=_LOOK_S)
             except queue.Empty:
                 yield None
                 continue
@@ -194,9 +194,9 @@ def _positions(offset: dict[str, Any]) -> Offsets:
         return {}
 
 
-_request_ms_max: Final = 5_000
+_REQUEST_MS_MAX: Final = 5_000
 # How often gateways are asked while nothing comes.
-_idle_s: Final = 5.0
+_IDLE_S: Final = 5.0
 
 
 class LagReporter(contextlib.ExitStack):
@@ -207,7 +207,7 @@ class LagReporter(contextlib.ExitStack):
     def __init__(self, gateways: tuple[GatewayAccess, ...], mirror_group: str | None = None) -> None:
         super().__init__()
         quick = (
-            replace(access, retry_timeout_ms=0, request_timeout_ms=_request_ms_max) for access in gateways
+            replace(access, retry_timeout_ms=0, request_timeout_ms=_REQUEST_MS_MAX) for access in gateways
         )
         self._gateways = {access.name: self.enter_context(GatewayClient(access)) for access in quick}
         self._mirror_group = mirror_group
@@ -218,7 +218,7 @@ class LagReporter(contextlib.ExitStack):
     def report(self, progress: BatchProgress) -> BatchProgress:
         """The progress with its lag; the mirror group has been moved to its end."""
         now_s = clock.monotonic_s()
-        if not progress.ends or (not progress.rows and now_s < self._asked_s + _idle_s):
+        if not progress.ends or (not progress.rows and now_s < self._asked_s + _IDLE_S):
             return progress
         self._asked_s = now_s
         by_gateway: dict[str, dict[str, str]] = defaultdict(dict)

@@ -31,7 +31,7 @@ from pyspark_weir.progress import BatchProgress, LagReporter, QueryEvents, Strea
 from pyspark_weir.session import CHECKPOINT_FILES, CHECKPOINT_FILES_LOCAL, SessionOptions, open_session
 
 # How long a query that has ended is waited for to tell of its last batch.
-_last_word_s_max: Final = 10.0
+_LAST_WORD_S_MAX: Final = 10.0
 _PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)$", re.MULTILINE)
 _JAVA: Final = re.compile(r"^[ \t]*Caused by: (.*)$", re.MULTILINE)
 _WEIR: Final = re.compile(r"(WEIR_[A-Z_]+): ([^\n]*)")
@@ -134,7 +134,7 @@ def follow(
                 query.stop()
             if not query.isActive:
                 # The progress of its last batch may still come; its end comes after that.
-                over_s = over_s or now_s() + _last_word_s_max
+                over_s = over_s or now_s() + _LAST_WORD_S_MAX
                 if now_s() > over_s:
                     break
     finally:

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from pyspark_weir.clock import monotonic_s
-from pyspark_weir.errors import DataLoss, OptionError, PipelineError, Refused, Unavailable
+from pyspark_weir.errors import DataLoss, OptionError, PipelineError, RefusedError, Unavailable
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
 
 URL = "http://127.0.0.1:8080"
@@ -70,7 +70,7 @@ class TestTryingAgain:
         with opened(link) as gateway:
             assert gateway.get("/v1") == {"a": 1}
         link = Link(problem(500, "internal"))
-        with opened(link) as gateway, pytest.raises(Refused, match="internal"):
+        with opened(link) as gateway, pytest.raises(RefusedError, match="internal"):
             gateway.post("/v1/publish", {"streams": {"s": [{"fields": {"a": "b"}}]}})
         assert len(link.requests) == 1
 
@@ -110,7 +110,10 @@ class TestTryingAgain:
     )
     def test_what_cannot_change_by_itself_is_told_at_once(self, status: int, code: str) -> None:
         link = Link(problem(status, code))
-        with opened(link) as gateway, pytest.raises(Refused, match=f"WEIR_REFUSED.*about {code}") as raised:
+        with (
+            opened(link) as gateway,
+            pytest.raises(RefusedError, match=f"WEIR_REFUSED.*about {code}") as raised,
+        ):
             gateway.get("/v1/x")
         assert len(link.requests) == 1
         assert (raised.value.status, raised.value.problem) == (status, code)
@@ -146,7 +149,7 @@ class TestSecrets:
     def test_the_token_of_a_file_is_sent_and_shown_nowhere(self, token_file: str) -> None:
         link = Link(problem(403, "forbidden"))
         gateway = opened(link, token_file=token_file)
-        with gateway, pytest.raises(Refused) as raised:
+        with gateway, pytest.raises(RefusedError) as raised:
             gateway.get("/v1")
         assert link.requests[0].headers["authorization"] == f"Bearer {SECRET}"
         shown = (
@@ -170,7 +173,7 @@ class TestSecrets:
 
     def test_a_token_that_is_not_good_is_tried_once(self, token_file: str) -> None:
         link = Link(problem(401, "unauthenticated"))
-        with opened(link, token_file=token_file) as gateway, pytest.raises(Refused, match="still good"):
+        with opened(link, token_file=token_file) as gateway, pytest.raises(RefusedError, match="still good"):
             gateway.get("/v1")
         assert len(link.requests) == 1
 
@@ -205,7 +208,7 @@ class TestSecrets:
 
     def test_a_refusal_for_want_of_a_token_says_how_to_give_one(self) -> None:
         link = Link(problem(401, "unauthenticated"))
-        with opened(link) as gateway, pytest.raises(Refused, match="tokenFile or tokenEnv"):
+        with opened(link) as gateway, pytest.raises(RefusedError, match="tokenFile or tokenEnv"):
             gateway.get("/v1")
 
 
@@ -223,7 +226,7 @@ def test_what_is_no_url_of_a_gateway_is_refused(url: str) -> None:
         OptionError("x"),
         DataLoss("x"),
         Unavailable("x"),
-        Refused("x", status=409, problem="stale_epoch", members={"epoch": 4}),
+        RefusedError("x", status=409, problem="stale_epoch", members={"epoch": 4}),
         PipelineError("WEIR_X", "x"),
     ],
 )
@@ -304,7 +307,7 @@ class TestCalls:
     def test_what_answers_without_json_is_no_gateway(self) -> None:
         with (
             opened(Link(httpx.Response(200, text="<html>"))) as gateway,
-            pytest.raises(Refused, match="no gateway"),
+            pytest.raises(RefusedError, match="no gateway"),
         ):
             gateway.get("/v1")
 

@@ -85,7 +85,7 @@ def test_the_largest_task_is_at_most_twice_what_is_even(ranges: list[TaskRange],
 
 def test_a_small_stream_is_never_cut() -> None:
     wanted = Sizes(min_partitions=8, max_entries=200_000, max_bytes=1 << 30)
-    assert planning.piece_counts([a_range(("g0", "s"), 2 * planning.cut_entries_min - 1)], wanted) == {}
+    assert planning.piece_counts([a_range(("g0", "s"), 2 * planning.CUT_ENTRIES_MIN - 1)], wanted) == {}
 
 
 def test_a_lonely_long_stream_is_cut_for_all_cores() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyspark_weir.errors import OptionError, PipelineError
 from pyspark_weir.sink.keys import SinkRequest, TaskId, keys
-from pyspark_weir.sink.rows import RowOptions, Rows, SinkEntry, chunk_bytes_max, chunk_streams_max, cut
+from pyspark_weir.sink.rows import CHUNK_BYTES_MAX, CHUNK_STREAMS_MAX, RowOptions, Rows, SinkEntry, cut
 from pyspark_weir.sink.sending import Pace
 
 PLACE = TaskId("spark/q", 3, 1)
@@ -78,7 +78,7 @@ def test_chunks_hold_all_entries_in_order(entries: list[SinkEntry], rows_max: in
 
 def test_a_chunk_ends_before_its_bytes_are_too_many() -> None:
     """One entry alone may have more: whether it is too large is for the gateway to say."""
-    sizes = [chunk_bytes_max // 2, chunk_bytes_max // 2, 1, 2 * chunk_bytes_max, 1]
+    sizes = [CHUNK_BYTES_MAX // 2, CHUNK_BYTES_MAX // 2, 1, 2 * CHUNK_BYTES_MAX, 1]
     left = iter(sizes)
     chunks = list(cut([plain("s")] * len(sizes), lambda entry: (entry, next(left)), 100))
     assert [chunk.rows for chunk in chunks] == [2, 1, 1, 1]
@@ -86,7 +86,7 @@ def test_a_chunk_ends_before_its_bytes_are_too_many() -> None:
 
 def test_a_chunk_has_as_many_streams_as_a_request_may() -> None:
     """Beyond it the next chunk begins."""
-    entries = [plain(f"s{number}") for number in range(chunk_streams_max + 1)]
+    entries = [plain(f"s{number}") for number in range(CHUNK_STREAMS_MAX + 1)]
     assert [len(chunk.streams) for chunk in cut(entries, lambda entry: (entry, 1), 5_000)] == [1_000, 1]
 
 

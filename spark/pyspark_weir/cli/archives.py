@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pyspark_weir.progress import BatchProgress
 
 _TRIM_COLUMNS: Final = ("stream", "entries", "upto", "because", "outcome")
-_mb: Final = 1 << 20
-_target_mb_default: Final = 128
-_age_ms_default: Final = 7 * 24 * 3_600_000
+_MB: Final = 1 << 20
+_TARGET_MB_DEFAULT: Final = 128
+_AGE_MS_DEFAULT: Final = 7 * 24 * 3_600_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ class CompactArguments(arguments.RootArguments, arguments.SparkArguments):
     """Which files are merged."""
 
     target_mb: Annotated[int, typer.Option("--target-mb", min=1, help="target size of files, in MiB")] = (
-        _target_mb_default
+        _TARGET_MB_DEFAULT
     )
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be merged")] = False
     on_spark: Annotated[bool, typer.Option("--spark", help="merge in tasks of Spark")] = False
@@ -182,7 +182,7 @@ class VacuumArguments(arguments.RootArguments):
             show_default="7d",
             help="age from which files are deleted; at least 7d",
         ),
-    ] = _age_ms_default
+    ] = _AGE_MS_DEFAULT
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be deleted")] = False
 
 
@@ -199,7 +199,7 @@ def compact(options: CompactArguments) -> None:
     from pyspark_weir.table.compaction import compact as merged
 
     table = open_repaired(options.archive())
-    rules = CompactionRules(target_bytes=options.target_mb * _mb)
+    rules = CompactionRules(target_bytes=options.target_mb * _MB)
     if options.dry_run:
         found = merges(table.files(), rules)
         rows = [{"date": one.day, "files": len(one.files), "bytes": one.size} for one in found]

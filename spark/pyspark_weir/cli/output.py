@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark_weir.running import Summary
 
 _ABSENT: Final = "-"
-_bar_cells: Final = 20
+_BAR_CELLS: Final = 20
 
 # A line beside the output, on standard error.
 say: Final = shared.say
@@ -64,8 +64,8 @@ def progress_bar(done: int, left: int | None) -> str:
     if left is None:
         return ""
     share = done / (done + left) if done + left else 1.0
-    full = int(share * _bar_cells)
-    return f"{'━' * full}{'─' * (_bar_cells - full)} {int(share * 100):3} %"
+    full = int(share * _BAR_CELLS)
+    return f"{'━' * full}{'─' * (_BAR_CELLS - full)} {int(share * 100):3} %"
 
 
 def progress_line(progress: "BatchProgress") -> str:

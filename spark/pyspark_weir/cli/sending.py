@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SENT: Final = "What is sent on"
 _sent = arguments.panel(_SENT)
-_tasks_max: Final = 10_000
+_TASKS_MAX: Final = 10_000
 
 
 class Start(StrEnum):
@@ -110,10 +110,10 @@ def mirror(options: MirrorArguments) -> None:
 
 _HOW: Final = "How it is sent"
 _what, _how = arguments.panel("What is replayed"), arguments.panel(_HOW)
-_tasks_default: Final = 2
-_rate_max: Final = 10_000_000
-_chunk_rows_max: Final = 5_000
-_slice_s: Final = 600
+_TASKS_DEFAULT: Final = 2
+_RATE_MAX: Final = 10_000_000
+_CHUNK_ROWS_MAX: Final = 5_000
+_SLICE_S: Final = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +140,9 @@ class ReplayArguments(arguments.SparkArguments):
         str, _how(metavar="NAME", help="field for the original ID; empty: none. Not with --keep-ids")
     ] = "_orig_id"
     rate: Annotated[
-        int | None, _how(metavar="N", min=1, max=_rate_max, help="maximum entries per second")
+        int | None, _how(metavar="N", min=1, max=_RATE_MAX, help="maximum entries per second")
     ] = None
-    tasks: Annotated[int, _how(min=1, max=_tasks_max, help="streams sent side by side")] = _tasks_default
+    tasks: Annotated[int, _how(min=1, max=_TASKS_MAX, help="streams sent side by side")] = _TASKS_DEFAULT
     job_id: Annotated[
         str | None,
         _how(
@@ -174,12 +174,12 @@ class ReplayArguments(arguments.SparkArguments):
 
     def replay_of(self, source: str, gateway: str) -> "Replay":
         """What must not change when the replay is started again. Raises OptionError."""
-        from pyspark_weir.jobs.replay_plan import EntrySelection, Replay, Targets, slice_rows_default
+        from pyspark_weir.jobs.replay_plan import SLICE_ROWS_DEFAULT, EntrySelection, Replay, Targets
 
-        rate, slice_rows = self.rate, slice_rows_default
+        rate, slice_rows = self.rate, SLICE_ROWS_DEFAULT
         if rate is not None:
             # A killed replay sends its slice again: ten minutes' worth at most.
-            slice_rows = min(slice_rows, rate * _slice_s)
+            slice_rows = min(slice_rows, rate * _SLICE_S)
         first, last = _range(self.after, self.end, self.since, self.until)
         return Replay(
             job=_check_job(self.job_id, needed=not self.dry_run),
@@ -190,7 +190,7 @@ class ReplayArguments(arguments.SparkArguments):
             keep_ids=self.keep_ids,
             orig_field="" if self.keep_ids else self.orig_field,
             # A second's worth at most, so that a slow replay is not one of bursts.
-            chunk_rows=_chunk_rows_max if rate is None else max(1, min(_chunk_rows_max, rate // self.tasks)),
+            chunk_rows=_CHUNK_ROWS_MAX if rate is None else max(1, min(_CHUNK_ROWS_MAX, rate // self.tasks)),
             tasks=self.tasks,
             slice_rows=self.slice_rows or slice_rows,
         )

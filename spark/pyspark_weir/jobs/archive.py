@@ -23,7 +23,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_weir import checkpoint, ids, offsets
 from pyspark_weir.checkpoint import StateFolder
-from pyspark_weir.errors import ArchiveError, OptionError, Refused
+from pyspark_weir.errors import ArchiveError, OptionError, RefusedError
 from pyspark_weir.gateway import Answer, GatewayClient, PlanQuery
 from pyspark_weir.jobs import archived
 from pyspark_weir.jobs.archived import ArchiveDataSource
@@ -171,7 +171,7 @@ class Archiver:
         return _ranges_between(self._begun, ends)
 
     def _lost_since(self, moved: BatchRanges) -> Iterator[Lost]:
-        """What has gone of a batch's ranges since Spark wrote them down. Raises Refused, Unavailable."""
+        """What has gone of a batch's ranges since Spark wrote them down. Raises RefusedError, Unavailable."""
         ends = checkpoint.ends(self.checkpoint, moved.number)
         known = {one.key: one.upto for one in moved.lost}
         for access in self.accesses:
@@ -195,7 +195,7 @@ class Archiver:
 
     def settle(self) -> None:
         """Have the gateways show, and their retention keep, how far the archive goes: up to the last batch
-        that has ended for Spark as well. Raises Refused, Unavailable.
+        that has ended for Spark as well. Raises RefusedError, Unavailable.
         """
         with self._settling:
             last = checkpoint.last_commit(self.checkpoint)
@@ -261,7 +261,7 @@ def _settle(gateway: GatewayClient, stream: str, end: Position) -> None:
         return
     try:
         gateway.update_stream(stream, archived_up_to=end.id)
-    except Refused as refused:
+    except RefusedError as refused:
         # The stream was deleted meanwhile.
         if refused.problem != "no_stream":
             raise

@@ -84,14 +84,14 @@ def entries(
     return found.withColumn("fields", as_map(sf.col("fields"))) if fields == "map" else found
 
 
-_registered: Final[WeakSet[SparkSession]] = WeakSet()
+_REGISTERED: Final[WeakSet[SparkSession]] = WeakSet()
 
 
 def register(spark: SparkSession) -> None:
     """Have a session know `weir_archive`; Spark warns of a name that is registered again."""
-    if spark not in _registered:
+    if spark not in _REGISTERED:
         spark.dataSource.register(ArchiveDataSource)
-        _registered.add(spark)
+        _REGISTERED.add(spark)
 
 
 def options_of(root: ArchiveRoot) -> dict[str, str]:

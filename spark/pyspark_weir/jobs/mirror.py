@@ -32,7 +32,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_weir import checkpoint, ids, offsets
 from pyspark_weir.checkpoint import StateFolder
-from pyspark_weir.errors import OptionError, Refused
+from pyspark_weir.errors import OptionError, RefusedError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient, PlanQuery
 from pyspark_weir.jobs.archived import as_map
 from pyspark_weir.jobs.batches import report_failures, write
@@ -126,7 +126,7 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
 
 def check(asked: Mirror) -> None:
     """Refuse to begin anew where entries were sent before, and how far is lost; and what would grow for ever.
-    Raises OptionError, Refused, Unavailable.
+    Raises OptionError, RefusedError, Unavailable.
     """
     loop_guard_of(asked)
     place = StateFolder.of(asked.checkpoint)
@@ -157,7 +157,7 @@ def _written(access: GatewayAccess, streams: Iterable[str]) -> list[str]:
     with GatewayClient(access) as gateway:
         try:
             found = gateway.plan_of_each(PlanQuery(dict.fromkeys(streams, ids.BEGINNING))).streams
-        except Refused as refused:
+        except RefusedError as refused:
             if refused.status != http.HTTPStatus.FORBIDDEN:
                 raise
             return []

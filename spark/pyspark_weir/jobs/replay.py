@@ -188,7 +188,7 @@ def run(
 
 def gateway_spans(access: GatewayAccess, asked: Replay) -> Iterator[ReplayRange]:
     """Ranges of a gateway's streams as they are now, about a slice's entries at a time. Raises DataLoss where
-    the range begins with entries that were trimmed away; Refused, Unavailable.
+    the range begins with entries that were trimmed away; RefusedError, Unavailable.
     """
     wanted = asked.wanted
     with GatewayClient(access) as gateway:

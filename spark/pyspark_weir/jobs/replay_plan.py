@@ -32,8 +32,8 @@ from pyspark_weir.table.table import ArchiveTable, EntryFilter
 VERSION: Final = 3
 PLAN: Final = "plan.json"
 DONE: Final = "done.json"
-slice_rows_default: Final = 100_000
-orig_field_default: Final = "_orig_id"
+SLICE_ROWS_DEFAULT: Final = 100_000
+ORIG_FIELD_DEFAULT: Final = "_orig_id"
 # In a target: the name of the source.
 PLACEHOLDER: Final = "{stream}"
 
@@ -118,10 +118,10 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     wanted: EntrySelection = EntrySelection()
     to: Targets = Targets()
     keep_ids: bool = False
-    orig_field: str = orig_field_default
+    orig_field: str = ORIG_FIELD_DEFAULT
     chunk_rows: int = 5_000
     tasks: int = 1
-    slice_rows: int = slice_rows_default
+    slice_rows: int = SLICE_ROWS_DEFAULT
 
     def about(self) -> dict[str, object]:
         return {

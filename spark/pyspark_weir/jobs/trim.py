@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_weir import ids
-from pyspark_weir.errors import ArchiveDamagedError, ArchiveError, Refused
+from pyspark_weir.errors import ArchiveDamagedError, ArchiveError, RefusedError
 from pyspark_weir.gateway import Answer, GatewayClient, PlannedRange, PlanQuery, of_one_call
 from pyspark_weir.ids import EntryId
 from pyspark_weir.table.deletions import record
@@ -111,7 +111,7 @@ def plan(
 ) -> list[TrimProposal]:
     """What may be trimmed, for every stream of the archive. Changes nothing.
 
-    Raises ArchiveError where ranges are not contiguous from the beginning; Refused, Unavailable.
+    Raises ArchiveError where ranges are not contiguous from the beginning; RefusedError, Unavailable.
     """
     for gap in gaps(table.ranges()):
         raise ArchiveDamagedError(f"{gap.key}: entries up to {gap.after} are in no batch; run verify")
@@ -155,7 +155,7 @@ def _record(
     for one in due:
         try:
             deleted[one.key] = list(_find_deleted(table, gateways[one.key.gateway], one))
-        except (Refused, ArchiveError) as error:
+        except (RefusedError, ArchiveError) as error:
             refused[one.key] = error.sentence
     try:
         record(table.root, {one.key: ids.parse(one.upto) for one in due if one.key in deleted}, deleted)
@@ -167,7 +167,7 @@ def _record(
 def _trim(gateway: GatewayClient, one: TrimProposal) -> TrimResult:
     try:
         return TrimResult(one, deleted=gateway.trim(one.key.stream, minid=one.minid, guard=True))
-    except Refused as refused:
+    except RefusedError as refused:
         return TrimResult(one, refused=refused.sentence)
 
 

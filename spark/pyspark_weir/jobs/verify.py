@@ -62,7 +62,7 @@ class _FileSpan(NamedTuple):
 def verify(table: ArchiveTable, gateways: Mapping[str, GatewayClient], *, deep: bool = False) -> VerifyReport:
     """Compare all; `deep`: also every entry that the gateway still has, byte by byte.
 
-    Raises Refused, Unavailable. What is wrong with the archive is found, not raised.
+    Raises RefusedError, Unavailable. What is wrong with the archive is found, not raised.
     """
     files, ranges = table.files(), table.ranges()
     findings = [

@@ -35,24 +35,24 @@ TRANSACTION: Final = "/v1/commands/multi-exec"
 TRANSACTION_COMMANDS_MAX: Final = 300
 
 # What the gateway keeps at most, of one producer in one stream, and for how long.
-_keys_each: Final = 10_000
-_keep_s: Final = 86_400
-key_window_default: Final = 640_000
-key_window_max: Final = 100_000_000
-_producer_chars_max: Final = 255
+_KEYS_EACH: Final = 10_000
+_KEEP_S: Final = 86_400
+KEY_WINDOW_DEFAULT: Final = 640_000
+KEY_WINDOW_MAX: Final = 100_000_000
+_PRODUCER_CHARS_MAX: Final = 255
 _PRODUCER: Final = re.compile(r"[\x21-\x7e]+")
-_digest_bytes: Final = 16
+_DIGEST_BYTES: Final = 16
 # Of a chunk that had been there; each costs two requests.
-_streams_looked_at_max: Final = 8
+_STREAMS_LOOKED_AT_MAX: Final = 8
 
 
-class Fenced(CodedError):  # noqa: N818 - it names what happened
+class FencedError(CodedError):
     """Another run of the same query has gone on: this task is of the past, and must not write."""
 
     CODE = "WEIR_FENCED"
 
 
-class Changed(CodedError):  # noqa: N818 - it names what happened
+class ChangedError(CodedError):
     """A repeated chunk holds other rows than the first time: the gateway kept those, these would be lost."""
 
     CODE = "WEIR_CHANGED"
@@ -109,26 +109,26 @@ class Keys:
     def repeated(self, chunk: TaskChunk[Any], answer: Json) -> Sequence[Stored]:
         """Of a chunk that had been there: which entries are to be what, to be looked at. Else nothing.
 
-        Raises Changed, RowError.
+        Raises ChangedError, RowError.
         """
         return ()
 
-    def changed(self, chunk: TaskChunk[Any]) -> Changed:
+    def changed(self, chunk: TaskChunk[Any]) -> ChangedError:
         """The error for a chunk that is not what was stored."""
         raise AssertionError("only chunks with keys by position are known to be repeated")
 
 
 def check_producer(name: str) -> str:
     """A name that the gateway takes for a producer. Raises OptionError."""
-    if len(name) > _producer_chars_max or not _PRODUCER.fullmatch(name):
+    if len(name) > _PRODUCER_CHARS_MAX or not _PRODUCER.fullmatch(name):
         raise OptionError(
-            f"jobId makes the producer {name[:80]!r}: it is to be 1 to {_producer_chars_max} printable ASCII "
+            f"jobId makes the producer {name[:80]!r}: it is to be 1 to {_PRODUCER_CHARS_MAX} printable ASCII "
             "characters without blanks"
         )
     return name
 
 
-def keys(mode: KeyMode, place: TaskId, *, key_window: int = key_window_default) -> Keys:
+def keys(mode: KeyMode, place: TaskId, *, key_window: int = KEY_WINDOW_DEFAULT) -> Keys:
     """The keys of a mode for a task."""
     if mode == "position":
         return _Position(place)
@@ -157,12 +157,12 @@ class _Position(Keys):
         # Rows that have moved within the batch show at the edges of its chunks.
         return [
             Stored(name, stored[name][edge], pairs_of(orjson.loads(entries[place])))
-            for name, entries in islice(chunk.streams.items(), _streams_looked_at_max)
+            for name, entries in islice(chunk.streams.items(), _STREAMS_LOOKED_AT_MAX)
             for place, edge in ((0, "first_id"), (-1, "last_id"))
         ]
 
-    def changed(self, chunk: TaskChunk[bytes]) -> Changed:
-        return Changed(
+    def changed(self, chunk: TaskChunk[bytes]) -> ChangedError:
+        return ChangedError(
             f"chunk {chunk.number} of {self._producer}, epoch {self._place.epoch}, held other rows when it "
             "was stored: this partition does not have the same rows in the same order each time; sort within "
             "partitions, use keyMode=content, or give another jobId to what is another job"
@@ -172,7 +172,7 @@ class _Position(Keys):
 class _Content(Keys):
     def __init__(self, place: TaskId, key_window: int) -> None:
         self._place = place
-        self._parts = max(1, key_window // _keys_each)
+        self._parts = max(1, key_window // _KEYS_EACH)
         self._producers = [check_producer(f"{place.origin}/keys-{part}") for part in range(self._parts)]
         # Equal rows of two batches are two entries; equal keys of a column are one.
         self._scope = b"%d:" % place.epoch
@@ -192,7 +192,7 @@ class _Content(Keys):
         return words, sum(map(len, words))
 
     def prepare(self, streams: Sequence[str]) -> SinkRequest | None:
-        limits = ("IDMP-DURATION", str(_keep_s), "IDMP-MAXSIZE", str(_keys_each))
+        limits = ("IDMP-DURATION", str(_KEEP_S), "IDMP-MAXSIZE", str(_KEYS_EACH))
         return _transaction([("XCFGSET", name, *limits) for name in streams])
 
     def request(self, chunk: TaskChunk[Words]) -> SinkRequest:
@@ -257,7 +257,7 @@ def _fields(pairs: Pairs) -> dict[str, Value] | list[tuple[str, Value]]:
 
 def _digest(pairs: Pairs) -> bytes:
     """What distinguishes sets of fields; their order does not count."""
-    digest = hashlib.blake2b(digest_size=_digest_bytes)
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for name, value in sorted((name.encode(), _raw(value)) for name, value in pairs):
         digest.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
     return digest.digest()

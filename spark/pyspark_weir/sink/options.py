@@ -12,8 +12,8 @@ from pyspark_weir.errors import OptionError
 from pyspark_weir.gateway import GatewayAccess
 from pyspark_weir.options import COMMON, SOURCE, accesses
 from pyspark_weir.raw_options import RawOptions, flag, integer, table_of, word
-from pyspark_weir.sink.keys import TRANSACTION_COMMANDS_MAX, KeyMode, key_window_default, key_window_max
-from pyspark_weir.sink.rows import RowOptions, chunk_rows_default, chunk_rows_max
+from pyspark_weir.sink.keys import KEY_WINDOW_DEFAULT, KEY_WINDOW_MAX, TRANSACTION_COMMANDS_MAX, KeyMode
+from pyspark_weir.sink.rows import CHUNK_ROWS_DEFAULT, CHUNK_ROWS_MAX, RowOptions
 
 _IN_FLIGHT_MAX: Final = 16
 _RATE_MAX: Final = 10_000_000
@@ -28,10 +28,10 @@ class SinkOptions:
     access: GatewayAccess
     rows: RowOptions
     key_mode: KeyMode = word("keyMode", ("position", "content", "none"))
-    key_window: int = integer("keyWindow", default=key_window_default, most=key_window_max)
+    key_window: int = integer("keyWindow", default=KEY_WINDOW_DEFAULT, most=KEY_WINDOW_MAX)
     job_id: str | None = raw_options.text("jobId")
     epoch: int = integer("epoch", default=0, least=0)
-    chunk_rows: int = integer("chunkRows", default=chunk_rows_default, most=chunk_rows_max)
+    chunk_rows: int = integer("chunkRows", default=CHUNK_ROWS_DEFAULT, most=CHUNK_ROWS_MAX)
     in_flight: int = integer("maxInFlight", default=1, most=_IN_FLIGHT_MAX)
     ordered: bool = flag("ordered")
     entries_per_s: int | None = integer("maxEntriesPerSecond", most=_RATE_MAX)

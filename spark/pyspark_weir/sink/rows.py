@@ -197,7 +197,7 @@ KEY: Final = "idempotency_id"
 _ABOUT: Final = frozenset({"ms", "seq", "ts", "shard", "bytes", "id_key"})
 
 # As the gateway takes names; here the row is still known.
-_name_bytes_max: Final = 512
+_NAME_BYTES_MAX: Final = 512
 _FORBIDDEN: Final = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 _ID: Final = re.compile(r"\*|\d{1,20}-(\d{1,20}|\*)", re.ASCII)
 
@@ -384,21 +384,21 @@ def _expect_text(field: pa.Field, what: str) -> None:
 
 def _check_stream(name: str) -> None:
     size = len(name.encode(errors="surrogatepass"))
-    if not 1 <= size <= _name_bytes_max or name in (".", "..") or _FORBIDDEN.search(name):
+    if not 1 <= size <= _NAME_BYTES_MAX or name in (".", "..") or _FORBIDDEN.search(name):
         shown = name[:80]
         raise RowError(
-            f"{shown!r} is no name of a stream: it has 1 to {_name_bytes_max} bytes of UTF-8, no '/', no "
+            f"{shown!r} is no name of a stream: it has 1 to {_NAME_BYTES_MAX} bytes of UTF-8, no '/', no "
             "control characters, and is not '.' or '..'"
         )
 
 
-chunk_rows_default: Final = 5_000
+CHUNK_ROWS_DEFAULT: Final = 5_000
 # The gateway's limit on a batch.
-chunk_rows_max: Final = 10_000
+CHUNK_ROWS_MAX: Final = 10_000
 # Of the entries' written forms: an eighth of what the gateway takes at once. One entry alone may have more.
-chunk_bytes_max: Final = 1 << 20
+CHUNK_BYTES_MAX: Final = 1 << 20
 # The gateway's limit on a request.
-chunk_streams_max: Final = 1_000
+CHUNK_STREAMS_MAX: Final = 1_000
 
 T = TypeVar("T")
 
@@ -423,8 +423,8 @@ def cut(
     streams: dict[str, list[T]] = {}
     for entry in entries:
         written, entry_size = write(entry)
-        crowded = len(streams) == chunk_streams_max and entry.stream not in streams
-        if rows and (rows == rows_max or size + entry_size > chunk_bytes_max or crowded):
+        crowded = len(streams) == CHUNK_STREAMS_MAX and entry.stream not in streams
+        if rows and (rows == rows_max or size + entry_size > CHUNK_BYTES_MAX or crowded):
             yield TaskChunk(number, streams, rows)
             number, rows, size, streams = number + 1, 0, 0, {}
         streams.setdefault(entry.stream, []).append(written)

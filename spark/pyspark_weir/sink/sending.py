@@ -14,14 +14,14 @@ from typing import Any, Final
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_weir.clock import monotonic_s
-from pyspark_weir.errors import PipelineError, Refused
+from pyspark_weir.errors import PipelineError, RefusedError
 from pyspark_weir.gateway import GatewayClient, of_stream
-from pyspark_weir.sink.keys import Fenced, Json, Keys, SinkRequest, Stored, TaskId, pairs_of
+from pyspark_weir.sink.keys import FencedError, Json, Keys, SinkRequest, Stored, TaskId, pairs_of
 from pyspark_weir.sink.rows import SinkEntry, TaskChunk, cut
 
 _MISSING: Final = "ERR no such key"
 # Of the streams of a chunk, in an error.
-_named_max: Final = 3
+_NAMED_MAX: Final = 3
 # Gone since, or a token that may write and not read.
 _TELLS_NOTHING: Final = frozenset(("no_stream", "no_entry", "forbidden"))
 
@@ -89,7 +89,10 @@ class SinkSender:
         self._prepared: set[str] = set()
 
     def send(self, entries: Iterable[SinkEntry], place: TaskId) -> Sent:
-        """Store all of them, for a task. Raises Fenced, Changed, RowError, Refused, Unavailable."""
+        """Store all of them, for a task.
+
+        Raises FencedError, ChangedError, RowError, RefusedError, Unavailable.
+        """
         sent = Sent(place)
         chunks = cut(entries, self._keys.write, self._rows_max)
         if self._in_flight == 1:
@@ -135,10 +138,10 @@ class SinkSender:
     def _store(self, chunk: TaskChunk[Any]) -> bool:
         try:
             answer = self._ask(self._keys.request(chunk))
-        except Refused as refused:
+        except RefusedError as refused:
             if refused.problem == "idempotency_mismatch":
                 raise self._keys.changed(chunk) from None
-            names = ", ".join(sorted(chunk.streams)[:_named_max])
+            names = ", ".join(sorted(chunk.streams)[:_NAMED_MAX])
             raise refused.about(f"publishing chunk {chunk.number} to {names}") from None
         had = self._keys.repeated(chunk, answer)
         for one in had:
@@ -150,7 +153,7 @@ class SinkSender:
         """Whether an entry is there and is not what it should be; a deleted one proves nothing."""
         try:
             entry = self._gateway.get(f"{of_stream(one.stream)}/entries/{one.id}")
-        except Refused as refused:
+        except RefusedError as refused:
             if refused.problem in _TELLS_NOTHING:
                 return False
             raise
@@ -161,11 +164,11 @@ class SinkSender:
             return self._gateway.post(
                 request.path, request.content, headers=request.headers, repeatable=request.repeatable
             )
-        except Refused as refused:
+        except RefusedError as refused:
             if refused.problem != "stale_epoch":
                 raise
             producer, epoch = (request.headers.get(f"weir-{name}") for name in ("producer", "epoch"))
-            raise Fenced(
+            raise FencedError(
                 f"epoch {epoch} of {producer} is over, the gateway has seen epoch "
                 f"{refused.members.get('epoch')}: another run of the same query or job has gone on"
             ) from None

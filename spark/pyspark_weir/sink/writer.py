@@ -36,7 +36,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
 # Beyond this part of what the gateway remembers, a repeated batch might meet keys that are gone.
-_window_part_max: Final = 0.8
+_WINDOW_PART_MAX: Final = 0.8
 
 _log: Final = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
-    """For `DataSource.writer`. Raises OptionError; Refused, Unavailable where streams are to be emptied."""
+    """For `DataSource.writer`. Raises OptionError; RefusedError, Unavailable where streams are emptied."""
     chosen = SinkOptions.of(options)
     writer = BatchWriter(chosen, schema)
     if overwrite:
@@ -165,7 +165,7 @@ def _warn_of_window(options: SinkOptions, done: Sequence[Sent], epoch: int) -> N
     for message in done:
         streams.update(message.streams)
     for name, rows in streams.most_common(1):
-        if rows > options.key_window * _window_part_max:
+        if rows > options.key_window * _WINDOW_PART_MAX:
             _log.warning(
                 "batch %d put %d entries into %s: set keyWindow to more, or a repeat may store some twice",
                 epoch,

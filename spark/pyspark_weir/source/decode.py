@@ -27,7 +27,7 @@ from pyspark_weir.schema import RESERVED
 
 Places = npt.NDArray[np.int32]
 # Of a table of every entry by every name; with more, repeats are looked for by sorting.
-_seen_cells_max: Final = 1 << 22
+_SEEN_CELLS_MAX: Final = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Fields:
 
     def _repeats(self, cells: npt.NDArray[np.int64]) -> bool:
         size = (len(self.offsets) - 1) * len(self.names)
-        if size > _seen_cells_max:
+        if size > _SEEN_CELLS_MAX:
             return len(np.unique(cells)) < len(cells)
         seen = np.zeros(size, dtype=np.bool_)
         seen[cells] = True
@@ -241,7 +241,7 @@ LETTER: Final = MappingProxyType(
     }
 )
 # Of a value in an error.
-_shown_chars_max: Final = 100
+_SHOWN_CHARS_MAX: Final = 100
 _KEY_DIGITS: Final = len(str(ids.HALF_MAX))
 
 
@@ -357,7 +357,7 @@ class _Rows:
             text = texts.filter(pc.and_(values.is_null(), texts.is_valid()))[0].as_py()
             raise PipelineError(
                 "WEIR_BAD_VALUE",
-                f"{self._where}: {text[:_shown_chars_max]!r} does not fit column {name}; "
+                f"{self._where}: {text[:_SHOWN_CHARS_MAX]!r} does not fit column {name}; "
                 "mode=PERMISSIVE reads such values as null",
             )
         if misfits:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from pyspark_weir import ids, offsets
 from pyspark_weir.clock import monotonic_s
-from pyspark_weir.errors import PipelineError, Refused
+from pyspark_weir.errors import PipelineError, RefusedError
 from pyspark_weir.gateway import GatewayClient, GatewayPlan, PlanQuery, of_one_call
 from pyspark_weir.options import SourceOptions
 
@@ -23,12 +23,12 @@ U = TypeVar("U")
 Call = tuple[str, int]
 
 # Above the wait that was asked for, until the gateway that should answer by then is given up on.
-_wait_s_spare: Final = 5.0
-_threads_max: Final = 32
+_WAIT_S_SPARE: Final = 5.0
+_THREADS_MAX: Final = 32
 # With fsync=everysec a stream's last second is on disk after two at most.
-_durable_s_max: Final = 5.0
-_durable_wait_ms: Final = 1_000
-_look_ms_max: Final = 5_000
+_DURABLE_S_MAX: Final = 5.0
+_DURABLE_WAIT_MS: Final = 1_000
+_LOOK_MS_MAX: Final = 5_000
 
 
 class SourceGateways:
@@ -137,7 +137,7 @@ class SourceGateways:
             return found
         streams = dict(found.streams)
         heads = {key: one.last for key, one in streams.items()}
-        deadline_s = self._clock() + _durable_s_max
+        deadline_s = self._clock() + _DURABLE_S_MAX
         while True:
             behind = {
                 key: one.durable
@@ -147,7 +147,7 @@ class SourceGateways:
             left_ms = int((deadline_s - self._clock()) * 1_000)
             if not behind or left_ms <= 0:
                 return GatewayPlan(streams, found.missing)
-            wait_ms = min(left_ms, _durable_wait_ms)
+            wait_ms = min(left_ms, _DURABLE_WAIT_MS)
             later = self.plan(PlanQuery(behind, heads, durable_only=True, wait_ms=wait_ms))
             for key in behind:
                 one = later.streams.get(key)
@@ -161,7 +161,7 @@ class SourceGateways:
     def _one(self, name: str, query: PlanQuery) -> GatewayPlan:
         try:
             return self.at(name).plan(query)
-        except Refused as refused:
+        except RefusedError as refused:
             if query.durable_only and refused.status == 422 and "fsync" in refused.sentence:
                 raise _not_durable(refused.sentence) from None
             raise
@@ -174,7 +174,7 @@ class SourceGateways:
             return found
         futures = {self._threads.submit(self._one, call[0], query): call for call, query in queries.items()}
         left: set[Future[GatewayPlan]] = set(futures)
-        deadline_s = self._clock() + wait_ms / 1_000 + _wait_s_spare
+        deadline_s = self._clock() + wait_ms / 1_000 + _WAIT_S_SPARE
         while left and self._clock() < deadline_s:
             done, left = wait(left, deadline_s - self._clock(), return_when=FIRST_COMPLETED)
             found |= {futures[one]: one.result() for one in done}
@@ -193,7 +193,7 @@ class SourceGateways:
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
             # More than there are gateways: a wait that was left behind may still be going on.
-            self._pool = ThreadPoolExecutor(_threads_max, "weir-gateways")
+            self._pool = ThreadPoolExecutor(_THREADS_MAX, "weir-gateways")
         return self._pool
 
 
@@ -256,7 +256,7 @@ def missing_streams(options: SourceOptions) -> list[str]:
     if options.pattern is not None:
         return []
     quick = tuple(
-        replace(one, retry_timeout_ms=0, request_timeout_ms=_look_ms_max) for one in options.gateways
+        replace(one, retry_timeout_ms=0, request_timeout_ms=_LOOK_MS_MAX) for one in options.gateways
     )
     gateways = SourceGateways(replace(options, gateways=quick))
     try:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_weir import ids, offsets
-from pyspark_weir.errors import DataLoss, PipelineError, Refused
+from pyspark_weir.errors import DataLoss, PipelineError, RefusedError
 from pyspark_weir.gateway import ColumnsPage, GatewayClient, PlannedRange, PlanQuery
 from pyspark_weir.options import SourceOptions
 from pyspark_weir.planning import Sizes, TaskRange, pack, piece_counts
@@ -24,7 +24,7 @@ from pyspark_weir.source.decode import Form
 from pyspark_weir.source.gateways import SourceGateways
 
 # A batch is held by the worker and by the JVM at once; this is what a page's JSON may have.
-page_bytes_max: Final = 4 << 20
+PAGE_BYTES_MAX: Final = 4 << 20
 
 _REMEDY: Final = "go on without them with failOnDataLoss=false"
 
@@ -110,11 +110,11 @@ class _RangeReader:
                 after=after,
                 end=self.range.end,
                 count=self._options.fetch_size,
-                max_bytes=page_bytes_max,
+                max_bytes=PAGE_BYTES_MAX,
                 fields=self._fields,
                 fail_on_gap=self._options.fail_on_data_loss,
             )
-        except Refused as refused:
+        except RefusedError as refused:
             if refused.status == 410:
                 raise self._lost(f"entries after {after} were trimmed before they were read") from None
             raise

@@ -23,8 +23,8 @@ from pyspark_weir.source.gateways import SourceGateways
 Row = dict[str, Any]
 
 SNAPSHOTS: Final = ("streams", "groups", "consumers", "pending")
-_rows_a_batch_max: Final = 5_000
-_pending_a_page: Final = 5_000
+_ROWS_A_BATCH_MAX: Final = 5_000
+_PENDING_A_PAGE: Final = 5_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -44,7 +44,7 @@ def batches(
         wanted = _is_wanted(options, gateways, partition.gateway)
         found = (dict(one) for one in gateway.list_streams() if wanted(one["name"]))
         rows = _RELATIONS[options.relation](gateway, found)
-        while some := list(islice(rows, _rows_a_batch_max)):
+        while some := list(islice(rows, _ROWS_A_BATCH_MAX)):
             yield pa.RecordBatch.from_pylist(
                 [{"shard": partition.gateway, **one} for one in some], schema=schema
             )
@@ -86,7 +86,7 @@ def _consumers(gateway: GatewayClient, found: Iterator[Row]) -> Iterator[Row]:
 def _pending(gateway: GatewayClient, found: Iterator[Row]) -> Iterator[Row]:
     for group in _groups(gateway, found):
         if group["pending"]:
-            for one in gateway.pending(group["stream"], group["group"], _pending_a_page):
+            for one in gateway.pending(group["stream"], group["group"], _PENDING_A_PAGE):
                 yield {**one, **_halves(one["id"]), "stream": group["stream"], "group": group["group"]}
 
 

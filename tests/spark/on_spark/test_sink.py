@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from pyspark_weir.errors import Refused
+from pyspark_weir.errors import RefusedError
 from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from pyspark_weir.running import query_error
 from tests.server import Server
@@ -237,7 +237,7 @@ class TestStream:
         query_id = query(stream="zombie")
         producer = {"weir-producer": f"spark/{query_id}/0", "weir-epoch": "0", "weir-chunk": "99"}
         body = {"streams": {"zombie": [{"fields": {"n": "late"}}]}}
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RefusedError) as refused:
             gateway.post("/v1/publish", body, headers=producer, repeatable=True)
         assert refused.value.problem == "stale_epoch"
         assert len(stored(gateway, "zombie")) == 6_000
