@@ -31,10 +31,18 @@ settings.register_profile("half", settings.get_profile("gate"), max_examples=50)
 # In the background of a shell it is ignored, and what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A session of Spark and its first query take twenty seconds. Two processes share the tests on Spark, each
-# with one session: of source, sink, SQL and the session itself; and of the jobs, with those that start Spark
-# as programs. More at a time are too much for two cores: Spark's processes would meet each other too late.
-SESSIONS = ("tests/spark/on_spark/test_s",), ("tests/spark/on_spark/", "tests/spark/processes/")
+# A session of Spark and its first query take twenty seconds. Two processes share the tests on Spark: one has
+# a session for all that needs no more, the other starts Spark as programs. More at a time are too much for
+# two cores: Spark's processes would meet each other too late.
+SESSIONS = (
+    ("tests/spark/on_spark/",),
+    (
+        "tests/spark/processes/",
+        "tests/documents/test_documents.py::test_commands_print_what_the_document_says[pipeline.md]",
+    ),
+)
+# Whose files share what takes long to make: wheels, and environments with them.
+MADE_ONCE = (("tests/distributions/",),)
 SCANNED = ("app", "engine")
 # What blockbuster does not know by itself, and what a log on disk does most.
 SYNCS = ("fdatasync", "fsync")
@@ -233,11 +241,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """A file's tests stay together: they share a server. So do those of a session of Spark."""
+    """A file's tests stay together: they share a server. So do those of a session of Spark, and of wheels."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return next((session[0] for session in SESSIONS if file.startswith(session)), file)
+        return next((some[0] for some in (*SESSIONS, *MADE_ONCE) if nodeid.startswith(some)), file)
 
 
 @pytest.hookimpl(optionalhook=True)

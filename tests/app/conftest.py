@@ -49,9 +49,10 @@ def settings() -> Settings:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`both_ways`: once in front of FastAPI, once through it."""
+    """`both_ways`: once in front of FastAPI, once through it; over a backend, which is behind both, once."""
     if metafunc.definition.get_closest_marker("both_ways") and "closed_app" in metafunc.fixturenames:
-        metafunc.parametrize("closed_app", [True, False], ids=["hot", "fastapi"], indirect=True)
+        ways = {"hot": True} if metafunc.config.getoption("--backend") else {"hot": True, "fastapi": False}
+        metafunc.parametrize("closed_app", ways.values(), ids=ways.keys(), indirect=True)
 
 
 @pytest.fixture

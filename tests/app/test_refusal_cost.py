@@ -95,7 +95,7 @@ REFUSED: dict[str, Callable[[], Callable[[], object]]] = {
 }
 
 
-@pytest.mark.alone
+@pytest.mark.paired
 @pytest.mark.parametrize("what", REFUSED)
 def test_a_refusal_is_cheap(what: str) -> None:
     """The parts that fill the largest body."""
@@ -106,7 +106,7 @@ def test_a_refusal_is_cheap(what: str) -> None:
     assert time.thread_time() - began_s < CPU_S_MAX
 
 
-@pytest.mark.alone
+@pytest.mark.paired
 def test_a_form_that_is_accepted_is_cheap() -> None:
     """The largest entry, each byte percent-encoded: it was half a second."""
     body = b"a=" + b"%41" * (SET.entry_bytes_max - 100)

@@ -67,7 +67,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path
         made = tmp_path_factory.mktemp("environment")
         venv.create(made, with_pip=False)
         if names:
-            into = [sys.executable, "-m", "pip", "--python", str(made), "install", "--no-deps", "--no-index"]
+            into = [sys.executable, "-m", "pip", "--python", str(made), "install"]
+            into += ["--no-deps", "--no-index", "--no-compile"]
             done = run(*into, *(wheels[name] for name in names), cwd=made)
             assert done.returncode == 0, done.stderr
         (packages,) = made.glob("lib/python*/site-packages")

@@ -14,6 +14,7 @@ from tests.documents.programs import programs
 from tests.documents.shell import ShellSession, agrees, steps
 from tests.redis_server import RedisServer
 from tests.server import Server, free_port
+from tests.spark.cluster import JVM
 
 ROOT = Path(__file__).parents[2]
 # As programs import what a clone has installed.
@@ -21,8 +22,8 @@ PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "sdk" / "python")])
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "deploy" / "README.md"]
 # They start Spark, which wants the cores for itself.
 ON_SPARK = ("pipeline.md",)
-# What runs for a second is not worth the better compiler.
-_QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+# Spark's own Java has what it loads in an archive; the one that looks for its words runs for a moment.
+_QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1", "SPARK_SUBMIT_OPTS": JVM}
 # They have tests of their own, with what their commands need.
 _ELSEWHERE = ("archive.md",)
 WITH_COMMANDS = [

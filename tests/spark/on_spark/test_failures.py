@@ -1,4 +1,5 @@
-"""What a place refuses while a batch is stored is one sentence with its cause, and one object for programs.
+"""Why a run fails is one sentence with its cause, and one object for programs: what a place refuses while a
+batch is stored, and entries that are gone.
 
 Knows: the command as it is typed, a full disk, an object store that denies. Must never know: who raises what.
 """
@@ -30,14 +31,14 @@ Archive = Callable[..., str]
 def archive(spark: SparkSession, shared_server: Server, checkpoint: str) -> Archive:
     """Archive a stream, which fails; the cause."""
 
-    def run(root: str, stream: str, *words: str) -> str:
+    def run(root: str, stream: str, *words: str, code: str = "WEIR_FAILED", exit_code: int = 1) -> str:
         place = ("--checkpoint", checkpoint, "--gateway", shared_server.url, "--source", "durableOnly=false")
         found = CliRunner().invoke(jobs, ["archive", root, *place, "--streams", stream, "--json", *words])
-        assert found.exit_code == 1, found.output
+        assert found.exit_code == exit_code, found.output
         assert spark.streams.active == []
         failed = json.loads(found.stdout)
-        assert (failed["done"], failed["error"], failed["exit_code"]) == (False, "WEIR_FAILED", 1)
-        assert found.stderr == f"weir: WEIR_FAILED: {failed['detail']}\n", "one line"
+        assert (failed["done"], failed["error"], failed["exit_code"]) == (False, code, exit_code)
+        assert found.stderr == f"weir: {code}: {failed['detail']}\n", "one line"
         return str(failed["detail"])
 
     return run
@@ -77,3 +78,18 @@ def test_an_object_store_that_denies(archive: Archive, shared_server: Server) ->
         ):
             ArchiveTable.create(ArchiveRoot.of(f"s3://{BUCKET}/new", store.options(*reader)))
         assert "ACCESS_DENIED" in denied(*reader)
+
+
+def test_what_was_trimmed_before_it_was_archived(
+    archive: Archive, shared_server: Server, checkpoint: str, tmp_path: Path
+) -> None:
+    """By the run after one that went well: it ends with 3."""
+    root, trim = str(tmp_path / "archive"), {"maxlen": 0, "approx": False}
+    publish(shared_server, "trimmed", "1")
+    place = ("--checkpoint", checkpoint, "--gateway", shared_server.url, "--source", "durableOnly=false")
+    done = CliRunner().invoke(jobs, ["archive", root, *place, "--streams", "trimmed"])
+    assert done.exit_code == 0, done.output
+    publish(shared_server, "trimmed", "2")
+    httpx.post(f"{shared_server.url}/v1/streams/trimmed/trim", json=trim).raise_for_status()
+    publish(shared_server, "trimmed", "3")
+    assert "trimmed" in archive(root, "trimmed", code="WEIR_DATA_LOSS", exit_code=3)

@@ -104,7 +104,7 @@ def _rows(job: Job, wanted: int) -> dict[str, Any]:
 
 def test_a_job_goes_on_until_it_is_told_to_end(server: Server, tmp_path: Path) -> None:
     """Beside a second run that is refused. A gateway that is killed ends it with 1; started again, it goes on
-    where it was. What was trimmed before it was archived ends the next run with 3.
+    where it was.
     """
     _publish(server, 50)
     with _job(tmp_path, server.url, "--every", "1s") as job:
@@ -125,12 +125,3 @@ def test_a_job_goes_on_until_it_is_told_to_end(server: Server, tmp_path: Path) -
         assert job.ended() == 0, job.said()
     assert (done["rows"], done["stopped"]) == (30, True)
     assert done["lag"] == {"g0/a": {"entries": 0, "ms": 0}}
-
-    _publish(server, 5)
-    httpx.post(f"{server.url}/v1/streams/a/trim", json={"maxlen": 0, "approx": False}).raise_for_status()
-    _publish(server, 5)
-    with _job(tmp_path, server.url) as job:
-        (failed,) = job.lines()
-        assert (failed["done"], failed["error"], failed["exit_code"]) == (False, "WEIR_DATA_LOSS", 3)
-        assert job.ended() == 3, job.said()
-    assert job.said().rstrip().splitlines()[-1].startswith("weir: WEIR_DATA_LOSS: ")
