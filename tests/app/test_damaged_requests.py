@@ -15,8 +15,8 @@ from tests.app.damaged import CASES_OF_A_GATEWAY, damaged, outcomes_of, summary
 from tests.app.fast_requests import request
 
 RECORDED: Final = Path(__file__).parent.parent / "golden" / "damaged-requests.txt"
-# What came along with a handshake, or with a request for a protocol that nothing speaks here, was lost. Now
-# the close frame behind the one is read, and what is behind the other is refused as HTTP. The answer to a
+# What came along with a handshake was lost: now a close frame behind it is read. What comes along with the
+# request for a protocol that nothing speaks here is not read, and now ends the connection. The answer to a
 # handshake waits for those to earlier requests. One that is no GET, or has a body, is refused: its connection
 # stayed open, without an answer and a limit of time.
 OTHERWISE: Final = {
@@ -67,8 +67,16 @@ def test_what_comes_along_with_a_handshake_is_read(pieces: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("cut", [None, -40], ids=["whole", "cut"])
-def test_what_comes_behind_an_upgrade_that_is_not_taken_is_a_request(cut: int | None) -> None:
-    """The connection speaks HTTP on: nothing is lost, and no request begins in the middle of another."""
+def test_what_comes_behind_an_upgrade_that_is_not_taken_is_not_read(cut: int | None) -> None:
+    """Nor is its second half taken for a request: the answer to the upgrade is the connection's last one."""
     sent = OTHER * 3 + request("GET /v1/none")
     (outcome,) = asyncio.run(outcomes_of([[sent] if cut is None else [sent[:cut], sent[cut:]]]))
-    assert summary(outcome) == "200 200 200 404 <open> <open>"
+    assert summary(outcome) == "200 <closed> <closed>"
+    assert b"\r\nconnection: close\r\n" in outcome
+
+
+def test_a_client_does_not_fill_the_memory_behind_a_handshake_that_waits() -> None:
+    """It waits for the answer to the request before it; until then nothing more is read."""
+    poll = request("GET /v1/streams/s/entries?after=$&wait=1000")
+    (outcome,) = asyncio.run(outcomes_of([[poll, UPGRADE, CLOSE]]))
+    assert summary(outcome) == "<held> 200 101 <open>"

@@ -94,7 +94,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin: a peer that sends nothing has the time of a request."""
         self.transport = transport
-        self.flow = FlowControl(transport, lambda: bool(self._backlog))
+        self.flow = FlowControl(transport, lambda: bool(self._backlog) or self._behind is not None)
         self.service.connections.add(self)
         accepted: socket.socket = transport.get_extra_info("socket")
         self.client, self._server = place_of(accepted.getpeername), place_of(accepted.getsockname)
@@ -117,6 +117,7 @@ class HttpConnection(asyncio.Protocol):
         """Parse, unless requests before it still wait for their answers."""
         if self._behind is not None:
             self._behind += data
+            self.flow.pause_reading()
         elif self.is_behind:
             self._backlog += data
             self.flow.pause_reading()
@@ -280,6 +281,8 @@ class HttpConnection(asyncio.Protocol):
         self._end_idle()
         if self._last is None or self._last.is_answered:
             self._begin_handshake()
+        else:
+            self.flow.pause_reading()
 
     def _begin_handshake(self) -> None:
         handshake = self._parser.handshake
@@ -289,14 +292,15 @@ class HttpConnection(asyncio.Protocol):
     def _hand_over(self) -> None:
         handshake = self._parser.handshake
         assert handshake is not None, "it has come"
+        behind, self._behind = self._behind, None
         self.flow.resume_reading()
         self.service.connections.discard(self)
         successor = self.service.websocket(self.service, self.state)
         successor.connection_made(self.transport)
         line = b"%b %b HTTP/1.1\r\n" % (handshake.method, handshake.target)
         successor.data_received(line + header_lines(handshake.headers) + b"\r\n")
-        if self._behind:
-            successor.data_received(self._behind)
+        if behind:
+            successor.data_received(behind)
         self.transport.set_protocol(successor)
 
     # --- for what answers requests in front of the parser ---------------------------------------------------

@@ -101,14 +101,6 @@ class RequestParser:
         del self._parser
 
     def _feed(self, data: bytes) -> bytes:
-        while data:
-            data = self._feed_requests(data)
-            if self.handshake is not None:
-                break
-        return data
-
-    def _feed_requests(self, data: bytes) -> bytes:
-        """Parse up to the end of a request to speak something else. Returns what stands behind that."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -118,11 +110,14 @@ class RequestParser:
             detail = "it cannot be read as HTTP/1.1, or it can be read in two ways"
             raise RefusalError("malformed_request", detail) from None
         except httptools.HttpParserUpgrade as upgrade:
-            if self.handshake is None:
-                # It is a request of HTTP like others (RFC 9110, 7.8), and so is what follows.
-                _log.warning("Unsupported upgrade request.")
-            end: int = upgrade.args[0]
-            return data[end:]
+            behind = data[upgrade.args[0] :]
+            if self.handshake is not None:
+                return behind
+            _log.warning("Unsupported upgrade request.")
+            if behind:
+                # For a proxy it may be of the other protocol. The request before it is answered as HTTP/1.1.
+                detail = "nothing stands behind an upgrade that is not taken"
+                raise RefusalError("malformed_request", detail) from None
         return b""
 
     @property
