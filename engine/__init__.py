@@ -5,7 +5,8 @@ Knows: the engine, its errors, clock and storage. Commands are in `engine.comman
 Must never know: the web.
 
     async with Engine.open(Path("weir-data"), clock=SystemClock()) as engine:
-        reply = await engine.execute(XAdd(stream="orders", bodies=[entries.body([("item", "apple")])]))
+        add = XAdd(stream="orders", bodies=[entries.body([("item", "apple")])])
+        reply = await ask_one(engine, Call([add]))
 
 `EngineProtocol` is what the gateway uses of an engine.
 """
@@ -23,7 +24,6 @@ from engine.protocol import (
     CommandEngine,
     EngineProtocol,
     How,
-    OldWays,
     Rewriting,
     ask,
     ask_one,
@@ -58,7 +58,6 @@ __all__ = [
     "LogPoisonedError",
     "LogRefusedError",
     "Memory",
-    "OldWays",
     "Quota",
     "ReadHandle",
     "Refused",

@@ -27,7 +27,7 @@ from typing import Protocol
 import msgspec
 
 from engine import errors
-from engine.commands import BlockingCommand, Command
+from engine.commands import Command
 from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.log_figures import Fsync, LogFigures, Rewritten
@@ -118,65 +118,7 @@ def unexpected(origin: str, error: Exception) -> EngineError:
     return errors.internal()
 
 
-class OldWays(Sends, Protocol):
-    """Five ways in, as they were called before `send`: they go with their last callers."""
-
-    async def execute(
-        self,
-        command: Command,
-        *,
-        synced: bool = False,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> Reply:
-        """Run `command`; a read with `block_ms` waits. Raises EngineError."""
-        is_waiting = isinstance(command, BlockingCommand) and command.block_ms is not None
-        waits = ReadHandle() if is_waiting else None
-        return await ask_one(self, Call((command,), waits=waits, synced=synced, quotas=quotas, on_run=on_run))
-
-    async def transaction(
-        self, commands: Sequence[Command], *, synced: bool = False, quotas: Sequence[Quota] = ()
-    ) -> list[Reply | EngineError]:
-        """Run `commands` as one turn. Raises EngineError where the whole is refused."""
-        return [*await ask(self, Call(commands, How.TOGETHER, synced=synced, quotas=quotas))]
-
-    def submit(
-        self,
-        commands: Sequence[Command],
-        done: Done,
-        *,
-        synced: bool = False,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> None:
-        """Run one command, or several as one turn, and call `done` with the replies, which may be at once."""
-        how = How.ALONE if len(commands) == 1 else How.TOGETHER
-        replies = self.send(Call(commands, how, synced=synced, quotas=quotas, on_run=on_run), done)
-        if replies is not None:
-            done(replies)
-
-    def submit_each(
-        self,
-        commands: Sequence[Command],
-        done: Done,
-        quotas: Sequence[Quota] = (),
-        on_run: Done | None = None,
-    ) -> None:
-        """Run commands one after the other, and call `done` with their replies, which may be at once."""
-        replies = self.send(Call(commands, How.EACH, quotas=quotas, on_run=on_run), done)
-        if replies is not None:
-            done(replies)
-
-    def read(
-        self, command: BlockingCommand, done: Done, *, synced: bool = False, going_on: bool = False
-    ) -> ReadHandle:
-        """Run a read that may wait."""
-        handle = ReadHandle()
-        self.send(Call((command,), waits=handle, synced=synced, going_on=going_on), done)
-        return handle
-
-
-class CommandEngine(OldWays, Protocol):
+class CommandEngine(Sends, Protocol):
     """Runs commands on streams, groups and what is pending. All members belong to one event loop."""
 
     @property

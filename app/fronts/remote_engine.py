@@ -23,7 +23,6 @@ from engine import (
     Histogram,
     LogFigures,
     Memory,
-    OldWays,
     Refused,
     Replies,
     Rewriting,
@@ -36,7 +35,7 @@ from engine.replies import GroupRead, Planned, Reply, StreamsRead
 _unpack_figures = codec_of(EngineFigures).unpack
 
 
-class RemoteEngine(OldWays):
+class RemoteEngine:
     """Sends commands over `link`, and is given its messages by `receive`. What it reports of the engine is up
     to a quarter of a second old.
     """

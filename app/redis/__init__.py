@@ -4,8 +4,8 @@ Knows: which commands exist, their syntax, the shapes of their replies.
 Must never know: HTTP, tokens, the clock, how the engine runs a command.
 
     request = checked(parse(arguments(json_list, base64=…)), limits)
-    resp = request.immediate(now_us) if request.command is None else request.answer(await engine.execute(…))
-    body = {"result": to_json(resp, base64=…)}, or at once request.written(await engine.execute(…), base64=…)
+    resp = request.immediate(now_us) if request.command is None else request.answer(await ask_one(…))
+    body = {"result": to_json(resp, base64=…)}, or at once request.written(await ask_one(…), base64=…)
 """
 
 from app.redis.bounds import (

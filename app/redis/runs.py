@@ -4,7 +4,7 @@ Knows: which commands may share a run, and that consecutive plain XADDs to one s
 engine.
 Must never know: where the words came from, how replies are written, HTTP.
 
-    words, words, words …  ─►  CommandRun: commands ─►  engine.submit_each  ─►  replies ─►  outcome, outcome …
+    words, words, words …  ─►  CommandRun: commands ─►  engine.send  ─►  replies ─►  outcome, outcome …
 
 A plain XADD is `XADD stream * name value …` without options: what nearly every publisher sends. A run of them
 costs a few microseconds for each, because the engine appends their entries at once. Readers see them at once

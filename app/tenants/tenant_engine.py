@@ -13,12 +13,12 @@ from app.glob import literal
 from app.tenants.renaming import add_prefix
 from app.tenants.stripping import strip_prefix, strip_refusal
 from app.tenants.tenant_names import RecordedNames, TenantNames
-from engine import Call, CommandEngine, Done, EngineError, How, OldWays, Refused, Replies, errors, unexpected
+from engine import Call, CommandEngine, Done, EngineError, How, Refused, Replies, errors, unexpected
 from engine.commands import Command
 from engine.replies import Reply
 
 
-class TenantEngine(OldWays):
+class TenantEngine:
     """Runs the commands of a tenant in `engine`.
 
     The commands of a transaction are refused together where one of them is about all streams or has too long

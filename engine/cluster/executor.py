@@ -58,7 +58,7 @@ from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.log_figures import Fsync, Rewritten
 from engine.memory import Memory
-from engine.protocol import Call, How, OldWays, unexpected
+from engine.protocol import Call, How, unexpected
 from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import Added, DeadLettered, GroupRead, Planned, Published, Reply, StreamsRead
 from engine.runtime import resident_bytes
@@ -88,7 +88,7 @@ class NoRewriter:
         raise not_supported("rewriting the log", "the log is the server's")
 
 
-class ClusterEngine(OldWays):
+class ClusterEngine:
     """Implements `engine.protocol.EngineProtocol`. `start` it, `close` it at the end."""
 
     def __init__(self, topology: Topology, clock: Clock, poll_s: float = POLL_S) -> None:

@@ -26,7 +26,7 @@ from engine.log import Log, Recovery, StorageFullError
 from engine.log.leftovers import remove_leftovers
 from engine.log_figures import Fsync, LogFigures, Rewritten
 from engine.memory import Memory
-from engine.protocol import Call, How, OldWays, unexpected
+from engine.protocol import Call, How, unexpected
 from engine.quotas import Quota
 from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import GroupRead, Reply
@@ -48,7 +48,7 @@ from engine.storage.file import FileStorage
 _RUN_S_MAX: Final = 0.005
 
 
-class Engine(OldWays):
+class Engine:
     """Streams in process, on a log. `open`, then on one event loop `start`, `send` …, `close`.
 
     `async with` starts and closes it.

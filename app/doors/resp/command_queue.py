@@ -4,7 +4,7 @@ Knows: which commands run together and which by themselves, when a reply is writ
 client has left by then.
 Must never know: sockets, the form of bytes, when they are read.
 
-    commands ─► CommandRun ─► engine.submit_each ─► replies
+    commands ─► CommandRun ─► engine.send ─► replies
             └─► one by itself: a session command, a read that waits, a transaction
 """
 
