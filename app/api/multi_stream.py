@@ -12,7 +12,7 @@ from app import names
 from app.auth import Access, Action
 from app.errors import invalid, step
 from app.http import cursors, media, query
-from app.http.entries import entry_bodies
+from app.http.entries import entry_bodies, stream_bodies
 from app.http.entries.deliveries import DeliveredEntry, deliveries, no_history, nothing_delivered
 from app.http.entries.entry_pages import GapReport, page, preferred_wait_ms
 from app.http.entries.publishing import KeyHeader, NewEntry
@@ -275,7 +275,7 @@ def publication(
     """The command of a body. Raises the refusal of what is wrong with the entries. `quick` as of
     `read_many`.
     """
-    parts = entry_bodies.read_many(body, limits, streams_max, quick=quick)
+    parts = stream_bodies.read_many(body, limits, streams_max, quick=quick)
     if len(parts) > streams_max:
         raise invalid("/streams", f"one request names at most {streams_max} streams")
     for name in parts:

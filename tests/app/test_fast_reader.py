@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from app.errors import RefusalError
 from app.http import strict_json
-from app.http.entries import entry_bodies, values
-from app.http.entries.entry_bodies import ParsedEntries
+from app.http.entries import entry_bodies, json_bodies, line_bodies, values
+from app.http.entries.stored_entries import ParsedEntries
 from app.http.media import MediaType
 from app.limits import EntryLimits
 from engine import EngineError, entries
@@ -40,8 +40,8 @@ written = st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", " :  ")])
 
 NESTED = msgspec.structs.replace(LIMITS, nested=True)
 # The strict way is the reference.
-strict_lines = entry_bodies._strict_lines  # noqa: SLF001
-strict_json_body = entry_bodies._strict_body  # noqa: SLF001
+strict_lines = line_bodies.strict_lines
+strict_json_body = json_bodies.strict_body
 
 
 def outcome(read: Any, body: bytes, limits: EntryLimits = LIMITS) -> tuple[object, ...]:
@@ -93,7 +93,7 @@ def test_json_means_the_same_to_both_readers(value: object, separators: tuple[st
     if isinstance(value, list):
         return
     # Large bodies are read piece by piece: what is wrong first may be another thing, if there are several.
-    large = outcome(entry_bodies._large_json, body)  # noqa: SLF001 - it takes small ones too
+    large = outcome(json_bodies._large_json, body)  # noqa: SLF001 - it takes small ones too
     assert large == strictly or large[0] == strictly[0] == "refused"
 
 

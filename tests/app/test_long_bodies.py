@@ -20,7 +20,7 @@ import pytest
 from app.errors import RefusalError
 from app.gateway import Gateway
 from app.http import media, strict_json
-from app.http.entries import entry_bodies
+from app.http.entries import entry_bodies, json_bodies, line_bodies, stream_bodies
 from app.redis import bodies, executor
 from app.redis.bodies import Encoding
 from app.redis.steps import CommandSteps
@@ -73,7 +73,7 @@ def read_nested(body: bytes) -> object:
 
 
 def read_many(body: bytes) -> object:
-    return entry_bodies.read_many(body, LIMITS, GATEWAY.settings.request_streams_max)
+    return stream_bodies.read_many(body, LIMITS, GATEWAY.settings.request_streams_max)
 
 
 def read_commands(body: bytes) -> object:
@@ -190,13 +190,20 @@ def outcome(name: str, body: bytes) -> object:
     return list(found.bodies), list(found.ids), found.batch
 
 
+def take_small_pieces(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
+    """Have each reader take pieces of this size, and any body for a large one."""
+    for reader in (json_bodies, line_bodies, stream_bodies):
+        monkeypatch.setattr(reader, "QUOTES_AT_ONCE_MAX", 0)
+    for reader in (json_bodies, line_bodies):
+        monkeypatch.setattr(reader, "PIECE_BYTES", piece_bytes)
+
+
 @pytest.mark.parametrize("piece_bytes", [1, 20, 45])
 @pytest.mark.parametrize("case", ALIKE)
 def test_pieces_are_read_as_the_whole(case: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     name, body = ALIKE[case]
     whole = outcome(name, body)
-    monkeypatch.setattr(entry_bodies, "_QUOTES_AT_ONCE_MAX", 0)
-    monkeypatch.setattr(entry_bodies, "_PIECE_BYTES", piece_bytes)
+    take_small_pieces(monkeypatch, piece_bytes)
     monkeypatch.setattr(strict_json, "_PIECE_BYTES", piece_bytes)
     assert outcome(name, body) == whole
 
@@ -205,10 +212,9 @@ def test_streams_are_read_in_pieces_as_whole(monkeypatch: pytest.MonkeyPatch) ->
     body = (
         b'{"streams":{"s":[{"fields":{"a":"1"}},{"fields":{"b":"2"},"id":"7-7"}],"t":[{"fields":{"c":"3"}}]}}'
     )
-    whole = entry_bodies.read_many(body, LIMITS, 10)
-    monkeypatch.setattr(entry_bodies, "_QUOTES_AT_ONCE_MAX", 0)
-    monkeypatch.setattr(entry_bodies, "_PIECE_BYTES", 30)
-    pieces = entry_bodies.read_many(body, LIMITS, 10)
+    whole = stream_bodies.read_many(body, LIMITS, 10)
+    take_small_pieces(monkeypatch, 30)
+    pieces = stream_bodies.read_many(body, LIMITS, 10)
     assert pieces.keys() == whole.keys()
     for name, one in whole.items():
         assert list(pieces[name].bodies) == list(one.bodies)

@@ -17,7 +17,6 @@ from app.doors.sse.tails import end_with
 from app.errors import RefusalError, invalid
 from app.http import media
 from app.http.entries import entry_pages
-from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.entry_pages import (
     WHERE,
     DirectedRange,
@@ -39,6 +38,7 @@ from app.http.entries.publishing import (
     References,
     added,
 )
+from app.http.entries.stored_entries import ParsedEntries
 from app.http.media import Preferences
 from app.http.models import (
     Count,

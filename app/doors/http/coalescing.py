@@ -16,7 +16,7 @@ from app.doors.http.plain_requests import REMEMBERED_MAX
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase
 from app.http.entries import entry_bodies
-from app.http.entries.entry_bodies import ENVELOPE_STARTS
+from app.http.entries.line_bodies import ENVELOPE_STARTS
 from app.http.media import NDJSON, MediaType
 from app.http.responses import Response, refuse
 from app.live.adds import Answers, Coalescer

@@ -18,8 +18,8 @@ from app.errors import RefusalError, invalid
 from app.http import cursors, media, query
 from app.http.cursors import Place
 from app.http.entries import deliveries, entry_bodies
-from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.publishing import AddOptions
+from app.http.entries.stored_entries import ParsedEntries
 from app.http.entries.values import FIELDS_SCHEMA
 from app.http.models import GAP_REASON
 from app.http.operations.binder import bind_query

@@ -32,8 +32,8 @@ from app.doors.websocket.group_reader import GroupReader
 from app.doors.websocket.stream_reader import StreamReader
 from app.doors.websocket.subscription_table import ConsumerSubscription, Replies, SubscriptionTable
 from app.errors import RefusalError, draining, invalid, to_refusal
-from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.publishing import AddOptions, added
+from app.http.entries.stored_entries import ParsedEntries
 from app.live.sessions import AccessEnd
 from engine import EngineError
 from engine.replies import Added

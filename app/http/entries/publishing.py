@@ -13,8 +13,8 @@ from fastapi import Depends, Header
 from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
 from app.http.entries import entry_bodies
-from app.http.entries.entry_bodies import ParsedEntries
 from app.http.entries.entry_pages import Base64
+from app.http.entries.stored_entries import ParsedEntries
 from app.http.entries.values import VALUE_SCHEMA
 from app.http.media import JSON, NDJSON, MediaType
 from app.http.models import (
