@@ -175,6 +175,10 @@ class Reservation:
         if not self._is_waiting:
             self.keep(self.size)
 
+    def end_waiting(self) -> None:
+        """Hold as much, while it is not the peer's turn."""
+        self._is_waiting = False
+
     def received(self, size: int) -> None:
         """Note how much of a body has arrived."""
         if isinstance(self._holder, Sender):

@@ -110,6 +110,20 @@ async def test_the_slowest_holders_of_a_crowded_pool_are_closed() -> None:
     assert (pool.held_bytes, pool.figures.closed) == (6 * MIB, 1)
 
 
+async def test_a_peer_that_waits_for_the_gateway_is_not_slow() -> None:
+    """It has sent what it may, and its message is not handled yet."""
+    clock = Clock()
+    pool = Pool("body_bytes_total_max", MIB, clock.monotonic)
+    handled, late = Peer(), Peer()
+    first = pool.reserve("a", 7 * MIB // 8, handled)
+    pool.reserve("b", MIB // 8, late).keep_waiting()
+    first.keep_waiting()
+    first.end_waiting()
+    clock.now_s += 6
+    pool.look()
+    assert (handled.closed, late.closed) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("settings", "limit", "expected"),
     [

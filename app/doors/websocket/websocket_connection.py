@@ -473,8 +473,12 @@ class WebSocketConnection(Client):
         if size <= FREE_BYTES:
             self.release_input()
             return
+        # What waits for the gateway is not late.
+        is_clients_turn = self._message_bytes > 0 and self._may_read() and not self.backlog
+        if self.input is not None and not is_clients_turn:
+            self.input.end_waiting()
         try:
-            self.hold_input(size, is_clients_turn=self._message_bytes > 0)
+            self.hold_input(size, is_clients_turn=is_clients_turn)
         except EngineError as refusal:
             self.close_with(OVERLOADED_CLOSE, refusal.code)
             self._linger()
