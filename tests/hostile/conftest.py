@@ -8,7 +8,9 @@ import pytest
 from tests.hostile.peers import ask_json
 from tests.server import Server
 
-IMPATIENT = ("--set", "request_s_max=1", "--set", "stall_s_max=1", "--set", "keep_alive_s=1")
+# How long a reader may take nothing.
+STALL_S = 0.4
+IMPATIENT = ("--set", "request_s_max=1", "--set", f"stall_s_max={STALL_S}", "--set", "keep_alive_s=1")
 
 
 @pytest.fixture(scope="module")

@@ -424,7 +424,7 @@ async def test_only_the_same_user_may_use_the_unix_socket(port: TestedPort, tmp_
 
 async def test_a_client_that_takes_nothing_is_not_served_on_and_then_closed(open_port: Any) -> None:
     """It asks for far more than it reads: what waits for it stays small."""
-    port = await open_port(stall_s_max=1)
+    port = await open_port(stall_s_max=0.2)
     wire = await port.connect()
     await wire.call("XADD", "s", "1-1", "a", "x" * 100_000)
     for _ in range(2_000):
