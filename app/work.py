@@ -154,7 +154,7 @@ class Work:
     ) -> None:
         """Count commands of this name, among others of the same request, that have ended together."""
         if refusal is not None:
-            self.gateway.counters.rejected[refusal.code] += number
+            self.gateway.counters.refuse(refusal.code, number)
 
     def audit(self, facts: Facts, *, status: int, code: str) -> None:
         """Have the audit log say what was done: with this status, and this code where it was refused."""

@@ -76,3 +76,7 @@ class Counters:
         # Open ones; those of `rest` and `commands` are the connections that are none of the others.
         self.connections: dict[Door, int] = {"sse": 0, "websocket": 0, "resp": 0}
         self.loop_lag = Histogram(LAG_BOUNDS_S)
+
+    def refuse(self, code: str, number: int = 1) -> None:
+        """Count what was refused with this code, whichever way in it came by."""
+        self.rejected[code] += number

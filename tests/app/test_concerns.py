@@ -16,12 +16,12 @@ from app.auth.rate_limiter import Meter
 from app.doors.resp.accounting import Account
 from app.doors.sse.consumers import ConsumerSource
 from app.doors.sse.tails import TailSource
-from app.doors.websocket.connection import Connection
 from app.doors.websocket.subscriptions import FollowedStreams
 from app.gateway import Gateway
 from app.http.middleware.request_id import RequestIds
 from app.live.budgets import Pool
 from app.live.sessions import OpenSessions
+from app.metrics.counters import Counters
 from app.metrics.tracing import Tracer
 from app.work import Work
 from engine import entries
@@ -190,13 +190,13 @@ CONCERNS: Final = (
     Concern(requests_are_counted, (Meter.take,)),
     Concern(bytes_in_are_counted, (Meter.take,), {"sse": _ASKS}),
     Concern(bytes_out_are_counted, (Meter.charge,), {"sse": _PUSHED, "websocket": _PUSHED}),
-    Concern(refusals_are_counted, (RequestIds.note, Connection._send, Work.note_end)),  # noqa: SLF001
+    Concern(refusals_are_counted, (Counters.refuse,)),
     Concern(answers_are_counted_and_logged, (RequestIds.note, Account.note_end)),
     Concern(
         deliveries_are_counted,
         (Work.note_reply, FollowedStreams._took, TailSource.run, ConsumerSource.run),  # noqa: SLF001
     ),
-    Concern(faults_are_counted, (RequestIds.note, Connection._send, Work.note_end)),  # noqa: SLF001
+    Concern(faults_are_counted, (Counters.refuse,)),
     Concern(changes_are_audited, (Work.audit,), {"sse": "events change nothing"}),
     Concern(
         publishing_is_traced,

@@ -288,7 +288,7 @@ class Connection:
     def _send(self, effect: SendFrame) -> None:
         end = self.link.write_frame(effect.data)
         if effect.code:
-            self._counters.rejected[effect.code] += 1
+            self._counters.refuse(effect.code)
         self.unsent.note(end, effect)
 
     def _submit(self, effect: Submit) -> None:
@@ -336,7 +336,7 @@ class Connection:
         self.failed = True
         if refusal.code == "internal":
             self._hub.gateway.failed_conversations += 1
-            self._counters.rejected["internal"] += 1
+            self._counters.refuse("internal")
         self._effects.clear()
         self._texts.clear()
         self._streams.abandon()

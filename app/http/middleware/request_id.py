@@ -151,7 +151,7 @@ class RequestIds:
         """Count how a request ended, and log it if that is wanted. `code` is that of its refusal."""
         self.count(route, status, None if waited else began_s)
         if code:
-            self._gateway.counters.rejected[code] += 1
+            self._gateway.counters.refuse(code)
         if status < self.logged_from:
             return
         clock = self._gateway.clock
