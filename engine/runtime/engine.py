@@ -47,6 +47,10 @@ from engine.storage.file import FileStorage
 # last of it.
 _RUN_S_MAX: Final = 0.005
 
+# To find a member in its class takes Python 3.11 a third of a microsecond.
+_TOGETHER: Final = How.TOGETHER
+_EACH: Final = How.EACH
+
 
 class Engine:
     """Streams in process, on a log. `open`, then on one event loop `start`, `send` …, `close`.
@@ -332,7 +336,7 @@ class Engine:
         """
         if call.waits is not None:
             call.waits.begin(call.commands[0], done, self._take_back)
-        if call.how is not How.EACH and self._waits.serving.must_wait_behind(call.commands):
+        if call.how is not _EACH and self._waits.serving.must_wait_behind(call.commands):
             let_in = asyncio.ensure_future(self._waits.serving.wait_behind())
             let_in.add_done_callback(partial(self._let_in, call, done))
             return None
@@ -348,7 +352,7 @@ class Engine:
             if call.waits is not None:
                 self._read(call, call.waits)
                 return None
-            if call.how is How.EACH:
+            if call.how is _EACH:
                 return self._each(call, done)
             return self._turn(call, done)
         except EngineError as refusal:
@@ -363,7 +367,7 @@ class Engine:
         """One command, which may take further turns, or several in one. Raises EngineError if everything is
         refused.
         """
-        commands, together = call.commands, call.how is How.TOGETHER
+        commands, together = call.commands, call.how is _TOGETHER
         if not together:
             commands = (commands[0].to_nonblocking(),)
         ran = self._run(commands, together=together, quotas=call.quotas)

@@ -43,6 +43,8 @@ _ALIKE_MIN: Final = 4
 _ENDING: Final = frozenset({b"discard", b"quit", b"reset", b"unwatch"})
 # BLOCK 0 waits as long as the client does.
 _FOREVER_MS: Final = 10 * 365 * 24 * 3_600_000
+# To find a member in its class takes Python 3.11 a third of a microsecond.
+_EACH: Final = How.EACH
 
 
 class CommandQueue:
@@ -152,7 +154,7 @@ class CommandQueue:
             return
         adds, quotas = run.only_adds, self._client.quotas
         if adds is None or quotas or not self._port.shares_adds:
-            call, done = self._account.call(run.commands(), How.EACH), partial(self._answer, run)
+            call, done = self._account.call(run.commands(), _EACH), partial(self._answer, run)
             replies = engine.send(call, done)
             if replies is not None:
                 done(replies)
