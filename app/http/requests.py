@@ -51,6 +51,8 @@ STRANGER: Final = "stranger"
 
 # A body of this size takes up to 16 ms to read, with many short fields: larger ones are read in a thread.
 INLINE_BYTES_MAX: Final = 256 << 10
+# What a list of values takes more than they take themselves, in values.
+_LIST_VALUES: Final = 7
 _TICKET: Final = b"ticket="
 # Each has one value: of two a proxy may have looked at the other. Lists go on from line to line.
 _SINGLE: Final = {
@@ -352,14 +354,16 @@ class Request(Work):
         quick: Callable[[bytes], T] | None = None,
     ) -> T:
         """`reader` of the body; a large body is read in a thread, so that others are served meanwhile, one of
-        `turn_bytes_min` when it is the caller's turn. One with more values than `inline_values_max` is large.
+        `turn_bytes_min` when it is the caller's turn. One with more values than `inline_values_max` is large,
+        where a list counts as several.
         `quick` reads other bodies, and leaves with NotPlainError what has to be read in a thread too.
         """
         body = await self.body()
         if turn_bytes_min is not None and len(body) >= turn_bytes_min:
             await self.take_turn()
         is_short = len(body) <= inline_bytes_max and (
-            inline_values_max is None or body.count(b",") < inline_values_max
+            inline_values_max is None
+            or body.count(b",") + _LIST_VALUES * body.count(b"[") < inline_values_max
         )
         if is_short:
             with suppress(NotPlainError):
