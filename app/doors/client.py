@@ -33,7 +33,7 @@ class Client(asyncio.Protocol):
 
     def __init__(self, stall_s_max: float) -> None:
         self.loop = asyncio.get_running_loop()
-        self._stall_s_max = stall_s_max
+        self.stall_s_max = stall_s_max
         # What was received and not read, and how many bytes were received: of these, or of all.
         self.backlog = bytearray()
         self.received_bytes = 0
@@ -68,7 +68,7 @@ class Client(asyncio.Protocol):
         """The client does not take what was written."""
         self.has_unsent = True
         if self._stall is None:
-            self._stall = StallTimer(self.transport, self._stall_s_max, self._end_stalled)
+            self._stall = StallTimer(self.transport, self.stall_s_max, self._end_stalled)
 
     def resume_writing(self) -> None:
         """It takes it again."""

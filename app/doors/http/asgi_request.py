@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, Protocol
 
 from app.doors.http.answer_heads import CONTINUE, Header, are_sound, header_lines, status_line
-from app.doors.http.flow_control import FlowControl
 from app.doors.http.request_parser import RequestHead
 from app.http.responses import Scope, Send
 
@@ -36,8 +35,11 @@ class Connection(Protocol):
     """What a request needs of its connection."""
 
     transport: asyncio.Transport
-    flow: FlowControl
+    has_unsent: bool
 
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    async def drain(self) -> None: ...
     @property
     def default_headers(self) -> list[Header]: ...
     def end_answer(self) -> None: ...
@@ -89,7 +91,7 @@ class AsgiRequest:
             return
         self._body += data
         if len(self._body) > _WAITING_BYTES_MAX:
-            self._connection.flow.pause_reading()
+            self._connection.pause_reading()
         self._news.set()
 
     def end_body(self) -> None:
@@ -143,7 +145,7 @@ class AsgiRequest:
             connection.transport.write(CONTINUE)
             self._must_continue = False
         if not self.is_disconnected and not self.is_answered:
-            connection.flow.resume_reading()
+            connection.resume_reading()
             await self._news.wait()
             self._news.clear()
         if self.is_disconnected or self.is_answered:
@@ -153,9 +155,8 @@ class AsgiRequest:
 
     async def send(self, message: Message) -> None:
         """Write the head or a part of the body, once the client has taken what was written before."""
-        flow = self._connection.flow
-        if flow.is_write_paused and not self.is_disconnected:
-            await flow.drain()
+        if self._connection.has_unsent and not self.is_disconnected:
+            await self._connection.drain()
         if self.is_disconnected:
             return
         expected = "http.response.body" if self.is_started else "http.response.start"

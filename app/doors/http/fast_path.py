@@ -33,7 +33,7 @@ from app.http.middleware.origins import OriginCheck
 from app.http.middleware.request_id import RequestIds
 from app.http.operations.table import RouteTable
 from app.http.responses import OUTPUT_STATE, WAITED_STATE, NoResponse, Response
-from app.live.budgets import FREE_BYTES, Reader, Reservation
+from app.live.budgets import FREE_BYTES, Reservation
 from app.live.fair_queue import TASK_COST, ConnectionTurn
 
 # Bytes that one client may send ahead of its answers before reading is paused.
@@ -85,11 +85,12 @@ class FastPathConnection(HttpConnection):
         self._allowed: PlainRequest | None = None
         self._allowed_epoch = 0
         self._allowed_until_s = inf
-        # What the client has not taken of the last answer, if it is long.
-        self._unsent: Reservation | None = None
+        # Both pools; and for whom what is not taken of the last answer is counted, if it is long.
+        self.budgets = shared.gateway.budgets
+        self._payer: Client | None = None
         self._leaving = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         address = client_address({"client": self.client})
         self._turn = ConnectionTurn(self.shared.gateway.requests, address_key(address), self._take_turn)
@@ -188,7 +189,7 @@ class FastPathConnection(HttpConnection):
             self._due = begin
             if self.is_upgraded:
                 # Further bytes are for the protocol that takes over.
-                self.flow.pause_reading()
+                self.pause_reading()
 
     def _take_turn(self) -> None:
         begin, self._due = self._due, None
@@ -362,25 +363,16 @@ class FastPathConnection(HttpConnection):
     def _hold_unsent(self, pending: PendingRequest) -> None:
         """Count what the client has not taken until it has, and nothing of what it has."""
         held: Reservation | None = pending.state.get(OUTPUT_STATE)
-        if self.flow.is_write_paused and not self.transport.is_closing():
-            pool, size = self.shared.gateway.budgets.output, self.transport.get_write_buffer_size()
-            if held is None:
-                caller = address_key(client_address({"client": pending.client}))
-                held = pool.hold(caller, size, Reader(self.transport))
-            else:
-                held.keep(size)
-            self._unsent = held
+        if self.has_unsent and not self.transport.is_closing():
+            self._payer, self.output = pending.client, held
+            self.settle_output()
         elif held is not None:
             held.release()
 
-    def _end_unsent(self) -> None:
-        if self._unsent is not None:
-            self._unsent.release()
-            self._unsent = None
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._end_unsent()
+    @property
+    def caller(self) -> str:
+        """The address to which the last long answer went."""
+        return address_key(client_address({"client": self._payer}))
 
     # --- bytes that wait ------------------------------------------------------------------------------------
 
@@ -389,7 +381,7 @@ class FastPathConnection(HttpConnection):
         self._held_bytes += len(data)
         self._missing_bytes -= len(data)
         if self._missing_bytes <= 0 and self._held_bytes > _AHEAD_BYTES_MAX:
-            self.flow.pause_reading()
+            self.pause_reading()
 
     def _release(self) -> bytes:
         data = b"".join(self._held)
@@ -398,7 +390,7 @@ class FastPathConnection(HttpConnection):
         if self._awaits_body:
             self._awaits_body = False
             self.request_arrived()
-        self.flow.resume_reading()
+        self.resume_reading()
         return data
 
     def _await_body(self, data: bytes, missing_bytes: int) -> None:
@@ -429,7 +421,6 @@ class FastPathConnection(HttpConnection):
         super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_unsent()
         self._turn.leave()
         self._held.clear()
         super().connection_lost(exc)

@@ -19,14 +19,13 @@ import httptools
 
 from app.auth import certificates
 from app.auth.certificates import CERTIFICATE_STATE, ClientCertificate
-from app.doors.client import place_of
+from app.doors.client import Client, place_of
 from app.doors.http.answer_heads import CLOSE, Header, header_lines, status_line
 from app.doors.http.asgi_request import AsgiRequest
-from app.doors.http.flow_control import FlowControl
 from app.doors.http.request_parser import RequestHead, RequestParser
 from app.doors.http.service import HttpService
 from app.errors import RefusalError
-from app.http.client_address import Client
+from app.http.client_address import Client as Address
 from app.http.responses import (
     DEPARTURE_EXTENSION,
     GONE_EXTENSION,
@@ -36,7 +35,7 @@ from app.http.responses import (
     Response,
     Scope,
 )
-from app.live.stalls import STALL_S_MAX, StallTimer
+from app.live.stalls import STALL_S_MAX
 from app.live.waiting import Departure
 from app.transport.descriptors import Descriptors
 
@@ -53,18 +52,15 @@ _SLICE_BYTES_MIN: Final = 4 << 10
 _SLICE_BYTES_MAX: Final = 64 << 10
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(Client):
     """One connection, within the limits of its service."""
 
-    transport: asyncio.Transport
-    flow: FlowControl
-
     def __init__(self, service: HttpService) -> None:
+        super().__init__(service.limits.stall_s_max)
         self.service = service
         self.limits = service.limits
-        self.loop = asyncio.get_running_loop()
         self._parser = RequestParser(self, service.limits.head_bytes_max)
-        self.client: Client | None = None
+        self.client: Address | None = None
         # None without TLS, or where the client has shown none.
         self.client_certificate: ClientCertificate | None = None
         # The state that its requests and its WebSocket begin with.
@@ -76,25 +72,22 @@ class HttpConnection(asyncio.Protocol):
         self._last: AsgiRequest | None = None
         self._answered: AsgiRequest | None = None
         self._pipeline: deque[AsgiRequest] = deque()
-        # Received and not parsed: requests before it wait for their answers, or others have a turn.
-        self._backlog = b""
         self._slice_bytes = _SLICE_BYTES_MIN
         # Of a handshake: the bytes behind it, which are not HTTP.
         self._behind: bytes | None = None
         # A request arrives whose head was read in front of the parser.
         self._is_arriving = False
-        self._deadline: asyncio.TimerHandle | None = None
         # Since when everything is answered; None while a request comes or is served.
         self._idle_since: float | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self._stall: StallTimer | None = None
+        self._may_write = asyncio.Event()
+        self._may_write.set()
 
     # --- asyncio's ------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin: a peer that sends nothing has the time of a request."""
-        self.transport = transport
-        self.flow = FlowControl(transport, lambda: bool(self._backlog) or self._behind is not None)
+        super().connection_made(transport)
         self.service.connections.add(self)
         accepted: socket.socket = transport.get_extra_info("socket")
         self.client, self._server = place_of(accepted.getpeername), place_of(accepted.getsockname)
@@ -105,10 +98,10 @@ class HttpConnection(asyncio.Protocol):
             self.client_certificate = certificates.read(found)
             self.state = {CERTIFICATE_STATE: self.client_certificate}
         self.extensions = {
-            GONE_EXTENSION: transport.is_closing,
+            GONE_EXTENSION: self.transport.is_closing,
             DEPARTURE_EXTENSION: self.departure,
             STALL_EXTENSION: True,
-            TRANSPORT_EXTENSION: transport,
+            TRANSPORT_EXTENSION: self.transport,
         }
         DESCRIPTORS.taken(accepted.fileno(), self.loop.time())
         self._time_request()
@@ -117,10 +110,10 @@ class HttpConnection(asyncio.Protocol):
         """Parse, unless requests before it still wait for their answers."""
         if self._behind is not None:
             self._behind += data
-            self.flow.pause_reading()
+            self.pause_reading()
         elif self.is_behind:
-            self._backlog += data
-            self.flow.pause_reading()
+            self.backlog += data
+            self.pause_reading()
         else:
             self._parse_slices(data)
 
@@ -134,32 +127,44 @@ class HttpConnection(asyncio.Protocol):
         """End what is under way for the client."""
         self.departure.note()
         self.service.connections.discard(self)
-        self._end_deadline()
         self._end_idle()
-        self.resume_writing()
+        super().connection_lost(exc)
+        self._may_write.set()
         for request in (self._last, self._answered):
             if request is not None:
                 request.disconnect()
         self._parser.release()
 
     def pause_writing(self) -> None:
-        """Time a peer that does not take its answer."""
-        self.flow.pause_writing()
-        if self._stall is None:
-            self._stall = StallTimer(self.transport, self._stall_s_max, self.transport.abort)
+        """Hold answers back: the client does not take them."""
+        self._may_write.clear()
+        # Nothing comes behind a stream.
+        streams = self._last is not None and WAITED_STATE in self._last.scope["state"]
+        longest_s = self.limits.stall_s_max
+        self.stall_s_max = min(longest_s, STALL_S_MAX) if streams else longest_s
+        super().pause_writing()
 
     def resume_writing(self) -> None:
         """Let answers go on."""
-        self.flow.resume_writing()
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
+        self._may_write.set()
+        super().resume_writing()
 
-    @property
-    def _stall_s_max(self) -> float:
-        # Nothing comes behind a stream.
-        streams = self._last is not None and WAITED_STATE in self._last.scope["state"]
-        return min(self.limits.stall_s_max, STALL_S_MAX) if streams else self.limits.stall_s_max
+    async def drain(self) -> None:
+        """Wait until the client has taken most of what was written."""
+        await self._may_write.wait()
+
+    def stalled(self) -> None:
+        """End at once: nothing more would arrive."""
+        self.transport.abort()
+
+    def pause_reading(self) -> None:
+        """Read nothing more for now."""
+        self.set_reading(wanted=False)
+
+    def resume_reading(self) -> None:
+        """Read again, unless what came before still waits."""
+        if not self.backlog and self._behind is None:
+            self.set_reading(wanted=True)
 
     # --- what arrives ---------------------------------------------------------------------------------------
 
@@ -177,18 +182,18 @@ class HttpConnection(asyncio.Protocol):
                 _SLICE_BYTES_MIN if has_several else min(2 * self._slice_bytes, _SLICE_BYTES_MAX)
             )
         if data:
-            self._backlog = data
-            self.flow.pause_reading()
+            self.backlog += data
+            self.pause_reading()
             self._go_on()
 
     def _go_on(self) -> None:
-        if self._backlog and not self._pipeline:
+        if self.backlog and not self._pipeline:
             self.loop.call_soon(self._parse_backlog)
 
     def _parse_backlog(self) -> None:
-        if self._backlog and not self._pipeline and not self.transport.is_closing():
-            data, self._backlog = self._backlog, b""
-            self.flow.resume_reading()
+        if self.backlog and not self._pipeline and not self.transport.is_closing():
+            data = self.take_backlog(len(self.backlog))
+            self.resume_reading()
             self.data_received(data)
 
     def _parse(self, data: bytes) -> bytes:
@@ -203,7 +208,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(refusal)
             return b""
         if parser.is_over and (parser.begun or not was_over):
-            self._end_deadline()
+            self.end_deadline()
         elif not parser.is_over or self._last is None or self._last.is_answered:
             # But not for blank lines while an answer is made: some clients end a body so.
             self._time_request()
@@ -233,7 +238,7 @@ class HttpConnection(asyncio.Protocol):
         if before is None or before.is_answered:
             self._start(self._last)
         else:
-            self.flow.pause_reading()
+            self.pause_reading()
             self._pipeline.append(self._last)
 
     def receive_body(self, data: bytes) -> None:
@@ -264,7 +269,7 @@ class HttpConnection(asyncio.Protocol):
     def end_answer(self) -> None:
         """Go on with the next request, or be idle."""
         if not self.transport.is_closing():
-            self.flow.resume_reading()
+            self.resume_reading()
             if self._pipeline:
                 self._start(self._pipeline.popleft())
             elif self._behind is not None:
@@ -277,12 +282,12 @@ class HttpConnection(asyncio.Protocol):
 
     def _upgrade(self, behind: bytes) -> None:
         self._behind = behind
-        self._end_deadline()
+        self.end_deadline()
         self._end_idle()
         if self._last is None or self._last.is_answered:
             self._begin_handshake()
         else:
-            self.flow.pause_reading()
+            self.pause_reading()
 
     def _begin_handshake(self) -> None:
         handshake = self._parser.handshake
@@ -293,7 +298,7 @@ class HttpConnection(asyncio.Protocol):
         handshake = self._parser.handshake
         assert handshake is not None, "it has come"
         behind, self._behind = self._behind, None
-        self.flow.resume_reading()
+        self.resume_reading()
         self.service.connections.discard(self)
         successor = self.service.websocket(self.service, self.state)
         successor.connection_made(self.transport)
@@ -323,19 +328,19 @@ class HttpConnection(asyncio.Protocol):
             and not self._is_arriving
             and (self._last is None or self._last.is_answered)
             and not self.is_behind
-            and not self.flow.is_write_paused
+            and not self.has_unsent
             and not self.transport.is_closing()
         )
 
     @property
     def is_behind(self) -> bool:
         """Whether requests wait until those before them are answered: new ones wait behind them."""
-        return bool(self._pipeline or self._backlog)
+        return bool(self._pipeline or self.backlog)
 
     def request_taken(self) -> None:
         """Note that a whole request waits in front of the parser, for its turn or its answer."""
         self._idle_since = None
-        self._end_deadline()
+        self.end_deadline()
 
     def request_arrives(self) -> None:
         """Note that a head has arrived: its body has the time of a request."""
@@ -361,7 +366,7 @@ class HttpConnection(asyncio.Protocol):
         if self._idle_since is None or self.transport.is_closing():
             return
         left_s = self._idle_since + self.limits.keep_alive_s - self.loop.time()
-        if self.flow.is_write_paused:
+        if self.has_unsent:
             # The peer has still to take its answer, which has a limit of its own.
             left_s = self.limits.keep_alive_s
         if left_s > 0:
@@ -375,16 +380,10 @@ class HttpConnection(asyncio.Protocol):
             self._idle = None
 
     def _time_request(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(self.limits.request_s_max, self._end_request_time)
-
-    def _end_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        if not self.has_deadline:
+            self.begin_deadline(self.limits.request_s_max, self._end_request_time)
 
     def _end_request_time(self) -> None:
-        self._deadline = None
         if self.transport.is_closing():
             return
         if self._parser.is_over and not self._is_arriving:
@@ -403,12 +402,12 @@ class HttpConnection(asyncio.Protocol):
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused = True
-        self._end_deadline()
+        self.end_deadline()
         last = self._last
         is_of_last = self._parser.is_head_over and not self._parser.is_over
         if last is not None and not last.is_answered and not is_of_last:
             last.keeps_alive = False
-            self.flow.pause_reading()
+            self.pause_reading()
             return
         if last is None or last.is_answered or not last.is_started:
             self._write_refusal(self.service.refuse(refusal))
