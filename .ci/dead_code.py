@@ -41,8 +41,8 @@ ALLOWED: Final = {
         "on_message_complete",
         "on_url",
     ],
-    "uvicorn": ["handle_events", "handle_parser_exception", "ping_interval", "send_receive_event_to_app"],
     "spark": [
+        "__func__",
         "commit",
         "getDefaultReadLimit",
         "initialOffset",

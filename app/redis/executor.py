@@ -156,10 +156,9 @@ class _Pipeline:
 
     async def _run_alone(self, parsed: CommandRequest) -> list[bytes]:
         left_ms = max(1, int((self._ends_s - self._monotonic()) * 1000))
+        parsed = self._steps.bound(parsed.bounded(left_ms))
         try:
-            reply: Reply | EngineError | None = self._end or await _reply(
-                self._request, self._steps, self._steps.bound(parsed.bounded(left_ms))
-            )
+            reply: Reply | EngineError | None = self._end or await _reply(self._request, self._steps, parsed)
         except EngineError as refusal:
             reply = refusal
         except RefusalError as refusal:

@@ -46,10 +46,6 @@ class Adds(msgspec.Struct):
     stream: str
     bodies: list[bytes]
 
-    def as_request(self) -> CommandRequest:
-        """All of them as one command; `each_added` reads its reply."""
-        return CommandRequest("xadd", ("write",), (self.stream,), self.command())
-
     def command(self) -> AddEach:
         """What the engine has to run."""
         return AddEach(stream=self.stream, bodies=self.bodies)
