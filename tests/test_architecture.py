@@ -6,12 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 ROOT: Final = Path(__file__).parent.parent
+WAY: Final = re.compile(r"<!-- way: .*? -->\n(.*?)<!-- end of way -->", re.DOTALL)
+STEP: Final = re.compile(r"^ {4}( *)(< )?((?:app|engine)/[a-z_/]+)\.py ", re.MULTILINE)
 MAP: Final = re.compile(r"<!-- map: .*? -->\n(.*?)<!-- end of map -->", re.DOTALL)
 EXAMPLE: Final = re.compile(r"^````diff\n(.*?)^````$", re.DOTALL | re.MULTILINE)
 LINE: Final = re.compile(r"^ {4}( *)([a-z]+)/ ", re.MULTILINE)
@@ -65,6 +68,39 @@ def test_packages_of_the_gateway_hold_few_modules() -> None:
     }
     assert len(counts) > 10
     assert {name: count for name, count in counts.items() if not 4 <= count <= 16} == {}
+
+
+def _used_by(module: str) -> set[str]:
+    """The modules of which it imports something, by where that is defined."""
+    used: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            imported = import_module(node.module)
+            used |= {
+                node.module,
+                *(
+                    getattr(imported, one.name).__module__
+                    for one in node.names
+                    if hasattr(getattr(imported, one.name, None), "__module__")
+                ),
+            }
+    return used
+
+
+def test_the_way_of_an_entry_is_that_of_the_imports() -> None:
+    """Each step uses the one under it, or implements the interface above it."""
+    found = WAY.search((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    assert found is not None, "the page has the way of an entry"
+    parents: list[str] = []
+    steps = [*STEP.findall(found[1])]
+    assert len(steps) == len(found[1].strip().splitlines()) == 10
+    for indent, turned, path in steps:
+        module, depth = path.replace("/", "."), len(indent) // 2
+        assert depth <= len(parents)
+        parents[depth:] = [module]
+        if depth:
+            user, use = (module, parents[-2]) if turned else (parents[-2], module)
+            assert use in _used_by(user), f"{user} uses {use}"
 
 
 @pytest.mark.early
