@@ -24,7 +24,7 @@
 #define BODY_BYTES_MAX (64 << 20)
 #define NAMES_MAX 64               /* each name is compared with all before it */
 #define UNLOCKED_BYTES_MIN 65536   /* other threads go on while more than that is read */
-#define INT_DIGITS_MAX 18          /* fits 64 bits, whatever the digits are */
+#define INT_DIGITS_MAX 18          /* any of these fit 64 bits */
 #define FRACTION_DIGITS_MAX 30     /* fits a double */
 
 /* ---- reading: functions return 0 for "not plain" ---------------------------------------------------------- */

@@ -56,7 +56,7 @@ class Call(msgspec.Struct, frozen=True):
     how: How = How.ALONE
     # Of one command that reads: it waits for `block_ms`, and this ends the wait.
     waits: ReadHandle | None = None
-    # Whether the replies leave once they are on disk, whatever the policy.
+    # Whether the replies leave once they are on disk, under every policy.
     synced: bool = False
     # Those of the caller: `quota_exceeded` leaves everything as it is.
     quotas: Sequence[Quota] = ()

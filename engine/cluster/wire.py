@@ -242,7 +242,7 @@ class ServerConnection:
             self._link = None
             self._figures.connections_up -= 1
         self._refuse_unsent("closed")
-        # Last, because whoever closes may be cancelled while it waits.
+        # Last: the task that closes may be cancelled while it waits.
         if self._keeping is not None:
             self._figures.connections_wanted -= 1
             self._keeping.cancel()

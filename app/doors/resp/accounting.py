@@ -62,7 +62,7 @@ class Account(Work):
 
     @property
     def principal(self) -> Principal:
-        """Who asks; nobody yet before AUTH, where that is needed."""
+        """Who asks; no caller is known before AUTH, where that is needed."""
         return self._client.principal or UNAUTHENTICATED
 
     @property
