@@ -7,12 +7,13 @@
    Why in C: of a batch of 1,000 entries, half of the processor's time went into making objects of fields and
    texts of entries that are joined again at once (docs/decisions/rows-in-c.md has the figures).
 
-   Bounds. A reader never looks at `end` or beyond, and writes less than 3 bytes for each that it reads, and 64:
+   Bounds. A reader never looks at `end` or beyond, and writes at most 13 bytes for each colon that it reads, one
+   for each other byte, and 64:
      a string    never grows: each escape becomes at most as long as it was
-     a value     gets two quotation marks where it was a number or a word: `"":1,` (5 bytes) becomes 7
-     an entry    gets `,"fields":` and `}`, 11 bytes: the shortest line, `{"":1}` and its end, 7 bytes become 19,
-                 of which the last line may lack one
-   Bodies are limited to 64 MiB, so all offsets fit 32 bits; texts with IDs are checked for it. */
+     a value     gets two quotation marks where it was a number or a word; a colon stands before it
+     an entry    gets `,"fields":` and `}`, 11 bytes; it has a value
+   Bodies are limited to 64 MiB, and their shortest line, `{"":1}`, becomes 19 bytes: all offsets fit 32 bits. Texts
+   with IDs are checked for it. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000 /* the same file loads in Python 3.11 and later */
@@ -113,16 +114,13 @@ static int read_escape(Reader *r) {
 
 /* One character beyond ASCII, well-formed as RFC 3629 has it. */
 static int read_multibyte(Reader *r) {
-    uint8_t first = r->at[0], second_min = 0x80, second_max = 0xbf;
+    uint8_t first = r->at[0], second_min = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    uint8_t second_max = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
     Py_ssize_t size;
     if (first >= 0xc2 && first <= 0xdf) size = 2;
     else if (first >= 0xe0 && first <= 0xef) size = 3;
     else if (first >= 0xf0 && first <= 0xf4) size = 4;
     else return 0;
-    if (first == 0xe0) second_min = 0xa0;
-    if (first == 0xed) second_max = 0x9f;
-    if (first == 0xf0) second_min = 0x90;
-    if (first == 0xf4) second_max = 0x8f;
     if (r->end - r->at < size || r->at[1] < second_min || r->at[1] > second_max) return 0;
     for (Py_ssize_t i = 2; i < size; i++)
         if ((r->at[i] & 0xc0) != 0x80) return 0;
@@ -189,10 +187,7 @@ static int read_value(Reader *r) {
     return found;
 }
 
-typedef struct {
-    const uint8_t *at;
-    size_t size;
-} Name;
+typedef struct { const uint8_t *at; size_t size; } Name;
 
 static int is_repeated(const Name *names, Py_ssize_t count) {
     const Name *last = names + count;
@@ -254,10 +249,7 @@ static int read_entry(Reader *r, int may_be_row) {
 
 typedef enum { LINES, LIST, BATCH, ONE } Form;
 
-typedef struct {
-    uint32_t *at; /* where each text ends */
-    Py_ssize_t count, room;
-} Ends;
+typedef struct { uint32_t *at; Py_ssize_t count, room; } Ends; /* where each text ends */
 
 static int add_end(Ends *ends, size_t end) { /* -1: no memory */
     if (ends->count == ends->room) {
@@ -304,9 +296,8 @@ static int read_end(Reader *r, Form form) {
     return r->at == r->end ? 2 : 0;
 }
 
-static int skip_empty_lines(Reader *r) { /* 0: nothing is left */
+static void skip_empty_lines(Reader *r) {
     while (is_next(r, '\n') || is_next(r, '\r') || is_next(r, ' ') || is_next(r, '\t')) r->at++;
-    return r->at < r->end;
 }
 
 /* 1: all were read; 0: not plain, or beyond a limit; -1: no memory. */
@@ -314,7 +305,8 @@ static int read_entries(Reader *r, Form form, Py_ssize_t entries_max, Py_ssize_t
     const uint8_t *text = r->out;
     if (form != LINES && !read_start(r, form)) return 0;
     for (int found = 1; found != 2;) {
-        if (form == LINES && !skip_empty_lines(r)) return ends->count > 0;
+        if (form == LINES) skip_empty_lines(r);
+        if (r->at == r->end) return form == LINES && ends->count > 0;
         const uint8_t *start = r->out;
         if (ends->count == entries_max || !read_entry(r, form == LINES || form == LIST)) return 0;
         if (r->out - start > bytes_max) return 0;
@@ -335,7 +327,6 @@ typedef struct {
 } Texts;
 
 static PyTypeObject *texts_type;
-
 static PyObject *texts_new(PyObject *text, uint32_t *ends, Py_ssize_t count, Py_ssize_t gap) { /* takes both */
     Texts *self = text ? PyObject_New(Texts, texts_type) : NULL;
     if (self == NULL) {
@@ -450,6 +441,12 @@ static PyObject *texts_encode(Texts *self, PyObject *args) {
     return texts_new(text, ends, self->count, 1);
 }
 
+static size_t bound_of(const uint8_t *text, size_t size) {
+    size_t colons = 0;
+    for (size_t i = 0; i < size; i++) colons += text[i] == ':';
+    return size + 13 * colons + 64;
+}
+
 /* read(body, form, entries_max, fields_max, entry_bytes_max) -> Texts | None */
 static PyObject *rows_read(PyObject *module, PyObject *args) {
     PyObject *body, *text = NULL;
@@ -459,9 +456,9 @@ static PyObject *rows_read(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "Sinnn", &body, &form, &entries_max, &fields_max, &bytes_max)) return NULL;
     Py_ssize_t size = PyBytes_Size(body);
     if (size > BODY_BYTES_MAX) Py_RETURN_NONE;
-    uint8_t *out = malloc(3 * (size_t)size + 64);
-    if (out == NULL) return PyErr_NoMemory();
     const uint8_t *start = (const uint8_t *)PyBytes_AsString(body);
+    uint8_t *out = malloc(bound_of(start, (size_t)size));
+    if (out == NULL) return PyErr_NoMemory();
     Reader reader = {start, start + size, out, fields_max};
     Ends ends = {NULL, 0, 0};
     if (size < UNLOCKED_BYTES_MIN) {

@@ -87,11 +87,11 @@ def test_what_it_takes_and_what_it_leaves() -> None:
 
 @needs_compiled
 def test_the_shortest_lines_fit_their_bound() -> None:
-    """Each of their bytes becomes almost three."""
+    """Each of their bytes becomes almost three; of larger bodies little more is taken than they have."""
     body = b'{"":1}\n' * 1_000
     found = rows.read(body, Form.LINES, entries_max=1_000, fields_max=1, entry_bytes_max=100)
     assert found is not None
-    assert rows.size(found) == 19_000 < 3 * len(body) + 64
+    assert rows.size(found) == 19_000 <= len(body) + 13 * body.count(b":") + 64
 
 
 def test_ids_and_texts_are_the_same_in_both_ways(way: str) -> None:

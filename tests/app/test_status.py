@@ -11,7 +11,7 @@ import structlog
 
 from app.main import App, create_app
 from app.settings import Settings
-from engine import Engine, Fsync, RewriteFailedError, SystemClock, entries
+from engine import Engine, Fsync, RewriteFailedError, SystemClock, entries, rows
 from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage
 from tests.app.conftest import calling
@@ -51,8 +51,9 @@ async def test_the_status_names_all_that_an_operator_looks_for(http: httpx.Async
     status = (await http.get("/v1/status")).json()
     assert set(status) == {
         *("status", "version", "backend", "missing", "uptime_ms", "durability", "log", "memory"),
-        *("streams", "connections", "rewrite", "backup"),
+        *("rows", "streams", "connections", "rewrite", "backup"),
     }
+    assert status["rows"] == rows.way()
     assert status["version"] == version("weir-gateway")
     assert status["log"]["unsynced_bytes"] <= status["log"]["bytes"]
     assert status["memory"]["full"] is False
