@@ -149,7 +149,8 @@ class Client(asyncio.Protocol):
         """Hold what the client has not taken, if that is more than each connection may have."""
         size = 0 if self.transport.is_closing() else self.unsent_bytes
         if size <= FREE_BYTES:
-            self.release_output()
+            if self.output is not None:
+                self.release_output()
         elif self.output is not None:
             self.output.keep(size)
         elif self.budgets is not None:

@@ -99,24 +99,27 @@ class Account(Work):
 
     def take(self, requests: int, size: int) -> None:
         """Take commands, and the bytes of their words, from what the rate allows. Raises EngineError."""
-        self._know()
+        if self._client.principal is not self._metered:
+            self._know()
+        if self.meter is None:
+            return
         try:
-            super().take(requests, size)
+            self.meter.take(requests, size)
         except RefusalError as refusal:
             raise in_words_of_redis(refusal) from None
 
     def charge(self, size: int) -> None:
         """Take the bytes of a reply: what comes next waits until they are paid."""
-        self._know()
-        super().charge(size)
+        if self._client.principal is not self._metered:
+            self._know()
+        if self.meter is not None:
+            self.meter.charge(size)
 
     def _know(self) -> None:
-        """Find out the caller's rate: it may have logged in as another."""
-        principal = self._client.principal
-        if principal is not self._metered:
-            self._metered, self.meter = principal, None
-            if principal is not None:
-                self.begin_metering()
+        """Find out the rate of the caller, who has logged in."""
+        self._metered, self.meter = self._client.principal, None
+        if self._metered is not None:
+            self.begin_metering()
 
     def take_back(self, outcomes: Iterable[RunResult]) -> None:
         """Undo what was delivered to a client that has left: the last delivery first."""
@@ -138,9 +141,9 @@ class Account(Work):
         self, name: str, refusal: EngineError | None = None, number: int = 1, *, sent_bytes: int
     ) -> None:
         """Count commands of this name that have ended together, and log them if that is wanted."""
-        super().note_end(name, refusal, number, sent_bytes=sent_bytes)
         status = 200
         if refusal is not None:
+            super().note_end(name, refusal, number, sent_bytes=sent_bytes)
             status = CODES[refusal.code].status
             word = refusal.redis.partition(" ")[0]
             self._log.errors[word] = self._log.errors.get(word, 0) + number
