@@ -272,14 +272,15 @@ def test_writes_go_on_when_there_is_room(tmp_path: Path) -> None:
     with Server(tmp_path / "data") as server:
         pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
         server.stop()
-    limit = f"memory_bytes_max={pages * os.sysconf('SC_PAGE_SIZE') + (24 << 20)}"
+    # Beside others it takes up to 24 MB for itself: threads have heaps of their own.
+    limit = f"memory_bytes_max={pages * os.sysconf('SC_PAGE_SIZE') + (32 << 20)}"
     with Server(tmp_path / "data", "--set", limit) as server, httpx.Client(base_url=server.url) as http:
         published = [publish(http) for _ in range(200)]
         assert published[0] == 201
         assert 507 in published, "200 MB are more than the limit"
         # All that went in, also behind the first refusal: compressing halves what is held, and buffers go.
         held = published.count(201)
-        assert held < 60, f"{held} MB went in where there is room for 24 MB"
+        assert held < 80, f"{held} MB went in where there is room for 32 MB"
         assert http.delete("/v1/streams/s").status_code in (200, 204)
         assert publish(http) == 201
 
