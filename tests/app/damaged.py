@@ -41,7 +41,7 @@ SETTINGS: Final = bounded(
 )
 # Each of these gets a gateway of its own, so that a difference has no long consequences.
 CASES_OF_A_GATEWAY: Final = 200
-# Turns of the loop in which a gateway has come to rest, whatever it does.
+# After this many turns of the loop every gateway has come to rest.
 _TURNS_MAX: Final = 10_000
 _CHUNKED: Final = "Transfer-Encoding: chunked"
 _UPGRADE: Final = (

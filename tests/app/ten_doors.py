@@ -249,19 +249,12 @@ class Http(Door):
         return await asked
 
 
-class Commands(Http):
-    """The command API: one command, several, or several as one turn."""
-
-    _paths: Final = {"command": "", "pipeline": "/pipeline", "multi-exec": "/multi-exec"}
-
-    async def connect(self, bench: Bench) -> httpx.AsyncClient:
-        return calling(bench.app)
+class InWords(Door):
+    """A way in for Redis's commands."""
 
     async def send(self, bench: Bench, *commands: Sequence[object]) -> str:
         """The answers to commands."""
-        path = f"/v1/commands{self._paths[self.name]}"
-        bodies: list[Any] = [*commands] if self.name == "command" else [commands]
-        return "\n".join([await self.ask(bench, "POST", path, body) for body in bodies])
+        raise NotImplementedError
 
     async def read(self, bench: Bench, *streams: str) -> str:
         return await self.send(bench, ("XREAD", "STREAMS", *streams, *["0" for _ in streams]))
@@ -277,6 +270,20 @@ class Commands(Http):
 
     async def read_for_group(self, bench: Bench, group: str = "g") -> str:
         return await self.send(bench, ("XREADGROUP", "GROUP", group, "c", "STREAMS", "orders", ">"))
+
+
+class Commands(InWords, Http):
+    """The command API: one command, several, or several as one turn."""
+
+    _paths: Final = {"command": "", "pipeline": "/pipeline", "multi-exec": "/multi-exec"}
+
+    async def connect(self, bench: Bench) -> httpx.AsyncClient:
+        return calling(bench.app)
+
+    async def send(self, bench: Bench, *commands: Sequence[object]) -> str:
+        path = f"/v1/commands{self._paths[self.name]}"
+        bodies: list[Any] = [*commands] if self.name == "command" else [commands]
+        return "\n".join([await self.ask(bench, "POST", path, body) for body in bodies])
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
         reading = ("XREAD", "BLOCK", "30000", "STREAMS", "orders", "$")
@@ -374,11 +381,10 @@ class WebSocket(Door):
         return got
 
 
-class Redis(Door):
+class Redis(InWords):
     """The port for Redis clients: in one write, in a transaction, or as reads that wait."""
 
     async def send(self, bench: Bench, *commands: Sequence[object]) -> str:
-        """The replies to commands."""
         wire = await bench.wire()
         lines: list[tuple[Any, ...]] = [*map(tuple, commands)]
         if self.name == "RESP MULTI":
@@ -396,21 +402,6 @@ class Redis(Door):
                 got += [str(await wire.reply()) for _ in lines]
         wire.close()
         return "\n".join(got)
-
-    async def read(self, bench: Bench, *streams: str) -> str:
-        return await self.send(bench, ("XREAD", "STREAMS", *streams, *["0" for _ in streams]))
-
-    async def read_often(self, bench: Bench, times: int) -> None:
-        await self.send(bench, *[_READ] * times)
-
-    async def publish(self, bench: Bench, stream: str) -> str:
-        return await self.send(bench, ("XADD", stream, "*", "f", LONG))
-
-    async def delete(self, bench: Bench, *streams: str) -> str:
-        return await self.send(bench, *[("DEL", stream) for stream in streams])
-
-    async def read_for_group(self, bench: Bench, group: str = "g") -> str:
-        return await self.send(bench, ("XREADGROUP", "GROUP", group, "c", "STREAMS", "orders", ">"))
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
         wire = await bench.wire()

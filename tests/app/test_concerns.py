@@ -150,7 +150,7 @@ async def revocation_ends_it(bench: Bench, door: Door) -> None:
 
 
 async def draining_ends_it(bench: Bench, door: Door) -> None:
-    """What is open is told why, and so is what comes next."""
+    """What is open ends with the reason, and what comes next is refused with it."""
     if door.name != "multi-exec":
         said = await _ended(bench, door, lambda: door.stop(bench))
         assert any(word in said for word in ("draining", "shutting down", "goaway", "closed")), said
@@ -239,6 +239,6 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.mark.parametrize(("concern", "door"), _cells())
 async def test_a_concern_holds_at_each_door(bench: Bench, concern: Concern, door: Door) -> None:
-    """Whatever the door speaks."""
+    """In the words of each protocol."""
     async with asyncio.timeout(2 * LATE_S):
         await concern.check(bench, door)

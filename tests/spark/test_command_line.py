@@ -1,17 +1,19 @@
 """The command line of the jobs: one under two names, light until a job runs, clear about what is wrong."""
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import orjson
 import pytest
 
-from pyspark_weir.cli import output
+from pyspark_weir.cli import main, output
 from pyspark_weir.cli.arguments import QueryArguments, StreamArguments
 from pyspark_weir.errors import OptionError
 from pyspark_weir.progress import BatchProgress, StreamLag
@@ -229,3 +231,21 @@ def test_a_terminal_obeys_nothing_that_is_printed(capsys: pytest.CaptureFixture[
         [{"stream": "a\x1b[2Jb", "left": None, "share": 0.5}], ("stream", "left", "share"), as_json=False
     )
     assert capsys.readouterr().out.splitlines()[1].split() == ["a\\u001b[2Jb", "-", "0.5"]
+
+
+def test_what_py4j_logs_of_a_killed_java_needs_verbose(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is in Python's root logger, whose other lines are kept."""
+    py4j = find_spec("py4j.java_gateway")
+    assert py4j is not None
+    assert py4j.origin is not None
+    lost = logging.LogRecord("root", logging.ERROR, py4j.origin, 1, "lost", None, None)
+    other = logging.LogRecord("root", logging.ERROR, __file__, 1, "other", None, None)
+    root = logging.getLogger()
+    with main._silent_servers():  # noqa: SLF001 - whether a command is under way then is chance
+        for record in (lost, other):
+            root.handle(record)
+    assert caplog.messages == ["other"]
+    root.handle(lost)
+    assert caplog.messages == ["other", "lost"]

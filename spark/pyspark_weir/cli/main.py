@@ -10,6 +10,7 @@ import socketserver
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -151,14 +152,22 @@ def _silence_spark() -> None:
 
 @contextmanager
 def _silent_servers() -> Iterator[None]:
-    """Spark has a server in this process, which prints a trace when Java is killed; a sentence follows."""
-    server = socketserver.BaseServer
+    """What prints a trace when Java is killed, where a sentence follows: Spark's server in this process, and
+    Py4J, which logs by the root logger if a command was under way.
+    """
+    server, logger = socketserver.BaseServer, logging.getLogger()
     printing = server.handle_error
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    logger.addFilter(_is_not_of_py4j)
     try:
         yield
     finally:
+        logger.removeFilter(_is_not_of_py4j)
         server.handle_error = printing  # type: ignore[method-assign]
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _say_outages() -> None:

@@ -11,6 +11,7 @@ import pytest
 from app.auth import Grant, Principal, TokenPolicy, tokens
 from engine import Call, Done, Replies
 from tests.app.resp.conftest import TestedPort, Wire, until
+from tests.engine.clocks import HandClock
 
 ID = b"1-1"
 
@@ -464,7 +465,8 @@ async def test_long_replies_are_made_one_by_one(
     open_port: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each leaves before the next is made; short ones beside them are made together."""
-    port = await open_port()
+    # Without a clock that moves no slice of time ends within them.
+    port = await open_port(clock=HandClock(1_700_000_000_000))
     wire, engine = await port.connect(), port.gateway.tenant("").engine
     await wire.call("XADD", "s", "1-1", "a", "1")
     send, seen = engine.send, list[int]()
