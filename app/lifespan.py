@@ -146,12 +146,12 @@ class EngineLife:
         self._fault_at: float | None = None
         self._report_at = gateway.clock.monotonic() + _REPORT_S
         gateway.on_fault.append(self._fault)
-        self._lag = LoopLag(gateway.counters.loop_lag)
+        self._lag = LoopLag(gateway.reports.counters.loop_lag)
 
     async def open(self) -> None:
         """Read the log, and let the gateway serve. Raises ServerStoppedError."""
         self._lag.start()
-        self._gateway.audit.reopen()
+        self._gateway.access.audit.reopen()
         if self._settings.is_embedded:
             self._engine = await self._open(self._settings.data)
         else:
@@ -176,8 +176,8 @@ class EngineLife:
     async def close(self) -> None:
         """Bring the log to its end. Raises ServerStoppedError. A disk that hangs ends the process."""
         self._lag.stop()
-        if self._gateway.tracer is not None:
-            await asyncio.to_thread(self._gateway.tracer.close)
+        if self._gateway.reports.tracer is not None:
+            await asyncio.to_thread(self._gateway.reports.tracer.close)
         if self._backend is not None:
             await self._backend.close()
         if self._engine is None:
@@ -267,15 +267,15 @@ class EngineLife:
             access = await asyncio.to_thread(read_access, self._settings)
             # Of this process: its backend's memory is another machine's.
             memory = self._settings.memory_bytes_max or await asyncio.to_thread(default_bytes)
-            self._gateway.budgets.size(memory)
+            self._gateway.limits.budgets.size(memory)
         except SettingsError as error:
             raise ServerStoppedError(USAGE, str(error)) from None
         topology = make_topology(self._settings, access)
         backend = ClusterEngine(topology, self._clock, self._settings.backend_poll_s)
         self._backend = backend
         self._gateway.backend = backend.figures
-        self._gateway.backend_outage = lambda: backend.outage
-        self._gateway.is_backend_full = lambda: backend.health.full is not None
+        self._gateway.health.backend_outage = lambda: backend.outage
+        self._gateway.health.is_backend_full = lambda: backend.health.full is not None
         log_health(backend.health, self._clock, self._gateway.change_outage)
         backend.on_missing_events = self._warn_of_slow_waking
         if await self._is_met(backend):
@@ -316,7 +316,7 @@ class EngineLife:
     async def _meet(self, backend: "ClusterEngine") -> None:
         """Wait until the backend answers, and know of the other gateways over it."""
         await backend.start()
-        others = OtherGateways(backend.gateways, self._gateway.tickets)
+        others = OtherGateways(backend.gateways, self._gateway.access.tickets)
         await others.join()
         self._gateway.share(others)
 

@@ -122,7 +122,7 @@ class App:
         elif scope["type"] == "lifespan":
             await serve_lifespan(EngineLife(self.gateway, self.flush_logs), receive, send)
             self.flush_logs()
-            await asyncio.to_thread(self.gateway.audit.flush)
+            await asyncio.to_thread(self.gateway.access.audit.flush)
 
     async def serve_admin(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application of the admin port: metrics, administration, health, and nothing else."""
@@ -176,7 +176,7 @@ def create_app(
     clock = clock or SystemClock()
     gateway = Gateway(settings, clock, policy or policy_of(settings, clock))
     if settings.tracing:
-        gateway.tracer = _tracer()
+        gateway.reports.tracer = _tracer()
     return App(gateway, fast_path=fast_path)
 
 

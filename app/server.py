@@ -213,7 +213,7 @@ class _Process:
         self._app: App = create_app(settings, clock)
         self._servers = [one.configure(settings, self._app, context) for one in listeners]
         self._app.gateway.connections = self._count_connections
-        self._app.gateway.has_no_descriptors = _has_no_descriptors
+        self._app.gateway.health.checks["descriptors_used_up"] = _has_no_descriptors
         self._life = self._make_life()
         self._systemd = systemd
         # The loop holds tasks weakly.
@@ -256,7 +256,7 @@ class _Process:
         await asyncio.gather(serving, redis_clients.close())
         self._app.flush_logs()
         await self._life.close()
-        await asyncio.to_thread(self._app.gateway.audit.flush)
+        await asyncio.to_thread(self._app.gateway.access.audit.flush)
         self._systemd.close()
         if refusal is not None:
             raise refusal
@@ -299,11 +299,11 @@ class _Process:
         if before is not None:
             await before
         with self._systemd.reloading():
-            self._app.gateway.audit.reopen()
+            self._app.gateway.access.audit.reopen()
             await reload_tokens(self._app.gateway)
             if self._tls is not None:
                 is_read = await asyncio.to_thread(self._tls.reload, self._settings)
-                self._app.gateway.stale["certificate_stale"] = not is_read
+                self._app.gateway.health.stale["certificate_stale"] = not is_read
 
     def _await_stop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop with each signal, in a thread: the loop may hang in a write, and its handlers with it. The
@@ -401,7 +401,7 @@ async def reload_tokens(gateway: Gateway) -> None:
     """Read the files of tokens again. What waits or follows with a token that is gone, or that allows
     something else now, ends. A file that cannot be read changes nothing.
     """
-    policy = gateway.policy
+    policy = gateway.access.policy
     if not isinstance(policy, TokenPolicy):
         return
     try:
@@ -409,10 +409,10 @@ async def reload_tokens(gateway: Gateway) -> None:
     except SettingsError as error:
         remedy = "the tokens that were read before stay in use: repair the file, and send SIGHUP again"
         logs.get().error("tokens were not read again", reason=str(error), remedy=remedy)
-        gateway.stale["tokens_stale"] = True
+        gateway.health.stale["tokens_stale"] = True
         return
-    gateway.stale["tokens_stale"] = False
-    logs.get().info("tokens were read again", ended=gateway.sessions.revoke(policy.is_revoked))
+    gateway.health.stale["tokens_stale"] = False
+    logs.get().info("tokens were read again", ended=gateway.access.sessions.revoke(policy.is_revoked))
 
 
 def http_server(settings: Settings, app: App, context: ssl.SSLContext | None = None) -> HttpServer:

@@ -80,7 +80,7 @@ class Work:
 
     def begin_metering(self) -> None:
         """Find out which rate its caller has. Without one, nothing is counted."""
-        limiter = self.gateway.rate_limiter
+        limiter = self.gateway.limits.rates
         if limiter is not None:
             self.meter = limiter.meter(self.principal, self.host)
 
@@ -107,7 +107,7 @@ class Work:
 
     def answer_bound(self, commands: Sequence[Command]) -> int:
         """What to hold for the answer of these commands."""
-        return self.gateway.budgets.before_run(self.gateway.command_limits.answer_bound(commands))
+        return self.gateway.limits.budgets.before_run(self.gateway.limits.commands.answer_bound(commands))
 
     def reserve_for(self, *commands: Command) -> None:
         """Hold what these commands may answer, before one of them runs. Raises EngineError `overloaded`."""
@@ -145,20 +145,20 @@ class Work:
         """Count the entries that leave with a reply, and trace what a group is given."""
         # Most replies bring none.
         if count := entries_in(reply):
-            self.gateway.counters.delivered[self.door] += count
+            self.gateway.reports.counters.delivered[self.door] += count
             if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
-                self.gateway.trace_read(command.group, command.consumer, reply)
+                self.gateway.reports.trace_read(command.group, command.consumer, reply)
 
     def note_end(
         self, name: str, refusal: EngineError | None = None, number: int = 1, *, sent_bytes: int
     ) -> None:
         """Count commands of this name, among others of the same request, that have ended together."""
         if refusal is not None:
-            self.gateway.counters.refuse(refusal.code, number)
+            self.gateway.reports.counters.refuse(refusal.code, number)
 
     def audit(self, facts: Facts, *, status: int, code: str) -> None:
         """Have the audit log say what was done: with this status, and this code where it was refused."""
         principal = self.principal
-        self.gateway.audit.note(
+        self.gateway.access.audit.note(
             self.request_id, principal.name, facts, prefix=principal.prefix, status=status, code=code
         )

@@ -147,10 +147,10 @@ def _health(gateway: Gateway) -> Health:
     health = Health.model_construct(status=gateway.state)
     if gateway.phase in (Phase.STARTING, Phase.RESTARTING) and gateway.progress is not None:
         health.progress = LoadProgress.model_construct(**gateway.progress._asdict())
-    reason = gateway.backend_outage()
+    reason = gateway.health.backend_outage()
     if reason is not None:
         health.reason = reason
-    if failing := gateway.failing:
+    if failing := gateway.health.failing:
         health.failing = failing
     return health
 

@@ -64,7 +64,7 @@ async def write(gateway: Gateway, *, openmetrics: bool) -> bytes:
     _add_engine(figures, gateway.engine)
     if gateway.backend is not None:
         _add_backend(figures, gateway.backend)
-    if gateway.measured_streams.is_wanted:
+    if gateway.reports.measured_streams.is_wanted:
         await _StreamFigures(figures, gateway).add(gateway.engine)
     return await asyncio.to_thread(_write, figures, gateway.settings.data, openmetrics=openmetrics)
 
@@ -100,9 +100,9 @@ def _add_report(figures: Figures, report: Report) -> None:
 
 
 def _add_gateway(figures: Figures, gateway: Gateway, failing: Sequence[str]) -> None:
-    figures.add("weir_dead_letters_total", gateway.dead_letters.total)
-    figures.add("weir_dead_letters_refused_total", gateway.dead_letters.refused_total)
-    for what in gateway.failures():
+    figures.add("weir_dead_letters_total", gateway.reports.dead_letters.total)
+    figures.add("weir_dead_letters_refused_total", gateway.reports.dead_letters.refused_total)
+    for what in gateway.health.failures():
         figures.add("weir_failing", what in failing, what)
     figures.add("weir_build_info", 1, VERSION, platform.python_version())
 
@@ -148,8 +148,8 @@ class _StreamFigures:
 
     def __init__(self, figures: Figures, gateway: Gateway) -> None:
         self._figures = figures
-        self._names = gateway.measured_streams
-        self._dead = gateway.dead_letters.by_group
+        self._names = gateway.reports.measured_streams
+        self._dead = gateway.reports.dead_letters.by_group
         self._left = STREAM_SERIES_MAX
 
     async def add(self, engine: EngineProtocol) -> None:

@@ -157,7 +157,7 @@ class ManyReadAnswer(ResponseModel):
 )
 async def read_streams(request: RequestParameter, given: ManyRead) -> Response:
     """Read from many streams, each behind its cursor, or as a consumer of a group (XREAD, XREADGROUP)."""
-    command = given.command(request.gateway.read_limits, request.preferences.wait_s)
+    command = given.command(request.gateway.limits.reads, request.preferences.wait_s)
     for stream, _ in command.streams:
         if isinstance(command, XRead):
             request.require(Action.READ, stream)
@@ -258,7 +258,7 @@ class _PublicationBody(Body):
     async def read(self, key: str | None, chunk: Chunk | None) -> Publish:
         """The command. Raises the refusal of what is wrong with the entries."""
         media.check_is_json(self.request.media_type.name)
-        most, limits = self.request.gateway.settings.request_streams_max, self.request.gateway.entry_limits
+        most, limits = self.request.gateway.settings.request_streams_max, self.request.gateway.limits.entries
         reader = partial(publication, limits=limits, streams_max=most, key=key, chunk=chunk)
         return await self.request.read(reader, quick=partial(reader, quick=True))
 

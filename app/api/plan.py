@@ -158,7 +158,7 @@ async def plan(request: RequestParameter, wanted: PlanWanted) -> Response:
     ends where a crash may take back what follows. `wait` waits while there is nothing at all. Read the ranges
     as pages, `readEntries` with `after` and `end`.
     """
-    wait_ms = preferred_wait_ms(request.preferences.wait_s, request.gateway.read_limits)
+    wait_ms = preferred_wait_ms(request.preferences.wait_s, request.gateway.limits.reads)
     if wanted.wait is not None:
         wait_ms = wanted.wait
     wanted.check()

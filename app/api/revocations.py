@@ -127,12 +127,12 @@ async def create_revocation(request: RequestParameter, given: NewRevocation) -> 
     gateway = request.gateway
     revocation = _revocation(given, gateway.clock.wall_ms())
     request.note_action("admin", "createRevocation", revoked=f"{revocation.kind}:{revocation.value}")
-    ended = await gateway.tokens.revoke(gateway.engine, revocation)
+    ended = await gateway.access.tokens.revoke(gateway.engine, revocation)
     return MadeRevocation.model_construct(**dict(RevocationInfo.of(revocation)), ended=ended)
 
 
 @router.get(_REVOCATIONS, Action.ADMIN, model=RevocationPage, refusals=("not_configured",), central=True)
 async def list_revocations(request: RequestParameter) -> RevocationPage:
     """List the revocations that still matter."""
-    known = request.gateway.tokens.revocations
+    known = request.gateway.access.tokens.revocations
     return RevocationPage.model_construct(revocations=[RevocationInfo.of(one) for one in known])

@@ -59,14 +59,14 @@ class Sockets:
         request = Request(self._gateway, scope, receive, {})
         request.check_ready()
         tickets = [*request.query_tickets, *_tickets(scope["subprotocols"])]
-        is_open = self._gateway.policy.recognise({}) is not None
+        is_open = self._gateway.access.policy.recognise({}) is not None
         has_credentials = b"authorization" in request.headers or request.certificate is not None
         if tickets or is_open or has_credentials:
             await request.authenticate(tickets=() if is_open else tickets)
         request.take_request()
         if len(self._hub.open) >= self._gateway.settings.sockets_max:
             raise RefusalError("too_many_sockets", "too many sockets are open: see the setting sockets_max")
-        share = self._gateway.open_connections.enter(request.caller)
+        share = self._gateway.limits.connections.enter(request.caller)
         try:
             await self._converse(request, share, send)
         finally:
@@ -83,7 +83,7 @@ class Sockets:
         if isinstance(link, AsgiSocket):
             await link.serve(push)
             return
-        link.listen(push, self._gateway.budgets)
+        link.listen(push, self._gateway.limits.budgets)
         await push.closed
 
     def _session(self, request: Request) -> Session:
@@ -94,7 +94,7 @@ class Sockets:
             ids_max=settings.ids_max,
             lookups_max=settings.lookups_max,
             batch_max=settings.count_max,
-            entries=self._gateway.entry_limits,
+            entries=self._gateway.limits.entries,
         )
         depth_max = settings.json_depth_max
         return Session(

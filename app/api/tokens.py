@@ -9,7 +9,7 @@ from pydantic import Field
 
 from app.auth import Access, Action, Grant, Principal, Resource
 from app.auth.principal import forbidden
-from app.auth.rates import NO_RATES, Rates
+from app.auth.rate_limits import NO_RATES, Rates
 from app.auth.tokens import (
     GRANTS_MAX,
     HANDS_MAX,
@@ -124,11 +124,11 @@ async def create_token(request: RequestParameter, given: NewToken) -> Response:
     grants = _grants(principal, given)
     if not _is_admin(principal):
         _require_issue(principal)
-        limiter = gateway.rate_limiter
+        limiter = gateway.limits.rates
         rates = NO_RATES if limiter is None else limiter.rates
         # Comparing patterns may take milliseconds each.
         await asyncio.to_thread(_check_covered, principal, grants, rates)
-    made = await gateway.tokens.create(
+    made = await gateway.access.tokens.create(
         gateway.engine,
         grants,
         label=given.label,
@@ -211,7 +211,7 @@ def _end(request: RequestParameter, expires_in_ms: int | None) -> datetime | Non
     if expires_in_ms is None:
         end_s = own_s
     else:
-        end_s = request.gateway.sessions.wall_s() + expires_in_ms / 1000
+        end_s = request.gateway.access.sessions.wall_s() + expires_in_ms / 1000
         if own_s is not None and end_s > own_s:
             raise invalid("/expires_in_ms", f"the caller's own token ends at {request.principal.expires_at}")
     # Downwards: not a part of a second longer.
@@ -222,7 +222,7 @@ def _end(request: RequestParameter, expires_in_ms: int | None) -> datetime | Non
 async def list_tokens(request: RequestParameter) -> TokenPage:
     """List the tokens that are good now: all for the action `admin`, else those that the caller has made."""
     _require_issue(request.principal)
-    tokens = request.gateway.tokens
+    tokens = request.gateway.access.tokens
     shown = [
         TokenInfo.of(one, request.principal.prefix, is_configured=tokens.is_configured(one))
         for one in tokens.tokens
@@ -242,7 +242,7 @@ def _is_visible(principal: Principal, token: Token) -> bool:
 def _find(request: RequestParameter, token_id: str) -> Token:
     """A token that the caller may see. Raises `no_token`, `forbidden`."""
     _require_issue(request.principal)
-    token = request.gateway.tokens.find(token_id)
+    token = request.gateway.access.tokens.find(token_id)
     if not _is_visible(request.principal, token):
         raise no_token(token_id)
     return token
@@ -252,7 +252,7 @@ def _find(request: RequestParameter, token_id: str) -> Token:
 async def get_token(request: RequestParameter, token: TokenId) -> TokenInfo:
     """Show one token: what it allows, when it ends, who has made it."""
     found = _find(request, token)
-    is_configured = request.gateway.tokens.is_configured(found)
+    is_configured = request.gateway.access.tokens.is_configured(found)
     return TokenInfo.of(found, request.principal.prefix, is_configured=is_configured)
 
 
@@ -270,7 +270,7 @@ async def delete_token(request: RequestParameter, token: TokenId) -> Response:
     The tokens that it has made stay: revoke its subject, `token:<id>`, to take these away.
     """
     found, gateway = _find(request, token), request.gateway
-    await gateway.tokens.revoke_token(gateway.engine, found)
+    await gateway.access.tokens.revoke_token(gateway.engine, found)
     return Response(204)
 
 

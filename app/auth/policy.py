@@ -32,10 +32,9 @@ Headers = Mapping[bytes, bytes]
 
 
 class AccessPolicy(Protocol):
-    """Identifies callers. `epoch` changes when one that was recognised may not be good any more."""
+    """Identifies callers. Calls `on_changed` when one that was recognised may not be good any more."""
 
-    @property
-    def epoch(self) -> int: ...
+    on_changed: Callable[[], None]
 
     def recognise(self, headers: Headers, certificate: ClientCertificate | None = None) -> Principal | None:
         """The caller with these headers, on a connection with this certificate, if the answer is at hand."""
@@ -54,10 +53,15 @@ class AccessPolicy(Protocol):
         ...
 
 
+def _ignore() -> None:
+    """Nothing is remembered of callers."""
+
+
 class OpenPolicy:
     """Allows everything to every caller: for loopback, or with the setting `insecure`."""
 
-    epoch = 0
+    def __init__(self) -> None:
+        self.on_changed: Callable[[], None] = _ignore
 
     def recognise(self, headers: Headers, certificate: ClientCertificate | None = None) -> Principal | None:
         return ANONYMOUS
@@ -132,7 +136,7 @@ class TokenPolicy:
         self._verifier = verifier
         self._mapping = mapping or GrantMapping("grants", {})
         self._remembered: dict[tuple[bytes, bytes, ClientCertificate | None], Principal] = {}
-        self.epoch = 0
+        self.on_changed: Callable[[], None] = _ignore
 
     @property
     def is_failing(self) -> bool:
@@ -141,7 +145,7 @@ class TokenPolicy:
 
     def _forget(self) -> None:
         self._remembered.clear()
-        self.epoch += 1
+        self.on_changed()
 
     def replace_tokens(self, known: Iterable[Token]) -> None:
         """Have these static tokens in the settings from now on, and no others."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from app.auth.grants import ALL, Action, Grant, Resource, common_prefix, readable
-from app.auth.rates import Rates
+from app.auth.rate_limits import Rates
 from app.auth.revocations import JwtIdentity
 from app.auth.tokens import GrantValue, Token
 from app.errors import ErrorLocation, RefusalError

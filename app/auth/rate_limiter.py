@@ -15,8 +15,7 @@ from math import ceil
 from typing import Final, Self
 
 from app.auth.principal import ANONYMOUS, UNAUTHENTICATED, Principal
-from app.auth.rate_limits import BUCKETS_MAX, Buckets, Rate
-from app.auth.rates import NO_RATES, Rates
+from app.auth.rate_limits import BUCKETS_MAX, NO_RATES, Buckets, Rate, Rates
 from app.errors import RefusalError
 from app.settings import Settings, parse_rate
 

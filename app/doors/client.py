@@ -208,7 +208,7 @@ class ClientAccess:
     def count_for(self, caller: str) -> None:
         """Be this caller's connection. Raises RefusalError if it has too many, and stays as it was."""
         if self._share is None:
-            self._share = self._gateway.open_connections.enter(caller)
+            self._share = self._gateway.limits.connections.enter(caller)
         else:
             self._share.pass_to(caller)
         if self._turn is not None:
@@ -217,7 +217,7 @@ class ClientAccess:
     def follow(self, principal: Principal) -> None:
         """End with this caller's token."""
         if self._session is None:
-            self._session = self._gateway.sessions.enter(principal, self._end, self._warn)
+            self._session = self._gateway.access.sessions.enter(principal, self._end, self._warn)
         else:
             self._session.renew(principal)
 

@@ -52,11 +52,11 @@ class FrontLife:
         self._connection: FrontConnection | None = None
         self._opened = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._lag = LoopLag(gateway.counters.loop_lag)
+        self._lag = LoopLag(gateway.reports.counters.loop_lag)
         control.on_link = self._connect
         gateway.on_ready.append(self._opened.set)
         gateway.processes.forward = self._forward
-        gateway.processes.redeem = self._redeem
+        gateway.access.redeem_elsewhere = self._redeem
 
     async def open(self) -> None:
         """Let the gateway serve, once there is an engine."""
@@ -85,8 +85,8 @@ class FrontLife:
     async def close(self) -> None:
         """End the connection."""
         self._lag.stop()
-        if self._gateway.tracer is not None:
-            await asyncio.to_thread(self._gateway.tracer.close)
+        if self._gateway.reports.tracer is not None:
+            await asyncio.to_thread(self._gateway.reports.tracer.close)
         if self._connection is not None:
             self._connection.link.close()
 
@@ -110,7 +110,7 @@ class FrontLife:
     def _lose(self) -> None:
         gateway = self._gateway
         if gateway.phase is Phase.READY:
-            gateway.phase = Phase.RESTARTING
+            gateway.enter(Phase.RESTARTING)
         gateway.drop()
         if not self.stopping.is_set():
             asyncio.get_running_loop().call_later(_AGAIN_S, self._control.say, LINK)
@@ -146,7 +146,7 @@ class FrontConnection:
 
     async def _open(self, engine: RemoteEngine) -> None:
         """Serve. What was revoked is in the file too: a log that is older does not have all of it."""
-        policy = self._gateway.policy
+        policy = self._gateway.access.policy
         try:
             if isinstance(policy, TokenPolicy):
                 file = await asyncio.to_thread(RevocationFile, self._gateway.settings.data)
@@ -177,10 +177,10 @@ class FrontConnection:
             self._engine.receive(message)
 
     def _note_failing(self, failing: Sequence[str]) -> None:
-        self._gateway.processes.failing = failing
+        self._gateway.health.elsewhere = failing
 
     def _lose(self) -> None:
-        self._gateway.processes.failing = ()
+        self._gateway.health.elsewhere = ()
         self.calls.lose()
         self._leases.lose()
         if self._engine is not None:
@@ -188,10 +188,10 @@ class FrontConnection:
         self._on_lost()
 
     async def _accept(self, token: bytes) -> None:
-        self._gateway.tokens.accept(Token.model_validate_json(token))
+        self._gateway.access.tokens.accept(Token.model_validate_json(token))
 
     async def _refuse(self, revocation: bytes) -> int:
-        return self._gateway.tokens.refuse(Revocation.model_validate_json(revocation))
+        return self._gateway.access.tokens.refuse(Revocation.model_validate_json(revocation))
 
     async def _report(self) -> Any:  # noqa: ANN401 - what is carried
         return _pack_report(self._gateway.report())

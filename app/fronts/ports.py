@@ -43,9 +43,9 @@ class FrontPorts:
         gateway.processes.reports = self._reports
         gateway.on_restart.append(self.close)
         gateway.on_ready.append(self._open)
-        if gateway.has_tokens:
-            gateway.tokens.on_created = self._created
-            gateway.tokens.on_revoked = self._revoked
+        if gateway.access.has_tokens:
+            gateway.access.tokens.on_created = self._created
+            gateway.access.tokens.on_revoked = self._revoked
 
     def add(self, connection: socket.socket) -> None:
         """Serve a front on this connection, as soon as the engine may be used."""
@@ -67,14 +67,14 @@ class FrontPorts:
 
     async def _connect(self, connection: socket.socket) -> None:
         gateway = self._gateway
-        port = EnginePort(gateway.engine, gateway.leases, self._handlers, lambda: gateway.failing)
+        port = EnginePort(gateway.engine, gateway.leases, self._handlers, lambda: gateway.health.failing)
         port.on_lost = self._ports.discard
         self._ports.add(port)
         await asyncio.get_running_loop().create_connection(lambda: port.link, sock=connection)
         port.welcome()
 
     async def _redeem(self, ticket: str, origin: str) -> Packed | None:
-        principal = self._gateway.tickets.redeem(ticket, origin)
+        principal = self._gateway.access.tickets.redeem(ticket, origin)
         return None if principal is None else pack_principal(principal)
 
     # --- what all fronts hear of ----------------------------------------------------------------------------

@@ -122,7 +122,7 @@ class Request(Work):
 
     def note_action(self, action: str, operation: str, **facts: object) -> None:
         """Have the audit log say what is about to be done. Facts name things, and never hold contents."""
-        if self.gateway.audit.is_on:
+        if self.gateway.access.audit.is_on:
             self.actions.append({"action": action, "operation": operation, **facts})
 
     def end_actions(self, status: int, code: str) -> None:
@@ -175,7 +175,7 @@ class Request(Work):
         """Recognise the caller, by a ticket if there is one. Raises `unauthenticated`, `rate_limited`."""
         if len(self.headers) < len(self.scope["headers"]):
             self._check_single()
-        known = None if tickets else self.gateway.policy.recognise(self.headers, self.certificate)
+        known = None if tickets else self.gateway.access.policy.recognise(self.headers, self.certificate)
         if known is None:
             await self._authenticate_anew(tickets)
         else:
@@ -183,7 +183,7 @@ class Request(Work):
 
     async def _authenticate_anew(self, tickets: Sequence[str]) -> None:
         """Recognise a caller that nothing is remembered of."""
-        policy = self.gateway.policy
+        policy = self.gateway.access.policy
         if tickets:
             with self._counting_failures():
                 self.principal = await self._redeem(tickets[0])
@@ -206,15 +206,15 @@ class Request(Work):
     async def identify(self, text: str) -> Principal:
         """Whose token this is. Raises `unauthenticated`, `rate_limited`."""
         with self._counting_failures():
-            return await self.gateway.policy.identify(text)
+            return await self.gateway.access.policy.identify(text)
 
     def _counting_failures(self) -> AbstractContextManager[None]:
-        limiter = self.gateway.rate_limiter
+        limiter = self.gateway.limits.rates
         return nullcontext() if limiter is None else limiter.counting_failures(client_address(self.scope))
 
     async def _redeem(self, ticket: str) -> Principal:
         origin = self.headers.get(b"origin", b"").decode("latin-1")
-        principal = await self.gateway.redeem(ticket, origin)
+        principal = await self.gateway.access.redeem(ticket, origin)
         if principal is None:
             raise unauthenticated(
                 "the ticket is unknown, was used, has expired or is for another origin", "invalid_token"
@@ -224,9 +224,9 @@ class Request(Work):
     def check_access(self) -> None:
         """Raise `unauthenticated` if the caller's token has come to its end since it was recognised."""
         gateway = self.gateway
-        if gateway.policy.is_revoked(self.principal):
+        if gateway.access.policy.is_revoked(self.principal):
             raise AccessEnd.REVOKED.refusal
-        if self.principal.is_expired(gateway.sessions.wall_s()):
+        if self.principal.is_expired(gateway.access.sessions.wall_s()):
             raise AccessEnd.EXPIRED.refusal
 
     @property
@@ -311,7 +311,7 @@ class Request(Work):
         try:
             if held is None:
                 sender = Sender(self.scope.get("extensions", {}).get(TRANSPORT_EXTENSION))
-                held = self.gateway.budgets.bodies.reserve(self.caller, size, sender)
+                held = self.gateway.limits.budgets.bodies.reserve(self.caller, size, sender)
                 self.scope["state"][BODY_STATE] = held
             else:
                 held.grow(size)
@@ -419,7 +419,7 @@ class Request(Work):
 
         Raises ClientLeftError.
         """
-        await self.gateway.turns.wait(self.caller)
+        await self.gateway.limits.turns.wait(self.caller)
         gone = self.scope.get("extensions", {}).get(GONE_EXTENSION)
         if gone is not None and gone():
             raise ClientLeftError
@@ -473,14 +473,14 @@ class Request(Work):
         if held is not None:
             held.grow(size)
         elif size > FREE_BYTES:
-            state[OUTPUT_STATE] = self.gateway.budgets.output.reserve(self.caller, size, self._reader)
+            state[OUTPUT_STATE] = self.gateway.limits.budgets.output.reserve(self.caller, size, self._reader)
 
     def reserve_some(self, size: int) -> int:
         """Hold as much of this as there is room for, for the next piece of an answer that is as long as it
         may be, and return how many bytes the piece may have. Never refused: each connection has some bytes.
         """
         self._in_pieces = True
-        state, pool = self.scope["state"], self.gateway.budgets.output
+        state, pool = self.scope["state"], self.gateway.limits.budgets.output
         held = state.get(OUTPUT_STATE)
         if held is None:
             # One entry may be longer than the piece.
@@ -524,13 +524,13 @@ class Request(Work):
     @property
     def traceparent(self) -> bytes | None:
         """Its place in a trace, where traces are followed."""
-        if self.gateway.tracer is None:
+        if self.gateway.reports.tracer is None:
             return None
         return tracing.valid(self.headers.get(tracing.HEADER))
 
     async def publish(self, command: XAdd | Publish, *, synced: bool = False) -> Reply:
         """Run a command that publishes, as a part of the trace that the request belongs to."""
-        tracer, traceparent = self.gateway.tracer, self.traceparent
+        tracer, traceparent = self.gateway.reports.tracer, self.traceparent
         if tracer is None or traceparent is None:
             return await self.execute(command, synced=synced)
         with tracer.publishing(command, traceparent) as traced:

@@ -195,7 +195,7 @@ class _Pipeline:
 @contextmanager
 def _publishing(request: Request, items: Sequence[Adds | Parsed]) -> Iterator[Sequence[Adds | Parsed]]:
     """Be a part of the request's trace: one span for all that is published, which keeps its context."""
-    tracer, traceparent = request.gateway.tracer, request.traceparent
+    tracer, traceparent = request.gateway.reports.tracer, request.traceparent
     if tracer is None or traceparent is None:
         yield items
         return
@@ -225,7 +225,7 @@ def _authorise_one(request: Request, parsed: Parsed) -> CommandRequest:
     """The command, whose end is that of its request. Raises why it is invalid, or `forbidden`."""
     if isinstance(parsed, EngineError):
         raise parsed
-    audited = parsed.audited if request.gateway.audit.is_on else None
+    audited = parsed.audited if request.gateway.access.audit.is_on else None
     if audited is not None:
         action, names = audited
         request.note_action(action, parsed.name, **names)

@@ -62,7 +62,7 @@ class CommandSteps:
         self.work = work
         self._codec = codec
         gateway = work.gateway
-        self.limits: Final = gateway.command_limits
+        self.limits: Final = gateway.limits.commands
         self.room: Final = Room(gateway.settings.answer_bytes_max)
         self._clock = gateway.clock
 
@@ -73,7 +73,7 @@ class CommandSteps:
         try:
             return redis.checked(redis.parse(words), self.limits)
         except EngineError as invalid:
-            row = changing(words) if self.work.gateway.audit.is_on else None
+            row = changing(words) if self.work.gateway.access.audit.is_on else None
             if row is not None:
                 action, name = row
                 self._audit({"action": action, "operation": name}, invalid)
@@ -191,7 +191,7 @@ class CommandSteps:
 
     def audit(self, parsed: CommandRequest, refusal: EngineError | None) -> None:
         """Have the audit log say what was done to streams, groups or the gateway, or was refused."""
-        audited = parsed.audited if self.work.gateway.audit.is_on else None
+        audited = parsed.audited if self.work.gateway.access.audit.is_on else None
         if audited is not None:
             self._audit({"action": audited[0], "operation": parsed.name, **audited[1]}, refusal)
 

@@ -74,9 +74,8 @@ def _room_of_each(steps: CommandSteps, items: Sequence[Adds | Parsed]) -> Room:
     All replies are made in one turn, so the budget is divided in advance. Each reply has at least one entry,
     so the number of long replies is limited by the size of the largest entry.
     """
-    gateway = steps.work.gateway
-    settings = gateway.settings
-    most = max(settings.answer_bytes_max, min(_REPLIES_BYTES_MAX, gateway.budgets.output.bytes_max // 2))
+    settings, output = steps.work.gateway.settings, steps.work.gateway.limits.budgets.output
+    most = max(settings.answer_bytes_max, min(_REPLIES_BYTES_MAX, output.bytes_max // 2))
     long = sum(1 for item in items if isinstance(item, CommandRequest) and redis.is_long(item))
     long_max = max(1, most // settings.entry_bytes_max)
     if long > long_max:

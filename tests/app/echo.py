@@ -78,7 +78,7 @@ class _Echo(App):
         await send({"type": "websocket.accept"})
         link = scope["extensions"]["weir.socket"]
         voice = _Voice(link)
-        link.listen(voice, self.gateway.budgets)
+        link.listen(voice, self.gateway.limits.budgets)
         await voice.gone
 
 

@@ -3,7 +3,7 @@
 Knows: how grants are written. Must never know: what is being tested.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from app.auth import Grant, Principal
@@ -18,10 +18,9 @@ def principal_with(*grants: str) -> Principal:
 class FixedPolicy:
     """A policy under which every caller is this principal."""
 
-    epoch = 0
-
     def __init__(self, principal: Principal) -> None:
         self.principal: Final = principal
+        self.on_changed: Callable[[], None] = lambda: None
 
     def recognise(
         self, headers: Mapping[bytes, bytes], certificate: ClientCertificate | None = None

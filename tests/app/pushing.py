@@ -117,11 +117,11 @@ class PushPeer:
             ids_max=100,
             lookups_max=50,
             batch_max=settings.count_max,
-            entries=house.app.gateway.entry_limits,
+            entries=house.app.gateway.limits.entries,
         )
         self.session = kind(limits, ANONYMOUS, "r-1", depth_max=16)
         self.wire = Wire()
-        share = house.app.gateway.open_connections.enter(request.caller)
+        share = house.app.gateway.limits.connections.enter(request.caller)
         self.push = Connection(house.hub, self.wire, request, self.session, share)
         self.push.begin(HELLO)
 

@@ -71,6 +71,7 @@ class EndingPolicy(FixedPolicy):
     def revoke(self, sessions: OpenSessions) -> None:
         """End what the caller has open."""
         self.revoked = True
+        self.on_changed()
         sessions.revoke(lambda _: True)
 
 
@@ -89,7 +90,7 @@ class Bench:
         self.spans = InMemorySpanExporter()
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.spans))
-        self.gateway.tracer = Tracer(provider, trace)
+        self.gateway.reports.tracer = Tracer(provider, trace)
 
     async def port(self) -> int:
         """Where HTTP is listened to."""
@@ -101,7 +102,7 @@ class Bench:
 
     async def close(self) -> None:
         """Stop."""
-        await asyncio.to_thread(self.gateway.audit.flush)
+        await asyncio.to_thread(self.gateway.access.audit.flush)
         if self._server is not None:
             self._server.close()
         await self.resp.close()
@@ -113,7 +114,7 @@ class Bench:
 
     def taken(self) -> tuple[int, int]:
         """Requests and bytes that were taken from the caller's rate."""
-        limiter = self.gateway.rate_limiter
+        limiter = self.gateway.limits.rates
         assert limiter is not None
         rates, now_s = limiter.rates, self.gateway.clock.monotonic()
         assert rates.requests is not None
@@ -124,7 +125,7 @@ class Bench:
 
     async def audited(self) -> list[dict[str, Any]]:
         """The lines of the audit log."""
-        await asyncio.to_thread(self.gateway.audit.flush)
+        await asyncio.to_thread(self.gateway.access.audit.flush)
         text = await asyncio.to_thread((self.directory / "audit").read_text)
         return [json.loads(line) for line in text.splitlines()]
 

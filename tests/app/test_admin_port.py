@@ -108,7 +108,7 @@ async def test_without_the_right_to_read_everything_health_is_one_bit(tmp_path: 
     partial = tokens.create((Grant.parse("read:orders.*"),))
     settings = Settings(log_requests="none", root_token=SecretStr("r" * 32))
     app = create_app(settings, SystemClock())
-    app.gateway.policy.replace_tokens([reader.token, partial.token])  # type: ignore[attr-defined]
+    app.gateway.access.policy.replace_tokens([reader.token, partial.token])  # type: ignore[attr-defined]
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http:
         for token, status in (
             (reader.text, "starting"),

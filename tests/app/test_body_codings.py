@@ -119,7 +119,7 @@ async def test_the_limit_is_of_decoded_bytes(app: App, http: httpx.AsyncClient, 
     answer = await post(http, CODERS[coding](body + b" "), coding)
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
     assert (await post(http, CODERS[coding](bytes(32 * MIB)), coding)).status_code == 413
-    assert app.gateway.budgets.bodies.peak_bytes <= BODY_COPIES * most
+    assert app.gateway.limits.budgets.bodies.peak_bytes <= BODY_COPIES * most
 
 
 @every_coding
@@ -170,7 +170,7 @@ async def test_memory_is_held_for_what_is_decoded(engine: Engine) -> None:
     """Refused while others hold the pool, before it is made; given back after the answer."""
     app = create_app(Settings(log_requests="none", body_bytes_max=4 * MIB), HandClock())
     app.gateway.open(engine)
-    pool = app.gateway.budgets.bodies
+    pool = app.gateway.limits.budgets.bodies
     body = gzip.compress(b'{"a":"1"}' + b" " * (3 * MIB))
     async with calling(app) as http:
         held = pool.reserve("another", pool.bytes_max - 2 * MIB)

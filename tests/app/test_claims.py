@@ -168,8 +168,8 @@ async def test_autoclaims_that_make_no_sense(
 
 async def test_an_answer_has_so_many_bytes(app: App, held: httpx.AsyncClient) -> None:
     """What has no room stays with whom it was, and the answer says so; one entry always has room."""
-    limits = app.gateway.read_limits
-    app.gateway.read_limits = type(limits)(limits.count_default, limits.count_max, 60, limits.wait_ms_max)
+    limits = app.gateway.limits.reads
+    app.gateway.limits.reads = type(limits)(limits.count_default, limits.count_max, 60, limits.wait_ms_max)
     claimed = (await held.post(CLAIM, json={**TAKE, "ids": ["1-0", "2-0", "3-0"]})).json()
     assert ([one["id"] for one in claimed["entries"]], claimed["more"]) == (["1-0"], True)
     alone = (await held.post(CLAIM, json={**TAKE, "ids": ["2-0", "3-0"], "just_ids": True})).json()

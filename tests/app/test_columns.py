@@ -363,7 +363,7 @@ async def test_a_page_is_counted_as_often_as_it_is_there(http: httpx.AsyncClient
     value = "x" * 4_000
     for _ in range(60):
         await http.post("/v1/streams/s/entries", json={"fields": {"v": value}})
-    pool = app.gateway.budgets.output
+    pool = app.gateway.limits.budgets.output
     another = pool.reserve("another", pool.bytes_max - 200_000)
     before = pool.peak_bytes
     answer = await http.get("/v1/streams/s/columns")

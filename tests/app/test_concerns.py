@@ -22,6 +22,7 @@ from app.http.middleware.request_id import RequestIds
 from app.live.budgets import Pool
 from app.live.sessions import OpenSessions
 from app.metrics.counters import Counters
+from app.metrics.reports import Reports
 from app.metrics.tracing import Tracer
 from app.work import Work
 from engine import entries
@@ -34,10 +35,10 @@ from tests.engine.asking import reply_to
 
 async def each_stream_is_asked_for(bench: Bench, door: Door) -> None:
     """One that is allowed beside it changes nothing."""
-    before = bench.gateway.counters.rejected["forbidden"]
+    before = bench.gateway.reports.counters.rejected["forbidden"]
     await door.read(bench, "orders", "secret")
-    assert bench.gateway.counters.rejected["forbidden"] == before + 1
-    assert not any(bench.gateway.counters.delivered.values())
+    assert bench.gateway.reports.counters.rejected["forbidden"] == before + 1
+    assert not any(bench.gateway.reports.counters.delivered.values())
 
 
 async def requests_are_counted(bench: Bench, door: Door) -> None:
@@ -66,7 +67,7 @@ async def bytes_out_are_counted(bench: Bench, door: Door) -> None:
 
 async def refusals_are_counted(bench: Bench, door: Door) -> None:
     """By their codes, the gateway's and the engine's."""
-    rejected = bench.gateway.counters.rejected
+    rejected = bench.gateway.reports.counters.rejected
     await door.read(bench, "secret")
     assert rejected["forbidden"] == 1
     await door.read_for_group(bench, "nobody")
@@ -84,12 +85,12 @@ async def answers_are_counted_and_logged(bench: Bench, door: Door) -> None:
 
 
 def _answers(bench: Bench, status: int) -> int:
-    return sum(by_status.get(status, 0) for by_status in bench.gateway.counters.requests.values())
+    return sum(by_status.get(status, 0) for by_status in bench.gateway.reports.counters.requests.values())
 
 
 async def deliveries_are_counted(bench: Bench, door: Door) -> None:
     """Entries, by API."""
-    delivered = bench.gateway.counters.delivered
+    delivered = bench.gateway.reports.counters.delivered
     await door.read(bench, "orders")
     assert await bench.come(lambda: delivered[door.label] == 1)
 
@@ -97,9 +98,9 @@ async def deliveries_are_counted(bench: Bench, door: Door) -> None:
 async def faults_are_counted(bench: Bench, door: Door) -> None:
     """As `internal`."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    before = bench.gateway.counters.rejected["internal"]
+    before = bench.gateway.reports.counters.rejected["internal"]
     await door.read(bench, "bad")
-    assert bench.gateway.counters.rejected["internal"] == before + 1
+    assert bench.gateway.reports.counters.rejected["internal"] == before + 1
 
 
 async def changes_are_audited(bench: Bench, door: Door) -> None:
@@ -134,18 +135,18 @@ def _spans(bench: Bench) -> list[str]:
 async def memory_is_bounded(bench: Bench, door: Door) -> None:
     """A long reply has its bytes reserved, or nothing is read."""
     await reply_to(bench.engine, XAdd(stream="orders", bodies=[entries.body([("f", "x" * 100_000)])]))
-    pool = bench.gateway.budgets.output
+    pool = bench.gateway.limits.budgets.output
     held = pool.reserve("another", pool.bytes_max)
     read = door.read_long if isinstance(door, WebSocket) else door.read
     await read(bench, "orders")
-    assert bench.gateway.counters.rejected["overloaded"] == 1
-    assert not any(bench.gateway.counters.delivered.values())
+    assert bench.gateway.reports.counters.rejected["overloaded"] == 1
+    assert not any(bench.gateway.reports.counters.delivered.values())
     held.release()
 
 
 async def revocation_ends_it(bench: Bench, door: Door) -> None:
     """What is open is closed."""
-    said = await _ended(bench, door, lambda: bench.policy.revoke(bench.gateway.sessions))
+    said = await _ended(bench, door, lambda: bench.policy.revoke(bench.gateway.access.sessions))
     assert any(word in said for word in ("401 ", "4500", "revoked", "closed")), said
 
 
@@ -203,7 +204,7 @@ CONCERNS: Final = (
         (Tracer.sending,),
         {"sse": _ASKS, "RESP": _NO_TRACE, "RESP MULTI": _NO_TRACE, "RESP blocked": _NO_TRACE},
     ),
-    Concern(group_reads_are_traced, (Gateway.trace_read,)),
+    Concern(group_reads_are_traced, (Reports.trace_read,)),
     Concern(
         memory_is_bounded,
         (Pool.reserve,),

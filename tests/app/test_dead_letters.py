@@ -155,9 +155,9 @@ async def test_dead_letters_are_logged_and_counted(
     held: httpx.AsyncClient, app: App, log: io.StringIO
 ) -> None:
     """One warning for a turn's letters of a group, without a word of what stands in them."""
-    assert app.gateway.dead_letters.total == 0
+    assert app.gateway.reports.dead_letters.total == 0
     await held.post(BURY, json={"ids": ["1-0", "2-0"], "reason": "two\nlines"})
-    assert app.gateway.dead_letters.total == 2
+    assert app.gateway.reports.dead_letters.total == 2
     (line,) = log.getvalue().splitlines()
     result = json.loads(line)
     assert (result["level"], result["event"]) == ("warning", "dead letters")
@@ -181,7 +181,7 @@ async def test_dead_letters_that_cannot_be_moved_are_logged_once_a_minute(
     assert (result["stream"], result["group"], result["dead_letter_stream"]) == ("s", "g", "dead")
     assert (result["reason"], result["count"]) == (stream_exhausted().detail, 2)
     assert "dead_letter" in result["remedy"]
-    assert (app.gateway.dead_letters.refused_total, app.gateway.dead_letters.total) == (6, 0)
+    assert (app.gateway.reports.dead_letters.refused_total, app.gateway.reports.dead_letters.total) == (6, 0)
 
 
 async def test_what_is_held_too_long_is_given_back(held: httpx.AsyncClient, clock: HandClock) -> None:

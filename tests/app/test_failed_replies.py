@@ -63,4 +63,4 @@ async def test_other_commands_of_a_request_have_their_replies(
     monkeypatch.setitem(SHAPES, replies.StreamInfo, fail)
     found = await http.post(f"/v1/commands/{path}", json=ROWS)
     assert (found.status_code, found.json()) == (200, EXPECTED)
-    assert app.gateway.counters.rejected["internal"] == 1
+    assert app.gateway.reports.counters.rejected["internal"] == 1

@@ -212,7 +212,7 @@ def test_many_reads_in_a_row_let_others_have_their_turn(pair: Pair) -> None:
 
 def test_a_lone_request_uses_no_time_of_its_cycle(pair: Pair) -> None:
     """It has nothing behind it that could wait for the next cycle."""
-    line, cycle = pair.fast.connect(), pair.fast.app.gateway.cycle
+    line, cycle = pair.fast.connect(), pair.fast.app.gateway.limits.cycle
     before = cycle.number
     for _ in range(3):
         line.send(PLAIN["range"])
@@ -278,12 +278,12 @@ def test_a_stop_reaches_who_goes_the_full_way_after_all(pair: Pair) -> None:
     def stop() -> None:
         connection = pair.fast.connection(line)
         connection.data_received(PLAIN["entry"])
-        gateway.phase = Phase.RESTARTING
+        gateway.enter(Phase.RESTARTING)
         connection.shutdown()
 
     pair.fast.soon(stop)
     answer = line.rest()
-    gateway.phase = Phase.READY
+    gateway.enter(Phase.READY)
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b'"code":"restarting"' in answer
     line.close()

@@ -105,7 +105,7 @@ def _leave_waiting(pair: Pair) -> None:
         line.send(post(READ, b'{"wait":20000}'))
         until(lambda served=served: served.app.gateway.engine.waiting == 1)
         line.close()
-        requests = served.app.gateway.counters.requests
+        requests = served.app.gateway.reports.counters.requests
         until(lambda requests=requests: any(499 in one for one in list(requests.values())))
         assert not served.app.gateway.engine.waiting
 
@@ -119,7 +119,7 @@ def test_who_leaves_while_a_group_read_waits_takes_nothing() -> None:
         assert fast == full
         assert fast.count(b'"id":') == 1
         assert b'"delivery_count"' not in fast
-        fast_counts, full_counts = (one.app.gateway.counters for one in (pair.fast, pair.full))
+        fast_counts, full_counts = (one.app.gateway.reports.counters for one in (pair.fast, pair.full))
         assert fast_counts.requests == full_counts.requests
         assert fast_counts.rejected == full_counts.rejected
         assert sum(fast_counts.times.histogram.counts) == sum(full_counts.times.histogram.counts)

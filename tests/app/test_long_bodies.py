@@ -30,7 +30,7 @@ from engine import SystemClock
 from tests.turns import TURN_S_MAX, assert_within
 
 GATEWAY: Final = Gateway(Settings(log_requests="none"), SystemClock(), None)
-LIMITS: Final = GATEWAY.entry_limits
+LIMITS: Final = GATEWAY.limits.entries
 BYTES_MAX: Final = GATEWAY.settings.body_bytes_max
 FIELDS: Final = {f"f{number}": "1" for number in range(1_000)}
 NUMBERS: Final = {f"f{number}": number for number in range(1_000)}

@@ -77,8 +77,8 @@ async def test_count_total_is_for_all_streams(two: httpx.AsyncClient) -> None:
 
 async def test_streams_share_the_bytes_of_an_answer(app: App, two: httpx.AsyncClient) -> None:
     """The first ones get them; the others tell that there is more, and come when these are read on."""
-    limits = app.gateway.read_limits
-    app.gateway.read_limits = type(limits)(limits.count_default, limits.count_max, 60, limits.wait_ms_max)
+    limits = app.gateway.limits.reads
+    app.gateway.limits.reads = type(limits)(limits.count_default, limits.count_max, 60, limits.wait_ms_max)
     answer = await two.post(READ, json={"streams": {"a": "0", "b": "0"}})
     assert ids(answer) == {"a": ["1-0"], "b": []}
     result = answer.json()["streams"]
@@ -89,8 +89,8 @@ async def test_streams_share_the_bytes_of_an_answer(app: App, two: httpx.AsyncCl
 
 async def test_a_group_read_leaves_undelivered_what_has_no_room(app: App, two: httpx.AsyncClient) -> None:
     """New entries and history alike: `more` says so, also where a stream gave nothing."""
-    limits = app.gateway.read_limits
-    app.gateway.read_limits = type(limits)(limits.count_default, limits.count_max, 60, limits.wait_ms_max)
+    limits = app.gateway.limits.reads
+    app.gateway.limits.reads = type(limits)(limits.count_default, limits.count_max, 60, limits.wait_ms_max)
     for name in ("a", "b"):
         await two.post(f"/v1/streams/{name}/groups", json={"name": "g", "start": "0"})
     who = {"group": "g", "consumer": "c"}

@@ -140,7 +140,7 @@ async def test_requests_have_their_share_beside_frames() -> None:
     """A caller whose sockets always have frames takes no time of a caller with many connections."""
     clock = HandClock()
     gateway = Gateway(Settings(), clock)
-    frames, requests = Hub(gateway).frames.flow("sockets"), gateway.requests
+    frames, requests = Hub(gateway).frames.flow("sockets"), gateway.limits.requests
     handled = list[int]()
 
     def handle_frame() -> None:
@@ -191,7 +191,7 @@ async def test_a_connection_that_fails_takes_no_turn_of_another() -> None:
 @pytest.fixture
 async def world() -> AsyncIterator[TimedWorld]:
     async with timed_world(fast_path=True) as world:
-        world.app.gateway.requests.a_cycle_max = FEW
+        world.app.gateway.limits.requests.a_cycle_max = FEW
         yield world
 
 
@@ -218,13 +218,13 @@ async def test_requests_of_one_caller_are_begun_in_turn(world: TimedWorld) -> No
 
 async def test_handshakes_of_one_address_are_begun_in_turn(world: TimedWorld) -> None:
     """Before there is a request, nothing else is known of a caller."""
-    world.app.gateway.requests.a_cycle_max = FEW * TASK_COST
+    world.app.gateway.limits.requests.a_cycle_max = FEW * TASK_COST
     connections = await connected(world)
     for connection in connections[:-1]:
         connection.data_received(UPGRADE)
     begun = [connection for connection in world.state.connections if connection not in connections]
     assert len(begun) == FEW
-    opened = world.app.gateway.counters.connections
+    opened = world.app.gateway.reports.counters.connections
     await until(lambda: opened["websocket"] == GREEDY)
 
 
@@ -239,7 +239,7 @@ async def test_requests_with_tasks_count_as_several(world: TimedWorld, request_:
     # The parser takes the first request of all.
     other.data_received(READ)
     await until(lambda: world.answers == 1 and not world.state.tasks)
-    world.app.gateway.requests.a_cycle_max = FEW * TASK_COST
+    world.app.gateway.limits.requests.a_cycle_max = FEW * TASK_COST
     for connection in connections:
         connection.data_received(request_)
     assert len(world.state.tasks) == FEW

@@ -33,14 +33,14 @@ async def world() -> AsyncIterator[TimedWorld]:
         await answered(line)
         world.sockets.pop().close()
         # One connection is already more than are served in a cycle.
-        world.app.gateway.requests.a_cycle_max = 0
+        world.app.gateway.limits.requests.a_cycle_max = 0
         yield world
 
 
 @contextmanager
 def no_turns(world: TimedWorld, address: str = PEER) -> Iterator[None]:
     """No request of this caller begins meanwhile."""
-    flow = world.app.gateway.requests.flow(f"ip:{address}")
+    flow = world.app.gateway.limits.requests.flow(f"ip:{address}")
     for _ in range(UNDER_WAY_MAX):
         flow.begin()
     yield
@@ -196,7 +196,7 @@ async def test_a_connection_that_fails_in_its_turn_is_closed(world: TimedWorld) 
     with no_turns(world):
         await bad.send(PUBLISH + BODY)
         await good.send(ODD)
-        world.app.gateway.policy = FaultyPolicy()
+        world.app.gateway.access.policy = FaultyPolicy()
     await bad.ends()
     assert [str(failure["exception"]) for failure in failures] == ["a bug"]
     await answered(good, b"HTTP/1.1 500 ")

@@ -223,7 +223,7 @@ async def test_each_family_is_shown() -> None:
         bare = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, _ in found}
         # There is no disk under a log in memory.
         assert bare == {name for name in FAMILIES if not name.startswith("weir_disk_")}
-        assert app.gateway.counters.connections == {"sse": 0, "websocket": 0, "resp": 0}
+        assert app.gateway.reports.counters.connections == {"sse": 0, "websocket": 0, "resp": 0}
 
 
 @pytest.mark.parametrize("number", [1, TIMES_MAX - 1, TIMES_MAX, TIMES_MAX + 1])
@@ -232,7 +232,7 @@ async def test_every_request_is_timed_whether_counted_already_or_only_noted(numb
     async with serving() as (_, _, app):
         for _ in range(number):
             app.refuse(RefusalError("invalid", "for the test"))
-        times = app.gateway.counters.times
+        times = app.gateway.reports.counters.times
         assert len(times.noted) == number % TIMES_MAX
         assert sum(times.histogram.counts) == number
         assert not times.noted
@@ -260,7 +260,7 @@ async def test_a_scrape_of_ten_thousand_streams_is_quick_and_small() -> None:
             await reply_to(engine, EnsureStream(stream=f"a-stream-of-a-usual-name-{number}"))
         for number in range(60):
             for code in (200, 201, 400, 404, 422):
-                app.gateway.counters.requests[f"GET /v1/streams/{{stream}}/{number}"][code] = number
+                app.gateway.reports.counters.requests[f"GET /v1/streams/{{stream}}/{number}"][code] = number
         for openmetrics in (True, False):
             assert len(await metrics.write(app.gateway, openmetrics=openmetrics)) < 1_000_000
 

@@ -22,7 +22,7 @@ async def full(app: App, http: httpx.AsyncClient) -> httpx.AsyncClient:
     for _ in range(ENTRIES // BATCH):
         entries = [{"fields": {"a": "x" * ENTRY_BYTES}}] * BATCH
         (await http.post(f"{STREAM}/entries", json={"entries": entries})).raise_for_status()
-    pool = app.gateway.budgets.output
+    pool = app.gateway.limits.budgets.output
     pool.reserve("another", pool.bytes_max)
     assert (await http.get(f"{STREAM}/entries")).json()["code"] == "overloaded"
     return http

@@ -354,7 +354,7 @@ def test_both_ways_show_and_keep_the_limit_alike() -> None:
 
 def metered(**set_to: str) -> tuple[SocketWorld, HandClock]:
     clock, world = HandClock(), SocketWorld()
-    limiter = create_app(Settings(**set_to), clock).gateway.rate_limiter  # type: ignore[arg-type]
+    limiter = create_app(Settings(**set_to), clock).gateway.limits.rates  # type: ignore[arg-type]
     assert limiter is not None
     world.session.meter = limiter.meter(world.session.table.principal, "192.0.2.1")
     return world, clock

@@ -119,7 +119,7 @@ async def test_a_refused_wait_holds_no_share(engine: Engine, tmp_path: Path) -> 
         assert (await http.head("/v1/streams/s/tail")).status_code == 429
         app.gateway.drain()
         await asyncio.gather(*reads)
-    assert len(app.gateway.waits.each) == len(app.gateway.open_connections) == 0
+    assert len(app.gateway.waits.each) == len(app.gateway.limits.connections) == 0
 
 
 def served(tmp_path: Path, *tokens: CreatedToken) -> Server:

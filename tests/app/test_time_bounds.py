@@ -135,7 +135,7 @@ class TimedWorld:
     @property
     def answers(self) -> int:
         """How many requests were answered."""
-        return sum(sum(counts.values()) for counts in self.app.gateway.counters.requests.values())
+        return sum(sum(counts.values()) for counts in self.app.gateway.reports.counters.requests.values())
 
     async def pass_ms(self, milliseconds: int) -> None:
         self.clock.pass_ms(milliseconds)

@@ -174,8 +174,8 @@ async def both(engine: Engine, collector: Collector, request: pytest.FixtureRequ
     app.gateway.open(engine)
     async with calling(app) as http:
         yield http
-    if app.gateway.tracer is not None:
-        await asyncio.to_thread(app.gateway.tracer.close)
+    if app.gateway.reports.tracer is not None:
+        await asyncio.to_thread(app.gateway.reports.tracer.close)
 
 
 @pytest.mark.parametrize("both", [False], indirect=True)

@@ -158,7 +158,7 @@ async def test_a_token_that_cannot_be_read_hides_no_revocation(server: BackendSe
     async with opened(server, poll_s=0.2) as engine:
         apps = [create_app(settings, SystemClock()) for _ in range(2)]
         for app in apps:
-            others = OtherGateways(engine.gateways, app.gateway.tickets)
+            others = OtherGateways(engine.gateways, app.gateway.access.tickets)
             app.gateway.share(others)
             app.gateway.open(engine)
         await until_async(lambda: all(app.gateway.phase is Phase.READY for app in apps))

@@ -305,7 +305,7 @@ def _commands(
     """What is run, and the answer's `next` where nothing is found. Several commands are one turn: looks for a
     gap and for the stream's edges beside a range.
     """
-    limits = request.gateway.read_limits
+    limits = request.gateway.limits.reads
     bytes_max = asked.max_bytes or limits.bytes_max
     if asked.fields is not None:
         bytes_max = min(bytes_max, _PROJECTED_BYTES_MAX)
@@ -350,7 +350,7 @@ def _wait_ms(request: Request, asked: PageRange) -> int | None:
     """How long to wait, None for not at all; the parameter wins over the preference."""
     if asked.wait is not None:
         return asked.wait or None
-    wait_ms = preferred_wait_ms(request.preferences.wait_s, request.gateway.read_limits)
+    wait_ms = preferred_wait_ms(request.preferences.wait_s, request.gateway.limits.reads)
     if wait_ms and asked.after is None:
         raise invalid("wait", "only a read with `after` can wait")
     return wait_ms or None

@@ -185,7 +185,7 @@ async def _look_for_gaps(request: Request, wanted: TailOptions) -> None:
 async def _stream(request: Request, begin: Callable[[], Awaitable[EventSource]]) -> Response:
     """Count the follower and begin the events; HEAD gets only the headers."""
     gateway = request.gateway
-    place = gateway.waits.enter(request.caller, gateway.open_connections)
+    place = gateway.waits.enter(request.caller, gateway.limits.connections)
     try:
         source = None if request.scope["method"] == "HEAD" else await begin()
     except BaseException:

@@ -85,7 +85,7 @@ async def claim_entries(
         just_ids=given.just_ids,
         last_id=given.last_id,
     )
-    bytes_max = request.gateway.read_limits.bytes_max
+    bytes_max = request.gateway.limits.reads.bytes_max
     command = XClaim(stream=stream, group=group, consumer=given.consumer, claim=claim, bytes_max=bytes_max)
     (reply,) = await group_calls.write(request, command)
     assert isinstance(reply, Claimed), "XCLAIM answers what was claimed"
@@ -126,7 +126,7 @@ async def autoclaim_entries(
 ) -> Response:
     """Take over what has been idle for long enough, some at a time (XAUTOCLAIM)."""
     request.require(Action.CONSUME, stream, group, given.consumer)
-    limits = request.gateway.read_limits
+    limits = request.gateway.limits.reads
     command = XAutoClaim(
         stream=stream,
         group=group,

@@ -225,7 +225,7 @@ class GroupReading(RequestModel):
 
     def command(self, request: Request, stream: str, group: str, consumer: str) -> XReadGroup:
         """The command. A preference says how long to wait where the body does not."""
-        limits = request.gateway.read_limits
+        limits = request.gateway.limits.reads
         wait_ms = self.wait
         if self.after is not None:
             # 0 and false ask for nothing: clients that always send them read what was delivered too.

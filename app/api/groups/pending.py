@@ -125,7 +125,7 @@ async def list_pending(
         group=group,
         start=ids.ID_MIN if start is None else start,
         end=ids.ID_MAX if end is None else end,
-        count=request.gateway.read_limits.count_default if count is None else count,
+        count=request.gateway.limits.reads.count_default if count is None else count,
         consumer=consumer,
         min_idle_ms=min_idle_ms or 0,
     )

@@ -74,7 +74,7 @@ class PublishCoalescer(Coalescer[PendingPublish]):
             return None
         try:
             lines = b"\n".join([one.body for one in clients])
-            published = entry_bodies.read(lines, _LINES, gateway.entry_limits)
+            published = entry_bodies.read(lines, _LINES, gateway.limits.entries)
         except (RefusalError, EngineError):
             return None
         return published.bodies if len(published.bodies) == len(clients) and not published.ids else None

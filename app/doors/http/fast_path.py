@@ -14,7 +14,6 @@ The tests in tests/app/test_fast_path.py compare the answers of both ways byte b
 import asyncio
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
-from math import inf
 from typing import Any, Final
 
 from app.auth import UNAUTHENTICATED, Action, Resource
@@ -80,20 +79,18 @@ class FastPathConnection(HttpConnection):
         # Begins what the parser has read, once it is the connection's turn.
         self._due: Callable[[], None] | None = None
         self._answering: PendingRequest | None = None
-        # What may be published without a look at its caller, while the policy's epoch is the same and its
-        # token holds.
+        # What may be published without a look at its caller, while the stamp is the same.
         self._allowed: PlainRequest | None = None
-        self._allowed_epoch = 0
-        self._allowed_until_s = inf
+        self._allowed_stamp = 0
         # Both pools; and for whom what is not taken of the last answer is counted, if it is long.
-        self.budgets = shared.gateway.budgets
+        self.budgets = shared.gateway.limits.budgets
         self._payer: Client | None = None
         self._leaving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        address = client_address({"client": self.client})
-        self._turn = ConnectionTurn(self.shared.gateway.requests, address_key(address), self._take_turn)
+        address, requests = client_address({"client": self.client}), self.shared.gateway.limits.requests
+        self._turn = ConnectionTurn(requests, address_key(address), self._take_turn)
         # The head of the request before, if its caller is known.
         self._head: Head | None = None
 
@@ -121,7 +118,7 @@ class FastPathConnection(HttpConnection):
         """Serve plain requests. Returns the bytes that are for the parser."""
         at = 0
         for number in range(_AT_ONCE_MAX):
-            if number and (at == len(data) or not self.shared.gateway.cycle.has_time()):
+            if number and (at == len(data) or not self.shared.gateway.limits.cycle.has_time()):
                 break
             is_in_turn = at < len(data) and self.is_between_requests
             request = self.shared.requests.read(data, at) if is_in_turn else None
@@ -153,7 +150,7 @@ class FastPathConnection(HttpConnection):
         caller is looked up once.
         """
         if head is not self._head:
-            principal = self.shared.gateway.policy.recognise(head.headers, self.client_certificate)
+            principal = self.shared.gateway.access.policy.recognise(head.headers, self.client_certificate)
             self._head = head if principal else None
             address = client_address({"client": self.client_of(head)})
             self._turn.pass_to(caller_of(principal or UNAUTHENTICATED, address))
@@ -232,20 +229,18 @@ class FastPathConnection(HttpConnection):
         Otherwise the route decides.
         """
         gateway, request = self.shared.gateway, pending.request
-        policy, limiter = gateway.policy, gateway.rate_limiter
-        if request is self._allowed and policy.epoch == self._allowed_epoch:
-            until_s = self._allowed_until_s
-            if until_s == inf or gateway.clock.wall_ms() < until_s * 1000:
-                return True
-        principal = policy.recognise(request.head.headers, self.client_certificate)
+        stamp, limiter = gateway.stamp, gateway.limits.rates
+        if request is self._allowed and stamp.value == self._allowed_stamp:
+            return True
+        principal = gateway.access.policy.recognise(request.head.headers, self.client_certificate)
         if principal is None or principal.quotas or principal.prefix:
             return False
         if not principal.may(Action.WRITE, Resource(stream)):
             return False
         if limiter is None or not limiter.limits(principal):
             # A head that came before is the same object: so are its credentials and its stream.
-            self._allowed, self._allowed_epoch = request, policy.epoch
-            self._allowed_until_s = inf if principal.expires_s is None else principal.expires_s
+            stamp.end_with(principal.expires_s)
+            self._allowed, self._allowed_stamp = request, stamp.value
             return True
         return pending.take(limiter, principal)
 
@@ -358,7 +353,7 @@ class FastPathConnection(HttpConnection):
         if OUTPUT_STATE in pending.state or size <= FREE_BYTES:
             return None
         caller = address_key(client_address({"client": pending.client}))
-        return self.shared.gateway.budgets.output.hold(caller, size)
+        return self.shared.gateway.limits.budgets.output.hold(caller, size)
 
     def _hold_unsent(self, pending: PendingRequest) -> None:
         """Count what the client has not taken until it has, and nothing of what it has."""

@@ -115,7 +115,7 @@ class InlineRequest(Request):
         bound = self.answer_bound(commands)
         if bound <= FREE_BYTES:
             return
-        if OUTPUT_STATE in self.scope["state"] or not self.gateway.budgets.output.has_room(bound):
+        if OUTPUT_STATE in self.scope["state"] or not self.gateway.limits.budgets.output.has_room(bound):
             self.reserve(bound)
         else:
             self._bound = bound

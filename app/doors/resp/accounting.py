@@ -95,7 +95,7 @@ class Account(Work):
 
     async def take_turn(self) -> None:
         """Let others go first."""
-        await self.gateway.turns.wait(self._client.caller)
+        await self.gateway.limits.turns.wait(self._client.caller)
 
     def take(self, requests: int, size: int) -> None:
         """Take commands, and the bytes of their words, from what the rate allows. Raises EngineError."""
@@ -147,7 +147,7 @@ class Account(Work):
             status = CODES[refusal.code].status
             word = refusal.redis.partition(" ")[0]
             self._log.errors[word] = self._log.errors.get(word, 0) + number
-        self.gateway.counters.requests[f"{ROUTE} {name}" if name else ROUTE][status] += number
+        self.gateway.reports.counters.requests[f"{ROUTE} {name}" if name else ROUTE][status] += number
         if status >= self._log.lines.least_status:
             self._write_line(name, status, sent_bytes)
 
@@ -168,7 +168,7 @@ class Account(Work):
 
     def note_session_command(self, operation: str, arguments: str, refusal: EngineError | None) -> None:
         """Have the audit log say what was done to the port and its clients."""
-        if self.gateway.audit.is_on:
+        if self.gateway.access.audit.is_on:
             code = "" if refusal is None else refusal.code
             facts = {"action": "admin", "operation": operation, "arguments": arguments}
             self.audit(facts, status=CODES[code].status if code else 200, code=code)
@@ -176,6 +176,6 @@ class Account(Work):
     def audit(self, facts: Facts, *, status: int, code: str) -> None:
         """Have the audit log say what was done; callers without a token are known by their addresses."""
         client = self._client
-        self.gateway.audit.note(
+        self.gateway.access.audit.note(
             self.request_id, client.caller, facts, prefix=client.prefix, status=status, code=code
         )

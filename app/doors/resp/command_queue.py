@@ -95,7 +95,7 @@ class CommandQueue:
         if client.principal is None or client.transaction is not None or len(link.subscriber):
             self._begin_alone(commands.popleft())
             return
-        run = CommandRun(self._port.gateway.command_limits, client.stream_to_add_to)
+        run = CommandRun(self._port.gateway.limits.commands, client.stream_to_add_to)
         if len(commands) >= _ALIKE_MIN and not self.is_mixed:
             self._take_alike(run)
         has_time = slice_of(self._monotonic, _PARSING_S_MAX)
@@ -294,7 +294,7 @@ class CommandQueue:
             raise parsed
         if not runs_alone(parsed):
             # A subscriber's: others are part of a run.
-            run = CommandRun(self._port.gateway.command_limits)
+            run = CommandRun(self._port.gateway.limits.commands)
             run.add(parsed)
             run.long = redis.is_long(parsed)
             self._submit(run)

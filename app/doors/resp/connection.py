@@ -60,7 +60,7 @@ class RespConnection(Client):
     def __init__(self, port: Port) -> None:
         super().__init__(port.stall_s_max)
         self._port = port
-        self.budgets = port.gateway.budgets
+        self.budgets = port.gateway.limits.budgets
         self._monotonic = port.gateway.clock.monotonic
         self._reader = RequestReader()
         self._out: list[bytes] = []
@@ -78,7 +78,7 @@ class RespConnection(Client):
         self._limit_output(_OUTPUT_BYTES_MAX)
         port = self._port
         self.client: RespClient = port.enter(self, transport)
-        self._turn = ConnectionTurn(port.gateway.requests, self.client.caller, self.go_on)
+        self._turn = ConnectionTurn(port.gateway.limits.requests, self.client.caller, self.go_on)
         self._access = ClientAccess(port.gateway, self._lose_access, turn=self._turn)
         self.account = Account(port.gateway, self.client, port.log, self)
         self.runner = Runner(self.client, self.account)
@@ -162,7 +162,7 @@ class RespConnection(Client):
     @property
     def policy(self) -> AccessPolicy:
         """Whom the gateway lets in."""
-        return self._port.gateway.policy
+        return self._port.gateway.access.policy
 
     @property
     def others(self) -> dict[int, Link]:
@@ -188,7 +188,7 @@ class RespConnection(Client):
     @property
     def slow_turns(self) -> SlowTurns:
         """The turns that took long."""
-        return self._port.gateway.slow_turns
+        return self._port.gateway.reports.slow_turns
 
     @property
     def subscriptions(self) -> Subscriptions:
@@ -224,7 +224,7 @@ class RespConnection(Client):
 
     def counting_failures(self) -> AbstractContextManager[None]:
         """Count wrong credentials against the client's address. Raises `rate_limited`."""
-        limiter = self._port.gateway.rate_limiter
+        limiter = self._port.gateway.limits.rates
         return nullcontext() if limiter is None else limiter.counting_failures(self.client.host)
 
     def now_s(self) -> float:
@@ -401,7 +401,7 @@ class RespConnection(Client):
             super().settle_output()
             if self.output is not None:
                 # Others may need the memory.
-                self._limit_output(self._port.gateway.budgets.output.piece_bytes(_OUTPUT_BYTES_MAX))
+                self._limit_output(self._port.gateway.limits.budgets.output.piece_bytes(_OUTPUT_BYTES_MAX))
 
     def _limit_output(self, size: int) -> None:
         """Run nothing more for the client while more than this waits for it."""

@@ -31,7 +31,7 @@ class Port:
     def __init__(self, gateway: Gateway) -> None:
         settings = gateway.settings
         self.gateway = gateway
-        self.request_limits = RequestLimits(gateway.command_limits.words_max, settings.body_bytes_max)
+        self.request_limits = RequestLimits(gateway.limits.commands.words_max, settings.body_bytes_max)
         self._is_embedded = settings.is_embedded
         self.auth_s_max = AUTH_S_MAX
         self.stall_s_max = min(STALL_S_MAX, settings.stall_s_max)
@@ -103,16 +103,16 @@ class Port:
         address, local = (_address(transport.get_extra_info(name)) for name in ("peername", "sockname"))
         client = RespClient(self._last_id, address, local, self.now_s())
         # None where a token is needed.
-        client.principal = self.gateway.policy.recognise({})
+        client.principal = self.gateway.access.policy.recognise({})
         self.connections[client.id] = connection
         self.empty.clear()
-        self.gateway.counters.connections["resp"] = len(self.connections)
+        self.gateway.reports.counters.connections["resp"] = len(self.connections)
         return client
 
     def leave(self, client: RespClient) -> None:
         """The connection is gone."""
         self.connections.pop(client.id, None)
-        self.gateway.counters.connections["resp"] = len(self.connections)
+        self.gateway.reports.counters.connections["resp"] = len(self.connections)
         if not self.connections:
             self.empty.set()
 

@@ -127,7 +127,7 @@ def _stats(port: Port) -> Facts:
 def _commandstats(port: Port) -> Facts:
     """How often commands ran, by name; how long they took is not counted."""
     found: Facts = {}
-    for route, by_status in sorted(port.gateway.counters.requests.items()):
+    for route, by_status in sorted(port.gateway.reports.counters.requests.items()):
         kind, _, name = route.partition(" ")
         if kind == ROUTE and name:
             failed = sum(count for status, count in by_status.items() if status != _DONE)

@@ -89,7 +89,7 @@ class ConsumerSource:
         command = self._consumer.next_read(max(1, round(self._silence_left_s() * 1000)))
         reply = await self._lease.reply(self._tenant.engine, command, going_on=going_on)
         assert isinstance(reply, GroupRead), "XREADGROUP replies with a GroupRead"
-        self._gateway.trace_read(command.group, command.consumer, reply)
+        self._gateway.reports.trace_read(command.group, command.consumer, reply)
         taken = self._consumer.take(reply)
         if taken.ids:
             await self._give(taken, put)
@@ -107,7 +107,7 @@ class ConsumerSource:
                 is_sent = self._replaced or not self._lease.is_stopped
         finally:
             if is_sent:
-                self._gateway.counters.delivered["sse"] += len(taken.ids)
+                self._gateway.reports.counters.delivered["sse"] += len(taken.ids)
                 self._silent_since = self._clock.monotonic()
             elif not found.history:
                 self._lease.give_back(self._tenant.engine, self._consumer.decline(found))

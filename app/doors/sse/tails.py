@@ -91,7 +91,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the source ends, or the client leaves or accepts no data."""
-        connections = self._gateway.counters.connections
+        connections = self._gateway.reports.counters.connections
         connections["sse"] += 1
         scope["state"][WAITED_STATE] = True
         try:
@@ -116,7 +116,7 @@ class EventStream(Response):
         transport = scope.get("extensions", {}).get(TRANSPORT_EXTENSION)
         caller = caller_of(self._principal, client_address(scope))
         reader = None if transport is None else Reader(transport)
-        return partial(self._gateway.budgets.output.hold, caller, holder=reader)
+        return partial(self._gateway.limits.budgets.output.hold, caller, holder=reader)
 
     async def _run(
         self,
@@ -126,7 +126,7 @@ class EventStream(Response):
         send: Send,
     ) -> None:
         ended: asyncio.Future[AccessEnd] = asyncio.get_running_loop().create_future()
-        session = self._gateway.sessions.enter(self._principal, ended.set_result)
+        session = self._gateway.access.sessions.enter(self._principal, ended.set_result)
         pumping = asyncio.ensure_future(self._pump(source, put))
         # At once: what is published next goes to others.
         stay = following(lambda: source.stop(pumping))
@@ -213,8 +213,8 @@ class TailSource:
     """Events of one or several followed streams."""
 
     def __init__(self, tails: Sequence[Subscriber], wanted: TailOptions, gateway: Gateway) -> None:
-        self._counters = gateway.counters
-        self._output = gateway.budgets.output
+        self._counters = gateway.reports.counters
+        self._output = gateway.limits.budgets.output
         self._tails = tails
         self._wanted = wanted
         self._clock = gateway.clock

@@ -73,7 +73,7 @@ class Connection:
         self.link = link
         self.request = request
         self.session = session
-        self._counters = request.gateway.counters
+        self._counters = request.gateway.reports.counters
         request.door = "websocket"
         # Raises if there is no engine.
         self.tenant: Tenant = request.tenant
@@ -294,7 +294,7 @@ class Connection:
     def _submit(self, effect: Submit) -> None:
         commands = effect.commands
         done: tracing.Done = partial(self._submitted, effect.token, self.flow)
-        tracer = self._hub.gateway.tracer
+        tracer = self._hub.gateway.reports.tracer
         if tracer is not None and effect.traceparent is not None:
             (command,) = commands
             assert isinstance(command, XAdd), "what has a trace publishes"
@@ -335,7 +335,7 @@ class Connection:
             return
         self.failed = True
         if refusal.code == "internal":
-            self._hub.gateway.failed_conversations += 1
+            self._hub.gateway.reports.failed_conversations += 1
             self._counters.refuse("internal")
         self._effects.clear()
         self._texts.clear()

@@ -110,8 +110,8 @@ class FollowedStreams(_Reads):
 
     def __init__(self, connection: ReadingConnection) -> None:
         super().__init__(connection)
-        self._output = connection.request.gateway.budgets.output
-        self._delivered = connection.request.gateway.counters.delivered
+        self._output = connection.request.gateway.limits.budgets.output
+        self._delivered = connection.request.gateway.reports.counters.delivered
         self._tails: dict[int, dict[str, Subscriber]] = {}
         # Subscriptions that wait for their turn or their feeds, and what withdraws each of them.
         self._opening: dict[int, Callable[[], object]] = {}
@@ -380,7 +380,7 @@ class GroupReads(_Reads):
             if isinstance(reply, GroupRead):
                 request = self._connection.request
                 request.note_reply(None, reply)
-                request.gateway.trace_read(lease.consumer.group, lease.consumer.name, reply)
+                request.gateway.reports.trace_read(lease.consumer.group, lease.consumer.name, reply)
             self._perform(effects)
         lease.end()
 

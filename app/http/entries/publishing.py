@@ -100,7 +100,7 @@ class _EntryBody(Body):
     async def read(self, *, digest: bool, nested: bool = False, raw: bool = False) -> ParsedEntries:
         """The entries, and the digest for an idempotency key. `nested`: values may be; `raw`: one entry."""
         request = self.request
-        media, limits = self.media_type, request.gateway.entry_limits
+        media, limits = self.media_type, request.gateway.limits.entries
         if nested:
             limits = msgspec.structs.replace(limits, nested=True)
         reader = partial(entry_bodies.read, media=media, limits=limits, digest=digest, raw=raw)

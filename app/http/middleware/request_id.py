@@ -59,7 +59,7 @@ class RequestIds:
         settings = gateway.settings
         # Looked up once: they are used for each request.
         self._monotonic = gateway.clock.monotonic
-        self._requests, self._times = gateway.counters.requests, gateway.counters.times
+        self._requests, self._times = gateway.reports.counters.requests, gateway.reports.counters.times
         self._lines = logs.RequestLog(settings.log_requests, settings.log_level, settings.log_format)
         # Looked up once, as above: from this status on a request gets a line.
         self.logged_from = self._lines.least_status
@@ -151,7 +151,7 @@ class RequestIds:
         """Count how a request ended, and log it if that is wanted. `code` is that of its refusal."""
         self.count(route, status, None if waited else began_s)
         if code:
-            self._gateway.counters.refuse(code)
+            self._gateway.reports.counters.refuse(code)
         if status < self.logged_from:
             return
         clock = self._gateway.clock

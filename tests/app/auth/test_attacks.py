@@ -356,7 +356,7 @@ async def test_one_token_is_remembered_once_in_whatever_way_it_is_sent(
 ) -> None:
     """Each way of writing the header would keep another copy of all that is known of its caller."""
     token = made("read:s")
-    policy = (await app_with(engine, tmp_path, token)).gateway.policy
+    policy = (await app_with(engine, tmp_path, token)).gateway.access.policy
     ways = [f"{scheme}{' ' * spaces}{token.text}" for scheme in ("Bearer", "bEARER") for spaces in (1, 2, 99)]
     known = [await policy.authenticate({b"authorization": way.encode()}) for way in ways]
     assert {one.name for one in known} == {f"token:{token.token.id}"}

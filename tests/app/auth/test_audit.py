@@ -27,7 +27,7 @@ async def audited(engine: Engine, path: Path) -> App:
 
 
 async def lines(app: App, path: Path) -> list[dict[str, Any]]:
-    await asyncio.to_thread(app.gateway.audit.flush)
+    await asyncio.to_thread(app.gateway.access.audit.flush)
     text = await asyncio.to_thread(path.read_text)
     return [json.loads(line) for line in text.splitlines()]
 
@@ -94,12 +94,12 @@ async def test_the_file_is_opened_again_when_it_was_moved_away(engine: Engine, t
     app = await audited(engine, path)
     async with client(app, ROOT) as http:
         await http.put("/v1/streams/a")
-        app.gateway.audit.reopen()
+        app.gateway.access.audit.reopen()
         await http.put("/v1/streams/b")
         # Behind the lines that are under way.
-        await asyncio.to_thread(lambda: app.gateway.audit._writer.submit(path.rename, moved).result())  # type: ignore[union-attr]  # noqa: SLF001
+        await asyncio.to_thread(lambda: app.gateway.access.audit._writer.submit(path.rename, moved).result())  # type: ignore[union-attr]  # noqa: SLF001
         await http.put("/v1/streams/c")
-        app.gateway.audit.reopen()
+        app.gateway.access.audit.reopen()
         await http.put("/v1/streams/d")
     assert [one["stream"] for one in await lines(app, path)] == ["d"]
     text = await asyncio.to_thread(moved.read_text)
@@ -114,8 +114,8 @@ async def test_a_file_that_cannot_be_written_stops_nothing_and_is_logged_once(
 
     def is_failing() -> bool:
         """Behind the lines that are under way."""
-        app.gateway.audit._writer.submit(int).result()  # type: ignore[union-attr]  # noqa: SLF001
-        return app.gateway.failures()["audit_failed"]
+        app.gateway.access.audit._writer.submit(int).result()  # type: ignore[union-attr]  # noqa: SLF001
+        return app.gateway.health.failures()["audit_failed"]
 
     assert not is_failing()
     async with client(app, ROOT) as http:
@@ -125,7 +125,7 @@ async def test_a_file_that_cannot_be_written_stops_nothing_and_is_logged_once(
         await asyncio.to_thread(path.parent.mkdir)
         await http.put("/v1/streams/c")
         assert not await asyncio.to_thread(is_failing)
-    await asyncio.to_thread(app.gateway.audit.flush)
+    await asyncio.to_thread(app.gateway.access.audit.flush)
     assert "".join(capsys.readouterr()).count("the audit log cannot be written") == 1
 
 

@@ -233,10 +233,10 @@ async def test_a_read_that_waits_ends_with_its_token(engine: Engine, tmp_path: P
             asyncio.create_task(http.post("/v1/streams/s/groups/g/consumers/c/read", json={"wait": 30_000})),
         ]
         await settle()
-        assert len(app.gateway.sessions.open) == 2
+        assert len(app.gateway.access.sessions.open) == 2
         if how == "is revoked":
-            assert app.gateway.sessions.revoke(lambda one: one.token == token.token) == 2
+            assert app.gateway.access.sessions.revoke(lambda one: one.token == token.token) == 2
         async with asyncio.timeout(2):
             answers = await asyncio.gather(*waits)
     assert [answer.status_code for answer in answers] == [401, 401]
-    assert not app.gateway.sessions.open
+    assert not app.gateway.access.sessions.open

@@ -31,10 +31,10 @@ KEY = RSAKey.generate_key(2048, {"kid": "r1"})
 
 def forget(app: App) -> None:
     """As SIGHUP does, when the file of tokens is empty."""
-    policy = app.gateway.policy
+    policy = app.gateway.access.policy
     assert isinstance(policy, TokenPolicy)
     policy.replace_tokens([])
-    app.gateway.sessions.revoke(policy.is_revoked)
+    app.gateway.access.sessions.revoke(policy.is_revoked)
 
 
 @pytest.mark.parametrize("fast_path", [True, False])
@@ -134,7 +134,7 @@ async def test_what_is_opened_while_its_token_is_revoked_ends_at_once(
     for _ in range(5):
         await settle()
     assert any(says in one.get("body", b"") or one.get("code") == 4500 for one in sent), sent
-    assert not app.gateway.sessions.open
+    assert not app.gateway.access.sessions.open
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

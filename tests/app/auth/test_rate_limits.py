@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from app.auth import Grant, Principal, rate_limits
 from app.auth.rate_limiter import address_key
-from app.auth.rate_limits import BUCKETS_MAX, SHARED_MAX, Buckets, Rate
-from app.auth.rates import Rates
+from app.auth.rate_limits import BUCKETS_MAX, SHARED_MAX, Buckets, Rate, Rates
 
 TEN = Rate(per_s=10, burst=5)
 

@@ -118,7 +118,7 @@ async def test_removing_a_consumer_is_audited(engine: Engine, tmp_path: Path) ->
             await http.post("/v1/commands", json=["XGROUP", "DELCONSUMER", "s", "g", "c"])
             await http.put(f"{G}/consumers/c")
             await http.delete(f"{G}/consumers/c")
-    await asyncio.to_thread(app.gateway.audit.flush)
+    await asyncio.to_thread(app.gateway.access.audit.flush)
     found = [json.loads(line) for line in (await asyncio.to_thread(path.read_text)).splitlines()]
     assert [(one["operation"], one["action"], one["outcome"], one["consumer"]) for one in found] == [
         ("deleteConsumer", Action.MANAGE, "done", "c"),

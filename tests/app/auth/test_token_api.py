@@ -140,7 +140,7 @@ async def test_a_row_that_cannot_be_read_hides_no_other(engine: Engine, tmp_path
     with capture_logs() as said:
         again = await app_with(engine, tmp_path)
     assert await status(again, kept["token"]) == 200
-    assert [one.value for one in again.gateway.tokens.revocations] == ["j1"]
+    assert [one.value for one in again.gateway.access.tokens.revocations] == ["j1"]
     assert [(line["event"], line["log_level"], line["name"]) for line in said] == [
         ("a token or revocation cannot be read", "error", name) for name in bad
     ]
@@ -180,7 +180,7 @@ async def test_tokens_are_not_made_where_everybody_may_do_everything(engine: Eng
 async def test_a_gateway_is_ready_once_its_tokens_are_known(engine: Engine, tmp_path: Path) -> None:
     app = await app_with(engine, tmp_path)
     assert app.gateway.phase is Phase.READY
-    assert app.gateway.tokens.tokens[0].label == "root"
+    assert app.gateway.access.tokens.tokens[0].label == "root"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ async def test_what_waits_ends_within_a_second_and_does_not_come_back(engine: En
             asyncio.create_task(http.post("/v1/streams/s/groups/g/consumers/c/read", json={"wait": 30_000})),
         ]
         await settle()
-        assert len(app.gateway.sessions.open) == 2
+        assert len(app.gateway.access.sessions.open) == 2
         answer = await revoke(app, token=token["id"])
         assert (answer.status_code, answer.json()["ended"]) == (201, 2)
         async with asyncio.timeout(1):
@@ -420,7 +420,7 @@ async def test_what_is_passed_on_lives_no_longer(engine: Engine, tmp_path: Path)
     for expires_in_ms in (None, 59_000):
         given = {} if expires_in_ms is None else {"expires_in_ms": expires_in_ms}
         answer = await create(app, issuer.text, grants=grants, **given)
-        token = app.gateway.tokens.find(answer.json()["id"])
+        token = app.gateway.access.tokens.find(answer.json()["id"])
         assert token.expires_at is not None
         assert token.expires_at <= issuer.token.expires_at
     answer = await create(app, issuer.text, grants=grants, expires_in_ms=61_000)

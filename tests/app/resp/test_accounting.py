@@ -52,7 +52,7 @@ async def test_commands_about_the_connection_are_counted(
     more, more_bytes = bench.taken()
     assert more == requests + 1
     assert more_bytes > size
-    assert bench.gateway.counters.requests[f"redis {words[0].lower()}"]
+    assert bench.gateway.reports.counters.requests[f"redis {words[0].lower()}"]
 
 
 async def test_a_rate_holds_until_it_is_paid(bench: Bench, wire: Wire) -> None:

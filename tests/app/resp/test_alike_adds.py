@@ -11,7 +11,7 @@ from app.redis.runs import Adds, CommandRun
 from app.settings import Settings
 from engine import SystemClock
 
-LIMITS = Gateway(Settings(log_requests="none"), SystemClock(), None).command_limits
+LIMITS = Gateway(Settings(log_requests="none"), SystemClock(), None).limits.commands
 Words = list[bytes]
 
 KEYS = st.sampled_from([b"s", b"s", b"s", b"t", b"a/b", b"\xff"])

@@ -71,10 +71,10 @@ async def test_a_client_that_another_one_ends_is_named(port: TestedPort, lines: 
 
 async def test_the_end_of_a_token_is_the_reason(open_port: Any, lines: list[Any]) -> None:
     port, (wire,) = await clients(open_port, "*:*")
-    policy = port.gateway.policy
+    policy = port.gateway.access.policy
     assert isinstance(policy, TokenPolicy)
     policy.replace_tokens([])
-    assert port.gateway.sessions.revoke(policy.is_revoked) == 1
+    assert port.gateway.access.sessions.revoke(policy.is_revoked) == 1
     assert await wire.ended()
     assert reasons(lines) == ["the token was revoked"]
 
@@ -172,7 +172,7 @@ async def test_a_fault_is_answered_and_ends_the_connection(open_port: Any) -> No
     assert str(await two.call("KEYS", "*")).startswith("-ERR internal error")
     assert [await one.call("PING") for one in (two, three)] == ["PONG", "PONG"]
     assert [type(fault["exception"]) for fault in faults] == [RuntimeError]
-    assert port.gateway.counters.rejected["internal"] == 2
+    assert port.gateway.reports.counters.rejected["internal"] == 2
 
 
 async def test_a_client_that_vanishes_is_noticed(open_port: Any) -> None:

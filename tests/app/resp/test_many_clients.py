@@ -22,7 +22,7 @@ def connections_of(port: TestedPort) -> list[Any]:
 async def test_commands_of_one_caller_are_begun_in_turn(open_port: Callable[..., Any]) -> None:
     # A cycle that takes long ends earlier: here none does.
     port: TestedPort = await open_port(clock=HandClock(1_700_000_000_000))
-    port.gateway.requests.a_cycle_max = FEW
+    port.gateway.limits.requests.a_cycle_max = FEW
     wires = [await port.connect() for _ in range(GREEDY)]
     await until(lambda: len(port.server.port.connections) == GREEDY)
     for connection in connections_of(port):
@@ -33,7 +33,7 @@ async def test_commands_of_one_caller_are_begun_in_turn(open_port: Callable[...,
 
 
 async def test_a_client_that_sends_no_more_gets_its_answer_in_its_turn(port: TestedPort) -> None:
-    port.gateway.requests.a_cycle_max = FEW
+    port.gateway.limits.requests.a_cycle_max = FEW
     wires = [await port.connect() for _ in range(GREEDY)]
     await until(lambda: len(port.server.port.connections) == GREEDY)
     for connection in connections_of(port):
@@ -52,9 +52,9 @@ async def test_a_token_that_waits_for_its_turn_is_in_time(open_port: Callable[..
     port: TestedPort = await open_port(TokenPolicy([made.token], lambda: 0.0), clock=clock)
     wire, silent = await port.connect(), await port.connect()
     await until(lambda: len(port.server.port.connections) == 2)
-    port.gateway.requests.a_cycle_max = 0
+    port.gateway.limits.requests.a_cycle_max = 0
     known, _ = connections_of(port)
-    flow = port.gateway.requests.flow(known.client.caller)
+    flow = port.gateway.limits.requests.flow(known.client.caller)
     for _ in range(UNDER_WAY_MAX):
         flow.begin()
     wire.send("AUTH", made.text)

@@ -303,7 +303,7 @@ async def test_a_revoked_token_ends_its_connections(open_port: Any) -> None:
     wire.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     await until(lambda: port.gateway.engine.waiting == 1)
     access.replace_tokens([])
-    assert port.gateway.sessions.revoke(access.is_revoked) == 1
+    assert port.gateway.access.sessions.revoke(access.is_revoked) == 1
     assert await wire.ended()
     await until(lambda: port.gateway.engine.waiting == 0)
 
@@ -337,7 +337,7 @@ async def test_a_caller_has_its_share_of_connections(open_port: Any) -> None:
     access, mine, other = policies()
     port = await open_port(policy=access, connections_per_principal_max=2)
     refusal = "-ERR one caller may have at most 2 at a time: see the setting connections_per_principal_max"
-    shares = port.gateway.open_connections
+    shares = port.gateway.limits.connections
 
     async def connected(text: str) -> Wire:
         wire: Wire = await port.connect()
@@ -398,9 +398,9 @@ async def test_a_client_that_is_ended_while_its_token_is_looked_at_holds_nothing
     access.may_go_on.set()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert len(port.gateway.open_connections) == 0
+    assert len(port.gateway.limits.connections) == 0
     access.replace_tokens([])
-    assert port.gateway.sessions.revoke(access.is_revoked) == 0
+    assert port.gateway.access.sessions.revoke(access.is_revoked) == 0
 
 
 async def test_without_tokens_an_address_has_its_share_of_connections(open_port: Any) -> None:

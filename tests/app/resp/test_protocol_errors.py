@@ -39,7 +39,7 @@ async def test_a_broken_command_ends_the_connection(port: TestedPort, sent: byte
     wire.writer.write(sent)
     assert await wire.reply() == f"-ERR Protocol error: {why}"
     assert await wire.ended()
-    assert port.gateway.counters.rejected["malformed_request"] == 1
+    assert port.gateway.reports.counters.rejected["malformed_request"] == 1
     assert await other.call("PING") == "PONG"
 
 

@@ -43,7 +43,7 @@ async def test_other_commands_on_the_redis_port_have_their_replies(
     assert [await wire.reply() for _ in range(3)] == [b"1-0", f"-{INTERNAL}", 1]
     assert [await wire.reply() for _ in range(4)] == ["OK", "QUEUED", "QUEUED", "QUEUED"]
     assert [await wire.reply(), await wire.reply()] == [[b"2-0", f"-{INTERNAL}", 2], "PONG"]
-    assert port.gateway.counters.rejected["internal"] == 2
+    assert port.gateway.reports.counters.rejected["internal"] == 2
 
 
 async def test_a_name_with_spaces_writes_no_fields_of_client_list(open_port: Open) -> None:

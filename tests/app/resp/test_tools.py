@@ -279,7 +279,7 @@ async def test_the_slow_log_has_turns_above_ten_milliseconds(open_port: Any) -> 
     assert await wire.call("SLOWLOG", "GET") == [slow]
     several = [XLen(stream="t"), *[AddEach(stream="u", bodies=[]) for _ in range(3)]]
     for number in range(SLOW_TURNS_MAX):
-        port.gateway.slow_turns.note(several[: 1 + number % 4], 0.02)
+        port.gateway.reports.slow_turns.note(several[: 1 + number % 4], 0.02)
     assert await wire.call("SLOWLOG", "LEN") == SLOW_TURNS_MAX
     newest: Any = await wire.call("SLOWLOG", "GET", "1")
     assert newest[0][0] == SLOW_TURNS_MAX

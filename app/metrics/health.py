@@ -1,0 +1,98 @@
+"""What an operator has to act on, and its lines in the log.
+
+Knows: what can fail beside the engine's turns, and the remedy of each. Must never know: how it is shown.
+"""
+
+from collections.abc import Callable, Sequence
+
+from app import logs
+from app.metrics.memory_limit import MemoryLog
+from app.metrics.slow_disk import SlowDiskLog
+from engine import Clock, EngineProtocol, LogFigures
+
+
+class Health:
+    """That of one process."""
+
+    def __init__(self, clock: Clock) -> None:
+        # Files that could not be read again: what was read before stays in use.
+        self.stale = {"tokens_stale": False, "certificate_stale": False}
+        # What else fails in this process, by name.
+        self.checks: dict[str, Callable[[], bool]] = {}
+        # In a front: what an operator has to act on in the engine's process.
+        self.elsewhere: Sequence[str] = ()
+        # Why the backend cannot be used now, for longer than a moment; set where there is one.
+        self.backend_outage: Callable[[], str | None] = lambda: None
+        # Whether a server of the backend has no memory left; set where there is one.
+        self.is_backend_full: Callable[[], bool] = lambda: False
+        self._clock = clock
+        self._engine: EngineProtocol | None = None
+        self._is_disk_full = False
+        self._disk_log = _disk_log(clock)
+        self._slow_disk = SlowDiskLog(clock.monotonic)
+
+    def watch(self, engine: EngineProtocol | None) -> None:
+        """Report what fails in this engine, and in none before."""
+        self._engine = engine
+        if engine is not None:
+            MemoryLog(engine.memory, self._clock.monotonic)
+            engine.when_log_fails(_log_failed)
+            engine.when_full(self._disk_changed)
+            engine.when_slow(self._slow_disk.note)
+            engine.rewriting.on_failed = _rewrite_failed
+
+    @property
+    def has_log_failed(self) -> bool:
+        """Whether the log takes no writes any more."""
+        return self._engine is not None and _has_failed(self._engine.log_figures())
+
+    def failures(self) -> dict[str, bool]:
+        """What an operator has to act on, and whether it is so now."""
+        found = {**self.stale, **{name: check() for name, check in self.checks.items()}}
+        if self._engine is not None:
+            found |= {
+                "log_failed": self.has_log_failed,
+                "disk_full": self._is_disk_full,
+                "disk_slow": self._slow_disk.is_slow,
+                "memory_full": self._engine.memory.is_full or self.is_backend_full(),
+                "rewrite_failed": self._engine.rewriting.failure is not None,
+            }
+        return found | dict.fromkeys(self.elsewhere, True)
+
+    @property
+    def failing(self) -> list[str]:
+        """What an operator has to act on now."""
+        return [what for what, is_failing in self.failures().items() if is_failing]
+
+    def _disk_changed(self, reason: str | None) -> None:
+        """Log that the disk refuses writes for `reason`; without a reason, that it accepts them again."""
+        self._is_disk_full = reason is not None
+        self._disk_log.change({} if reason is None else {"reason": reason}, is_full=reason is not None)
+
+
+def _has_failed(log: LogFigures | None) -> bool:
+    return log is not None and log.failure is not None
+
+
+def _log_failed(reason: str) -> None:
+    """Log that the gateway is read-only, and the remedy."""
+    remedy = "check the disk, then restart the gateway: until then it takes no writes and answers 503"
+    logs.get().critical("the log has failed", reason=reason, remedy=remedy)
+
+
+def _rewrite_failed(reason: str, retry_s: float) -> None:
+    remedy = (
+        "the log goes on as it was: trim or delete until what is left fits on the disk once more, or enlarge "
+        "the disk, then POST /v1/admin/rewrite; for any reason but a full disk, check the disk"
+    )
+    logs.get().error("a rewrite has failed", reason=reason, again_in_s=retry_s, remedy=remedy)
+
+
+def _disk_log(clock: Clock) -> logs.FullLog:
+    return logs.FullLog(
+        clock.monotonic,
+        full="the disk is full: writes get 507 storage_full; reads, trims and deletes go on",
+        room="there is room on the disk again: writes go on",
+        remedy="make room on the disk of the data directory, or trim or delete here: the log is rewritten "
+        "then, at the latest by POST /v1/admin/rewrite, and writes go on without a restart",
+    )
