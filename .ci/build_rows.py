@@ -30,7 +30,7 @@ class RowsHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and say in the wheel's name what machine it is for."""
         made = Path(self.root, "engine", "_rows.abi3.so")
-        # The environment of a build; the gateway reads its own in app/settings.py.
+        # The environment of a build; the gateway reads its own in app/settings/environment.py.
         is_wanted = os.environ.get("WEIR_ROWS") != "python"  # noqa: TID251 - as above
         if not is_wanted or not compile_rows(made.with_name("_rows.c"), made):
             return

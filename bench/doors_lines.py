@@ -25,7 +25,8 @@ FILES: Final = (
     *(f"app/live/{name}.py" for name in SHARED),
     *("app/api/commands.py", "app/redis/executor.py", "app/redis/steps.py", "app/work.py"),
 )
-SETTINGS: Final = "app/settings.py"
+# A file at first, a folder later.
+SETTINGS: Final = "app/settings"
 
 
 class Counts(NamedTuple):
@@ -79,6 +80,13 @@ def count(commit: str) -> tuple[Counts, Counter[str]]:
     modules = {module_of(path) for path in texts if not path.endswith("__init__.py")}
     importers = Counter(name for tree in trees.values() for name in {*imported_by(tree)} & modules)
     classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes_of_settings = (
+        node
+        for path, tree in trees.items()
+        if path.startswith(SETTINGS)
+        for node in ast.walk(tree)
+        if _is_settings(node)
+    )
     doors = of_doors(texts)
     folders: Counter[str] = Counter()
     for path, lines in doors.items():
@@ -88,7 +96,7 @@ def count(commit: str) -> tuple[Counts, Counter[str]]:
         files=len(doors),
         one_importer=sum(importers[name] == 1 for name in modules),
         take=sum("take" in _methods(one) for one in classes),
-        settings=next(_settings(one) for one in ast.walk(trees[SETTINGS]) if _is_settings(one)),
+        settings=next(_settings(node) for node in classes_of_settings),
     )
     return counts, folders
 

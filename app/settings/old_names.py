@@ -1,0 +1,35 @@
+"""Settings of earlier releases: each is refused, with what does its work now.
+
+Knows: old names. Must never know: what a setting is for.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from app.settings.fields import SettingsError
+
+_REPLACED: Final[Mapping[str, str]] = {
+    "pipeline_bytes_max": "it is output_bytes_max now",
+    **dict.fromkeys(("admin_host", "admin_port"), "say both in admin_listen, for example 127.0.0.1:9090"),
+    **dict.fromkeys(("resp_host", "resp_port"), "say both in resp_listen, for example 127.0.0.1:6380"),
+    **{
+        f"rate_{what}_{part}": f"say both in rate_{what}, for example 100/s burst 500"
+        for what in ("requests", "bytes", "failures")
+        for part in ("per_s", "burst")
+    },
+    "jwt_jwks_url": "jwt_keys takes the URL, for example https://id.example/jwks.json",
+    **dict.fromkeys(
+        (
+            *("backend_poll_s", "columns_count_max", "count_default", "entry_fields_max", "head_bytes_max"),
+            *("heartbeat_ms", "json_depth_max", "request_streams_max", "rewrite_bytes_min"),
+        ),
+        "it has one value now, see docs/limits.md",
+    ),
+    "resp_socket": "say it in resp_listen, for example unix:/run/weir/redis.sock",
+}
+
+
+def check_replaced(names: Iterable[str], written: Callable[[str], str] = str) -> None:
+    """Refuse a setting of the last release, as it is `written`, with what does its work now."""
+    for name in sorted(_REPLACED.keys() & {*names}):
+        raise SettingsError(f"{written(name)} is no setting any more: {_REPLACED[name]}")
