@@ -8,6 +8,7 @@ import re
 import ssl
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import unquote
 
 from app import logs
 from app.logs import FullLog
@@ -34,18 +35,19 @@ _REMEDY_OF_SPARE: Final = (
     "set backend_durability to replicated:N, where N is the number of replicas that may take over, or keep "
     "the others from it (cluster-replica-no-failover yes, or replica-priority 0 under Sentinel)"
 )
+_URL: Final = re.compile(r"([^:]+)://(?:([^/@]+)@)?(.*)")
 _SERVER: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?")
 
 
 def read_access(settings: Settings) -> ServerAccess:
     """How the backend is reached. Reads files: raises SettingsError."""
-    scheme, _, rest = settings.backend.partition("://")
+    scheme, user, rest = _parts(settings.backend)
     is_encrypted = scheme.startswith("rediss")
     tls = _trust(settings.backend_ca) if is_encrypted else None
     database = int(rest.partition("/")[2] or 0) if scheme in {"redis", "rediss"} else 0
     password = read_named_file(settings, "backend_password_file") if settings.backend_password_file else ""
     mode = b"cluster" if scheme.endswith("+cluster") else b"standalone"
-    return ServerAccess(settings.backend_user, password, tls, database, mode)
+    return ServerAccess(user, password, tls, database, mode)
 
 
 def _trust(authorities: str) -> ssl.SSLContext:
@@ -65,7 +67,7 @@ def durability_of(settings: Settings) -> BackendDurability:
 
 def make_topology(settings: Settings, access: ServerAccess) -> Topology:
     """The servers of the backend. Raises ValueError."""
-    scheme, _, rest = settings.backend.partition("://")
+    scheme, _, rest = _parts(settings.backend)
     timeout_s, durability = settings.backend_timeout_ms / 1000, durability_of(settings)
     if scheme == "redis+unix":
         return Standalone(Address(path=rest), access, timeout_s, durability)
@@ -114,6 +116,13 @@ def log_health(health: BackendHealth, clock: Clock, on_outage: Callable[[bool], 
             on_outage(reason is not None)
 
     health.on_change = log
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Scheme, user, and what is behind it: servers or a path."""
+    found = _URL.fullmatch(url)
+    assert found is not None, "the settings have checked it"
+    return found[1], unquote(found[2] or ""), found[3]
 
 
 def _address(text: str, default_port: int) -> Address:

@@ -145,7 +145,7 @@ def _redis_config(settings: Settings) -> list[tuple[str, int | str]]:
         ("cluster-enabled", "no"),
         ("databases", 1),
         ("latency-monitor-threshold", 0),
-        ("maxclients", settings.resp_connections_max),
+        ("maxclients", settings.sockets_max),
         ("maxmemory-policy", "noeviction"),
         # Those of streams, without being asked for.
         ("notify-keyspace-events", "gxtnKE"),

@@ -371,8 +371,8 @@ class Budgets:
 
     def __init__(self, settings: Settings, monotonic: Callable[[], float]) -> None:
         self._settings = settings
-        self.output = Pool("output_bytes_max", 0, monotonic)
-        self.bodies = Pool("body_bytes_total_max", 0, monotonic)
+        self.output = Pool("buffer_bytes_max", 0, monotonic)
+        self.bodies = Pool("buffer_bytes_max", 0, monotonic)
         self._is_engine_here = settings.is_embedded and not settings.fronts
         self.size(None)
 
@@ -391,10 +391,9 @@ class Budgets:
         processes = kept.fronts + 1 if kept.fronts else 1
         part = max(_BYTES_MIN, (memory_bytes_max or 0) // _PART // processes)
         # A limit below one whole answer, or one whole body, would refuse it for ever.
-        self.output.bytes_max = max(kept.answer_bytes_max, kept.output_bytes_max // processes or part)
-        self.bodies.bytes_max = max(
-            BODY_COPIES * kept.body_bytes_max, kept.body_bytes_total_max // processes or part
-        )
+        most = kept.buffer_bytes_max // processes or part
+        self.output.bytes_max = max(kept.answer_bytes_max, most)
+        self.bodies.bytes_max = max(BODY_COPIES * kept.body_bytes_max, most)
 
     def resident_bytes(self) -> int:
         """What the pools have had of the process's memory."""

@@ -30,5 +30,5 @@ class Limits:
         self.cycle = CycleBudget(clock.monotonic)
         # And so do the connections of callers that have many.
         self.requests = FairQueue(CycleBudget(clock.monotonic), REQUESTS_A_CYCLE_MAX)
-        each_max = settings.each_max(settings.connections_per_principal_max, settings.sockets_max)
-        self.connections = Shares("too_many_sockets", "connections_per_principal_max", each_max)
+        each_max = settings.each_max(settings.sockets_max)
+        self.connections = Shares("too_many_sockets", "per_principal_max", each_max)

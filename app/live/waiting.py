@@ -146,8 +146,7 @@ class Waits:
     def __init__(self, settings: Settings, sessions: OpenSessions, turns: CallerTurns) -> None:
         self.most = settings.waiters_max
         self.count = 0
-        each_max = settings.each_max(settings.waits_per_principal_max, self.most)
-        self.each: Final = Shares("too_many_waiters", "waits_per_principal_max", each_max)
+        self.each: Final = Shares("too_many_waiters", "per_principal_max", settings.each_max(self.most))
         self._sessions = sessions
         self._turns = turns
 

@@ -15,7 +15,7 @@ from engine import EngineError, How, ask, errors
 from engine.commands import Command, Unchanged
 from engine.replies import Reply
 
-_TOGETHER: Final = "output_bytes_max"
+_TOGETHER: Final = "buffer_bytes_max"
 # All replies of a transaction are made at once; they take this much, and half of what all connections have.
 _REPLIES_BYTES_MAX: Final = 64 << 20
 

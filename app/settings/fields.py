@@ -58,6 +58,12 @@ class Bounds:
     head_bytes_max: ClassVar[int] = 32 << 10
     # Fields of an entry.
     entry_fields_max: ClassVar[int] = 1_024
+    # Commands of a pipeline.
+    pipeline_commands_max: ClassVar[int] = 10_000
+    # IDs in one request.
+    ids_max: ClassVar[int] = 10_000
+    # Entries of a response, in bytes.
+    answer_bytes_max: ClassVar[int] = 8 << 20
     # Streams that one request reads or publishes to.
     request_streams_max: ClassVar[int] = 1_000
     # Levels of nested JSON.
@@ -102,9 +108,9 @@ class Settings(BaseSettings, Bounds):
         description="where the streams are: in this process (embedded), or in Redis or Valkey: one server, "
         "as redis://HOST:PORT/0 or redis+unix:///PATH, a cluster, as "
         "redis+cluster://HOST:PORT,HOST:PORT, or the primary that Sentinel names, as "
-        "redis+sentinel://HOST:PORT,HOST:PORT/NAME; rediss in the place of redis for TLS",
+        "redis+sentinel://HOST:PORT,HOST:PORT/NAME; USER@ before the first HOST unless it is `default`, "
+        "rediss in the place of redis for TLS",
     )
-    backend_user: str = Field("", description="user at the backend; empty: the default one")
     backend_password_file: str = Field("", description="file with the password at the backend")
     backend_ca: str = Field(
         "", description="PEM file with the authorities of a rediss backend; empty: the system's"
@@ -149,9 +155,6 @@ class Settings(BaseSettings, Bounds):
         description="address for Redis clients, HOST:PORT, of which any but loopback needs tokens; "
         "unix:PATH, a Unix socket for clients of the same user; or both",
     )
-    resp_connections_max: int = Field(
-        10_000, ge=1, le=1_000_000, description="maximum connections of Redis clients"
-    )
 
     root_token: SecretStr = Field(
         SecretStr(""),
@@ -183,9 +186,6 @@ class Settings(BaseSettings, Bounds):
         1 << 20, ge=64, le=1 << 26, description="maximum size of a stored entry, in bytes"
     )
     batch_entries_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum entries of a batch")
-    pipeline_commands_max: int = Field(
-        10_000, ge=1, le=1_000_000, description="maximum commands of a pipeline"
-    )
     streams_max: int = Field(
         100_000, ge=1, le=10_000_000, description="maximum number of streams; further ones are not created"
     )
@@ -198,23 +198,13 @@ class Settings(BaseSettings, Bounds):
         description="memory use, in bytes, at which writes are refused; 0 means three quarters of the memory "
         "of the container or machine",
     )
-    output_bytes_max: int = Field(
+    buffer_bytes_max: int = Field(
         0,
         ge=0,
         le=1 << 50,
         description="bytes of answers that may wait to be sent, of all connections together beyond 64 KiB "
-        "each; 0: an eighth of the memory limit, at least 32 MiB",
-    )
-    body_bytes_total_max: int = Field(
-        0,
-        ge=0,
-        le=1 << 50,
-        description="bytes of bodies that may be under way, of all connections together beyond 64 KiB each: "
-        "a body counts three times; 0: an eighth of the memory limit, at least 32 MiB",
-    )
-    ids_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum IDs in one request")
-    answer_bytes_max: int = Field(
-        8 << 20, ge=1 << 10, le=1 << 30, description="maximum size of the entries in a response, in bytes"
+        "each, and as many of bodies under way, each of which counts three times; 0: an eighth of the memory "
+        "limit, at least 32 MiB",
     )
     count_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum entries of a response")
 
@@ -240,20 +230,19 @@ class Settings(BaseSettings, Bounds):
         60_000, ge=0, le=3_600_000, description="maximum time that a read may block, in milliseconds"
     )
     waiters_max: int = Field(20_000, ge=1, le=1_000_000, description="maximum number of blocked reads")
-    sockets_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum number of open WebSockets")
-    waits_per_principal_max: int = Field(
-        0,
-        ge=0,
+    sockets_max: int = Field(
+        10_000,
+        ge=1,
         le=1_000_000,
-        description="maximum number of blocked reads of one caller; 0: half of `waiters_max` where "
-        "tokens are configured, otherwise no limit",
+        description="maximum number of open WebSockets, and as many connections of Redis clients",
     )
-    connections_per_principal_max: int = Field(
+    per_principal_max: int = Field(
         0,
         ge=0,
         le=1_000_000,
-        description="maximum number of WebSockets, event streams and connections of Redis clients of one "
-        "caller; 0: half of `sockets_max` where tokens are configured, otherwise no limit",
+        description="maximum number of blocked reads of one caller, and as many WebSockets, event streams "
+        "and connections of Redis clients; 0: half of `waiters_max` and of `sockets_max` where tokens are "
+        "configured, otherwise no limit",
     )
     request_s_max: float = Field(
         30,
@@ -315,9 +304,9 @@ class Settings(BaseSettings, Bounds):
         """The time of a TLS handshake, which takes milliseconds, in seconds."""
         return min(self.request_s_max, _HANDSHAKE_S_MAX)
 
-    def each_max(self, per_principal: int, all_max: int) -> int | None:
+    def each_max(self, all_max: int) -> int | None:
         """The limit of one caller: as set, or half of the gateway's, so that no token takes all of it."""
-        return per_principal or (max(1, all_max // 2) if self.has_tokens else None)
+        return self.per_principal_max or (max(1, all_max // 2) if self.has_tokens else None)
 
     @property
     def has_tokens(self) -> bool:

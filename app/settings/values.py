@@ -74,10 +74,11 @@ def _split_lines(value: object) -> object:
 
 
 _SERVER: Final = r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+)(:[0-9]{1,5})?"
+_USER: Final = r"(?:[^\s\[\]:@/?#,]+@)?"
 _SERVERS: Final = rf"{_SERVER}(,{_SERVER})*"
 _BACKEND: Final = re.compile(
-    rf"embedded|redis\+unix:///\S+|rediss?://{_SERVER}(/[0-9]{{1,5}})?|"
-    rf"rediss?\+cluster://{_SERVERS}|rediss?\+sentinel://{_SERVERS}/[^\s/?#@]+"
+    rf"embedded|redis\+unix://{_USER}/\S+|rediss?://{_USER}{_SERVER}(/[0-9]{{1,5}})?|"
+    rf"rediss?\+cluster://{_USER}{_SERVERS}|rediss?\+sentinel://{_USER}{_SERVERS}/[^\s/?#@]+"
 )
 # Behind a number in a bracketed address there is a colon or the bracket.
 _PORT: Final = re.compile(r":([0-9]+)(?=,|$)")
@@ -89,8 +90,8 @@ def check_backend(url: str) -> str:
     if not _BACKEND.fullmatch(url):
         raise ValueError(
             "say embedded, or redis://HOST:PORT/DB, rediss://HOST:PORT/DB, redis+unix:///PATH, "
-            "redis+cluster://HOST:PORT,HOST:PORT, redis+sentinel://HOST:PORT,HOST:PORT/NAME; user and "
-            "password have settings of their own"
+            "redis+cluster://HOST:PORT,HOST:PORT, redis+sentinel://HOST:PORT,HOST:PORT/NAME; USER@ may be "
+            "before the first HOST, and the password is in a file, which backend_password_file names"
         )
     servers = url.partition("://")[2].partition("/")[0]
     if any(not 0 < int(port) <= _PORT_MAX for port in _PORT.findall(servers)):

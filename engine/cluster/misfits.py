@@ -26,11 +26,11 @@ _REFUSALS: Final = (
     ("ERR unknown command 'HELLO'", _TOO_OLD),
     ("ERR unknown command `HELLO`", _TOO_OLD),
     ("NOPROTO", _TOO_OLD),
-    ("WRONGPASS", "correct `backend_user` and `backend_password_file`"),
+    ("WRONGPASS", "correct the user in `backend`, and `backend_password_file`"),
     ("NOAUTH", "it wants a password: name a file that has it in `backend_password_file`"),
     (
         "NOPERM",
-        "let the user of the gateway run this command on any key, or name another one in `backend_user`",
+        "let the user of the gateway run this command on any key, or name another one in `backend`",
     ),
 )
 # Redis, greeted so, hangs up without a word where it wants TLS, and waits for more where it has none.

@@ -118,7 +118,7 @@ def _unexpected(text: str, *, is_unknown: bool) -> EngineError:
 
 def _forbidden(text: str) -> EngineError:
     word, _, rest = text.partition(" ")
-    remedy = "let the gateway's user (`backend_user`) use this key and this command there"
+    remedy = "let the user that `backend` names use this key and this command there"
     return EngineError(
         _FORBIDDEN,
         text if word == "NOPERM" else f"NOPERM {rest}",

@@ -66,7 +66,7 @@ def server(
 ) -> Iterator[tuple[Server, int]]:
     """With a stream of 7 MB; and its port of Redis's protocol."""
     resp_port, directory = free_port(), tmp_path_factory.mktemp("doors")
-    words = ["--set", f"output_bytes_max={POOL_BYTES}", "--set", f"resp_listen={resp_port}"]
+    words = ["--set", f"buffer_bytes_max={POOL_BYTES}", "--set", f"resp_listen={resp_port}"]
     with ExitStack() as stack:
         if request.param == "backend":
             words += ["--backend", stack.enter_context(BackendServer(directory)).url]

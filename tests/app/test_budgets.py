@@ -48,11 +48,11 @@ def refusal_of(pool: Pool, caller: str, size: int) -> EngineError:
 
 
 async def test_a_reservation_is_all_or_nothing_and_given_back() -> None:
-    pool = Pool("output_bytes_max", 8 * MIB, Clock().monotonic)
+    pool = Pool("buffer_bytes_max", 8 * MIB, Clock().monotonic)
     first = pool.reserve("a", MIB)
     pool.reserve("a", MIB)
     refusal = refusal_of(pool, "a", 1)
-    assert (refusal.code, refusal.members) == ("overloaded", {"limit": "output_bytes_max"})
+    assert (refusal.code, refusal.members) == ("overloaded", {"limit": "buffer_bytes_max"})
     assert refusal.redis.startswith("OVERLOADED not run: 1 bytes are needed, and this caller holds 2097152")
     assert pool.held_bytes == 2 * MIB
     first.release()
@@ -63,7 +63,7 @@ async def test_a_reservation_is_all_or_nothing_and_given_back() -> None:
 
 
 async def test_a_caller_has_a_quarter_or_one_reservation() -> None:
-    pool = Pool("output_bytes_max", 8 * MIB, Clock().monotonic)
+    pool = Pool("buffer_bytes_max", 8 * MIB, Clock().monotonic)
     large = pool.reserve("a", 5 * MIB)
     refusal_of(pool, "a", 1)
     pool.reserve("b", 2 * MIB)
@@ -77,7 +77,7 @@ async def test_a_caller_has_a_quarter_or_one_reservation() -> None:
 
 async def test_what_was_taken_meanwhile_makes_room() -> None:
     clock = Clock()
-    pool = Pool("output_bytes_max", 4 * MIB, clock.monotonic)
+    pool = Pool("buffer_bytes_max", 4 * MIB, clock.monotonic)
     peer = Peer(waiting=MIB)
     held = pool.reserve("a", 4 * MIB, peer)
     held.keep(3 * MIB)
@@ -95,7 +95,7 @@ async def test_what_was_taken_meanwhile_makes_room() -> None:
 async def test_the_slowest_holders_of_a_crowded_pool_are_closed() -> None:
     """Not those that take enough, nor those whose answer is still made, nor more of them than it needs."""
     clock = Clock()
-    pool = Pool("output_bytes_max", 8 * MIB, clock.monotonic)
+    pool = Pool("buffer_bytes_max", 8 * MIB, clock.monotonic)
     peers = {name: Peer(waiting=2 * MIB) for name in "abcd"}
     held = {name: pool.reserve(name, 2 * MIB, peer) for name, peer in peers.items()}
     for name in "abc":
@@ -113,7 +113,7 @@ async def test_the_slowest_holders_of_a_crowded_pool_are_closed() -> None:
 async def test_a_peer_that_waits_for_the_gateway_is_not_slow() -> None:
     """It has sent what it may, and its message is not handled yet."""
     clock = Clock()
-    pool = Pool("body_bytes_total_max", MIB, clock.monotonic)
+    pool = Pool("buffer_bytes_max", MIB, clock.monotonic)
     handled, late = Peer(), Peer()
     first = pool.reserve("a", 7 * MIB // 8, handled)
     pool.reserve("b", MIB // 8, late).keep_waiting()
@@ -130,8 +130,8 @@ async def test_a_peer_that_waits_for_the_gateway_is_not_slow() -> None:
         ({}, None, (32 * MIB, 32 * MIB)),
         ({}, 1024 * MIB, (128 * MIB, 128 * MIB)),
         ({"fronts": 3}, 2048 * MIB, (64 * MIB, 64 * MIB)),
-        ({"output_bytes_max": 50 * MIB, "body_bytes_total_max": 60 * MIB}, 1024 * MIB, (50 * MIB, 60 * MIB)),
-        ({"output_bytes_max": 1, "body_bytes_total_max": 1}, None, (8 * MIB, 24 * MIB)),
+        ({"buffer_bytes_max": 50 * MIB}, 1024 * MIB, (50 * MIB, 50 * MIB)),
+        ({"buffer_bytes_max": 1}, None, (8 * MIB, 24 * MIB)),
     ],
 )
 def test_the_pools_follow_the_memory_limit(
@@ -165,7 +165,7 @@ async def test_a_reply_that_another_process_makes_holds_its_bound_where_room_is_
 
 async def test_a_reply_that_is_longer_than_was_expected_is_counted_when_it_is_there() -> None:
     """What is in memory has no other way: the longest of those without a reservation are closed."""
-    pool = Pool("output_bytes_max", 8 * MIB, Clock().monotonic)
+    pool = Pool("buffer_bytes_max", 8 * MIB, Clock().monotonic)
     peers = [Peer() for _ in range(3)]
     held = [pool.reserve(str(number), MIB, peer) for number, peer in enumerate(peers)]
     held[0].extend(3 * MIB)
@@ -204,7 +204,7 @@ async def begin_body(server: Server, size: int) -> tuple[asyncio.StreamReader, a
 
 async def test_a_body_without_room_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     """With 503 and the end of its connection; small ones go on, and it has room once another was read."""
-    words = ("--set", f"body_bytes_total_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
+    words = ("--set", f"buffer_bytes_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
     with Server(tmp_path / "data", *words) as server:
         first, first_writer = await begin_body(server, len(BODY))
         assert b"100 Continue" in await first.readuntil(b"\r\n\r\n")
@@ -230,7 +230,7 @@ async def test_a_long_word_and_queued_commands_of_redis_clients_have_room_or_are
 ) -> None:
     """At the length of the word, before it is sent; what was held is given back when it was run."""
     port = free_port()
-    words = ("--set", f"body_bytes_total_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
+    words = ("--set", f"buffer_bytes_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
     with Server(tmp_path / "data", *words, "--set", f"resp_listen={port}") as server:
         begun = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\na\r\n$150000\r\n"
         first, first_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -253,7 +253,7 @@ async def test_a_long_word_and_queued_commands_of_redis_clients_have_room_or_are
 
 async def test_a_long_message_of_a_socket_has_room_or_ends_it(tmp_path: Path) -> None:
     """While it arrives; what was held is given back when it is complete."""
-    words = ("--set", f"body_bytes_total_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
+    words = ("--set", f"buffer_bytes_max={4 * len(BODY)}", "--set", f"body_bytes_max={len(BODY)}")
     with Server(tmp_path / "data", *words, "--set", f"entry_bytes_max={len(BODY)}") as server:
         frame = b'{"op":"publish","ref":1,"stream":"s","fields":{"a":"%b"}}' % (b"x" * 190_000)
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import httpx
 import pytest
 
-from app.main import App
 from app.settings import Settings
 from tests.bounds import bounded
 
@@ -29,7 +28,7 @@ def settings() -> Settings:
         count_default=5,
         count_max=5,
         answer_bytes_max=4_096,
-        output_bytes_max=20_480,
+        buffer_bytes_max=20_480,
         wait_ms_max=1_000,
     )
 
@@ -323,7 +322,7 @@ async def test_a_transaction_divides_its_room(http: httpx.AsyncClient) -> None:
     small: list[object] = ["XRANGE", "s", "-", "+", "COUNT", 2]
     outcomes = await pipeline(http, *[read] * 3, small, ["XLEN", "s"], path=TRANSACTION)
     assert [type(one) for one in outcomes] == [str, str, str, list, int]
-    assert "more than 2560 bytes (output_bytes_max)" in str(outcomes[0])
+    assert "more than 2560 bytes (buffer_bytes_max)" in str(outcomes[0])
 
 
 async def test_a_transaction_with_too_many_reads_is_not_run(http: httpx.AsyncClient) -> None:
@@ -336,7 +335,7 @@ async def test_a_transaction_with_too_many_reads_is_not_run(http: httpx.AsyncCli
     assert (await http.post(TRANSACTION, json=rows[:-1])).status_code == 200
 
 
-async def test_limits_hold_for_the_default_settings(app: App) -> None:
+def test_limits_hold_for_the_default_settings() -> None:
     """The settings say how much the command API may answer."""
-    defaults = type(app.gateway.settings)(log_requests="none")
-    assert (defaults.answer_bytes_max, defaults.output_bytes_max) == (8 << 20, 0)
+    defaults = Settings(log_requests="none")
+    assert (defaults.answer_bytes_max, defaults.buffer_bytes_max) == (8 << 20, 0)

@@ -12,6 +12,7 @@ from app.http.media import JSON
 from app.settings import Settings
 from engine.commands import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 from tests.app.conversing import LIMITS, SocketWorld
+from tests.bounds import bounded
 
 IDS_MAX = 600
 GROUP = "/v1/streams/{}/groups/g"
@@ -35,7 +36,7 @@ COMMANDS: dict[str, list[object]] = {
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(log_requests="none", ids_max=IDS_MAX)
+    return bounded(log_requests="none", ids_max=IDS_MAX)
 
 
 async def held(http: httpx.AsyncClient, stream: str, count: int) -> list[str]:
@@ -145,7 +146,7 @@ def test_a_frame_names_as_many_as_hello_says(op: str, members: dict[str, str], m
 
 @pytest.mark.parametrize("ids_max", [TURN_LOOKUPS_MAX - 1, TURN_LOOKUPS_MAX, TURN_LOOKUPS_MAX + 1])
 def test_less_than_a_turn_takes_can_be_set_and_no_more(ids_max: int) -> None:
-    assert Settings(ids_max=ids_max).lookups_max == min(ids_max, TURN_LOOKUPS_MAX)
+    assert bounded(ids_max=ids_max).lookups_max == min(ids_max, TURN_LOOKUPS_MAX)
 
 
 async def test_the_descriptions_show_what_is_enforced(http: httpx.AsyncClient) -> None:

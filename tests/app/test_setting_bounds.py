@@ -218,7 +218,7 @@ async def test_an_answer_has_as_many_bytes_of_entries_as_are_set(beside: int, fi
 async def test_reads_of_a_transaction_share_its_bytes(beside: int, *, fits: bool) -> None:
     """Each of two may have half of them."""
     limits = {
-        "output_bytes_max": 2 * (2 * 5 * ROW_BYTES + beside),
+        "buffer_bytes_max": 2 * (2 * 5 * ROW_BYTES + beside),
         "entry_bytes_max": 1_024,
         "answer_bytes_max": 5 * ROW_BYTES + 1,
     }

@@ -136,6 +136,25 @@ def test_a_limit_with_one_value_is_no_setting(name: str) -> None:
     assert re.search(rf"^\| `{name}` \|", (ROOT / "docs" / "limits.md").read_text(), re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("backend_user", "backend"),
+        ("body_bytes_total_max", "buffer_bytes_max"),
+        ("connections_per_principal_max", "per_principal_max"),
+        ("output_bytes_max", "buffer_bytes_max"),
+        ("pipeline_bytes_max", "buffer_bytes_max"),
+        ("resp_connections_max", "sockets_max"),
+        ("waits_per_principal_max", "per_principal_max"),
+    ],
+)
+def test_a_joined_setting_is_refused_with_the_one_that_does_its_work(old: str, new: str) -> None:
+    """Left in a file, it would be taken for one that holds."""
+    with pytest.raises(SettingsError, match=rf"^{old} is no setting any more: .*\b{new}\b"):
+        load({old: "1"})
+    assert new in Settings.model_fields
+
+
 def test_keys_of_jwts_are_a_file_or_a_url() -> None:
     """A URL that is not encrypted is refused, unless it is this machine's."""
 

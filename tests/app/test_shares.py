@@ -30,14 +30,14 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 def test_a_share_is_limited_and_given_back() -> None:
-    shares = Shares("too_many_waiters", "waits_per_principal_max", 2)
+    shares = Shares("too_many_waiters", "per_principal_max", 2)
     held = [shares.enter("a"), shares.enter("a")]
     shares.enter("b")
     with pytest.raises(RefusalError) as caught:
         shares.enter("a")
     assert (caught.value.code, caught.value.members["limit"]) == (
         "too_many_waiters",
-        "waits_per_principal_max",
+        "per_principal_max",
     )
     held[0].leave()
     held[0].leave()
@@ -47,7 +47,7 @@ def test_a_share_is_limited_and_given_back() -> None:
 
 
 def test_a_share_is_passed_on_if_there_is_room() -> None:
-    shares = Shares("too_many_sockets", "connections_per_principal_max", 1)
+    shares = Shares("too_many_sockets", "per_principal_max", 1)
     known, unknown = shares.enter("a"), shares.enter("ip:1")
     with pytest.raises(RefusalError):
         unknown.pass_to("a")
@@ -69,13 +69,13 @@ def test_a_share_is_passed_on_if_there_is_room() -> None:
         ({}, None),
         ({"root_token": ROOT}, 10_000),
         ({"root_token": ROOT, "waiters_max": 1}, 1),
-        ({"waits_per_principal_max": 7}, 7),
-        ({"root_token": ROOT, "waits_per_principal_max": 7}, 7),
+        ({"per_principal_max": 7}, 7),
+        ({"root_token": ROOT, "per_principal_max": 7}, 7),
     ],
 )
 def test_by_default_a_token_takes_half_of_what_there_is(set_to: dict[str, Any], expected: int | None) -> None:
     settings = Settings(**set_to)
-    assert settings.each_max(settings.waits_per_principal_max, settings.waiters_max) == expected
+    assert settings.each_max(settings.waiters_max) == expected
 
 
 async def waiting(http: httpx.AsyncClient, *paths: str) -> list[asyncio.Task[httpx.Response]]:
@@ -90,12 +90,12 @@ LONG_POLL = "/v1/streams/s/entries?after=$&wait=30000"
 async def test_one_token_waits_no_more_than_its_share(engine: Engine, tmp_path: Path) -> None:
     """Another token waits meanwhile; and there is room again once a read is over."""
     greedy, other = made("*:*"), made("*:*")
-    app = await app_with(engine, tmp_path, greedy, other, waits_per_principal_max=2)
+    app = await app_with(engine, tmp_path, greedy, other, per_principal_max=2)
     async with client(app, greedy.text) as one, client(app, other.text) as two:
         reads = await waiting(one, LONG_POLL, LONG_POLL)
         refused = await one.get(LONG_POLL)
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many_waiters")
-        assert refused.json()["limit"] == "waits_per_principal_max"
+        assert refused.json()["limit"] == "per_principal_max"
         blocked = ["XREAD", "BLOCK", "30000", "STREAMS", "s", "$"]
         assert (await one.post("/v1/commands", json=blocked)).status_code == 429
         reads += await waiting(two, LONG_POLL)
@@ -112,7 +112,7 @@ async def test_one_token_waits_no_more_than_its_share(engine: Engine, tmp_path: 
 
 async def test_a_refused_wait_holds_no_share(engine: Engine, tmp_path: Path) -> None:
     token = made("*:*")
-    app = await app_with(engine, tmp_path, token, waiters_max=1, waits_per_principal_max=9)
+    app = await app_with(engine, tmp_path, token, waiters_max=1, per_principal_max=9)
     async with client(app, token.text) as http:
         reads = await waiting(http, LONG_POLL)
         assert (await http.get(LONG_POLL)).status_code == 429
@@ -125,7 +125,7 @@ async def test_a_refused_wait_holds_no_share(engine: Engine, tmp_path: Path) -> 
 def served(tmp_path: Path, *tokens: CreatedToken) -> Server:
     path = tmp_path / "tokens.toml"
     path.write_text("".join(map(token_file.write, (one.token for one in tokens))))
-    options = ("--set", f"tokens_file={path}", "--set", "connections_per_principal_max=2")
+    options = ("--set", f"tokens_file={path}", "--set", "per_principal_max=2")
     return Server(tmp_path / "data", *options)
 
 

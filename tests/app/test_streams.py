@@ -7,6 +7,7 @@ import pytest
 
 from app.main import App
 from tests.app.conftest import store
+from tests.bounds import bounded
 
 STREAM = "/v1/streams/s"
 NO_LIMITS = {
@@ -245,7 +246,7 @@ async def test_a_list_is_cut_where_it_gets_too_large(app: App, http: httpx.Async
         await http.post(f"/v1/streams/s{n}/entries", json=big)
     limit = app.gateway.settings.answer_bytes_max
     assert limit > 4 * 2 * 7000
-    app.gateway.settings = app.gateway.settings.model_copy(update={"answer_bytes_max": 20_000})
+    app.gateway.settings = bounded(answer_bytes_max=20_000)
     page = (await http.get("/v1/streams")).json()
     assert ([stream["name"] for stream in page["streams"]], page["next"]) == (["s0"], "s0")
     page = (await http.get("/v1/streams?after=s2")).json()

@@ -27,7 +27,7 @@ from tests.turns import TURN_S_MAX, assert_within_async, longest_turn_s
 pytestmark = pytest.mark.paired
 
 # Room for the largest transaction, as a gateway has on a machine of 2 GiB.
-SETTINGS: Final = Settings(log_requests="none", output_bytes_max=128 << 20)
+SETTINGS: Final = Settings(log_requests="none", buffer_bytes_max=128 << 20)
 PENDING: Final = 2 * SETTINGS.ids_max
 GROUP: Final = "/v1/streams/s/groups/g"
 

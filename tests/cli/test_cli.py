@@ -28,10 +28,10 @@ def test_config_prints_what_is_in_force(tmp_path: Path) -> None:
     """Each setting with its source and what it is for, as lines that the file could have."""
     file = tmp_path / "weir.toml"
     file.write_text("count_max = 9\n")
-    result = weir("config", "--port", "99", "--set", "ids_max=5", WEIR_FSYNC="no", WEIR_CONFIG=str(file))
+    result = weir("config", "--port", "99", "--set", "groups_max=5", WEIR_FSYNC="no", WEIR_CONFIG=str(file))
     lines = result.out.splitlines()
     assert result.code == 0
-    for line, source in [("port = 99", "flag"), ("ids_max = 5", "flag"), ("count_max = 9", "file")]:
+    for line, source in [("port = 99", "flag"), ("groups_max = 5", "flag"), ("count_max = 9", "file")]:
         assert f"({source})" in lines[lines.index(line) - 1]
     assert "(environment)" in lines[lines.index('fsync = "no"') - 1]
 

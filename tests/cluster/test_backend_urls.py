@@ -50,13 +50,47 @@ def test_a_database_is_of_one_server_and_tls_of_rediss() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "user", "address"),
+    [
+        ("redis://weir@one/2", "weir", Address("one", 6379)),
+        ("redis://a%3Ab@[::1]:7", "a:b", Address("::1", 7)),
+        ("redis+cluster://weir@one:1,two", "weir", Address("one", 1)),
+        ("redis+sentinel://weir@one:1/orders", "weir", Address("one", 1)),
+        ("redis+unix://weir@/tmp/a@b", "weir", Address(path="/tmp/a@b")),
+        ("redis+unix:///tmp/a@b", "", Address(path="/tmp/a@b")),
+    ],
+)
+async def test_a_url_names_a_user(url: str, user: str, address: Address) -> None:
+    """Percent-encoded where a URL has no place for its characters; without it Redis's default user."""
+    access = read_access(Settings(backend=url))
+    assert access.user == user
+    topology = make_topology(Settings(backend=url), access)
+    seeds = (
+        topology.seeds
+        if isinstance(topology, ClusterTopology | SentinelTopology)
+        else [node.address for node in topology.nodes]
+    )
+    assert seeds[0] == address
+    await topology.close()
+
+
+@pytest.mark.parametrize(
     "url",
     [
-        *("", "redis", "redis://", "redis://one,two", "redis://user@one", "redis+cluster://", "http://one"),
+        *(
+            "",
+            "redis",
+            "redis://",
+            "redis://one,two",
+            "redis://user:secret@one",
+            "redis://@one",
+            "redis+cluster://",
+            "http://one",
+        ),
         *(
             "redis+cluster://one,",
             "redis+cluster://one/0",
-            "redis+cluster://a@one",
+            "redis+cluster://one,a@two",
             "redis+cluster://one,,two",
         ),
         *("redis://one:65536", "redis+cluster://one:1,two:70000", "redis+sentinel://[::1]:0/orders"),

@@ -123,7 +123,7 @@ async def test_one_stream_is_forbidden(restricted: Backend, method: str, path: s
         assert (refused.status_code, problem["code"]) == (403, "backend_forbidden"), problem
         assert problem["retryable"] is False
         assert "retry-after" not in refused.headers
-        assert "`backend_user`" in problem["detail"]
+        assert "let the user that `backend` names use this key" in problem["detail"]
         ready = await http.get("/healthz/ready")
         assert ready.status_code == 200
 

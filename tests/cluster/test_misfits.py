@@ -37,6 +37,11 @@ def opening(url: str, clock: AdjustedClock, **settings: Any) -> tuple[App, Engin
     return app, EngineLife(app.gateway, lambda: None)
 
 
+def as_user(url: str, user: str) -> str:
+    """The URL of a server that the gateway greets so."""
+    return url.replace("://", f"://{user}")
+
+
 async def why_it_ends(url: str, **settings: Any) -> str:
     """What ends the start."""
     _, life = opening(url, AdjustedClock(), **settings)
@@ -107,11 +112,11 @@ async def test_users_and_passwords(server: BackendServer, tmp_path: Path) -> Non
     server.call("CONFIG", "SET", "requirepass", "right")
     try:
         assert "it wants a password: name a file" in await why_it_ends(server.url)
-        for more in (given, {**given, "backend_user": "joe"}):
-            assert "correct `backend_user` and `backend_password_file`" in await why_it_ends(
-                server.url, **more
+        for user in ("", "joe@"):
+            assert "correct the user in `backend`, and `backend_password_file`" in await why_it_ends(
+                as_user(server.url, user), **given
             )
-        allowed = await why_it_ends(server.url, **given, backend_user="weir")
+        allowed = await why_it_ends(as_user(server.url, "weir@"), **given)
         assert "NOPERM" in allowed
         assert "let the user of the gateway run this command" in allowed
     finally:

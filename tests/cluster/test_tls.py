@@ -79,9 +79,8 @@ async def _settings(directory: Path, url: str, authority: Authority) -> Settings
     password = directory / "password"
     await asyncio.to_thread(password.write_text, "secret\n")
     return Settings(
-        backend=url,
+        backend=url.replace("://", "://weir@"),
         backend_ca=str(authority.file),
-        backend_user="weir",
         backend_password_file=str(password),
         backend_durability="memory",
         backend_timeout_ms=TIMEOUT_MS,

@@ -29,7 +29,7 @@ IDLE: Final = 10_000
 IDLE_BYTES_MAX: Final = 24 << 10
 # A million takes the same memory, and half a minute.
 QUEUED: Final = 200_000
-TOKEN_FREE: Final = ("--set", "stall_s_max=1", "--set", f"resp_connections_max={IDLE}")
+TOKEN_FREE: Final = ("--set", "stall_s_max=1", "--set", f"sockets_max={IDLE}")
 
 
 class Target(Server):

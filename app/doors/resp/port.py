@@ -91,7 +91,7 @@ class Port:
 
     def refusal_of_connection(self) -> EngineError | None:
         """Why the connection that came last is refused."""
-        if len(self.connections) <= self.gateway.settings.resp_connections_max:
+        if len(self.connections) <= self.gateway.settings.sockets_max:
             return None
         self.rejected += 1
         return EngineError("too_many_sockets", "ERR max number of clients reached")

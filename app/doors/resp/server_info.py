@@ -75,7 +75,7 @@ def _clients(port: Port) -> Facts:
     links = port.connections.values()
     return {
         "connected_clients": len(port.connections),
-        "maxclients": port.gateway.settings.resp_connections_max,
+        "maxclients": port.gateway.settings.sockets_max,
         "blocked_clients": sum(link.blocked is not None for link in links),
         "pubsub_clients": sum(link.client.is_subscriber for link in links),
         "watching_clients": sum(bool(link.client.watched.streams) for link in links),

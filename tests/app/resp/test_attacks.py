@@ -137,7 +137,7 @@ async def test_a_token_sent_inside_a_transaction_is_not_repeated(open_port: Any,
 
 
 async def test_a_client_without_a_token_does_not_keep_its_connection(open_port: Any) -> None:
-    """Otherwise strangers could hold all of `resp_connections_max`."""
+    """Otherwise strangers could hold all of `sockets_max`."""
     port, (tenant,) = await clients(open_port, "read:a.*")
     port.server.port.auth_s_max = 0.01
     stranger = await port.connect()

@@ -324,7 +324,7 @@ async def test_at_a_stop_replies_leave_and_reads_end(port: TestedPort) -> None:
 
 async def test_there_are_only_as_many_clients_as_allowed(open_port: Any) -> None:
     """One more is refused with a sentence."""
-    port = await open_port(resp_connections_max=1)
+    port = await open_port(sockets_max=1)
     first = await port.connect()
     assert await first.call("PING") == "PONG"
     second = await port.connect()
@@ -335,8 +335,8 @@ async def test_there_are_only_as_many_clients_as_allowed(open_port: Any) -> None
 async def test_a_caller_has_its_share_of_connections(open_port: Any) -> None:
     """One too many is refused and closed: when it connects, or when it shows its token."""
     access, mine, other = policies()
-    port = await open_port(policy=access, connections_per_principal_max=2)
-    refusal = "-ERR one caller may have at most 2 at a time: see the setting connections_per_principal_max"
+    port = await open_port(policy=access, per_principal_max=2)
+    refusal = "-ERR one caller may have at most 2 at a time: see the setting per_principal_max"
     shares = port.gateway.limits.connections
 
     async def connected(text: str) -> Wire:
@@ -405,7 +405,7 @@ async def test_a_client_that_is_ended_while_its_token_is_looked_at_holds_nothing
 
 async def test_without_tokens_an_address_has_its_share_of_connections(open_port: Any) -> None:
     """RESET changes nothing: it is the same caller."""
-    port = await open_port(connections_per_principal_max=1)
+    port = await open_port(per_principal_max=1)
     first = await port.connect()
     assert await first.call("RESET") == "RESET"
     second = await port.connect()

@@ -226,7 +226,7 @@ def principal(prefix: str | None) -> Principal:
 
 async def gateway(stack: AsyncExitStack, prefix: str | None, *, fast_path: bool = True) -> App:
     clock = HandClock()
-    settings = Settings(log_requests="none", output_bytes_max=256 << 20)
+    settings = Settings(log_requests="none", buffer_bytes_max=256 << 20)
     app = create_app(settings, clock, fast_path=fast_path, policy=FixedPolicy(principal(prefix)))
     engine = Engine.open(None, clock=clock)
     await engine.start()
