@@ -52,6 +52,7 @@ CODES: Final[dict[str, Code]] = {
     "not_acceptable": Code(406, "None of the accepted media types is available"),
     "id_not_increasing": Code(409, "ID is not greater than the last one"),
     "stream_exhausted": Code(409, "The stream has used up its IDs"),
+    "stream_closed": Code(409, "The stream is closed"),
     "last_id_too_small": Code(409, "The last ID would contradict the entries"),
     "group_exists": Code(409, "The group exists"),
     "group_has_pending": Code(409, "The group has pending entries"),

@@ -21,7 +21,7 @@ import msgspec
 
 from engine import entries, ids
 from engine.groups import Group, PendingState
-from engine.keyspace import Key
+from engine.keyspace import REASON_BYTES_MAX, Key
 from engine.nodes import OpenNode, live_places
 
 # What one turn writes or reads; and the same in entries, of up to 6 µs each.
@@ -95,8 +95,15 @@ class RetentionPart(_Part):
     keep_unarchived: bool
 
 
+class ClosedPart(_Part):
+    """As `engine.keyspace.Closed`."""
+
+    at_ms: _Natural
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_BYTES_MAX)]
+
+
 class StreamDump(_Part, omit_defaults=True):
-    """A stream. `forgotten_upto` is only there where XSETID made it so."""
+    """A stream. `forgotten_upto` is only there where XSETID made it so, `closed` where the stream is."""
 
     last_id: str
     max_deleted_id: str
@@ -108,6 +115,7 @@ class StreamDump(_Part, omit_defaults=True):
     idempotency: IdempotencyPart
     retention: RetentionPart
     forgotten_upto: str = "0-0"
+    closed: ClosedPart | None = None
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -199,6 +207,7 @@ def dump_key(key: Key) -> StreamDump:
         ),
         RetentionPart(*key.retention),
         ids.format(stream.forgotten_upto),
+        None if key.closed is None else ClosedPart(*key.closed),
     )
 
 

@@ -6,6 +6,8 @@ Must never know: HTTP statuses, WebSocket close codes, logging. A bug is an asse
 
 from typing import Final
 
+from engine import clock
+
 
 class EngineError(Exception):
     """A refusal: the command changed nothing.
@@ -115,6 +117,16 @@ def id_not_increasing(last_id: str) -> EngineError:
 def stream_exhausted() -> EngineError:
     return EngineError(
         "stream_exhausted", "ERR The stream has exhausted the last possible ID, unable to add more items"
+    )
+
+
+def stream_closed(stream: str, last_id: str, closed_at_ms: int) -> EngineError:
+    return EngineError(
+        "stream_closed",
+        "CLOSED stream is closed",
+        f"the stream {stream!r} was closed for good: write to another one, or copy or delete this one first",
+        last_id=last_id,
+        closed_at=clock.rfc3339(closed_at_ms),
     )
 
 

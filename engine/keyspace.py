@@ -17,7 +17,15 @@ from engine.generations import GENERATION_BYTES, Generations, Identity
 from engine.groups import Group
 from engine.idempotency import IdempotencyTable
 from engine.lifetimes import Lifetimes
-from engine.memory import ANSWER_BYTES, ANSWER_ID_BYTES, STREAM_BYTES, Footprint, Memory, Total
+from engine.memory import (
+    ANSWER_BYTES,
+    ANSWER_ID_BYTES,
+    CLOSED_BYTES,
+    STREAM_BYTES,
+    Footprint,
+    Memory,
+    Total,
+)
 from engine.names import SortedNames
 from engine.nodes import Text
 from engine.producers import Producers
@@ -28,6 +36,8 @@ from engine.versions import Versions
 
 # Weir's own bytes a node may hold for each byte that Redis allows: JSON repeats what a listpack leaves out.
 _NODE_BYTES_FACTOR: Final = 16
+# What is said of why a stream was closed: a word for readers, no document.
+REASON_BYTES_MAX: Final = 256
 # By how much it may seem longer ago that a stream was used.
 _MOMENT_MS: Final = 100
 
@@ -69,6 +79,18 @@ class IdempotentReply(NamedTuple):
         return ANSWER_BYTES + len(self.ids) * ANSWER_ID_BYTES
 
 
+class Closed(NamedTuple):
+    """When a stream was closed, by the wall clock, and why, in the words of who closed it."""
+
+    at_ms: int
+    reason: str
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory it takes, about."""
+        return CLOSED_BYTES + len(self.reason.encode())
+
+
 class Retention(NamedTuple):
     """How much of a stream is kept; None is no limit.
 
@@ -106,6 +128,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
     archived_up_to: int = 0
     # When it is removed, by the wall clock; None for never.
     expires_at_ms: int | None = None
+    # Set for good: the stream takes no entries any more.
+    closed: Closed | None = None
     # When a command last named it, a `Keyspace.moment`; 0 if none has since the start.
     used_ms: int = 0
 
@@ -180,7 +204,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
         groups_bytes = sum(group.footprint_bytes for group in self.groups.values())
         answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
         own_bytes = STREAM_BYTES + self.stream.footprint_bytes + self.idempotency_table.footprint_bytes
-        return own_bytes + groups_bytes + answers_bytes
+        closed_bytes = 0 if self.closed is None else self.closed.footprint_bytes
+        return own_bytes + groups_bytes + answers_bytes + closed_bytes
 
 
 class IdempotentPublishReply(NamedTuple):

@@ -63,6 +63,26 @@ class Gap(msgspec.Struct, frozen=True):
         return self.first_available - 1 if self.next is None else self.next
 
 
+class StreamEnd(msgspec.Struct, frozen=True):
+    """A closed stream of which nothing is left to read. `drained`: nor is anything pending in the group that
+    reads it.
+    """
+
+    stream: str
+    last_id: int
+    closed_at_ms: int
+    reason: str
+    drained: bool = False
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """A stream that was closed now, or (`duplicate`) before; `added` are the entries that the command had."""
+
+    end: StreamEnd
+    added: "Added | None" = None
+    duplicate: bool = False
+
+
 class Added(msgspec.Struct, frozen=True):
     """XADD. `ids` are in order of the entries; `duplicate` if idempotence found them stored already.
 
@@ -99,13 +119,14 @@ class StreamsRead(msgspec.Struct, frozen=True):
 
     `cursors` has every stream asked for with its resolved cursor, in argument order. `unfinished` are those
     that have something and that the budget left no room for. `generations` has those of all streams, empty
-    for one that is missing, where the read says which it knows.
+    for one that is missing, where the read says which it knows. `closed` are those of which nothing is left.
     """
 
     streams: Sequence[StreamEntries]
     cursors: Sequence[tuple[str, int]]
     unfinished: Sequence[str] = ()
     generations: Sequence[str] = ()
+    closed: Sequence[StreamEnd] = ()
 
 
 class Delivered(msgspec.Struct, frozen=True, gc=False):
@@ -182,11 +203,13 @@ class StreamDeliveries(msgspec.Struct, frozen=True):
 class GroupRead(msgspec.Struct, frozen=True):
     """XREADGROUP: streams in argument order, those without new entries left out; none of them means null.
 
-    `unfinished` are the streams left out because a limit ended the read before they gave anything.
+    `unfinished` are the streams left out because a limit ended the read before they gave anything, `closed`
+    those of which the group has nothing left to read.
     """
 
     streams: Sequence[StreamDeliveries]
     unfinished: Sequence[str] = ()
+    closed: Sequence[StreamEnd] = ()
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -256,7 +279,8 @@ class GroupInfo(msgspec.Struct, frozen=True):
 class StreamInfo(msgspec.Struct, frozen=True):
     """XINFO STREAM, and what is Weir's own: generation, removed_upto, retention, archived_up_to, memory.
 
-    `first_entry` and `last_entry` are stored text or None; `memory_bytes` is the stored text as it is held.
+    `first_entry` and `last_entry` are stored text or None; `memory_bytes` is the stored text as it is held;
+    `closed_at_ms` is None for an open stream.
     """
 
     length: int
@@ -284,6 +308,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     archived_up_to: int
     expires_at_ms: int | None
     memory_bytes: int
+    closed_at_ms: int | None
+    close_reason: str
 
 
 class GroupMeasure(NamedTuple):
@@ -440,7 +466,7 @@ class StreamPlan(msgspec.Struct, frozen=True):
     entry's, or `after` where there is nothing to read. `lag` is the number of all entries after `after`.
 
     `durable` is the highest ID that a crash cannot take back, None where none is known. `cuts` are the IDs
-    that end all pieces but the last. 0 for no ID.
+    that end all pieces but the last. 0 for no ID. Of a `closed` stream `last_id` stays the last.
     """
 
     stream: str
@@ -456,6 +482,7 @@ class StreamPlan(msgspec.Struct, frozen=True):
     durable: int | None
     lag: int
     cuts: Sequence[int]
+    closed: bool = False
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -497,6 +524,7 @@ class ConfigValues(msgspec.Struct, frozen=True):
 # None is Redis's null (XADD NOMKSTREAM on a missing stream, XRANGE COUNT 0).
 Reply = (
     Added
+    | Closed
     | Trimmed
     | Entries
     | StreamsRead

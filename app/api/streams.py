@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import orjson
@@ -35,7 +34,7 @@ from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Header as ResponseHeader
 from app.http.responses import Response, location
-from engine import commands, errors, ids
+from engine import clock, commands, errors, ids
 from engine.commands import (
     Command,
     Delete,
@@ -63,8 +62,6 @@ _STREAM: Final = "/v1/streams/{stream}"
 _PAGE_MAX: Final = 1_000
 _DETAILS_MAX: Final = 1_000
 _DETAILS_DEFAULT: Final = 10
-# 9999-12-31T23:59:59.999Z
-_MOMENT_MS_MAX: Final = 253_402_300_799_999
 
 Limit = Annotated[int, Whole()] | None
 
@@ -314,11 +311,7 @@ def _stream(name: str, info: Reply) -> bytes:
 
 
 def _moment(at_ms: int | None) -> str | None:
-    """The time as RFC 3339 has it; one that has no such form is the last that has."""
-    if at_ms is None:
-        return None
-    shown = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=min(at_ms, _MOMENT_MS_MAX))
-    return shown.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if at_ms is None else clock.rfc3339(at_ms)
 
 
 def _fragment(text: bytes | None) -> orjson.Fragment | None:

@@ -20,6 +20,7 @@ from app.tenants.stripping import ShownInfo
 from app.tenants.tenant_names import TenantNames
 from engine import EngineError, dump
 from engine.commands import (
+    Close,
     Command,
     DbSize,
     Exists,
@@ -29,6 +30,7 @@ from engine.commands import (
     Publish,
     Restore,
     StreamInfos,
+    XAdd,
 )
 from engine.replies import StreamInfo
 
@@ -140,15 +142,21 @@ def _list(command: ListStreams | StreamInfos, names: TenantNames) -> Command:
     return replace(command, prefix=names.prefix + command.prefix, after=after)
 
 
+def _add(command: XAdd, names: TenantNames) -> XAdd:
+    return replace(command, stream=names.add(command.stream), bodies=_bodies(command.bodies, names))
+
+
+def _close(command: Close, names: TenantNames) -> Command:
+    add = None if command.add is None else _add(command.add, names)
+    return replace(command, stream=names.add(command.stream), add=add)
+
+
 def _publish(command: Publish, names: TenantNames) -> Command:
     # What a key was used for belongs to no stream, so tenants would share it.
     key, chunk = command.idempotency, command.chunk
     return replace(
         command,
-        parts=[
-            replace(part, stream=names.add(part.stream), bodies=_bodies(part.bodies, names))
-            for part in command.parts
-        ],
+        parts=[_add(part, names) for part in command.parts],
         idempotency=None if key is None else IdempotencyKey(names.add_to_key(key.key), key.digest),
         chunk=None if chunk is None else replace(chunk, producer=names.add_to_key(chunk.producer)),
     )
@@ -160,6 +168,7 @@ def _count_nothing(_: DbSize, __: TenantNames) -> Command:
 
 
 WHOLE: Final[Mapping[type[Command], Callable[[Any, TenantNames], Command]]] = {
+    Close: _close,
     DbSize: _count_nothing,
     ListStreams: _list,
     Publish: _publish,

@@ -91,7 +91,16 @@ def _streams_read(reply: replies.StreamsRead, names: TenantNames) -> replies.Str
         cursors=[(names.strip(name), cursor) for name, cursor in reply.cursors],
         unfinished=[names.strip(name) for name in reply.unfinished],
         generations=reply.generations,
+        closed=_ends(reply.closed, names),
     )
+
+
+def _ends(ends: Sequence[replies.StreamEnd], names: TenantNames) -> list[replies.StreamEnd]:
+    return [replace(end, stream=names.strip(end.stream)) for end in ends]
+
+
+def _closed(reply: replies.Closed, names: TenantNames) -> replies.Closed:
+    return replace(reply, end=replace(reply.end, stream=names.strip(reply.end.stream)))
 
 
 def _delivered(found: Sequence[replies.Delivered], names: TenantNames) -> list[replies.Delivered]:
@@ -109,6 +118,7 @@ def _group_read(reply: replies.GroupRead, names: TenantNames) -> replies.GroupRe
     return replies.GroupRead(
         streams=[_deliveries(one, names) for one in reply.streams],
         unfinished=[names.strip(name) for name in reply.unfinished],
+        closed=_ends(reply.closed, names),
     )
 
 
@@ -204,6 +214,7 @@ REPLIES: Final[Mapping[type, Strip]] = {
     replies.AcknowledgedIds: _same,
     replies.Added: _same,
     replies.AutoClaimed: _claimed,
+    replies.Closed: _closed,
     replies.Claimed: _claimed,
     replies.DeadLettered: _of_stream,
     replies.DeadLettersFound: _same,

@@ -148,6 +148,8 @@ def stream_info(
         expires_at_ms=expires_at_ms if expires_at_ms > 0 else None,
         memory_bytes=memory_bytes,
         **retention_from(retention),
+        closed_at_ms=None,
+        close_reason="",
     )
 
 

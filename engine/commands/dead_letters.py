@@ -55,7 +55,9 @@ def is_dead(turn: Turn, group: Group, delivery_count: int, names: tuple[str, str
 
 
 def refuse_letters(turn: Turn, target: str) -> EngineError | None:
-    """Why the stream takes no dead letters: there is no memory, it cannot be made, or has no IDs left."""
+    """Why the stream takes no dead letters: there is no memory, it cannot be made, has no IDs
+    left, or is closed.
+    """
     keyspace, memory = turn.keyspace, turn.keyspace.memory
     if memory.is_over:
         assert memory.bytes_max is not None, "only a limit is reached"
@@ -64,7 +66,9 @@ def refuse_letters(turn: Turn, target: str) -> EngineError | None:
     if key is None:
         streams_max = keyspace.caps.streams_max
         return errors.too_many_streams(streams_max) if len(keyspace.keys) >= streams_max else None
-    return errors.stream_exhausted() if ids.ms_of(key.stream.last_id) >= ids.MS_MAX else None
+    if ids.ms_of(key.stream.last_id) >= ids.MS_MAX:
+        return errors.stream_exhausted()
+    return turn.refuse_entries(target, key)
 
 
 def move_to_dead_letters(

@@ -28,9 +28,10 @@ from engine.dump import (
     encode_entry,
     key_cost,
 )
-from engine.keyspace import Caps, Retention
+from engine.keyspace import REASON_BYTES_MAX, Caps, Retention
 from engine.nodes import Text, new_compressor
 from engine.records import (
+    CloseStream,
     CreateGroup,
     Describe,
     Record,
@@ -135,6 +136,10 @@ def _records(stream: str, generation: str, described: StreamDump) -> Iterator[Re
     forgotten_upto = _id(described.forgotten_upto)
     if forgotten_upto:
         yield RestoreForgotten(stream, forgotten_upto)
+    closed = described.closed
+    if closed is not None:
+        _expect(len(closed.reason.encode()) <= REASON_BYTES_MAX)
+        yield CloseStream(stream, closed.at_ms, closed.reason)
     retention = Retention(*(getattr(described.retention, name) for name in Retention._fields))
     if retention != Retention():
         yield Describe(stream, *retention, 0)

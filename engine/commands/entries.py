@@ -65,7 +65,8 @@ def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:
     repeated = _repeated(turn, key, command)
     if repeated is not None:
         return repeated
-    _expect_last_id(key, command.expected_last_id)
+    _expect_open(turn, command.stream, key)
+    expect_last_id(key, command.expected_last_id)
     return PreparedEntries(command, *_new_ids(turn, key, command))
 
 
@@ -83,7 +84,13 @@ def store(turn: Turn, prepared: PreparedEntries) -> Added:
     return Added(new_ids, trimmed=trimmed.deleted, pending_affected=trimmed.pending_affected)
 
 
-def _expect_last_id(key: Key | None, expected: int | None) -> None:
+def _expect_open(turn: Turn, stream: str, key: Key | None) -> None:
+    if key is not None and (refusal := turn.refuse_entries(stream, key)) is not None:
+        raise refusal
+
+
+def expect_last_id(key: Key | None, expected: int | None) -> None:
+    """Check the precondition of a change: this is the stream's last ID."""
     last_id = key.stream.last_id if key else 0
     # "0-0" also matches an empty stream that once had entries.
     empty = key is None or key.stream.length == 0
@@ -255,7 +262,9 @@ def xsetid(turn: Turn, command: types.XSetId) -> bool:
         raise errors.last_id_too_small(
             "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
         )
-    stream = turn.key(command.stream).stream
+    key = turn.key(command.stream)
+    _expect_open(turn, command.stream, key)
+    stream = key.stream
     entries_added = stream.entries_added if command.entries_added is None else command.entries_added
     if command.last_id < stream.max_deleted_id:
         raise errors.last_id_too_small(

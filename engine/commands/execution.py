@@ -11,6 +11,7 @@ import msgspec
 
 from engine import errors
 from engine.commands import (
+    closing,
     dumping,
     entries,
     expiring,
@@ -56,6 +57,7 @@ __all__ = [
 
 # Each of them enters its functions in the registry.
 _MODULES: Final = (
+    closing,
     dumping,
     entries,
     expiring,

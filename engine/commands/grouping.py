@@ -97,6 +97,7 @@ def drop_consumer(turn: Turn, stream: str, group: str, consumer: Consumer) -> in
     held: int = len(consumer.pending) + (turn.so_far or 0)
     if len(consumer.pending) <= DROPPED_MAX:
         turn.emit(RemoveConsumer(stream, group, consumer.name))
+        turn.signal_drained(stream, group)
         return held
     if not turn.may_continue:
         raise errors.too_many_to_remove(consumer.name, len(consumer.pending))

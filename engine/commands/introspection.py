@@ -63,6 +63,8 @@ def stream_info(key: Key) -> StreamInfo:
         archived_up_to=key.archived_up_to,
         expires_at_ms=key.expires_at_ms,
         memory_bytes=stream.held_bytes(),
+        closed_at_ms=None if key.closed is None else key.closed.at_ms,
+        close_reason="" if key.closed is None else key.closed.reason,
     )
 
 

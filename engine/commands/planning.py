@@ -156,6 +156,7 @@ def _planned(one: _Range, count: int, size: int, parts: int) -> StreamPlan:
         durable=one.durable,
         lag=stream.length - one.below.live,
         cuts=_cuts(one, live, end, parts),
+        closed=one.key.closed is not None,
     )
 
 

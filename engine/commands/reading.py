@@ -27,6 +27,7 @@ from engine.replies import (
     Gap,
     GroupRead,
     StreamDeliveries,
+    StreamEnd,
     StreamEntries,
     StreamsRead,
 )
@@ -52,6 +53,20 @@ _HELD_AT_ONCE: Final = 512
 _STREAMS_GIVEN_MAX: Final = 300
 # What one stream of many logs with all names where a read finds something: delivered, active, moved on.
 _RECORDS_OF_DELIVERY: Final = 3
+
+
+def end_of(name: str, key: Key | None, read_upto: int, group: Group | None = None) -> StreamEnd | None:
+    """The end of a closed stream for a reader that has read so far; None while it may be given more."""
+    if key is None or key.closed is None or key.stream.last_live_id > read_upto:
+        return None
+    return StreamEnd(name, key.stream.last_id, *key.closed, group is not None and not group.pending)
+
+
+def _may_end(until: types.Until, ends: Sequence[StreamEnd], streams: int) -> bool:
+    """Whether a read that waits until then has nothing more to wait for."""
+    if until is types.Until.TIMEOUT or len(ends) < streams:
+        return False
+    return until is types.Until.CLOSED or all(end.drained for end in ends)
 
 
 def gap_after(stream: Stream, cursor: int) -> bool:
@@ -127,6 +142,8 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
                     found.append(_moved(name, key, gap))
                     continue
         if key is None or not key.stream.length or key.stream.last_live_id <= cursor:
+            if key is not None and key.closed is not None and command.known is not None:
+                found += _rest_of(name, key, cursor)
             continue
         one = _entries_after(key.stream, name, cursor, command, room)
         if one is None:
@@ -134,13 +151,26 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
         else:
             found.append(one)
     turn.count_entries(room.given, sum(len(part) for one in found for part in one.entries.parts))
-    if not found and command.block_ms is not None:
+    ends = _ends(turn, cursors, found)
+    if not found and command.block_ms is not None and not _may_end(command.until, ends, len(cursors)):
         return Blocked(
             msgspec.structs.replace(command, streams=cursors, known=generations if command.known else None),
             tuple(name for name, _ in cursors),
             command.block_ms,
         )
-    return StreamsRead(found, cursors, unfinished, generations)
+    return StreamsRead(found, cursors, unfinished, generations, ends)
+
+
+def _ends(
+    look: Look, cursors: Iterable[tuple[str, int]], found: Sequence[StreamEntries] = ()
+) -> Sequence[StreamEnd]:
+    keys = [(name, look.keyspace.find(name), cursor) for name, cursor in cursors]
+    closed = [row for row in keys if row[1] is not None and row[1].closed is not None]
+    if not closed:
+        return ()
+    read_upto = {one.stream: one.entries.last or one.after for one in found}
+    ends = [end_of(name, key, read_upto.get(name, cursor)) for name, key, cursor in closed]
+    return [end for end in ends if end is not None]
 
 
 def _turned(turn: Turn, key: Key | None, cursor: int, known: str) -> Gap | None:
@@ -152,6 +182,14 @@ def _moved(name: str, key: Key | None, gap: Gap) -> StreamEntries:
     """Such a gap alone: the entries behind it are for the next read."""
     more = key is not None and key.stream.length > 0 and key.stream.last_live_id > gap.goes_on_after
     return StreamEntries(name, Entries(more=more), gap.requested, gap)
+
+
+def _rest_of(name: str, key: Key, cursor: int) -> list[StreamEntries]:
+    """The gap where the last entries of a closed stream are gone: no entry comes that would show it."""
+    stream = key.stream
+    if not gap_after(stream, cursor):
+        return []
+    return [StreamEntries(name, Entries(), cursor, Gap(cursor, stream.first_id, None, None, stream.last_id))]
 
 
 def _resolve(turn: Turn, name: str, cursor: int | types.Cursor) -> int:
@@ -215,9 +253,20 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
             found.append(delivered)
         elif delivered.more:
             unfinished.append(name)
-    if not found and command.block_ms is not None:
+    ends = _group_ends(turn, command)
+    if not found and command.block_ms is not None and not _may_end(command.until, ends, len(cursors)):
         return block(command)
-    return GroupRead(found, unfinished)
+    return GroupRead(found, unfinished, ends)
+
+
+def _group_ends(look: Look, command: types.XReadGroup) -> Sequence[StreamEnd]:
+    ends: tuple[StreamEnd, ...] = ()
+    for name, _ in command.streams:
+        key = look.keyspace.find(name)
+        group = None if key is None else key.groups.get(command.group)
+        if group is not None and (end := end_of(name, key, group.last_delivered_id, group)) is not None:
+            ends = (*ends, end)
+    return ends
 
 
 def _group_cursor(turn: Turn, name: str, group: str, cursor: int | types.Cursor) -> int | types.Cursor:
@@ -440,7 +489,7 @@ def block(command: types.XReadGroup) -> Blocked:
     """The read as one that waits."""
     assert command.block_ms is not None, "only a read that waits is blocked"
     streams = tuple(name for name, _ in command.streams)
-    wait_key = (streams, command.group, command.claim_min_idle_ms, command.claims_own)
+    wait_key = (streams, command.group, command.claim_min_idle_ms, command.claims_own, command.until)
     return Blocked(command, streams, command.block_ms, wait_key)
 
 
@@ -491,16 +540,26 @@ def _is_ready(look: Look, command: types.XRead, _: str | None) -> bool:
         there = None if key is None else key.identity
         if command.known is not None and is_another(cursor, command.known[at], there):
             return True
-    return False
+    return command.until is not types.Until.TIMEOUT and _may_end(
+        command.until, _ends(look, _cursors(command)), len(command.streams)
+    )
 
 
-def _nothing(_: Turn, command: types.XRead) -> StreamsRead:
-    cursors = [(name, cursor) for name, cursor in command.streams if isinstance(cursor, int)]
-    return StreamsRead((), cursors, (), command.known or ())
+def _cursors(command: types.XRead) -> list[tuple[str, int]]:
+    return [(name, cursor) for name, cursor in command.streams if isinstance(cursor, int)]
+
+
+def _nothing(turn: Turn, command: types.XRead) -> StreamsRead:
+    cursors = _cursors(command)
+    return StreamsRead((), cursors, (), command.known or (), _ends(turn, cursors))
 
 
 def _is_group_ready(look: Look, command: types.XReadGroup, _: str | None) -> bool:
-    return any(_group_ready(look, name, command) for name, _ in command.streams)
+    if any(_group_ready(look, name, command) for name, _ in command.streams):
+        return True
+    return command.until is not types.Until.TIMEOUT and _may_end(
+        command.until, _group_ends(look, command), len(command.streams)
+    )
 
 
 def _group_ready(look: Look, name: str, command: types.XReadGroup) -> bool:
@@ -515,4 +574,11 @@ def _group_ready(look: Look, name: str, command: types.XReadGroup) -> bool:
 
 
 waits(types.XRead, Waiting(_is_ready, _nothing, retry_at_ms=lambda *_: None))
-waits(types.XReadGroup, Waiting(_is_group_ready, lambda *_: GroupRead(()), retry_at_ms))
+waits(
+    types.XReadGroup,
+    Waiting(
+        _is_group_ready,
+        lambda turn, command: GroupRead((), (), _group_ends(turn, command)),
+        retry_at_ms,
+    ),
+)

@@ -10,12 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from engine import errors
+from engine import errors, ids
 from engine.commands.base import BlockingCommand
+from engine.errors import EngineError
 from engine.groups import Consumer, Group
 from engine.keyspace import Key, Keyspace
 from engine.records import (
     Append,
+    CloseStream,
     CreateConsumer,
     CreateGroup,
     CreateStream,
@@ -39,6 +41,7 @@ from engine.versions import Versions
 
 _EVENTS: Final[dict[type[Record], str]] = {
     Append: "xadd",
+    CloseStream: "xclose",
     CreateConsumer: "xgroup-createconsumer",
     CreateGroup: "xgroup-create",
     CreateStream: "new",
@@ -370,6 +373,12 @@ class Turn(Look):
             raise errors.no_such_key(stream)
         return key
 
+    def refuse_entries(self, stream: str, key: Key) -> EngineError | None:
+        """Why the stream takes no entries: it was closed."""
+        if key.closed is None:
+            return None
+        return errors.stream_closed(stream, ids.format(key.stream.last_id), key.closed.at_ms)
+
     def group(self, stream: str, group: str) -> tuple[Key, Group]:
         """Stream and group, or the NOGROUP of the pending commands."""
         key = self.keyspace.find(stream)
@@ -416,3 +425,10 @@ class Turn(Look):
         """Take entries off a group's pending list."""
         if ids:
             self.emit(Settle(stream, group, ids))
+            self.signal_drained(stream, group)
+
+    def signal_drained(self, stream: str, group: str) -> None:
+        """Wake the reads that end with the last pending entry of a closed stream."""
+        key = self.keyspace.keys[stream]
+        if key.closed is not None and not key.groups[group].pending:
+            self.signal(stream)

@@ -182,6 +182,16 @@ class XTrim(StreamCommand, frozen=True, kw_only=True):
     guard: bool = False
 
 
+class Until(Enum):
+    """When a read that waits ends in vain: Redis's at its time, others also where nothing more can come."""
+
+    TIMEOUT = "timeout"
+    CLOSED = "closed"
+    """All its streams are closed, and nothing is left to read."""
+    DRAINED = "drained"
+    """Nor is anything pending in the group."""
+
+
 class BoundedRead(BlockingCommand, frozen=True, kw_only=True):
     """A read of several streams: `count` is the most entries of each, `count_total` of all together; None is
     no limit. `bytes_max` and `bytes_total` are the most bytes of their stored texts together: the gateway's
@@ -192,6 +202,7 @@ class BoundedRead(BlockingCommand, frozen=True, kw_only=True):
     count_total: int | None = None
     bytes_max: int | None = None
     bytes_total: int | None = None
+    until: Until = Until.TIMEOUT
 
     @property
     def has_totals(self) -> bool:

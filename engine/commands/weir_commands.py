@@ -68,6 +68,24 @@ class AddEach(StreamCommand, frozen=True, kw_only=True):
         return rows.size(self.bodies)
 
 
+class Close(StreamCommand, frozen=True, kw_only=True):
+    """End the stream for good, behind the entries of `add` where there are any: both or neither. One that is
+    closed stays as it is. Reply: `Closed`.
+
+    `expected_last_id` is a precondition where there are no entries.
+    """
+
+    reason: str = ""
+    add: XAdd | None = None
+    expected_last_id: int | None = None
+
+    def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
+        return MemoryNeed.NONE if self.add is None else self.add.memory_need(keyspace)
+
+    def entry_bytes(self) -> int:
+        return 0 if self.add is None else self.add.entry_bytes()
+
+
 class StreamInfos(Command, frozen=True, kw_only=True):
     """Reply: `StreamPage`, by name, at most `limit`."""
 

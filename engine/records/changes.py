@@ -17,6 +17,7 @@ from engine.copying import copy_key
 from engine.groups import Consumer, Group, Policy
 from engine.idempotency import unused_table
 from engine.keyspace import (
+    Closed,
     IdempotentPublishReply,
     IdempotentReply,
     Key,
@@ -513,6 +514,20 @@ class CopyStream(Record, frozen=True):
         keyspace.cold += cold
         if self.source in keyspace.maintained:
             keyspace.maintained[self.stream] = None
+
+
+class CloseStream(Record, frozen=True):
+    """The stream has ended: behind its last entry comes nothing more. A copy of it is open."""
+
+    number = 33
+    stream: str
+    at_ms: int
+    reason: str
+
+    def apply(self, keyspace: Keyspace) -> None:
+        key = keyspace.keys[self.stream]
+        key.closed = Closed(self.at_ms, self.reason)
+        key.footprint.add(key.closed.footprint_bytes)
 
 
 class Regenerate(Record, frozen=True):

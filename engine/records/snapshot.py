@@ -30,6 +30,7 @@ from engine.keyspace import (
 from engine.nodes import OpenNode, SealedNode, Text, new_compressor
 from engine.producers import HeldProducer
 from engine.records.changes import (
+    CloseStream,
     Configure,
     CreateGroup,
     Describe,
@@ -164,6 +165,8 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
     ]  # fmt: skip
     if stream.forgotten_upto:
         before.append(RestoreForgotten(name, stream.forgotten_upto))
+    if key.closed is not None:
+        before.append(CloseStream(name, *key.closed))
     if key.retention != Retention() or key.archived_up_to:
         before.append(Describe(name, *key.retention, key.archived_up_to))
     if key.expires_at_ms is not None:

@@ -63,7 +63,7 @@ OOM: Final = "OOM command not allowed when used memory > 'maxmemory'."
 GOING_ON: Final = {
     types.XDel, types.XDelEx, types.XTrim, types.XSetId, types.XCfgSet, types.XAck, types.XAckDel,
     types.XGroupSetId, types.XGroupDestroy, types.XGroupDelConsumer, types.Delete, types.FlushAll,
-    types.Expire, types.Persist, types.Rename, weir_commands.ExpireStreams,
+    types.Expire, types.Persist, types.Rename, weir_commands.ExpireStreams, weir_commands.Close,
     types.ConfigSet, weir_commands.UpdateStream, weir_commands.UpdateGroup, weir_commands.DeleteGroup,
     weir_commands.DeleteConsumer, weir_commands.Maintain, weir_commands.EndWait, weir_commands.GiveBack,
     weir_commands.Acknowledge, weir_commands.PutMetadata, weir_commands.Undo,

@@ -44,6 +44,7 @@ SAMPLES: Final[list[Record]] = [
     records.Describe("orders", 10, None, 1 << 40, True, False, FIRST),  # noqa: FBT003 - a record's fields
     records.SetLifetime("orders", 1_700_000_000_000),
     records.RenameStream("orders", "bills", "0123456789abcdef"),
+    records.CloseStream("orders", 1_700_000_000_000, "done"),
     records.CopyStream("bills", "orders", "0123456789abcdef"),
     records.CreateGroup("orders", "größe", FIRST, None),
     records.MoveGroup("orders", "g", SECOND, 2),

@@ -38,13 +38,14 @@ RENAMED: Final[Mapping[type[Command], set[str]]] = {
 }
 # A function of their own renames these fields.
 WHOLE_FIELDS: Final[Mapping[type[Command], set[str]]] = {
+    commands.Close: {"stream", "add"},
     commands.DbSize: set(),
     commands.ListStreams: {"prefix", "after"},
     commands.Publish: {"parts", "idempotency", "chunk"},
     commands.Restore: {"stream", "dump", "size"},
     commands.StreamInfos: {"prefix", "after"},
 }
-WITHOUT_NAMES: Final = {"at", "limit", "ms", "relative", "replace"}
+WITHOUT_NAMES: Final = {"at", "expected_last_id", "limit", "ms", "reason", "relative", "replace"}
 REFUSED: Final = {
     commands.ConfigGet,
     commands.ConfigSet,

@@ -1,0 +1,44 @@
+"""WEIR.CLOSE: a stream ends, for good.
+
+Knows: what closes with which entries, and what a repetition answers.
+Must never know: who waits for the end, wire formats.
+
+The entries and the end are in the same frame: after a crash there are both or neither. No command opens a
+stream again: a copy is open, and so is a stream that is created anew.
+"""
+
+from engine import errors
+from engine.commands import weir_commands
+from engine.commands.entries import PreparedEntries, expect_last_id, prepare, store
+from engine.commands.reading import end_of
+from engine.commands.registry import runs
+from engine.commands.turn import Turn
+from engine.ids import ID_MAX
+from engine.keyspace import REASON_BYTES_MAX
+from engine.records import CloseStream
+from engine.replies import Added, Closed
+
+
+@runs(weir_commands.Close)
+def close(turn: Turn, command: weir_commands.Close) -> Closed:
+    if len(command.reason.encode()) > REASON_BYTES_MAX:
+        raise errors.invalid(f"ERR the reason of an end has at most {REASON_BYTES_MAX} bytes")
+    stream, added = command.stream, _add(turn, command)
+    key = turn.key(stream)
+    repeated = key.closed is not None
+    if not repeated:
+        turn.emit(CloseStream(stream, turn.now_ms, command.reason))
+        turn.signal(stream)
+    end = end_of(stream, key, ID_MAX)
+    assert end is not None, "it is closed by now"
+    return Closed(end, added, duplicate=repeated if added is None else added.duplicate)
+
+
+def _add(turn: Turn, command: weir_commands.Close) -> Added | None:
+    if command.add is None:
+        expect_last_id(turn.key(command.stream), command.expected_last_id)
+        return None
+    prepared = prepare(turn, command.add)
+    if prepared is None:
+        raise errors.no_such_key(command.stream)
+    return store(turn, prepared) if isinstance(prepared, PreparedEntries) else prepared
