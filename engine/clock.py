@@ -5,11 +5,7 @@ Must never know: what a time is used for.
 """
 
 import time
-from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
-
-# 9999-12-31T23:59:59.999Z
-_RFC3339_MS_MAX: Final = 253_402_300_799_999
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -22,12 +18,6 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds since some moment. Never goes back."""
         ...
-
-
-def rfc3339(at_ms: int) -> str:
-    """A time of the wall clock as text; one that has no such form is the last that has."""
-    shown = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=min(at_ms, _RFC3339_MS_MAX))
-    return shown.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class SystemClock:

@@ -6,8 +6,6 @@ Must never know: HTTP statuses, WebSocket close codes, logging. A bug is an asse
 
 from typing import Final
 
-from engine import clock
-
 
 class EngineError(Exception):
     """A refusal: the command changed nothing.
@@ -120,13 +118,13 @@ def stream_exhausted() -> EngineError:
     )
 
 
-def stream_closed(stream: str, last_id: str, closed_at_ms: int) -> EngineError:
+def stream_closed(stream: str, last_id: str, closed_at: str) -> EngineError:
     return EngineError(
         "stream_closed",
         "CLOSED stream is closed",
         f"the stream {stream!r} was closed for good: write to another one, or copy or delete this one first",
         last_id=last_id,
-        closed_at=clock.rfc3339(closed_at_ms),
+        closed_at=closed_at,
     )
 
 

@@ -9,6 +9,7 @@ Must never know: streams, clocks, and the special words (`*`, `$`, `>`, `-`, `+`
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from operator import lshift, or_
 from typing import Final, TypeAlias
@@ -24,6 +25,8 @@ ID_MIN: Final = 0
 ID_MAX: Final = (1 << 2 * SEQUENCE_BITS) - 1
 ID_BYTES: Final = 16
 
+# 9999-12-31T23:59:59.999Z
+_RFC3339_MS_MAX: Final = 253_402_300_799_999
 # Redis refuses longer arguments before it looks at them.
 _TEXT_BYTES_MAX: Final = 127
 # Neither half of an ID this short has more than 19 digits, so both are below 2^64.
@@ -89,3 +92,9 @@ def parse_canonical(words: bytes) -> EntryId:
     """The ID of a text that this engine wrote itself: nothing is checked."""
     ms, _, sequence = words.partition(b"-")
     return int(ms) << SEQUENCE_BITS | int(sequence)
+
+
+def rfc3339(at_ms: int) -> str:
+    """A time in milliseconds since 1970 as text; one that has no such form is the last that has."""
+    shown = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=min(at_ms, _RFC3339_MS_MAX))
+    return shown.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -34,7 +34,7 @@ from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Header as ResponseHeader
 from app.http.responses import Response, location
-from engine import clock, commands, errors, ids
+from engine import commands, errors, ids
 from engine.commands import (
     Command,
     Delete,
@@ -311,7 +311,7 @@ def _stream(name: str, info: Reply) -> bytes:
 
 
 def _moment(at_ms: int | None) -> str | None:
-    return None if at_ms is None else clock.rfc3339(at_ms)
+    return None if at_ms is None else ids.rfc3339(at_ms)
 
 
 def _fragment(text: bytes | None) -> orjson.Fragment | None:

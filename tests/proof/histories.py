@@ -11,6 +11,7 @@ from typing import Final
 from app.redis import CommandRequest, parse
 from engine import entries, ids
 from engine.commands import (
+    Close,
     Command,
     EnsureGroup,
     EnsureStream,
@@ -174,9 +175,15 @@ class Clients:
 
     def _rare(self) -> Command:
         stream = self._stream()
-        return self._words(
-            self._chance.choice((f"DEL {stream}", f"DEL {stream}", f"XSETID {stream} 99999999-9", "FLUSHALL"))
-        )
+        rare = (f"DEL {stream}", f"DEL {stream}", f"XSETID {stream} 99999999-9", "FLUSHALL", "", "")
+        words = self._chance.choice(rare)
+        return self._words(words) if words else self._close(stream)
+
+    def _close(self, stream: str) -> Close:
+        """With or without last entries. Only the end of the name begins it anew."""
+        count = self._chance.choice((0, 1, 2))
+        add = XAdd(stream=stream, bodies=self._bodies(count)) if count else None
+        return Close(stream=stream, reason="r" * count, add=add)
 
     # --- words ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,17 @@ from engine.keyspace import Keyspace
 from engine.log import Log, LogPoisonedError, LogRefusedError
 from engine.log.manifest import MANIFEST, file_number
 from engine.records import decode, encode, snapshot
-from engine.replies import Added, AutoClaimed, Claimed, Entries, GroupRead, Published, Reply, StreamsRead
+from engine.replies import (
+    Added,
+    AutoClaimed,
+    Claimed,
+    Closed,
+    Entries,
+    GroupRead,
+    Published,
+    Reply,
+    StreamsRead,
+)
 from engine.storage import TEMPORARY
 from engine.storage.memory import Fault, MemoryStorage
 from tests.engine.asking import begin_read, reply_to, submit, turn_of
@@ -313,7 +323,7 @@ class Living:
         for stream, to, given in _shown(command, reply):
             self.clients.tell(stream, given)
             position = max(position, self.promises.show(stream, given, after, to))
-        if isinstance(reply, Added | Published) and not reply.duplicate:
+        if isinstance(reply, Added | Published | Closed) and not reply.duplicate:
             framed = {
                 self.promises.added_at(name, one, after)
                 for name, _, ids in _shown(command, reply)
@@ -430,6 +440,8 @@ def _shown(command: Command, reply: Reply | None) -> list[tuple[str, tuple[str, 
     stream: str = getattr(command, "stream", "")
     if isinstance(reply, Added):
         return [(stream, None, list(reply.ids))]
+    if isinstance(reply, Closed):
+        return [] if reply.added is None else [(stream, None, list(reply.added.ids))]
     if isinstance(reply, Published):
         return [(name, None, list(added.ids)) for name, added in reply.streams]
     if isinstance(reply, Entries):

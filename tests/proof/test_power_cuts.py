@@ -2,12 +2,16 @@
 
 import pytest
 
-from engine import Fsync
+from engine import Fsync, entries
+from engine.commands import Close, XAdd
 from engine.runtime import writer
 from engine.storage.memory import MemoryStorage
 from tests import halves
+from tests.engine.running import keyspace_of
 from tests.proof.campaigns import power_cuts
 from tests.proof.disks import common_bytes, legal_contents, legal_disks
+from tests.proof.explorer import Explorer
+from tests.proof.lives import Living
 
 # Coverage would make it three times as long, and other tests cover the same lines.
 pytestmark = pytest.mark.no_cover
@@ -63,3 +67,26 @@ def test_names_reach_the_disk_in_their_order() -> None:
     disks = list(legal_disks(storage))
     assert {frozenset(disk) for disk in disks} == {frozenset({"old"}), frozenset({"old", "new.tmp"})}
     assert {disk["old"] for disk in disks} == {b"1", b"", b"2", b"\0"}
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
+def test_an_end_and_its_last_entries_are_there_together_or_not_at_all(fsync: Fsync) -> None:
+    """Before every operation of the disk; an end that was answered is there."""
+    explorer = Explorer()
+    life = Living(1, fsync, look=explorer.look)
+    body = entries.body([("n", "1")])
+    try:
+        for stream in ("s", "t", "u"):
+            life.do(XAdd(stream=stream, bodies=[body]))
+            life.do(Close(stream=stream, reason="done", add=XAdd(stream=stream, bodies=[body, body])))
+            life.settle()
+            life.do(Close(stream=stream))
+        life.settle()
+        life.check()
+        keys = keyspace_of(life.engine).keys
+        assert all(keys[stream].closed is not None for stream in ("s", "t", "u"))
+        life.restart()
+        life.check()
+    finally:
+        life.end()
+    assert explorer.recovered > 10, "disks were explored"
