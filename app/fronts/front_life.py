@@ -25,8 +25,7 @@ from app.fronts.control import LINK, Control
 from app.fronts.forwarding import pack_request, unpack_response
 from app.fronts.link import Message, ProcessLink
 from app.fronts.messages import MessageKind
-from app.fronts.remote_engine import RemoteEngine
-from app.fronts.remote_leases import RemoteLeases
+from app.fronts.remote_engine import RemoteEngine, RemoteLeases
 from app.gateway import Gateway, Phase
 from app.http.requests import Request
 from app.http.responses import Response

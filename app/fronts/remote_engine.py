@@ -1,9 +1,12 @@
-"""A front's engine: sends every command to the engine's process and returns its reply.
+"""A front's engine and its consumer leases: every command goes to the engine's process, which keeps the
+leases for all fronts.
 
-Knows: which requests have no reply yet, which of them wait for entries, what was last reported of the engine.
-Must never know: sockets, how the engine's process starts and ends.
+Knows: which requests have no reply yet, which of them wait for entries, what was last reported of the engine,
+which leases this front holds or waits for.
+Must never know: sockets, how the engine's process starts and ends, who else holds a lease.
 
 When the connection ends, what has no reply is refused with `restarting`: it may or may not have been done.
+The engine's process answers a lease when no other reader is left, and says when another one takes it over.
 """
 
 import asyncio
@@ -15,6 +18,7 @@ from app.fronts.codec import codec_of
 from app.fronts.figures import EngineFigures, ReportedMemory, ReportedRewriting
 from app.fronts.link import Message, ProcessLink
 from app.fronts.messages import MessageKind, pack_call, unpack_replies
+from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from engine import (
     Call,
     Done,
@@ -223,3 +227,44 @@ def _is_empty(reply: Reply | EngineError) -> bool:
     if isinstance(reply, Planned):
         return not any(one.count for one in reply.streams)
     return isinstance(reply, StreamsRead | GroupRead) and not reply.streams
+
+
+class RemoteLeases(ConsumerLeases):
+    """Leases that are taken over `link`. Watchers hear of what this front settles."""
+
+    def __init__(self, link: ProcessLink) -> None:
+        super().__init__()
+        self._link = link
+        self._numbers = count()
+        self._held: dict[int, ConsumerLease] = {}
+
+    def acquire(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> ConsumerLease:
+        """Lease a consumer; the lease is `alone` when the engine's process has answered."""
+        number, lease = next(self._numbers), ConsumerLease(consumer, replaced)
+        self._held[number] = lease
+        lease.over.add_done_callback(lambda _: self._leave(number))
+        key = consumer._replace(stream=self._prefix + consumer.stream)
+        self._link.send(MessageKind.LEASE, number, list(key))
+        if self._link.is_lost:
+            lease.alone.set_result(None)
+        return lease
+
+    def receive(self, kind: int, number: int) -> None:
+        """Handle an answer of the engine's process; the reader may have left meanwhile."""
+        lease = self._held.get(number)
+        if lease is None:
+            return
+        if kind == MessageKind.REPLACED:
+            lease.replace()
+        elif not lease.alone.done():
+            lease.alone.set_result(None)
+
+    def lose(self) -> None:
+        """The connection has ended: let no reader wait; what it reads is refused."""
+        for lease in list(self._held.values()):
+            if not lease.alone.done():
+                lease.alone.set_result(None)
+
+    def _leave(self, number: int) -> None:
+        del self._held[number]
+        self._link.send(MessageKind.LEFT, number)

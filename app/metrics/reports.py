@@ -1,16 +1,49 @@
-"""What is counted, timed and traced in one process.
+"""What is counted, timed and traced in one process, and of which streams, which a setting names by patterns.
 
-Knows: where each is kept. Must never know: who counts, how it is shown.
+Knows: where each is kept, patterns, and what was matched before. Must never know: who counts, how it is
+shown.
 """
 
+from collections.abc import Iterable, Sequence
+
+from app.glob import Glob
 from app.metrics.counters import Counters
 from app.metrics.dead_letter_log import DeadLetterLog
 from app.metrics.slow_turns import SlowTurns
-from app.metrics.stream_selection import StreamSelection
 from app.metrics.tracing import Tracer
 from app.settings import Settings
 from engine import Clock
 from engine.replies import GroupRead
+
+
+class StreamSelection:
+    """The streams whose names match one of some patterns."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._globs = [Glob(pattern.encode()) for pattern in patterns]
+        self._is_selected: dict[str, bool] = {}
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is any pattern."""
+        return bool(self._globs)
+
+    @property
+    def selected(self) -> Sequence[str]:
+        """Those that `select` has found last, in its order."""
+        return [name for name, is_selected in self._is_selected.items() if is_selected]
+
+    def select(self, names: Iterable[str]) -> None:
+        """Select among all names. Each is matched once for as long as it is there, which takes microseconds:
+        run this in a thread.
+        """
+        known = self._is_selected
+        self._is_selected = {
+            name: known[name] if name in known else self._matches(name.encode()) for name in names
+        }
+
+    def _matches(self, word: bytes) -> bool:
+        return any(glob.matches(word) for glob in self._globs)
 
 
 class Reports:

@@ -1,20 +1,140 @@
-"""Tenants: what belongs to the streams of one prefix.
+"""Tenants: what belongs to the streams of one prefix, and the engine as one tenant has it.
 
-Knows: that callers without a prefix have the engine itself.
-Must never know: who belongs to a tenant.
+Knows: that each command is renamed on its way in, and each reply and refusal on its way out; that callers
+without a prefix have the engine itself.
+Must never know: who belongs to a tenant, where names stand in commands and replies.
 """
 
+import asyncio
+from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
+from app.glob import literal
 from app.live.feeds import Feeds
 from app.live.leases import ConsumerLeases
-from app.tenants.tenant_engine import TenantEngine
-from engine import Call, CommandEngine, EngineError, taking_back
-from engine.commands import XReadGroup
+from app.tenants.renaming import add_prefix
+from app.tenants.stripping import strip_prefix, strip_refusal
+from app.tenants.tenant_names import RecordedNames, TenantNames
+from engine import (
+    Call,
+    CommandEngine,
+    Done,
+    EngineError,
+    How,
+    Refused,
+    Replies,
+    errors,
+    taking_back,
+    unexpected,
+)
+from engine.commands import Command, XReadGroup
 from engine.replies import GroupRead, Reply
 
 # Beyond it, tenants whose streams are not followed are forgotten, until they come again.
 TENANTS_MAX: Final = 1_000
+
+
+class TenantEngine:
+    """Runs the commands of a tenant in `engine`.
+
+    The commands of a transaction are refused together where one of them is about all streams or has too long
+    a name.
+    """
+
+    def __init__(self, engine: CommandEngine, prefix: str) -> None:
+        self._engine = engine
+        self._names = TenantNames(prefix)
+
+    @property
+    def durability(self) -> str:
+        """What an answer promises."""
+        return self._engine.durability
+
+    @property
+    def delivery_durability(self) -> str:
+        """The same for the answer to a group's read."""
+        return self._engine.delivery_durability
+
+    def send(self, call: Call, done: Done) -> Replies | None:
+        """Run the commands of a call, as the engine does; its `on_run` gets replies as they are."""
+        if call.how is How.EACH:
+            return self._send_each(call, done)
+        try:
+            renamed = [add_prefix(command, self._names) for command in call.commands]
+        except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
+            return self._refuse(call, done, error)
+
+        def show(found: Replies) -> None:
+            done(self._shown(found, call.commands))
+
+        replies = self._engine.send(msgspec.structs.replace(call, commands=renamed), show)
+        return None if replies is None else self._shown(replies, call.commands)
+
+    def _send_each(self, call: Call, done: Done) -> Replies | None:
+        """A command that is refused here leaves the others alone."""
+        renamed, refused = list[Command](), dict[int, EngineError]()
+        for place, command in enumerate(call.commands):
+            try:
+                renamed.append(add_prefix(command, self._names))
+            except Exception as error:  # noqa: BLE001 - the others have replies of their own
+                refused[place] = _refusal_of(call, error)
+        if not renamed:
+            return [*refused.values()]
+        ran = [command for place, command in enumerate(call.commands) if place not in refused]
+
+        def shown(found: Replies) -> Replies:
+            replies = iter(self._shown(found, ran))
+            return [refused.get(place) or next(replies) for place in range(len(call.commands))]
+
+        replies = self._engine.send(
+            msgspec.structs.replace(call, commands=renamed), lambda found: done(shown(found))
+        )
+        return None if replies is None else shown(replies)
+
+    @staticmethod
+    def _refuse(call: Call, done: Done, error: Exception) -> Replies | None:
+        refused = Refused(_refusal_of(call, error))
+        if call.waits is None:
+            return refused
+        call.waits.begin(call.commands[0], done, lambda _: None)
+        # Never before this returns.
+        asyncio.get_running_loop().call_soon(call.waits.answer, refused)
+        return None
+
+    def _shown(self, found: Replies, commands: Sequence[Command]) -> Replies:
+        """The replies for the tenant. Where each command has one, a refusal quotes names of its own alone."""
+        if isinstance(found, Refused):
+            return Refused(self._refusal(found.error, commands))
+        return [self._answer(one, (command,)) for one, command in zip(found, commands, strict=True)]
+
+    def _answer(self, found: Reply | EngineError, commands: Sequence[Command]) -> Reply | EngineError:
+        if isinstance(found, EngineError):
+            return self._refusal(found, commands)
+        try:
+            return strip_prefix(found, self._names)
+        except EngineError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the other commands have replies of their own
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a reply failed", "exception": error}
+            )
+            return errors.internal()
+
+    def _refusal(self, error: EngineError, commands: Sequence[Command]) -> EngineError:
+        # Refusals are rare: the names that they may quote are found only now.
+        names = RecordedNames(self._names.prefix)
+        for command in commands:
+            add_prefix(command, names)
+        quota = error.members.get("quota")
+        if isinstance(quota, str):
+            names.added[quota] = quota.removeprefix(literal(names.prefix))
+        return strip_refusal(error, names.added)
+
+
+def _refusal_of(call: Call, error: Exception) -> EngineError:
+    return error if isinstance(error, EngineError) else unexpected(call.origin, error)
 
 
 class Tenant:

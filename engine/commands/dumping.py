@@ -11,8 +11,8 @@ from typing import TypeAlias
 from engine import entries, errors, ids
 from engine.commands import types
 from engine.commands.expiring import expiry_of
+from engine.commands.keys import clear
 from engine.commands.registry import runs
-from engine.commands.renaming import clear
 from engine.commands.turn import Turn
 from engine.dump import (
     DUMP_BYTES_MAX,

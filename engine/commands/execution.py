@@ -20,14 +20,11 @@ from engine.commands import (
     introspection,
     keys,
     managing,
-    metadata,
     pending,
     planning,
     reading,
     redriving,
-    renaming,
     types,
-    undoing,
 )
 from engine.commands.base import BlockingCommand, Command, MemoryNeed
 from engine.commands.registry import RUN, WAIT
@@ -66,13 +63,10 @@ _MODULES: Final = (
     introspection,
     keys,
     managing,
-    metadata,
     pending,
     planning,
     reading,
     redriving,
-    renaming,
-    undoing,
 )
 
 # The streams of one read.

@@ -1,6 +1,7 @@
-"""Weir's own commands: retention, policies, dead letters by hand, many streams at once.
+"""Weir's own commands: retention, policies, dead letters by hand, many streams at once, and values that the
+gateway keeps beside the streams, as durable as entries and in every backup.
 
-Knows: what is refused, and which records follow.
+Knows: what is refused, and which records follow; how much those values may take, not what they mean.
 Must never know: wire formats.
 """
 
@@ -32,9 +33,19 @@ from engine.records import (
     RemoveConsumer,
     RemoveGroup,
     SetLifetime,
+    SetMetadata,
     SetPolicy,
 )
-from engine.replies import Added, DeadLettered, GroupInfo, Published, Republished, StoredRun, StreamPage
+from engine.replies import (
+    Added,
+    DeadLettered,
+    GroupInfo,
+    MetadataPage,
+    Published,
+    Republished,
+    StoredRun,
+    StreamPage,
+)
 
 # Streams described in one page: each takes up to 10 µs.
 _INFOS_MAX: Final = 1_000
@@ -43,6 +54,8 @@ _INFOS_MAX: Final = 1_000
 PUBLISH_WORK_US_MAX: Final = 18_000
 # Pending entries that one turn transfers: up to 15 µs each.
 TRANSFERRED_MAX: Final = 500
+# Names and values together: a rewrite writes all of them in one go.
+METADATA_BYTES_MAX: Final = 4 << 20
 
 
 @runs(weir_commands.EnsureStream)
@@ -294,3 +307,22 @@ def _prepared(turn: Turn, part: types.XAdd) -> PreparedEntries:
         raise errors.no_such_key(part.stream)
     assert isinstance(prepared, PreparedEntries), "a part has no idempotence of its own"
     return prepared
+
+
+@runs(weir_commands.PutMetadata)
+def put_metadata(turn: Turn, command: weir_commands.PutMetadata) -> bool:
+    metadata = turn.keyspace.metadata
+    before = metadata.get(command.name)
+    if command.value:
+        others = sum(len(name) + len(value) for name, value in metadata.items() if name != command.name)
+        if others + len(command.name) + len(command.value) > METADATA_BYTES_MAX:
+            raise errors.too_much_metadata(METADATA_BYTES_MAX)
+    if (command.value or None) != before:
+        turn.emit(SetMetadata(command.name, command.value or b""))
+    return before is not None
+
+
+@runs(weir_commands.ListMetadata)
+def list_metadata(turn: Turn, command: weir_commands.ListMetadata) -> MetadataPage:
+    found = [item for item in turn.keyspace.metadata.items() if item[0].startswith(command.prefix)]
+    return MetadataPage(sorted(found))

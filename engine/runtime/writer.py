@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
+from statistics import median
 from typing import Final
 
 from engine import errors
@@ -27,8 +28,13 @@ from engine.log import Log, LogPoisonedError, PreparedSegment, StorageFullError
 from engine.log_figures import Fsync, LogFigures
 from engine.read_handle import Done, Refused, Replies
 from engine.runtime.answers import Answers
-from engine.runtime.slow_syncs import SLOW_S, SlowSyncs
 
+# One sync that takes longer, or the median of the last ones: then each write under `always` waits so long.
+SLOW_S: Final = 2.0
+MEDIAN_SLOW_S: Final = 0.5
+# It is slow until all of the last ones took less.
+FAST_S: Final = 0.1
+_SYNCS: Final = 10
 SYNC_INTERVAL_S: Final = 1.0
 # Longer writes are done by a thread: the system takes 2 ms for a MiB, and more while it syncs.
 INLINE_WRITE_BYTES_MAX: Final = 1 << 20
@@ -46,6 +52,27 @@ SYNC_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 NEVER_SAFE: Final = 1 << 127
 
 _Wait = tuple[int, int, Callable[[], None]]
+
+
+class SlowSyncs:
+    """`is_slow` after each observation."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self._last: deque[float] = deque(maxlen=_SYNCS)
+
+    def observe(self, seconds: float) -> None:
+        """A sync has ended."""
+        self._last.append(seconds)
+        has_all = len(self._last) == _SYNCS
+        if seconds > SLOW_S or (has_all and median(self._last) > MEDIAN_SLOW_S):
+            self.is_slow = True
+        elif has_all and max(self._last) < FAST_S:
+            self.is_slow = False
+
+    def observe_unfinished(self, seconds: float) -> None:
+        """A sync has not ended after this time."""
+        self.is_slow = self.is_slow or seconds > SLOW_S
 
 
 class Writer:

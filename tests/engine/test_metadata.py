@@ -6,7 +6,7 @@ import pytest
 
 from engine import EngineError
 from engine.commands import FlushAll, ListMetadata, PutMetadata
-from engine.commands.metadata import METADATA_BYTES_MAX
+from engine.commands.managing import METADATA_BYTES_MAX
 from engine.keyspace import Keyspace
 from engine.records import encode, replay, snapshot
 from engine.replies import MetadataPage

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from engine.commands import UpdateStream
-from engine.commands.renaming import COPY_COST_MAX
+from engine.commands.keys import COPY_COST_MAX
 from engine.keyspace import Caps, Keyspace
 from engine.records import Capture, CopyStream, RenameStream, encode, replay
 from engine.runtime.turns import Touched

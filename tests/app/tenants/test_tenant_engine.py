@@ -11,8 +11,7 @@ from app.auth import Grant, Principal
 from app.live.leases import ConsumerLeases
 from app.tenants.renaming import add_prefix
 from app.tenants.stripping import ShownInfo
-from app.tenants.tenant import TENANTS_MAX, Tenants
-from app.tenants.tenant_engine import TenantEngine
+from app.tenants.tenant import TENANTS_MAX, TenantEngine, Tenants
 from app.tenants.tenant_names import TenantNames
 from engine import Engine, EngineError, dump, entries, ids
 from engine.commands import (

@@ -1,0 +1,263 @@
+"""Parses commands on a key as a whole: RENAME, COPY, EXPIRE and its kind, DUMP and RESTORE, OBJECT, MEMORY.
+
+Knows: their words, units and error texts, the order of Redis's refusals; that there is one database.
+Must never know: what a name means for a stream, what time it is, what is in a dump beside names, how memory
+is counted.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from app import names
+from app.redis import replies
+from app.redis.parsers.words import INTEGER_MAX, INTEGER_MIN, Words, echo, integer, stream_name
+from app.redis.request import CommandRequest, for_engine, refused_behind_key
+from app.redis.resp import Resp
+from engine import EngineError, dump, errors
+from engine.commands import (
+    Copy,
+    DescribeUse,
+    Dump,
+    Expire,
+    ExpireCondition,
+    Persist,
+    Rename,
+    Restore,
+    TimeToLive,
+)
+from engine.replies import Dumped, Reply, StreamUse
+
+# Redis reads the number of a database as a C int.
+_INT_MAX: Final = (1 << 31) - 1
+_NO_C_INT: Final = f"ERR value is out of range, value must between {-_INT_MAX - 1} and {_INT_MAX}"
+_SECOND_MS: Final = 1_000
+_HALF_SECOND_MS: Final = 500
+_CONDITIONS: Final = {
+    b"NX": ExpireCondition.NX, b"XX": ExpireCondition.XX, b"GT": ExpireCondition.GT, b"LT": ExpireCondition.LT
+}  # fmt: skip
+
+_Parser = Callable[[Words], CommandRequest]
+_FREQUENCY_MAX: Final = 255
+_NO_LFU: Final = (
+    "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when "
+    "switching between policies at runtime LRU and LFU data will take some time to adjust."
+)
+
+
+def rename(words: Words) -> CommandRequest:
+    """RENAME key newkey: OK, also for the name that it has."""
+
+    def shape(_: Reply) -> Resp:
+        return "OK"
+
+    stream, target = map(stream_name, words.rest())
+    return for_engine(Rename(stream=stream, target=target), shape)
+
+
+def renamenx(words: Words) -> CommandRequest:
+    """RENAMENX key newkey."""
+    stream, target = map(stream_name, words.rest())
+    return for_engine(Rename(stream=stream, target=target, replace=False), replies.count)
+
+
+def copy(words: Words) -> CommandRequest:
+    """COPY source destination [DB 0] [REPLACE]."""
+    stream, target = stream_name(words.take()), stream_name(words.take())
+    replace, database = False, 0
+    while words.left:
+        if words.took(b"REPLACE"):
+            replace = True
+        elif words.took(b"DB", values=1):
+            database = integer(words.take())
+            if not -_INT_MAX - 1 <= database <= _INT_MAX:
+                raise errors.invalid(_NO_C_INT)
+        else:
+            raise errors.syntax_error()
+    if database:
+        raise errors.invalid("ERR DB index is out of range")
+    return for_engine(Copy(stream=stream, target=target, replace=replace), replies.count)
+
+
+def expire(named: str, *, unit_ms: int, relative: bool) -> _Parser:
+    """Make the parser of `EXPIRE key seconds [NX|XX|GT|LT …]`, or of its kind. The options come first."""
+
+    def parse(words: Words) -> CommandRequest:
+        stream, time = stream_name(words.take()), words.take()
+        condition = _condition(words)
+        ms = integer(time)
+        if unit_ms > 1:
+            if not -(-INTEGER_MIN // unit_ms) <= ms <= INTEGER_MAX // unit_ms:
+                raise errors.invalid_expire_time(named)
+            ms *= unit_ms
+        command = Expire(stream=stream, ms=ms, relative=relative, condition=condition, named=named)
+        return for_engine(command, replies.count)
+
+    return parse
+
+
+def _condition(words: Words) -> ExpireCondition:
+    """The conditions, in any order; a repeated one counts once."""
+    found = ExpireCondition(0)
+    while words.left:
+        word = words.take()
+        condition = _CONDITIONS.get(word.upper())
+        if condition is None:
+            raise errors.invalid(f"ERR Unsupported option {echo(word)}")
+        found |= condition
+    if ExpireCondition.NX in found and found != ExpireCondition.NX:
+        raise errors.invalid("ERR NX and XX, GT or LT options at the same time are not compatible")
+    if ExpireCondition.GT in found and ExpireCondition.LT in found:
+        raise errors.invalid("ERR GT and LT options at the same time are not compatible")
+    return found
+
+
+def persist(words: Words) -> CommandRequest:
+    """PERSIST key."""
+    return for_engine(Persist(stream=stream_name(words.take())), replies.count)
+
+
+def time_to_live(*, seconds: bool, absolute: bool) -> _Parser:
+    """Make the parser of TTL, PTTL, EXPIRETIME and PEXPIRETIME. Seconds are rounded, half a second up."""
+
+    def shape(reply: Reply) -> Resp:
+        assert isinstance(reply, int), "a time is a number"
+        return (reply + _HALF_SECOND_MS) // _SECOND_MS if seconds and reply >= 0 else reply
+
+    def parse(words: Words) -> CommandRequest:
+        return for_engine(TimeToLive(stream=stream_name(words.take()), absolute=absolute), shape)
+
+    return parse
+
+
+EXPIRE: Final = expire("expire", unit_ms=_SECOND_MS, relative=True)
+EXPIREAT: Final = expire("expireat", unit_ms=_SECOND_MS, relative=False)
+PEXPIRE: Final = expire("pexpire", unit_ms=1, relative=True)
+PEXPIREAT: Final = expire("pexpireat", unit_ms=1, relative=False)
+TTL: Final = time_to_live(seconds=True, absolute=False)
+PTTL: Final = time_to_live(seconds=False, absolute=False)
+EXPIRETIME: Final = time_to_live(seconds=True, absolute=True)
+PEXPIRETIME: Final = time_to_live(seconds=False, absolute=True)
+
+
+def dump_stream(words: Words) -> CommandRequest:
+    """DUMP key."""
+
+    def shape(reply: Reply) -> Resp:
+        return reply.text.encode() if isinstance(reply, Dumped) else None
+
+    return for_engine(Dump(stream=stream_name(words.take())), shape)
+
+
+def restore(words: Words) -> CommandRequest:
+    """RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]. What is said of the use
+    of a key is checked, and not kept.
+    """
+    stream, ttl, payload = stream_name(words.take()), words.take(), words.take()
+    replace, absolute = _options(words)
+    try:
+        ms, described = _lifetime(ttl), _dump_of(payload)
+    except EngineError as refusal:
+        if replace:
+            raise
+        return refused_behind_key(stream, errors.busy_key(), refusal)
+    size = len(payload)
+    return for_engine(
+        Restore(stream=stream, dump=described, size=size, ms=ms, relative=not absolute, replace=replace)
+    )
+
+
+def _options(words: Words) -> tuple[bool, bool]:
+    """Whether REPLACE and ABSTTL are there."""
+    replace = absolute = idle = frequency = False
+    while words.left:
+        if words.took(b"REPLACE"):
+            replace = True
+        elif words.took(b"ABSTTL"):
+            absolute = True
+        elif not frequency and words.took(b"IDLETIME", values=1):
+            idle = True
+            if integer(words.take()) < 0:
+                raise errors.invalid("ERR Invalid IDLETIME value, must be >= 0")
+        elif not idle and words.took(b"FREQ", values=1):
+            frequency = True
+            if not 0 <= integer(words.take()) <= _FREQUENCY_MAX:
+                raise errors.invalid("ERR Invalid FREQ value, must be >= 0 and <= 255")
+        else:
+            raise errors.syntax_error()
+    return replace, absolute
+
+
+def _lifetime(word: bytes) -> int:
+    ttl = integer(word)
+    if ttl < 0:
+        raise errors.invalid("ERR Invalid TTL value, must be >= 0")
+    return ttl
+
+
+def _dump_of(payload: bytes) -> dump.StreamDump:
+    if len(payload) > dump.DUMP_BYTES_MAX:
+        raise errors.too_large_to_restore()
+    try:
+        described = dump.decode(payload)
+    except dump.WrongChecksumError:
+        raise errors.wrong_payload() from None
+    except ValueError:
+        raise errors.bad_data_format() from None
+    if dump.dump_cost(described) > dump.DUMP_COST_MAX:
+        # Before each name is looked at: there may be tens of thousands.
+        raise errors.too_large_to_restore()
+    try:
+        for name, group in described.groups.items():
+            names.check_text(name)
+            for consumer in group.consumers:
+                names.check_text(consumer)
+    except EngineError:
+        raise errors.bad_data_format() from None
+    return described
+
+
+def _use(key: bytes, shape: Callable[[StreamUse], Resp]) -> CommandRequest:
+    """A request that answers null for a missing stream."""
+
+    def shape_found(reply: Reply) -> Resp:
+        return shape(reply) if isinstance(reply, StreamUse) else None
+
+    return for_engine(DescribeUse(stream=stream_name(key)), shape_found)
+
+
+def object_encoding(words: Words) -> CommandRequest:
+    """OBJECT ENCODING key."""
+    _, key = words.rest()
+    return _use(key, lambda _: b"stream")
+
+
+def object_idletime(words: Words) -> CommandRequest:
+    """OBJECT IDLETIME key: whole seconds."""
+    _, key = words.rest()
+    return _use(key, lambda use: use.idle_ms // 1000)
+
+
+def object_refcount(words: Words) -> CommandRequest:
+    """OBJECT REFCOUNT key: nothing is shared."""
+    _, key = words.rest()
+    return _use(key, lambda _: 1)
+
+
+def object_freq(words: Words) -> CommandRequest:
+    """OBJECT FREQ key: refused, as by a Redis that counts no accesses."""
+    _, key = words.rest()
+
+    def refuse(_: StreamUse) -> Resp:
+        raise errors.invalid(_NO_LFU)
+
+    return _use(key, refuse)
+
+
+def memory_usage(words: Words) -> CommandRequest:
+    """MEMORY USAGE key [SAMPLES count]: everything is counted, so there is nothing to sample."""
+    words.take()
+    key = words.take()
+    while words.left:
+        if not words.took(b"SAMPLES", values=1) or integer(words.take()) < 0:
+            raise errors.syntax_error()
+    return _use(key, lambda use: use.memory_bytes)
