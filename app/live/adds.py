@@ -3,18 +3,19 @@
 Knows: which entries are stored together, whose the IDs are that they get, how many are answered in a cycle.
 Must never know: bytes on the wire, connections, callers, how an entry is parsed.
 
-    client 1: one entry ───┐                                        ┌─► 5-0
-    client 2: two entries ─┼─► AddEach s, 4 bodies: one turn, frame ┼─► 5-1, 5-2
-    client 3: one entry ───┘                                        └─► 5-3
+    client 1: one entry ───┐                                              ┌─► 5-0
+    client 2: two entries ─┼─► Batch of s ─► AddEach, 4 bodies: one frame ┼─► 5-1, 5-2
+    client 3: one entry ───┘                                              └─► 5-3
 
 A turn and its frame cost as much as five entries. No client has an answer yet, so any order is right; each
 has one piece of work under way, so its own commands keep theirs. A client with quotas is served alone.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from engine import Call, CommandEngine, EngineError
 from engine.commands import AddEach
@@ -32,72 +33,99 @@ Answers = Iterator[object]
 Replies = Sequence[Reply | EngineError]
 
 
-class Coalescer(Generic[Client]):
-    """What the clients of one door have published since the last turn, by engine and stream. A door says what
-    the entries of its clients are, and how each is answered.
+class Batch(Generic[Client]):
+    """What the clients of one door publish into one stream, until the end of the cycle. A door says what
+    entries their bodies are, and how each client is answered.
     """
 
-    def __init__(self) -> None:
-        self._clients: dict[tuple[CommandEngine, str], list[Client]] = {}
-        self._entries = self._bytes = 0
+    def __init__(self, engine: CommandEngine, stream: str) -> None:
+        self.engine = engine
+        self.stream = stream
+        self._loop = asyncio.get_running_loop()
+        self._clients: list[Client] = []
+        self._bodies: list[bytes] = []
+        self._bytes = 0
 
-    def _bodies(self, clients: Sequence[Client]) -> Sequence[bytes] | None:
-        """All entries of these, in their order; None where one of them cannot be stored with others."""
+    def _entries(self, bodies: Sequence[bytes]) -> Sequence[bytes] | None:
+        """What to store, an entry of each body; None where one of them cannot be stored with others."""
         raise NotImplementedError
 
-    def _answers(
-        self, engine: CommandEngine, stream: str, clients: Sequence[Client], added: Sequence[int]
-    ) -> Answers:
+    def _answers(self, clients: Sequence[Client], added: Sequence[int]) -> Answers:
         """Answer each with its part of the IDs, which may not suffice for all."""
         raise NotImplementedError
 
     def _refusals(
-        self, engine: CommandEngine, stream: str, clients: Sequence[Client], refusal: EngineError | None
+        self, clients: Sequence[Client], bodies: Sequence[bytes], refusal: EngineError | None
     ) -> Answers:
         """Answer each: their command was refused as a whole, or is not sent."""
         raise NotImplementedError
 
-    def _collect(self, engine: CommandEngine, stream: str, client: Client, entries: int, size: int) -> None:
-        """Store the client's entries, of this number and size, at the end of this cycle."""
-        if self._entries + entries > _ENTRIES_MAX or self._bytes + size > _BYTES_MAX:
-            self._send_all()
+    def join(self, client: Client, body: bytes) -> None:
+        """Store an entry at the end of this cycle."""
         if not self._clients:
-            asyncio.get_running_loop().call_soon(self._send_all)
-        self._clients.setdefault((engine, stream), []).append(client)
-        self._entries += entries
-        self._bytes += size
-        if self._entries >= _ENTRIES_MAX or self._bytes >= _BYTES_MAX:
+            self._loop.call_soon(self._send_all)
+        self._clients.append(client)
+        self._bodies.append(body)
+        self._bytes += len(body)
+        if self._bytes >= _BYTES_MAX or len(self._bodies) >= _ENTRIES_MAX:
             self._send_all()
+
+    def join_all(self, client: Client, bodies: Sequence[bytes]) -> None:
+        """Store a client's entries, one or more, at the end of this cycle."""
+        *first, last = bodies
+        size = sum(map(len, bodies))
+        if len(self._bodies) + len(bodies) > _ENTRIES_MAX or self._bytes + size > _BYTES_MAX:
+            self._send_all()
+        self._bodies += first
+        self._bytes += size - len(last)
+        self.join(client, last)
 
     def _send_all(self) -> None:
-        collected, self._clients = self._clients, {}
-        self._entries = self._bytes = 0
-        for (engine, stream), clients in collected.items():
-            self._send(engine, stream, clients)
+        clients, self._clients = self._clients, []
+        bodies, self._bodies = self._bodies, []
+        self._bytes = 0
+        if clients:
+            self._send(clients, bodies)
 
-    def _send(self, engine: CommandEngine, stream: str, clients: Sequence[Client]) -> None:
+    def _send(self, clients: Sequence[Client], bodies: Sequence[bytes]) -> None:
         try:
-            bodies = self._bodies(clients)
+            entries = self._entries(bodies)
         except Exception as error:  # noqa: BLE001 - one of them may be the cause: each has an answer
             _report(error)
-            bodies = None
-        if bodies is None:
-            _answer_some(self._refusals(engine, stream, clients, None))
+            entries = None
+        if entries is None:
+            _answer_some(self._refusals(clients, bodies, None))
             return
-        done = partial(self._answer, engine, stream, clients)
-        replies = engine.send(Call((AddEach(stream=stream, bodies=bodies),)), done)
+        done = partial(self._answer, clients, bodies)
+        replies = self.engine.send(Call((AddEach(stream=self.stream, bodies=entries),)), done)
         if replies is not None:
             done(replies)
 
-    def _answer(
-        self, engine: CommandEngine, stream: str, clients: Sequence[Client], replies: Replies
-    ) -> None:
+    def _answer(self, clients: Sequence[Client], bodies: Sequence[bytes], replies: Replies) -> None:
         (reply,) = replies
         if isinstance(reply, Added):
-            _answer_some(self._answers(engine, stream, clients, reply.ids))
+            _answer_some(self._answers(clients, reply.ids))
         else:
             assert isinstance(reply, EngineError), "what adds is answered IDs or a refusal"
-            _answer_some(self._refusals(engine, stream, clients, reply))
+            _answer_some(self._refusals(clients, bodies, reply))
+
+
+OneBatch = TypeVar("OneBatch", bound=Batch[Any])
+
+
+class Batches(Generic[OneBatch]):
+    """Those of one door, each kept for as long as a client has it or it has entries."""
+
+    def __init__(self, make: Callable[[CommandEngine, str], OneBatch]) -> None:
+        self._make = make
+        self._batches: WeakValueDictionary[tuple[CommandEngine, str], OneBatch] = WeakValueDictionary()
+
+    def of(self, engine: CommandEngine, stream: str) -> OneBatch:
+        """That of a stream."""
+        batch = self._batches.get((engine, stream))
+        if batch is None:
+            batch = self._batches[engine, stream] = self._make(engine, stream)
+        return batch
 
 
 def _answer_some(answers: Answers) -> None:

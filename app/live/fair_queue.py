@@ -210,6 +210,13 @@ class ConnectionTurn:
             self._flow.connections -= 1
             self._flow = None
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the caller has more connections than are served in a cycle. With fewer, what costs next to
+        nothing need not ask for its turn.
+        """
+        return self._flow is not None and self._flow.connections > self._queue.a_cycle_max
+
     def may_go_on(self, cost: int = 1) -> bool:
         """Whether the connection's next request may begin. Otherwise `go_on` is called once it may."""
         has_turn, self.has_turn = self.has_turn, False

@@ -4,9 +4,11 @@ Knows: when a connection is between two requests, how an answer becomes one writ
 a request of a caller with many connections begins in its connection's turn, on either way.
 Must never know: what an operation does. It knows no operation by name.
 
-    bytes ─► plain, whole, in turn? ─ yes ─► a single entry ─► with those of other connections ─┐
-                 │ no                └─────► its endpoint (`inline`) ───────────────────────────┴─► one write
-                 └► untouched to the parser, then task, scope, middleware: the ordinary way
+    bytes ─► like the publish before? ── yes ─► its lane (`lane`) ─┬─► with others ─┐
+                 │ no                                              │                ├─► one write
+                 └► plain, whole, in turn? ─ yes ─► a single entry ┘                │
+                        │ no                └─────► its endpoint (`inline`) ────────┘
+                        └► untouched to the parser, then task, scope, middleware: the ordinary way
 
 The tests in tests/app/test_fast_path.py compare the answers of both ways byte by byte.
 """
@@ -16,12 +18,12 @@ from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any, Final
 
-from app.auth import UNAUTHENTICATED, Action, Resource
+from app.auth import UNAUTHENTICATED
 from app.auth.rate_limiter import address_key, caller_of
 from app.doors.http.answer_heads import CLOSE
-from app.doors.http.coalescing import PublishCoalescer
 from app.doors.http.fast_answers import FastAnswers
 from app.doors.http.http_connection import HttpConnection
+from app.doors.http.lane import Lane, Lanes
 from app.doors.http.pending_request import PendingRequest
 from app.doors.http.plain_requests import Head, PlainRequest, PlainRequests
 from app.doors.http.service import HttpService
@@ -59,7 +61,7 @@ class FastPath(FastAnswers):
         self.request_ids = request_ids
         self.proxies = proxies
         self.requests = PlainRequests(gateway.settings, routes, origins)
-        self.coalescer = PublishCoalescer(gateway)
+        self.lanes = Lanes(gateway, self.requests, request_ids, self)
 
 
 class FastPathConnection(HttpConnection):
@@ -78,21 +80,22 @@ class FastPathConnection(HttpConnection):
         self._catching_up = False
         # Begins what the parser has read, once it is the connection's turn.
         self._due: Callable[[], None] | None = None
-        self._answering: PendingRequest | None = None
-        # What may be published without a look at its caller, while the stamp is the same.
-        self._allowed: PlainRequest | None = None
-        self._allowed_stamp = 0
+        self.answering: PendingRequest | Lane | None = None
+        # The one that the next request may take: nothing is under way, nothing waits; and the one of the last
+        # request that could.
+        self.lane: Lane | None = None
+        self._last_lane: Lane | None = None
         # Both pools; and for whom what is not taken of the last answer is counted, if it is long.
         self.budgets = shared.gateway.limits.budgets
         self._payer: Client | None = None
-        self._leaving = False
+        self.is_leaving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         address, requests = client_address({"client": self.client}), self.shared.gateway.limits.requests
-        self._turn = ConnectionTurn(requests, address_key(address), self._take_turn)
-        # The head of the request before, if its caller is known.
-        self._head: Head | None = None
+        self.turn = ConnectionTurn(requests, address_key(address), self._take_turn)
+        # The kind of head of the request before, if its caller is known.
+        self._kind: object = None
 
     async def receive(self) -> MutableMapping[str, Any]:
         """Wait until the client has left: its whole request has arrived."""
@@ -105,9 +108,12 @@ class FastPathConnection(HttpConnection):
         return {"type": "http.disconnect"}
 
     def data_received(self, data: bytes) -> None:
-        if self._held or self._answering is not None:
+        lane, self.lane = self.lane, None
+        if lane is not None and lane.take(data):
+            return
+        if self._held or self.answering is not None:
             self._hold(data)
-            if self._answering is not None or self._catching_up or self._missing_bytes > 0:
+            if self.answering is not None or self._catching_up or self._missing_bytes > 0:
                 return
             data = self._release()
         rest = self._serve(data)
@@ -132,32 +138,30 @@ class FastPathConnection(HttpConnection):
                 self._await_body(data[at:], end - len(data))
                 return b""
             self._find_caller(request.head)
-            if not self._may_go_on(data[at:]):
+            if not self.may_go_on(data[at:]):
                 return b""
             if not self._begin(request, data[at:end]):
                 return data[at:]
             at = end
-            if self._answering is not None:
+            if self.answering is not None:
                 break
         if at < len(data):
             self._hold(data[at:])
-            if self._answering is None:
+            if self.answering is None:
                 self._catch_up_soon()
         return b""
 
     def _find_caller(self, head: Head) -> None:
-        """Take turns with the connections of the request's caller. Equal heads are one object, so the
-        caller is looked up once.
-        """
-        if head is not self._head:
+        """Take turns with the connections of the request's caller, who is looked up once."""
+        if head.kind is not self._kind:
             principal = self.shared.gateway.access.policy.recognise(head.headers, self.client_certificate)
-            self._head = head if principal else None
+            self._kind = head.kind if principal else None
             address = client_address({"client": self.client_of(head)})
-            self._turn.pass_to(caller_of(principal or UNAUTHENTICATED, address))
+            self.turn.pass_to(caller_of(principal or UNAUTHENTICATED, address))
 
-    def _may_go_on(self, data: bytes) -> bool:
+    def may_go_on(self, data: bytes) -> bool:
         """Whether this may be served now. Otherwise it waits for the connection's turn."""
-        if self._turn.may_go_on():
+        if self.turn.may_go_on():
             return True
         self.request_taken()
         self._catching_up = True
@@ -170,17 +174,17 @@ class FastPathConnection(HttpConnection):
         Its caller is its address, since its token is not known yet. A request that had its turn in front of
         the parser keeps it.
         """
-        if not self._turn.has_turn:
-            self._head = None
+        if not self.turn.has_turn:
+            self._kind = None
             proxies = self.shared.proxies
             client = self.client if proxies is None else proxies.resolve(scope)
-            self._turn.pass_to(address_key(client_address({"client": client})))
+            self.turn.pass_to(address_key(client_address({"client": client})))
         self._begin_in_turn(begin)
 
     def _begin_in_turn(self, begin: Callable[[], None]) -> None:
-        if self._turn.may_go_on(TASK_COST):
+        if self.turn.may_go_on(TASK_COST):
             if self.is_upgraded:
-                self._turn.leave()
+                self.turn.leave()
             begin()
         else:
             self._due = begin
@@ -210,59 +214,53 @@ class FastPathConnection(HttpConnection):
     # --- one request and its answer -------------------------------------------------------------------------
 
     def _begin(self, request: PlainRequest, data: bytes) -> bool:
-        pending = self._answering = PendingRequest(self, request, data)
         self.request_taken()
-        stream = request.stream
-        if stream is not None and self._may_publish(pending, stream):
-            if self.shared.coalescer.add(pending, stream):
-                return True
-            pending.give_back()
+        lane = self._last_lane
+        if request.stream is not None and (lane is None or not lane.fits(request)):
+            lane = self._last_lane = self.shared.lanes.open(self, request, request.stream)
+        if request.stream is not None and lane is not None and lane.join(data):
+            return True
+        pending = self.answering = PendingRequest(self, request, data)
         if pending.begin():
             return True
-        self._answering = None
-        self._turn.has_turn = True
+        self.answering = None
+        self.turn.has_turn = True
         return False
 
-    def _may_publish(self, pending: PendingRequest, stream: str) -> bool:
-        """Whether the caller may publish under this name, has no quotas, and is within its rate.
+    def end_lane(self, lane: Lane) -> None:
+        """The request of the lane is answered: the next one may take it, unless it has arrived."""
+        self.answering = None
+        self.begin_idle()
+        if self._held:
+            self._catch_up_soon()
+        elif not self.transport.is_closing():
+            self.lane = lane
 
-        Otherwise the route decides.
-        """
-        gateway, request = self.shared.gateway, pending.request
-        stamp, limiter = gateway.stamp, gateway.limits.rates
-        if request is self._allowed and stamp.value == self._allowed_stamp:
-            return True
-        principal = gateway.access.policy.recognise(request.head.headers, self.client_certificate)
-        if principal is None or principal.quotas or principal.prefix:
-            return False
-        if not principal.may(Action.WRITE, Resource(stream)):
-            return False
-        if limiter is None or not limiter.limits(principal):
-            # A head that came before is the same object: so are its credentials and its stream.
-            stamp.end_with(principal.expires_s)
-            self._allowed, self._allowed_stamp = request, stamp.value
-            return True
-        return pending.take(limiter, principal)
+    def leave_lane(self, lane: Lane) -> PendingRequest:
+        """Go on with the request of a lane as with any other."""
+        pending = self.answering = PendingRequest(self, lane.request, lane.data)
+        pending.began_s = lane.began_s
+        return pending
 
     def hand_to_parser(self, pending: PendingRequest) -> None:
         """Serve a request, that has not begun, the ordinary way."""
-        self._answering = None
+        self.answering = None
         if not self.transport.is_closing():
-            self._turn.has_turn = True
+            self.turn.has_turn = True
             super().data_received(pending.data)
-            if self._leaving:
+            if self.is_leaving:
                 super().shutdown()
             self._catch_up_soon()
 
     @property
     def _is_last(self) -> bool:
         """Whether the next answer is the connection's last one: the server or the gateway stops."""
-        return self._leaving or self.shared.gateway.phase is Phase.DRAINING
+        return self.is_leaving or self.shared.gateway.phase is Phase.DRAINING
 
     def finish(self, response: Response) -> None:
         """Send the answer to the pending request; a large one is compressed if its client accepts that."""
-        pending = self._answering
-        assert pending is not None, "an exchange ends once"
+        pending = self.answering
+        assert isinstance(pending, PendingRequest), "an exchange ends once"
         if len(response.body) >= codings.CODED_BYTES_MIN and codings.gains(response.raw_headers):
             chosen = codings.accepted(pending.request.head.headers.get(b"accept-encoding", b""))
             if chosen is not None:
@@ -298,27 +296,8 @@ class FastPathConnection(HttpConnection):
         code = "" if isinstance(response, NoResponse) else response.code
         self._ended(pending, response.status_code, len(response.body), code)
 
-    def finish_entry(self, pending: PendingRequest, location: bytes, entry_id: bytes) -> None:
-        """Send the answer of the route for a single entry that is stored."""
-        content = b'{"id":"%b","duplicate":false}' % entry_id
-        if not self.transport.is_closing():
-            self.transport.write(
-                self.shared.entry_stored(
-                    self.service.default_headers,
-                    location,
-                    entry_id,
-                    content,
-                    pending.count_answer(len(content)),
-                    pending.request_id,
-                    is_last=self._is_last,
-                )
-            )
-            if self._is_last:
-                self.transport.close()
-        self._ended(pending, 201, len(content))
-
     def _ended(self, pending: PendingRequest, status: int, sent_bytes: int, code: str = "") -> None:
-        self._answering = None
+        self.answering = None
         target, request_ids = pending.request.target, self.shared.request_ids
         waited = WAITED_STATE in pending.state
         if not code and status < request_ids.logged_from:
@@ -407,15 +386,21 @@ class FastPathConnection(HttpConnection):
 
     # --- the connection's life ------------------------------------------------------------------------------
 
+    def pause_writing(self) -> None:
+        self.lane = None
+        super().pause_writing()
+
     def shutdown(self) -> None:
-        if self._answering is not None:
-            self._leaving = True
+        self.lane = None
+        if self.answering is not None:
+            self.is_leaving = True
             return
         if self._held:
             super().data_received(self._release())
         super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._turn.leave()
+        self.turn.leave()
         self._held.clear()
+        self.lane = self._last_lane = None
         super().connection_lost(exc)

@@ -78,7 +78,7 @@ class HttpConnection(Client):
         # A request arrives whose head was read in front of the parser.
         self._is_arriving = False
         # Since when everything is answered; None while a request comes or is served.
-        self._idle_since: float | None = None
+        self.idle_since: float | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -200,7 +200,7 @@ class HttpConnection(Client):
         """Parse, within the time of a request. Returns what stands behind a handshake."""
         if self._is_refused:
             return b""
-        self._idle_since = None
+        self.idle_since = None
         parser, was_over = self._parser, self._parser.is_over
         try:
             behind = parser.feed(data)
@@ -339,12 +339,12 @@ class HttpConnection(Client):
 
     def request_taken(self) -> None:
         """Note that a whole request waits in front of the parser, for its turn or its answer."""
-        self._idle_since = None
+        self.idle_since = None
         self.end_deadline()
 
     def request_arrives(self) -> None:
         """Note that a head has arrived: its body has the time of a request."""
-        self._idle_since = None
+        self.idle_since = None
         self._is_arriving = True
         self._time_request()
 
@@ -354,7 +354,7 @@ class HttpConnection(Client):
 
     def begin_idle(self) -> None:
         """Note that everything is answered. One timer serves many answers: it is set again as it ends."""
-        self._idle_since = self.loop.time()
+        self.idle_since = self.loop.time()
         if self._idle is None:
             self._idle = self.loop.call_later(self.limits.keep_alive_s, self._end_of_idle)
 
@@ -363,9 +363,9 @@ class HttpConnection(Client):
     def _end_of_idle(self) -> None:
         """Close the connection, if it was idle for long enough."""
         self._idle = None
-        if self._idle_since is None or self.transport.is_closing():
+        if self.idle_since is None or self.transport.is_closing():
             return
-        left_s = self._idle_since + self.limits.keep_alive_s - self.loop.time()
+        left_s = self.idle_since + self.limits.keep_alive_s - self.loop.time()
         if self.has_unsent:
             # The peer has still to take its answer, which has a limit of its own.
             left_s = self.limits.keep_alive_s

@@ -1,22 +1,17 @@
 """A request on the fast path, from its bytes to its answer.
 
-Knows: who its caller is, what counts for that caller's rate, the endpoint of its route.
-Must never know: sockets, what an operation does.
+Knows: the endpoint of its route. Must never know: sockets, what an operation does.
 """
 
 import asyncio
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Final, Protocol
 
-from app.auth import Principal
-from app.auth.rate_limiter import Meter, RateLimiter
-from app.doors.http.answer_heads import header_lines
 from app.doors.http.inline import InlineHandler, InlineRequest
 from app.doors.http.plain_requests import Head, PlainRequest
 from app.doors.http.service import HttpService
-from app.errors import RefusalError
 from app.gateway import Gateway, Phase
-from app.http.client_address import Client, client_address
+from app.http.client_address import Client
 from app.http.middleware.request_id import RequestIds
 from app.http.responses import Response, release
 
@@ -44,21 +39,18 @@ class Connection(Protocol):
     async def receive(self) -> MutableMapping[str, Any]: ...
     def hand_to_parser(self, pending: "PendingRequest") -> None: ...
     def finish(self, response: Response) -> None: ...
-    def finish_entry(self, pending: "PendingRequest", location: bytes, entry_id: bytes) -> None: ...
 
 
 class PendingRequest:
     """A request that waits for its answer, on its connection; `data` is all of it."""
 
-    __slots__ = ("began_s", "body", "connection", "data", "meter", "request", "request_id", "state")
+    __slots__ = ("began_s", "body", "connection", "data", "request", "request_id", "state")
 
     def __init__(self, connection: Connection, request: PlainRequest, data: bytes) -> None:
         self.connection = connection
         self.request = request
         self.data = data
         self.body = data[request.body_at :]
-        # Counts for its caller; None without a limit.
-        self.meter: Meter | None = None
         self.request_id = connection.shared.request_ids.new_id()
         # As in the scope of a request of the ordinary way.
         self.state: Mapping[str, Any] = _NO_STATE
@@ -68,30 +60,6 @@ class PendingRequest:
     def client(self) -> Client | None:
         """The client's address."""
         return self.connection.client_of(self.request.head)
-
-    def take(self, limiter: RateLimiter, principal: Principal) -> bool:
-        """Count it against its caller's rate. Returns whether it is within the rate."""
-        self.meter = limiter.meter(principal, client_address({"client": self.client}))
-        try:
-            if self.meter is not None:
-                self.meter.take(1, len(self.body))
-        except RefusalError:
-            self.meter = None
-            return False
-        return True
-
-    def give_back(self) -> None:
-        """Undo the count: its route counts it again."""
-        if self.meter is not None:
-            self.meter.give_back()
-            self.meter = None
-
-    def count_answer(self, size: int) -> bytes:
-        """Count the bytes of its answer. Returns the lines of the head that show its caller's limits."""
-        if self.meter is None:
-            return b""
-        self.meter.charge(size)
-        return header_lines(self.meter.headers())
 
     def begin(self) -> bool:
         """Serve it by its route's endpoint. Returns False, and does nothing, if only the ordinary way can
@@ -121,14 +89,9 @@ class PendingRequest:
 
     def serve(self) -> None:
         """Serve it by its route, on either way."""
-        self.give_back()
         if not self.begin():
             self.connection.hand_to_parser(self)
 
     def finish(self, response: Response) -> None:
         """Answer it."""
         self.connection.finish(response)
-
-    def finish_entry(self, location: bytes, entry_id: bytes) -> None:
-        """Answer that the entry is stored; `location` are headers that end with the entry's ID."""
-        self.connection.finish_entry(self, location, entry_id)

@@ -58,16 +58,20 @@ class Target(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A request's headers, by their lower-case names, and the length of its body."""
+    """A request's headers, by their lower-case names, and the length of its body. Where nothing but this
+    length differs, `kind` is the same object: so is the caller.
+    """
 
     headers: Mapping[bytes, bytes]
     length: int
+    kind: object
 
 
 class PlainRequest(NamedTuple):
     """A plain request; its body is at [`body_at`, `end`), counted from its beginning.
 
-    `stream` is set if it publishes JSON with no options, None for any other request.
+    `stream` is set if it publishes JSON with no options, None for any other request. Then `start` is what it
+    begins with, up to its body.
     """
 
     target: Target
@@ -76,6 +80,7 @@ class PlainRequest(NamedTuple):
     body_at: int
     end: int
     stream: str | None
+    start: bytes
 
 
 class PlainRequests:
@@ -86,6 +91,7 @@ class PlainRequests:
         self._origins = origins
         self._requests: dict[bytes, PlainRequest] = {}
         self._heads: dict[bytes, Head] = {}
+        self._kinds: dict[tuple[tuple[bytes, bytes], ...], object] = {}
         self._target = lru_cache(REMEMBERED_MAX)(self._read_target)
         # An entry keeps the trace that it belongs to.
         self._asking = _ASKING | _TRACE if settings.tracing else _ASKING
@@ -114,7 +120,8 @@ class PlainRequests:
         body_at = len(whole) + 4
         plain = target.route.coalesced and not query and self._is_json_alone(head)
         stream = target.names["stream"] if plain else None
-        request = PlainRequest(target, query, head, body_at, body_at + head.length, stream)
+        start = b"%b\r\n\r\n" % whole if plain else b""
+        request = PlainRequest(target, query, head, body_at, body_at + head.length, stream, start)
         # Queries differ from request to request.
         if not query and headers in self._heads:
             if len(self._requests) >= REMEMBERED_MAX:
@@ -145,13 +152,15 @@ class PlainRequests:
         length = headers.get(b"content-length", b"0")
         if not self._is_plain(headers) or not length.isdigit() or len(length) > 9:
             return None
-        head = Head(headers, int(length))
-        if head.length > self._length_max:
+        if int(length) > self._length_max:
             return None
-        if not _FLEETING & headers.keys():
-            if len(self._heads) >= REMEMBERED_MAX:
-                self._heads.clear()
-            self._heads[block] = head
+        kind = tuple(item for item in headers.items() if item[0] != b"content-length")
+        if _FLEETING & headers.keys():
+            return Head(headers, int(length), kind)
+        if len(self._heads) >= REMEMBERED_MAX:
+            self._heads.clear()
+            self._kinds.clear()
+        head = self._heads[block] = Head(headers, int(length), self._kinds.setdefault(kind, kind))
         return head
 
     def _is_plain(self, headers: Mapping[bytes, bytes]) -> bool:

@@ -5,11 +5,10 @@ Must never know: bytes, connections, callers.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import accumulate, pairwise, repeat
-from typing import Final
+from typing import Any, Final
 
-from app.live.adds import Answers, Coalescer, Replies
+from app.live.adds import Answers, Batch, Batches, Replies
 from engine import CommandEngine, EngineError
 from engine.replies import Added, Reply
 
@@ -18,12 +17,12 @@ _TOO_MANY_TOGETHER: Final = frozenset({"memory_full", "storage_full"})
 
 
 class Share:
-    """One client's entries as they are stored, and what gets the one reply to an AddEach of them."""
+    """What gets the one reply to an AddEach of a client's entries, of this number."""
 
-    __slots__ = ("_done", "bodies")
+    __slots__ = ("_done", "number")
 
-    def __init__(self, bodies: Sequence[bytes], done: Callable[[Replies], object]) -> None:
-        self.bodies = bodies
+    def __init__(self, number: int, done: Callable[[Replies], object]) -> None:
+        self.number = number
         self._done = done
 
     def answer(self, reply: Reply | EngineError) -> None:
@@ -31,29 +30,38 @@ class Share:
         self._done([reply])
 
 
-class SharedAdds(Coalescer[Share]):
+class AddBatch(Batch[Share]):
     """Entries that are ready to be stored, any number of each client."""
+
+    def _entries(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
+        return bodies
+
+    def _answers(self, clients: Sequence[Share], added: Sequence[int]) -> Answers:
+        return map(Share.answer, clients, map(Added, _parts(clients, added)))
+
+    def _refusals(
+        self, clients: Sequence[Share], bodies: Sequence[bytes], refusal: EngineError | None
+    ) -> Answers:
+        assert refusal is not None, "what is ready can be sent"
+        if len(clients) > 1 and refusal.code in _TOO_MANY_TOGETHER:
+            return map(self._send, [[share] for share in clients], _parts(clients, bodies))
+        return map(Share.answer, clients, repeat(refusal))
+
+
+def _parts(clients: Sequence[Share], whole: Sequence[Any]) -> list[Sequence[Any]]:
+    """What of it is each client's."""
+    ends = [*accumulate([share.number for share in clients], initial=0)]
+    return [whole[at:upto] for at, upto in pairwise(ends)]
+
+
+class SharedAdds:
+    """The batches of one port."""
+
+    def __init__(self) -> None:
+        self._batches = Batches(AddBatch)
 
     def add(
         self, engine: CommandEngine, stream: str, bodies: Sequence[bytes], done: Callable[[Replies], object]
     ) -> None:
         """Store entries at the end of this cycle; `done` gets the one reply to an AddEach of them."""
-        self._collect(engine, stream, Share(bodies, done), len(bodies), sum(map(len, bodies)))
-
-    def _bodies(self, clients: Sequence[Share]) -> Sequence[bytes]:
-        return [body for share in clients for body in share.bodies]
-
-    def _answers(
-        self, engine: CommandEngine, stream: str, clients: Sequence[Share], added: Sequence[int]
-    ) -> Answers:
-        ends = [*accumulate([len(share.bodies) for share in clients], initial=0)]
-        parts = [added[at:upto] for at, upto in pairwise(ends)]
-        return map(Share.answer, clients, map(Added, parts))
-
-    def _refusals(
-        self, engine: CommandEngine, stream: str, clients: Sequence[Share], refusal: EngineError | None
-    ) -> Answers:
-        assert refusal is not None, "what is ready can be sent"
-        if len(clients) > 1 and refusal.code in _TOO_MANY_TOGETHER:
-            return map(partial(self._send, engine, stream), [[share] for share in clients])
-        return map(Share.answer, clients, repeat(refusal))
+        self._batches.of(engine, stream).join_all(Share(len(bodies), done), bodies)

@@ -1,0 +1,403 @@
+"""A lane answers as the route does, byte by byte, whatever has changed since the request that opened it.
+
+Each test asks two gateways, one with lanes and one without the fast path, at a moment that stands still.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from copy import copy
+from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import pytest
+from pydantic import SecretStr
+
+from app.auth import Grant, TokenPolicy, tokens
+from app.auth.revocations import Revocation
+from app.gateway import Phase
+from app.main import App, create_app
+from app.server import http_server
+from app.settings import Settings
+from engine import Call, Engine, Fsync, errors
+from engine.commands import XLen
+from engine.read_handle import Refused
+from engine.storage.memory import MemoryStorage
+from tests.app.fast_requests import ENTRIES, ENTRY, JSON, NDJSON, post, request
+from tests.app.pair import HOST, plain
+from tests.engine.asking import reply_to
+from tests.engine.clocks import HandClock, settle
+
+LATE_S: Final = 10.0
+_LINE_ID: Final = re.compile(rb'"request_id":"[^"]*"')
+LIVES_S: Final = 60
+SIX: Final = {"requests_per_s": 1, "requests_burst": 6}
+
+
+class Side:
+    """A gateway that listens, with one caller's token, and a connection of that caller."""
+
+    def __init__(self, app: App, policy: TokenPolicy, engine: Engine, token: tokens.CreatedToken) -> None:
+        self.app = app
+        self.gateway = app.gateway
+        self.policy = policy
+        self.engine = engine
+        self.token = token
+        self.server = http_server(self.gateway.settings, app)
+
+    async def connect(self, port: int, stack: AsyncExitStack) -> None:
+        """Connect to it."""
+        self._port, self._stack = port, stack
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
+        stack.callback(self.writer.close)
+
+    async def ask(self, *pieces: bytes) -> bytes:
+        """An answer without what differs each time; with what comes behind it, if that is the end."""
+        for piece in pieces:
+            self.writer.write(piece)
+            await settle()
+        async with asyncio.timeout(LATE_S):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            if head.startswith(b"HTTP/1.1 100 "):
+                head = await self.reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            body = await self.reader.readexactly(length)
+            if b"\r\nconnection: close\r\n" in head:
+                body += await self.reader.read()
+        await settle()
+        return plain(head + body)
+
+    async def another(self) -> "Side":
+        """Another connection of the caller."""
+        other = copy(self)
+        await other.connect(self._port, self._stack)
+        return other
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The log of requests that is not written yet."""
+        return self.app._outermost._lines._lines  # noqa: SLF001
+
+    @property
+    def connection(self) -> Any:
+        """The protocol at its end of the connection."""
+        address = self.writer.get_extra_info("sockname")
+        found: set[Any] = {*self.server.service.connections}
+        return next(one for one in found if one.client == address)
+
+    def change_token(self, **members: Any) -> None:
+        """The file of tokens was read again, and the caller's has another grant."""
+        grant = Grant.from_value({"actions": ["read", "write"], **members})
+        self.policy.replace_tokens([self.token.token.model_copy(update={"grants": (grant,)})])
+
+
+class Sides(NamedTuple):
+    """One with lanes, one without the fast path, and the time of both."""
+
+    fast: Side
+    full: Side
+    clock: HandClock
+
+    async def both(self, asked: bytes) -> bytes:
+        """The answer of both."""
+        fast, full = await self.fast.ask(asked), await self.full.ask(asked)
+        assert fast == full
+        return fast
+
+    async def open_lane(self, *headers: str) -> bytes:
+        """Publish with this head, after which the next request may take the lane. Returns what was asked."""
+        asked = self.entry(ENTRY, *headers)
+        # A head is remembered, and a token is known, only behind a request that went the ordinary way.
+        for _ in range(3):
+            assert (await self.both(asked)).startswith(b"HTTP/1.1 201 ")
+        assert self.fast.connection.lane is not None
+        return asked
+
+    def entry(self, body: bytes, *headers: str) -> bytes:
+        """A request of the caller to publish."""
+        return post(ENTRIES, body, *(headers or (JSON,)), f"Authorization: Bearer {self.fast.token.text}")
+
+
+@asynccontextmanager
+async def opened(fsync: Fsync = "everysec", **set_to: Any) -> AsyncIterator[Sides]:
+    clock, loop = HandClock(), asyncio.get_running_loop()
+    end = datetime.fromtimestamp(clock.wall_ms() / 1000 + LIVES_S, UTC)
+    token = tokens.create((Grant.parse("read,write:*"),), expires_at=end)
+    clock.drive(loop)
+    async with AsyncExitStack() as stack:
+        stack.callback(clock.let_be, loop)
+        fast, full = [
+            await _side(stack, clock, token, fsync, set_to, fast_path=fast_path)
+            for fast_path in (True, False)
+        ]
+        yield Sides(fast, full, clock)
+
+
+async def _side(
+    stack: AsyncExitStack,
+    clock: HandClock,
+    token: tokens.CreatedToken,
+    fsync: Fsync,
+    set_to: dict[str, Any],
+    *,
+    fast_path: bool,
+) -> Side:
+    settings = Settings(root_token=SecretStr("x" * 24), **{"log_requests": "none", **set_to})
+    policy = TokenPolicy([token.token], lambda: clock.wall_ms() / 1000)
+    app = await asyncio.to_thread(partial(create_app, settings, clock, fast_path=fast_path, policy=policy))
+    engine = Engine.open(MemoryStorage(), clock=clock, fsync=fsync)
+    await engine.start()
+    stack.push_async_callback(engine.close)
+    app.gateway.open(engine)
+    side = Side(app, policy, engine, token)
+    server = await asyncio.get_running_loop().create_server(side.server.connect, "127.0.0.1")
+    stack.callback(server.close)
+    await side.connect(server.sockets[0].getsockname()[1], stack)
+    return side
+
+
+@pytest.fixture
+async def sides() -> AsyncIterator[Sides]:
+    async with opened() as sides:
+        yield sides
+
+
+# ---- what has changed between two requests
+
+
+def _expire(sides: Sides) -> None:
+    sides.clock.pass_ms(LIVES_S * 1_000)
+
+
+def _revoked(token: tokens.Token) -> Revocation:
+    now = datetime.now(UTC)
+    return Revocation(kind="token", value=token.id, revoked_at=now, expires_at=None)
+
+
+def _each(change: Callable[[Side], object]) -> Callable[[Sides], None]:
+    def act(sides: Sides) -> None:
+        for side in (sides.fast, sides.full):
+            change(side)
+
+    return act
+
+
+CHANGES: Final[dict[str, tuple[Callable[[Sides], None], Sequence[int]]]] = {
+    "nothing": (_each(lambda _: None), [201, 201]),
+    "it drains": (_each(lambda side: side.gateway.drain()), [503]),
+    "its engine fails": (_each(lambda side: side.gateway.enter(Phase.RESTARTING)), [503, 503]),
+    "its engine is gone": (_each(lambda side: side.gateway.drop()), [503]),
+    "the token is gone": (_each(lambda side: side.policy.replace_tokens([])), [401, 401]),
+    "the token is revoked": (
+        _each(lambda side: side.policy.revoke([_revoked(side.token.token)])),
+        [401, 401],
+    ),
+    "the token has expired": (_expire, [401, 401]),
+    "it may not write": (_each(lambda side: side.change_token(actions=["read"])), [403, 403]),
+    "it may not write here": (_each(lambda side: side.change_token(streams="t")), [403, 403]),
+    "it has a rate": (_each(lambda side: side.change_token(rate=SIX)), [201] * 6 + [429, 429]),
+    "it has a quota": (_each(lambda side: side.change_token(streams="s", bytes_max=1)), [507, 507]),
+    "it is a tenant": (_each(lambda side: side.change_token(prefix="t")), [201, 201]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_change_holds_for_the_next_request(sides: Sides, name: str) -> None:
+    """It is the first one that is asked anew, and those after it are answered alike."""
+    change, statuses = CHANGES[name]
+    asked = await sides.open_lane()
+    change(sides)
+    await settle()
+    assert [int((await sides.both(asked))[9:12]) for _ in statuses] == [*statuses]
+
+
+# ---- what is unlike the request before
+
+
+CHUNKS: Final = b"14\r\n%b\r\n0\r\n\r\n" % ENTRY
+BETWEEN: Final = {
+    "key": post(ENTRIES, ENTRY, JSON, "Idempotency-Key: k"),
+    "condition": post(ENTRIES, ENTRY, JSON, 'If-Match: "1-1"'),
+    "expectation": post(ENTRIES, ENTRY, JSON, "Expect: 100-continue"),
+    "synced": post(ENTRIES, ENTRY, JSON, "Prefer: durability=fsync"),
+    "own request ID": post(ENTRIES, ENTRY, JSON, "Weir-Request-Id: mine"),
+    "chunks": request(f"POST {ENTRIES}", None, JSON, "Transfer-Encoding: chunked") + CHUNKS,
+    "query": post(f"{ENTRIES}?maxlen=2&approx=false", ENTRY),
+    "another stream": post("/v1/streams/t/entries", ENTRY),
+    "a read": request(f"GET {ENTRIES}?count=2"),
+    "lines": post(ENTRIES, b'{"a":"1"}\n{"a":"2"}\n', NDJSON),
+    "a number": post(ENTRIES, b'{"fields":{"a":1}}'),
+    "no JSON": post(ENTRIES, b'{"fields":{"a":"1"'),
+    "nothing": post(ENTRIES, b""),
+    "as large as others": post(ENTRIES, b'{"fields":{"a":"%b"}}' % (b"x" * 16_300)),
+    "larger": post(ENTRIES, b'{"fields":{"a":"%b"}}' % (b"x" * 16_400)),
+    "much larger": post(ENTRIES, b'{"fields":{"a":"%b"}}' % (b"x" * 70_000)),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+async def test_a_request_unlike_the_one_before_is_served_as_ever(sides: Sides, name: str) -> None:
+    """And so is what comes behind it."""
+    asked = await sides.open_lane()
+    token = f"Authorization: Bearer {sides.fast.token.text}\r\n".encode()
+    await sides.both(BETWEEN[name].replace(HOST, HOST + token))
+    for _ in range(3):
+        assert (await sides.both(asked)).startswith(b"HTTP/1.1 201 ")
+    assert sides.fast.connection.lane is not None
+    last = sides.entry(ENTRY, JSON, "Connection: close")
+    assert b"\r\nconnection: close\r\n" in await sides.both(last)
+
+
+async def test_entries_of_other_lengths_take_the_same_lane(sides: Sides) -> None:
+    """Nothing but `Content-Length` differs."""
+    await sides.open_lane()
+    lane = sides.fast.connection.lane
+    for size in (1, 100, 3, 16_000, 1):
+        asked = sides.entry(b'{"fields":{"a":"%b"}}' % (b"x" * size))
+        assert (await sides.both(asked)).startswith(b"HTTP/1.1 201 ")
+        assert sides.fast.connection.lane is lane
+
+
+@pytest.mark.parametrize("cuts", [(1,), (20,), (-1,), (-1, -10)])
+async def test_a_request_in_pieces_is_answered_alike(sides: Sides, cuts: Sequence[int]) -> None:
+    """As is the next one, which takes the lane again."""
+    asked = await sides.open_lane()
+    ends = sorted(cut % len(asked) for cut in cuts)
+    pieces = [asked[at:end] for at, end in pairwise([0, *ends, len(asked)])]
+    assert await sides.fast.ask(*pieces) == await sides.full.ask(*pieces)
+    await sides.both(asked)
+    assert sides.fast.connection.lane is not None
+
+
+async def test_requests_that_come_at_once_are_answered_in_order(sides: Sides) -> None:
+    """One waits in the lane, and those behind it come the usual way: in one piece with it, or later."""
+    asked = await sides.open_lane()
+    read = request(
+        f"GET {ENTRIES}?count=1&reverse=true", None, f"Authorization: Bearer {sides.fast.token.text}"
+    )
+    for pieces in ([asked * 2 + read + asked], [asked, read + asked, read]):
+        for side in (sides.fast, sides.full):
+            for piece in pieces:
+                side.writer.write(piece)
+        for _ in range(4):
+            await sides.both(b"")
+    assert await reply_to(sides.fast.engine, XLen(stream="s")) == 3 + 3 + 2
+
+
+# ---- what is counted
+
+
+async def test_each_request_takes_one_from_the_rate(sides: Sides) -> None:
+    """What is left stands in the answers, which are alike; beyond it is 429, until there is room."""
+    for side in (sides.fast, sides.full):
+        side.change_token(rate={"requests_per_s": 1, "requests_burst": 10, "bytes_per_s": 1_000})
+    asked = await sides.open_lane()
+    answers = [await sides.both(asked) for _ in range(9)]
+    left = [re.findall(rb'"requests";r=(\d+)', answer) for answer in answers]
+    assert left == [[b"%d" % number] for number in range(6, -1, -1)] + [[b"0"]] * 2
+    assert [answer[9:12] for answer in answers] == [b"201"] * 7 + [b"429"] * 2
+    sides.clock.pass_ms(2_000)
+    assert [(await sides.both(asked))[9:12] for _ in range(3)] == [b"201", b"201", b"429"]
+
+
+async def test_requests_are_counted_by_route_and_status_and_timed(sides: Sides) -> None:
+    asked = await sides.open_lane()
+    sides.fast.connection.begin_idle()
+    for _ in range(3):
+        await sides.both(asked)
+    fast, full = (side.gateway.reports.counters for side in (sides.fast, sides.full))
+    assert fast.requests == full.requests
+    assert fast.times.histogram.counts == full.times.histogram.counts
+
+
+async def test_requests_are_logged_alike() -> None:
+    """Each with its ID, its time and the bytes of its answer."""
+    async with opened(log_requests="all") as sides:
+        asked = await sides.open_lane()
+        before = [[*side.lines] for side in (sides.fast, sides.full)]
+        await sides.both(asked)
+        fast, full = (
+            side.lines[len(old) :] for side, old in zip((sides.fast, sides.full), before, strict=True)
+        )
+        assert len(fast) == 1
+        assert [_LINE_ID.sub(b"?", line) for line in fast] == [_LINE_ID.sub(b"?", line) for line in full]
+
+
+# ---- what happens while an entry waits
+
+
+async def test_what_is_refused_together_is_served_one_by_one(sides: Sides) -> None:
+    """A bad entry concerns itself alone."""
+    asked = await sides.open_lane()
+    bad = sides.entry(ENTRY.replace(b'"1"', b'"\xff"'))
+    others = [await sides.fast.another() for _ in range(3)]
+    for other in others:
+        assert (await other.ask(asked)).startswith(b"HTTP/1.1 201 ")
+    for other, sent in zip(others, (asked, bad, asked), strict=True):
+        assert len(sent) == len(asked)
+        other.writer.write(sent)
+    assert [(await other.ask(b""))[9:12] for other in others] == [b"201", b"400", b"201"]
+
+
+async def test_a_fault_is_answered_once_and_not_tried_again(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing says whether the entries were stored."""
+    asked = await sides.open_lane()
+    tried: list[Call] = []
+
+    def fail(call: Call, _: object) -> Refused:
+        tried.append(call)
+        return Refused(errors.internal())
+
+    monkeypatch.setattr(sides.fast.engine, "send", fail)
+    assert (await sides.fast.ask(asked)).startswith(b"HTTP/1.1 500 ")
+    assert len(tried) == 1
+    assert sides.fast.gateway.reports.counters.rejected["internal"] == 1
+
+
+async def test_an_entry_of_a_client_that_leaves_is_stored(sides: Sides) -> None:
+    """Others that were stored with it are answered."""
+    asked = await sides.open_lane()
+    leaving = await sides.fast.another()
+    assert (await leaving.ask(asked)).startswith(b"HTTP/1.1 201 ")
+    connection = leaving.connection
+    connection.data_received(asked)
+    connection.transport.abort()
+    assert (await sides.fast.ask(asked)).startswith(b"HTTP/1.1 201 ")
+    assert connection.lane is None
+    assert await reply_to(sides.fast.engine, XLen(stream="s")) == 3 + 1 + 2
+
+
+@pytest.mark.parametrize("stop", [lambda side: side.connection.shutdown(), lambda side: side.gateway.drain()])
+async def test_the_last_answer_closes_the_connection(stop: Callable[[Side], None]) -> None:
+    """A stop between an entry and its answer, which waits for the disk: it is stored, and answered."""
+    async with opened(fsync="always") as sides:
+        asked = await sides.open_lane()
+        sides.fast.connection.data_received(asked)
+        await asyncio.sleep(0)
+        assert sides.fast.connection.answering is not None
+        stop(sides.fast)
+        answer = await sides.fast.ask(b"")
+        assert answer.startswith(b"HTTP/1.1 201 ")
+        assert b"\r\nconnection: close\r\n" in answer
+
+
+async def test_a_connection_is_idle_behind_the_answer_of_its_lane() -> None:
+    """It is closed after this time, and not while it waits for its answer."""
+    async with opened(keep_alive_s=5) as sides:
+        asked = await sides.open_lane()
+        connection = sides.fast.connection
+        for _ in range(3):
+            sides.clock.pass_ms(4_000)
+            await settle()
+            assert (await sides.fast.ask(asked)).startswith(b"HTTP/1.1 201 ")
+        sides.clock.pass_ms(4_900)
+        await settle()
+        assert not connection.transport.is_closing()
+        sides.clock.pass_ms(200)
+        await settle()
+        assert connection.transport.is_closing()
