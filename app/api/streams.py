@@ -31,6 +31,7 @@ from app.http.models import (
 )
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.prepared import PreparedRead
 from app.http.requests import Request
 from app.http.responses import Header as ResponseHeader
 from app.http.responses import Response, location
@@ -270,18 +271,20 @@ async def get_stream(
         Annotated[int, Whole(1, _DETAILS_MAX)] | None,
         Query(description="with `full`: maximum number of entries, and of each pending list; 10 by default"),
     ] = None,
-) -> Response:
+) -> Response | PreparedRead:
     """Show one stream: its edges, counts, retention; in full with entries and groups (XINFO STREAM)."""
     media.check_accepts_json(request.headers.get(b"accept", b""))
     if not full:
         if count is not None:
             raise invalid("count", "it goes with full=true")
-        return Response(200, _stream(stream, await request.execute(XInfoStream(stream=stream))))
+        return PreparedRead([XInfoStream(stream=stream)], lambda info: Response(200, _stream(stream, info)))
     count = count or _DETAILS_DEFAULT
     bytes_max = request.gateway.settings.answer_bytes_max
     first = XRange(stream=stream, start=ids.ID_MIN, end=ids.ID_MAX, count=count, bytes_max=bytes_max)
-    found, entries = await request.transaction([XInfoStreamFull(stream=stream, count=count), first])
-    return Response(200, _details(stream, found, entries))
+    return PreparedRead(
+        [XInfoStreamFull(stream=stream, count=count), first],
+        lambda found, entries: Response(200, _details(stream, found, entries)),
+    )
 
 
 def _stream(name: str, info: Reply) -> bytes:

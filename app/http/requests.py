@@ -22,6 +22,7 @@ from app.http import media
 from app.http.body_codings import INLINE_BYTES, SLICE_BYTES, CodedBody, coding_of
 from app.http.client_address import client_address
 from app.http.media import NO_PREFERENCES, MediaType, Preferences
+from app.http.prepared import PreparedRead
 from app.http.responses import (
     BODY_STATE,
     GONE_EXTENSION,
@@ -87,6 +88,7 @@ class Request(Work):
         "delivered",
         "headers",
         "names",
+        "prepared",
         "principal",
         "receive",
         "scope",
@@ -108,6 +110,8 @@ class Request(Work):
         self.delivered: list[tuple[XReadGroup, GroupRead]] = []
         # For the audit log, until it is known how they end.
         self.actions: list[Facts] = []
+        # What has answered it, if it may be run again.
+        self.prepared: PreparedRead | None = None
 
     def take_back(self) -> None:
         """Undo what was delivered in answer to it: its client has left. The last delivery first."""
@@ -240,6 +244,11 @@ class Request(Work):
         if self.meter is not None:
             announced = self.headers.get(b"content-length", b"0")
             self.take(1, int(announced) if announced.isdigit() else 0)
+
+    def give_back(self) -> None:
+        """Undo the count: what serves it instead counts it again."""
+        if self.meter is not None:
+            self.meter.give_back()
 
     def take_more(self, requests: int) -> None:
         """Count it as this many requests. Raises `rate_limited`, before anything is changed."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
+from app.auth import AccessPolicy
 from app.gateway import Gateway, Receive
 from app.http.responses import Scope, Send
 from app.main import App
@@ -53,9 +54,16 @@ class Served:
     """A gateway in a thread with an event loop of its own, at a moment that does not pass."""
 
     def __init__(
-        self, settings: Settings, clock: SystemClock, *, fast_path: bool, always: bool, storage: Storage
+        self,
+        settings: Settings,
+        clock: SystemClock,
+        policy: AccessPolicy | None,
+        *,
+        fast_path: bool,
+        always: bool,
+        storage: Storage,
     ) -> None:
-        self.app = Counted(Gateway(settings, clock), fast_path=fast_path)
+        self.app = Counted(Gateway(settings, clock, policy), fast_path=fast_path)
         self.storage = storage
         self._always = always
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -177,11 +185,14 @@ class Pair:
         *,
         always: bool = False,
         storages: Sequence[Storage] = (),
+        policies: Sequence[AccessPolicy | None] = (None, None),
     ) -> None:
         clock = clock or OneMoment()
         storages = storages or (MemoryStorage(), MemoryStorage())
-        self.fast = Served(settings, clock, fast_path=True, always=always, storage=storages[0])
-        self.full = Served(settings, clock, fast_path=False, always=always, storage=storages[1])
+        self.fast, self.full = [
+            Served(settings, clock, policy, fast_path=fast_path, always=always, storage=storage)
+            for fast_path, policy, storage in zip((True, False), policies, storages, strict=True)
+        ]
         self._lines: tuple[PairConnection, PairConnection] | None = None
 
     def __enter__(self) -> Self:

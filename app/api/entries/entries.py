@@ -55,6 +55,7 @@ from app.http.models import (
 from app.http.operations.binder import RequestParameter
 from app.http.operations.operation import bound
 from app.http.operations.router import Router
+from app.http.prepared import PreparedRead
 from app.http.requests import Request
 from app.http.responses import Header as AnswerHeader
 from app.http.responses import Response, location
@@ -263,7 +264,7 @@ class PageRange(DirectedRange):
 )
 async def read_entries(
     request: RequestParameter, stream: StreamName, asked: Annotated[PageRange, Query()]
-) -> Response:
+) -> Response | PreparedRead:
     """Read a range of entries, or those after a cursor, and wait for them if asked to (XRANGE, XREVRANGE,
     XREAD).
 
@@ -272,10 +273,18 @@ async def read_entries(
     follow one `tailStream`.
     """
     commands, following = _commands(request, stream, asked)
+    answer = partial(_page, asked, following)
     if max(asked.count or 0, asked.last or 0) > _WITHOUT_TURN_MAX:
         await request.take_turn()
+    elif not any(isinstance(command, XRead) and command.block_ms for command in commands):
+        return PreparedRead(commands, answer)
+    return answer(*await request.run(commands))
+
+
+def _page(asked: PageRange, following: int | None, *found_in_turn: Reply) -> Response:
+    """The page of these replies; `following` is its `next` where nothing is found."""
     found, gap, edges, generation = Entries(), None, None, ""
-    for reply in await request.run(commands):
+    for reply in found_in_turn:
         if isinstance(reply, StreamsRead):
             following, generation = reply.cursors[0][1], reply.generations[0]
             found, gap = (reply.streams[0].entries, reply.streams[0].gap) if reply.streams else (found, None)
@@ -370,15 +379,18 @@ def _forwards(found: Entries) -> Entries:
     conditional=True,
     fast=True,
 )
-async def get_entry(request: RequestParameter, stream: StreamName, id: EntryId) -> Response:  # noqa: A002 - as in the path
+async def get_entry(request: RequestParameter, stream: StreamName, id: EntryId) -> PreparedRead:  # noqa: A002 - as in the path
     """Read one entry. Its entity tag is its ID."""
     media.check_accepts_json(request.headers.get(b"accept", b""))
-    found = await request.execute(XRange(stream=stream, start=id, end=id))
+    return PreparedRead([XRange(stream=stream, start=id, end=id)], partial(_entry, id))
+
+
+def _entry(entry_id: int, found: Reply) -> Response:
     if not isinstance(found, Entries) or not found.count:
-        raise _missing(id)
+        raise _missing(entry_id)
     response = Response(200, found.json())
     # An entry never changes: its ID is its tag.
-    response.tag = b'"%b"' % ids.format(id).encode()
+    response.tag = b'"%b"' % ids.format(entry_id).encode()
     return response
 
 

@@ -93,7 +93,7 @@ class InlineRequest(Request):
             return await super().reply_to(command)
         if synced or getattr(command, "block_ms", None) is not None:
             await _go_elsewhere()
-        self._put_off(command)
+        self.put_off(command)
         replies: Replies = await _ask(_Turn(self.engine, self.call((command,)), self))
         (reply,) = replies
         if isinstance(reply, EngineError):
@@ -104,11 +104,11 @@ class InlineRequest(Request):
     async def _run_together(self, commands: Sequence[Command], *, synced: bool) -> Replies:
         if synced:
             await _go_elsewhere()
-        self._put_off(*commands)
+        self.put_off(*commands)
         replies: Replies = await _ask(_Turn(self.engine, self.call(commands, How.TOGETHER), self))
         return replies
 
-    def _put_off(self, *commands: Command) -> None:
+    def put_off(self, *commands: Command) -> None:
         """Reserve as `reserve_for`, but where there is room for any caller, not before it is known that the
         replies come later: an answer that leaves in the turn of its command takes nothing from others.
         """

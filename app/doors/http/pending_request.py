@@ -5,10 +5,13 @@ Knows: the endpoint of its route. Must never know: sockets, what an operation do
 
 import asyncio
 from collections.abc import Mapping, MutableMapping
+from functools import partial
 from typing import Any, Final, Protocol
 
+from app.auth.certificates import ClientCertificate
 from app.doors.http.inline import InlineHandler, InlineRequest
-from app.doors.http.plain_requests import Head, PlainRequest
+from app.doors.http.plain_requests import Head, PlainRequest, PlainRequests
+from app.doors.http.repeats import Repeat
 from app.doors.http.service import HttpService
 from app.gateway import Gateway, Phase
 from app.http.client_address import Client
@@ -23,6 +26,7 @@ class Shared(Protocol):
 
     gateway: Gateway
     request_ids: RequestIds
+    requests: PlainRequests
 
 
 class Connection(Protocol):
@@ -32,6 +36,7 @@ class Connection(Protocol):
     service: HttpService
     state: Mapping[str, Any]
     extensions: dict[str, Any]
+    client_certificate: ClientCertificate | None
 
     @property
     def shared(self) -> Shared: ...
@@ -78,14 +83,38 @@ class PendingRequest:
             "extensions": self.connection.extensions,
         }
         request = InlineRequest(gateway, scope, self.connection.receive, target.names, self.body)
+        stamp, repeat = gateway.stamp.value, self.request.repeat
+        if (
+            repeat is not None
+            and repeat.stamp == stamp
+            and self.connection.client_certificate is None
+            and repeat.begin(target.route, request, self.finish, partial(self._serve_anew, request))
+        ):
+            return True
         has_begun = InlineHandler(
-            target.route.respond(request), self.finish, self.connection.service.tasks
+            target.route.respond(request),
+            partial(self._finish_first, request, stamp),
+            self.connection.service.tasks,
         ).begin()
         if not has_begun:
             release(self.state)
-            if request.meter is not None:
-                request.meter.give_back()
+            request.give_back()
         return has_begun
+
+    def _finish_first(self, request: InlineRequest, stamp: int, response: Response) -> None:
+        """Answer it, and remember how, if it may be answered so again."""
+        # A certificate belongs to its connection, not to the bytes.
+        if request.prepared is not None and self.connection.client_certificate is None:
+            requests = self.connection.shared.requests
+            self.request = requests.note(self.request, self.data, Repeat.of(request, stamp))
+        self.finish(response)
+
+    def _serve_anew(self, request: InlineRequest) -> None:
+        """Serve it by its route: what it read before is not there, or is refused."""
+        release(self.state)
+        request.give_back()
+        self.request = self.connection.shared.requests.note(self.request, self.data, None)
+        self.serve()
 
     def serve(self) -> None:
         """Serve it by its route, on either way."""

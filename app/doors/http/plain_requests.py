@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from app.doors.http.repeats import Repeat
 from app.errors import RefusalError
 from app.http.middleware.origins import OriginCheck
 from app.http.middleware.paths import segments
@@ -27,6 +28,7 @@ _HEAD_BYTES_MAX: Final = 2_048
 REMEMBERED_MAX: Final = 1_024
 
 _VERSION: Final = b" HTTP/1.1"
+_HEAD_END: Final = b"\r\n\r\n"
 _TARGET: Final = re.compile(rb"(GET|POST) (/(?:v1|healthz)/[A-Za-z0-9._~%/-]+)")
 _QUERY: Final = re.compile(rb"[A-Za-z0-9._~%+=&$(),:-]*")
 _HEADER: Final = re.compile(rb"([A-Za-z-]+):[ \t]*([\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)[ \t]*")
@@ -71,7 +73,7 @@ class PlainRequest(NamedTuple):
     """A plain request; its body is at [`body_at`, `end`), counted from its beginning.
 
     `stream` is set if it publishes JSON with no options, None for any other request. Then `start` is what it
-    begins with, up to its body.
+    begins with, up to its body. `repeat` is set if it reads what was read before.
     """
 
     target: Target
@@ -81,6 +83,7 @@ class PlainRequest(NamedTuple):
     end: int
     stream: str | None
     start: bytes
+    repeat: Repeat | None = None
 
 
 class PlainRequests:
@@ -100,7 +103,7 @@ class PlainRequests:
 
     def read(self, received: bytes, at: int) -> PlainRequest | None:
         """The request that begins there, whose body may be still to come; None if it is not plain."""
-        head_end = received.find(b"\r\n\r\n", at, at + self._head_max)
+        head_end = received.find(_HEAD_END, at, at + self._head_max)
         if head_end < 0:
             return None
         whole = received[at:head_end]
@@ -117,17 +120,28 @@ class PlainRequests:
         head = self._heads.get(headers) or self._read_head(headers)
         if head is None:
             return None
-        body_at = len(whole) + 4
+        body_at = len(whole) + len(_HEAD_END)
         plain = target.route.coalesced and not query and self._is_json_alone(head)
         stream = target.names["stream"] if plain else None
         start = b"%b\r\n\r\n" % whole if plain else b""
         request = PlainRequest(target, query, head, body_at, body_at + head.length, stream, start)
         # Queries differ from request to request.
         if not query and headers in self._heads:
-            if len(self._requests) >= REMEMBERED_MAX:
-                self._requests.clear()
-            self._requests[whole] = request
+            self._remember(whole, request)
         return request
+
+    def note(self, request: PlainRequest, data: bytes, repeat: Repeat | None) -> PlainRequest:
+        """Remember how this request, which is `data`, is answered again; with None, that it is not known."""
+        if request.head.length or _FLEETING & request.head.headers.keys():
+            return request
+        noted = request._replace(repeat=repeat)
+        self._remember(data[: request.body_at - len(_HEAD_END)], noted)
+        return noted
+
+    def _remember(self, whole: bytes, request: PlainRequest) -> None:
+        if len(self._requests) >= REMEMBERED_MAX:
+            self._requests.clear()
+        self._requests[whole] = request
 
     def _read_target(self, line: bytes) -> Target | None:
         match = _TARGET.fullmatch(line)

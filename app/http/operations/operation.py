@@ -7,10 +7,11 @@ Must never know: what an operation does.
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette import requests, responses
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.routing import Route
@@ -26,9 +27,12 @@ from app.http.middleware.request_id import as_refusal
 from app.http.operations.binder import Binder, Endpoint
 from app.http.operations.options import Handler, Json, Options
 from app.http.operations.refusals import describe_header, problem, refusals
+from app.http.prepared import PreparedRead
 from app.http.requests import Request
 from app.http.responses import ROUTE_STATE, NoResponse, Response, StreamingResponse, refuse
 from app.live.waiting import ClientLeftError
+from engine import EngineError
+from engine.replies import Reply
 
 _PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the change is on disk"
 _DURABILITY: Final = "`fsync`: the change is on disk; `os`: the system has it; else `backend_durability`"
@@ -247,6 +251,31 @@ class Operation(Route):
             if condition in request.headers:
                 raise invalid(_CONDITIONS[condition], "this operation has no such condition")
         result = await self.endpoint(**await self.binder.bind(request))
+        if type(result) is PreparedRead:
+            read, result = result, result.answer(*await request.run(result.commands))
+            request.prepared = read
+        return self._shown(request, result)
+
+    def answer_again(
+        self, request: Request, read: PreparedRead, replies: Sequence[Reply | EngineError]
+    ) -> Response:
+        """The answer to an equal request, of a caller who may read the same, from these replies. Raises what
+        the route refuses.
+        """
+        found: list[Reply] = []
+        for reply in replies:
+            if isinstance(reply, EngineError):
+                raise reply
+            found.append(reply)
+        request.note_arrived(*found)
+        response = self._shown(request, read.answer(*found))
+        # Nothing was counted of what is refused: its route does.
+        for reply in found:
+            request.note_reply(None, reply)
+        return response if request.meter is None else _counted(request.meter, response)
+
+    def _shown(self, request: Request, result: Response | BaseModel) -> Response:
+        """What an endpoint returned, as it is answered."""
         if not isinstance(result, Response):
             result = Response(self.status_code, result.__pydantic_serializer__.to_json(result))
         if self._is_conditional:
