@@ -87,7 +87,7 @@ class Work:
     def take(self, requests: int, size: int) -> None:
         """Count requests, and bytes that came, against the caller's rate. Raises `rate_limited`."""
         if self.meter is not None:
-            self.meter.take(requests, size)
+            self.meter.take_requests(requests, size)
 
     def charge(self, size: int) -> None:
         """Count the bytes of an answer: what comes next waits until they are paid."""

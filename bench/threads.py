@@ -36,7 +36,7 @@ class ThreadWriter(Writer):
         if not hasattr(self, "_writes"):
             self._writes = ThreadPoolExecutor(1, "weir-write")
         loop = asyncio.get_running_loop()
-        self._writes.submit(self._write, self.log.take(), loop)
+        self._writes.submit(self._write, self.log.take_staged(), loop)
 
     def _write(self, batch: FrameBatch, loop: asyncio.AbstractEventLoop) -> None:
         try:

@@ -34,7 +34,7 @@ class Packed(Protocol[V]):
     def __delitem__(self, place: int | slice, /) -> None: ...
     def insert(self, place: int, value: V, /) -> None: ...
     def copy(self) -> "Packed[V]": ...
-    def take(self, places: Sequence[int]) -> list[V]:
+    def at(self, places: Sequence[int]) -> list[V]:
         """The values at these places; a range of places stands for neighbours, here and below."""
 
     def put(self, places: Sequence[int], values: Sequence[V]) -> None:
@@ -97,7 +97,7 @@ def since(column: Column[V], start: int) -> Iterable[V]:
 def take(column: Column[V], places: Sequence[int]) -> list[V]:
     """The values at these places; a range of places stands for neighbours, here and below."""
     if len(places) > _SINGLE_MAX and not isinstance(column, list):
-        return column.take(places)
+        return column.at(places)
     if isinstance(places, range):
         return column[places.start : places.stop]
     return [column[place] for place in places]

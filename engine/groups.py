@@ -169,10 +169,10 @@ class PackedPending(msgspec.Struct, gc=False):
             self.owners.copy(), self.owner_places.copy(), self.orders.copy(), self.delivery_counts.copy()
         )
 
-    def take(self, places: Sequence[int]) -> list[PendingState]:
+    def at(self, places: Sequence[int]) -> list[PendingState]:
         """Those at these places."""
-        owners = map(self.owners.__getitem__, self.owner_places.take(places))
-        return list(map(PendingState, owners, self.orders.take(places), self.delivery_counts.take(places)))
+        owners = map(self.owners.__getitem__, self.owner_places.at(places))
+        return list(map(PendingState, owners, self.orders.at(places), self.delivery_counts.at(places)))
 
     def put(self, places: Sequence[int], states: Sequence[PendingState]) -> None:
         """Replace those at these places."""

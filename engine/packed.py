@@ -85,7 +85,7 @@ class PackedColumn(msgspec.Struct, gc=False):
         """A copy that changes by itself."""
         return PackedColumn(self.data[:], self.kind, self.width)
 
-    def take(self, places: Sequence[int]) -> Sequence[int]:
+    def at(self, places: Sequence[int]) -> Sequence[int]:
         """The numbers at these places."""
         if isinstance(places, range):
             return self[places.start : places.stop]
@@ -181,9 +181,9 @@ class PackedNumbers(msgspec.Struct, gc=False):
         """A copy that changes by itself."""
         return PackedNumbers(self.high.copy(), self.low.copy())
 
-    def take(self, places: Sequence[int]) -> list[int]:
+    def at(self, places: Sequence[int]) -> list[int]:
         """The numbers at these places."""
-        return list(map(_join, self.high.take(places), self.low.take(places)))
+        return list(map(_join, self.high.at(places), self.low.at(places)))
 
     def put(self, places: Sequence[int], numbers: Sequence[int]) -> None:
         """Replace the numbers at these places."""
@@ -281,7 +281,7 @@ class PackedNones(msgspec.Struct, gc=False):
         """A copy that changes by itself."""
         return PackedNones(self.count)
 
-    def take(self, places: Sequence[int]) -> list[None]:
+    def at(self, places: Sequence[int]) -> list[None]:
         """As many as there are places."""
         return [None] * len(places)
 

@@ -94,7 +94,7 @@ class RateLimiter:
         if wait_s:
             raise _rate_limited("too many wrong credentials from this address", "failures", wait_s)
         # Before the check: many at the same time are no way around the limit.
-        self._failed.take(key, self._failures, 1, now_s)
+        self._failed.take_tokens(key, self._failures, 1, now_s)
         is_wrong = False
         try:
             yield
@@ -103,7 +103,7 @@ class RateLimiter:
             raise
         finally:
             if not is_wrong:
-                self._failed.take(key, self._failures, -1, now_s)
+                self._failed.take_tokens(key, self._failures, -1, now_s)
 
 
 class Meter:
@@ -118,7 +118,7 @@ class Meter:
         self._monotonic = limiter.monotonic
         self._taken = (0, 0)
 
-    def take(self, requests: int, size: int = 0) -> None:
+    def take_requests(self, requests: int, size: int = 0) -> None:
         """Take requests and bytes, both or neither. Raises `rate_limited`."""
         key, rates, now_s = self._key, self._rates, self._monotonic()
         for name, rate, buckets, cost in (
@@ -139,7 +139,7 @@ class Meter:
             taken, size = self._taken
             self._add(-taken, 0, self._monotonic())
             self._taken = 0, size
-            self.take(requests)
+            self.take_requests(requests)
             self._taken = requests, size
 
     def give_back(self) -> None:
@@ -176,9 +176,9 @@ class Meter:
 
     def _add(self, requests: int, size: int, now_s: float) -> None:
         if self._rates.requests is not None:
-            self._requests.take(self._key, self._rates.requests, requests, now_s)
+            self._requests.take_tokens(self._key, self._rates.requests, requests, now_s)
         if self._rates.bytes is not None:
-            self._bytes.take(self._key, self._rates.bytes, size, now_s)
+            self._bytes.take_tokens(self._key, self._rates.bytes, size, now_s)
 
 
 def _rate_limited(detail: str, limit: str, wait_s: float) -> RefusalError:

@@ -58,7 +58,7 @@ class Buckets:
         wait_s = ahead_s + (min(cost, rate.burst) - rate.burst) / rate.per_s
         return wait_s if wait_s > _ROUNDING_S else 0.0
 
-    def take(self, key: str, rate: Rate, cost: float, now_s: float) -> None:
+    def take_tokens(self, key: str, rate: Rate, cost: float, now_s: float) -> None:
         """Take the cost, whether or not it can be had. A negative one gives back."""
         place = self._place(key)
         full_at = self._full_at.get(place)

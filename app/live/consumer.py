@@ -144,7 +144,7 @@ class Consumer:
             bytes_max=self._bytes_max,
         )
 
-    def take(self, reply: GroupRead) -> Taken:
+    def take_reply(self, reply: GroupRead) -> Taken:
         """Count what a read has brought: it is sent."""
         found = reply.streams[0] if reply.streams else None
         more = bool(reply.unfinished) or (found is not None and found.more)

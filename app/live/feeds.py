@@ -317,7 +317,7 @@ class StreamFeed:
         kept = self._ring.get(cursor)
         return None if kept is None else kept.item
 
-    def take(self, subscriber: "Subscriber", item: FeedPage | FeedGap) -> None:
+    def take_item(self, subscriber: "Subscriber", item: FeedPage | FeedGap) -> None:
         """Move a joined subscriber past the item that begins at its cursor."""
         self._taken(subscriber.cursor)
         subscriber.cursor, subscriber.generation = item.last_id, item.generation
@@ -376,7 +376,7 @@ class Subscriber:
         """Whether `next` would return or raise without waiting for new entries."""
         return self._feed.failure is not None or not self.caught_up
 
-    def take(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap | None:
+    def take_next(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap | None:
         """Take the kept page or gap that begins at the cursor, and move the cursor past it.
 
         None if none is kept, or if it exceeds `count_max` (at least 1) or `bytes_max`: use `look` or `next`.
@@ -388,7 +388,7 @@ class Subscriber:
         if self.joined:
             item = feed.at(self.cursor)
             if item is not None and _fits(item, count_max, bytes_max):
-                feed.take(self, item)
+                feed.take_item(self, item)
                 return item
             if self.cursor != feed.position:
                 feed.part(self)
@@ -424,7 +424,7 @@ class Subscriber:
         """Like `next`, but without waiting for new entries: None if there are none, or if only the cursor
         has moved.
         """
-        item = self.take(count_max, bytes_max)
+        item = self.take_next(count_max, bytes_max)
         if item is None and self._feed.failure is not None:
             raise _again(self._feed.failure)
         if item is None and not self.caught_up:
@@ -456,7 +456,7 @@ class Subscriber:
             return None
         if not _fits(item, count_max, bytes_max):
             return None
-        feed.take(self, item)
+        feed.take_item(self, item)
         feed.wait(self, callback)
         return item
 

@@ -167,7 +167,7 @@ class OtherGateways:
         """Whose ticket it is, as `Tickets.redeem`. Raises EngineError."""
         # One that was made here is used up here as well.
         self._tickets.redeem(ticket, origin)
-        kept = await self._gateways.take(_name(ticket))
+        kept = await self._gateways.take_value(_name(ticket))
         if kept is None:
             return None
         wanted, packed = msgspec.msgpack.decode(kept)

@@ -68,7 +68,7 @@ class Gateways:
             _request(key, [("SET", key, value, "PX", lifetime_ms)], lambda found: found[0], Lane.WRITE)
         )
 
-    async def take(self, name: str) -> bytes | None:
+    async def take_value(self, name: str) -> bytes | None:
         """Take a value; it is there for one call, over all gateways. Raises EngineError."""
         key = _value_key(name)
         found: bytes | None = await self._run(

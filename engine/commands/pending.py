@@ -224,7 +224,7 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     texts = key.stream.find_each(claim.ids)
     held = group.pending.items_of(sorted(set(claim.ids)))
     for entry_id in claim.ids:
-        claiming.take(entry_id, texts.get(entry_id), held.get(entry_id))
+        claiming.take_entry(entry_id, texts.get(entry_id), held.get(entry_id))
     turn.settle(command.stream, command.group, list(claiming.gone))
     move_to_dead_letters(turn, command.stream, command.group, list(claiming.dead.values()), TOO_MANY)
     found = claiming.found
@@ -278,7 +278,7 @@ class _Claiming:
         self.gone: dict[int, None] = {}
         self.dead: dict[int, Dead] = {}
 
-    def take(self, entry_id: int, text: bytes | None, pending: PendingState | None) -> None:
+    def take_entry(self, entry_id: int, text: bytes | None, pending: PendingState | None) -> None:
         """Find out what happens to one ID; `text` is its entry, None if that is gone. One that is named again
         was claimed before by this command.
         """

@@ -252,7 +252,7 @@ class Log:
         """Stage the promise that after a crash no ID is given up to this time; sync it before using any."""
         return self.stage(RESERVE_PAYLOAD.pack(upto_ms), Kind.RESERVE)
 
-    def take(self) -> FrameBatch:
+    def take_staged(self) -> FrameBatch:
         """Return what was staged since the last call, to be given to `write`: all of it, but for frames of
         the next segment.
         """
@@ -556,7 +556,7 @@ class Log:
 
     def _write_staged(self) -> None:
         while self.written_upto < self.staged_upto:
-            self.write(self.take())
+            self.write(self.take_staged())
 
     def _record_stop(self) -> None:
         """A failure here costs no frame: the record that the disk has, if it has one, is true."""

@@ -301,7 +301,7 @@ class Writer:
         if self._closed or self._writing is not None or self._is_stalled:
             return
         loop = asyncio.get_running_loop()
-        batch, began = self.log.take(), loop.time()
+        batch, began = self.log.take_staged(), loop.time()
         if batch.upto - batch.start > INLINE_WRITE_BYTES_MAX:
             self._writing = loop.run_in_executor(self._write_thread, self.log.write, batch)
             self._writing.add_done_callback(partial(self._end_long_write, began))

@@ -188,8 +188,8 @@ _ASKS: Final = "events are asked for, without a body"
 _NO_TRACE: Final = "Redis's protocol has no place for `traceparent`"
 CONCERNS: Final = (
     Concern(each_stream_is_asked_for, (Principal.may,)),
-    Concern(requests_are_counted, (Meter.take,)),
-    Concern(bytes_in_are_counted, (Meter.take,), {"sse": _ASKS}),
+    Concern(requests_are_counted, (Meter.take_requests,)),
+    Concern(bytes_in_are_counted, (Meter.take_requests,), {"sse": _ASKS}),
     Concern(bytes_out_are_counted, (Meter.charge,), {"sse": _PUSHED, "websocket": _PUSHED}),
     Concern(refusals_are_counted, (Counters.refuse,)),
     Concern(answers_are_counted_and_logged, (RequestIds.note, Account.note_end)),

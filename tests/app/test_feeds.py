@@ -354,7 +354,7 @@ async def test_who_has_no_task_takes_when_called(talk: Conversation, feeds: Feed
     """A callback is called once; what it finds it may take without waiting, if it fits."""
     tail = await feeds.subscribe("s", NEW)
     found: list[FeedPage | FeedGap | None] = []
-    tail.call_when_ready(lambda: found.append(tail.take(MANY, LARGE)))
+    tail.call_when_ready(lambda: found.append(tail.take_next(MANY, LARGE)))
     await talk.add("s", "1-0")
     await talk.add("s", "2-0")
     await settle()

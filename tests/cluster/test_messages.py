@@ -63,9 +63,9 @@ async def test_a_value_is_taken_once(pair: tuple[ClusterEngine, ClusterEngine]) 
     """By whichever gateway asks first."""
     one, other = pair
     await one.gateways.keep("ticket", b"value", 60_000)
-    taken = await asyncio.gather(*[engine.gateways.take("ticket") for engine in pair for _ in range(3)])
+    taken = await asyncio.gather(*[engine.gateways.take_value("ticket") for engine in pair for _ in range(3)])
     assert sorted(value or b"" for value in taken) == [b""] * 5 + [b"value"]
-    assert await other.gateways.take("ticket") is None
+    assert await other.gateways.take_value("ticket") is None
 
 
 async def test_all_look_for_changes_of_metadata(pair: tuple[ClusterEngine, ClusterEngine]) -> None:

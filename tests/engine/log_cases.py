@@ -30,7 +30,7 @@ def open_log(storage: Storage, *, reserve_bytes: int = 4096) -> Log:
 def next_segment(log: Log) -> None:
     """Go on in a new segment, synced and named."""
     log.start_segment(log.prepare_segment())
-    log.write(log.take())
+    log.write(log.take_staged())
     log.sync()
     log.name_segments()
 
@@ -50,7 +50,7 @@ def payload(number: int) -> bytes:
 def append(log: Log, *payloads: bytes, synced: bool) -> None:
     for each in payloads:
         log.stage(each)
-    log.write(log.take())
+    log.write(log.take_staged())
     if synced:
         log.sync()
 

@@ -25,7 +25,7 @@ def write_golden() -> dict[str, bytes]:
     next_segment(log)
     append(log, bytes(range(256)), synced=True)
     log.mark(clean=False)
-    log.write(log.take())
+    log.write(log.take_staged())
     second = decode(storage.content("manifest")).segments[1]
     write_base(log, second.position, b"all of it", reservation_ms=1_600_000_000_000)
     log.close()

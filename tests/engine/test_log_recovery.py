@@ -259,7 +259,7 @@ class TestZerosAndHoles:
         append(log, b"one", b"two", synced=False)
         log.sync()
         log.mark(clean=False)
-        log.write(log.take())
+        log.write(log.take_staged())
         content = bytearray(storage.content(SEGMENT))
         mark = frames_of(bytes(content))[-1]
         content[FILE_FRAME_BYTES + 41] ^= 1
@@ -365,7 +365,7 @@ class TestRecoveryItself:
         append(log, b"safe", synced=True)
         storage.fail("sync", errno.EIO)
         log.stage(b"readable, not on the disk")
-        log.write(log.take())
+        log.write(log.take_staged())
         with pytest.raises(LogPoisonedError, match="sync"):
             log.sync()
         log.close()
@@ -383,7 +383,7 @@ class TestTheReport:
         log.reserve_ids(5_000)
         append(log, b"one", b"two", synced=True)
         log.reserve_ids(4_000)
-        log.write(log.take())
+        log.write(log.take_staged())
         report = open_log(storage.kill()).recovery
         assert (report.frames, report.sequence, report.reservation_ms) == (2, 4, 5_000)
         assert report.bytes == len(storage.content(SEGMENT))
@@ -398,7 +398,7 @@ class TestTheReport:
         killed = storage.kill()
         log = open_log(killed)
         log.mark(clean=False)
-        log.write(log.take())
+        log.write(log.take_staged())
         assert not open_log(killed.kill()).recovery.clean_stop
 
     def test_a_position_means_the_same_after_a_restart(self) -> None:
@@ -436,7 +436,8 @@ class TestRealFiles:
         program = (
             "import sys; from engine.log import Log; from engine.storage.file import FileStorage\n"
             "log = Log.open(FileStorage(sys.argv[1]))\n"
-            "log.stage(b'from the first'); log.write(log.take()); print('open', flush=True); sys.stdin.read()"
+            "log.stage(b'from the first'); log.write(log.take_staged())\n"
+            "print('open', flush=True); sys.stdin.read()"
         )
         root = Path(__file__).parents[2]
         with subprocess.Popen(

@@ -38,12 +38,12 @@ class TestStagingAndWriting:
         second = log.stage(b"")
         assert (first, second) == (FILE_FRAME_BYTES + 45, FILE_FRAME_BYTES + 85)
         assert (log.staged_upto, log.written_upto) == (second, FILE_FRAME_BYTES)
-        batch = log.take()
+        batch = log.take_staged()
         later = log.stage(b"next batch")
         log.write(batch)
         assert (log.written_upto, log.durable_upto) == (second, FILE_FRAME_BYTES)
         assert log.sync() == log.durable_upto == second
-        log.write(log.take())
+        log.write(log.take_staged())
         assert (log.written_upto, log.staged_upto) == (later, later)
         assert storage.size(SEGMENT) == later
 
@@ -53,7 +53,7 @@ class TestStagingAndWriting:
         log = open_log(storage)
         before = len(storage.operations)
         append(log, *(payload(number) for number in range(100)), synced=True)
-        log.write(log.take())
+        log.write(log.take_staged())
         log.sync()
         assert storage.operations[before:] == [("append", SEGMENT), ("sync", SEGMENT)]
 
@@ -68,7 +68,7 @@ class TestStagingAndWriting:
         log.stage(b"three")
         log.mark(clean=False)
         log.reserve_ids(9)
-        log.write(log.take())
+        log.write(log.take_staged())
         frames = frames_of(storage.content(SEGMENT))[1:]
         start = FILE_FRAME_BYTES
         assert [frame.durable_upto for frame in frames] == [start, start, one, one, one]
@@ -78,10 +78,10 @@ class TestStagingAndWriting:
         """The chain is made when frames are staged."""
         log = open_log(MemoryStorage())
         log.stage(b"one")
-        first = log.take()
+        first = log.take_staged()
         log.stage(b"two")
         with pytest.raises(AssertionError):
-            log.write(log.take())
+            log.write(log.take_staged())
         log.write(first)
 
     def test_payloads_come_back_as_they_were_after_a_power_cut(self) -> None:
@@ -118,7 +118,7 @@ class TestStagingAndWriting:
 
 class TestAFailingDisk:
     def poisoned_everywhere(self, log: Log) -> None:
-        batch = log.take()
+        batch = log.take_staged()
         for use in (
             lambda: log.stage(b"x"),
             lambda: log.mark(clean=True),
@@ -158,7 +158,7 @@ class TestAFailingDisk:
         log.stage(b"lost")
         log.stage(b"as well")
         with pytest.raises(LogPoisonedError, match=r"write of segment-1\.weir failed"):
-            log.write(log.take())
+            log.write(log.take_staged())
         assert storage.content(SEGMENT) == before
         assert log.written_upto == len(before)
         self.poisoned_everywhere(log)
@@ -174,7 +174,7 @@ class TestAFailingDisk:
         storage.fail("truncate", errno.EIO)
         log.stage(b"torn")
         with pytest.raises(LogPoisonedError):
-            log.write(log.take())
+            log.write(log.take_staged())
         image = storage.kill()
         assert recovered(image) == [b"safe"]
         assert [len(content) for content in torn_files(files(image)).values()] == [30]
@@ -204,7 +204,7 @@ class TestAFailingDisk:
         storage.fails = sync_now
         log.stage(b"second")
         with pytest.raises(LogPoisonedError):
-            log.write(log.take())
+            log.write(log.take_staged())
         assert log.written_upto == written
 
     def test_a_limit_of_the_system_is_survived_on_real_files(self, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ class TestAFailingDisk:
         try:
             log.stage(bytes(500))
             with pytest.raises(LogPoisonedError, match="File too large"):
-                log.write(log.take())
+                log.write(log.take_staged())
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert (tmp_path / SEGMENT).read_bytes() == before
@@ -334,16 +334,16 @@ class TestANewSegment:
         storage = MemoryStorage()
         log = open_log(storage)
         log.stage(b"taken")
-        taken = log.take()
+        taken = log.take_staged()
         log.stage(b"left")
         log.start_segment(log.prepare_segment())
         log.stage(b"new")
         log.write(taken)
         assert log.sync() == log.durable_upto == taken.upto
         assert recovered(storage.crash()) == [b"taken"]
-        left, new = log.take(), log.take()
+        left, new = log.take_staged(), log.take_staged()
         assert (left.start, left.upto, new.upto) == (taken.upto, new.start, log.staged_upto)
-        assert log.take().buffers == []
+        assert log.take_staged().buffers == []
         log.write(left)
         before = len(storage.operations)
         assert log.sync() == left.upto
@@ -374,7 +374,7 @@ class TestANewSegment:
         log.start_segment(log.prepare_segment())
         storage.fail("append", errno.EIO, after_bytes=3)
         with pytest.raises(LogPoisonedError, match=r"write of segment-1\.weir failed"):
-            log.write(log.take())
+            log.write(log.take_staged())
         assert storage.content(SEGMENT) == before
         assert recovered(storage.kill()) == [b"safe"]
 
@@ -425,7 +425,7 @@ class TestANewSegment:
         """A named segment has its first frame, or is damage."""
         log = open_log(MemoryStorage())
         log.start_segment(log.prepare_segment())
-        log.write(log.take())
+        log.write(log.take_staged())
         with pytest.raises(AssertionError):
             log.name_segments()
 
@@ -520,17 +520,17 @@ def live_through(storage: MemoryStorage, staged: list[bytes], synced: list[int])
         for number in range(3):
             staged.append(b"%d.%d " % (turn, number) * (4 * number))
             log.stage(staged[-1])
-        log.write(log.take())
+        log.write(log.take_staged())
         log.sync()
         synced.append(len(staged))
         staged.append(b"unsynced %d" % turn)
         log.stage(staged[-1])
-        log.write(log.take())
+        log.write(log.take_staged())
         if turn != 2:
             position = log.start_segment(log.prepare_segment())
             staged.append(b"after %d" % turn)
             log.stage(staged[-1])
-            log.write(log.take())
+            log.write(log.take_staged())
             log.sync()
             synced.append(len(staged))
             log.name_segments()

@@ -66,7 +66,7 @@ class BesideAList(RuleBasedStateMachine):
     def take_and_put(self, data: st.DataObject) -> None:
         """At several places, or side by side."""
         places = self.some_places(data)
-        assert list(self.packed.take(places)) == [self.list[place] for place in places]
+        assert list(self.packed.at(places)) == [self.list[place] for place in places]
         values = [data.draw(self.values) for _ in places]
         for place, value in zip(places, values, strict=True):
             self.list[place] = value

@@ -62,7 +62,7 @@ class TestTheLog:
         take_room(storage, left)
         for _ in range(2):
             with pytest.raises(StorageFullError, match="No space left"):
-                log.write(log.take())
+                log.write(log.take_staged())
             assert storage.content(SEGMENT) == before
             assert (log.written_upto, log.poisoned, log.is_full) == (len(before), None, True)
             with pytest.raises(StorageFullError):
@@ -71,10 +71,10 @@ class TestTheLog:
             assert log.is_full
         log.stage(b"behind")
         give_room(storage)
-        log.write(log.take())
+        log.write(log.take_staged())
         assert log.written_upto < log.staged_upto
         log.ensure_reserve()
-        log.write(log.take())
+        log.write(log.take_staged())
         log.sync()
         assert recovered(storage.crash()) == [b"safe", bytes(100), b"behind"]
 
@@ -86,7 +86,7 @@ class TestTheLog:
         log.stage(b"lost")
         storage.fail("append", errno.ENOSPC)
         with pytest.raises(LogPoisonedError):
-            log.write(log.take())
+            log.write(log.take_staged())
 
     @pytest.mark.parametrize(("operation", "code"), [("append", errno.EIO), ("truncate", errno.EIO)])
     def test_another_failure_poisons(self, operation: str, code: int) -> None:
@@ -98,7 +98,7 @@ class TestTheLog:
         take_room(storage, 10)
         storage.fail(operation, code)
         with pytest.raises(LogPoisonedError):
-            log.write(log.take())
+            log.write(log.take_staged())
 
     def test_a_batch_of_the_segment_before_comes_first(self) -> None:
         storage = room_free()
@@ -110,10 +110,10 @@ class TestTheLog:
         log.stage(b"new")
         take_room(storage)
         with pytest.raises(StorageFullError, match="segment-1"):
-            log.write(log.take())
+            log.write(log.take_staged())
         give_room(storage)
-        log.write(log.take())
-        log.write(log.take())
+        log.write(log.take_staged())
+        log.write(log.take_staged())
         log.sync()
         log.name_segments()
         assert recovered(storage.crash()) == [b"old", b"new"]

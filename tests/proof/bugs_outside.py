@@ -47,7 +47,7 @@ OUTSIDE: Final[dict[str, tuple[Edit, str]]] = {
         "tests/app/test_rates.py",
     ),
     "wrong credentials not counted": (
-        Edit(_LIMITER, "        self._failed.take(key, self._failures, 1, now_s)\n", ""),
+        Edit(_LIMITER, "        self._failed.take_tokens(key, self._failures, 1, now_s)\n", ""),
         "tests/app/test_rates.py",
     ),
     "one more than a caller may hold": (

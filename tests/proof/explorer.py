@@ -32,7 +32,7 @@ def goes_on(storage: MemoryStorage) -> bool:
     """Whether a recovered log can be written to."""
     log = Log.open(storage)
     upto = log.stage(encode([]))
-    log.write(log.take())
+    log.write(log.take_staged())
     log.sync()
     return recovered_upto(storage.crash()) == upto
 

@@ -31,7 +31,7 @@ def rewrite(storage: MemoryStorage) -> None:
 
 def _switch(log: Log) -> int:
     position = log.start_segment(log.prepare_segment())
-    log.write(log.take())
+    log.write(log.take_staged())
     log.sync()
     log.name_segments()
     return position

@@ -30,7 +30,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from engine.log import Log;"
         " from engine.storage.file import FileStorage\n"
-        "log = Log.open(FileStorage(Path(sys.argv[1]))); log.stage(b'\\x90'); log.write(log.take())\n"
+        "log = Log.open(FileStorage(Path(sys.argv[1]))); log.stage(b'\\x90'); log.write(log.take_staged())\n"
         "print('open', flush=True); sys.stdin.read(); log.close()"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

@@ -104,7 +104,7 @@ class Account(Work):
         if self.meter is None:
             return
         try:
-            self.meter.take(requests, size)
+            self.meter.take_requests(requests, size)
         except RefusalError as refusal:
             raise in_words_of_redis(refusal) from None
 

@@ -90,7 +90,7 @@ class ConsumerSource:
         reply = await self._lease.reply(self._tenant.engine, command, going_on=going_on)
         assert isinstance(reply, GroupRead), "XREADGROUP replies with a GroupRead"
         self._gateway.reports.trace_read(command.group, command.consumer, reply)
-        taken = self._consumer.take(reply)
+        taken = self._consumer.take_reply(reply)
         if taken.ids:
             await self._give(taken, put)
         return taken.is_new

@@ -111,7 +111,7 @@ class GroupReader:
             return [] if found is None else self._decline(work, found)
         if found is not None and not room and not work.consumer.noack:
             return [*self._send_gap(work, found), *self._decline(work, found), *self.go_on(work)]
-        taken = work.consumer.take(reply)
+        taken = work.consumer.take_reply(reply)
         effects = [*self._table.note_back(work), *self._send(work, taken)]
         if taken.caught_up:
             last = ids.ID_MIN if found is None else found.last_delivered_id

@@ -123,7 +123,7 @@ class Session:
             return [self.table.error(frame.ref, frame.refusal)]
         try:
             if self.meter is not None:
-                self.meter.take(1, size)
+                self.meter.take_requests(1, size)
             effects = self._handle(frame, publication)
         except EngineError as error:
             effects = [self.table.error(frame.ref, to_refusal(error))]

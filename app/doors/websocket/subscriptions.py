@@ -216,7 +216,7 @@ class FollowedStreams(_Reads):
         if self._link.paused:
             self._later.append(effect)
             return
-        item = tail.take(effect.count_max, self._output.piece_bytes(effect.bytes_max))
+        item = tail.take_next(effect.count_max, self._output.piece_bytes(effect.bytes_max))
         if item is None:
             self._fetch_behind(effect, tail)
         else:

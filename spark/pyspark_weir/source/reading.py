@@ -60,7 +60,7 @@ def batches(
         for place, reader in enumerate(readers):
             while True:
                 page = upcoming.result()
-                gives = reader.take(page)
+                gives = reader.take_page(page)
                 # The next page comes while this one is read; that of a short stream is the next stream's.
                 if not reader.done:
                     upcoming = ahead.submit(reader.page)
@@ -88,7 +88,7 @@ class _RangeReader:
         self._cursor = one.after
         self._fields = form.wanted_fields()
 
-    def take(self, page: ColumnsPage) -> bool:
+    def take_page(self, page: ColumnsPage) -> bool:
         """Go on behind a page; whether it has entries to give. Raises DataLoss where it is of another stream,
         PipelineError.
         """

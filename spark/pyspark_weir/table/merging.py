@@ -52,7 +52,7 @@ def merge(runs: Iterable[Iterator[pa.Table]], keys: Sequence[str] = SORTED_BY) -
     last: Key | None = None
     while waiting:
         cut = min(run.last for run in waiting)
-        taken = [part for run in waiting if (part := run.take(cut)).num_rows]
+        taken = [part for run in waiting if (part := run.take_rows(cut)).num_rows]
         found = taken[0] if len(taken) == 1 else _sort(taken, keys)
         first = _key(found, 0, keys)
         if last is not None and first < last:
@@ -81,7 +81,7 @@ class _Run:
                 return True
         return False
 
-    def take(self, cut: Key) -> pa.Table:
+    def take_rows(self, cut: Key) -> pa.Table:
         """Remove and return the rows up to `cut`."""
         rows = self.rows
         if self.last <= cut:

@@ -15,7 +15,7 @@ def taken(buckets: Buckets, key: str, rate: Rate, cost: float, now_s: float) -> 
     """As an API does it: wait, or take."""
     wait_s = buckets.wait_s(key, rate, cost, now_s)
     if not wait_s:
-        buckets.take(key, rate, cost, now_s)
+        buckets.take_tokens(key, rate, cost, now_s)
     return wait_s
 
 
@@ -40,7 +40,7 @@ def test_what_costs_more_than_a_burst_needs_a_full_bucket_and_is_paid_in_full() 
 
 def test_a_debt_refuses_what_costs_nothing() -> None:
     buckets = Buckets()
-    buckets.take("a", TEN, 6, 0.0)
+    buckets.take_tokens("a", TEN, 6, 0.0)
     assert taken(buckets, "a", TEN, 0, 0.0) == pytest.approx(0.1)
     assert taken(buckets, "a", TEN, 0, 0.1) == 0
 
@@ -48,9 +48,9 @@ def test_a_debt_refuses_what_costs_nothing() -> None:
 def test_what_is_given_back_can_be_taken_again() -> None:
     buckets = Buckets()
     assert taken(buckets, "a", TEN, 5, 0.0) == 0
-    buckets.take("a", TEN, -5, 0.0)
+    buckets.take_tokens("a", TEN, -5, 0.0)
     assert buckets.remaining("a", TEN, 0.0) == 5
-    buckets.take("b", TEN, -5, 0.0)
+    buckets.take_tokens("b", TEN, -5, 0.0)
     assert buckets.remaining("b", TEN, 0.0) == 5
 
 
