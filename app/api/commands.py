@@ -65,7 +65,7 @@ class _CommandBody(Body):
         def parse(body: bytes) -> Parsed:
             return steps.parse(bodies.one(body, encoded, steps.limits.words_max))
 
-        return await self.request.read(parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX)
+        return await self.request.read_body(parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX)
 
 
 class _CommandsBody(Body):
@@ -88,7 +88,7 @@ class _CommandsBody(Body):
         return await self._read_several(parse)
 
     async def _read_several(self, parse: Callable[[bytes], CommandRun]) -> CommandRun:
-        return await self.request.read(
+        return await self.request.read_body(
             parse, _INLINE_BYTES_MAX, inline_values_max=_INLINE_WORDS_MAX, turn_bytes_min=_TURN_BYTES_MIN
         )
 

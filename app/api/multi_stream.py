@@ -260,7 +260,7 @@ class _PublicationBody(Body):
         media.check_is_json(self.request.media_type.name)
         most, limits = self.request.gateway.settings.request_streams_max, self.request.gateway.limits.entries
         reader = partial(publication, limits=limits, streams_max=most, key=key, chunk=chunk)
-        return await self.request.read(reader, quick=partial(reader, quick=True))
+        return await self.request.read_body(reader, quick=partial(reader, quick=True))
 
 
 def publication(

@@ -81,4 +81,4 @@ class Operations:
 
         request = Request(self._gateway, scope, receive, names)
         request.principal = unpack_principal(caller)
-        return pack_response(await self._operations[label].run(request))
+        return pack_response(await self._operations[label].run_for_front(request))

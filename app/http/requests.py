@@ -353,7 +353,7 @@ class Request(Work):
             message = await self.receive()
         raise ClientLeftError
 
-    async def read(
+    async def read_body(
         self,
         reader: Callable[[bytes], T],
         inline_bytes_max: int = INLINE_BYTES_MAX,
@@ -446,7 +446,7 @@ class Request(Work):
         call = Call((command,), waits=ReadHandle(), synced=synced, origin=self.request_id)
 
         def begin(done: Callable[[Reply | Exception], None]) -> Callable[[], None]:
-            return waits.read(engine, call, caller, done).cancel
+            return waits.begin_read(engine, call, caller, done).cancel
 
         reply = await self._until_gone(begin)
         self._reserve_waited(command, reply)
@@ -517,7 +517,7 @@ class Request(Work):
         begun: list[asyncio.Task[T]] = []
 
         def begin(done: Callable[[T | Exception], None]) -> Callable[[], object]:
-            begun.append(self.gateway.waits.run(work, self.caller, done))
+            begun.append(self.gateway.waits.begin_task(work, self.caller, done))
             return begun[0].cancel
 
         try:

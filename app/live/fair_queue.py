@@ -86,11 +86,11 @@ class Flow:
         """Count a frame that is handled in this cycle, or what costs as much as several."""
         self._handled += cost
 
-    def begin(self) -> None:
+    def begin_work(self) -> None:
         """Count work that goes on behind its frame, until `end`."""
         self._under_way += 1
 
-    def end(self) -> None:
+    def end_work(self) -> None:
         """Count it no longer."""
         self._under_way -= 1
         if self.is_ready:

@@ -76,10 +76,10 @@ class ConsumerLease:
             left.discard(one)
             if not left:
                 self.alone.set_result(None)
-                self.end()
+                self.end_operation()
 
         # A reader that waits for this lease also waits for the one before it.
-        self.begin()
+        self.begin_operation()
         for one in tuple(left):
             one.add_done_callback(ended)
 
@@ -88,16 +88,18 @@ class ConsumerLease:
         if not self._left:
             self._replaced()
 
-    def begin(self) -> None:
+    def begin_operation(self) -> None:
         """Count one more operation in progress."""
         self._under_way += 1
 
-    def end(self) -> None:
+    def end_operation(self) -> None:
         """Count one operation less."""
         self._under_way -= 1
         self._check_over()
 
-    def read(self, engine: CommandEngine, command: XReadGroup, done: Done, *, going_on: bool = False) -> None:
+    def read_group(
+        self, engine: CommandEngine, command: XReadGroup, done: Done, *, going_on: bool = False
+    ) -> None:
         """Read as the consumer, until the reader has to stop."""
         if self.is_stopped:
             asyncio.get_running_loop().call_soon(done, GroupRead(()))
@@ -108,7 +110,7 @@ class ConsumerLease:
     async def reply(self, engine: CommandEngine, command: XReadGroup, *, going_on: bool) -> Reply:
         """The same for a coroutine; cancelled, it takes nothing. Raises EngineError."""
         replied: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.read(
+        self.read_group(
             engine,
             command,
             lambda found: None if replied.done() else replied.set_result(found),

@@ -162,7 +162,7 @@ class Waits:
         self.count += 1
         return Place(self, share)
 
-    def read(self, engine: CommandEngine, call: Call, caller: str, done: Done) -> Wait:
+    def begin_read(self, engine: CommandEngine, call: Call, caller: str, done: Done) -> Wait:
         """Begin a read. Where too many wait already it gets what is there, or `too_many_waiters`."""
         place, refusal = None, None
         try:
@@ -173,7 +173,7 @@ class Waits:
             call = msgspec.structs.replace(call, commands=commands)
         return Wait(engine, call, done, place, refusal)
 
-    def run(
+    def begin_task(
         self, work: Coroutine[Any, Any, T], caller: str, done: Callable[[T | Exception], None]
     ) -> asyncio.Task[T]:
         """Begin work that waits and changes nothing, as a task. Cancelled, it does not call `done`.

@@ -108,7 +108,7 @@ class ClusterEngine:
         self._waiting_for_streams = 0
         self._topology = topology
         self._origins = Origins()
-        self._sender = Sender(topology, self._origins.end)
+        self._sender = Sender(topology, self._origins.end_write)
         self.health: Final = BackendHealth(topology, self._ask, clock, self._observe)
         self._losses = Losses()
         self.health.on_restart = self._losses.note_restart
@@ -122,12 +122,12 @@ class ClusterEngine:
         )
         nodes, timeout_s = (lambda: topology.nodes), topology.timeout_s
         self.maintenance: Final = Maintenance(
-            self.run, self._ask, nodes, self._silent_readers, front, poll_s, timeout_s
+            self.run_request, self._ask, nodes, self._silent_readers, front, poll_s, timeout_s
         )
         # Called with why the server sends no notifications: then waiting reads look again, and are not woken.
         self.on_missing_events: Callable[[str], None] = lambda _: None
         self._wakeups.on_missing_events = self._note_missing_events
-        self.gateways: Final = Gateways(self.run, self._wakeups)
+        self.gateways: Final = Gateways(self.run_request, self._wakeups)
         self._group_waits = GroupWaits(self._wakeups, self._read_group, self._take_back)
 
     def start(self) -> asyncio.Future[None]:
@@ -225,7 +225,7 @@ class ClusterEngine:
         whole = words.join(requests)
         if whole.lane is not Lane.READ:
             whole = whole.with_texts()
-        await self.run(msgspec.structs.replace(whole, decode=keep, takes_refusals=True))
+        await self.run_request(msgspec.structs.replace(whole, decode=keep, takes_refusals=True))
         replies: list[Reply | EngineError] = []
         for one in requests:
             own, results = results[: len(one.commands)], results[len(one.commands) :]
@@ -270,11 +270,11 @@ class ClusterEngine:
         if self._gatherer(command) is not None:
             return None
         is_numbered = is_repeatable and isinstance(command, _NUMBERED)
-        origin = self._origins.begin() if is_numbered else unnumbered()
+        origin = self._origins.begin_write() if is_numbered else unnumbered()
         try:
             request = self._made(command, origin)
         except BaseException:
-            self._origins.end(origin.number)
+            self._origins.end_write(origin.number)
             raise
         if request is None:
             raise not_supported(name_of(command), self.health.level.name)
@@ -295,7 +295,7 @@ class ClusterEngine:
             return gathered
         request = self._request(command)
         assert request is not None, "it is not gathered"
-        reply: Reply = await self.run(request)
+        reply: Reply = await self.run_request(request)
         return reply
 
     async def _run_at_once(self, command: Command) -> Reply:
@@ -328,7 +328,7 @@ class ClusterEngine:
         if request.lane is Lane.WRITE and not self.health.can_confirm:
             # Sent, it would be stored, and then refused.
             needs = f"{self.health.level.name}: it needs WAITAOF and an append-only file"
-            self._origins.end(request.number)
+            self._origins.end_write(request.number)
             self._loop.call_soon(finish, not_supported(f"backend_durability={self.durability}", needs))
             return
         self._sender.send(request, finish)
@@ -341,7 +341,7 @@ class ClusterEngine:
             added = (reply,) if isinstance(reply, Added) else (one for _, one in reply.streams)
             self.appended += sum(len(one.ids) for one in added)
 
-    async def run(self, request: BackendRequest) -> Any:  # noqa: ANN401 - as `decode` makes it
+    async def run_request(self, request: BackendRequest) -> Any:  # noqa: ANN401 - as `decode` makes it
         """Run one request. Raises EngineError."""
         replied: asyncio.Future[Any] = self._loop.create_future()
         self._send(request, lambda reply: None if replied.done() else replied.set_result(reply))
@@ -355,7 +355,7 @@ class ClusterEngine:
         """Move dead letters, then reply what their finder replies. Raises EngineError where a caller named
         them and none could be moved.
         """
-        moved, refusals = await move(self.run, dying)
+        moved, refusals = await move(self.run_request, dying)
         names = (dying.stream, dying.group)
         if moved and self.on_dead_lettered is not None:
             self.on_dead_lettered([(*names, one, dying.reason) for one in moved])
@@ -490,7 +490,7 @@ class ClusterEngine:
             # Never before what ended the wait returns.
             self._loop.call_soon(handle.answer, [found])
 
-        waiter = self._group_waits.read(command, serve)
+        waiter = self._group_waits.begin_read(command, serve)
         handle.wait(waiter.end, waiter.cancel)
 
     def _silent_readers(self, streams: Collection[str]) -> dict[str, set[tuple[str, str]]]:

@@ -42,11 +42,11 @@ class BackendFigures:
         self.connections_lost = 0
         self.wakes: Final = dict.fromkeys(WAKES, 0)
 
-    def begin(self, lane: str) -> None:
+    def count_request(self, lane: str) -> None:
         """Count a request."""
         self.in_flight[lane] += 1
 
-    def end(self, lane: str, reply: object, took_s: float) -> None:
+    def count_reply(self, lane: str, reply: object, took_s: float) -> None:
         """Count its reply, which may be a refusal."""
         self.in_flight[lane] -= 1
         self.seconds[lane].observe(took_s)

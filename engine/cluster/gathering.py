@@ -204,7 +204,7 @@ class Backend(Protocol):
     def durability(self) -> str:
         """What an answer to a write promises."""
 
-    async def run(self, request: BackendRequest) -> Any:  # noqa: ANN401 - as `decode` makes it
+    async def run_request(self, request: BackendRequest) -> Any:  # noqa: ANN401 - as `decode` makes it
         """Run one. Raises EngineError."""
 
     async def scan(self, pattern: str) -> Sequence[bytes]:
@@ -237,7 +237,7 @@ def gathers(kind: type[C]) -> Callable[[Callable[[Backend, C], Awaitable[Reply]]
 
 async def _each(backend: Backend, requests: Sequence[BackendRequest]) -> list[Any]:
     """The replies of requests that run side by side; a refusal in its place."""
-    return await asyncio.gather(*map(backend.run, requests), return_exceptions=True)
+    return await asyncio.gather(*map(backend.run_request, requests), return_exceptions=True)
 
 
 def _all(found: Sequence[Any]) -> Sequence[Any]:
@@ -294,7 +294,7 @@ async def _read_in_order(backend: Backend, command: XReadGroup) -> Reply:
             continue
         call = read_stream(left, stream, cursor, has_given=has_given)
         try:
-            one = await backend.run(words.by_script(stream, call, Lane.GROUP))
+            one = await backend.run_request(words.by_script(stream, call, Lane.GROUP))
         except EngineError:
             await _give_back(backend, command, found)
             raise
@@ -346,12 +346,12 @@ async def _find_group(backend: Backend, command: FindGroup) -> Reply:
 
 @gathers(FindDeadLetters)
 async def _find_dead_letters(backend: Backend, command: FindDeadLetters) -> Reply:
-    return await redrive.find(backend.run, command)
+    return await redrive.find(backend.run_request, command)
 
 
 @gathers(Redrive)
 async def _redrive(backend: Backend, command: Redrive) -> Reply:
-    return await redrive.redrive(backend.run, command)
+    return await redrive.redrive(backend.run_request, command)
 
 
 @gathers(Exists)
@@ -466,7 +466,7 @@ async def _list_metadata(backend: Backend, command: ListMetadata) -> Reply:
         decode=lambda found: found[0],
         lane=Lane.READ,
     )
-    found = {name.decode(): value for name, value in (await backend.run(request)).items()}
+    found = {name.decode(): value for name, value in (await backend.run_request(request)).items()}
     return MetadataPage(sorted(item for item in found.items() if item[0].startswith(command.prefix)))
 
 

@@ -120,7 +120,7 @@ class GroupWaits:
             for one in lane.waiters
         }
 
-    def read(self, command: XReadGroup, done: Done) -> GroupWaiter:
+    def begin_read(self, command: XReadGroup, done: Done) -> GroupWaiter:
         """Read behind those that wait already, and wait for `block_ms`. `done` is called once, never before
         this returns; not at all for a waiter that is cancelled.
         """

@@ -21,14 +21,14 @@ class Origins:
         self._last = 0
         self._without_reply: dict[int, None] = {}
 
-    def begin(self) -> WriteOrigin:
+    def begin_write(self) -> WriteOrigin:
         """The origin of another write; `end` it after its reply."""
         self._last += 1
         self._without_reply[self._last] = None
         settled = next(iter(self._without_reply)) - 1
         return WriteOrigin(secrets.token_hex(8), IDENTITY, self._front, self._last, settled)
 
-    def end(self, number: int) -> None:
+    def end_write(self, number: int) -> None:
         """It is not sent again. 0 is no number."""
         self._without_reply.pop(number, None)
 

@@ -79,7 +79,7 @@ class Sender:
 
     def send(self, request: BackendRequest, finish: Finish) -> None:
         """Send a request, and call `finish` once with its reply or EngineError; never before this returns."""
-        self._figures.begin(request.lane.value)
+        self._figures.count_request(request.lane.value)
         errand = _Errand(request, finish, self._loop.time() + self._topology.timeout_s)
         self._open[errand] = None
         if self._expiring is None:
@@ -239,7 +239,7 @@ class Sender:
         if errand.lost is not None and isinstance(reply, EngineError) and reply.code in _NOT_DONE:
             reply = refusal_of(errand.lost, writes=True)
         took_s = self._loop.time() - errand.deadline + self._topology.timeout_s
-        self._figures.end(errand.request.lane.value, reply, took_s)
+        self._figures.count_reply(errand.request.lane.value, reply, took_s)
         call(errand.finish, reply)
 
 

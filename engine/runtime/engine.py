@@ -525,7 +525,7 @@ class Engine:
     ) -> TurnResult:
         """Run a turn, and serve the reads that it wakes."""
         so_far = None if before is None else before.so_far
-        ran = self._turns.run(commands, so_far=so_far, together=together, quotas=quotas)
+        ran = self._turns.run_commands(commands, so_far=so_far, together=together, quotas=quotas)
         self._waits.serving.serve(ran.turn.signalled, ran.turn.now_ms)
         return ran
 

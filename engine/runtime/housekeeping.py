@@ -60,7 +60,7 @@ class Housekeeping:
             if not self._is_over:
                 self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
         self._rewriter.begin_if_due()
-        self._packer.begin()
+        self._packer.begin_packing()
 
     def _maintain(self) -> bool:
         """Do what is due, on a full disk what makes room there. Returns whether there is more."""

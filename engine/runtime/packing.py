@@ -27,7 +27,7 @@ class Packer:
         self._thread = ThreadPoolExecutor(1, "weir-pack")
         self._packing: asyncio.Future[None] | None = None
 
-    def begin(self, *, texts_min: int = 1) -> None:
+    def begin_packing(self, *, texts_min: int = 1) -> None:
         """Compress the cold texts if there are enough of them and none are being compressed."""
         if len(self._keyspace.cold) < texts_min or self._packing is not None:
             return

@@ -132,7 +132,7 @@ class Turns:
         # Whether a call of `_free` is scheduled.
         self._freeing = False
 
-    def run(
+    def run_commands(
         self,
         commands: Sequence[Command],
         *,
@@ -261,7 +261,7 @@ class Turns:
             self._writer.reserve(turn.auto_ms, turn.now_ms, start)
         if self._touched.are_many:
             self._touched.forget(self._writer.safe_upto)
-        self._packer.begin(texts_min=PACK_TEXTS_MIN)
+        self._packer.begin_packing(texts_min=PACK_TEXTS_MIN)
         if self._keyspace.garbage and not self._freeing:
             self._freeing = True
             asyncio.get_running_loop().call_soon(self._free)

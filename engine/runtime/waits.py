@@ -83,7 +83,7 @@ class Waits:
         signals.
         """
         try:
-            ran = self._turns.run((waiter.blocked.command,))
+            ran = self._turns.run_commands((waiter.blocked.command,))
         except EngineError as refusal:
             self._answer(waiter, refusal, 0)
             return {}
@@ -149,7 +149,7 @@ class Waits:
         is refused.
         """
         try:
-            ran = self._turns.run((command,))
+            ran = self._turns.run_commands((command,))
         except EngineError:
             return None
         self.serving.serve(ran.turn.signalled, ran.turn.now_ms)

@@ -42,10 +42,10 @@ def no_turns(world: TimedWorld, address: str = PEER) -> Iterator[None]:
     """No request of this caller begins meanwhile."""
     flow = world.app.gateway.limits.requests.flow(f"ip:{address}")
     for _ in range(UNDER_WAY_MAX):
-        flow.begin()
+        flow.begin_work()
     yield
     for _ in range(UNDER_WAY_MAX):
-        flow.end()
+        flow.end_work()
 
 
 async def answered(line: ScriptedConnection, start: bytes = OK) -> None:

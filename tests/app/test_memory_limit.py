@@ -257,7 +257,7 @@ async def test_compressing_makes_room_without_a_trim() -> None:
         assert await add(http, {"entries": [LARGE] * 16}) == 201
         assert await add(http) == 507
         # What the next second would bring; the loop's time stands still.
-        engine._packer.begin()  # noqa: SLF001
+        engine._packer.begin_packing()  # noqa: SLF001
         for _ in range(_LOOKS_MAX):
             if not engine.memory.is_full:
                 break

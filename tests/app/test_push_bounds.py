@@ -160,7 +160,7 @@ def test_a_frame_that_waits_goes_before_those_that_arrive(
 
     def begin(frames: int) -> None:
         for _ in range(frames):
-            flow.begin()
+            flow.begin_work()
 
     async def arrive() -> None:
         begin(UNDER_WAY_MAX)
@@ -169,7 +169,7 @@ def test_a_frame_that_waits_goes_before_those_that_arrive(
         ended = freed
         for _ in range(3):
             for _ in range(ended):
-                flow.end()
+                flow.end_work()
             before = len(pongs(fresh))
             for number in range(arriving):
                 fresh.say("ping", ref=number)

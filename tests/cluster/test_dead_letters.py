@@ -153,12 +153,12 @@ async def test_after_a_failure_it_is_repeated_and_stored_once(engine: ClusterEng
         if left[0] == 0:
             raise unavailable("the test says so")
         left[0] -= 1
-        return await engine.run(request)
+        return await engine.run_request(request)
 
     dying = await look(engine, 0)
     assert (await dead_letters.move(run, dying)).ids == []
     assert await pending(engine) == 2
-    assert (await dead_letters.move(engine.run, dying)).ids == [ids.make(5, 0)]
+    assert (await dead_letters.move(engine.run_request, dying)).ids == [ids.make(5, 0)]
     assert (len(await letters(engine)), await pending(engine)) == (1, 1)
 
 
@@ -171,7 +171,7 @@ async def look(engine: ClusterEngine, sequence: int) -> Dying:
     def decode(results: Sequence[Any]) -> None:
         found.append(request.decode(results))
 
-    await engine.run(
+    await engine.run_request(
         BackendRequest(stream="s", commands=request.with_texts().commands, decode=decode, lane=request.lane)
     )
     (dying,) = found
@@ -183,7 +183,7 @@ async def test_what_was_settled_in_between_is_no_dead_letter(engine: ClusterEngi
     """Its reader did its work after all."""
     dying = await look(engine, 0)
     await reply_to(engine, XAck(stream="s", group="g", ids=[ids.make(5, 0)]))
-    assert (await dead_letters.move(engine.run, dying)).ids == []
+    assert (await dead_letters.move(engine.run_request, dying)).ids == []
     assert await letters(engine) == []
 
 
@@ -197,10 +197,10 @@ async def test_of_two_movers_that_meet_neither_loses_the_dead_letter(
 
     async def run(request: BackendRequest) -> Any:
         nonlocal steps
-        reply = await engine.run(request)
+        reply = await engine.run_request(request)
         steps += 1
         if steps == pausing:
-            moved.extend((await dead_letters.move(engine.run, dying)).ids)
+            moved.extend((await dead_letters.move(engine.run_request, dying)).ids)
         return reply
 
     moved += (await dead_letters.move(run, dying)).ids
@@ -215,17 +215,17 @@ async def test_the_dead_letter_of_an_earlier_death_stays(engine: ClusterEngine) 
 
     async def again(request: BackendRequest) -> Any:
         nonlocal steps
-        reply = await engine.run(request)
+        reply = await engine.run_request(request)
         steps += 1
         if steps == 1:
-            await dead_letters.move(engine.run, dying)
+            await dead_letters.move(engine.run_request, dying)
             await reply_to(engine, UpdateGroup(stream="s", group="g", start=0))
             await read(engine, "a", count=1)
             await dead_letters.move(second, dying)
         return reply
 
     async def second(request: BackendRequest) -> Any:
-        reply = await engine.run(request)
+        reply = await engine.run_request(request)
         if request.commands[0][0] == "XACK":
             resumed.set_result(None)
             raise unavailable("the test says so")

@@ -374,7 +374,7 @@ async def test_of_several_that_ran_in_part_none_is_sent_again(
     add = ("XADD", "s", "5-1", "a", "1")
     backend.call("SCRIPT", "FLUSH")
     with pytest.raises(EngineError) as refusal:
-        await engine.run(msgspec.structs.replace(deleting, commands=[add, *deleting.commands]))
+        await engine.run_request(msgspec.structs.replace(deleting, commands=[add, *deleting.commands]))
     assert refusal.value.code == "backend_unavailable"
     assert await reply_to(engine, XLen(stream="s")) == 1
 

@@ -85,7 +85,7 @@ async def test_a_reply_that_cannot_be_read_is_an_internal_error(
         request = BackendRequest(stream="s", commands=[("ECHO", "a")], decode=decode, lane=Lane.READ)
         with pytest.raises(EngineError) as refusal:
             async with asyncio.timeout(5):
-                await engine.run(request)
+                await engine.run_request(request)
         assert refusal.value.code == "internal"
         assert [str(one["exception"]) for one in reported] == ["[b'a']"]
 

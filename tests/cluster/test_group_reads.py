@@ -107,11 +107,11 @@ class Interrupted:
     async def is_allowed_all(self) -> bool:
         return await self.engine.is_allowed_all()
 
-    async def run(self, request: BackendRequest) -> object:
+    async def run_request(self, request: BackendRequest) -> object:
         if request.lane is Lane.GROUP and not any(one.lane is Lane.GROUP for one in self.requests):
             self.happens()
         self.requests.append(request)
-        return await self.engine.run(request)
+        return await self.engine.run_request(request)
 
 
 async def interrupted(interrupted: Interrupted, command: Command) -> EngineError:

@@ -73,10 +73,10 @@ class Failing:
         self.left -= 1
         if self.left < 0:
             if self.is_done:
-                await self.engine.run(request)
+                await self.engine.run_request(request)
                 self.is_done = False
             raise unavailable("the test", is_unknown=True)
-        return await self.engine.run(request)
+        return await self.engine.run_request(request)
 
 
 async def test_dead_letters_are_found(engine: ClusterEngine) -> None:
@@ -144,7 +144,7 @@ async def test_a_call_beside_another_one_answers_the_same(engine: ClusterEngine,
         if requests == after:
             second.append(await reply_to(engine, redriving(wanted)))
         requests += 1
-        return await engine.run(request)
+        return await engine.run_request(request)
 
     first = await redrive.redrive(run, redriving(wanted))
     (other,) = second

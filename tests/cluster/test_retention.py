@@ -166,7 +166,7 @@ async def test_a_full_server_goes_on_counting(backend: Backend, engine: ClusterE
     backend.call("CONFIG", "SET", "maxmemory", 1)
     try:
         for _ in range(4):
-            await engine.run(words.by_script("s", scripts.maintain("s", 0, 0), Lane.GROUP))
+            await engine.run_request(words.by_script("s", scripts.maintain("s", 0, 0), Lane.GROUP))
     finally:
         backend.call("CONFIG", "SET", "maxmemory", 0)
     # Each has 34 bytes.

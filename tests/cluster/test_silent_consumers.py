@@ -55,7 +55,7 @@ def reading(consumer: str, **options: Any) -> XReadGroup:
 
 
 async def look(engine: ClusterEngine, watched_ms: int = LONG_MS, grace_ms: int = 0) -> None:
-    await engine.run(words.by_script("s", maintain("s", watched_ms, grace_ms), Lane.GROUP))
+    await engine.run_request(words.by_script("s", maintain("s", watched_ms, grace_ms), Lane.GROUP))
 
 
 async def consumers(engine: ClusterEngine) -> dict[str, ConsumerInfo]:
@@ -175,7 +175,7 @@ async def test_to_say_that_one_is_there_delivers_nothing(engine: ClusterEngine) 
     await reply_to(engine, XAdd(stream="s", bodies=[entries.body([("a", "1")])] * 3, ids=last))
     await reply_to(engine, reading("a"))
     await wait_for_idle(engine, "a", IDLE_MS)
-    await engine.run(words.by_script("s", touch("s", [("g", "a")]), Lane.GROUP))
+    await engine.run_request(words.by_script("s", touch("s", [("g", "a")]), Lane.GROUP))
     assert (await consumers(engine))["a"].idle_ms < IDLE_MS
     found = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
     assert isinstance(found, PendingList)

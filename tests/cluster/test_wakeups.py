@@ -328,7 +328,10 @@ async def test_waiters_of_a_group_are_served_in_order_of_arrival(server: Backend
         await with_group(client)
         served: list[tuple[str, list[int]]] = []
         for name in "abc":
-            client.waits.read(command(name), lambda found, name=name: served.append((name, _ids(found))))  # type: ignore[misc]
+            client.waits.begin_read(
+                command(name),
+                lambda found, name=name: served.append((name, _ids(found))),  # type: ignore[misc]
+            )
         await asyncio.sleep(0)
         await client.call("XADD", "s", "1-0", "a", "1")
         await client.call("XADD", "s", "2-0", "a", "1")
@@ -349,13 +352,13 @@ async def test_what_a_client_that_has_gone_would_get_goes_to_the_next(server: Ba
     async with client_of(server) as client:
         await with_group(client)
         served: list[Any] = []
-        gone = client.waits.read(command("gone", claim_min_idle_ms=(1 << 53) - 1), served.append)
+        gone = client.waits.begin_read(command("gone", claim_min_idle_ms=(1 << 53) - 1), served.append)
         await until_async(lambda: client.waits.waiting("s") == {("g", "gone")})
         await asyncio.sleep(0.05)
         client.held = []
         await client.call("XADD", "s", "1-0", "a", "1")
         await until_async(lambda: bool(client.held))
-        client.waits.read(command("next", claim_min_idle_ms=(1 << 53) - 1), served.append)
+        client.waits.begin_read(command("next", claim_min_idle_ms=(1 << 53) - 1), served.append)
         gone.cancel()
         held, client.held = client.held, None
         for reply in held:
@@ -372,10 +375,10 @@ async def test_a_wait_ends_with_its_time(server: BackendServer) -> None:
     async with client_of(server) as client:
         await with_group(client)
         served: list[Any] = []
-        client.waits.read(command("a", block_ms=20), served.append)
+        client.waits.begin_read(command("a", block_ms=20), served.append)
         await until_async(lambda: bool(served))
         assert served == [GroupRead([])]
-        client.waits.read(command("b"), served.append)
+        client.waits.begin_read(command("b"), served.append)
         await asyncio.sleep(0.02)
         await client.call("XGROUP", "DESTROY", "s", "g")
         await until_async(lambda: len(served) == 2)
@@ -390,6 +393,6 @@ async def test_an_entry_that_becomes_idle_is_claimed(server: BackendServer) -> N
         await client.call("XADD", "s", "1-0", "a", "1")
         await client.call("XREADGROUP", "GROUP", "g", "dead", "STREAMS", "s", ">")
         served: list[Any] = []
-        client.waits.read(command("a", claim_min_idle_ms=150), served.append)
+        client.waits.begin_read(command("a", claim_min_idle_ms=150), served.append)
         await until_async(lambda: bool(served))
         assert served[0].streams[0].entries[0].delivery_count == 2

@@ -38,7 +38,7 @@ async def test_compressing_is_tried_again_when_memory_was_short() -> None:
     texts: list[Text] = [Text(b"one" * 99), NeedsMemory(b"two" * 99), Text(b"three" * 99)]
     keyspace.cold.extend(texts)
     packer = Packer(keyspace, clock)
-    packer.begin()
+    packer.begin_packing()
     later = Text(b"four" * 99)
     await failed.wait()
     keyspace.cold.append(later)
@@ -46,11 +46,11 @@ async def test_compressing_is_tried_again_when_memory_was_short() -> None:
     assert isinstance(result[0], MemoryError)
     assert keyspace.cold == [*texts, later], "none is forgotten"
     clock.pass_ms(int(RETRY_S * 1000) - 1)
-    packer.begin()
+    packer.begin_packing()
     assert not any(text.is_packed for text in texts), "too early"
     NeedsMemory.short = False
     clock.pass_ms(2)
-    packer.begin()
+    packer.begin_packing()
     await packer.close()
     assert all(text.is_packed for text in [*texts, later])
     assert texts[1].plain() == b"two" * 99
@@ -65,7 +65,7 @@ async def test_a_stop_waits_for_what_is_under_way_and_survives_its_failure() -> 
     keyspace = Keyspace()
     keyspace.cold.append(NeedsMemory(b"text"))
     packer = Packer(keyspace, HandClock())
-    packer.begin()
+    packer.begin_packing()
     await packer.close()
     assert len(result) == 1
 

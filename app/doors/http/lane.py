@@ -119,7 +119,7 @@ class Lane:
             return False
         if self.meter is not None:
             try:
-                self.meter.take(1, len(body))
+                self.meter.take_requests(1, len(body))
             except RefusalError:
                 return False
         batch, connection = self.batch, self.connection

@@ -325,7 +325,7 @@ class CommandQueue:
         engine, waits = self._account.engine, self._port.gateway.waits
         self.is_busy = True
         call = Call((command,), waits=ReadHandle(), origin=self._account.request_id)
-        self.blocked = waits.read(engine, call, self._client.caller, served)
+        self.blocked = waits.begin_read(engine, call, self._client.caller, served)
 
     def _refusal_of(self, reply: Reply | EngineError | RefusalError) -> EngineError | None:
         """Hold what a read that has waited answers; without room, the refusal."""

@@ -142,11 +142,11 @@ class Connection:
             self.spawn(self._handle_long(text))
 
     async def _handle_long(self, text: bytes) -> None:
-        self.flow.begin()
+        self.flow.begin_work()
         try:
             frame, publication = await asyncio.to_thread(self.session.read_long, text)
         finally:
-            self.flow.end()
+            self.flow.end_work()
         self._go_on(self.session.handle(frame, len(text), publication))
 
     def _wait_for_turn(self) -> None:
@@ -301,7 +301,7 @@ class Connection:
             traced, done = tracer.begin_publishing(command, effect.traceparent, done)
             commands = [traced]
         quotas = self.request.principal.quotas
-        self.flow.begin()
+        self.flow.begin_work()
         how = How.ALONE if len(commands) == 1 else How.TOGETHER
         origin = self.request.request_id
         call = Call(commands, how, synced=effect.synced, quotas=quotas, origin=origin)
@@ -310,7 +310,7 @@ class Connection:
             done(replies)
 
     def _submitted(self, token: int, flow: Flow, replies: Any) -> None:  # noqa: ANN401 - the engine's
-        flow.end()
+        flow.end_work()
         self._reply(token, replies)
 
     @event
@@ -350,13 +350,13 @@ class Connection:
 
     async def _asked(self, effect: RunCommand) -> None:
         found: bytes | RefusalError
-        self.flow.begin()
+        self.flow.begin_work()
         try:
             found = await executor.run_unblocked(self.request, effect.command, _COMMAND_BYTES_MAX)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             found = self.refusal(error)
         finally:
-            self.flow.end()
+            self.flow.end_work()
             self.request.release_output()
         self._go_on(self.session.on_command_result(effect.ref, found))
 

@@ -352,7 +352,7 @@ class GroupReads(_Reads):
     def read(self, effect: ReadGroup) -> None:
         """Read as a consumer, once the socket accepts data."""
         lease = self._leases[effect.key]
-        lease.begin()
+        lease.begin_operation()
         self._begin(effect, lease)
 
     def _begin(self, effect: ReadGroup, lease: ConsumerLease) -> None:
@@ -362,7 +362,7 @@ class GroupReads(_Reads):
             self._writable.insert(at, partial(self._begin, effect, lease))
             self._first += not effect.going_on
         else:
-            lease.read(self._connection.tenant.engine, effect.command, done, going_on=effect.going_on)
+            lease.read_group(self._connection.tenant.engine, effect.command, done, going_on=effect.going_on)
 
     def _delivered(self, key: int, lease: ConsumerLease, reply: Reply | EngineError | RefusalError) -> None:
         effects: Effects | None = None
@@ -382,7 +382,7 @@ class GroupReads(_Reads):
                 request.note_reply(None, reply)
                 request.gateway.reports.trace_read(lease.consumer.group, lease.consumer.name, reply)
             self._perform(effects)
-        lease.end()
+        lease.end_operation()
 
     @event
     def _perform(self, effects: Effects) -> None:

@@ -105,7 +105,7 @@ class _EntryBody(Body):
             limits = msgspec.structs.replace(limits, nested=True)
         reader = partial(entry_bodies.read, media=media, limits=limits, digest=digest, raw=raw)
         inline_bytes_max = _NESTED_INLINE_BYTES_MAX if nested else INLINE_BYTES_MAX
-        return await request.read(reader, inline_bytes_max, quick=partial(reader, quick=True))
+        return await request.read_body(reader, inline_bytes_max, quick=partial(reader, quick=True))
 
 
 class _LinesBody(_EntryBody):

@@ -199,7 +199,7 @@ class Binder:
         media.check_is_json(request.media_type.name, request.scope.get("method", ""))
         settings = request.gateway.settings
         reader = partial(read_body, model=model, default=default, settings=settings)
-        return await request.read(reader, _INLINE_BYTES_MAX)
+        return await request.read_body(reader, _INLINE_BYTES_MAX)
 
     def _remember(self, text: bytes, asked: BaseModel) -> BaseModel:
         if len(text) <= _QUERY_BYTES_MAX:

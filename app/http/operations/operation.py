@@ -208,7 +208,7 @@ class Operation(Route):
             self._audit(request, response)
         return response
 
-    async def run(self, request: Request) -> Response:
+    async def run_for_front(self, request: Request) -> Response:
         """Run it for a front, which has authorised its caller."""
         try:
             response = await self.handler(request)

@@ -56,7 +56,7 @@ async def test_a_token_that_waits_for_its_turn_is_in_time(open_port: Callable[..
     known, _ = connections_of(port)
     flow = port.gateway.limits.requests.flow(known.client.caller)
     for _ in range(UNDER_WAY_MAX):
-        flow.begin()
+        flow.begin_work()
     wire.send("AUTH", made.text)
     await until(lambda: known.input_bytes > 0)
     for _ in range(2):
@@ -64,6 +64,6 @@ async def test_a_token_that_waits_for_its_turn_is_in_time(open_port: Callable[..
         await settle()
     assert (await silent.line()).startswith(b"-NOAUTH ")
     for _ in range(UNDER_WAY_MAX):
-        flow.end()
+        flow.end_work()
     assert await wire.line() == b"+OK"
     clock.let_be(loop)
