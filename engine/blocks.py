@@ -179,15 +179,15 @@ class SortedMap(Generic[V]):
 
     def page(self, low: int, count: int) -> list[tuple[int, V]]:
         """At most `count` items from `low` (inclusive) upwards, as a list of its own."""
-        found: list[tuple[int, V]] = []
+        items: list[tuple[int, V]] = []
         index = bisect_left(self._tops, low)
-        while index < len(self._blocks) and len(found) < count:
+        while index < len(self._blocks) and len(items) < count:
             block = self._blocks[index]
             start = columns.left(block.keys, low)
-            stop = start + count - len(found)
-            found.extend(zip(block.keys[start:stop], block.values[start:stop], strict=True))
+            stop = start + count - len(items)
+            items.extend(zip(block.keys[start:stop], block.values[start:stop], strict=True))
             index += 1
-        return found
+        return items
 
     def set(self, key: int, value: V) -> None:
         """Insert `key`, or replace its value."""
@@ -237,10 +237,10 @@ class SortedMap(Generic[V]):
 
     def pop(self, key: int) -> V | None:
         """Remove `key`; its value, or None if it was not there."""
-        found = self._find(key)
-        if found is None:
+        spot = self._find(key)
+        if spot is None:
             return None
-        index, place = found
+        index, place = spot
         block = self._own(index)
         value = block.values[place]
         del block.keys[place], block.values[place]
@@ -260,10 +260,10 @@ class SortedMap(Generic[V]):
         """Remove ascending `keys` that stand side by side in one block; their values. None, with nothing
         done, where they do not.
         """
-        found = self._find_run(keys)
-        if found is None:
+        spot = self._find_run(keys)
+        if spot is None:
             return None
-        index, place = found
+        index, place = spot
         stop = place + len(keys)
         block = self._own(index)
         values = block.values[place:stop]
@@ -278,22 +278,22 @@ class SortedMap(Generic[V]):
 
     def held_of(self, keys: Sequence[int]) -> list[int]:
         """Those of the ascending keys that exist."""
-        found: list[int] = []
+        there: list[int] = []
         for index, wanted in _by_block(self._tops, keys):
             held = self._blocks[index].keys
-            found += columns.held(held, wanted, columns.places_of(held, wanted))
-        return found
+            there += columns.held(held, wanted, columns.places_of(held, wanted))
+        return there
 
     def items_of(self, keys: Sequence[int]) -> dict[int, V]:
         """Those of the ascending keys that exist, with their values."""
-        found: dict[int, V] = {}
+        values: dict[int, V] = {}
         for index, wanted in _by_block(self._tops, keys):
             block = self._blocks[index]
             places = columns.places_of(block.keys, wanted)
-            found.update(
+            values.update(
                 zip(columns.held(block.keys, wanted, places), columns.take(block.values, places), strict=True)
             )
-        return found
+        return values
 
     def set_each(self, rows: Mapping[int, V]) -> dict[int, V]:
         """Set each key; those that existed, ascending, with the values that they had."""
@@ -316,13 +316,13 @@ class SortedMap(Generic[V]):
         """Remove those ascending `keys` that exist; return them with their values. A block of which much goes
         is made anew, so that many cost little each.
         """
-        found: dict[int, V] = {}
+        values: dict[int, V] = {}
         dropped: list[tuple[int, Sequence[int]]] = []
         for index, wanted in _by_block(self._tops, keys):
             block = self._blocks[index]
             places = columns.places_of(block.keys, wanted)
             if places:
-                found.update(
+                values.update(
                     zip(
                         columns.held(block.keys, wanted, places),
                         columns.take(block.values, places),
@@ -331,7 +331,7 @@ class SortedMap(Generic[V]):
                 )
                 dropped.append((index, places))
         self._drop(dropped)
-        return found
+        return values
 
     def drop_each(self, keys: Sequence[int]) -> None:
         """Remove ascending `keys`, all of which exist."""
@@ -454,14 +454,14 @@ class SortedMap(Generic[V]):
         if isinstance(keys, list):
             place = bisect_left(keys, key)
             return (index, place) if keys[place] == key else None
-        found = keys.find(key)
-        return None if found is None else (index, found)
+        at = keys.find(key)
+        return None if at is None else (index, at)
 
     def _find_run(self, keys: Sequence[int]) -> tuple[int, int] | None:
-        found = self._find(keys[0]) if keys else None
-        if found is None or self._blocks[found[0]].keys[found[1] : found[1] + len(keys)] != keys:
+        spot = self._find(keys[0]) if keys else None
+        if spot is None or self._blocks[spot[0]].keys[spot[1] : spot[1] + len(keys)] != keys:
             return None
-        return found
+        return spot
 
     def _own(self, index: int, writes: int = 1) -> Block[V]:
         """The block at `index`, fit for these writes: a copy of its own if a snapshot holds it."""
@@ -530,12 +530,12 @@ def _by_block(tops: Sequence[int], keys: Sequence[int]) -> Iterator[tuple[int, S
 
 
 def _of_each(blocks: Sequence[Block[V]], tops: Sequence[int], keys: Sequence[int]) -> list[V]:
-    found: list[V] = []
+    values: list[V] = []
     for index, wanted in _by_block(tops, keys):
-        found += columns.take(
+        values += columns.take(
             blocks[index].values, columns.places_of(blocks[index].keys, wanted, all_exist=True)
         )
-    return found
+    return values
 
 
 def _weight(block: Block[V], weigh: Callable[[V], int]) -> int:

@@ -334,17 +334,17 @@ class Group:
             self._settle_each(sorted(set(entry_ids)))
             return
         self._idle_longest = None
-        orders = [one.order for one in run]
+        orders = [state.order for state in run]
         if self.by_delivery.pop_run(orders) is None:
             for order in orders:
                 self.by_delivery.pop(order)
         owner = run[0].consumer
-        alike = owner is not None and all(one.consumer is owner for one in run)
+        alike = owner is not None and all(state.consumer is owner for state in run)
         if owner is not None and alike and owner.pending.pop_run(list(entry_ids)) is not None:
             return
-        for entry_id, one in zip(entry_ids, run, strict=True):
-            if one.consumer is not None:
-                one.consumer.pending.pop(entry_id)
+        for entry_id, state in zip(entry_ids, run, strict=True):
+            if state.consumer is not None:
+                state.consumer.pending.pop(entry_id)
 
     def _settle_each(self, entry_ids: Sequence[int]) -> None:
         """Settle ascending IDs at any place."""
@@ -353,11 +353,11 @@ class Group:
 
     def _forget(self, before: Mapping[int, PendingState], owner: Consumer | None) -> None:
         """Take ascending entries out of the order of delivery, and from those who are not their `owner`."""
-        self.by_delivery.drop_each(sorted(one.order for one in before.values()))
+        self.by_delivery.drop_each(sorted(state.order for state in before.values()))
         lost: dict[Consumer, list[int]] = {}
-        for entry_id, one in before.items():
-            if one.consumer is not None and one.consumer is not owner:
-                lost.setdefault(one.consumer, []).append(entry_id)
+        for entry_id, state in before.items():
+            if state.consumer is not None and state.consumer is not owner:
+                lost.setdefault(state.consumer, []).append(entry_id)
         for consumer, ids in lost.items():
             consumer.pending.drop_each(ids)
 
@@ -367,7 +367,7 @@ class Group:
         held = [entry_id for entry_id, _ in consumer.pending.items()]
         consumer.pending = Consumer(name, 0).pending
         self._idle_longest = None
-        self.by_delivery.drop_each(sorted(one.order for one in self.pending.pop_each(held).values()))
+        self.by_delivery.drop_each(sorted(state.order for state in self.pending.pop_each(held).values()))
 
     def in_order_of_delivery(self) -> Iterator[tuple[int, PendingState]]:
         """Pending entries, released first, then those idle longest. The group must not change meanwhile."""
@@ -416,8 +416,8 @@ class Group:
         not; None where there is neither. Looked for once in each `edition` of the stream.
         """
         if self._idle_longest is None or self._idle_longest[0] != edition:
-            found = first_there(self.in_order_of_delivery(), is_there, passed_over_max)
-            self._idle_longest = edition, found
+            first = first_there(self.in_order_of_delivery(), is_there, passed_over_max)
+            self._idle_longest = edition, first
         return self._idle_longest[1]
 
     def owned_longest_first(self) -> Iterator[tuple[int, PendingState]]:
@@ -452,7 +452,9 @@ class Group:
                 keys, states = columns.since(block.keys, place), columns.since(block.values, place)
                 yield from zip(keys, states, strict=True)
             else:
-                own = list(takewhile(last.__ge__, (one for one, _ in consumer.pending.items(start))))
+                own = list(
+                    takewhile(last.__ge__, (entry_id for entry_id, _ in consumer.pending.items(start)))
+                )
                 yield from zip(own, self.pending.of_each(own), strict=True)
             start = last + 1
 
@@ -491,15 +493,15 @@ class Group:
         self.by_delivery.check()
         pending = dict(self.pending.items())
         orders = {entry_id: order for order, entry_id in self.by_delivery.items()}
-        assert orders == {entry_id: one.order for entry_id, one in pending.items()}, "both orders agree"
+        assert orders == {entry_id: state.order for entry_id, state in pending.items()}, "both orders agree"
         for name, consumer in self.consumers.items():
             consumer.pending.check()
-            mine = [entry_id for entry_id, one in pending.items() if one.consumer is consumer]
+            mine = [entry_id for entry_id, state in pending.items() if state.consumer is consumer]
             assert consumer.name == name, "a consumer stands under its name"
             assert [entry_id for entry_id, _ in consumer.pending.items()] == mine, (
                 "a consumer's entries are its own"
             )
-        owners = {id(one.consumer) for one in pending.values() if one.consumer is not None}
+        owners = {id(state.consumer) for state in pending.values() if state.consumer is not None}
         assert owners <= {id(consumer) for consumer in self.consumers.values()}, (
             "no entry belongs to a removed consumer"
         )
@@ -521,9 +523,9 @@ class Group:
         rows = dict(zip(entry_ids, states, strict=True))
         before = self.pending.set_each(rows)
         self._forget(before, owner)
-        self.by_delivery.update([one.order for one in rows.values()], list(rows))
+        self.by_delivery.update([state.order for state in rows.values()], list(rows))
         if owner is not None:
-            kept = {entry_id for entry_id, one in before.items() if one.consumer is owner}
+            kept = {entry_id for entry_id, state in before.items() if state.consumer is owner}
             gained = sorted(rows.keys() - kept)
             owner.pending.update(gained, [None] * len(gained))
 
@@ -552,7 +554,7 @@ def _lowest_order(block: Block[PendingState]) -> int:
         if isinstance(states, PackedPending):
             block.weight = states.lowest_order()
         else:
-            block.weight = min(one.order for one in states)
+            block.weight = min(state.order for state in states)
     return block.weight
 
 
@@ -561,5 +563,5 @@ def first_there(
 ) -> PendingState | None:
     """The first whose entry is there, or the one behind `passed_over_max` that are not; None without one."""
     numbered = enumerate(rows)
-    found = (one for at, (entry_id, one) in numbered if at >= passed_over_max or is_there(entry_id))
-    return next(found, None)
+    candidates = (state for at, (entry_id, state) in numbered if at >= passed_over_max or is_there(entry_id))
+    return next(candidates, None)

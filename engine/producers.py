@@ -76,45 +76,45 @@ class Producers:
 
     def epoch(self, name: str) -> int:
         """The last epoch of the producer, -1 for one that is not known."""
-        found = self.producers.get(name)
-        return -1 if found is None else found.epoch
+        producer = self.producers.get(name)
+        return -1 if producer is None else producer.epoch
 
     def answer(self, name: str, epoch: int, chunk: int) -> bytes | None:
         """What was answered, None for a chunk that was not stored or is not known any more."""
-        found = self.producers.get(name)
-        if found is None:
+        producer = self.producers.get(name)
+        if producer is None:
             return None
-        if epoch == found.epoch:
-            return found.chunks.get(chunk)
-        return found.before.get(chunk) if epoch == found.before_epoch else None
+        if epoch == producer.epoch:
+            return producer.chunks.get(chunk)
+        return producer.before.get(chunk) if epoch == producer.before_epoch else None
 
     def has_room(self, name: str, epoch: int) -> bool:
         """Whether another chunk of the epoch may be stored."""
-        found = self.producers.get(name)
-        if found is None or epoch != found.epoch:
+        producer = self.producers.get(name)
+        if producer is None or epoch != producer.epoch:
             return True
-        return len(found.chunks) < EPOCH_CHUNKS_MAX and found.chunks_bytes < EPOCH_BYTES_MAX
+        return len(producer.chunks) < EPOCH_CHUNKS_MAX and producer.chunks_bytes < EPOCH_BYTES_MAX
 
     def remember(self, name: str, epoch: int, chunk: int, answer: bytes) -> None:
         """Keep the answer of a chunk of the producer's last epoch, or of a newer one."""
         assert epoch >= self.epoch(name), "an older epoch is stale"
-        found = self.producers.pop(name, None)
-        if found is None:
-            found = Producer(epoch, self.edition)
+        producer = self.producers.pop(name, None)
+        if producer is None:
+            producer = Producer(epoch, self.edition)
         else:
-            self._count(found, -1)
-        self.producers[name] = found
-        if epoch > found.epoch:
-            found.before_epoch, found.before = found.epoch, found.chunks
-            found.before_bytes = found.chunks_bytes
-            found.epoch, found.chunks, found.chunks_bytes = epoch, {}, 0
-        elif found.edition != self.edition:
+            self._count(producer, -1)
+        self.producers[name] = producer
+        if epoch > producer.epoch:
+            producer.before_epoch, producer.before = producer.epoch, producer.chunks
+            producer.before_bytes = producer.chunks_bytes
+            producer.epoch, producer.chunks, producer.chunks_bytes = epoch, {}, 0
+        elif producer.edition != self.edition:
             # A snapshot holds the one before.
-            found.chunks = found.chunks.copy()
-        found.edition = self.edition
-        found.chunks_bytes += len(answer) - len(found.chunks.get(chunk, b""))
-        found.chunks[chunk] = answer
-        self._count(found, 1)
+            producer.chunks = producer.chunks.copy()
+        producer.edition = self.edition
+        producer.chunks_bytes += len(answer) - len(producer.chunks.get(chunk, b""))
+        producer.chunks[chunk] = answer
+        self._count(producer, 1)
         while self._too_many() and len(self.producers) > 1:
             oldest = next(iter(self.producers))
             self._count(self.producers.pop(oldest), -1)
@@ -147,16 +147,22 @@ class Producers:
         """All as they are now: from here on chunks are copied before they are written."""
         self.edition += 1
         return [
-            HeldProducer(name, ((one.before_epoch, one.before), (one.epoch, one.chunks)))
-            for name, one in self.producers.items()
+            HeldProducer(name, ((producer.before_epoch, producer.before), (producer.epoch, producer.chunks)))
+            for name, producer in self.producers.items()
         ]
 
     def check(self) -> None:
         """Assert that counts and epochs agree."""
-        assert self.chunk_count == sum(one.count for one in self.producers.values()), "chunks are counted"
-        assert self.answer_bytes == sum(one.size for one in self.producers.values()), "bytes are counted"
-        for one in self.producers.values():
-            assert one.chunks_bytes == sum(map(len, one.chunks.values())), "the last epoch's bytes"
-            assert one.before_bytes == sum(map(len, one.before.values())), "those of the one before"
-        assert all(one.before_epoch < one.epoch for one in self.producers.values()), "epochs ascend"
-        assert all(one.chunks for one in self.producers.values()), "an epoch begins with a chunk"
+        assert self.chunk_count == sum(producer.count for producer in self.producers.values()), (
+            "chunks are counted"
+        )
+        assert self.answer_bytes == sum(producer.size for producer in self.producers.values()), (
+            "bytes are counted"
+        )
+        for producer in self.producers.values():
+            assert producer.chunks_bytes == sum(map(len, producer.chunks.values())), "the last epoch's bytes"
+            assert producer.before_bytes == sum(map(len, producer.before.values())), "those of the one before"
+        assert all(producer.before_epoch < producer.epoch for producer in self.producers.values()), (
+            "epochs ascend"
+        )
+        assert all(producer.chunks for producer in self.producers.values()), "an epoch begins with a chunk"

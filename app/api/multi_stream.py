@@ -176,15 +176,15 @@ async def read_streams(request: RequestParameter, given: ManyRead) -> Response:
 
 def _read(reply: StreamsRead, *, fail_on_gap: bool, in_full: bool) -> Mapping[str, bytes]:
     """What each stream gave; with `in_full` cursors have generations. Raises `gap` where asked to."""
-    found = {one.stream: one for one in reply.streams}
+    given = {stream.stream: stream for stream in reply.streams}
     unfinished = set(reply.unfinished)
     bodies: dict[str, bytes] = {}
     for (name, after), there in zip(reply.cursors, reply.generations, strict=True):
-        one, generation = found.get(name), there if in_full else ""
-        gap = GapReport(one.gap, generation, in_full) if one is not None and one.gap is not None else None
+        read, generation = given.get(name), there if in_full else ""
+        gap = GapReport(read.gap, generation, in_full) if read is not None and read.gap is not None else None
         if gap is not None and fail_on_gap:
             raise gap.refused()
-        entries = one.entries if one is not None else Entries(more=name in unfinished)
+        entries = read.entries if read is not None else Entries(more=name in unfinished)
         nothing = after if gap is None else gap.gap.goes_on_after
         bodies[name] = page(entries, entries.last if entries.count else nothing, gap, None, generation)
     return bodies
@@ -192,11 +192,11 @@ def _read(reply: StreamsRead, *, fail_on_gap: bool, in_full: bool) -> Mapping[st
 
 def _without_new(command: XReadGroup, reply: GroupRead) -> Sequence[DescribeGroup]:
     """For streams that gave nothing new: the question where the group stands there."""
-    found = {one.stream for one in reply.streams}
+    named = {stream.stream for stream in reply.streams}
     return [
         DescribeGroup(stream=name, group=command.group)
         for name, after in command.streams
-        if name not in found and after is Cursor.NEW
+        if name not in named and after is Cursor.NEW
     ]
 
 
@@ -204,9 +204,9 @@ def _delivered(
     command: XReadGroup, reply: GroupRead, empty: Sequence[DescribeGroup], infos: Sequence[Reply]
 ) -> Mapping[str, bytes]:
     """What each stream gave; `infos` answer `empty`."""
-    bodies = {one.stream: deliveries(one) for one in reply.streams}
-    for one, info in zip(empty, infos, strict=True):
-        bodies[one.stream] = nothing_delivered(info, more=one.stream in reply.unfinished)
+    bodies = {stream.stream: deliveries(stream) for stream in reply.streams}
+    for asked, info in zip(empty, infos, strict=True):
+        bodies[asked.stream] = nothing_delivered(info, more=asked.stream in reply.unfinished)
     for name, after in command.streams:
         if name in reply.unfinished and isinstance(after, int):
             bodies[name] = no_history(after)
@@ -282,7 +282,7 @@ def publication(
         names.check_text(name, "stream name")
     idempotency = IdempotencyKey(key, entry_bodies.digest_of(body)) if key is not None else None
     return Publish(
-        parts=[XAdd(stream=name, bodies=one.bodies, ids=one.ids) for name, one in parts.items()],
+        parts=[XAdd(stream=name, bodies=entries.bodies, ids=entries.ids) for name, entries in parts.items()],
         idempotency=idempotency,
         chunk=chunk,
     )
@@ -346,7 +346,8 @@ def _chunk(producer: str | None, epoch: int | None, number: int | None) -> Chunk
     for name in headers:
         if given and name not in given:
             raise invalid(
-                name, f"{given[0]} goes with {' and '.join(one for one in headers if one not in given)}"
+                name,
+                f"{given[0]} goes with {' and '.join(header for header in headers if header not in given)}",
             )
     if producer is None or epoch is None or number is None:
         return None
@@ -355,10 +356,12 @@ def _chunk(producer: str | None, epoch: int | None, number: int | None) -> Chunk
 
 def _published(reply: Reply) -> bytes:
     if isinstance(reply, Republished):
-        rows = {one.stream: _run(one.first_id, one.last_id, one.count) for one in reply.streams}
+        rows = {
+            stream.stream: _run(stream.first_id, stream.last_id, stream.count) for stream in reply.streams
+        }
         return orjson.dumps({"streams": rows, "duplicate": True})
     assert isinstance(reply, Published), "publishing answers what was published"
-    rows = {name: _run(one.ids[0], one.ids[-1], len(one.ids)) for name, one in reply.streams}
+    rows = {name: _run(added.ids[0], added.ids[-1], len(added.ids)) for name, added in reply.streams}
     return orjson.dumps({"streams": rows, "duplicate": reply.duplicate})
 
 

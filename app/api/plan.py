@@ -95,10 +95,10 @@ class PlanWanted(RequestModel):
             raise invalid("/pattern", f"a pattern has at most {PATTERN_BYTES_MAX} bytes, as a name")
         return Glob(pattern)
 
-    def command(self, found: Sequence[str]) -> Plan:
+    def command(self, names: Sequence[str]) -> Plan:
         """The command, with the streams that match the pattern: these are read from the beginning."""
         return Plan(
-            streams=[*(self.streams or {}).items(), *((name, ids.ID_MIN) for name in found)],
+            streams=[*(self.streams or {}).items(), *((name, ids.ID_MIN) for name in names)],
             ends=self.end or {},
             max_entries=self.max_entries,
             max_bytes=self.max_bytes,
@@ -106,10 +106,10 @@ class PlanWanted(RequestModel):
             durable_only=self.durable_only,
         )
 
-    def waiting(self, found: Sequence[str], wait_ms: int) -> Plan:
+    def waiting(self, names: Sequence[str], wait_ms: int) -> Plan:
         """The command that waits until there is something, and plans as little as possible."""
         return msgspec.structs.replace(
-            self.command(found), max_entries=None, max_bytes=None, parts=1, block_ms=wait_ms
+            self.command(names), max_entries=None, max_bytes=None, parts=1, block_ms=wait_ms
         )
 
 
@@ -165,18 +165,18 @@ async def plan(request: RequestParameter, wanted: PlanWanted) -> Response:
     pattern = wanted.glob()
     for name in wanted.streams or ():
         request.require(Action.READ, name)
-    found = await _find(request, wanted, pattern)
-    planned = await _plan(request, wanted.command(found))
+    names = await _find(request, wanted, pattern)
+    planned = await _plan(request, wanted.command(names))
     if wait_ms and not _has_any(planned):
-        planned = await request.wait_for(_wait(request, wanted, pattern, found, wait_ms))
-    rows = sum(1 + len(one.cuts) for one in planned.streams)
+        planned = await request.wait_for(_wait(request, wanted, pattern, names, wait_ms))
+    rows = sum(1 + len(stream.cuts) for stream in planned.streams)
     return Response(
         200, await asyncio.to_thread(write, planned) if rows > _INLINE_ROWS_MAX else write(planned)
     )
 
 
 async def _wait(
-    request: Request, wanted: PlanWanted, pattern: Glob | None, found: Sequence[str], wait_ms: int
+    request: Request, wanted: PlanWanted, pattern: Glob | None, names: Sequence[str], wait_ms: int
 ) -> Planned:
     """The plan, made when there is something or the time is over."""
     clock = request.gateway.clock
@@ -188,12 +188,12 @@ async def _wait(
             rest_ms = min(rest_ms, max(_LOOK_AGAIN_MS, round(looked_s * _LOOKING_SHARE * 1000)))
         # Its answer is made in one turn, and of streams that were found before: it only says when.
         request.scope["state"][WAITED_STATE] = True
-        waiting = Call((wanted.waiting(found, rest_ms),), waits=ReadHandle(), origin=request.request_id)
+        waiting = Call((wanted.waiting(names, rest_ms),), waits=ReadHandle(), origin=request.request_id)
         await ask_one(request.engine, waiting)
         began = clock.monotonic()
-        found = await _find(request, wanted, pattern)
+        names = await _find(request, wanted, pattern)
         looked_s = clock.monotonic() - began
-        planned = await _plan(request, wanted.command(found))
+        planned = await _plan(request, wanted.command(names))
         if _has_any(planned) or clock.monotonic() >= until:
             return planned
 
@@ -207,19 +207,19 @@ async def _find(request: Request, wanted: PlanWanted, pattern: Glob | None) -> l
         return []
     most = request.gateway.settings.request_streams_max
     named = wanted.streams or {}
-    found: list[str] = []
+    names: list[str] = []
     prefix = pattern.prefix.decode(errors="ignore")
     after = None
     while True:
         page = await request.execute(ListStreams(prefix=prefix, after=after, limit=_NAMES_PER_TURN))
         assert isinstance(page, Listing), "listing answers names"
         # How long a match takes depends on pattern and name: others are served meanwhile.
-        found += await asyncio.to_thread(_matching, request, pattern, named, page.names)
-        if len(found) + len(named) > most:
+        names += await asyncio.to_thread(_matching, request, pattern, named, page.names)
+        if len(names) + len(named) > most:
             raise invalid("/pattern", f"one plan covers at most {most} streams: split it into several")
         after = page.next
         if after is None:
-            return found
+            return names
 
 
 def _matching(request: Request, pattern: Glob, named: Collection[str], names: Sequence[str]) -> list[str]:
@@ -245,13 +245,13 @@ async def _plan(request: Request, command: Plan) -> Planned:
     counted = [await _turn(request, msgspec.structs.replace(counting, streams=piece)) for piece in pieces]
     if command == counting:
         return _join(counted)
-    entries = _apportion(command.max_entries, [[one.count for one in each.streams] for each in counted])
-    sizes = _apportion(command.max_bytes, [[one.bytes for one in each.streams] for each in counted])
+    entries = _apportion(command.max_entries, [[stream.count for stream in each.streams] for each in counted])
+    sizes = _apportion(command.max_bytes, [[stream.bytes for stream in each.streams] for each in counted])
     sharing = [
         msgspec.structs.replace(command, streams=piece, max_entries=most, max_bytes=most_bytes)
         for piece, most, most_bytes in zip(pieces, entries, sizes, strict=True)
     ]
-    return _join([await _turn(request, one) for one in sharing])
+    return _join([await _turn(request, part) for part in sharing])
 
 
 async def _turn(request: Request, command: Plan) -> Planned:
@@ -263,7 +263,7 @@ async def _turn(request: Request, command: Plan) -> Planned:
 
 def _join(planned: Sequence[Planned]) -> Planned:
     return Planned(
-        [one for each in planned for one in each.streams],
+        [stream for each in planned for stream in each.streams],
         [name for each in planned for name in each.missing],
     )
 
@@ -272,7 +272,7 @@ def _apportion(budget: int | None, wanted: Sequence[Sequence[int]]) -> Sequence[
     """The part of the budget that each piece gets, None for all of it where there is no budget."""
     if budget is None:
         return [None] * len(wanted)
-    given = iter(apportion([one for each in wanted for one in each], budget))
+    given = iter(apportion([amount for each in wanted for amount in each], budget))
     return [max(1, sum(islice(given, len(each)))) for each in wanted]
 
 
@@ -280,27 +280,27 @@ def _apportion(budget: int | None, wanted: Sequence[Sequence[int]]) -> Sequence[
 
 
 def _has_any(planned: Planned) -> bool:
-    return any(one.count for one in planned.streams)
+    return any(stream.count for stream in planned.streams)
 
 
 def write(planned: Planned) -> bytes:
     """The answer."""
-    streams = {one.stream: _row(one) for one in planned.streams}
+    streams = {stream.stream: _row(stream) for stream in planned.streams}
     return orjson.dumps({"streams": streams, "missing": planned.missing})
 
 
-def _row(one: PlannedStream) -> dict[str, object]:
+def _row(stream: PlannedStream) -> dict[str, object]:
     return {
-        "after": ids.format(one.after),
-        "end": ids.format(one.end),
-        "count": one.count,
-        "bytes": capped(one.bytes),
-        "first": ids.format(one.first_id) if one.first_id else None,
-        "last": ids.format(one.last_id),
-        "removed_upto": ids.format(one.removed_upto),
-        "max_deleted_id": ids.format(one.max_deleted_id),
-        "generation": one.generation,
-        "durable": ids.format(one.durable) if one.durable is not None else None,
-        "lag": one.lag,
-        "cuts": [ids.format(cut) for cut in one.cuts],
+        "after": ids.format(stream.after),
+        "end": ids.format(stream.end),
+        "count": stream.count,
+        "bytes": capped(stream.bytes),
+        "first": ids.format(stream.first_id) if stream.first_id else None,
+        "last": ids.format(stream.last_id),
+        "removed_upto": ids.format(stream.removed_upto),
+        "max_deleted_id": ids.format(stream.max_deleted_id),
+        "generation": stream.generation,
+        "durable": ids.format(stream.durable) if stream.durable is not None else None,
+        "lag": stream.lag,
+        "cuts": [ids.format(cut) for cut in stream.cuts],
     }

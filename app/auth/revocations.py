@@ -107,18 +107,18 @@ class Revocations:
 
     def add(self, revocations: Iterable[Revocation]) -> None:
         """Know these too. Of two about the same the one that revokes more counts."""
-        for one in revocations:
-            before = self._known.get(one.key)
-            known = self._known[one.key] = one if before is None else _wider(before, one)
-            if one.kind == "subject":
-                self._callers[_of_subject(one.value)] = known
+        for revocation in revocations:
+            before = self._known.get(revocation.key)
+            known = self._known[revocation.key] = revocation if before is None else _wider(before, revocation)
+            if revocation.kind == "subject":
+                self._callers[_of_subject(revocation.value)] = known
 
     def forget(self, now_s: float, count_max: int) -> list[Revocation]:
         """Forget those that are over, at most `count_max`. Returns them."""
-        over = [one for one in self if one.is_over(now_s)][:count_max]
-        for one in over:
-            del self._known[one.key]
-            self._callers.pop(_of_subject(one.value), None)
+        over = [revocation for revocation in self if revocation.is_over(now_s)][:count_max]
+        for revocation in over:
+            del self._known[revocation.key]
+            self._callers.pop(_of_subject(revocation.value), None)
         return over
 
     def has_token(self, token: Token) -> bool:
@@ -126,9 +126,9 @@ class Revocations:
         if not self._known:
             return False
         return ("token", token.id) in self._known or any(
-            _is_before(making.at.timestamp(), found)
+            _is_before(making.at.timestamp(), revocation)
             for making in token.makings
-            for found in (self._known.get(("subject", making.by)), self._callers.get(making.by))
+            for revocation in (self._known.get(("subject", making.by)), self._callers.get(making.by))
         )
 
     def has_jwt(self, jwt: JwtIdentity) -> bool:
@@ -137,16 +137,16 @@ class Revocations:
             return False
         if jwt.id is not None and ("jti", jwt.id) in self._known:
             return True
-        found = None if jwt.subject is None else self._known.get(("subject", jwt.subject))
-        return _is_before(jwt.issued_s, found)
+        revocation = None if jwt.subject is None else self._known.get(("subject", jwt.subject))
+        return _is_before(jwt.issued_s, revocation)
 
 
-def _is_before(issued_s: float | None, found: Revocation | None) -> bool:
+def _is_before(issued_s: float | None, revocation: Revocation | None) -> bool:
     """Whether a subject's revocation is about what was issued then; without a time it may be from any."""
-    if found is None:
+    if revocation is None:
         return False
-    assert found.issued_before is not None, "a subject has it"
-    return issued_s is None or issued_s < found.issued_before.timestamp()
+    assert revocation.issued_before is not None, "a subject has it"
+    return issued_s is None or issued_s < revocation.issued_before.timestamp()
 
 
 def _wider(one: Revocation, other: Revocation) -> Revocation:

@@ -128,16 +128,16 @@ class TokenStore:
     def _know(self, engine: EngineProtocol, page: MetadataPage) -> None:
         self._seen = page.values
         dropped = any(name == DROP_TOKENS for name, _ in page.values)
-        found = _read(Token, _TOKEN, page)
-        self._policy.replace_stored(() if dropped else found)
+        tokens = _read(Token, _TOKEN, page)
+        self._policy.replace_stored(() if dropped else tokens)
         self._policy.revoke(_read(Revocation, _REVOKED, page))
         if dropped:
             # The marker goes with the tokens: a crash before leaves both.
-            names = [DROP_TOKENS, *(_TOKEN + token.id for token in found)]
+            names = [DROP_TOKENS, *(_TOKEN + token.id for token in tokens)]
             drop = [PutMetadata(name=name, value=None) for name in names]
             engine.send(Call(drop, How.TOGETHER, origin=_ORIGIN), lambda _: None)
             logs.get().warning(
-                "tokens in the log were dropped, as the restore was asked to", tokens=len(found)
+                "tokens in the log were dropped, as the restore was asked to", tokens=len(tokens)
             )
 
     # ---- tokens
@@ -147,7 +147,8 @@ class TokenStore:
         """Every token that is good now, by ID."""
         now_s = self._sessions.wall_s()
         return sorted(
-            (one for one in self._policy.tokens if not one.is_expired(now_s)), key=lambda one: one.id
+            (token for token in self._policy.tokens if not token.is_expired(now_s)),
+            key=lambda token: token.id,
         )
 
     def find(self, token_id: str) -> Token:
@@ -174,7 +175,9 @@ class TokenStore:
         """Make a token; it is on disk when this returns. Raises EngineError, `invalid`."""
         now_s = self._sessions.wall_s()
         expired = [
-            one for one in self._policy.tokens if one.is_expired(now_s) and self._policy.is_stored(one)
+            token
+            for token in self._policy.tokens
+            if token.is_expired(now_s) and self._policy.is_stored(token)
         ]
         if len(self._policy.tokens) - len(expired) >= TOKENS_MAX:
             raise invalid("", f"there are {TOKENS_MAX} tokens: revoke some")
@@ -191,12 +194,12 @@ class TokenStore:
             await _run(
                 engine,
                 [
-                    *(PutMetadata(name=_TOKEN + one.id, value=None) for one in gone),
+                    *(PutMetadata(name=_TOKEN + token.id, value=None) for token in gone),
                     PutMetadata(name=_TOKEN + made.token.id, value=_json(made.token)),
                 ],
             )
-            for one in gone:
-                self._policy.remove(one)
+            for token in gone:
+                self._policy.remove(token)
             self._policy.add(made.token)
         if self.on_created is not None:
             await self.on_created(made.token)
@@ -209,11 +212,11 @@ class TokenStore:
     def refuse(self, revocation: Revocation) -> int:
         """Refuse what another process has revoked. Returns how many connections and reads were ended."""
         policy = self._policy
-        stored = [one for one in policy.tokens if policy.is_stored(one)]
+        stored = [token for token in policy.tokens if policy.is_stored(token)]
         policy.revoke([revocation])
-        for one in stored:
-            if policy.revocations.has_token(one):
-                policy.remove(one)
+        for token in stored:
+            if policy.revocations.has_token(token):
+                policy.remove(token)
         return self._sessions.revoke(policy.is_revoked)
 
     # ---- revocations
@@ -222,8 +225,8 @@ class TokenStore:
     def revocations(self) -> list[Revocation]:
         """Every revocation that still matters, by kind and value."""
         now_s = self._sessions.wall_s()
-        known = (one for one in self._policy.revocations if not one.is_over(now_s))
-        return sorted(known, key=lambda one: one.key)
+        known = (revocation for revocation in self._policy.revocations if not revocation.is_over(now_s))
+        return sorted(known, key=lambda revocation: revocation.key)
 
     async def revoke_token(self, engine: EngineProtocol, token: Token) -> int:
         """Revoke a static token. Returns as `revoke` does."""
@@ -244,7 +247,7 @@ class TokenStore:
         if revocation.key not in policy.revocations and len(policy.revocations) >= REVOCATIONS_MAX:
             detail = f"there are {REVOCATIONS_MAX} revocations, the maximum: give new ones an expires_at"
             raise invalid("", detail)
-        stored = [one for one in policy.tokens if policy.is_stored(one)]
+        stored = [token for token in policy.tokens if policy.is_stored(token)]
         over = policy.revocations.forget(self._sessions.wall_s(), _FORGOTTEN_MAX)
         policy.revoke([revocation])
         # With what an earlier one of the same key has revoked.
@@ -254,17 +257,17 @@ class TokenStore:
             ended += await self.on_revoked(kept)
         async with self._writing:
             await self._write_file()
-            gone = [one for one in stored if policy.revocations.has_token(one)]
+            gone = [token for token in stored if policy.revocations.has_token(token)]
             await _run(
                 engine,
                 [
-                    *(PutMetadata(name=_name(one), value=None) for one in over),
-                    *(PutMetadata(name=_TOKEN + one.id, value=None) for one in gone),
+                    *(PutMetadata(name=_name(revocation), value=None) for revocation in over),
+                    *(PutMetadata(name=_TOKEN + token.id, value=None) for token in gone),
                     PutMetadata(name=_name(revocation), value=_json(kept)),
                 ],
             )
-            for one in gone:
-                policy.remove(one)
+            for token in gone:
+                policy.remove(token)
         return ended
 
     async def _write_file(self) -> None:
@@ -302,16 +305,16 @@ async def _run(engine: EngineProtocol, commands: Sequence[Command]) -> None:
 
 def _read(kind: type[_Row], prefix: str, page: MetadataPage) -> list[_Row]:
     """The rows of one kind. One that cannot be read is reported, and hides no other."""
-    found = []
+    read = []
     for name, value in page.values:
         if name.startswith(prefix):
             try:
-                found.append(kind.model_validate_json(value))
+                read.append(kind.model_validate_json(value))
             except ValidationError as error:
                 # Without the value, which is not for logs.
-                reason = "; ".join(one["msg"] for one in error.errors(include_input=False))
+                reason = "; ".join(problem["msg"] for problem in error.errors(include_input=False))
                 remedy = "create the token again, or revoke it again"
                 logs.get().error(
                     "a token or revocation cannot be read", name=name, reason=reason, remedy=remedy
                 )
-    return found
+    return read

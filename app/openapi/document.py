@@ -58,7 +58,7 @@ class Document:
     """The whole description as JSON, with the limits that are set: made once, when it is first asked for."""
 
     def __init__(self, operations: Sequence[Operation], settings: Settings) -> None:
-        self._operations = [one for one in operations if not one.hidden]
+        self._operations = [operation for operation in operations if not operation.hidden]
         self._settings = settings
         self._lock = Lock()
         self._text: bytes | None = None
@@ -72,7 +72,7 @@ class Document:
 
 
 def _describe(operations: Sequence[Operation], settings: Settings) -> bytes:
-    routes, examples = [one.documented() for one in operations], _read_examples()
+    routes, examples = [operation.documented() for operation in operations], _read_examples()
     described = get_openapi(title="Weir API", version=VERSION, routes=routes)
     for methods in described["paths"].values():
         for operation in methods.values():
@@ -90,7 +90,7 @@ def _describe(operations: Sequence[Operation], settings: Settings) -> bytes:
     }
     described["components"] = {
         "schemas": {**components, **modelled, "Problem": problem_schema()},
-        "responses": {name: one for name, one in refusals.components().items() if name in used},
+        "responses": {name: refusal for name, refusal in refusals.components().items() if name in used},
     }
     _resolve(described, settings)
     described["paths"] = dict(_name_apart(path, methods) for path, methods in described["paths"].items())
@@ -106,7 +106,7 @@ def _describe(operations: Sequence[Operation], settings: Settings) -> bytes:
 
 def _name_apart(path: str, methods: Json) -> tuple[str, Json]:
     """Call a stream's name otherwise beside an answer in lines, which generated code calls `stream`."""
-    answers = [answer for one in methods.values() for answer in one["responses"].values()]
+    answers = [answer for operation in methods.values() for answer in operation["responses"].values()]
     if not any(NDJSON in answer.get("content", ()) for answer in answers):
         return path, methods
     for operation in methods.values():
@@ -118,11 +118,11 @@ def _name_apart(path: str, methods: Json) -> tuple[str, Json]:
 
 def _models(operations: Sequence[Operation]) -> Json:
     """The models that operations refer to in what they say of their bodies themselves."""
-    models = dict.fromkeys(model for one in operations for model in one.described)
-    _, found = models_json_schema(
+    models = dict.fromkeys(model for operation in operations for model in operation.described)
+    _, described = models_json_schema(
         [(model, "validation") for model in models], ref_template=_REF.format(name="{model}")
     )
-    schemas: Json = found.get("$defs", {})
+    schemas: Json = described.get("$defs", {})
     return schemas
 
 
@@ -131,8 +131,8 @@ def _resolve(value: object, settings: Settings) -> None:
     made of names, and defaults of members.
     """
     if isinstance(value, list):
-        for one in value:
-            _resolve(one, settings)
+        for item in value:
+            _resolve(item, settings)
     if not isinstance(value, dict):
         return
     for key in [key for key in value if key.startswith("x-") and key.endswith("-setting")]:
@@ -145,9 +145,9 @@ def _resolve(value: object, settings: Settings) -> None:
         del value["title"]
     for member in value.get("properties", {}).values():
         _say_default(member)
-    for name, one in value.items():
+    for name, item in value.items():
         if name != "examples":
-            _resolve(one, settings)
+            _resolve(item, settings)
 
 
 def _say_default(member: Json) -> None:
@@ -156,7 +156,7 @@ def _say_default(member: Json) -> None:
     if default is not None:
         words = f"`{default if isinstance(default, str) else orjson.dumps(default).decode()}` by default"
         # What may be null too is described among its alternatives.
-        described = (one["description"] for one in member.get("anyOf", ()) if "description" in one)
+        described = (option["description"] for option in member.get("anyOf", ()) if "description" in option)
         said = member.get("description") or next(described, "")
         if words not in said:
             member["description"] = f"{said}; {words}" if said else words
@@ -169,10 +169,10 @@ def _read_examples() -> dict[str, dict[str, Json]]:
     what is accepted, JSON where it is not given. `status` is the answer's, where it is not the usual one.
     They are about a gateway with streams `orders` and `payments`, and a group `billing`; a test sends each.
     """
-    found: dict[str, dict[str, Json]] = {}
+    examples: dict[str, dict[str, Json]] = {}
     for file in files("app").joinpath("openapi", "examples").iterdir():
-        found |= orjson.loads(file.read_bytes())
-    return found
+        examples |= orjson.loads(file.read_bytes())
+    return examples
 
 
 def _show(described: Json, examples: Mapping[str, Json]) -> None:
@@ -184,17 +184,17 @@ def _show(described: Json, examples: Mapping[str, Json]) -> None:
     for status, answer in described["responses"].items():
         for media, kind in answer.get("content", {}).items():
             kind["schema"].pop("title", None)
-            found = {
-                key: {"summary": one["summary"], "value": one["answer"]}
-                for key, one in examples.items()
-                if str(one.get("status", done)) == status and one.get("media", JSON) == media
+            shown = {
+                key: {"summary": example["summary"], "value": example["answer"]}
+                for key, example in examples.items()
+                if str(example.get("status", done)) == status and example.get("media", JSON) == media
             }
-            if found:
-                kind["examples"] = found
+            if shown:
+                kind["examples"] = shown
     bodies = {
-        key: {"summary": one["summary"], "value": one["body"]}
-        for key, one in examples.items()
-        if "body" in one
+        key: {"summary": example["summary"], "value": example["body"]}
+        for key, example in examples.items()
+        if "body" in example
     }
     for kind in described.get("requestBody", {}).get("content", {}).values():
         # A body that may be left out is not one that is always there.
@@ -210,7 +210,9 @@ def _show_parameter(parameter: Json, examples: Mapping[str, Json]) -> None:
     parameter["schema"] = _without_null(parameter["schema"])
     words = parameter["schema"].pop("description", "")
     values = {
-        key: {"value": one["given"][name]} for key, one in examples.items() if name in one.get("given", ())
+        key: {"value": example["given"][name]}
+        for key, example in examples.items()
+        if name in example.get("given", ())
     }
     if parameter["in"] == "path":
         words = _NAMES[name]["description"]
@@ -223,6 +225,6 @@ def _show_parameter(parameter: Json, examples: Mapping[str, Json]) -> None:
 def _without_null(schema: Json) -> Json:
     """The schema of a parameter, which is there or is not, and is never null."""
     schema.pop("title", None)
-    kinds = [one for one in schema.pop("anyOf", ()) if one != {"type": "null"}]
+    kinds = [kind for kind in schema.pop("anyOf", ()) if kind != {"type": "null"}]
     assert len(kinds) <= 1, "no parameter is a union"
     return {**kinds[0], **schema} if kinds else schema

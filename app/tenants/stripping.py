@@ -59,7 +59,7 @@ def _joined(text: bytes, names: TenantNames) -> bytes:
     """Stored entries, joined by commas."""
     if not names_source(text):
         return text
-    return b",".join([_entry(one, names) for one in entries.texts(text)])
+    return b",".join([_entry(entry, names) for entry in entries.texts(text)])
 
 
 def _entry(text: bytes, names: TenantNames) -> bytes:
@@ -77,17 +77,17 @@ def _same(reply: Any, _: TenantNames) -> Any:  # noqa: ANN401 - any reply withou
     return reply
 
 
-def _entries(found: replies.Entries, names: TenantNames) -> replies.Entries:
-    return replace(found, parts=[_joined(part, names) for part in found.parts])
+def _entries(given: replies.Entries, names: TenantNames) -> replies.Entries:
+    return replace(given, parts=[_joined(part, names) for part in given.parts])
 
 
-def _stream_entries(found: replies.StreamEntries, names: TenantNames) -> replies.StreamEntries:
-    return replace(found, stream=names.strip(found.stream), entries=_entries(found.entries, names))
+def _stream_entries(given: replies.StreamEntries, names: TenantNames) -> replies.StreamEntries:
+    return replace(given, stream=names.strip(given.stream), entries=_entries(given.entries, names))
 
 
 def _streams_read(reply: replies.StreamsRead, names: TenantNames) -> replies.StreamsRead:
     return replies.StreamsRead(
-        streams=[_stream_entries(one, names) for one in reply.streams],
+        streams=[_stream_entries(stream, names) for stream in reply.streams],
         cursors=[(names.strip(name), cursor) for name, cursor in reply.cursors],
         unfinished=[names.strip(name) for name in reply.unfinished],
         generations=reply.generations,
@@ -103,20 +103,22 @@ def _closed(reply: replies.Closed, names: TenantNames) -> replies.Closed:
     return replace(reply, end=replace(reply.end, stream=names.strip(reply.end.stream)))
 
 
-def _delivered(found: Sequence[replies.Delivered], names: TenantNames) -> list[replies.Delivered]:
+def _delivered(given: Sequence[replies.Delivered], names: TenantNames) -> list[replies.Delivered]:
     return [
-        one if one.text is None or not names_source(one.text) else replace(one, text=_entry(one.text, names))
-        for one in found
+        entry
+        if entry.text is None or not names_source(entry.text)
+        else replace(entry, text=_entry(entry.text, names))
+        for entry in given
     ]
 
 
-def _deliveries(found: replies.StreamDeliveries, names: TenantNames) -> replies.StreamDeliveries:
-    return replace(found, stream=names.strip(found.stream), entries=_delivered(found.entries, names))
+def _deliveries(given: replies.StreamDeliveries, names: TenantNames) -> replies.StreamDeliveries:
+    return replace(given, stream=names.strip(given.stream), entries=_delivered(given.entries, names))
 
 
 def _group_read(reply: replies.GroupRead, names: TenantNames) -> replies.GroupRead:
     return replies.GroupRead(
-        streams=[_deliveries(one, names) for one in reply.streams],
+        streams=[_deliveries(stream, names) for stream in reply.streams],
         unfinished=[names.strip(name) for name in reply.unfinished],
         closed=_ends(reply.closed, names),
     )
@@ -150,7 +152,7 @@ def _detail(reply: replies.StreamDetail, names: TenantNames) -> replies.StreamDe
     return replies.StreamDetail(
         stream=_info(reply.stream, names),
         entries=_entries(reply.entries, names),
-        groups=[replace(one, group=_group(one.group, names)) for one in reply.groups],
+        groups=[replace(detail, group=_group(detail.group, names)) for detail in reply.groups],
     )
 
 
@@ -169,8 +171,8 @@ def _page(reply: replies.StreamPage, names: TenantNames) -> replies.StreamPage:
     return replies.StreamPage(own, _next(reply.next, names))
 
 
-def _of_stream(found: Any, names: TenantNames) -> Any:  # noqa: ANN401 - replies with a stream
-    return replace(found, stream=names.strip(found.stream))
+def _of_stream(reply: Any, names: TenantNames) -> Any:  # noqa: ANN401 - replies with a stream
+    return replace(reply, stream=names.strip(reply.stream))
 
 
 def _published(reply: replies.Published, names: TenantNames) -> replies.Published:
@@ -178,24 +180,24 @@ def _published(reply: replies.Published, names: TenantNames) -> replies.Publishe
 
 
 def _republished(reply: replies.Republished, names: TenantNames) -> replies.Republished:
-    return replies.Republished([_of_stream(one, names) for one in reply.streams])
+    return replies.Republished([_of_stream(stream, names) for stream in reply.streams])
 
 
 def _planned(reply: replies.Planned, names: TenantNames) -> replies.Planned:
     return replies.Planned(
-        [_of_stream(one, names) for one in reply.streams], [names.strip(name) for name in reply.missing]
+        [_of_stream(stream, names) for stream in reply.streams], [names.strip(name) for name in reply.missing]
     )
 
 
 def _each(reply: Sequence[Any], names: TenantNames) -> list[Any]:
-    return [_in_lists(one, names) for one in reply]
+    return [_in_lists(part, names) for part in reply]
 
 
-def _in_lists(one: Any, names: TenantNames) -> Any:  # noqa: ANN401 - what lists hold
-    strip = by_type(IN_LISTS, one)
+def _in_lists(part: Any, names: TenantNames) -> Any:  # noqa: ANN401 - what lists hold
+    strip = by_type(IN_LISTS, part)
     if strip is None:
         raise errors.internal()
-    return strip(one, names)
+    return strip(part, names)
 
 
 IN_LISTS: Final[Mapping[type, Strip]] = {

@@ -183,15 +183,15 @@ class ClusterEngine:
 
     async def _answer(self, call: Call, done: Done) -> None:
         run = self._each if call.how is How.EACH else self._together
-        found = await _attempt(run(call), call.origin)
-        done(call.refused(found) if isinstance(found, EngineError) else found)
+        replies = await _attempt(run(call), call.origin)
+        done(call.refused(replies) if isinstance(replies, EngineError) else replies)
 
     async def _each(self, call: Call) -> Replies:
         """They run in their order where they are of one server."""
         replies: list[Reply | EngineError] = []
         # Writes go out together, so that one confirmation is for all of them.
         for is_write, some in groupby(call.commands, self._is_one_write):
-            running = (_attempt(self._run_at_once(one), call.origin) for one in some)
+            running = (_attempt(self._run_at_once(command), call.origin) for command in some)
             if is_write:
                 replies += await asyncio.gather(*running)
             else:
@@ -202,8 +202,8 @@ class ClusterEngine:
         """One turn needs one server."""
         commands = [command.to_nonblocking() for command in call.commands]
         requests = [self._request(command, is_repeatable=False) for command in commands]
-        together = [one for one in requests if one is not None]
-        is_one = self._is_one_turn([one.stream for one in together])
+        together = [request for request in requests if request is not None]
+        is_one = self._is_one_turn([request.stream for request in together])
         if len(together) == len(requests) and is_one:
             return await self._turn(together, call.origin)
         if len(commands) == 1 or not any(command.changes for command in commands):
@@ -218,8 +218,8 @@ class ClusterEngine:
         """Requests of one turn, each with its own refusal. All or nothing by the server, but for these."""
         results: list[Any] = []
 
-        def keep(found: Sequence[Any]) -> list[Any]:
-            results.extend(found)
+        def keep(kept: Sequence[Any]) -> list[Any]:
+            results.extend(kept)
             return results
 
         whole = words.join(requests)
@@ -227,9 +227,9 @@ class ClusterEngine:
             whole = whole.with_texts()
         await self.run_request(msgspec.structs.replace(whole, decode=keep, takes_refusals=True))
         replies: list[Reply | EngineError] = []
-        for one in requests:
-            own, results = results[: len(one.commands)], results[len(one.commands) :]
-            reply = settled(one, own)
+        for request in requests:
+            own, results = results[: len(request.commands)], results[len(request.commands) :]
+            reply = settled(request, own)
             self._count(reply)
             replies.append(await _attempt(self._move(reply), origin) if isinstance(reply, Dying) else reply)
         return replies
@@ -338,8 +338,8 @@ class ClusterEngine:
             self._losses.note(reply)
             return
         if isinstance(reply, Added | Published) and not reply.duplicate:
-            added = (reply,) if isinstance(reply, Added) else (one for _, one in reply.streams)
-            self.appended += sum(len(one.ids) for one in added)
+            added = (reply,) if isinstance(reply, Added) else (run for _, run in reply.streams)
+            self.appended += sum(len(run.ids) for run in added)
 
     async def run_request(self, request: BackendRequest) -> Any:  # noqa: ANN401 - as `decode` makes it
         """Run one request. Raises EngineError."""
@@ -358,9 +358,9 @@ class ClusterEngine:
         moved, refusals = await move(self.run_request, dying)
         names = (dying.stream, dying.group)
         if moved and self.on_dead_lettered is not None:
-            self.on_dead_lettered([(*names, one, dying.reason) for one in moved])
+            self.on_dead_lettered([(*names, entry_id, dying.reason) for entry_id in moved])
         if refusals and self.on_letters_refused is not None:
-            self.on_letters_refused([(*names, dying.letters, one.detail) for one in refusals])
+            self.on_letters_refused([(*names, dying.letters, refusal.detail) for refusal in refusals])
         reply: Reply = dying.reply
         if not isinstance(reply, DeadLettered):
             return reply
@@ -382,16 +382,16 @@ class ClusterEngine:
 
     async def scan(self, pattern: str) -> Sequence[bytes]:
         """The names of all streams that match, in no order. Raises EngineError."""
-        found: list[bytes] = []
+        keys: list[bytes] = []
         for node in self._topology.nodes:
             cursor: bytes | int = 0
             while True:
                 scan: Words = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT, "TYPE", "stream")
                 cursor, names = (await self._ask(node, [scan]))[0]
-                found += names
+                keys += names
                 if cursor == b"0":
                     break
-        return found
+        return keys
 
     async def is_allowed_all(self) -> bool:
         """Whether the servers let the gateway read any key. Raises EngineError."""
@@ -409,15 +409,17 @@ class ClusterEngine:
     async def _ask(self, node: Node, commands: Sequence[Words]) -> Sequence[Any]:
         """Send commands that change nothing to one server. Raises EngineError."""
         results = await self._replies(node, commands)
-        for one in results:
-            if isinstance(one, ServerError | ConnectionLostError):
-                raise refusal_of(one, writes=False)
+        for result in results:
+            if isinstance(result, ServerError | ConnectionLostError):
+                raise refusal_of(result, writes=False)
         return results
 
     async def _replies(self, node: Node, commands: Sequence[Words]) -> Sequence[Any]:
         """The replies of one server, refusals among them."""
         replied: asyncio.Future[Sequence[Any]] = self._loop.create_future()
-        node.send(commands, Lane.READ, lambda found: None if replied.done() else replied.set_result(found))
+        node.send(
+            commands, Lane.READ, lambda replies: None if replied.done() else replied.set_result(replies)
+        )
         return await replied
 
     # --- waiting
@@ -485,10 +487,10 @@ class ClusterEngine:
         """Wait for entries of a group behind those that came before."""
         self._note_read(command)
 
-        def serve(found: GroupRead | EngineError) -> None:
-            handle.serve(found)
+        def serve(reply: GroupRead | EngineError) -> None:
+            handle.serve(reply)
             # Never before what ended the wait returns.
-            self._loop.call_soon(handle.answer, [found])
+            self._loop.call_soon(handle.answer, [reply])
 
         waiter = self._group_waits.begin_read(command, serve)
         handle.wait(waiter.end, waiter.cancel)
@@ -604,5 +606,5 @@ def _has_found(reply: Reply) -> bool:
     if isinstance(reply, StreamsRead | GroupRead):
         return bool(reply.streams)
     if isinstance(reply, Planned):
-        return any(one.count for one in reply.streams)
+        return any(stream.count for stream in reply.streams)
     return True

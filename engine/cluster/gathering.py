@@ -114,10 +114,10 @@ def read_request(command: XRead, place: int) -> BackendRequest:
         between = [("XREVRANGE", stream, "+", "-", "COUNT", 1)]
 
     def decode(results: Sequence[Any]) -> Found:
-        found: Edges | None = look.decode(results[:1])
-        generation = "" if found is None else found.generation
+        edges: Edges | None = look.decode(results[:1])
+        generation = "" if edges is None else edges.generation
         rows = results[1] if between else ()
-        is_lost = found is not None and len(results[0]) > _EDGES
+        is_lost = edges is not None and len(results[0]) > _EDGES
         if is_lost:
             *_, rows = results[0]
         run = replies.entries_of(rows, count, command.bytes_of_all) if rows else Entries()
@@ -126,15 +126,15 @@ def read_request(command: XRead, place: int) -> BackendRequest:
         elif cursor is Cursor.LAST_ENTRY:
             after = max(0, run.last - 1)
         else:
-            after = 0 if found is None else found.last_id
+            after = 0 if edges is None else edges.last_id
         if known is not None:
-            turned = gap_of(after, known, _identity(found), _NO_GENERATIONS)
+            turned = gap_of(after, known, _identity(edges), _NO_GENERATIONS)
             if turned is not None and not (is_lost and turned.reason == "ahead"):
-                more = found is not None and found.first_id > 0 and found.last_id > turned.goes_on_after
+                more = edges is not None and edges.first_id > 0 and edges.last_id > turned.goes_on_after
                 return Found(after, StreamEntries(stream, Entries(more=more), after, turned), generation)
-        if found is None or not run.count:
+        if edges is None or not run.count:
             return Found(after, None, generation)
-        gap = Gap(after, found.first_id, None) if 0 < after < found.removed_upto else None
+        gap = Gap(after, edges.first_id, None) if 0 < after < edges.removed_upto else None
         if is_lost:
             gap = Gap(after, run.first, None, "failover")
         reported = None if cursor is Cursor.LAST_ENTRY else gap
@@ -154,30 +154,30 @@ def streams_read(command: XRead, each: Sequence[Found]) -> StreamsRead:
     room = Budget(command.bytes_of_all, maxsize, command.count_total)
     given: list[StreamEntries] = []
     unfinished: list[str] = []
-    for one in [one.entries for one in each if one.entries is not None]:
-        cut = _within(room, one)
+    for held in [read.entries for read in each if read.entries is not None]:
+        cut = _within(room, held)
         if cut is None:
-            unfinished.append(one.stream)
+            unfinished.append(held.stream)
         else:
             given.append(cut)
     return StreamsRead(
         given,
-        [(stream, one.after) for (stream, _), one in zip(command.streams, each, strict=True)],
+        [(stream, read.after) for (stream, _), read in zip(command.streams, each, strict=True)],
         unfinished,
-        () if command.known is None else [one.generation for one in each],
+        () if command.known is None else [read.generation for read in each],
     )
 
 
-def _within(room: Budget, found: StreamEntries) -> StreamEntries | None:
+def _within(room: Budget, read: StreamEntries) -> StreamEntries | None:
     """What there is room for; None if that is none of its entries."""
-    run = found.entries
+    run = read.entries
     texts = [*takewhile(lambda text: room.takes(len(text)), run.parts)]
     if len(texts) == run.count:
-        return found
+        return read
     if not texts:
         return None
     cut = Entries(texts, len(texts), run.first, entries.id_of(texts[-1]), more=True)
-    return msgspec.structs.replace(found, entries=cut)
+    return msgspec.structs.replace(read, entries=cut)
 
 
 @sends(XRead)
@@ -240,12 +240,12 @@ async def _each(backend: Backend, requests: Sequence[BackendRequest]) -> list[An
     return await asyncio.gather(*map(backend.run_request, requests), return_exceptions=True)
 
 
-def _all(found: Sequence[Any]) -> Sequence[Any]:
+def _all(results: Sequence[Any]) -> Sequence[Any]:
     """The same where none was refused. Raises EngineError."""
-    for one in found:
-        if isinstance(one, BaseException):
-            raise one
-    return found
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
 
 
 # --- reading
@@ -271,21 +271,23 @@ async def _read_group(backend: Backend, command: XReadGroup) -> Reply:
             raise errors.no_group_in_read(stream, command.group)
     if command.has_totals:
         return await _read_in_order(backend, command)
-    found = await _each(
+    results = await _each(
         backend,
         [
             words.by_script(stream, read_stream(command, stream, cursor), Lane.GROUP)
             for stream, cursor in command.streams
         ],
     )
-    if any(isinstance(one, BaseException) for one in found):
-        await _give_back(backend, command, [one for one in found if isinstance(one, StreamDeliveries)])
-    return group_read(_all(found))
+    if any(isinstance(result, BaseException) for result in results):
+        await _give_back(
+            backend, command, [result for result in results if isinstance(result, StreamDeliveries)]
+        )
+    return group_read(_all(results))
 
 
 async def _read_in_order(backend: Backend, command: XReadGroup) -> Reply:
     """One stream after the other, since what a group's read gives is delivered: each gets what is left."""
-    found: list[StreamDeliveries] = []
+    given: list[StreamDeliveries] = []
     unfinished: list[str] = []
     left, has_given = command, False
     for stream, cursor in command.streams:
@@ -294,21 +296,21 @@ async def _read_in_order(backend: Backend, command: XReadGroup) -> Reply:
             continue
         call = read_stream(left, stream, cursor, has_given=has_given)
         try:
-            one = await backend.run_request(words.by_script(stream, call, Lane.GROUP))
+            deliveries = await backend.run_request(words.by_script(stream, call, Lane.GROUP))
         except EngineError:
-            await _give_back(backend, command, found)
+            await _give_back(backend, command, given)
             raise
-        if has_given and one.more and not one.entries:
+        if has_given and deliveries.more and not deliveries.entries:
             unfinished.append(stream)
             continue
-        found.append(one)
-        left, has_given = _left_of(left, one), has_given or bool(one.entries)
-    return msgspec.structs.replace(group_read(found), unfinished=unfinished)
+        given.append(deliveries)
+        left, has_given = _left_of(left, deliveries), has_given or bool(deliveries.entries)
+    return msgspec.structs.replace(group_read(given), unfinished=unfinished)
 
 
 def _left_of(command: XReadGroup, given: StreamDeliveries) -> XReadGroup:
     """The read of the other streams; a total of 0 where one is used up."""
-    size = sum(len(one.text or b"") for one in given.entries)
+    size = sum(len(entry.text or b"") for entry in given.entries)
     return msgspec.structs.replace(
         command,
         count_total=command.count_total and max(0, command.count_total - len(given.entries)),
@@ -316,16 +318,16 @@ def _left_of(command: XReadGroup, given: StreamDeliveries) -> XReadGroup:
     )
 
 
-async def _give_back(backend: Backend, command: XReadGroup, found: Sequence[StreamDeliveries]) -> None:
+async def _give_back(backend: Backend, command: XReadGroup, given: Sequence[StreamDeliveries]) -> None:
     commands = [
         GiveBack(
-            stream=one.stream,
+            stream=deliveries.stream,
             group=command.group,
             consumer=command.consumer,
-            ids=[entry.id for entry in one.entries],
+            ids=[entry.id for entry in deliveries.entries],
         )
-        for one in found
-        if one.entries and not one.history
+        for deliveries in given
+        if deliveries.entries and not deliveries.history
     ]
     await _each(backend, [words.only_request(one) for one in commands])
 
@@ -333,15 +335,15 @@ async def _give_back(backend: Backend, command: XReadGroup, found: Sequence[Stre
 @gathers(FindGroup)
 async def _find_group(backend: Backend, command: FindGroup) -> Reply:
     looks = [words.only_request(XInfoGroups(stream=stream)) for stream in command.streams]
-    found: list[Presence] = []
+    presences: list[Presence] = []
     for rows in await _each(backend, looks):
         if isinstance(rows, EngineError) and rows.code == "no_stream":
-            found.append(Presence.NO_STREAM)
+            presences.append(Presence.NO_STREAM)
         elif isinstance(rows, BaseException):
             raise rows
         else:
-            found.append(group_words.presence(rows, command.group))
-    return found
+            presences.append(group_words.presence(rows, command.group))
+    return presences
 
 
 @gathers(FindDeadLetters)
@@ -384,8 +386,8 @@ async def _plan(backend: Backend, command: Plan) -> Reply:
 
 async def _names(backend: Backend, prefix: str, after: str | None) -> list[str]:
     """The names of streams in order. Those that are no names here are of other programs."""
-    found = await backend.scan(_GLOB.sub(r"\\\1", prefix) + "*")
-    names = {name.decode() for name in found if is_stream_name(name)}
+    keys = await backend.scan(_GLOB.sub(r"\\\1", prefix) + "*")
+    names = {name.decode() for name in keys if is_stream_name(name)}
     return sorted(name for name in names if after is None or name > after)
 
 
@@ -429,14 +431,14 @@ async def _db_size(backend: Backend, command: DbSize) -> Reply:
 async def _infos(backend: Backend, command: StreamInfos) -> Reply:
     page, following = await _page(backend, command.prefix, command.after, min(command.limit, _INFOS_MAX))
     looked = await _each(backend, [words.only_request(XInfoStream(stream=name)) for name in page])
-    rows = [(name, one) for name, one in zip(page, looked, strict=True) if not _is_gone(one)]
-    _all([one for _, one in rows])
+    rows = [(name, info) for name, info in zip(page, looked, strict=True) if not _is_gone(info)]
+    _all([info for _, info in rows])
     return StreamPage(rows, following)
 
 
-def _is_gone(found: object) -> bool:
+def _is_gone(reply: object) -> bool:
     """Deleted since it was listed, or not to be read any more."""
-    return isinstance(found, EngineError) and found.code in ("no_stream", "backend_forbidden")
+    return isinstance(reply, EngineError) and reply.code in ("no_stream", "backend_forbidden")
 
 
 @gathers(MeasureStreams)
@@ -447,7 +449,7 @@ async def _measure(backend: Backend, command: MeasureStreams) -> Reply:
     room, measured = command.groups_max, []
     for name, info, rows in zip(names, infos, groups, strict=True):
         if isinstance(info, StreamInfo) and not isinstance(rows, BaseException):
-            given = [GroupMeasure(one.name, one.lag, one.pending, 0) for one in rows[:room]]
+            given = [GroupMeasure(group.name, group.lag, group.pending, 0) for group in rows[:room]]
             room -= len(given)
             measured.append(
                 StreamMeasure(name, info.length, info.memory_bytes, given, len(rows) - len(given))
@@ -466,8 +468,8 @@ async def _list_metadata(backend: Backend, command: ListMetadata) -> Reply:
         decode=lambda found: found[0],
         lane=Lane.READ,
     )
-    found = {name.decode(): value for name, value in (await backend.run_request(request)).items()}
-    return MetadataPage(sorted(item for item in found.items() if item[0].startswith(command.prefix)))
+    values = {name.decode(): value for name, value in (await backend.run_request(request)).items()}
+    return MetadataPage(sorted(item for item in values.items() if item[0].startswith(command.prefix)))
 
 
 @gathers(EndWait)
@@ -496,11 +498,15 @@ async def plan(run_each: RunEach, command: Plan, durability: str) -> Planned:
     entries, size = [command.max_entries] * count, [command.max_bytes] * count
     if count > 1 and not (command.max_entries is command.max_bytes is None):
         counted = await run_each(_requests(command, [None] * count, [None] * count))
-        entries = _shares([0 if one is None else one.count for one in counted], command.max_entries)
-        size = _shares([0 if one is None else one.bytes for one in counted], command.max_bytes)
-    found = await run_each(_requests(command, entries, size))
-    rows = list(zip([name for name, _ in command.streams], found, strict=True))
-    return Planned([one for _, one in rows if one is not None], [name for name, one in rows if one is None])
+        entries = _shares(
+            [0 if measured is None else measured.count for measured in counted], command.max_entries
+        )
+        size = _shares([0 if measured is None else measured.bytes for measured in counted], command.max_bytes)
+    plans = await run_each(_requests(command, entries, size))
+    rows = list(zip([name for name, _ in command.streams], plans, strict=True))
+    return Planned(
+        [plan for _, plan in rows if plan is not None], [name for name, plan in rows if plan is None]
+    )
 
 
 def _shares(wanted: Sequence[int], budget: int | None) -> list[int | None]:

@@ -109,9 +109,9 @@ def _describe(command: DescribeGroup, _: WriteOrigin) -> BackendRequest:
     look = only_request(XInfoGroups(stream=command.stream))
 
     def decode(results: Sequence[Any]) -> GroupInfo:
-        for found in replies.group_infos(*results):
-            if found.name == command.group:
-                return found
+        for info in replies.group_infos(*results):
+            if info.name == command.group:
+                return info
         raise errors.no_group_for_key(command.stream, command.group)
 
     return msgspec.structs.replace(look, decode=decode)
@@ -160,7 +160,7 @@ def has_group(stream: str, group: str) -> BackendRequest:
 
 def presence(rows: Sequence[GroupInfo], group: str) -> Presence:
     """Whether the group is among those of a stream."""
-    return Presence.FOUND if any(one.name == group for one in rows) else Presence.NO_GROUP
+    return Presence.FOUND if any(info.name == group for info in rows) else Presence.NO_GROUP
 
 
 # --- consumers
@@ -347,17 +347,17 @@ def _part(
     if letters is None or most is None:
         return given, None
     due = {
-        one.id: Due(one.id, one.text, before[one.id].consumer, before[one.id].deliveries)
-        for one in given
-        if one.id in before
-        and one.text is not None
-        and one.delivery_count > max(most, before[one.id].deliveries)
+        entry.id: Due(entry.id, entry.text, before[entry.id].consumer, before[entry.id].deliveries)
+        for entry in given
+        if entry.id in before
+        and entry.text is not None
+        and entry.delivery_count > max(most, before[entry.id].deliveries)
     }
     if not due:
         return given, None
     name = "" if generation is None else generation.decode()
     dying = Dying(command.stream, command.group, letters, name, list(due.values()), None)
-    return [one for one in given if one.id not in due], dying
+    return [entry for entry in given if entry.id not in due], dying
 
 
 def _dying_or(reply: R, dying: Dying | None) -> R | Dying:
@@ -389,8 +389,8 @@ def _auto_claim(command: XAutoClaim, _: WriteOrigin) -> BackendRequest:
         before, after = map(_by_id, looked)
         given = replies.with_counts(replies.claimed_of(rows, just_ids=just_ids), before, after)
         kept, dying = _part(command, given, before, results[1])
-        found = AutoClaimed(replies.parse(following), kept, list(map(replies.parse, deleted)))
-        return _dying_or(found, dying)
+        claimed = AutoClaimed(replies.parse(following), kept, list(map(replies.parse, deleted)))
+        return _dying_or(claimed, dying)
 
     claiming = script(command, _AUTO_CLAIM, (*arguments, int(just_ids)), list)
     return many(command, [*claiming.commands, _policy_words(command)], decode)

@@ -45,7 +45,7 @@ class StreamCount:
     @property
     def streams(self) -> int:
         """How many there are; during a server's first round those found so far."""
-        return sum(one.found if one.last is None else one.last for one in self._rounds.values())
+        return sum(count.found if count.last is None else count.last for count in self._rounds.values())
 
     def question(self, server: Address) -> Words:
         """The command that goes on at this server."""
@@ -56,11 +56,11 @@ class StreamCount:
         """Take the replies of all servers that there are: others are forgotten."""
         self._rounds = {server: self._rounds.get(server) or _Round() for server, _ in replies}
         for server, (cursor, names) in replies:
-            one = self._rounds[server]
-            one.cursor = cursor
-            one.found += sum(map(is_stream_name, names))
+            count = self._rounds[server]
+            count.cursor = cursor
+            count.found += sum(map(is_stream_name, names))
             if cursor == b"0":
-                one.found, one.last = 0, one.found
+                count.found, count.last = 0, count.found
 
 
 _LOOK_S: Final = 1.0
@@ -119,7 +119,7 @@ class BackendHealth:
     def failure(self) -> str | None:
         """Why a server cannot be used now, or is not known; None where all can."""
         failures = [self._topology.failure, *(node.failure for node in self._topology.nodes), self._refusal]
-        return next((one for one in failures if one is not None), None)
+        return next((failure for failure in failures if failure is not None), None)
 
     @property
     def can_confirm(self) -> bool:
@@ -189,22 +189,22 @@ class BackendHealth:
         nodes = list(self._topology.nodes)
         asked = (self._ask(node, [*QUESTIONS, self._count.question(node.address)]) for node in nodes)
         try:
-            found = await asyncio.gather(*asked)
+            answers = await asyncio.gather(*asked)
         except EngineError as error:
             self._refusal = of_refusal(reason_of(error))
             return False
         self._refusal = None
-        if not found or self._topology.failure is not None:
+        if not answers or self._topology.failure is not None:
             return False
-        self.level = least([level_of(*replies) for *replies, _ in found])
+        self.level = least([level_of(*replies) for *replies, _ in answers])
         self._note_runs(
-            {str(node.address): run_of(replies[0]) for node, replies in zip(nodes, found, strict=True)}
+            {str(node.address): run_of(replies[0]) for node, replies in zip(nodes, answers, strict=True)}
         )
         if self._topology.is_fixed and self.level.primary:
             where = f"{nodes[0].address} is a replica of {self.level.primary}"
             self._refusal = f"{where}: name that one in `backend`, or find it by redis+sentinel://"
             return False
-        self._count.note([(node.address, names) for node, (*_, names) in zip(nodes, found, strict=True)])
+        self._count.note([(node.address, names) for node, (*_, names) in zip(nodes, answers, strict=True)])
         self._observe(self._count.streams)
         probes = (self._ask(node, [PROBE_OF_WRITES]) for node in nodes)
         return self._note_refusals(await asyncio.gather(*probes, return_exceptions=True))
@@ -218,8 +218,8 @@ class BackendHealth:
 
     def _note_refusals(self, results: Sequence[object]) -> bool:
         """Take in how writes are refused; False where that stays so."""
-        refusals = [one for one in results if isinstance(one, EngineError)]
-        self.full = next((one.redis for one in refusals if one.code == "memory_full"), None)
-        others = [of_refusal(reason_of(one)) for one in refusals if one.code != "memory_full"]
+        refusals = [refusal for refusal in results if isinstance(refusal, EngineError)]
+        self.full = next((refusal.redis for refusal in refusals if refusal.code == "memory_full"), None)
+        others = [of_refusal(reason_of(refusal)) for refusal in refusals if refusal.code != "memory_full"]
         self._refusal = next(iter(others), None)
         return not isinstance(self._refusal, Misfit)

@@ -84,12 +84,14 @@ def with_counts(
     given: Sequence[Delivered], before: Mapping[int, BackendPending], after: Mapping[int, BackendPending]
 ) -> list[Delivered]:
     """The same, with how they were pending before and are now."""
-    found = []
-    for one in given:
-        was, now = before.get(one.id, _NOT_PENDING), after.get(one.id, _NOT_PENDING)
-        released = one.id in before and not was.consumer
-        found.append(Delivered(one.id, one.text, now.deliveries, was.idle_ms, was.deliveries, released))
-    return found
+    deliveries = []
+    for entry in given:
+        was, now = before.get(entry.id, _NOT_PENDING), after.get(entry.id, _NOT_PENDING)
+        released = entry.id in before and not was.consumer
+        deliveries.append(
+            Delivered(entry.id, entry.text, now.deliveries, was.idle_ms, was.deliveries, released)
+        )
+    return deliveries
 
 
 # --- what is pending
@@ -101,18 +103,18 @@ def pending_summary(reply: Sequence[Any]) -> PendingSummary:
     if not count:
         return PendingSummary(0, 0, 0, [])
     consumers = sorted((name_of(name), int(held)) for name, held in rows)
-    return PendingSummary(count, parse(first), parse(last), [one for one in consumers if one[0] != RELEASED])
+    return PendingSummary(count, parse(first), parse(last), [row for row in consumers if row[0] != RELEASED])
 
 
 def pending_list(rows: Sequence[Any], count: int) -> PendingList:
     """XPENDING with a range, of which one more than `count` was asked for."""
-    found = [
+    pending = [
         PendingEntry(parse(entry_id), None, -1, deliveries)
         if (owner := name_of(consumer)) == RELEASED
         else PendingEntry(parse(entry_id), owner, idle_ms, deliveries)
         for entry_id, consumer, idle_ms, deliveries in rows[:count]
     ]
-    return PendingList(found, more=len(rows) > count)
+    return PendingList(pending, more=len(rows) > count)
 
 
 # --- XINFO
@@ -170,21 +172,25 @@ def group_info(row: Mapping[bytes, Any], kept: Fields) -> GroupInfo:
 
 def group_infos(rows: Sequence[Mapping[bytes, Any]], kept: Fields) -> list[GroupInfo]:
     """XINFO GROUPS, by name."""
-    return sorted((group_info(row, kept) for row in rows), key=lambda one: one.name)
+    return sorted((group_info(row, kept) for row in rows), key=lambda group: group.name)
 
 
 def consumer_infos(rows: Sequence[Mapping[bytes, Any]]) -> list[ConsumerInfo]:
     """XINFO CONSUMERS, by name. Redis 7.0 does not say when a consumer was last given an entry."""
-    found = [
+    consumers = [
         ConsumerInfo(name_of(row[b"name"]), row[b"pending"], row[b"idle"], row.get(b"inactive", -1))
         for row in rows
     ]
-    return sorted((one for one in found if one.name != RELEASED), key=lambda one: one.name)
+    return sorted(
+        (consumer for consumer in consumers if consumer.name != RELEASED), key=lambda consumer: consumer.name
+    )
 
 
 def stream_detail(info: Mapping[bytes, Any], described: StreamInfo, kept: Fields) -> StreamDetail:
     """XINFO STREAM FULL."""
-    groups = sorted((_group_detail(row, kept) for row in info[b"groups"]), key=lambda one: one.group.name)
+    groups = sorted(
+        (_group_detail(row, kept) for row in info[b"groups"]), key=lambda detail: detail.group.name
+    )
     return StreamDetail(described, entries_of(info[b"entries"], None, None), groups)
 
 
@@ -195,15 +201,21 @@ def _group_detail(row: Mapping[bytes, Any], kept: Fields) -> GroupDetail:
     ]
     consumers = [
         ConsumerDetail(
-            name_of(one[b"name"]),
-            one[b"seen-time"],
-            one.get(b"active-time", one[b"seen-time"]),
-            one[b"pel-count"],
-            [(parse(entry_id), time_ms, deliveries) for entry_id, time_ms, deliveries in one[b"pending"]],
+            name_of(consumer[b"name"]),
+            consumer[b"seen-time"],
+            consumer.get(b"active-time", consumer[b"seen-time"]),
+            consumer[b"pel-count"],
+            [
+                (parse(entry_id), time_ms, deliveries)
+                for entry_id, time_ms, deliveries in consumer[b"pending"]
+            ],
         )
-        for one in row[b"consumers"]
+        for consumer in row[b"consumers"]
     ]
-    released = sum(one.pending_count for one in consumers if one.name == RELEASED)
+    released = sum(consumer.pending_count for consumer in consumers if consumer.name == RELEASED)
     return GroupDetail(
-        group_info(row, kept), released, pending, [one for one in consumers if one.name != RELEASED]
+        group_info(row, kept),
+        released,
+        pending,
+        [consumer for consumer in consumers if consumer.name != RELEASED],
     )

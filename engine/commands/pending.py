@@ -75,9 +75,9 @@ def xackdel(turn: Turn, command: types.XAckDel) -> Deletions:
     turn.settle(command.stream, command.group, list(settled))
     # An entry that was gone already counts as deleted.
     outcomes = delete_each(turn, command.stream, key, list(settled), command.refs)
-    found = dict(zip(settled, map(abs, outcomes), strict=True))
+    by_id = dict(zip(settled, map(abs, outcomes), strict=True))
     # An ID that is named again was acknowledged by its first mention.
-    return Deletions([found.pop(entry_id, absent) for entry_id in wanted])
+    return Deletions([by_id.pop(entry_id, absent) for entry_id in wanted])
 
 
 @runs(types.XNack)
@@ -122,11 +122,11 @@ def give_back(turn: Turn, command: weir_commands.GiveBack) -> int | Unfinished:
     named = command.ids[start:stop]
     pending = group.pending.items_of(sorted(set(named)))
     held = {
-        entry_id: one.delivery_count
+        entry_id: state.delivery_count
         for entry_id in named
-        if (one := pending.get(entry_id)) is not None
-        and one.consumer is not None
-        and one.consumer.name == command.consumer
+        if (state := pending.get(entry_id)) is not None
+        and state.consumer is not None
+        and state.consumer.name == command.consumer
     }
     if held:
         counts = [max(0, count - 1) for count in held.values()]
@@ -148,7 +148,11 @@ def _nacked_count(before: int, nack: types.Nack) -> int:
 def xpending(turn: Turn, command: types.XPending) -> PendingSummary:
     _, group = turn.group(command.stream, command.group)
     first, last = group.pending.first(), group.pending.last()
-    consumers = [(name, len(one.pending)) for name, one in sorted(group.consumers.items()) if one.pending]
+    consumers = [
+        (name, len(consumer.pending))
+        for name, consumer in sorted(group.consumers.items())
+        if consumer.pending
+    ]
     return PendingSummary(len(group.pending), first[0] if first else 0, last[0] if last else 0, consumers)
 
 
@@ -160,28 +164,28 @@ def xpending_range(turn: Turn, command: types.XPendingRange) -> PendingList | Un
     _, group = turn.group(command.stream, command.group)
     if command.count <= 0:
         return PendingList(())
-    start, found = turn.so_far or (command.start, list[PendingEntry]())
+    start, listed = turn.so_far or (command.start, list[PendingEntry]())
     now_ms, count, min_idle_ms = turn.now_ms, command.count, command.min_idle_ms
-    rows_max = len(found) + TURN_ROWS_MAX if turn.may_continue else count
-    for entry_id, one in _pending_in(turn, group, command, start):
-        turn.scans_left -= 1 if one is not None else _BLOCK_SCANS
+    rows_max = len(listed) + TURN_ROWS_MAX if turn.may_continue else count
+    for entry_id, state in _pending_in(turn, group, command, start):
+        turn.scans_left -= 1 if state is not None else _BLOCK_SCANS
         if turn.scans_left < 0 and not turn.may_continue:
             raise errors.invalid(
                 f"ERR too many pending entries: a transaction looks at {TURN_SCANNED_MAX}; "
                 "use XPENDING by itself, or a smaller range"
             )
-        owner = None if one is None else one.consumer
-        idle_ms = -1 if one is None or owner is None else one.idle_ms(now_ms)
-        if one is not None and (owner is None or idle_ms >= min_idle_ms):
-            if len(found) == count:
-                return PendingList(found, more=True)
-            if len(found) == rows_max:
-                return Unfinished((entry_id, found))
+        owner = None if state is None else state.consumer
+        idle_ms = -1 if state is None or owner is None else state.idle_ms(now_ms)
+        if state is not None and (owner is None or idle_ms >= min_idle_ms):
+            if len(listed) == count:
+                return PendingList(listed, more=True)
+            if len(listed) == rows_max:
+                return Unfinished((entry_id, listed))
             name = None if owner is None else owner.name
-            found.append(PendingEntry(entry_id, name, idle_ms, one.delivery_count))
+            listed.append(PendingEntry(entry_id, name, idle_ms, state.delivery_count))
         elif turn.scans_left < 0:
-            return Unfinished((entry_id, found))
-    return PendingList(found)
+            return Unfinished((entry_id, listed))
+    return PendingList(listed)
 
 
 def _pending_in(
@@ -202,10 +206,10 @@ def _pending_in(
         rows = pending_of(group, group.consumers[command.consumer], start)
     else:
         return
-    for entry_id, one in rows:
+    for entry_id, state in rows:
         if entry_id > command.end:
             return
-        yield entry_id, one
+        yield entry_id, state
 
 
 # --- claiming -----------------------------------------------------------------------------------------------
@@ -227,14 +231,14 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
         claiming.take_entry(entry_id, texts.get(entry_id), held.get(entry_id))
     turn.settle(command.stream, command.group, list(claiming.gone))
     move_to_dead_letters(turn, command.stream, command.group, list(claiming.dead.values()), TOO_MANY)
-    found = claiming.found
-    if found:
-        _own(turn, command, found, time_ms)
-    return Claimed(found, claiming.more)
+    claimed = claiming.found
+    if claimed:
+        _own(turn, command, claimed, time_ms)
+    return Claimed(claimed, claiming.more)
 
 
-def _own(turn: Turn, command: types.XClaim | types.XAutoClaim, found: list[Delivered], time_ms: int) -> None:
-    claimed, counts = [one.id for one in found], [one.delivery_count for one in found]
+def _own(turn: Turn, command: types.XClaim | types.XAutoClaim, taken: list[Delivered], time_ms: int) -> None:
+    claimed, counts = [entry.id for entry in taken], [entry.delivery_count for entry in taken]
     turn.emit(Own(command.stream, command.group, command.consumer, claimed, time_ms, counts))
     turn.mark_active(command.stream, command.group, command.consumer)
 
@@ -329,7 +333,7 @@ def _claimed_count(before: int, claim: types.Claim) -> int:
 def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     key, group = turn.group(command.stream, command.group)
     turn.see_consumer(command.stream, command.group, command.consumer)
-    found: list[Delivered] = []
+    taken: list[Delivered] = []
     deleted_ids: list[int] = []
     dead: list[Dead] = []
     count = min(command.count, max(1, turn.lookups_left))
@@ -338,7 +342,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     may_take = partial(_may_take, turn, key.stream, command.min_idle_ms)
     names = (command.stream, command.group)
     for entry_id, pending, text in with_texts(key.stream, islice(rows, command.attempts), count, may_take):
-        if len(found) + len(deleted_ids) == count:
+        if len(taken) + len(deleted_ids) == count:
             next_start = entry_id
             break
         if not may_take((entry_id, pending)):
@@ -356,22 +360,22 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
             next_start = entry_id
             break
         else:
-            found.append(_autoclaimed(turn, command, entry_id, pending, text))
+            taken.append(_autoclaimed(turn, command, entry_id, pending, text))
     else:
         next_start, _ = next(rows, (0, None))
-    turn.lookups_left -= len(found) + len(deleted_ids) + len(dead)
+    turn.lookups_left -= len(taken) + len(deleted_ids) + len(dead)
     move_to_dead_letters(turn, command.stream, command.group, dead, TOO_MANY)
     turn.settle(command.stream, command.group, deleted_ids)
-    turn.count_ids(len(deleted_ids) + len(found))
-    if found:
-        _own(turn, command, found, turn.now_ms)
-    return AutoClaimed(next_start, found, deleted_ids)
+    turn.count_ids(len(deleted_ids) + len(taken))
+    if taken:
+        _own(turn, command, taken, turn.now_ms)
+    return AutoClaimed(next_start, taken, deleted_ids)
 
 
 def _may_take(turn: Turn, stream: Stream, min_idle_ms: int, row: tuple[int, PendingState]) -> bool:
     """Whether a pending entry is to be looked up: it is idle for long enough, or may be gone."""
-    entry_id, one = row
-    if one.consumer is None or one.idle_ms(turn.now_ms) >= min_idle_ms:
+    entry_id, state = row
+    if state.consumer is None or state.idle_ms(turn.now_ms) >= min_idle_ms:
         return True
     # After XSETID has lowered the last ID, live entries may be below what was trimmed.
     return not stream.first_id <= entry_id <= stream.last_live_id or entry_id <= stream.gone_upto
@@ -423,10 +427,10 @@ def _as_left(
     named = command.ids[start:stop]
     held = group.pending.items_of(named)
     return [
-        (entry_id, one.delivery_time_ms, one.delivery_count)
+        (entry_id, state.delivery_time_ms, state.delivery_count)
         for order, entry_id in enumerate(named, mark.order + start)
-        if (one := held.get(entry_id)) is not None
-        and one.order == order
-        and one.consumer is not None
-        and one.consumer.name == command.consumer
+        if (state := held.get(entry_id)) is not None
+        and state.order == order
+        and state.consumer is not None
+        and state.consumer.name == command.consumer
     ]

@@ -44,23 +44,23 @@ class _Range(NamedTuple):
 def plan(turn: Turn, command: weir_commands.Plan) -> Planned | Blocked:
     if command.durable_only and turn.keyspace.unsynced_from is None:
         raise errors.nothing_is_durable()
-    found: list[_Range] = []
+    spans: list[_Range] = []
     missing: list[str] = []
     for name, after in command.streams:
         key = turn.keyspace.find(name)
         if key is None:
             missing.append(name)
         else:
-            found.append(_range(turn, name, key, after, command))
-    if command.block_ms is not None and not any(one.live for one in found):
+            spans.append(_range(turn, name, key, after, command))
+    if command.block_ms is not None and not any(span.live for span in spans):
         names = [name for name, _ in command.streams]
         queues = [durable_queue(name) for name in names] if command.durable_only else names
         return Blocked(command, tuple(queues), command.block_ms)
-    counts = _shared([one.live for one in found], command.max_entries)
-    sizes = _shared([one.size for one in found], command.max_bytes)
+    counts = _shared([span.live for span in spans], command.max_entries)
+    sizes = _shared([span.size for span in spans], command.max_bytes)
     planned = [
-        _planned(one, count, size, command.parts)
-        for one, count, size in zip(found, counts, sizes, strict=True)
+        _planned(span, count, size, command.parts)
+        for span, count, size in zip(spans, counts, sizes, strict=True)
     ]
     return Planned(planned, missing)
 
@@ -131,20 +131,20 @@ def _durable(look: Look, name: str, key: Key) -> int | None:
     return key.stream.last_id if unsynced_from > key.stream.last_id else key.stream.live_below(unsynced_from)
 
 
-def _planned(one: _Range, count: int, size: int, parts: int) -> StreamPlan:
+def _planned(span: _Range, count: int, size: int, parts: int) -> StreamPlan:
     """The plan of one stream with its share of entries and bytes, at least one entry."""
-    stream, live, taken = one.key.stream, one.live, one.size
-    if size < one.size:
-        live = max(1, order_statistics.count_within(stream, one.below.size + size) - one.below.live)
+    stream, live, taken = span.key.stream, span.live, span.size
+    if size < span.size:
+        live = max(1, order_statistics.count_within(stream, span.below.size + size) - span.below.live)
     live = min(live, count)
-    end = one.after
+    end = span.after
     if live:
-        end = order_statistics.id_at(stream, one.below.live + live - 1)
-    if live < one.live:
-        taken = order_statistics.amount_below(stream, end + 1).size - one.below.size
+        end = order_statistics.id_at(stream, span.below.live + live - 1)
+    if live < span.live:
+        taken = order_statistics.amount_below(stream, end + 1).size - span.below.size
     return StreamPlan(
-        stream=one.name,
-        after=one.after,
+        stream=span.name,
+        after=span.after,
         end=end,
         count=live,
         bytes=taken,
@@ -152,23 +152,23 @@ def _planned(one: _Range, count: int, size: int, parts: int) -> StreamPlan:
         last_id=stream.last_id,
         removed_upto=stream.removed_upto,
         max_deleted_id=stream.max_deleted_id,
-        generation=one.key.generation,
-        durable=one.durable,
-        lag=stream.length - one.below.live,
-        cuts=_cuts(one, live, end, parts),
-        closed=one.key.closed is not None,
+        generation=span.key.generation,
+        durable=span.durable,
+        lag=stream.length - span.below.live,
+        cuts=_cuts(span, live, end, parts),
+        closed=span.key.closed is not None,
     )
 
 
-def _cuts(one: _Range, count: int, end: int, parts: int) -> Sequence[int]:
+def _cuts(span: _Range, count: int, end: int, parts: int) -> Sequence[int]:
     """The IDs between pieces of about the same number of entries, at most `parts` of them."""
     parts = min(parts, count)
     roughly = min(parts, count // _NODE_ENTRIES) > _EXACT_CUTS_MAX
     cuts: list[int] = []
     for piece in range(1, parts):
-        number = one.below.live + count * piece // parts - 1
-        cut = order_statistics.id_at(one.key.stream, number, roughly=roughly)
-        if one.after < cut < end and (not cuts or cuts[-1] < cut):
+        number = span.below.live + count * piece // parts - 1
+        cut = order_statistics.id_at(span.key.stream, number, roughly=roughly)
+        if span.after < cut < end and (not cuts or cuts[-1] < cut):
             cuts.append(cut)
     return cuts
 

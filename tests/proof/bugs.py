@@ -200,7 +200,7 @@ BUGS: Final[dict[str, Bug]] = {
         _UNDO, "    if group.number != mark.group:\n        return False\n", "", _UNDOING,
     ),
     "undone though an entry was claimed meanwhile": _bug(
-        _UNDO, "        and one.order == order\n", "", _UNDOING,
+        _UNDO, "        and state.order == order\n", "", _UNDOING,
     ),
     "a move to where it is does not count": _bug(
         "engine/commands/grouping.py", "    group.note_move()\n", "", _UNDOING,

@@ -134,7 +134,7 @@ OUTSIDE: Final[dict[str, tuple[Edit, str]]] = {
         "tests/cluster/test_executor.py",
     ),
     "the consumer of released entries shown": (
-        Edit(_REPLIES, "[one for one in consumers if one[0] != RELEASED])", "consumers)"),
+        Edit(_REPLIES, "[row for row in consumers if row[0] != RELEASED])", "consumers)"),
         "tests/cluster/test_executor.py",
     ),
     # ---- Spark
