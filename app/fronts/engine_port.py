@@ -15,7 +15,7 @@ from app.fronts.calls import Calls, Handler
 from app.fronts.codec import codec_of
 from app.fronts.figures import EngineFigures
 from app.fronts.link import Message, ProcessLink
-from app.fronts.messages import MessageKind, pack_replies, unpack_call
+from app.fronts.messages import MessageKind, pack_refusal, pack_replies, unpack_call
 from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from engine import (
     Call,
@@ -82,7 +82,11 @@ class EnginePort:
             self._handlers[kind](number, *parts)
         except Exception as error:  # noqa: BLE001 - the front gets an answer in any case
             self._loop.call_exception_handler({"message": "a front's message failed", "exception": error})
-            self._refuse(number, errors.internal())
+            # Calls and leases have numbers of their own.
+            if kind == MessageKind.LEASE:
+                self.link.send(MessageKind.NOT_LEASED, number, pack_refusal(errors.internal()))
+            elif kind != MessageKind.LEFT:
+                self._refuse(number, errors.internal())
 
     def lose(self) -> None:
         """The front is gone: end what it waits for."""
@@ -148,7 +152,10 @@ class EnginePort:
         lease.alone.add_done_callback(lambda _: self.link.send(MessageKind.ALONE, number, None))
 
     def _leave(self, number: int) -> None:
-        self._held.pop(number).leave()
+        # One that failed is not there.
+        lease = self._held.pop(number, None)
+        if lease is not None:
+            lease.leave()
 
     # --- figures --------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from app.fronts.codec import codec_of
 from app.fronts.control import LINK, Control
 from app.fronts.forwarding import pack_request, unpack_response
 from app.fronts.link import Message, ProcessLink
-from app.fronts.messages import MessageKind
+from app.fronts.messages import OF_LEASES, MessageKind
 from app.fronts.remote_engine import RemoteEngine, RemoteLeases
 from app.gateway import Gateway, Phase
 from app.http.requests import Request
@@ -160,17 +160,17 @@ class FrontConnection:
             self._gateway.open(engine)
 
     def _receive(self, message: Message) -> None:
-        kind, number, body = message
+        kind = message[0]
         if kind == MessageKind.WELCOME:
-            fsync, figures, failing = body
+            fsync, figures, failing = message[2]
             self._engine = RemoteEngine(self.link, fsync, figures)
             self._engine.on_failing = self._note_failing
             self._note_failing(failing)
             self._gateway.leases = self._leases
             self._opening = asyncio.ensure_future(self._open(self._engine))
             self._opening.add_done_callback(_report)
-        elif kind in (MessageKind.ALONE, MessageKind.REPLACED):
-            self._leases.receive(kind, number)
+        elif kind in OF_LEASES:
+            self._leases.receive(message)
         elif not self.calls.receive(message):
             assert self._engine is not None, "replies come behind the welcome"
             self._engine.receive(message)

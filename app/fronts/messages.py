@@ -45,11 +45,13 @@ class MessageKind(IntEnum):
     FIGURES = 19  # figures, what is failing
     ALONE = 20  # the reader with the lease of this number is the only one of its consumer
     REPLACED = 21  # another reader takes over from the one with the lease of this number
+    NOT_LEASED = 22  # why the reader with the lease of this number may not read
     # Both ways; each end has numbers of its own.
     CALL = 32  # name, arguments
     RESULT = 33  # result, refusal
 
 
+OF_LEASES: Final = frozenset({MessageKind.ALONE, MessageKind.REPLACED, MessageKind.NOT_LEASED})
 # The engine runs these itself; one of them holds a function.
 ENGINE_ONLY: Final = frozenset({Maintain, EnforceRetention, ExpireStreams})
 _ABSTRACT: Final = frozenset({Command, StreamCommand, BlockingCommand, BoundedRead})

@@ -17,7 +17,7 @@ from itertools import count
 from app.fronts.codec import codec_of
 from app.fronts.figures import EngineFigures, ReportedMemory, ReportedRewriting
 from app.fronts.link import Message, ProcessLink
-from app.fronts.messages import MessageKind, pack_call, unpack_replies
+from app.fronts.messages import MessageKind, pack_call, unpack_refusal, unpack_replies
 from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from engine import (
     Call,
@@ -249,15 +249,16 @@ class RemoteLeases(ConsumerLeases):
             lease.alone.set_result(None)
         return lease
 
-    def receive(self, kind: int, number: int) -> None:
+    def receive(self, message: Message) -> None:
         """Handle an answer of the engine's process; the reader may have left meanwhile."""
+        kind, number, refusal = message
         lease = self._held.get(number)
         if lease is None:
             return
         if kind == MessageKind.REPLACED:
             lease.replace()
         elif not lease.alone.done():
-            lease.alone.set_result(None)
+            lease.alone.set_result(None if refusal is None else unpack_refusal(refusal))
 
     def lose(self) -> None:
         """The connection has ended: let no reader wait; what it reads is refused."""

@@ -16,7 +16,7 @@ from copy import copy
 from typing import NamedTuple, Self
 
 from app.live.waiting import Done, Outcome, Wait
-from engine import Call, CommandEngine, ReadHandle
+from engine import Call, CommandEngine, EngineError, ReadHandle
 from engine.commands import EndWait, GiveBack, XReadGroup
 from engine.replies import GroupRead, Reply
 
@@ -36,8 +36,9 @@ class ConsumerKey(NamedTuple):
 class ConsumerLease:
     """One reader's lease of its consumer.
 
-    `alone` is done when no other reader reads as this consumer, and `over` when this one has stopped and has
-    sent or given back all that it read. `on_stop` is called when it has to stop.
+    `alone` is done when no other reader reads as this consumer, with the refusal if this one may not either.
+    `over` is done when this one has stopped and has sent or given back all that it read. `on_stop` is called
+    when it has to stop.
     """
 
     __slots__ = (
@@ -55,7 +56,7 @@ class ConsumerLease:
     def __init__(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         self.consumer = consumer
-        self.alone: asyncio.Future[None] = loop.create_future()
+        self.alone: asyncio.Future[EngineError | None] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
         self.is_stopped = False
         self.on_stop: Callable[[], None] = lambda: None
@@ -82,6 +83,13 @@ class ConsumerLease:
         self.begin_operation()
         for one in tuple(left):
             one.add_done_callback(ended)
+
+    async def wait_alone(self) -> None:
+        """Wait until `alone`. Raises EngineError where it may not read."""
+        # By itself it would be cancelled with the caller.
+        await asyncio.wait((self.alone,))
+        if (refusal := self.alone.result()) is not None:
+            raise refusal
 
     def replace(self) -> None:
         """Notify the reader that another one takes over."""

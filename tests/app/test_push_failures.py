@@ -1,14 +1,15 @@
 """A conversation in which something fails unexpectedly: it alone ends, without a loss."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from app.doors.websocket.session import Session
+from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from app.settings import Settings
-from engine import ids
+from engine import errors, ids
 from engine.commands import XPendingRange
 from engine.replies import PendingList
 from tests.app.conftest import calling
@@ -107,6 +108,27 @@ def test_a_consumer_that_fails_gives_back_what_it_did_not_send(
     house.do(again.say, "consume", sub="w", **WORK)
     house.settle()
     assert [len(one["entries"]) for one in again.frames if one["op"] == "entries"] == [3]
+
+
+class RefusingLeases(ConsumerLeases):
+    """Those of a front whose engine's process cannot lease a consumer."""
+
+    def acquire(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> ConsumerLease:
+        lease = ConsumerLease(consumer, replaced)
+        lease.alone.set_result(errors.internal())
+        return lease
+
+
+def test_a_consumer_that_cannot_be_leased_reads_nothing(house: PushWorld, stored: Stored) -> None:
+    """Another reader may have it: the socket is closed, as by any fault of the gateway."""
+    stored.add([1])
+    house.app.gateway.leases = RefusingLeases()
+    house.app.gateway.open(house.engine)
+    peer = house.connect()
+    house.do(peer.say, "consume", sub="w", **WORK)
+    house.settle()
+    assert peer.wire.closed == (4000, "internal")
+    assert held_by_consumers(house) == []
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from app.live.stalls import STALL_S_MAX
+from tests.app.test_push_failures import RefusingLeases
 from tests.app.test_sse import EventReader, SseWorld, world
 from tests.engine.clocks import let_threads_run, settle
 
@@ -46,6 +47,18 @@ async def test_entries_go_to_one_consumer_each(world: SseWorld) -> None:
     assert json.loads(first.data) == expected
     await ack(world, "1-0")
     assert [row[0] for row in await pending(world)] == ["2-0"]
+
+
+async def test_a_consumer_that_cannot_be_leased_is_answered_with_an_error(world: SseWorld) -> None:
+    """Nothing is delivered: another reader may have it."""
+    await begin(world)
+    await world.add("1-0")
+    world.app.gateway.leases = RefusingLeases()
+    world.app.gateway.open(world.engine)
+    reader = consume(world)
+    await settle()
+    assert (reader.status, json.loads(reader.body)["code"]) == (500, "internal")
+    assert await pending(world) == []
 
 
 async def test_no_more_is_in_flight_than_asked_for(world: SseWorld) -> None:

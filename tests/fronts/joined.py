@@ -8,7 +8,8 @@ import asyncio
 
 from app.fronts.engine_port import EnginePort
 from app.fronts.link import Message, ProcessLink
-from app.fronts.remote_engine import RemoteEngine
+from app.fronts.messages import OF_LEASES
+from app.fronts.remote_engine import RemoteEngine, RemoteLeases
 from app.live.leases import ConsumerLeases
 from engine import EngineProtocol
 
@@ -49,11 +50,14 @@ class Pipe(asyncio.Transport):
 
 
 class Joined:
-    """`engine` as a front has it, in `remote`. `port` serves it; `cut` is the end of the front."""
+    """`engine` as a front has it, in `remote`, and its `leases`. `port` serves it; `cut` is the end of the
+    front.
+    """
 
-    def __init__(self, engine: EngineProtocol) -> None:
-        self.port = EnginePort(engine, ConsumerLeases(), {})
+    def __init__(self, engine: EngineProtocol, leases: ConsumerLeases) -> None:
+        self.port = EnginePort(engine, leases, {})
         self.front = ProcessLink(self._receive, self._lose)
+        self.leases = RemoteLeases(self.front)
         self._remote: RemoteEngine | None = None
         self._welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pipes = Pipe(self.port.link, self.front), Pipe(self.front, self.port.link)
@@ -79,6 +83,8 @@ class Joined:
             fsync, figures, _ = message[2]
             self._remote = RemoteEngine(self.front, fsync, figures)
             self._welcomed.set_result(None)
+        elif message[0] in OF_LEASES:
+            self.leases.receive(message)
         else:
             self._remote.receive(message)
 
@@ -87,8 +93,8 @@ class Joined:
             self._remote.lose()
 
 
-async def join(engine: EngineProtocol) -> Joined:
-    """Join a front to an engine."""
-    joined = Joined(engine)
+async def join(engine: EngineProtocol, leases: ConsumerLeases | None = None) -> Joined:
+    """Join a front to an engine, and to the leases of its process."""
+    joined = Joined(engine, leases or ConsumerLeases())
     await joined.welcomed()
     return joined

@@ -1,13 +1,14 @@
 """What only a front can meet: replies that come late, a front or an engine's process that is gone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from app.fronts.messages import MessageKind
+from app.live.leases import ConsumerKey, ConsumerLease, ConsumerLeases
 from engine import Call, Engine, EngineError, ReadHandle, ask
 from engine.commands import Cursor, XAck, XAdd, XGroupCreate, XLen, XPending, XRead, XReadGroup
 from engine.entries import body
@@ -120,6 +121,42 @@ async def test_a_read_is_ended_with_what_its_time_would_give(engine: Engine, joi
         while not answers:  # noqa: ASYNC110 - the other end tells nothing else
             await asyncio.sleep(0)
         assert answers == [[GroupRead([], [], [])]]
+
+
+class BrokenLeases(ConsumerLeases):
+    """The engine's process cannot lease a consumer."""
+
+    def acquire(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> ConsumerLease:
+        raise RuntimeError(consumer)
+
+
+async def test_a_lease_that_fails_is_refused_and_no_call_of_its_number_is(engine: Engine) -> None:
+    """Its reader neither waits for ever nor reads beside another one; leaving is no failure then."""
+    failed: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context["message"]))
+    joined = await join(engine, BrokenLeases())
+    reading = asyncio.create_task(reply_to(joined.remote, READ))
+    await waiting(engine, 1)
+    lease = joined.leases.acquire(ConsumerKey("s", "g", "c"), lambda: None)
+    async with asyncio.timeout(5):
+        refusal = await lease.alone
+    assert refusal is not None
+    assert refusal.code == "internal"
+    lease.leave()
+    await settle()
+    assert (failed, reading.done()) == (["a front's message failed"], False)
+    await reply_to(engine, ADD)
+    assert isinstance(await reading, GroupRead)
+
+
+async def test_a_lease_is_had_behind_the_reader_before_it(joined: Joined) -> None:
+    """Also where that one is of the same front."""
+    key = ConsumerKey("s", "g", "c")
+    first = joined.leases.acquire(key, lambda: first.leave())  # noqa: PLW0108 - it is not there yet
+    second = joined.leases.acquire(key, lambda: None)
+    async with asyncio.timeout(5):
+        assert (await first.alone, await second.alone) == (None, None)
+    assert first.over.done()
 
 
 async def test_waits_end_with_draining_and_those_of_other_fronts_go_on(

@@ -47,9 +47,9 @@ class ConsumerSource:
         self._silent_since = gateway.clock.monotonic()
 
     async def begin(self) -> "ConsumerSource":
-        """Wait until the consumer's previous reader has ended."""
+        """Wait until the consumer's previous reader has ended. Raises EngineError."""
         try:
-            await asyncio.wait((self._lease.alone,))
+            await self._lease.wait_alone()
         except BaseException:
             self.close()
             raise

@@ -76,11 +76,13 @@ class GroupReader:
         start = Cursor.LATEST if frame.create is True else frames.place(frame.create, "/create")
         return work.begin_commands(start)
 
-    def on_lease(self, key: int) -> Effects:
-        """Handle AcquireLease: no other reader reads as this consumer."""
+    def on_lease(self, key: int, refusal: RefusalError | None = None) -> Effects:
+        """Handle AcquireLease: no other reader reads as this consumer, and it may, without a refusal."""
         work = self._table.by_key.get(key)
         if not isinstance(work, ConsumerSubscription) or work.ended:
             return []
+        if refusal is not None:
+            return self._fail(work, refusal)
         work.owned = True
         return self.go_on(work)
 

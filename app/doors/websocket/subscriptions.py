@@ -336,13 +336,15 @@ class GroupReads(_Reads):
         self._hub.working[self._connection] = None
         self._hub.look_now_and_then()
         if lease.alone.done():
-            self._owned(effect.key)
+            self._owned(effect.key, lease.alone)
         else:
-            lease.alone.add_done_callback(lambda _: self._owned(effect.key))
+            lease.alone.add_done_callback(partial(self._owned, effect.key))
 
     @event
-    def _owned(self, key: int) -> None:
-        self._connection.perform(self._session.consumers.on_lease(key))
+    def _owned(self, key: int, alone: asyncio.Future[EngineError | None]) -> None:
+        refusal = alone.result()
+        found = None if refusal is None else self._connection.refusal(refusal)
+        self._connection.perform(self._session.consumers.on_lease(key, found))
 
     @event
     def _replaced(self, key: int) -> None:
