@@ -145,7 +145,7 @@ class Work:
         """Count the entries that leave with a reply, and trace what a group is given."""
         # Most replies bring none.
         if count := entries_in(reply):
-            self.gateway.reports.counters.delivered[self.door] += count
+            self.gateway.reports.counters.deliver(self.door, count)
             if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
                 self.gateway.reports.trace_read(command.group, command.consumer, reply)
 

@@ -77,6 +77,10 @@ class Counters:
         self.connections: dict[Door, int] = {"sse": 0, "websocket": 0, "resp": 0}
         self.loop_lag = Histogram(LAG_BOUNDS_S)
 
+    def deliver(self, door: Door, number: int) -> None:
+        """Count entries that leave, as a reply or pushed."""
+        self.delivered[door] += number
+
     def refuse(self, code: str, number: int = 1) -> None:
         """Count what was refused with this code, whichever way in it came by."""
         self.rejected[code] += number

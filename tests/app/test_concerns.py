@@ -14,9 +14,6 @@ import pytest
 from app.auth import Principal
 from app.auth.rate_limiter import Meter
 from app.doors.resp.accounting import Account
-from app.doors.sse.consumers import ConsumerSource
-from app.doors.sse.tails import TailSource
-from app.doors.websocket.subscriptions import FollowedStreams
 from app.gateway import Gateway
 from app.http.middleware.request_id import RequestIds
 from app.live.budgets import Pool
@@ -193,10 +190,7 @@ CONCERNS: Final = (
     Concern(bytes_out_are_counted, (Meter.charge,), {"sse": _PUSHED, "websocket": _PUSHED}),
     Concern(refusals_are_counted, (Counters.refuse,)),
     Concern(answers_are_counted_and_logged, (RequestIds.note, Account.note_end)),
-    Concern(
-        deliveries_are_counted,
-        (Work.note_reply, FollowedStreams._took, TailSource.run, ConsumerSource.run),  # noqa: SLF001
-    ),
+    Concern(deliveries_are_counted, (Counters.deliver,)),
     Concern(faults_are_counted, (Counters.refuse,)),
     Concern(changes_are_audited, (Work.audit,), {"sse": "events change nothing"}),
     Concern(

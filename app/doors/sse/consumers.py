@@ -107,7 +107,7 @@ class ConsumerSource:
                 is_sent = self._replaced or not self._lease.is_stopped
         finally:
             if is_sent:
-                self._gateway.reports.counters.delivered["sse"] += len(taken.ids)
+                self._gateway.reports.counters.deliver("sse", len(taken.ids))
                 self._silent_since = self._clock.monotonic()
             elif not found.history:
                 self._lease.give_back(self._tenant.engine, self._consumer.decline(found))

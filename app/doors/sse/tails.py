@@ -280,7 +280,7 @@ class TailSource:
                 found = True
                 await put(self._events(item, place, places))
                 if isinstance(item, FeedPage):
-                    self._counters.delivered["sse"] += item.count
+                    self._counters.deliver("sse", item.count)
         return found
 
     def _events(self, item: FeedPage | FeedGap, place: int, places: Sequence[str]) -> bytes:

@@ -111,7 +111,7 @@ class FollowedStreams(_Reads):
     def __init__(self, connection: ReadingConnection) -> None:
         super().__init__(connection)
         self._output = connection.request.gateway.limits.budgets.output
-        self._delivered = connection.request.gateway.reports.counters.delivered
+        self._counters = connection.request.gateway.reports.counters
         self._tails: dict[int, dict[str, Subscriber]] = {}
         # Subscriptions that wait for their turn or their feeds, and what withdraws each of them.
         self._opening: dict[int, Callable[[], object]] = {}
@@ -275,7 +275,7 @@ class FollowedStreams(_Reads):
 
     def _took(self, effect: FetchPage, tail: Subscriber, item: FeedPage | FeedGap | None) -> None:
         if isinstance(item, FeedPage):
-            self._delivered["websocket"] += item.count
+            self._counters.deliver("websocket", item.count)
         caught_up = not tail.ready()
         self._connection.perform(
             self._session.tails.on_page(effect.key, item, _position(tail), caught_up=caught_up)
@@ -358,7 +358,7 @@ class GroupReads(_Reads):
         self._begin(effect, lease)
 
     def _begin(self, effect: ReadGroup, lease: ConsumerLease) -> None:
-        done = partial(self._delivered, effect.key, lease)
+        done = partial(self._delivered, effect, lease)
         if self._link.paused and not lease.is_stopped:
             at = len(self._writable) if effect.going_on else self._first
             self._writable.insert(at, partial(self._begin, effect, lease))
@@ -366,12 +366,14 @@ class GroupReads(_Reads):
         else:
             lease.read_group(self._connection.tenant.engine, effect.command, done, going_on=effect.going_on)
 
-    def _delivered(self, key: int, lease: ConsumerLease, reply: Reply | EngineError | RefusalError) -> None:
+    def _delivered(
+        self, effect: ReadGroup, lease: ConsumerLease, reply: Reply | EngineError | RefusalError
+    ) -> None:
         effects: Effects | None = None
         try:
             if not self.failed:
                 found = self._connection.refusal(reply) if isinstance(reply, Exception) else reply
-                effects = self._session.consumers.on_delivery(key, found, room=not self._link.full)
+                effects = self._session.consumers.on_delivery(effect.key, found, room=not self._link.full)
         except Exception as error:  # noqa: BLE001 - logged, counted; closes the connection
             self.fail(error)
         if effects is None:
@@ -380,9 +382,7 @@ class GroupReads(_Reads):
                 lease.give_back(self._connection.tenant.engine, [entry.id for entry in one.entries])
         else:
             if isinstance(reply, GroupRead):
-                request = self._connection.request
-                request.note_reply(None, reply)
-                request.gateway.reports.trace_read(lease.consumer.group, lease.consumer.name, reply)
+                self._connection.request.note_reply(effect.command, reply)
             self._perform(effects)
         lease.end_operation()
 
