@@ -4,6 +4,7 @@ Knows: their names and units. Must never know: who enforces them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, Self
 
 import msgspec
@@ -186,7 +187,7 @@ TEXT_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
     AutoClaimed: _text_in_claim,
 }
 _COUNTS: Final[Mapping[type, Callable[[Any], int]]] = {
-    Entries: lambda reply: reply.count,
+    Entries: attrgetter("count"),
     StreamsRead: lambda reply: sum([one.entries.count for one in reply.streams]),
     GroupRead: lambda reply: sum([len(one.entries) for one in reply.streams]),
     Claimed: _count_in_claim,

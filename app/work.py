@@ -28,7 +28,7 @@ Reserve = Callable[[int], None]
 class Work:
     """What one request, or one connection of commands, asks for. Ways in derive from it."""
 
-    __slots__ = ("_tenant", "door", "gateway", "meter")
+    __slots__ = ("_put_off_bytes", "_tenant", "door", "gateway", "meter")
 
     def __init__(self, gateway: Gateway, door: Door) -> None:
         self.gateway = gateway
@@ -37,6 +37,8 @@ class Work:
         # Counts for its caller; None without a limit.
         self.meter: Meter | None = None
         self._tenant: Tenant | None = None
+        # What is to be reserved if its replies are not there at once.
+        self._put_off_bytes = 0
 
     # ---- who asks
 
@@ -88,6 +90,11 @@ class Work:
         """Count requests, and bytes that came, against the caller's rate. Raises `rate_limited`."""
         if self.meter is not None:
             self.meter.take_requests(requests, size)
+
+    def give_back(self) -> None:
+        """Undo the count: what serves it instead counts it again."""
+        if self.meter is not None:
+            self.meter.give_back()
 
     def charge(self, size: int) -> None:
         """Count the bytes of an answer: what comes next waits until they are paid."""

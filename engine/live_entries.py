@@ -22,6 +22,9 @@ _SEARCHED_IN_TEXT_MAX: Final = 4
 # From this many entries on, an index of the whole node is cheaper than one bisection for each.
 _INDEXED_MIN: Final = 12
 
+# The part of a node's weight that is the bytes of its live entries.
+_BYTES_MASK: Final = (1 << 64) - 1
+
 # Live entries of one node: by ID, the place in the node and the stored text.
 Found: TypeAlias = tuple[Node, dict[int, tuple[int, bytes]]]
 
@@ -44,11 +47,21 @@ class RangeBuilder:
         """Take a whole node without looking into it; False if it does not fit or has deletions or was
         repacked.
         """
-        if node.deleted or node.held != node.count or node.held > self._left:
+        held = node.held
+        if node.deleted or held != node.count or held > self._left:
             return False
-        if self._bytes_left is not None and node.text.size > self._bytes_left:
-            return False
-        self._take(node.first, node.last, node.held, plain(node.text))
+        if self._bytes_left is not None:
+            size = (node.weight & _BYTES_MASK) + held - 1
+            if size > self._bytes_left:
+                return False
+            self._bytes_left -= size
+        self._parts.append(plain(node.text))
+        if not self.count:
+            self.first = node.first
+        self.last = node.last
+        self.count += held
+        self._left -= held
+        self.full = not self._left
         return True
 
     def add(self, run_ids: Sequence[int], texts: Sequence[bytes]) -> None:

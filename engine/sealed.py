@@ -149,13 +149,13 @@ class DecodedNodeCache:
 
     def plain(self, text: Text) -> bytes:
         """The joined entries of a text."""
-        if not text.is_packed:
-            return text.plain()
         found = self._plain.get(text)
         if found is not None:
             self._plain.move_to_end(text)
             return found
         found = text.plain()
+        if not text.is_packed:
+            return found
         self._plain_bytes += len(found)
         while self._plain and (self._plain_bytes > DECODED_BYTES_MAX or len(self._plain) >= PLAIN_NODES_MAX):
             self._plain_bytes -= len(self._plain.popitem(last=False)[1])

@@ -3,12 +3,11 @@
 Knows: how tags are made and compared. Must never know: what they are tags of.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
 from app.http.middleware.codings import uncoded
-from app.http.requests import Request
 from app.http.responses import Response
 
 # Kept by the cache of the client, which asks about it each time; no cache in between has what a token allows.
@@ -27,12 +26,15 @@ def matches(expected: Sequence[bytes], tag: bytes) -> bool:
     return tag in map(uncoded, expected)
 
 
-def revalidate(request: Request, response: Response, tag: bytes, *, is_public: bool = False) -> Response:
-    """The response with its tag, in quotation marks; 304 without a body where If-None-Match has it or is `*`.
+def revalidate(
+    headers: Mapping[bytes, bytes], response: Response, tag: bytes, *, is_public: bool = False
+) -> Response:
+    """The response to a request with these headers: with its tag, in quotation marks, and 304 without a body
+    where If-None-Match has it or is `*`.
 
     Tags are compared weakly (RFC 9110, 13.1.2). The tag of 304 is the one that the client has.
     """
-    condition = request.headers.get(b"if-none-match", b"")
+    condition = headers.get(b"if-none-match", b"")
     given = [one.strip().removeprefix(b"W/") for one in condition.split(b",")]
     held = next((one for one in given if uncoded(one) == tag), tag if given == [b"*"] else None)
     response.raw_headers += [_PUBLIC if is_public else _PRIVATE, (b"etag", held or tag)]

@@ -39,4 +39,4 @@ def file(name: str, body: bytes) -> File:
 def fresh(request: Request, found: File, headers: Sequence[Header] = ()) -> Response:
     """The file, or 304 where the browser has this very one."""
     response = Response(200, found.body, headers, media_type=found.kind)
-    return revalidate(request, response, found.tag, is_public=True)
+    return revalidate(request.headers, response, found.tag, is_public=True)

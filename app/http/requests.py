@@ -245,11 +245,6 @@ class Request(Work):
             announced = self.headers.get(b"content-length", b"0")
             self.take(1, int(announced) if announced.isdigit() else 0)
 
-    def give_back(self) -> None:
-        """Undo the count: what serves it instead counts it again."""
-        if self.meter is not None:
-            self.meter.give_back()
-
     def take_more(self, requests: int) -> None:
         """Count it as this many requests. Raises `rate_limited`, before anything is changed."""
         if self.meter is not None:

@@ -273,7 +273,7 @@ async def read_entries(
     follow one `tailStream`.
     """
     commands, following = _commands(request, stream, asked)
-    answer = partial(_page, asked, following)
+    answer = partial(_page, asked, following, asked.shows_generations)
     if max(asked.count or 0, asked.last or 0) > _WITHOUT_TURN_MAX:
         await request.take_turn()
     elif not any(isinstance(command, XRead) and command.block_ms for command in commands):
@@ -281,7 +281,12 @@ async def read_entries(
     return answer(*await request.run(commands))
 
 
-def _page(asked: PageRange, following: int | None, *found_in_turn: Reply) -> Response:
+def _page(
+    asked: PageRange,
+    following: int | None,
+    shows_generations: bool,  # noqa: FBT001 - as found of what is asked
+    *found_in_turn: Reply,
+) -> Response:
     """The page of these replies; `following` is its `next` where nothing is found."""
     found, gap, edges, generation = Entries(), None, None, ""
     for reply in found_in_turn:
@@ -292,9 +297,9 @@ def _page(asked: PageRange, following: int | None, *found_in_turn: Reply) -> Res
             found = reply if gap is None or gap.next is None else found
         elif isinstance(reply, Edges):
             edges, generation = reply, reply.generation
-    if not asked.shows_generations or asked.reverse:
+    if not shows_generations or asked.reverse:
         generation = ""
-    report = None if gap is None else GapReport(gap, generation, asked.shows_generations)
+    report = None if gap is None else GapReport(gap, generation, shows_generations)
     if report is not None and asked.fails_on_gap:
         raise report.refused()
     if asked.last is not None:

@@ -4,6 +4,7 @@ Knows: the order of an answer's lines, which is that of the ordinary way. Must n
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final
 
 from app.doors.http.answer_heads import CLOSE, Header, header_lines, status_line
@@ -12,6 +13,7 @@ from app.http.responses import Response
 
 _SAFETY: Final = header_lines(SAFETY)
 _SAFETY_NAMES: Final = frozenset(name for name, _ in SAFETY)
+_NAME: Final = itemgetter(0)
 _GOODBYE: Final = header_lines([CLOSE])
 _STORED: Final = b'\r\n{"id":"', b'","duplicate":false}'
 # The body of an answer that an entry is stored, but for the entry's ID.
@@ -43,7 +45,7 @@ class FastAnswers:
         self, response: Response, defaults: Sequence[Header], request_id: str, *, is_last: bool
     ) -> bytes:
         """The head of an answer; after the last one the connection closes."""
-        given = _SAFETY_NAMES.intersection([name for name, _ in response.raw_headers])
+        given = _SAFETY_NAMES.intersection(map(_NAME, response.raw_headers))
         return b"%b%bweir-request-id: %b\r\n%b%b\r\n" % (
             self.start(response.status_code, defaults),
             header_lines(response.raw_headers),

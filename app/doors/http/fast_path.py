@@ -318,13 +318,13 @@ class FastPathConnection(HttpConnection):
         self._catch_up_soon()
 
     def _write(self, response: Response, request_id: str) -> None:
-        defaults = self.service.default_headers
-        head = self.shared.head(response, defaults, request_id, is_last=self._is_last)
+        defaults, is_last = self.service.default_headers, self._is_last
+        head = self.shared.head(response, defaults, request_id, is_last=is_last)
         if len(response.body) <= _JOINED_BYTES_MAX:
             self.transport.write(head + response.body)
         else:
             self.transport.writelines((head, response.body))
-        if self._is_last or CLOSE in response.raw_headers:
+        if is_last or CLOSE in response.raw_headers:
             self.transport.close()
 
     def _hold_made(self, pending: PendingRequest, size: int) -> Reservation | None:

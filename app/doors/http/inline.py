@@ -17,9 +17,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from app.gateway import Gateway, Receive
 from app.http.requests import Request
-from app.http.responses import OUTPUT_STATE, Response, Scope
+from app.http.responses import Response, Scope
 from app.limits import text_bytes
 from app.live.budgets import FREE_BYTES
+from app.work import Work
 from engine import Call, CommandEngine, EngineError, How
 from engine.commands import Command, XReadGroup
 from engine.replies import Reply
@@ -51,13 +52,47 @@ async def _go_elsewhere() -> NoReturn:
     raise AssertionError("a handler that waits for something else is not run on")
 
 
-class InlineRequest(Request):
+class PutOff(Work):
+    """Work whose replies mostly leave in the turn of their commands."""
+
+    __slots__ = ()
+
+    def put_off(self, bound: int) -> None:
+        """Reserve this, but where there is room for any caller, not before it is known that the replies come
+        later: an answer that leaves in the turn of its command takes nothing from others.
+        """
+        if bound <= FREE_BYTES:
+            return
+        if self.held is not None or not self.gateway.limits.budgets.output.has_room(bound):
+            self.reserve(bound)
+        else:
+            self._put_off_bytes = bound
+
+    def note_run(self, replies: Replies) -> None:
+        """The same."""
+        self._put_off_bytes = 0
+        if self.held is not None:
+            super().note_run(replies)
+        elif (size := sum(map(text_bytes, replies))) > FREE_BYTES:
+            # There was room for more when the turn began.
+            with suppress(EngineError):
+                self.reserve(size)
+
+    def note_wait(self) -> None:
+        """Reserve what was put off: the replies come later."""
+        if self._put_off_bytes:
+            with suppress(EngineError):
+                self.reserve(self._put_off_bytes)
+            self._put_off_bytes = 0
+
+
+class InlineRequest(PutOff, Request):
     """A request whose whole body has arrived. `InlineHandler` runs its handler.
 
     `receive` waits until its client has left.
     """
 
-    __slots__ = ("_body", "_bound", "_has_task")
+    __slots__ = ("_body", "_has_task")
 
     def __init__(
         self, gateway: Gateway, scope: Scope, receive: Receive, names: Mapping[str, str], body: bytes
@@ -65,8 +100,6 @@ class InlineRequest(Request):
         super().__init__(gateway, scope, receive, names)
         self._body = body
         self._has_task = False
-        # What is to be reserved if its replies are not there at once.
-        self._bound = 0
 
     async def _authenticate_anew(self, tickets: Sequence[str]) -> None:
         await _go_elsewhere()
@@ -93,7 +126,7 @@ class InlineRequest(Request):
             return await super().reply_to(command)
         if synced or getattr(command, "block_ms", None) is not None:
             await _go_elsewhere()
-        self.put_off(command)
+        self.put_off(self.answer_bound((command,)))
         replies: Replies = await _ask(_Turn(self.engine, self.call((command,)), self))
         (reply,) = replies
         if isinstance(reply, EngineError):
@@ -104,38 +137,9 @@ class InlineRequest(Request):
     async def _run_together(self, commands: Sequence[Command], *, synced: bool) -> Replies:
         if synced:
             await _go_elsewhere()
-        self.put_off(*commands)
+        self.put_off(self.answer_bound(commands))
         replies: Replies = await _ask(_Turn(self.engine, self.call(commands, How.TOGETHER), self))
         return replies
-
-    def put_off(self, *commands: Command) -> None:
-        """Reserve as `reserve_for`, but where there is room for any caller, not before it is known that the
-        replies come later: an answer that leaves in the turn of its command takes nothing from others.
-        """
-        bound = self.answer_bound(commands)
-        if bound <= FREE_BYTES:
-            return
-        if OUTPUT_STATE in self.scope["state"] or not self.gateway.limits.budgets.output.has_room(bound):
-            self.reserve(bound)
-        else:
-            self._bound = bound
-
-    def note_run(self, replies: Replies) -> None:
-        """The same."""
-        self._bound = 0
-        if OUTPUT_STATE in self.scope["state"]:
-            super().note_run(replies)
-        elif (size := sum(map(text_bytes, replies))) > FREE_BYTES:
-            # There was room for more when the turn began.
-            with suppress(EngineError):
-                self.reserve(size)
-
-    def note_wait(self) -> None:
-        """Reserve what was put off: the replies come later."""
-        if self._bound:
-            with suppress(EngineError):
-                self.reserve(self._bound)
-            self._bound = 0
 
 
 class InlineHandler:

@@ -11,14 +11,15 @@ from typing import Any, Final, Protocol
 from app.auth.certificates import ClientCertificate
 from app.doors.http.inline import InlineHandler, InlineRequest
 from app.doors.http.plain_requests import Head, PlainRequest, PlainRequests
-from app.doors.http.repeats import Repeat
+from app.doors.http.repeats import Repeat, RepeatedRead
 from app.doors.http.service import HttpService
 from app.gateway import Gateway, Phase
 from app.http.client_address import Client
 from app.http.middleware.request_id import RequestIds
 from app.http.responses import Response, release
 
-_NO_STATE: Final[Mapping[str, Any]] = {}
+# Never written.
+_NO_STATE: Final[dict[str, Any]] = {}
 
 
 class Shared(Protocol):
@@ -58,8 +59,18 @@ class PendingRequest:
         self.body = data[request.body_at :]
         self.request_id = connection.shared.request_ids.new_id()
         # As in the scope of a request of the ordinary way.
-        self.state: Mapping[str, Any] = _NO_STATE
+        self.state: dict[str, Any] = _NO_STATE
         self.began_s = connection.shared.gateway.clock.monotonic()
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """The request's, by their lower-case names."""
+        return self.request.head.headers
+
+    @property
+    def extensions(self) -> Mapping[str, Any]:
+        """Those of its connection."""
+        return self.connection.extensions
 
     @property
     def client(self) -> Client | None:
@@ -74,6 +85,11 @@ class PendingRequest:
         if gateway.phase is not Phase.READY:
             return False
         target, query, head, *_ = self.request
+        stamp, repeat = gateway.stamp.value, self.request.repeat
+        if repeat is not None and repeat.stamp == stamp and self.connection.client_certificate is None:
+            self.state = {}
+            if RepeatedRead(gateway, self, target.route, repeat).begin(repeat):
+                return True
         self.state = {**self.connection.state, "request_id": self.request_id}
         scope = {
             "headers": head.headers,
@@ -83,19 +99,12 @@ class PendingRequest:
             "extensions": self.connection.extensions,
         }
         request = InlineRequest(gateway, scope, self.connection.receive, target.names, self.body)
-        stamp, repeat = gateway.stamp.value, self.request.repeat
-        if (
-            repeat is not None
-            and repeat.stamp == stamp
-            and self.connection.client_certificate is None
-            and repeat.begin(target.route, request, self.finish, partial(self._serve_anew, request))
-        ):
-            return True
-        has_begun = InlineHandler(
+        handler = InlineHandler(
             target.route.respond(request),
             partial(self._finish_first, request, stamp),
             self.connection.service.tasks,
-        ).begin()
+        )
+        has_begun = handler.begin()
         if not has_begun:
             release(self.state)
             request.give_back()
@@ -105,14 +114,13 @@ class PendingRequest:
         """Answer it, and remember how, if it may be answered so again."""
         # A certificate belongs to its connection, not to the bytes.
         if request.prepared is not None and self.connection.client_certificate is None:
-            requests = self.connection.shared.requests
-            self.request = requests.note(self.request, self.data, Repeat.of(request, stamp))
+            requests, repeat = self.connection.shared.requests, Repeat.of(request, request.prepared, stamp)
+            self.request = requests.note(self.request, self.data, repeat)
         self.finish(response)
 
-    def _serve_anew(self, request: InlineRequest) -> None:
-        """Serve it by its route: what it read before is not there, or is refused."""
+    def serve_anew(self) -> None:
+        """Serve it by its route: what was read before is not there, or is refused."""
         release(self.state)
-        request.give_back()
         self.request = self.connection.shared.requests.note(self.request, self.data, None)
         self.serve()
 

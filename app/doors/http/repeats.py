@@ -12,80 +12,123 @@ Knows: that nothing of a verdict changes while the stamp is the same.
 Must never know: what an operation does, bytes, sockets.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 from app.auth import Principal
-from app.doors.http.inline import InlineRequest, Replies
+from app.doors.http.inline import InlineRequest, PutOff, Replies
 from app.errors import RefusalError
+from app.gateway import Gateway
+from app.http.client_address import Client, client_address
 from app.http.operations.operation import Operation
 from app.http.prepared import PreparedRead
-from app.http.responses import Response
+from app.http.responses import OUTPUT_STATE, TRANSPORT_EXTENSION, Response
+from app.live.budgets import FREE_BYTES, Reader, Reservation
 from engine import EngineError, How
-
-Done = Callable[[Response], None]
 
 
 class Repeat(NamedTuple):
-    """What is remembered of a read. `is_metered`: its caller has a rate."""
+    """What is remembered of a read. `is_metered`: its caller has a rate; `bound` is what it may answer."""
 
     principal: Principal
     is_metered: bool
     read: PreparedRead
+    bound: int
     stamp: int
 
     @classmethod
-    def of(cls, request: InlineRequest, stamp: int) -> "Repeat | None":
-        """What to remember of one that was answered; its caller was asked for under this stamp. None for
-        one that cannot be repeated.
-        """
-        if request.prepared is None:
-            return None
-        principal = request.principal
-        request.gateway.stamp.end_with(principal.expires_s)
-        return cls(principal, request.meter is not None, request.prepared, stamp)
+    def of(cls, request: InlineRequest, read: PreparedRead, stamp: int) -> "Repeat":
+        """What to remember of one that was answered so; its caller was asked for under this stamp."""
+        principal, gateway = request.principal, request.gateway
+        gateway.stamp.end_with(principal.expires_s)
+        bound = gateway.limits.commands.answer_bound(read.commands)
+        return cls(principal, request.meter is not None, read, bound, stamp)
 
-    def begin(
-        self, route: Operation, request: InlineRequest, done: Done, refused: Callable[[], None]
-    ) -> bool:
-        """Run it. Later, or before this returns, `done` gets the answer, or `refused` is called.
 
-        Returns False, with nothing run, if it is refused at once.
-        """
-        commands = self.read.commands
-        request.principal = self.principal
+class Pending(Protocol):
+    """A request that waits for its answer."""
+
+    request_id: str
+    # As in the scope of a request of the ordinary way.
+    state: dict[str, Any]
+
+    @property
+    def client(self) -> Client | None: ...
+    @property
+    def headers(self) -> Mapping[bytes, bytes]: ...
+    @property
+    def extensions(self) -> Mapping[str, Any]: ...
+    def serve_anew(self) -> None: ...
+    def finish(self, response: Response) -> None: ...
+
+
+class RepeatedRead(PutOff):
+    """One that is answered again."""
+
+    __slots__ = ("_pending", "_read", "_route", "principal")
+
+    def __init__(self, gateway: Gateway, pending: Pending, route: Operation, repeat: Repeat) -> None:
+        super().__init__(gateway, "rest")
+        self._pending = pending
+        self._route = route
+        self._read = repeat.read
+        self.principal: Principal = repeat.principal
+
+    @property
+    def host(self) -> str:
+        """The same."""
+        return client_address({"client": self._pending.client})
+
+    @property
+    def request_id(self) -> str:
+        """The same."""
+        return self._pending.request_id
+
+    @property
+    def held(self) -> Reservation | None:
+        """The same."""
+        return self._pending.state.get(OUTPUT_STATE)
+
+    def reserve(self, size: int) -> None:
+        """The same."""
+        held, pool = self.held, self.gateway.limits.budgets.output
+        if held is not None:
+            held.grow(size)
+        elif size > FREE_BYTES:
+            reader = Reader(self._pending.extensions[TRANSPORT_EXTENSION])
+            self._pending.state[OUTPUT_STATE] = pool.reserve(self.caller, size, reader)
+
+    def begin(self, repeat: Repeat) -> bool:
+        """Run it, and answer now or later. Returns False, with nothing run, if it is refused at once."""
         try:
-            engine = request.engine
-            if self.is_metered:
-                request.take_request()
+            if repeat.is_metered:
+                self.begin_metering()
+                self.take(1, 0)
         except RefusalError:
             return False
         try:
-            request.put_off(*commands)
-        except EngineError:
-            request.give_back()
+            if repeat.bound > FREE_BYTES:
+                self.put_off(self.gateway.limits.budgets.before_run(repeat.bound))
+            engine = self.engine
+        except (EngineError, RefusalError):
+            self.give_back()
             return False
-        call = request.call(commands, How.ALONE if len(commands) == 1 else How.TOGETHER)
-        answer = partial(self._answer, route, request, done, refused)
-        replies = engine.send(call, answer)
+        commands = self._read.commands
+        replies = engine.send(
+            self.call(commands, How.ALONE if len(commands) == 1 else How.TOGETHER), self._answer
+        )
         if replies is None:
-            request.note_wait()
+            self.note_wait()
         else:
-            answer(replies)
+            self._answer(replies)
         return True
 
-    def _answer(
-        self,
-        route: Operation,
-        request: InlineRequest,
-        done: Done,
-        refused: Callable[[], None],
-        replies: Replies,
-    ) -> None:
+    def _answer(self, replies: Replies) -> None:
+        pending = self._pending
         try:
-            response = route.answer_again(request, self.read, replies)
+            response = self._route.answer_again(self, pending.headers, self._read, replies)
         except Exception:  # noqa: BLE001 - its route says why
-            refused()
+            self.give_back()
+            pending.serve_anew()
         else:
-            done(response)
+            pending.finish(response)

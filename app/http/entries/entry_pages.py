@@ -163,6 +163,10 @@ class Page(ResponseModel):
     gap: Gap = absent()
 
 
+# Fewer parts are as quickly joined first.
+_PARTS_MIN: Final = 3
+
+
 class GapReport(NamedTuple):
     """A gap as its reader gets it. `generation` is the one in which reading goes on, empty where cursors
     are IDs; `in_full` with everything that there is to say, for who asks for generations.
@@ -226,9 +230,13 @@ def page(
         after = b'"%d-%d' % (ids.ms_of(following), ids.sequence_of(following))
         after += b'.%b"' % generation.encode() if generation else b'"'
     more = b"true" if found.more else b"false"
-    tail = b',"gap":' + gap.text() if gap is not None else b""
-    joined = found.json() if fields is None else projection.project(found.json(), fields)
-    return b'{"entries":[%b],"next":%b,"more":%b%b}' % (joined, after, more, tail)
+    end = b'],"next":%b,"more":%b%b}' % (after, more, b',"gap":' + gap.text() if gap is not None else b"")
+    parts = found.parts if fields is None else [projection.project(found.json(), fields)]
+    if len(parts) < _PARTS_MIN:
+        return b'{"entries":[%b%b' % (b",".join(parts), end)
+    # Most of a long page is copied once.
+    first, *between, last = parts
+    return b",".join([b'{"entries":[' + first, *between, last + end])
 
 
 WHERE: Final = {

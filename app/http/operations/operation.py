@@ -31,6 +31,7 @@ from app.http.prepared import PreparedRead
 from app.http.requests import Request
 from app.http.responses import ROUTE_STATE, NoResponse, Response, StreamingResponse, refuse
 from app.live.waiting import ClientLeftError
+from app.work import Work
 from engine import EngineError
 from engine.replies import Reply
 
@@ -254,10 +255,14 @@ class Operation(Route):
         if type(result) is PreparedRead:
             read, result = result, result.answer(*await request.run(result.commands))
             request.prepared = read
-        return self._shown(request, result)
+        return self._shown(request.headers, result)
 
     def answer_again(
-        self, request: Request, read: PreparedRead, replies: Sequence[Reply | EngineError]
+        self,
+        work: Work,
+        headers: Mapping[bytes, bytes],
+        read: PreparedRead,
+        replies: Sequence[Reply | EngineError],
     ) -> Response:
         """The answer to an equal request, of a caller who may read the same, from these replies. Raises what
         the route refuses.
@@ -267,19 +272,19 @@ class Operation(Route):
             if isinstance(reply, EngineError):
                 raise reply
             found.append(reply)
-        request.note_arrived(*found)
-        response = self._shown(request, read.answer(*found))
+        work.note_arrived(*found)
+        response = self._shown(headers, read.answer(*found))
         # Nothing was counted of what is refused: its route does.
         for reply in found:
-            request.note_reply(None, reply)
-        return response if request.meter is None else _counted(request.meter, response)
+            work.note_reply(None, reply)
+        return response if work.meter is None else _counted(work.meter, response)
 
-    def _shown(self, request: Request, result: Response | BaseModel) -> Response:
+    def _shown(self, headers: Mapping[bytes, bytes], result: Response | BaseModel) -> Response:
         """What an endpoint returned, as it is answered."""
         if not isinstance(result, Response):
             result = Response(self.status_code, result.__pydantic_serializer__.to_json(result))
         if self._is_conditional:
-            return revalidate(request, result, result.tag or tag_of(result.body))
+            return revalidate(headers, result, result.tag or tag_of(result.body))
         return result
 
 
