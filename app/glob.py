@@ -87,15 +87,15 @@ def _includes(ours: list[_Place], theirs: list[_Place]) -> bool:
                 return False
             continue
         place = theirs[at]
-        found = [(at + 1, own)] if place is _STAR else []
+        steps = [(at + 1, own)] if place is _STAR else []
         for letter in letters:
             if place is _STAR or letter in place:
                 stepped = _reach(ours, _step(ours, own, letter))
                 left -= 1 + len(own)
-                found.append((at + (place is not _STAR), stepped))
+                steps.append((at + (place is not _STAR), stepped))
         if left < 0:
             return False
-        new = [one for one in found if one not in seen]
+        new = [step for step in steps if step not in seen]
         seen.update(new)
         open_pairs += new
     return True
@@ -104,20 +104,20 @@ def _includes(ours: list[_Place], theirs: list[_Place]) -> bool:
 def _letters(*patterns: list[_Place]) -> list[int]:
     """One byte for each kind of byte that the patterns tell apart."""
     sets = {place for places in patterns for place in places if place is not _STAR}
-    kinds = {tuple(byte in one for one in sets): byte for byte in range(256)}
+    kinds = {tuple(byte in accepted for accepted in sets): byte for byte in range(256)}
     return list(kinds.values())
 
 
 def _reach(places: list[_Place], positions: Iterable[int]) -> frozenset[int]:
     """The positions, and those behind stars, which may match nothing."""
-    found = set()
+    reached = set()
     for position in positions:
-        found.add(position)
+        reached.add(position)
         at = position
         while at < len(places) and places[at] is _STAR:
             at += 1
-            found.add(at)
-    return frozenset(found)
+            reached.add(at)
+    return frozenset(reached)
 
 
 def _step(places: list[_Place], positions: Iterable[int], byte: int) -> Iterator[int]:

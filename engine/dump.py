@@ -200,9 +200,9 @@ def dump_key(key: Key) -> StreamDump:
             table.added,
             table.duplicates,
             [
-                (producer, one, ids.format(entry_id))
+                (producer, key, ids.format(entry_id))
                 for producer, keys in table.producers.items()
-                for one, entry_id in keys.items()
+                for key, entry_id in keys.items()
             ],
         ),
         RetentionPart(*key.retention),
@@ -230,11 +230,14 @@ def _dump_group(group: Group) -> GroupPart:
     return GroupPart(
         ids.format(group.last_delivered_id),
         group.entries_read,
-        {one.name: (one.seen_time_ms, one.active_time_ms) for one in sorted(consumers, key=lambda c: c.name)},
-        [_pending_row(entry_id, one) for entry_id, one in group.in_order_of_delivery()],
+        {
+            consumer.name: (consumer.seen_time_ms, consumer.active_time_ms)
+            for consumer in sorted(consumers, key=lambda c: c.name)
+        },
+        [_pending_row(entry_id, state) for entry_id, state in group.in_order_of_delivery()],
     )
 
 
-def _pending_row(entry_id: int, one: PendingState) -> tuple[str, str | None, int, int]:
-    owner = None if one.consumer is None else one.consumer.name
-    return ids.format(entry_id), owner, one.delivery_time_ms, one.delivery_count
+def _pending_row(entry_id: int, state: PendingState) -> tuple[str, str | None, int, int]:
+    owner = None if state.consumer is None else state.consumer.name
+    return ids.format(entry_id), owner, state.delivery_time_ms, state.delivery_count

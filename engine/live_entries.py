@@ -139,13 +139,13 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
 
     def get(self, entry_id: int) -> bytes | None:
         """The stored text of a live entry."""
-        found = self._locate(entry_id)
-        return None if found is None else self.texts_of(found[0])[found[1]]
+        spot = self._locate(entry_id)
+        return None if spot is None else self.texts_of(spot[0])[spot[1]]
 
     def find_each(self, wanted: Iterable[int]) -> dict[int, bytes]:
         """The stored texts of the wanted IDs that are live, ascending. Looks into each node once."""
         return {
-            entry_id: text for _, found in self.find_by_node(wanted) for entry_id, (_, text) in found.items()
+            entry_id: text for _, rows in self.find_by_node(wanted) for entry_id, (_, text) in rows.items()
         }
 
     def find_by_node(self, wanted: Iterable[int]) -> list[Found]:
@@ -205,21 +205,21 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
 
     def after(self, cursor: int, count: int | None, bytes_max: int | None = None) -> list[tuple[int, bytes]]:
         """IDs and texts of the live entries above `cursor`, at least one of them where there is one."""
-        found: list[tuple[int, bytes]] = []
+        rows: list[tuple[int, bytes]] = []
         left = self.length if count is None else count
         if self.last_live_id <= cursor or not left:
-            return found
+            return rows
         size = 0
         for run_ids, texts in self._runs(cursor + 1, ids.ID_MAX, left):
             for entry_id, text in zip(run_ids[:left], texts, strict=False):
                 size += len(text)
-                if bytes_max is not None and size > bytes_max and found:
-                    return found
-                found.append((entry_id, text))
+                if bytes_max is not None and size > bytes_max and rows:
+                    return rows
+                rows.append((entry_id, text))
             left -= min(left, len(run_ids))
             if not left:
                 break
-        return found
+        return rows
 
     def count_between(self, low: int, high: int) -> int:
         """How many live entries have IDs in `[low, high]`; logarithmic, holes included."""
@@ -285,14 +285,14 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
             node = self.node_of(ordered[start])
             stop = start if node is None else bisect_right(ordered, node.last, start)
             if node is not None and stop > start:
-                found = self._find_in(node, ordered[start:stop])
-                if found:
-                    yield node, found
+                rows = self._find_in(node, ordered[start:stop])
+                if rows:
+                    yield node, rows
             # An ID between two nodes is passed over.
             start = max(stop, start + 1)
 
     def _find_in(self, node: Node, ordered: Sequence[int]) -> dict[int, tuple[int, bytes]]:
-        found: dict[int, tuple[int, bytes]] = {}
+        matches: dict[int, tuple[int, bytes]] = {}
         if (
             isinstance(node, SealedNode)
             and len(ordered) <= _SEARCHED_IN_TEXT_MAX
@@ -301,14 +301,14 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
             # Taking a cold node apart costs more than looking for a few.
             plain = self.node_cache.plain(node.text)
             rows = ((entry_id, entries.find(plain, entry_id)) for entry_id in ordered)
-            found = {entry_id: row for entry_id, row in rows if row is not None}
+            matches = {entry_id: row for entry_id, row in rows if row is not None}
         else:
             texts = self.texts_of(node)
             places = _places_of(node, texts, ordered)
-            found = {entry_id: (place, texts[place]) for entry_id, place in places}
+            matches = {entry_id: (place, texts[place]) for entry_id, place in places}
         if not node.deleted:
-            return found
-        return {entry_id: row for entry_id, row in found.items() if not node.deleted >> row[0] & 1}
+            return matches
+        return {entry_id: row for entry_id, row in matches.items() if not node.deleted >> row[0] & 1}
 
     def _locate(self, entry_id: int) -> tuple[Node, int] | None:
         """The node of a live entry and its place there."""
@@ -407,9 +407,9 @@ def _places_of(node: Node, texts: Sequence[bytes], ordered: Sequence[int]) -> li
         held = node.ids if isinstance(node, OpenNode) else entries.ids_of(texts)
         index = dict(zip(held, range(len(texts)), strict=True))
         return [(entry_id, index[entry_id]) for entry_id in ordered if entry_id in index]
-    found: list[tuple[int, int]] = []
+    places: list[tuple[int, int]] = []
     for entry_id in ordered:
         place = LiveEntries.place_of(node, texts, entry_id)
         if place < len(texts) and entries.id_of(texts[place]) == entry_id:
-            found.append((entry_id, place))
-    return found
+            places.append((entry_id, place))
+    return places

@@ -187,7 +187,9 @@ class Waiters(Generic[T]):
             if first is not None and place < first.place <= upto:
                 heapreplace(fronts, (first.place, at, waiter_group))
                 continue
-            ready = next((one for one in waiter_group.front() if one.place <= upto and is_ready(one)), None)
+            ready = next(
+                (waiter for waiter in waiter_group.front() if waiter.place <= upto and is_ready(waiter)), None
+            )
             if ready is None:
                 heappop(fronts)
                 continue
@@ -211,11 +213,11 @@ class Waiters(Generic[T]):
             waiter_group.retry_at = at
             self._come_due(waiter_group, at)
 
-    def _come_due(self, one: Waiter[T] | WaiterGroup[T], when: float) -> None:
-        self._by_serial.pop(one.serial, None)
-        self._serial = one.serial = self._serial + 1
-        self._by_serial[one.serial] = one
-        heappush(self._due, (when, one.serial))
+    def _come_due(self, waiting: Waiter[T] | WaiterGroup[T], when: float) -> None:
+        self._by_serial.pop(waiting.serial, None)
+        self._serial = waiting.serial = self._serial + 1
+        self._by_serial[waiting.serial] = waiting
+        heappush(self._due, (when, waiting.serial))
         if len(self._due) > 2 * len(self._by_serial) + _STALE_ENTRIES_MAX:
             self._due = [entry for entry in self._due if entry[1] in self._by_serial]
             heapify(self._due)
@@ -233,10 +235,10 @@ class Waiters(Generic[T]):
         waiters: list[Waiter[T]] = []
         waiter_groups: list[WaiterGroup[T]] = []
         while len(waiters) < waiters_max and (due := self.next_due()) is not None and due <= now:
-            one = self._by_serial.pop(heappop(self._due)[1])
-            if isinstance(one, WaiterGroup):
-                one.retry_at = None
-                waiter_groups.append(one)
+            waiting = self._by_serial.pop(heappop(self._due)[1])
+            if isinstance(waiting, WaiterGroup):
+                waiting.retry_at = None
+                waiter_groups.append(waiting)
             else:
-                waiters.append(one)
+                waiters.append(waiting)
         return waiters, waiter_groups

@@ -123,14 +123,16 @@ class Rates(NamedTuple):
     @classmethod
     def of_grants(cls, grants: Iterable[Grant]) -> Self | None:
         """The largest that a grant with `rate` allows, of requests and of bytes; None where none has one."""
-        found = [
-            cls.set_to((one.requests_per_s, one.requests_burst), (one.bytes_per_s, one.bytes_burst))
+        limited = [
+            cls.set_to((rate.requests_per_s, rate.requests_burst), (rate.bytes_per_s, rate.bytes_burst))
             for grant in grants
-            if (one := grant.rate) is not None
+            if (rate := grant.rate) is not None
         ]
-        if not found:
+        if not limited:
             return None
-        return cls(_largest([one.requests for one in found]), _largest([one.bytes for one in found]))
+        return cls(
+            _largest([rates.requests for rates in limited]), _largest([rates.bytes for rates in limited])
+        )
 
     def divided(self, parts: int) -> "Rates":
         """The part of one of several processes; it admits at least one request at once."""

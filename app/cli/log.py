@@ -39,23 +39,23 @@ def check(place: Place = None, *, data: Data = None, as_json: options.Json = Fal
     from engine.log.inspection import inspect
 
     with opened(chosen(data, place)) as storage:
-        found = inspect(storage)
+        inspection = inspect(storage)
         if as_json:
-            output.lines([output.json_line(_verdict(found))])
+            output.lines([output.json_line(_verdict(inspection))])
         else:
-            rows = [*_files(found), *({"file": name, "state": "missing"} for name in found.missing)]
+            rows = [*_files(inspection), *({"file": name, "state": "missing"} for name in inspection.missing)]
             if rows:
                 output.rows([_shown(row) for row in rows], _COLUMNS, as_json=False)
-            output.lines(_sentences(found))
-        if found.refusal is not None:
-            raise found.refusal
+            output.lines(_sentences(inspection))
+        if inspection.refusal is not None:
+            raise inspection.refusal
 
 
-def _verdict(found: "Inspection") -> dict[str, Any]:
+def _verdict(inspection: "Inspection") -> dict[str, Any]:
     """The whole inspection for programs."""
-    recovery, refusal = found.recovery, found.refusal
-    verdict: dict[str, Any] = {"state": _state(found), "files": _files(found)}
-    verdict |= {"missing": found.missing, "beside": found.beside}
+    recovery, refusal = inspection.recovery, inspection.refusal
+    verdict: dict[str, Any] = {"state": _state(inspection), "files": _files(inspection)}
+    verdict |= {"missing": inspection.missing, "beside": inspection.beside}
     if recovery is not None:
         names = ("frames", "bytes", "torn_bytes", "torn_file", "clean_stop", "reservation_ms", "sequence")
         verdict |= {name: getattr(recovery, name) for name in names}
@@ -64,15 +64,15 @@ def _verdict(found: "Inspection") -> dict[str, Any]:
     return verdict
 
 
-def _state(found: "Inspection") -> str:
-    if found.recovery is None:
+def _state(inspection: "Inspection") -> str:
+    if inspection.recovery is None:
         return "refused"
-    return "torn" if found.recovery.torn_bytes else "sound"
+    return "torn" if inspection.recovery.torn_bytes else "sound"
 
 
-def _files(found: "Inspection") -> list[dict[str, Any]]:
+def _files(inspection: "Inspection") -> list[dict[str, Any]]:
     """What a file was sealed as is only known by the manifest."""
-    return [_file(run, run.fault if found.has_manifest else run.damage) for run in found.runs]
+    return [_file(run, run.fault if inspection.has_manifest else run.damage) for run in inspection.runs]
 
 
 def _file(run: "FrameRun", fault: "Damage | None") -> dict[str, Any]:
@@ -101,10 +101,10 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"state": "sealed" if row["is_sealed"] else "open"}
 
 
-def _sentences(found: "Inspection") -> Iterator[str]:
-    if found.beside:
-        yield f"beside the log, not part of it: {', '.join(found.beside)}"
-    recovery = found.recovery
+def _sentences(inspection: "Inspection") -> Iterator[str]:
+    if inspection.beside:
+        yield f"beside the log, not part of it: {', '.join(inspection.beside)}"
+    recovery = inspection.recovery
     if recovery is None:
         return
     frames = output.counted(recovery.frames, "frame", "frames")

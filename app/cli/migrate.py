@@ -81,32 +81,32 @@ def migrate(given: ImportOptions) -> None:
     """
     stop = Stop()
     with stop.listening():
-        found = Import(given, stop)
+        running = Import(given, stop)
         try:
-            with found:
-                _run(found, given)
+            with running:
+                _run(running, given)
         except KeyboardInterrupt:
             stop.forget()
-            found.show(as_json=given.as_json)
+            running.show(as_json=given.as_json)
             output.say("stopped before the end: run the same command again to go on")
             raise typer.Exit(1) from None
     if not given.dry_run:
-        found.show(as_json=given.as_json)
-    if found.has_problems:
+        running.show(as_json=given.as_json)
+    if running.has_problems:
         raise typer.Exit(1)
 
 
-def _run(found: "Import", given: ImportOptions) -> None:
+def _run(running: "Import", given: ImportOptions) -> None:
     chosen = [os.fsencode(name) for name in given.streams or ()]
     if given.follow and not given.dry_run:
-        _follow(found, chosen, given.match)
+        _follow(running, chosen, given.match)
         return
-    names = chosen or found.names(given.match)
+    names = chosen or running.names(given.match)
     if given.dry_run:
-        output.rows([found.plan(name) for name in names], _FOUND, as_json=given.as_json)
+        output.rows([running.plan(name) for name in names], _FOUND, as_json=given.as_json)
         return
     for name in names:
-        found.copy(name, is_last=True)
+        running.copy(name, is_last=True)
 
 
 class Import:
@@ -280,31 +280,31 @@ class Import:
         """Print the outcome of each stream."""
         self._progress.clear()
         if self._outcomes:
-            output.rows([one.row() for one in self._outcomes.values()], _COLUMNS, as_json=as_json)
+            output.rows([outcome.row() for outcome in self._outcomes.values()], _COLUMNS, as_json=as_json)
 
 
-def _follow(found: Import, chosen: list[bytes], match: str) -> None:
+def _follow(running: Import, chosen: list[bytes], match: str) -> None:
     try:
-        follow(found, chosen, match)
+        follow(running, chosen, match)
     except Stopped:
-        found.say("copying the rest, with groups and pending entries; run it again with --follow to go on")
-        found.hurry()
-        for name in [*found.copies, *found.new_names(chosen, match)]:
-            found.copy(name, is_last=False)
+        running.say("copying the rest, with groups and pending entries; run it again with --follow to go on")
+        running.hurry()
+        for name in [*running.copies, *running.new_names(chosen, match)]:
+            running.copy(name, is_last=False)
 
 
 def follow(
-    found: Import, chosen: list[bytes], match: str, now_s: Callable[[], float] = time.monotonic
+    running: Import, chosen: list[bytes], match: str, now_s: Callable[[], float] = time.monotonic
 ) -> NoReturn:
     """Copy existing entries, and then new ones. Raises Stopped."""
     looked_s = now_s()
-    for name in found.new_names(chosen, match):
-        found.copy(name, is_last=False)
-    found.say("caught up; copying what comes until Ctrl-C")
+    for name in running.new_names(chosen, match):
+        running.copy(name, is_last=False)
+    running.say("caught up; copying what comes until Ctrl-C")
     while True:
-        for name in found.fresh():
-            found.advance(name)
+        for name in running.fresh():
+            running.advance(name)
         if now_s() - looked_s > _LOOK_S:
-            for name in found.new_names(chosen, match):
-                found.copy(name, is_last=False)
+            for name in running.new_names(chosen, match):
+                running.copy(name, is_last=False)
             looked_s = now_s()

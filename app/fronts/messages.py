@@ -71,7 +71,7 @@ def pack_call(call: Call) -> list[Any]:
         call.how.value,
         call.waits is not None,
         call.synced,
-        [(one.pattern, one.streams_max, one.bytes_max) for one in call.quotas],
+        [(quota.pattern, quota.streams_max, quota.bytes_max) for quota in call.quotas],
         call.going_on,
         call.origin,
     ]
@@ -81,11 +81,11 @@ def unpack_call(packed: Sequence[Any]) -> Call:
     """A call that was carried; one that waits has a handle of its own here."""
     commands, how, waits, synced, quotas, going_on, origin = packed
     return Call(
-        [_unpack_command(one) for one in commands],
+        [_unpack_command(command) for command in commands],
         How(how),
         ReadHandle() if waits else None,
         synced,
-        [_quota(*one) for one in quotas],
+        [_quota(*quota) for quota in quotas],
         going_on,
         origin,
     )
@@ -95,14 +95,16 @@ def pack_replies(replies: Replies) -> Any:  # noqa: ANN401 - what is carried
     """Replies as they are carried; refusals are the only ones that are mappings, also one of the whole."""
     if isinstance(replies, Refused):
         return pack_refusal(replies.error)
-    return [pack_refusal(one) if isinstance(one, EngineError) else _pack_reply(one) for one in replies]
+    return [
+        pack_refusal(reply) if isinstance(reply, EngineError) else _pack_reply(reply) for reply in replies
+    ]
 
 
 def unpack_replies(packed: Any) -> Replies:  # noqa: ANN401 - what was carried
     """Replies that were carried."""
     if type(packed) is dict:
         return Refused(unpack_refusal(packed))
-    return [unpack_refusal(one) if type(one) is dict else _unpack_reply(one) for one in packed]
+    return [unpack_refusal(reply) if type(reply) is dict else _unpack_reply(reply) for reply in packed]
 
 
 def pack_refusal(error: EngineError) -> dict[str, Any]:

@@ -204,9 +204,9 @@ class Reservation:
         if not self._is_waiting or self._holder is None or now_s - self.since_s < _SLOW_S:
             return None
         moved, took_s = self._holder.moved(), now_s - self.since_s
-        found = (moved - self.moved_bytes) / took_s
+        rate = (moved - self.moved_bytes) / took_s
         self.moved_bytes, self.since_s = moved, now_s
-        return found if found * _SLOW_S < FREE_BYTES else None
+        return rate if rate * _SLOW_S < FREE_BYTES else None
 
     def close(self) -> None:
         """Close its connection."""
@@ -304,11 +304,13 @@ class Pool:
         """Close the holders that have most of what was not reserved, until all fits again."""
         while self.held_bytes > self.bytes_max:
             self._shrink()
-            unasked = [one for one in self._all if one.is_unasked and one.size]
+            unasked = [
+                reservation for reservation in self._all if reservation.is_unasked and reservation.size
+            ]
             if not unasked or self.held_bytes <= self.bytes_max:
                 break
             self.closed += 1
-            max(unasked, key=lambda one: one.size).close()
+            max(unasked, key=lambda reservation: reservation.size).close()
 
     def subtract(self, caller: str, size: int) -> None:
         """Count bytes no longer."""
@@ -356,12 +358,16 @@ class Pool:
         self._timer = None
         self._shrink()
         now_s = self.now_s()
-        rated = [(rate, one) for one in self._all if (rate := one.slowness(now_s)) is not None]
-        for _, one in sorted(rated, key=lambda pair: pair[0]):
+        rated = [
+            (rate, reservation)
+            for reservation in self._all
+            if (rate := reservation.slowness(now_s)) is not None
+        ]
+        for _, reservation in sorted(rated, key=lambda pair: pair[0]):
             if not self._is_crowded:
                 break
             self.closed += 1
-            one.close()
+            reservation.close()
         if self._is_crowded:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self.look)
 

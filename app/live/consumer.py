@@ -71,8 +71,8 @@ class PendingCheck:
     def gone(self, reply: PendingList) -> list[int]:
         """The IDs that are no longer pending with the consumer."""
         upto = self.upto(reply)
-        own = {one.id for one in reply.entries}
-        return [one for one in self._sent if one <= upto and one not in own]
+        own = {entry.id for entry in reply.entries}
+        return [entry_id for entry_id in self._sent if entry_id <= upto and entry_id not in own]
 
 
 class Taken(NamedTuple):
@@ -146,11 +146,11 @@ class Consumer:
 
     def take_reply(self, reply: GroupRead) -> Taken:
         """Count what a read has brought: it is sent."""
-        found = reply.streams[0] if reply.streams else None
-        more = bool(reply.unfinished) or (found is not None and found.more)
-        given = () if found is None else [one.id for one in found.entries]
-        if found is not None and given:
-            if found.history:
+        delivered = reply.streams[0] if reply.streams else None
+        more = bool(reply.unfinished) or (delivered is not None and delivered.more)
+        given = () if delivered is None else [entry.id for entry in delivered.entries]
+        if delivered is not None and given:
+            if delivered.history:
                 self.history = given[-1]
             # Entries that were released or claimed meanwhile and are delivered again count once.
             self.release(given)
@@ -160,13 +160,13 @@ class Consumer:
         caught_up = self.history is not None and not more
         if caught_up:
             self.history = None
-        return Taken(found, given, caught_up)
+        return Taken(delivered, given, caught_up)
 
-    def decline(self, found: StreamDeliveries) -> Sequence[int]:
+    def decline(self, delivered: StreamDeliveries) -> Sequence[int]:
         """What goes back of deliveries that are not sent. One that was in flight before was released
         meanwhile.
         """
-        given = [one.id for one in found.entries]
+        given = [entry.id for entry in delivered.entries]
         self.release(given)
         return () if self.noack else given
 
@@ -201,7 +201,7 @@ class Consumer:
 
     def unsent(self, reply: PendingList) -> tuple[Sequence[int], int | None]:
         """Those that go back, and where to look for more."""
-        unsent = [one.id for one in reply.entries if one.id not in self.in_flight]
+        unsent = [entry.id for entry in reply.entries if entry.id not in self.in_flight]
         return unsent, reply.entries[-1].id + 1 if reply.more else None
 
 

@@ -48,14 +48,14 @@ class FeedPage:
 
     __slots__ = ("_forms", "after", "count", "entries", "first_id", "generation", "last_id", "stream")
 
-    def __init__(self, stream: str, after: int, found: Entries, generation: str) -> None:
+    def __init__(self, stream: str, after: int, entries: Entries, generation: str) -> None:
         self.stream = stream
         self.generation = generation
         self.after = after
-        self.entries = found.json()
-        self.count = found.count
-        self.first_id = found.first
-        self.last_id = found.last
+        self.entries = entries.json()
+        self.count = entries.count
+        self.first_id = entries.first
+        self.last_id = entries.last
         self._forms: dict[Hashable, bytes] = {}
 
     def cached(self, key: Hashable, make: "Callable[[FeedPage], bytes]") -> bytes:
@@ -141,9 +141,9 @@ class Feeds:
         assert isinstance(looked, StreamsRead), "XREAD replies with StreamsRead"
         latest, (there,) = looked.cursors[0][1], looked.generations
         cursor = after if isinstance(after, int) and not last else latest
-        for found in newest:
-            if isinstance(found, Entries) and found.count:
-                cursor = found.last - 1
+        for reply in newest:
+            if isinstance(reply, Entries) and reply.count:
+                cursor = reply.last - 1
         feed = self._feeds.get(stream)
         if feed is None:
             feed = self._feeds[stream] = StreamFeed(self, stream, latest, there)
@@ -214,29 +214,29 @@ class StreamFeed:
                     bytes_max=PAGE_BYTES_MAX,
                     known=[self.generation],
                 )
-                found = await ask_one(self.engine, Call((read,), waits=ReadHandle(), origin=_ORIGIN))
-                assert isinstance(found, StreamsRead), "XREAD replies with StreamsRead"
-                if found.streams:
-                    self._give_out(found.streams[0].entries, found.streams[0].gap, found.generations[0])
+                reply = await ask_one(self.engine, Call((read,), waits=ReadHandle(), origin=_ORIGIN))
+                assert isinstance(reply, StreamsRead), "XREAD replies with StreamsRead"
+                if reply.streams:
+                    self._give_out(reply.streams[0].entries, reply.streams[0].gap, reply.generations[0])
                     gather_s = min(self._joined * _PAGE_A_SUBSCRIBER_S, _GATHER_S_MAX)
                     await asyncio.sleep(gather_s if gather_s >= _GATHER_S_MIN else 0)
         except Exception as error:  # noqa: BLE001 - reported to the subscribers
             self.stop(error)
 
-    def _give_out(self, found: Entries, gap: EngineGap | None, generation: str) -> None:
+    def _give_out(self, entries: Entries, gap: EngineGap | None, generation: str) -> None:
         if gap is not None and gap.next is not None:
             self._turn(gap, gap.next, generation)
             return
         after, self.generation = self.position, generation
-        if found.first <= after:
+        if entries.first <= after:
             # After a failover, below IDs that were lost. Kept pages may hold these: all look for themselves.
             self._part_all()
         if gap is not None:
             missed = FeedGap(self.stream, gap, generation)
             self._keep(after, missed)
             after = missed.last_id
-        self._keep(after, FeedPage(self.stream, after, found, generation))
-        self.position = found.last
+        self._keep(after, FeedPage(self.stream, after, entries, generation))
+        self.position = entries.last
         self._changed()
 
     def _keep(self, after: int, item: FeedPage | FeedGap) -> None:
@@ -483,15 +483,15 @@ class Subscriber:
             bytes_max=bytes_max,
         )
         look = XRead(streams=[(feed.stream, cursor)], count=1, known=[self.generation])
-        looked, found, edges = await _turn(feed.engine, [look, between, DescribeEdges(stream=feed.stream)])
+        looked, entries, edges = await _turn(feed.engine, [look, between, DescribeEdges(stream=feed.stream)])
         assert isinstance(looked, StreamsRead), "XREAD replies with StreamsRead"
         (generation,) = looked.generations
         gap = looked.streams[0].gap if looked.streams else None
         if gap is not None:
             return self._pass(FeedGap(feed.stream, gap, generation))
         self.generation = generation
-        if isinstance(found, Entries) and found.count:
-            page = FeedPage(feed.stream, cursor, found, generation)
+        if isinstance(entries, Entries) and entries.count:
+            page = FeedPage(feed.stream, cursor, entries, generation)
             self.cursor = page.last_id
             return page
         self._pass_over(position, edition, edges if isinstance(edges, Edges) else None)

@@ -68,21 +68,21 @@ class ConsumerLease:
 
     def wait_for(self, ends: Sequence[asyncio.Future[None]]) -> None:
         """Be `alone` once these are done."""
-        left = {one for one in ends if not one.done()}
+        left = {end for end in ends if not end.done()}
         if not left:
             self.alone.set_result(None)
             return
 
-        def ended(one: asyncio.Future[None]) -> None:
-            left.discard(one)
+        def ended(end: asyncio.Future[None]) -> None:
+            left.discard(end)
             if not left:
                 self.alone.set_result(None)
                 self.end_operation()
 
         # A reader that waits for this lease also waits for the one before it.
         self.begin_operation()
-        for one in tuple(left):
-            one.add_done_callback(ended)
+        for end in tuple(left):
+            end.add_done_callback(ended)
 
     async def wait_alone(self) -> None:
         """Wait until `alone`. Raises EngineError where it may not read."""
@@ -121,7 +121,7 @@ class ConsumerLease:
         self.read_group(
             engine,
             command,
-            lambda found: None if replied.done() else replied.set_result(found),
+            lambda reply: None if replied.done() else replied.set_result(reply),
             going_on=going_on,
         )
         try:
@@ -199,7 +199,7 @@ class ConsumerLeases:
         lease.over.add_done_callback(forget)
         elsewhere = self._elsewhere(key, before)
         lease.wait_for(
-            [one for one in (None if before is None else before.over, elsewhere) if one is not None]
+            [end for end in (None if before is None else before.over, elsewhere) if end is not None]
         )
         if before is not None:
             before.replace()
@@ -213,7 +213,7 @@ class ConsumerLeases:
         """Group and name of the stream's connected consumers, so that they are not expired as idle while
         backpressure delays their reads.
         """
-        return {(one.group, one.name) for one in self._leases.get(self._prefix + stream, ())}
+        return {(key.group, key.name) for key in self._leases.get(self._prefix + stream, ())}
 
     def settled(self, stream: str) -> None:
         """Wake the watchers: entries of the stream may have been acknowledged, given back or claimed."""

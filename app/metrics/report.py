@@ -31,15 +31,15 @@ class Timings(msgspec.Struct, frozen=True):
 
     def plus(self, other: "Timings") -> "Timings":
         """Both together; they have the same bounds."""
-        counts = [one + another for one, another in zip(self.counts, other.counts, strict=True)]
+        counts = [count + another for count, another in zip(self.counts, other.counts, strict=True)]
         return Timings(self.bounds, counts, self.total + other.total)
 
     @property
     def histogram(self) -> Histogram:
         """As the metrics have it."""
-        found = Histogram(self.bounds)
-        found.counts[:], found.total = self.counts, self.total
-        return found
+        histogram = Histogram(self.bounds)
+        histogram.counts[:], histogram.total = self.counts, self.total
+        return histogram
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,10 +120,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_all(self, others: Iterable["Report"]) -> "Report":
         """All of them together."""
-        found = self
+        total = self
         for other in others:
-            found = found.plus(other)
-        return found
+            total = total.plus(other)
+        return total
 
     @property
     def counts(self) -> "Report":
@@ -150,11 +150,11 @@ class LastReports:
 
     def complete(self, reports: Sequence[Report]) -> Sequence[Report]:
         """Add the counts of processes that have ended, or do not answer."""
-        now = {one.process for one in reports}
-        ended = [one.counts for one in self._last.values() if one.process not in now]
+        now = {report.process for report in reports}
+        ended = [report.counts for report in self._last.values() if report.process not in now]
         while len(ended) > _ENDED_MAX:
             ended[:2] = [ended[0].plus(ended[1])]
-        self._last = {one.process: one for one in (*ended, *reports)}
+        self._last = {report.process: report for report in (*ended, *reports)}
         return list(self._last.values())
 
 

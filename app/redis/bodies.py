@@ -132,14 +132,14 @@ def _words_or_refusal(row: object, encoded: Encoding, words_max: int) -> Words |
         return refusal
 
 
-def outcome(found: CommandReply, encoded: Encoding) -> bytes:
+def outcome(reply: CommandReply, encoded: Encoding) -> bytes:
     """Write the result of one command."""
-    return _encode(_outcome(found, encoded))
+    return _encode(_outcome(reply, encoded))
 
 
-def outcomes(found: Sequence[bytes]) -> bytes:
+def outcomes(written: Sequence[bytes]) -> bytes:
     """Write the results of several commands, in order."""
-    return b"[%b]" % b",".join(found)
+    return b"[%b]" % b",".join(written)
 
 
 async def _next(rest: AsyncGenerator[list[bytes], None]) -> list[bytes] | None:
@@ -155,18 +155,18 @@ async def outcomes_in_pieces(
     try:
         while some is not None:
             short, size = list[bytes](), 0
-            for one in some:
-                if size + len(one) > _PIECE_BYTES and short:
+            for outcome in some:
+                if size + len(outcome) > _PIECE_BYTES and short:
                     yield b"".join(short)
                     short, size = [], 0
                 short.append(mark)
                 mark = b","
-                if len(one) > _PIECE_BYTES:
+                if len(outcome) > _PIECE_BYTES:
                     yield short.pop()
-                    yield one
+                    yield outcome
                 else:
-                    short.append(one)
-                    size += len(one)
+                    short.append(outcome)
+                    size += len(outcome)
             if short:
                 yield b"".join(short)
             # Given up before the next is made.
@@ -176,7 +176,7 @@ async def outcomes_in_pieces(
     yield b"]"
 
 
-def _outcome(found: CommandReply, encoded: Encoding) -> dict[str, object]:
-    if isinstance(found, EngineError):
-        return {"error": found.redis}
-    return {"result": to_json(found, base64=encoded.answer)}
+def _outcome(reply: CommandReply, encoded: Encoding) -> dict[str, object]:
+    if isinstance(reply, EngineError):
+        return {"error": reply.redis}
+    return {"result": to_json(reply, base64=encoded.answer)}

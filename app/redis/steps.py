@@ -105,7 +105,9 @@ class CommandSteps:
         """The replies of commands that ran together: in a thread if some are long, else in slices of time
         between which others have their turn.
         """
-        if redis.is_laborious([one[1] for one in outcomes if isinstance(one, tuple) and one[1] is not None]):
+        if redis.is_laborious(
+            [outcome[1] for outcome in outcomes if isinstance(outcome, tuple) and outcome[1] is not None]
+        ):
             return await self.write_in_thread(outcomes, room)
         rest = iter(outcomes)
         written, is_done = self.write_some(rest, room)
@@ -117,9 +119,9 @@ class CommandSteps:
 
     async def write_in_thread(self, outcomes: Iterable[RunResult], room: Room | None = None) -> list[bytes]:
         """The replies of commands of which some are long."""
-        found = [*outcomes]
-        written = await asyncio.to_thread(lambda: [self._written(one, room) for one in found])
-        return [*map(self._note, found, written)]
+        kept = [*outcomes]
+        written = await asyncio.to_thread(lambda: [self._written(outcome, room) for outcome in kept])
+        return [*map(self._note, kept, written)]
 
     def write_some(self, outcomes: Iterator[RunResult], room: Room | None = None) -> tuple[list[bytes], bool]:
         """The next replies, as many as a slice of time takes; and whether these were all."""
@@ -129,12 +131,12 @@ class CommandSteps:
         is_done = True
         for outcome in outcomes:
             if type(outcome) is int:
-                one = self._codec.entry_id(outcome)
+                text = self._codec.entry_id(outcome)
                 added += 1
-                added_bytes += len(one)
+                added_bytes += len(text)
             else:
-                one = self.write(outcome, room)
-            written.append(one)
+                text = self.write(outcome, room)
+            written.append(text)
             if not has_time():
                 is_done = False
                 break

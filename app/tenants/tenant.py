@@ -66,8 +66,8 @@ class TenantEngine:
         except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
             return self._refuse(call, done, error)
 
-        def show(found: Replies) -> None:
-            done(self._shown(found, call.commands))
+        def show(replies: Replies) -> None:
+            done(self._shown(replies, call.commands))
 
         replies = self._engine.send(msgspec.structs.replace(call, commands=renamed), show)
         return None if replies is None else self._shown(replies, call.commands)
@@ -84,12 +84,12 @@ class TenantEngine:
             return [*refused.values()]
         ran = [command for place, command in enumerate(call.commands) if place not in refused]
 
-        def shown(found: Replies) -> Replies:
-            replies = iter(self._shown(found, ran))
+        def shown(given: Replies) -> Replies:
+            replies = iter(self._shown(given, ran))
             return [refused.get(place) or next(replies) for place in range(len(call.commands))]
 
         replies = self._engine.send(
-            msgspec.structs.replace(call, commands=renamed), lambda found: done(shown(found))
+            msgspec.structs.replace(call, commands=renamed), lambda replies: done(shown(replies))
         )
         return None if replies is None else shown(replies)
 
@@ -103,17 +103,17 @@ class TenantEngine:
         asyncio.get_running_loop().call_soon(call.waits.answer, refused)
         return None
 
-    def _shown(self, found: Replies, commands: Sequence[Command]) -> Replies:
+    def _shown(self, replies: Replies, commands: Sequence[Command]) -> Replies:
         """The replies for the tenant. Where each command has one, a refusal quotes names of its own alone."""
-        if isinstance(found, Refused):
-            return Refused(self._refusal(found.error, commands))
-        return [self._answer(one, (command,)) for one, command in zip(found, commands, strict=True)]
+        if isinstance(replies, Refused):
+            return Refused(self._refusal(replies.error, commands))
+        return [self._answer(reply, (command,)) for reply, command in zip(replies, commands, strict=True)]
 
-    def _answer(self, found: Reply | EngineError, commands: Sequence[Command]) -> Reply | EngineError:
-        if isinstance(found, EngineError):
-            return self._refusal(found, commands)
+    def _answer(self, reply: Reply | EngineError, commands: Sequence[Command]) -> Reply | EngineError:
+        if isinstance(reply, EngineError):
+            return self._refusal(reply, commands)
         try:
-            return strip_prefix(found, self._names)
+            return strip_prefix(reply, self._names)
         except EngineError as error:
             return error
         except Exception as error:  # noqa: BLE001 - the other commands have replies of their own
@@ -151,10 +151,10 @@ class Tenant:
     def take_back(self, command: XReadGroup, reply: Reply | EngineError) -> None:
         """Undo what was delivered to a client that never gets it: it has left."""
         if isinstance(reply, GroupRead):
-            for one in taking_back(command, reply):
+            for undo in taking_back(command, reply):
                 # Each by itself: a large one takes several turns, which a transaction may not.
-                self.engine.send(Call((one,)), lambda _: None)
-                self.leases.settled(one.stream)
+                self.engine.send(Call((undo,)), lambda _: None)
+                self.leases.settled(undo.stream)
 
 
 class Tenants:
@@ -174,7 +174,7 @@ class Tenants:
         tenant = self._tenants.get(prefix)
         if tenant is None:
             if len(self._tenants) >= TENANTS_MAX:
-                self._tenants = {key: one for key, one in self._tenants.items() if len(one.feeds)}
+                self._tenants = {key: tenant for key, tenant in self._tenants.items() if len(tenant.feeds)}
             tenant = self._tenants[prefix] = Tenant(prefix, self._engine, self._leases)
         return tenant
 

@@ -72,17 +72,17 @@ def read_group(command: XReadGroup) -> ScriptCall:
     call = read_stream(command, stream, cursor)
 
     def decode(reply: Any) -> GroupRead | Dying:  # noqa: ANN401 - as the server sent it
-        found = call.decode(reply)
-        if isinstance(found, Dying):
-            return msgspec.structs.replace(found, reply=group_read([found.reply]))
-        return group_read([found])
+        delivered = call.decode(reply)
+        if isinstance(delivered, Dying):
+            return msgspec.structs.replace(delivered, reply=group_read([delivered.reply]))
+        return group_read([delivered])
 
     return msgspec.structs.replace(call, decode=decode)
 
 
-def group_read(found: Sequence[StreamDeliveries]) -> GroupRead:
+def group_read(given: Sequence[StreamDeliveries]) -> GroupRead:
     """The reply of XREADGROUP: a stream without new entries is left out."""
-    return GroupRead([one for one in found if one.entries or one.history])
+    return GroupRead([stream for stream in given if stream.entries or stream.history])
 
 
 def read_stream(
@@ -100,8 +100,8 @@ def read_stream(
     def decode(reply: Any) -> StreamDeliveries | Dying:  # noqa: ANN401 - as the server sent it
         if reply[0] == b"no":
             raise errors.no_group_in_read(stream, command.group)
-        _, due, letters, generation, *found = reply
-        given = _history(stream, found, cursor) if isinstance(cursor, int) else _new(stream, found, command)
+        _, due, letters, generation, *rest = reply
+        given = _history(stream, rest, cursor) if isinstance(cursor, int) else _new(stream, rest, command)
         if not due:
             return given
         return Dying(stream, command.group, letters.decode(), generation.decode(), due_of(due), given)
@@ -113,8 +113,8 @@ def _or_empty(number: int | None) -> Word:
     return "" if number is None else number
 
 
-def _history(stream: str, found: Sequence[Any], after: int) -> StreamDeliveries:
-    rows, before, more = found
+def _history(stream: str, reply: Sequence[Any], after: int) -> StreamDeliveries:
+    rows, before, more = reply
     given = [
         Delivered(_parse(entry_id), None if words is None else text_of(entry_id, words), count)
         for entry_id, words, count in rows
@@ -124,8 +124,8 @@ def _history(stream: str, found: Sequence[Any], after: int) -> StreamDeliveries:
     )
 
 
-def _new(stream: str, found: Sequence[Any], command: XReadGroup) -> StreamDeliveries:
-    claimed, rows, *edges, lost, more, entries_read, began_ms, ended_ms = found
+def _new(stream: str, reply: Sequence[Any], command: XReadGroup) -> StreamDeliveries:
+    claimed, rows, *edges, lost, more, entries_read, began_ms, ended_ms = reply
     before, last, removed_upto, first = map(_parse, edges)
     given = [
         Delivered(_parse(entry_id), text_of(entry_id, words), count + 1, idle_ms, count, bool(released))

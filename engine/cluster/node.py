@@ -86,7 +86,7 @@ class Node:
     @property
     def failure(self) -> str | None:
         """Why it cannot be used; None while it can."""
-        return next((one.failure for one in self._lanes.values() if one.failure is not None), None)
+        return next((lane.failure for lane in self._lanes.values() if lane.failure is not None), None)
 
     def send(self, commands: Sequence[Words], lane: Lane, done: Done, *, asking: bool = False) -> None:
         """Send commands, several of them as a transaction, and call `done` with the list of results.
@@ -103,13 +103,13 @@ class Node:
         before: list[Words] = [("ASKING",)] if asking else []
         is_turn = len(commands) > 1
 
-        def take(found: Sequence[object]) -> None:
-            found = _of_exec(found[len(before) :]) if is_turn else found[len(before) :]
-            if lane is Lane.READ and is_turn and not asking and _has_no_memory(found):
+        def take(results: Sequence[object]) -> None:
+            results = _of_exec(results[len(before) :]) if is_turn else results[len(before) :]
+            if lane is Lane.READ and is_turn and not asking and _has_no_memory(results):
                 # Redis 7.0 queues nothing then. Sent together, reads are one turn but for rare cases.
                 connection.send_together(commands, done)
             else:
-                done(found)
+                done(results)
 
         connection.send_together([*before, *together], take)
 
@@ -118,16 +118,16 @@ class Node:
         self._commits.confirm(done)
 
 
-def _has_no_memory(found: Sequence[object]) -> bool:
-    return any(isinstance(one, ServerError) and one.code == "OOM" for one in found)
+def _has_no_memory(results: Sequence[object]) -> bool:
+    return any(isinstance(result, ServerError) and result.code == "OOM" for result in results)
 
 
-def _of_exec(found: Sequence[object]) -> Sequence[object]:
+def _of_exec(results: Sequence[object]) -> Sequence[object]:
     """The results of the commands within: those of EXEC, or why it did not run."""
-    executed = found[-1]
+    executed = results[-1]
     if isinstance(executed, list):
         return executed
     if isinstance(executed, ServerError) and executed.text.startswith(_DISCARDED):
         return [ServerError(executed.text.removeprefix(_DISCARDED).removeprefix("-"))]
     # What was refused when it was queued says more than EXECABORT.
-    return [one for one in found if isinstance(one, Exception)] or [executed]
+    return [result for result in results if isinstance(result, Exception)] or [executed]

@@ -47,16 +47,16 @@ async def find(run: Run, command: FindDeadLetters) -> DeadLettersFound:
     )
     looked = await run(words.only_request(page))
     assert isinstance(looked, Entries), "a page is asked for"
-    found: list[int] = []
+    letters: list[int] = []
     for part in looked.parts:
         for text in texts(part):
             letter = parse(text)
             if letter is not None and is_wanted(letter, command):
-                found.append(id_of(text))
-                if len(found) == command.count:
-                    is_last = not looked.more and found[-1] == looked.last
-                    return DeadLettersFound(found, None if is_last else found[-1])
-    return DeadLettersFound(found, looked.last if looked.more else None)
+                letters.append(id_of(text))
+                if len(letters) == command.count:
+                    is_last = not looked.more and letters[-1] == looked.last
+                    return DeadLettersFound(letters, None if is_last else letters[-1])
+    return DeadLettersFound(letters, looked.last if looked.more else None)
 
 
 async def redrive(run: Run, command: Redrive) -> Redriven:
@@ -126,7 +126,7 @@ def _ids_of(text: str) -> tuple[Sequence[int], int | None, Sequence[int]]:
     """What such a text says."""
     _, upto, *lists = text.split(";")
     letters, copies = (
-        [ids.parse_canonical(one.encode()) for one in some.split(",") if one] for some in lists
+        [ids.parse_canonical(text.encode()) for text in some.split(",") if text] for some in lists
     )
     return letters, ids.parse_canonical(upto.encode()) or None, copies
 
@@ -144,7 +144,9 @@ async def _made(run: Run, command: Redrive, own: str, letters: Sequence[int]) ->
     )
     kept = zip(letters, await run(look), strict=True)
     # An answer ends with the IDs `first..last`.
-    return {one: ids.parse_canonical(text.rpartition(b"..")[2]) for one, text in kept if text is not None}
+    return {
+        letter: ids.parse_canonical(text.rpartition(b"..")[2]) for letter, text in kept if text is not None
+    }
 
 
 async def _copies(run: Run, command: Redrive, wanted: Sequence[int]) -> list[tuple[int, bytes]]:
@@ -153,12 +155,12 @@ async def _copies(run: Run, command: Redrive, wanted: Sequence[int]) -> list[tup
         return []
     looks = [("XRANGE", command.letters, word, word) for word in map(ids.format, wanted)]
     look = BackendRequest(stream=command.letters, commands=looks, decode=list, lane=Lane.READ)
-    found = []
+    copies = []
     for letter_id, rows in zip(wanted, await run(look), strict=True):
         letter = parse(text_of(*rows[0])) if rows else None
         if letter is not None and is_of(letter, command.stream, command.group):
-            found.append((letter_id, copy_of(letter)))
-    return found
+            copies.append((letter_id, copy_of(letter)))
+    return copies
 
 
 async def _redrive(run: Run, command: Redrive, own: str, letter_id: int, body: bytes) -> tuple[int, bool]:

@@ -70,9 +70,9 @@ def request(command: Command, origin: WriteOrigin) -> BackendRequest | None:
 
 def only_request(command: Command) -> BackendRequest:
     """The one request of a command that has one. Raises EngineError."""
-    found = request(command, unnumbered())
-    assert found is not None, "it is one request"
-    return found
+    single = request(command, unnumbered())
+    assert single is not None, "it is one request"
+    return single
 
 
 def sends(
@@ -148,18 +148,18 @@ def by_script(stream: str, call: ScriptCall, lane: Lane = Lane.WRITE) -> Backend
 
 def join(requests: Sequence[BackendRequest]) -> BackendRequest:
     """Several requests as one turn, whose replies are a list."""
-    commands = [words for one in requests for words in one.commands]
+    commands = [words for request in requests for words in request.commands]
 
     def decode(results: Sequence[Any]) -> list[Any]:
-        found, at = [], 0
-        for one in requests:
-            found.append(one.decode(results[at : at + len(one.commands)]))
-            at += len(one.commands)
-        return found
+        decoded, at = [], 0
+        for request in requests:
+            decoded.append(request.decode(results[at : at + len(request.commands)]))
+            at += len(request.commands)
+        return decoded
 
-    lanes = {one.lane for one in requests}
+    lanes = {request.lane for request in requests}
     lane = Lane.READ if lanes == {Lane.READ} else Lane.WRITE
-    texts = {one.digest: one for request in requests for one in request.scripts}
+    texts = {script.digest: script for request in requests for script in request.scripts}
     # A reply in the place of a refusal is of one of them: a turn has it in none.
     return BackendRequest(
         stream=requests[0].stream,
@@ -280,8 +280,8 @@ def _xinfo_stream(command: XInfoStream, _: WriteOrigin) -> BackendRequest:
     commands: list[Words] = [("XINFO", "STREAM", name), *_beside(name), *look.commands]
 
     def decode(results: Sequence[Any]) -> StreamInfo:
-        info, expires_at_ms, memory_bytes, retention, *found = results
-        return replies.stream_info(info, look.decode(found), expires_at_ms, memory_bytes, retention)
+        info, expires_at_ms, memory_bytes, retention, *edges = results
+        return replies.stream_info(info, look.decode(edges), expires_at_ms, memory_bytes, retention)
 
     return msgspec.structs.replace(look, commands=commands, decode=decode)
 
@@ -300,10 +300,10 @@ def _xinfo_full(command: XInfoStreamFull, _: WriteOrigin) -> BackendRequest:
     ]
 
     def decode(results: Sequence[Any]) -> StreamDetail:
-        info, expires_at_ms, memory_bytes, retention, first, last, kept, *found = results
+        info, expires_at_ms, memory_bytes, retention, first, last, kept, *edges = results
         described = replies.stream_info(
             {**info, b"first-entry": next(iter(first), None), b"last-entry": next(iter(last), None)},
-            look.decode(found),
+            look.decode(edges),
             expires_at_ms,
             memory_bytes,
             retention,
@@ -361,7 +361,7 @@ def _exists(command: Exists, _: WriteOrigin) -> BackendRequest:
     return BackendRequest(
         stream=command.streams[0],
         commands=[("TYPE", name) for name in command.streams],
-        decode=lambda types: sum(one == b"stream" for one in types),
+        decode=lambda types: sum(type_name == b"stream" for type_name in types),
         lane=Lane.READ,
     )
 

@@ -91,12 +91,12 @@ def move_to_dead_letters(
     key = turn.keyspace.find(target) or turn.create_stream(target)
     now_ms = max(turn.now_ms, turn.keyspace.floor_ms + 1)
     first = max(ids.make(now_ms, 0), key.stream.last_id + 1)
-    bodies = [_body(stream, group_name, one, reason) for one in dead]
+    bodies = [_body(stream, group_name, letter, reason) for letter in dead]
     new_ids = range(first, first + len(bodies))
     turn.emit(Append(target, rows.stored(first, bodies), new_ids))
     turn.auto_ms = max(turn.auto_ms, ids.ms_of(new_ids[-1]))
     turn.signal(target)
-    dead_lettered = [one.id for one in dead]
+    dead_lettered = [letter.id for letter in dead]
     turn.settle(stream, group_name, dead_lettered)
     turn.dead_lettered += [(stream, group_name, entry_id, reason) for entry_id in dead_lettered]
     return dead_lettered
@@ -104,18 +104,18 @@ def move_to_dead_letters(
 
 def _fitting(turn: Turn, dead: Sequence[Dead], told_bytes: int) -> Sequence[Dead]:
     """The first of them, as many as the turn still has room for; one always has."""
-    for place, one in enumerate(dead):
-        owner = one.pending.consumer
-        turn.letters_bytes += len(one.text) + told_bytes + (len(owner.name.encode()) if owner else 0)
+    for place, letter in enumerate(dead):
+        owner = letter.pending.consumer
+        turn.letters_bytes += len(letter.text) + told_bytes + (len(owner.name.encode()) if owner else 0)
         if turn.letters_bytes > TURN_LETTERS_BYTES_MAX and (place or turn.dead_lettered):
             return dead[:place]
     return dead
 
 
-def _body(stream: str, group: str, one: Dead, reason: str) -> bytes:
-    owner = one.pending.consumer
-    origin = (stream, ids.format(one.id), group, owner.name if owner else "")
-    return letter_of(one.text, origin, one.pending.delivery_count, reason)
+def _body(stream: str, group: str, letter: Dead, reason: str) -> bytes:
+    owner = letter.pending.consumer
+    origin = (stream, ids.format(letter.id), group, owner.name if owner else "")
+    return letter_of(letter.text, origin, letter.pending.delivery_count, reason)
 
 
 def letter_of(text: bytes, origin: tuple[str, str, str, str], deliveries: int, reason: str) -> bytes:

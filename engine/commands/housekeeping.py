@@ -117,7 +117,10 @@ def _forget_answers(
     """Forget what no repeated request is compared with any more."""
     oldest_ms = turn.now_ms - ANSWER_AGE_MS_MAX
     old = sum(
-        1 for _ in takewhile(lambda one: one.at_ms < oldest_ms, islice(answers.values(), budget.keys_left))
+        1
+        for _ in takewhile(
+            lambda answer: answer.at_ms < oldest_ms, islice(answers.values(), budget.keys_left)
+        )
     )
     if old:
         turn.emit(ForgetAnswers(name, old))
@@ -138,9 +141,9 @@ def _remove_silent(
     group = turn.keyspace.keys[name].groups[group_name]
     for consumer in _silent(turn, command, name, group_name, budget):
         held = [
-            (entry_id, one)
+            (entry_id, state)
             for entry_id, _ in consumer.pending.page(0, budget.releases_left)
-            if (one := group.pending.get(entry_id))
+            if (state := group.pending.get(entry_id))
         ]
         _give_back(turn, name, group_name, held, budget)
         if not consumer.pending:
@@ -156,9 +159,9 @@ def _silent(
     if last_ms < command.since_ms:
         return ()
     budget.looks_left -= len(group.consumers) // _LOOK_CONSUMERS
-    silent = [one for one in group.consumers.values() if one.seen_time_ms <= last_ms]
+    silent = [consumer for consumer in group.consumers.values() if consumer.seen_time_ms <= last_ms]
     waiting = command.waiting(name) if silent else ()
-    return [one for one in silent if (group_name, one.name) not in waiting]
+    return [consumer for consumer in silent if (group_name, consumer.name) not in waiting]
 
 
 def _give_back(
@@ -176,12 +179,12 @@ def _give_back(
     turn.settle(name, group_name, [entry_id for entry_id, _ in rows if _is_gone(key, entry_id)])
     names = (name, group_name)
     dead = [
-        Dead(entry_id, text, one)
-        for entry_id, one in rows
-        if is_dead(turn, group, one.delivery_count + 1, names) and (text := key.stream.get(entry_id))
+        Dead(entry_id, text, state)
+        for entry_id, state in rows
+        if is_dead(turn, group, state.delivery_count + 1, names) and (text := key.stream.get(entry_id))
     ]
     move_to_dead_letters(turn, name, group_name, dead, TOO_MANY)
-    counts = {entry_id: one.delivery_count for entry_id, one in rows if entry_id in group.pending}
+    counts = {entry_id: state.delivery_count for entry_id, state in rows if entry_id in group.pending}
     if counts:
         turn.emit(Release(name, group_name, list(counts), list(counts.values())))
         turn.signal(name)

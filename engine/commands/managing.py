@@ -104,8 +104,8 @@ def stream_infos(turn: Turn, command: weir_commands.StreamInfos) -> StreamPage:
     most = min(command.limit, _INFOS_MAX)
     names = unexpired_names(turn, command.prefix, command.after, most + 1)
     page = names[:most]
-    found = [(name, stream_info(turn.keyspace.keys[name])) for name in page]
-    return StreamPage(found, page[-1] if len(names) > len(page) else None)
+    infos = [(name, stream_info(turn.keyspace.keys[name])) for name in page]
+    return StreamPage(infos, page[-1] if len(names) > len(page) else None)
 
 
 # --- groups ---------------------------------------------------------------------------------------------
@@ -199,13 +199,15 @@ def remove_consumer(turn: Turn, command: weir_commands.DeleteConsumer) -> int | 
 def _transfer(turn: Turn, command: weir_commands.DeleteConsumer, group: Group, heir: str) -> int:
     """Give entries to another consumer as they are, in order of delivery: nothing was delivered."""
     page = group.consumers[command.consumer].pending.page(0, TRANSFERRED_MAX)
-    held = [(entry_id, one) for entry_id, _ in page if (one := group.pending.get(entry_id))]
+    held = [(entry_id, state) for entry_id, _ in page if (state := group.pending.get(entry_id))]
     rows = sorted(held, key=lambda row: row[1].order)
     turn.see_consumer(command.stream, command.group, heir)
     for time_ms, together in groupby(rows, key=lambda row: row[1].delivery_time_ms):
         run = list(together)
-        counts = [one.delivery_count for _, one in run]
-        turn.emit(Own(command.stream, command.group, heir, [one for one, _ in run], time_ms, counts))
+        counts = [state.delivery_count for _, state in run]
+        turn.emit(
+            Own(command.stream, command.group, heir, [entry_id for entry_id, _ in run], time_ms, counts)
+        )
     return len(rows)
 
 
@@ -218,9 +220,11 @@ def dead_letter_entries(turn: Turn, command: weir_commands.DeadLetterEntries) ->
     if (refusal := refuse_letters(turn, target)) is not None:
         raise refusal
     wanted = dict.fromkeys(command.ids)
-    pending = {entry_id: one for entry_id in wanted if (one := group.pending.get(entry_id))}
+    pending = {entry_id: state for entry_id in wanted if (state := group.pending.get(entry_id))}
     texts = key.stream.find_each(pending)
-    dead = [Dead(entry_id, texts[entry_id], one) for entry_id, one in pending.items() if entry_id in texts]
+    dead = [
+        Dead(entry_id, texts[entry_id], state) for entry_id, state in pending.items() if entry_id in texts
+    ]
     return DeadLettered(
         target, move_to_dead_letters(turn, command.stream, command.group, dead, command.reason)
     )
@@ -241,11 +245,11 @@ def publish(turn: Turn, command: weir_commands.Publish) -> Published | Republish
         raise errors.publishes_too_much(took_us, PUBLISH_WORK_US_MAX)
     prepared = [_prepared(turn, part) for part in command.parts]
     turn.expect_room(sum(part.stream not in turn.keyspace.keys for part in command.parts))
-    added = [(one.command.stream, store(turn, one)) for one in prepared]
+    added = [(part.command.stream, store(turn, part)) for part in prepared]
     key, chunk = command.idempotency, command.chunk
     if key is not None:
-        given = [entry_id for _, one in added for entry_id in one.ids]
-        counts = [len(one.ids) for _, one in added]
+        given = [entry_id for _, run in added for entry_id in run.ids]
+        counts = [len(run.ids) for _, run in added]
         names = [name for name, _ in added]
         turn.emit(RememberPublish(key.key, key.digest, names, counts, given, turn.now_ms))
     if chunk is not None:
@@ -293,7 +297,7 @@ _ROWS_OF: Final = msgspec.json.Decoder(list[_Row]).decode
 
 
 def _encode_runs(added: Sequence[tuple[str, Added]]) -> bytes:
-    rows = [(name, ids.format(one.ids[0]), ids.format(one.ids[-1]), len(one.ids)) for name, one in added]
+    rows = [(name, ids.format(run.ids[0]), ids.format(run.ids[-1]), len(run.ids)) for name, run in added]
     return msgspec.json.encode(rows)
 
 
@@ -324,5 +328,5 @@ def put_metadata(turn: Turn, command: weir_commands.PutMetadata) -> bool:
 
 @runs(weir_commands.ListMetadata)
 def list_metadata(turn: Turn, command: weir_commands.ListMetadata) -> MetadataPage:
-    found = [item for item in turn.keyspace.metadata.items() if item[0].startswith(command.prefix)]
-    return MetadataPage(sorted(found))
+    items = [item for item in turn.keyspace.metadata.items() if item[0].startswith(command.prefix)]
+    return MetadataPage(sorted(items))

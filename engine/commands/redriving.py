@@ -74,7 +74,7 @@ def find_dead_letters(turn: Turn, command: weir_commands.FindDeadLetters) -> Dea
     key = turn.keyspace.find(command.letters)
     if key is None:
         return DeadLettersFound([], None)
-    found: list[int] = []
+    letters: list[int] = []
     last = ids.ID_MAX
     for entry_id, text in key.stream.after(command.start - 1, TURN_LOOKS_MAX, TURN_LOOKS_BYTES_MAX):
         last = entry_id
@@ -82,10 +82,10 @@ def find_dead_letters(turn: Turn, command: weir_commands.FindDeadLetters) -> Dea
             break
         letter = parse(text)
         if letter is not None and is_wanted(letter, command):
-            found.append(entry_id)
-            if len(found) == command.count:
+            letters.append(entry_id)
+            if len(letters) == command.count:
                 break
-    return DeadLettersFound(found, last if last < min(key.stream.last_live_id, command.end) else None)
+    return DeadLettersFound(letters, last if last < min(key.stream.last_live_id, command.end) else None)
 
 
 def is_wanted(letter: FoundDeadLetter, wanted: weir_commands.FindDeadLetters) -> bool:
@@ -103,14 +103,14 @@ def redrive(turn: Turn, command: weir_commands.Redrive) -> Redriven:
     repeated = _repeated(turn, key, command)
     if repeated is not None:
         return repeated
-    found, upto = _found(turn, command)
-    if command.dry_run or not found:
+    letters, upto = _found(turn, command)
+    if command.dry_run or not letters:
         _remember(turn, command, [], [], upto)
-        return Redriven([letter_id for letter_id, _ in found], [], upto)
-    prepared = prepare(turn, types.XAdd(stream=command.stream, bodies=[body for _, body in found]))
+        return Redriven([letter_id for letter_id, _ in letters], [], upto)
+    prepared = prepare(turn, types.XAdd(stream=command.stream, bodies=[body for _, body in letters]))
     assert isinstance(prepared, PreparedEntries), "the stream exists, and copies have no key of their own"
-    turn.ask_room(_IDS_LOGGED * len(found))
-    letter_ids = [letter_id for letter_id, _ in found]
+    turn.ask_room(_IDS_LOGGED * len(letters))
+    letter_ids = [letter_id for letter_id, _ in letters]
     # Deleted first: where a stream is its own dead-letter stream, its retention may remove them otherwise.
     turn.emit(Remove(command.letters, letter_ids, tombstone=True))
     copy_ids = list(store(turn, prepared).ids)
@@ -128,7 +128,7 @@ def _found(turn: Turn, command: weir_commands.Redrive) -> tuple[list[tuple[int, 
     wanted = sorted(set(command.ids))
     find = key.stream.find_each if command.dry_run else key.stream.find_to_remove
     texts = find(wanted[:TURN_REDRIVEN_MAX])
-    found: list[tuple[int, bytes]] = []
+    letters: list[tuple[int, bytes]] = []
     size = 0
     for place, letter_id in enumerate(wanted[:TURN_REDRIVEN_MAX]):
         letter = parse(texts[letter_id]) if letter_id in texts else None
@@ -136,10 +136,10 @@ def _found(turn: Turn, command: weir_commands.Redrive) -> tuple[list[tuple[int, 
             continue
         body = copy_of(letter)
         size += len(body)
-        if found and size > TURN_LETTERS_BYTES_MAX:
-            return found, wanted[place - 1]
-        found.append((letter_id, body))
-    return found, command.upto if len(wanted) <= TURN_REDRIVEN_MAX else wanted[TURN_REDRIVEN_MAX - 1]
+        if letters and size > TURN_LETTERS_BYTES_MAX:
+            return letters, wanted[place - 1]
+        letters.append((letter_id, body))
+    return letters, command.upto if len(wanted) <= TURN_REDRIVEN_MAX else wanted[TURN_REDRIVEN_MAX - 1]
 
 
 def is_of(letter: FoundDeadLetter, stream: str, group: str) -> bool:

@@ -203,14 +203,14 @@ class ColumnsReading(msgspec.Struct):
 
     def begin(self, replies: Sequence[Reply]) -> None:
         """The first slice, which fixes the end. Raises `gap` where that was asked for."""
-        edges, found, *looked = replies
+        edges, entries, *looked = replies
         self.edges = edges if isinstance(edges, Edges) else None
         self._compare(looked)
         if self.edges is None or self.gap is not None:
             self.done = True
             return
         self.end = min(self.end, self.edges.last_id)
-        self._take(found)
+        self._take(entries)
 
     def _compare(self, looked: Sequence[Reply]) -> None:
         """Find out whether the cursor is of this stream, and what was removed behind it."""
@@ -228,7 +228,7 @@ class ColumnsReading(msgspec.Struct):
 
     def go_on(self, replies: Sequence[Reply]) -> None:
         """Another slice."""
-        edges, found = replies
+        edges, entries = replies
         assert self.edges is not None, "there was a slice before"
         lost = (
             not isinstance(edges, Edges)
@@ -238,22 +238,22 @@ class ColumnsReading(msgspec.Struct):
         if lost:
             self.done = self.more = True
         else:
-            self._take(found)
+            self._take(entries)
 
-    def _take(self, found: Reply) -> None:
-        assert isinstance(found, Entries), "XRANGE answers entries"
-        self.more = found.more
-        self.done = not found.more
-        if not found.count:
+    def _take(self, entries: Reply) -> None:
+        assert isinstance(entries, Entries), "XRANGE answers entries"
+        self.more = entries.more
+        self.done = not entries.more
+        if not entries.count:
             return
-        text = found.json()
+        text = entries.json()
         if self.texts and len(text) > self.bytes_left:
             # A slice has one entry at least, a page only where it has no other.
             self.done = self.more = True
             return
         self.texts.append(text)
-        self.cursor = found.last
-        self.left -= found.count
+        self.cursor = entries.last
+        self.left -= entries.count
         self.bytes_left -= len(text)
         self.done = self.done or self.left <= 0 or self.bytes_left <= 0
 
@@ -307,11 +307,11 @@ class ColumnsBuilder:
         self._values.append(b'"%b"' % b'","'.join(values))
 
     def _add_each(self, text: bytes) -> None:
-        found = _decode(b"[%b]" % text)
+        entries = _decode(b"[%b]" % text)
         counts: list[int] = []
         keys: list[int] = []
         values: list[str | bytes] = []
-        for entry in found:
+        for entry in entries:
             names, texts = self._fields(entry)
             places = self._shapes.get(names)
             if places is None:
@@ -321,7 +321,7 @@ class ColumnsBuilder:
             values += texts
         if self.spoilt:
             return
-        self._add_ids("-".join([entry.id for entry in found]).encode())
+        self._add_ids("-".join([entry.id for entry in entries]).encode())
         self._counts.append(_inside(counts))
         if keys:
             self._keys.append(_inside(keys))

@@ -142,7 +142,7 @@ class Export(msgspec.Struct):
 
     def begin(self, replies: Sequence[Reply]) -> "Beginning":
         """The first page, which fixes the end. Raises `gap` where that was asked for."""
-        edges, found = replies[:2]
+        edges, entries = replies[:2]
         gap, self.edges = None, edges if isinstance(edges, Edges) else None
         if self.known is not None and isinstance(replies[2], StreamsRead) and replies[2].streams:
             gap = replies[2].streams[0].gap
@@ -154,25 +154,25 @@ class Export(msgspec.Struct):
         if not self.reverse:
             self.end = min(self.end, self.edges.last_id if self.edges is not None else 0)
         everything = None if self.reverse or self.left is not None else max(self.end, self.cursor, 0)
-        text = (self._line(gap) if gap is not None else b"") + self._lines(found)
+        text = (self._line(gap) if gap is not None else b"") + self._lines(entries)
         if self.done and not self.reverse and everything is None:
             everything = max(self.cursor, 0)
         return Beginning(text, everything, self.edges, self._generation)
 
     def go_on(self, replies: Sequence[Reply]) -> bytes:
         """The next page, after a `gap` line if entries were removed since the page before."""
-        edges, found = replies
-        assert isinstance(found, Entries), "XRANGE answers entries"
+        edges, entries = replies
+        assert isinstance(entries, Entries), "XRANGE answers entries"
         there = edges if isinstance(edges, Edges) else None
-        gap = self._lost(there, found)
+        gap = self._lost(there, entries)
         if gap is None:
-            return self._lines(found)
+            return self._lines(entries)
         line = self._line(gap, there.generation if there is not None and self.shows_generations else "")
-        if self.fail_on_gap or not found.count or gap.next is not None:
+        if self.fail_on_gap or not entries.count or gap.next is not None:
             self.done = True
             return line
         # In reverse order the gap comes after the page.
-        return self._lines(found) + line if self.reverse else line + self._lines(found)
+        return self._lines(entries) + line if self.reverse else line + self._lines(entries)
 
     @property
     def _generation(self) -> str:
@@ -185,19 +185,19 @@ class Export(msgspec.Struct):
     def _line(self, gap: Gap, generation: str | None = None) -> bytes:
         return b'{"gap":%b}\n' % self._report(gap, generation).text()
 
-    def _lines(self, found: Reply) -> bytes:
-        assert isinstance(found, Entries), "XRANGE answers entries"
-        self.done = not found.more
-        if not found.count:
+    def _lines(self, entries: Reply) -> bytes:
+        assert isinstance(entries, Entries), "XRANGE answers entries"
+        self.done = not entries.more
+        if not entries.count:
             return b""
-        self.cursor = found.last
+        self.cursor = entries.last
         if self.left is not None:
-            self.left -= found.count
+            self.left -= entries.count
             self.done = self.done or not self.left
-        joined = found.json() if self.fields is None else projection.project(found.json(), self.fields)
+        joined = entries.json() if self.fields is None else projection.project(entries.json(), self.fields)
         return joined.replace(_BETWEEN, _LINE) + b"\n"
 
-    def _lost(self, edges: Edges | None, found: Entries) -> Gap | None:
+    def _lost(self, edges: Edges | None, entries: Entries) -> Gap | None:
         """What a trim, or the end of the whole stream, took of what was still to come."""
         assert self.edges is not None, "there was a page before, and more to come"
         if edges is None or edges.generation != self.edges.generation:
@@ -206,7 +206,7 @@ class Export(msgspec.Struct):
         if not self.reverse:
             return Gap(self.cursor, edges.first_id, None) if self.cursor < edges.removed_upto else None
         overtaken = max(self.end, self.edges.removed_upto + 1) <= edges.removed_upto
-        if overtaken and not found.more and (not found.count or edges.removed_upto < found.last):
+        if overtaken and not entries.more and (not entries.count or edges.removed_upto < entries.last):
             return Gap(self.end, edges.first_id, None)
         return None
 

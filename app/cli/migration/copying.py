@@ -117,9 +117,9 @@ class StreamCopy:
     def begin(self) -> None:
         """Find out where to go on. Raises Failure where the stream in Weir is not a copy of Redis's."""
         source = self._source(ids.ID_MAX, 1)
-        found = reading.view(self._target, self._stream, ids.ID_MAX, 1)
-        groups = {} if found is None else {group.name: group for group in found.groups}
-        is_marked = found is None or MARK in groups
+        copied = reading.view(self._target, self._stream, ids.ID_MAX, 1)
+        groups = {} if copied is None else {group.name: group for group in copied.groups}
+        is_marked = copied is None or MARK in groups
         users = reading.consumers(self._target, self._stream, MARK) if MARK in groups else []
         if self._in_use:
             if not is_marked:
@@ -129,13 +129,13 @@ class StreamCopy:
             self.position = groups[MARK].last_delivered_id if MARK in groups else 0
         elif _IN_USE in users:
             raise Failure("it was continued with --in-use before: only --in-use adds to it")
-        elif found is not None:
-            self._recognise(source, found, is_marked=is_marked)
-            self.position = found.last_id
+        elif copied is not None:
+            self._recognise(source, copied, is_marked=is_marked)
+            self.position = copied.last_id
         self._is_ours = is_marked
-        if found is not None:
-            self._length = found.length
-        self._mark(found, users)
+        if copied is not None:
+            self._length = copied.length
+        self._mark(copied, users)
         self._groups = set(groups) - {MARK}
         for group in source.groups:
             copy = groups.get(group.name)
@@ -199,28 +199,28 @@ class StreamCopy:
             raise Failure("there is no such stream in Redis")
         return view
 
-    def _mark(self, found: View | None, users: Sequence[bytes]) -> None:
+    def _mark(self, copied: View | None, users: Sequence[bytes]) -> None:
         commands: list[Command] = []
-        if found is None or all(group.name != MARK for group in found.groups):
+        if copied is None or all(group.name != MARK for group in copied.groups):
             commands.append(("XGROUP", "CREATE", self._stream, MARK, ids.format(self.position), "MKSTREAM"))
         if self._in_use and _IN_USE not in users:
             commands.append(("XGROUP", "CREATECONSUMER", self._stream, MARK, _IN_USE))
         self._run(commands)
 
-    def _recognise(self, source: View, found: View, *, is_marked: bool) -> None:
+    def _recognise(self, source: View, copied: View, *, is_marked: bool) -> None:
         """Raise Failure unless the stream in Weir is the beginning of Redis's: both ends are compared."""
-        if found.last_id > source.last_id:
+        if copied.last_id > source.last_id:
             raise Failure(
-                f"its last ID is {ids.format(found.last_id)} in Weir "
+                f"its last ID is {ids.format(copied.last_id)} in Weir "
                 f"and {ids.format(source.last_id)} in Redis: "
                 "others publish to it in Weir already"
             )
         newest = reading.newest(self._target, self._stream, _WINDOW_ENTRIES)
         windows = [newest]
-        if found.length > len(newest):
+        if copied.length > len(newest):
             windows.insert(0, list(_first(self._target, self._stream)))
         in_common = sum(self._compare_window(window, is_marked=is_marked) for window in windows if window)
-        if found.length and not in_common and not is_marked:
+        if copied.length and not in_common and not is_marked:
             raise Failure(f"{_FOREIGN}: they have no entry in common")
 
     def _compare_window(self, window: list[SourceEntry], *, is_marked: bool) -> int:
@@ -327,10 +327,10 @@ class StreamCopy:
         things += [
             self._claims(group, upto) for group in view.groups if group.pending and self._takes(group.name)
         ]
-        for entry_id, found in reading.merged(*things):
-            entry = next((one for one in found if isinstance(one, SourceEntry)), None)
+        for entry_id, alike in reading.merged(*things):
+            entry = next((thing for thing in alike if isinstance(thing, SourceEntry)), None)
             if entry is None:
-                claims = [one for one in found if isinstance(one, PendingClaim)]
+                claims = [thing for thing in alike if isinstance(thing, PendingClaim)]
                 yield Item(entry_id, None, claims, is_trimmed=entry_id < first_id)
             elif self._is_fit(entry):
                 yield Item(entry_id, entry, [], is_trimmed=False)
@@ -368,7 +368,7 @@ class StreamCopy:
                 self._store(half)
             return
         entries = [item.entry for item in items if item.entry is not None]
-        answers = [one for one, words in zip(replies, commands, strict=True) if _is_entry(words)]
+        answers = [reply for reply, words in zip(replies, commands, strict=True) if _is_entry(words)]
         stored = self._count(entries, answers)
         assert isinstance(length, int), "XLEN counts"
         if length > self._length + stored:
@@ -545,12 +545,12 @@ def _chunks(commands: Iterable[Command]) -> Iterator[list[Command]]:
 def _pieces(things: Iterable[T], cost: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
     """What goes into one turn together; `cost` says the commands and bytes of each."""
     some, count, size = list[T](), 0, 0
-    for one in things:
-        commands, length = cost(one)
+    for thing in things:
+        commands, length = cost(thing)
         if some and (count + commands > _COMMANDS_MAX or size + length > TURN_BYTES_MAX):
             yield some
             some, count, size = [], 0, 0
-        some.append(one)
+        some.append(thing)
         count += commands
         size += length
     if some:

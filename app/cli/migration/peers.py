@@ -144,14 +144,14 @@ class SourceRedis:
 
 def _why(error: Exception) -> str:
     """Why there is no answer, without the system's number of it."""
-    found = _NO_CONNECTION.fullmatch(str(error))
-    return f"{found['why'].lower()}, at {found['place']}" if found is not None else str(error)
+    match = _NO_CONNECTION.fullmatch(str(error))
+    return f"{match['why'].lower()}, at {match['place']}" if match is not None else str(error)
 
 
 def _plain(reply: object) -> Reply:
     """A reply of the client: errors within lists are values of their own."""
     if isinstance(reply, list):
-        return [_plain(one) for one in reply]
+        return [_plain(part) for part in reply]
     if isinstance(reply, Exception):
         return RefusedReply(str(reply))
     assert reply is None or isinstance(reply, int | bytes), "RESP2 has nothing else"
@@ -210,7 +210,7 @@ class CommandApi:
 
 
 def _outcomes(answer: list[dict[str, Any]]) -> list[Reply]:
-    return [RefusedReply(str(one["error"])) if "error" in one else _decoded(one["result"]) for one in answer]
+    return [RefusedReply(str(row["error"])) if "error" in row else _decoded(row["result"]) for row in answer]
 
 
 def _encoded(word: Word) -> str:
@@ -221,7 +221,7 @@ def _encoded(word: Word) -> str:
 
 def _decoded(value: object) -> Reply:
     if isinstance(value, list):
-        return [_decoded(one) for one in value]
+        return [_decoded(part) for part in value]
     if isinstance(value, str):
         # The one string that is never base64.
         return b"OK" if value == "OK" else base64.b64decode(value)

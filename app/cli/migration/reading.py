@@ -72,23 +72,23 @@ class View(NamedTuple):
 
 def streams(peer: Peer, match: bytes) -> set[bytes]:
     """The names of all streams like `match`; keys of other types are passed over."""
-    found, cursor = set[bytes](), b"0"
+    streams, cursor = set[bytes](), b"0"
     while True:
         command = ("SCAN", cursor, "MATCH", match, "COUNT", PAGE_ENTRIES_MAX)
         after, keys = _list(peer.together([command])[0])
         names = [_bytes(key) for key in _list(keys)]
         types = peer.together([("TYPE", name) for name in names])
-        found.update(name for name, of in zip(names, types, strict=True) if of == b"stream")
+        streams.update(name for name, of in zip(names, types, strict=True) if of == b"stream")
         cursor = _bytes(after)
         if cursor == b"0":
-            return found
+            return streams
 
 
 def grown(origin: SourceRedis, positions: Mapping[bytes, int], wait_ms: int) -> list[bytes]:
     """The streams with entries beyond these IDs; waits for one."""
     after = [ids.format(position) for position in positions.values()]
     reply = origin.alone(("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", *positions, *after))
-    return [] if reply is None else [_bytes(_list(one)[0]) for one in _list(reply)]
+    return [] if reply is None else [_bytes(_list(row)[0]) for row in _list(reply)]
 
 
 def view(peer: Peer, stream: bytes, after: int, count: int) -> View | None:
@@ -114,8 +114,8 @@ def view(peer: Peer, stream: bytes, after: int, count: int) -> View | None:
         entries_added=_number(members["entries-added"]) if "entries-added" in members else None,
         max_deleted_id=_id(members["max-deleted-entry-id"]) if "max-deleted-entry-id" in members else None,
         idmp=(duration_s, _number(members["idmp-maxsize"])) if duration_s else None,
-        groups=[_group(one) for one in _list(groups)],
-        page=[_entry(one) for one in _list(page)],
+        groups=[_group(group) for group in _list(groups)],
+        page=[_entry(entry) for entry in _list(page)],
     )
 
 
@@ -130,7 +130,7 @@ def entries(peer: Peer, stream: bytes, first: int, last: int) -> Iterator[Source
     count = PAGE_ENTRIES_FIRST
     while first <= last:
         command = ("XRANGE", stream, ids.format(first), ids.format(last), "COUNT", count)
-        page = [_entry(one) for one in _list(peer.together([command])[0])]
+        page = [_entry(entry) for entry in _list(peer.together([command])[0])]
         yield from page
         if len(page) < count:
             return
@@ -140,13 +140,17 @@ def entries(peer: Peer, stream: bytes, first: int, last: int) -> Iterator[Source
 def newest(peer: Peer, stream: bytes, count: int) -> list[SourceEntry]:
     """The last entries, in order."""
     reply = peer.together([("XREVRANGE", stream, "+", "-", "COUNT", count)])[0]
-    return [_entry(one) for one in reversed(_list(reply))]
+    return [_entry(entry) for entry in reversed(_list(reply))]
 
 
 def consumers(peer: Peer, stream: bytes, group: bytes) -> list[bytes]:
     """The names of a group's consumers; none where there is no such group any more."""
     reply = peer.together([("XINFO", "CONSUMERS", stream, group)])[0]
-    return [] if isinstance(reply, RefusedReply) else [_bytes(_members(one)["name"]) for one in _list(reply)]
+    return (
+        []
+        if isinstance(reply, RefusedReply)
+        else [_bytes(_members(members)["name"]) for members in _list(reply)]
+    )
 
 
 def pending(peer: Peer, stream: bytes, group: bytes, first: int, last: int) -> Iterator[Pending]:
@@ -171,7 +175,7 @@ def _pending_page(peer: Peer, stream: bytes, group: bytes, first: int, last: int
         now_ms, listed = _ms(after), _list(reply)
         if not listed or _ms(before) == now_ms:
             break
-    return [_pending(one, now_ms) for one in listed]
+    return [_pending(row, now_ms) for row in listed]
 
 
 def expires_at_ms(peer: Peer, stream: bytes) -> int | None:
@@ -187,8 +191,8 @@ def expires_at_ms(peer: Peer, stream: bytes) -> int | None:
 
 def merged(*runs: Iterator[tuple[int, _Thing]]) -> Iterator[tuple[int, list[_Thing]]]:
     """Runs in ascending order of their IDs → each ID with what has it, in the order of the runs."""
-    for entry_id, found in groupby(heapq.merge(*runs, key=lambda pair: pair[0]), key=lambda pair: pair[0]):
-        yield entry_id, [one for _, one in found]
+    for entry_id, alike in groupby(heapq.merge(*runs, key=lambda pair: pair[0]), key=lambda pair: pair[0]):
+        yield entry_id, [thing for _, thing in alike]
 
 
 def joined(
@@ -222,7 +226,7 @@ def _group(reply: Reply) -> SourceGroup:
 
 def _entry(reply: Reply) -> SourceEntry:
     entry_id, flat = _list(reply)
-    return SourceEntry(_id(entry_id), [_bytes(one) for one in _list(flat)])
+    return SourceEntry(_id(entry_id), [_bytes(word) for word in _list(flat)])
 
 
 def _pending(reply: Reply, now_ms: int) -> Pending:

@@ -134,10 +134,10 @@ def _plain_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
         return of_envelopes(many, limits)
     if len(body) > CROWDED_BYTES_MIN:
         _check_crowd(body, limits)
-    one = _decode_one(body)
-    check_names_kept(body, [one], names_besides=0)
-    bodies = of_rows([one.fields], limits)
-    return ParsedEntries(bodies, [plain_id(one.id)] if one.id else ())
+    envelope = _decode_one(body)
+    check_names_kept(body, [envelope], names_besides=0)
+    bodies = of_rows([envelope.fields], limits)
+    return ParsedEntries(bodies, [plain_id(envelope.id)] if envelope.id else ())
 
 
 def _mixed_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
@@ -152,8 +152,8 @@ def _mixed_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
 
 def _as_text(mixed: Sequence[_MixedOne], limits: EntryLimits) -> list[Envelope]:
     return [
-        Envelope({name: text_of(value, limits) for name, value in one.fields.items()}, one.id)
-        for one in mixed
+        Envelope({name: text_of(value, limits) for name, value in envelope.fields.items()}, envelope.id)
+        for envelope in mixed
     ]
 
 
@@ -161,17 +161,17 @@ def _batch_in_pieces(body: bytes, limits: EntryLimits) -> ParsedEntries:
     """A large batch, some entries in each call, so that other threads go on meanwhile."""
     if strict_json.has_more_items(body, limits.entries_max, at_depth=2):
         raise NotPlainError
-    found, strings = of_split(_split_batch(body).entries, limits)
+    entries, strings = of_split(_split_batch(body).entries, limits)
     check_strings(body, 1 + strings)
-    return found
+    return entries
 
 
 def of_split(rows: Sequence[msgspec.Raw], limits: EntryLimits) -> tuple[ParsedEntries, int]:
     """The entries, and how many strings they have as they were sent."""
     parts, strings = list[ParsedEntries](), 0
     for piece in _in_pieces(rows):
-        envelopes, found = _envelopes_of(piece, limits)
-        strings += found
+        envelopes, texts = _envelopes_of(piece, limits)
+        strings += texts
         parts.append(of_envelopes(envelopes, limits))
     return join_parts(parts, limits), strings
 
@@ -186,7 +186,7 @@ def _envelopes_of(rows: Sequence[msgspec.Raw], limits: EntryLimits) -> tuple[lis
         if encode_json(mixed).translate(None, BLANKS) != text.translate(None, BLANKS):
             raise NotPlainError from None
         return _as_text(mixed, limits), without_escapes(text).count(b'"') // 2
-    pairs = sum([len(one.fields) + (one.id != "") for one in plain])
+    pairs = sum([len(envelope.fields) + (envelope.id != "") for envelope in plain])
     return plain, len(plain) + 2 * pairs
 
 

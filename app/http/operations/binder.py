@@ -109,7 +109,7 @@ class Binder:
         if self._query and self._asked:
             raise TypeError("a query is one model or parameters, not both")
         self._known = tuple(self._asked[1].model_fields if self._asked else self._query)
-        self._is_any_required = any(get_origin(one) is Required for one in text.values())
+        self._is_any_required = any(get_origin(kind) is Required for kind in text.values())
         # What is absent keeps the endpoint's default.
         kind = TypedDict("Text", text)  # type: ignore[misc]  # made of the signature
         kind.__pydantic_config__ = _BY_PARAMETER  # type: ignore[attr-defined]  # as Pydantic has it
@@ -131,7 +131,7 @@ class Binder:
     ) -> None:
         """Note where a parameter comes from; `text` collects the types of those that are text."""
         base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        mark = next((one for one in marks if isinstance(one, params.Param | params.Depends)), None)
+        mark = next((mark for mark in marks if isinstance(mark, params.Param | params.Depends)), None)
         is_model = isinstance(base, type) and issubclass(base, BaseModel)
         if base is Request:
             self._request = name
@@ -141,7 +141,7 @@ class Binder:
             self._body = name, base, default
         elif isinstance(base, type) and issubclass(base, Body):
             self._own_body = name, base
-        elif name in path_names and any(isinstance(one, NameType) for one in marks):
+        elif name in path_names and any(isinstance(mark, NameType) for mark in marks):
             # The middleware `Paths` has checked each segment of a path as a name.
             self._names.append(name)
         else:
@@ -244,10 +244,10 @@ def bind_query(model: type[M], given: Mapping[str, object], settings: Settings) 
     """The parameters of a query as a model. Raises the refusal of what is wrong."""
     context = Context(settings, is_text=True)
     try:
-        found: M = model.__pydantic_validator__.validate_python(given, context=context)
+        bound: M = model.__pydantic_validator__.validate_python(given, context=context)
     except ValidationError as error:
         raise _refusal(error, lambda where: ("parameter", str(where[0]))) from None
-    return found
+    return bound
 
 
 def read_body(body: bytes, *, model: type[BaseModel], default: object, settings: Settings) -> object:
@@ -286,9 +286,11 @@ def plain(value: object, pointer: str) -> Any:  # noqa: ANN401 - JSON
         if twice is not None:
             place = ErrorLocation("pointer", f"{pointer}/{step(twice)}", "the member occurs twice")
             raise RefusalError("invalid", f"{place.name}: {place.detail}", places=[place])
-        return {name: plain(one, f"{pointer}/{step(name)}") for name, one in value}
+        return {name: plain(item, f"{pointer}/{step(name)}") for name, item in value}
     if isinstance(value, list):
-        return [one if type(one) is str else plain(one, f"{pointer}/{at}") for at, one in enumerate(value)]
+        return [
+            item if type(item) is str else plain(item, f"{pointer}/{at}") for at, item in enumerate(value)
+        ]
     if isinstance(value, Number):
         is_whole = len(value) <= _DIGITS_MAX and value.removeprefix("-").isdigit()
         return int(value) if is_whole else float(value)
@@ -300,14 +302,14 @@ def _refusal(
 ) -> RefusalError:
     """Every place that is wrong; the first one decides the code."""
     places, codes = [], []
-    for found in error.errors(include_url=False, include_input=False)[:_PLACES_MAX]:
-        context = found.get("ctx", {})
-        where = (*found["loc"], context["at"]) if "at" in context else found["loc"]
+    for problem in error.errors(include_url=False, include_input=False)[:_PLACES_MAX]:
+        context = problem.get("ctx", {})
+        where = (*problem["loc"], context["at"]) if "at" in context else problem["loc"]
         kind, name = place_of(where)
         # Those known are of the body, not of an object in it.
         of_body = known if len(where) == 1 else ""
-        places.append(ErrorLocation(kind, name, _sentence(found["type"], context, found["msg"], of_body)))
-        codes.append(found["type"] if found["type"] in CODES else "invalid")
+        places.append(ErrorLocation(kind, name, _sentence(problem["type"], context, problem["msg"], of_body)))
+        codes.append(problem["type"] if problem["type"] in CODES else "invalid")
     first = places[0]
     return RefusalError(codes[0], f"{first.name or 'the body'}: {first.detail}", places=places)
 
@@ -344,4 +346,4 @@ _SENTENCES: Final = {
 
 
 def _pointer(where: tuple[int | str, ...]) -> str:
-    return "".join(f"/{step(str(one))}" for one in where)
+    return "".join(f"/{step(str(part))}" for part in where)
