@@ -89,21 +89,9 @@ class CommandRun:
         number = len(words)
         if number < 5 or words[2] != b"*" or words[0] not in _XADD or not number % 2:
             return False
-        try:
-            texts = list(map(bytes.decode, words[3:]))
-        except UnicodeDecodeError:
-            return False
-        fields = dict(zip(texts[::2], texts[1::2], strict=True))
-        body = b',"fields":%b}' % _to_json(fields)
-        limits = self._limits
-        if (
-            2 * len(fields) != len(texts)
-            or len(body) > limits.entry_bytes_max
-            or len(fields) > limits.entry_fields_max
-        ):
-            return False
-        adding = self._adds_to(words[1])
-        if adding is None:
+        body = body_of(words[3:], self._limits)
+        adding = None if body is None else self._adds_to(words[1])
+        if body is None or adding is None:
             return False
         adding.bodies.append(body)
         self.count += 1
@@ -199,6 +187,18 @@ class CommandRun:
                 yield from each_added(next(given), len(item.bodies))
             else:
                 yield item
+
+
+def body_of(words: Sequence[bytes], limits: CommandLimits) -> bytes | None:
+    """The body of an entry with these names and values; None where they are not plain, or too much."""
+    try:
+        texts = [*map(bytes.decode, words)]
+    except UnicodeDecodeError:
+        return None
+    fields = dict(zip(texts[::2], texts[1::2], strict=True))
+    body = b',"fields":%b}' % _to_json(fields)
+    is_plain = 2 * len(fields) == len(texts) and len(fields) <= limits.entry_fields_max
+    return body if is_plain and len(body) <= limits.entry_bytes_max else None
 
 
 def _bodies_of(names: Sequence[bytes], columns: Sequence[Sequence[bytes]]) -> list[bytes]:

@@ -21,6 +21,7 @@ from app import redis
 from app.doors.resp.client import NOAUTH
 from app.doors.resp.commands import session_commands
 from app.doors.resp.commands.server_commands import NOT_IN_SUBSCRIPTION
+from app.doors.resp.lane import Lane
 from app.doors.resp.link import ServedLink, Work, Written
 from app.doors.resp.port import Port
 from app.doors.resp.requests import Words
@@ -29,9 +30,9 @@ from app.limits import text_bytes
 from app.live.turns import slice_of
 from app.live.waiting import Wait
 from app.redis import CommandRequest, wire
-from app.redis.runs import RUN_COMMANDS_MAX, CommandRun, RunResult, runs_alone
+from app.redis.runs import RUN_COMMANDS_MAX, Adds, CommandRun, RunResult, runs_alone
 from app.redis.steps import in_words_of_redis
-from engine import Call, EngineError, How, ReadHandle, errors
+from engine import Call, CommandEngine, EngineError, How, ReadHandle, errors
 from engine.commands import BlockingCommand
 from engine.replies import Added, Reply
 
@@ -62,6 +63,8 @@ class CommandQueue:
         self.is_busy = False
         # Whether what was read last is known to be different commands.
         self.is_mixed = False
+        # That of the last XADD by itself.
+        self._lane: Lane | None = None
         # The read that the connection waits for.
         self.blocked: Wait | None = None
         # What to call if the client has left when the work under way is done.
@@ -95,7 +98,7 @@ class CommandQueue:
         if client.principal is None or client.transaction is not None or len(link.subscriber):
             self._begin_alone(commands.popleft())
             return
-        run = CommandRun(self._port.gateway.limits.commands, client.stream_to_add_to)
+        run, words = CommandRun(self._port.gateway.limits.commands, client.stream_to_add_to), commands[0]
         if len(commands) >= _ALIKE_MIN and not self.is_mixed:
             self._take_alike(run)
         has_time = slice_of(self._monotonic, _PARSING_S_MAX)
@@ -114,7 +117,7 @@ class CommandQueue:
             self._port.commands_run += run.count
             self._link.put(self._account.refuse(refusal, number=run.count))
         else:
-            self._submit(run)
+            self._submit(run, words)
 
     def _take_alike(self, run: CommandRun) -> None:
         """Put the commands into the run at once, if they are alike: most pipelines are."""
@@ -142,7 +145,8 @@ class CommandQueue:
         run.add(parsed, sum(map(len, words)))
         return True
 
-    def _submit(self, run: CommandRun) -> None:
+    def _submit(self, run: CommandRun, words: Words) -> None:
+        """Have a run under way; `words` are its first command."""
         self.is_busy = True
         self._port.commands_run += run.count
         try:
@@ -152,14 +156,37 @@ class CommandQueue:
         except EngineError as refusal:
             self._finish(self._account.refuse(refusal, number=run.count))
             return
-        adds, quotas = run.only_adds, self._client.quotas
-        if adds is None or quotas or not self._port.shares_adds:
-            call, done = self._account.call(run.commands(), _EACH), partial(self._answer, run)
-            replies = engine.send(call, done)
-            if replies is not None:
-                done(replies)
+        adds, client, port = run.only_adds, self._client, self._port
+        if adds is None or client.quotas or not port.is_embedded:
+            self._send(engine, run)
+        elif run.count == 1 and not client.prefix:
+            lane = self._lane
+            if lane is None or not lane.fits(words, client.principal):
+                lane = port.shared_adds.lane(self._link, engine, adds.stream, words, client.principal)
+                self._lane = lane
+            lane.join(adds.bodies[0])
+        elif port.shares_adds:
+            port.shared_adds.add(engine, adds.stream, adds.bodies, partial(self._answer, run))
         else:
-            self._port.shared_adds.add(engine, adds.stream, adds.bodies, partial(self._answer, run))
+            self._send(engine, run)
+
+    def _send(self, engine: CommandEngine, run: CommandRun) -> None:
+        call, done = self._account.call(run.commands(), _EACH), partial(self._answer, run)
+        replies = engine.send(call, done)
+        if replies is not None:
+            done(replies)
+
+    def begin_lane(self) -> None:
+        """A command that takes the lane is under way."""
+        self.is_busy = True
+        self._client.last_used_s = self._monotonic()
+        self._port.commands_run += 1
+
+    def leave_lane(self, body: bytes, reply: Reply | EngineError) -> None:
+        """Answer a command that took the lane as any other."""
+        run = CommandRun(self._port.gateway.limits.commands)
+        run.add_adds(Adds(b"", "", [body]))
+        self._answer(run, [reply])
 
     def _answer(self, run: CommandRun, replies: Sequence[Reply | EngineError]) -> None:
         unsent = partial(self._account.take_back, run.outcomes(replies))
@@ -297,7 +324,7 @@ class CommandQueue:
             run = CommandRun(self._port.gateway.limits.commands)
             run.add(parsed)
             run.long = redis.is_long(parsed)
-            self._submit(run)
+            self._submit(run, words)
             return None
         if not isinstance(parsed.command, BlockingCommand) or parsed.command.block_ms is None:
             return self._runner.run_alone(parsed)

@@ -21,6 +21,7 @@ from app.doors.resp import server_info
 from app.doors.resp.accounting import Account
 from app.doors.resp.client import RespClient
 from app.doors.resp.command_queue import CommandQueue
+from app.doors.resp.lane import Lane
 from app.doors.resp.link import Link
 from app.doors.resp.port import Port
 from app.doors.resp.requests import UNAUTHENTICATED, RequestReader
@@ -37,6 +38,7 @@ from app.metrics.slow_turns import SlowTurns
 from app.redis import wire
 from app.redis.steps import in_words_of_redis
 from engine import EngineError, errors
+from engine.replies import Reply
 
 # Bytes that arrive while a command is under way; beyond, the socket is not read.
 _WAITING_BYTES_MAX: Final = 256 << 10
@@ -68,6 +70,8 @@ class RespConnection(Client):
         # Whether `go_on` is on the stack.
         self._going = False
         self._output_bytes_max = 0
+        # The one that the next command may take: nothing is under way, and nothing waits.
+        self._lane: Lane | None = None
         self._ended = self._at_end = False
 
     # --- the socket
@@ -113,7 +117,8 @@ class RespConnection(Client):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
-        if self._ended:
+        lane, self._lane = self._lane, None
+        if self._ended or (lane is not None and lane.take(data)):
             return
         self.backlog += data
         self.received_bytes += len(data)
@@ -133,7 +138,7 @@ class RespConnection(Client):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
-        self._ended = True
+        self._ended, self._lane = True, None
         super().connection_lost(exc)
         self._access.leave()
         self._work.abandon()
@@ -408,6 +413,40 @@ class RespConnection(Client):
         if size != self._output_bytes_max:
             self._output_bytes_max = size
             self.transport.set_write_buffer_limits(high=size)
+
+    # --- lanes
+
+    def begin_lane(self, entry_bytes: int, received_bytes: int) -> bool:
+        """Have a command under way that takes the lane."""
+        if self.unsent_bytes or (self._turn.is_crowded and not self._turn.may_go_on()):
+            return False
+        if self.account.meter is not None:
+            try:
+                self.account.take(1, entry_bytes)
+            except EngineError:
+                return False
+        self.received_bytes += received_bytes
+        self._work.begin_lane()
+        return True
+
+    def end_lane(self, lane: Lane, written: bytes) -> None:
+        """Answer the command that took the lane; the next one may take it, unless something waits."""
+        if self.is_gone:
+            return
+        self._work.is_busy = False
+        self.account.note_end("xadd", sent_bytes=len(written))
+        self.put(written)
+        if self._going:
+            return
+        if self._at_end or self._port.draining or self._has_input():
+            self.go_on()
+        else:
+            self._flush()
+            self._lane = lane
+
+    def leave_lane(self, body: bytes, reply: Reply | EngineError) -> None:
+        """Answer the command that took the lane as any other."""
+        self._work.leave_lane(body, reply)
 
     def fail(self, error: BaseException) -> None:
         """End with an error: which commands of a run have changed something is not known."""

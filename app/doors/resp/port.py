@@ -12,9 +12,9 @@ from typing import Final
 from app import logs
 from app.doors.resp.accounting import PortLog
 from app.doors.resp.client import RespClient
+from app.doors.resp.lane import SharedAdds
 from app.doors.resp.link import Link
 from app.doors.resp.requests import RequestLimits
-from app.doors.resp.shared_adds import SharedAdds
 from app.doors.resp.subscriptions import Subscriptions
 from app.gateway import Gateway
 from app.live.stalls import STALL_S_MAX
@@ -32,7 +32,7 @@ class Port:
         settings = gateway.settings
         self.gateway = gateway
         self.request_limits = RequestLimits(gateway.limits.commands.words_max, settings.body_bytes_max)
-        self._is_embedded = settings.is_embedded
+        self.is_embedded = settings.is_embedded
         self.auth_s_max = AUTH_S_MAX
         self.stall_s_max = min(STALL_S_MAX, settings.stall_s_max)
         self.connections: dict[int, Link] = {}
@@ -40,7 +40,7 @@ class Port:
         # Set while no client is connected.
         self.empty = asyncio.Event()
         self.empty.set()
-        self.shared_adds = SharedAdds()
+        self.shared_adds = SharedAdds(gateway)
         # Until then, clients that speak HTTP are closed without a line in the log.
         self.browsers_quiet_until_s = -inf
         self.log = PortLog(gateway)
@@ -62,7 +62,7 @@ class Port:
     @property
     def shares_adds(self) -> bool:
         """Whether clients may add entries together: there are several, and the streams are here."""
-        return len(self.connections) > 1 and self._is_embedded
+        return len(self.connections) > 1 and self.is_embedded
 
     @property
     def channels(self) -> int:

@@ -27,7 +27,7 @@ Words = list[bytes]
 
 # Headers of usual commands; others are the walker's.
 _COUNTS: Final = {b"*%d" % count: count for count in range(1, 1_001)}
-_length_of: Final = {b"$%d" % length: length for length in range(1_024)}.get
+length_of: Final = {b"$%d" % length: length for length in range(1_024)}.get
 # A line without an end is neither a header nor a command: Redis has the same limit.
 INLINE_BYTES_MAX: Final = 64 << 10
 # As Redis since CVE-2021-32675.
@@ -120,7 +120,7 @@ def _read_fast(data: bytes, commands: deque[Words], limits: RequestLimits) -> in
             break
         stop = at + 1 + 2 * count
         words = lines[at + 2 : stop : 2]
-        if stop > end or [*map(len, words)] != [*map(_length_of, lines[at + 1 : stop : 2])]:
+        if stop > end or [*map(len, words)] != [*map(length_of, lines[at + 1 : stop : 2])]:
             break
         commands.append(words)
         at = stop
@@ -147,8 +147,8 @@ def _read_alike(lines: list[bytes], limits: RequestLimits) -> list[Words]:
 def _has_lengths(headers: list[bytes], words: list[bytes]) -> bool:
     """Whether each header is that of its word; one look at those that are the same in all commands."""
     if words.count(words[0]) == len(words) == headers.count(headers[0]):
-        return len(words[0]) == _length_of(headers[0])
-    return [*map(len, words)] == [*map(_length_of, headers)]
+        return len(words[0]) == length_of(headers[0])
+    return [*map(len, words)] == [*map(length_of, headers)]
 
 
 class _Walker:

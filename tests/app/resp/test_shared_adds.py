@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
 
-from app.doors.resp.shared_adds import SharedAdds
+from app.doors.resp.lane import SharedAdds
+from app.gateway import Gateway
 from app.live.adds import Replies
+from app.settings import Settings
 from engine import Engine, EngineError, SystemClock, ids
 from engine.commands import XAdd, XLen
 from engine.entries import body
@@ -29,7 +31,7 @@ async def opened(storage: MemoryStorage) -> AsyncIterator[Engine]:
 
 async def add_together(engine: Engine, *parts: Sequence[bytes], stream: str = "s") -> list[Replies]:
     """The replies to each of the parts, which come within one cycle of the loop."""
-    adds, found = SharedAdds(), dict[int, Replies]()
+    adds, found = SharedAdds(Gateway(Settings(), SystemClock())), dict[int, Replies]()
     for place, bodies in enumerate(parts):
         adds.add(engine, stream, bodies, partial(found.__setitem__, place))
     await until(lambda: len(found) == len(parts))
@@ -62,7 +64,7 @@ async def test_entries_that_come_together_are_one_frame() -> None:
 async def test_another_stream_is_another_command() -> None:
     """What comes in the same cycle for another stream gets its own IDs."""
     async with opened(MemoryStorage()) as engine:
-        adds, found = SharedAdds(), list[Replies]()
+        adds, found = SharedAdds(Gateway(Settings(), SystemClock())), list[Replies]()
         for stream in ("s", "t", "s"):
             adds.add(engine, stream, [SHORT], found.append)
         await until(lambda: len(found) == 3)
@@ -73,7 +75,7 @@ async def test_another_stream_is_another_command() -> None:
 async def test_a_full_run_does_not_wait_for_the_end_of_the_cycle() -> None:
     """1,000 entries are as many as one turn should take; 999 wait for more."""
     async with opened(MemoryStorage()) as engine:
-        adds, found = SharedAdds(), list[Replies]()
+        adds, found = SharedAdds(Gateway(Settings(), SystemClock())), list[Replies]()
         adds.add(engine, "s", [SHORT] * 999, found.append)
         assert engine.appended == 0
         adds.add(engine, "s", [SHORT], found.append)
@@ -86,7 +88,7 @@ async def test_a_full_run_does_not_wait_for_the_end_of_the_cycle() -> None:
 async def test_a_run_that_would_be_too_long_goes_in_two() -> None:
     """999 entries wait, and two more come: their client's turn is the next one."""
     async with opened(MemoryStorage()) as engine:
-        adds, found = SharedAdds(), list[Replies]()
+        adds, found = SharedAdds(Gateway(Settings(), SystemClock())), list[Replies]()
         adds.add(engine, "s", [SHORT] * 999, found.append)
         adds.add(engine, "s", [SHORT] * 2, found.append)
         assert engine.appended == 999
@@ -104,7 +106,7 @@ async def test_a_client_that_fails_keeps_no_answer_from_others() -> None:
         raise fault
 
     async with opened(MemoryStorage()) as engine:
-        adds, found = SharedAdds(), list[Replies]()
+        adds, found = SharedAdds(Gateway(Settings(), SystemClock())), list[Replies]()
         adds.add(engine, "s", [SHORT], fail)
         adds.add(engine, "s", [SHORT], found.append)
         await until(lambda: len(found) == 1)
@@ -114,7 +116,7 @@ async def test_a_client_that_fails_keeps_no_answer_from_others() -> None:
 async def test_fifty_clients_are_answered_in_a_cycle() -> None:
     """What follows from an answer takes time, and others have their turns in between."""
     async with opened(MemoryStorage()) as engine:
-        adds, found = SharedAdds(), list[Replies]()
+        adds, found = SharedAdds(Gateway(Settings(), SystemClock())), list[Replies]()
         for _ in range(101):
             adds.add(engine, "s", [SHORT], found.append)
         at_once = [0]
