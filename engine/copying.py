@@ -45,6 +45,8 @@ def copy_key(key: Key, generation: str) -> tuple[Key, list[Text]]:
     if key.answers:
         copy.own_answers().update(key.answers)
     copy.footprint.add(sum(answer.footprint_bytes for answer in copy.answers.values()))
+    if key.durable is not None:
+        copy.own_durable(key.durable.copy())
     for name, group in key.groups.items():
         one = copy.own_groups()[name] = _copy_group(group)
         copy.footprint.add(one.footprint_bytes)

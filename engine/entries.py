@@ -47,6 +47,7 @@ class _EntryJson(msgspec.Struct):
 # Within a string each quotation mark has a backslash before it, so this occurs nowhere else.
 _META: Final = b',"meta":{'
 _decode_meta: Final = msgspec.json.Decoder(dict[str, str]).decode
+_check_json: Final = msgspec.json.Decoder().decode
 _decode: Final = msgspec.json.Decoder(_EntryJson).decode
 
 
@@ -141,6 +142,21 @@ def pairs_of(entry: bytes) -> list[tuple[str, bytes]]:
     if form.encoding is None:
         return [(name, value.encode()) for name, value in texts]
     return [(name, base64.b64decode(value)) for name, value in texts]
+
+
+def data_of(entry_body: bytes) -> bytes | None:
+    """The value of the field `data`, where that is the only one."""
+    pairs = pairs_of(_HEAD + b'0-0"' + entry_body)
+    return pairs[0][1] if len(pairs) == 1 and pairs[0][0] == "data" else None
+
+
+def is_json(data: bytes) -> bool:
+    """Whether this is a JSON text (RFC 8259)."""
+    try:
+        _check_json(data)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 def fingerprint(pairs: Pairs) -> bytes:

@@ -158,6 +158,47 @@ def idempotency_mismatch() -> EngineError:
     )
 
 
+def stream_exists(stream: str) -> EngineError:
+    detail = "the stream exists with another type, lifetime or origin: use it as it is, or another name"
+    return EngineError("stream_exists", f"ERR {detail}", detail, stream=stream)
+
+
+def not_durable(stream: str) -> EngineError:
+    detail = f"the stream {stream!r} was not made by Durable Streams: write to it with POST …/entries or XADD"
+    return EngineError("not_durable", f"ERR {detail}", detail, stream=stream)
+
+
+def not_data(media: str) -> EngineError:
+    what = "a JSON text" if media == "application/json" else f"of the type {media}"
+    detail = f"an entry of this stream has one field, data, and its value is {what}: Durable Streams reads it"
+    return EngineError("invalid", f"ERR {detail}", detail)
+
+
+def media_type_differs(media: str) -> EngineError:
+    detail = f"the stream is {media}: append the same"
+    return EngineError("media_type_differs", f"ERR {detail}", detail)
+
+
+def writer_seq_too_small(last: str) -> EngineError:
+    detail = f"Stream-Seq ascends, compared as bytes: the last one was {last!r}"
+    return EngineError("sequence_too_small", f"ERR {detail}", detail)
+
+
+def producer_fenced(producer: str, epoch: int) -> EngineError:
+    detail = f"the producer {producer!r} is in epoch {epoch}: begin epoch {epoch + 1} at sequence 0"
+    return EngineError("producer_fenced", f"ERR {detail}", detail, epoch=epoch)
+
+
+def epoch_begins_at_zero(producer: str) -> EngineError:
+    detail = f"a new epoch of the producer {producer!r} begins at sequence 0"
+    return EngineError("malformed_header", f"ERR {detail}", detail)
+
+
+def producer_gap(producer: str, expected: int, received: int) -> EngineError:
+    detail = f"of the producer {producer!r} the sequence {expected} comes next: send what is missing first"
+    return EngineError("producer_gap", f"ERR {detail}", detail, expected=expected, received=received)
+
+
 def stale_epoch(producer: str, epoch: int) -> EngineError:
     return EngineError(
         "stale_epoch",

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from engine.durable_streams import DurableStream
 from engine.garbage import Garbage
 from engine.generations import GENERATION_BYTES, Generations, Identity
 from engine.groups import Group
@@ -130,6 +131,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
     expires_at_ms: int | None = None
     # Set for good: the stream takes no entries any more.
     closed: Closed | None = None
+    # Of Durable Streams, None of others.
+    durable: DurableStream | None = None
     # When a command last named it, a `Keyspace.moment`; 0 if none has since the start.
     used_ms: int = 0
 
@@ -178,13 +181,14 @@ class Key(msgspec.Struct, gc=False, eq=False):
             self.idempotency_table = table
         return table
 
-    def has_expired(self, now_ms: int) -> bool:
-        """Whether its time is over. What has still to be archived keeps a stream whose retention says so."""
-        return (
-            self.expires_at_ms is not None
-            and self.expires_at_ms <= now_ms
-            and not (self.retention.keep_unarchived and self.stream.last_live_id > self.archived_up_to)
-        )
+    def own_durable(self, durable: DurableStream) -> None:
+        """Make it a stream of Durable Streams."""
+        self.durable = durable
+        self.footprint.add(durable.footprint_bytes)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether its lifetime is to be looked at."""
+        return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
 
     @property
     def identity(self) -> Identity:
@@ -205,7 +209,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
         answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
         own_bytes = STREAM_BYTES + self.stream.footprint_bytes + self.idempotency_table.footprint_bytes
         closed_bytes = 0 if self.closed is None else self.closed.footprint_bytes
-        return own_bytes + groups_bytes + answers_bytes + closed_bytes
+        durable_bytes = 0 if self.durable is None else self.durable.footprint_bytes
+        return own_bytes + groups_bytes + answers_bytes + closed_bytes + durable_bytes
 
 
 class IdempotentPublishReply(NamedTuple):
@@ -335,6 +340,19 @@ class Keyspace:
         key.expires_at_ms = at_ms
         if at_ms is not None:
             self.lifetimes.add(name, at_ms)
+
+    def expiry_of(self, key: Key) -> int | None:
+        """When a stream expires unless it is used again; None for never."""
+        ttl_ms = None if key.durable is None else key.durable.ttl_ms
+        if key.expires_at_ms is None or ttl_ms is None:
+            return key.expires_at_ms
+        return max(key.expires_at_ms, max(key.used_ms + _MOMENT_MS, self.opened_ms) + ttl_ms)
+
+    def has_expired(self, key: Key, now_ms: int) -> bool:
+        """Whether its time is over. What has still to be archived keeps a stream whose retention says so."""
+        expiry_ms = self.expiry_of(key) if key.is_due(now_ms) else None
+        is_kept = key.retention.keep_unarchived and key.stream.last_live_id > key.archived_up_to
+        return expiry_ms is not None and expiry_ms <= now_ms and not is_kept
 
     def _drop_lifetime(self, name: str, key: Key) -> None:
         if key.expires_at_ms is not None:

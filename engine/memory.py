@@ -44,6 +44,9 @@ HELD_LIST_BYTES: Final = 50
 ANSWER_BYTES: Final = 460
 ANSWER_ID_BYTES: Final = 56
 PRODUCER_BYTES: Final = 620
+# What a stream of Durable Streams has beside its entries, and of that a producer.
+DURABLE_BYTES: Final = 420
+DURABLE_PRODUCER_BYTES: Final = 330
 # An idempotent ID of a producer, a chunk of a producer.
 PRODUCTION_BYTES: Final = 300
 CHUNK_BYTES: Final = 250

@@ -356,6 +356,39 @@ class Dumped(msgspec.Struct, frozen=True):
     text: str
 
 
+class DurableInfo(msgspec.Struct, frozen=True):
+    """A stream as Durable Streams has it; `media` is None for one that was not made by it. Without entries
+    `last_id` is 0.
+    """
+
+    media: str | None
+    ttl_ms: int | None
+    expires_at_ms: int | None
+    last_id: int
+    removed_upto: int
+    generation: str
+    closed: bool = False
+
+
+class DurableCreated(msgspec.Struct, frozen=True):
+    """`created` is false where the stream was there already, made alike."""
+
+    info: DurableInfo
+    created: bool
+
+
+class DurableAppended(msgspec.Struct, frozen=True):
+    """The last ID after an append; `duplicate` if the batch was there already. `epoch` and `seq` are how far
+    its producer is, None without one.
+    """
+
+    last_id: int
+    epoch: int | None = None
+    seq: int | None = None
+    duplicate: bool = False
+    closed: bool = False
+
+
 class StreamUse(msgspec.Struct, frozen=True):
     """The estimated memory of a stream with all that hangs on it, and the time since a command last named it,
     at most since the start.
@@ -549,6 +582,9 @@ Reply = (
     | Planned
     | Edges
     | StreamUse
+    | DurableInfo
+    | DurableCreated
+    | DurableAppended
     | Dumped
     | Measured
     | GroupInfo

@@ -115,7 +115,10 @@ FIELDS: Final[Mapping[str, Callable[[Any, TenantNames], object]]] = {
 }
 # Text that names no stream; a key belongs to the stream beside it.
 _NO_NAMES: Final = frozenset(
-    {"consumer", "group", "idempotency", "known", "named", "reason", "retention", "transfer_to"}
+    {
+        *("batch", "consumer", "group", "idempotency", "kind", "known", "media", "named", "reason"),
+        *("retention", "transfer_to"),
+    }
 )
 _REFUSED: Final = frozenset({MeasureStreams})
 

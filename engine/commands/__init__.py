@@ -4,6 +4,7 @@ Knows: which commands there are. Must never know: how they run (`execution`).
 """
 
 from engine.commands.base import BlockingCommand, Command, StreamCommand
+from engine.commands.durable_commands import AppendDurable, CreateDurable, DescribeDurable, ProducerBatch
 from engine.commands.redriving import TURN_REDRIVEN_MAX
 from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 from engine.commands.types import (
@@ -107,6 +108,7 @@ __all__ = [
     "TURN_REDRIVEN_MAX",
     "Acknowledge",
     "AddEach",
+    "AppendDurable",
     "AutoSequence",
     "BlockingCommand",
     "BoundedRead",
@@ -117,12 +119,14 @@ __all__ = [
     "ConfigGet",
     "ConfigSet",
     "Copy",
+    "CreateDurable",
     "Cursor",
     "DbSize",
     "DeadLetterEntries",
     "Delete",
     "DeleteConsumer",
     "DeleteGroup",
+    "DescribeDurable",
     "DescribeEdges",
     "DescribeGroup",
     "DescribeUse",
@@ -152,6 +156,7 @@ __all__ = [
     "NewLifetime",
     "Persist",
     "Plan",
+    "ProducerBatch",
     "ProducerKey",
     "Publish",
     "PutMetadata",

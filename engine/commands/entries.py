@@ -13,6 +13,7 @@ from engine.commands.references import find_referenced, references_of, remove_re
 from engine.commands.registry import runs
 from engine.commands.retention import enforce
 from engine.commands.turn import Turn, Unfinished
+from engine.durable_streams import JSON_MEDIA, DurableStream
 from engine.keyspace import Key
 from engine.records import (
     ANSWER_AGE_MS_MAX,
@@ -61,6 +62,13 @@ def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:
     key = turn.keyspace.find(command.stream)
     if key is None and not command.mkstream:
         return None
+    if key is not None and key.durable is not None:
+        _check_bodies(key.durable, command.bodies)
+    return prepare_checked(turn, key, command)
+
+
+def prepare_checked(turn: Turn, key: Key | None, command: types.XAdd) -> PreparedEntries | Added:
+    """The same, of entries that the stream takes."""
     # A repeated request is answered as the first time, although that has moved the last ID.
     repeated = _repeated(turn, key, command)
     if repeated is not None:
@@ -68,6 +76,14 @@ def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:
     _expect_open(turn, command.stream, key)
     expect_last_id(key, command.expected_last_id)
     return PreparedEntries(command, *_new_ids(turn, key, command))
+
+
+def _check_bodies(durable: DurableStream, bodies: Sequence[bytes]) -> None:
+    """Refuse what readers of Durable Streams could not read."""
+    for body in bodies:
+        data = entries.data_of(body)
+        if data is None or (durable.kind == JSON_MEDIA and not entries.is_json(data)):
+            raise errors.not_data(durable.kind)
 
 
 def store(turn: Turn, prepared: PreparedEntries) -> Added:

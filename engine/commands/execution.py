@@ -13,6 +13,7 @@ from engine import errors
 from engine.commands import (
     closing,
     dumping,
+    durable,
     entries,
     expiring,
     grouping,
@@ -56,6 +57,7 @@ __all__ = [
 _MODULES: Final = (
     closing,
     dumping,
+    durable,
     entries,
     expiring,
     grouping,

@@ -87,7 +87,7 @@ def list_streams(turn: Turn, command: types.ListStreams) -> Listing:
 def _unexpired_around(turn: Turn, at: float, prefix: str, limit: int | None) -> list[str]:
     keys, now_ms = turn.keyspace.keys, turn.now_ms
     names = turn.keyspace.names_around(at, prefix=prefix, limit=limit)
-    found = [name for name in names if not keys[name].has_expired(now_ms)]
+    found = [name for name in names if not turn.keyspace.has_expired(keys[name], now_ms)]
     # Where just these have expired, there may be others.
     return found or unexpired_names(turn, prefix, None, limit)
 
@@ -100,7 +100,7 @@ def unexpired_names(turn: Turn, prefix: str, after: str | None, limit: int | Non
         return names
     found: list[str] = []
     while names:
-        found += [name for name in names if not keyspace.keys[name].has_expired(now_ms)]
+        found += [name for name in names if not keyspace.has_expired(keyspace.keys[name], now_ms)]
         if limit is None or len(found) >= limit:
             break
         names = keyspace.names(prefix=prefix, after=names[-1], limit=limit)

@@ -341,10 +341,17 @@ class Turn(Look):
         self.notify(event, stream)
 
     def expire(self, stream: str) -> None:
-        """Remove the stream if its time is over: no command ever sees one that has expired."""
+        """Remove the stream if its time is over: no command ever sees one that has expired. One that was used
+        meanwhile, and lives on for that, gets its next time.
+        """
         key = self.keyspace.find(stream)
-        if key is not None and key.has_expired(self.now_ms):
+        if key is None or not key.is_due(self.now_ms):
+            return
+        expiry_ms = self.keyspace.expiry_of(key)
+        if self.keyspace.has_expired(key, self.now_ms):
             self.remove_stream(stream, "expired")
+        elif expiry_ms != key.expires_at_ms:
+            self.emit_quietly(SetLifetime(stream, expiry_ms))
 
     def expect_room(self, streams: int) -> None:
         """Refuse `streams` new streams if the limit leaves no room for them."""

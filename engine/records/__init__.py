@@ -42,6 +42,7 @@ from engine.records.changes import (
     SetPolicy,
     Settle,
 )
+from engine.records.durable import AdvanceProducer, SetMedia, SetWriterSeq
 from engine.records.payload import decode, encode, replay
 from engine.records.restored import (
     RestoreConsumer,
@@ -57,6 +58,7 @@ from engine.records.snapshot import Capture, snapshot
 __all__ = [
     "ANSWERS_MAX",
     "ANSWER_AGE_MS_MAX",
+    "AdvanceProducer",
     "Append",
     "Capture",
     "CloseStream",
@@ -96,8 +98,10 @@ __all__ = [
     "SeeConsumer",
     "SetCounters",
     "SetLifetime",
+    "SetMedia",
     "SetMetadata",
     "SetPolicy",
+    "SetWriterSeq",
     "Settle",
     "decode",
     "encode",

@@ -19,7 +19,7 @@ import msgspec
 from engine import entries, rows
 from engine.ids import ID_BYTES, ID_MAX
 from engine.keyspace import Keyspace
-from engine.records import changes, restored
+from engine.records import changes, durable, restored
 from engine.records.changes import Record
 
 _Pack = Callable[[Any], object]
@@ -84,7 +84,7 @@ class _Form:
 
 _KINDS: Final[dict[int, _Form]] = {
     kind.number: _Form(kind)
-    for room in (changes, restored)
+    for room in (changes, durable, restored)
     for kind in vars(room).values()
     if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
 }

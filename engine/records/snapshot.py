@@ -18,6 +18,7 @@ from zstandard import ZstdCompressor
 
 from engine import entries
 from engine.blocks import Snapshot
+from engine.durable_streams import DurableStream, ProducerPlace
 from engine.groups import Group, PendingState, Policy
 from engine.keyspace import (
     SETTINGS_DEFAULT,
@@ -43,6 +44,7 @@ from engine.records.changes import (
     SetMetadata,
     SetPolicy,
 )
+from engine.records.durable import AdvanceProducer, SetMedia, SetWriterSeq
 from engine.records.restored import (
     RestoreConsumer,
     RestoreForgotten,
@@ -68,6 +70,7 @@ class _HeldStream(NamedTuple):
     opened: list[Record]
     idempotency_table: list[tuple[bytes, dict[bytes, int]]]
     answers: dict[str, IdempotentReply]
+    producers: dict[str, ProducerPlace]
     groups: "list[_HeldGroup]"
 
 
@@ -171,12 +174,27 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
         before.append(Describe(name, *key.retention, key.archived_up_to))
     if key.expires_at_ms is not None:
         before.append(SetLifetime(name, key.expires_at_ms))
+    if key.durable is not None:
+        before += _restore_durable(name, key.durable)
     opened: list[Record] = [] if stream.open is None else [_restore_open(name, stream.open)]
     idempotency_table = [(producer, keys.copy()) for producer, keys in kept.producers.items()]
     groups = [_hold_group(name, group_name, group) for group_name, group in sorted(key.groups.items())]
+    producers = {} if key.durable is None else dict(key.durable.producers)
     return _HeldStream(
-        name, before, stream.nodes.snapshot(), opened, idempotency_table, dict(key.answers), groups
+        name,
+        before,
+        stream.nodes.snapshot(),
+        opened,
+        idempotency_table,
+        dict(key.answers),
+        producers,
+        groups,
     )
+
+
+def _restore_durable(name: str, durable: DurableStream) -> list[Record]:
+    media = SetMedia(name, durable.media, durable.ttl_ms, durable.config)
+    return [media, SetWriterSeq(name, durable.writer_seq)] if durable.writer_seq else [media]
 
 
 def _hold_group(stream: str, name: str, group: Group) -> _HeldGroup:
@@ -207,6 +225,8 @@ def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Recor
             yield RestoreProducerKey(held.name, producer, key, entry_id)
     for answer_key, answer in held.answers.items():
         yield RememberAnswer(held.name, answer_key, answer.digest, answer.ids, answer.at_ms)
+    for producer_name, place in held.producers.items():
+        yield AdvanceProducer(held.name, producer_name, *place)
     for group in held.groups:
         yield from group.before
         for consumer in sorted(group.consumers):

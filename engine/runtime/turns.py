@@ -234,7 +234,7 @@ class Turns:
             return False
         now_ms = self._clock.wall_ms()
         keys = map(self._keyspace.find, command.depends_on() or ())
-        return any(key is not None and key.has_expired(now_ms) for key in keys)
+        return any(key is not None and key.is_due(now_ms) for key in keys)
 
     def position_of(self, commands: Sequence[Command]) -> int:
         """The position of the last frame that these commands' replies may show."""

@@ -17,7 +17,9 @@ import pytest
 
 from engine import Caps, Engine, EngineError, Memory, entries
 from engine.commands import (
+    AppendDurable,
     Claim,
+    CreateDurable,
     Cursor,
     DeadLetterEntries,
     EnsureGroup,
@@ -75,6 +77,8 @@ ADDING: Final[list[Command]] = [
     adding("s"),
     EnsureStream(stream="new"),
     types.Copy(stream="s", target="new"),
+    AppendDurable(stream="s", bodies=[entries.body([("data", "1")])], kind="text/plain"),
+    CreateDurable(stream="new", media="text/plain"),
     weir_commands.AddEach(stream="s", bodies=[entries.body([("a", "1")])]),
     types.Restore(stream="new", dump=dump_key(Key("", IdempotencyTable(100, 100))), size=0),
     EnsureGroup(stream="s", group="new", start=0),

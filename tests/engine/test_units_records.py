@@ -67,6 +67,9 @@ SAMPLES: Final[list[Record]] = [
     records.RememberPublish(
         "key", b"digest", ["orders", "other"], [1, 1], [FIRST, SECOND], 1_700_000_000_000
     ),
+    records.SetMedia("orders", "text/plain", 60_000, b"config"),
+    records.SetWriterSeq("orders", b"0042"),
+    records.AdvanceProducer("orders", "größe", 2, 3, 1_700_000_000_000),
     records.RestoreStream("orders", "0123456789abcdef", FIRST, SECOND, SECOND, 1, FIRST, 9, (100, 101, 2, 1)),
     records.RestoreForgotten("orders", SECOND),
     records.RestoreNode("orders", FIRST, SECOND, 3, 2, b"\x01", PACKED),

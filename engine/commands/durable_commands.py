@@ -1,0 +1,70 @@
+"""The commands of Durable Streams: create, append, describe.
+
+Knows: the arguments of each. Must never know: HTTP, how offsets and bodies are written, what a command does.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from engine import rows
+from engine.commands.base import MemoryNeed, StreamCommand
+from engine.keyspace import Keyspace
+
+
+class ProducerBatch(msgspec.Struct, frozen=True):
+    """Which batch of which run of a producer it is."""
+
+    producer: str
+    epoch: int
+    seq: int
+
+
+class CreateDurable(StreamCommand, frozen=True, kw_only=True):
+    """Create a stream of this media type, with entries; or find one that was created so. Reply:
+    `DurableCreated`.
+
+    `config` identifies what else it is created with. `expires_at_ms` is a time, `ttl_ms` lets it live for
+    that long after each use. `closes`: it ends behind these entries.
+    """
+
+    media: str
+    config: bytes = b""
+    bodies: Sequence[bytes] = ()
+    ttl_ms: int | None = None
+    expires_at_ms: int | None = None
+    closes: bool = False
+
+    def entry_bytes(self) -> int:
+        return rows.size(self.bodies)
+
+    def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
+        return MemoryNeed.ADDS if keyspace.find(self.stream) is None else MemoryNeed.NONE
+
+
+class AppendDurable(StreamCommand, frozen=True, kw_only=True):
+    """Append to a stream of Durable Streams, all or none, once for each batch of a producer. Reply:
+    `DurableAppended`.
+
+    `kind` is the media type of the entries, without parameters, in lower case. `writer_seq` has to be above
+    the one before. With `closes` the stream ends behind the entries, which may be none.
+    """
+
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
+    bodies: Sequence[bytes]
+    kind: str
+    writer_seq: bytes | None = None
+    batch: ProducerBatch | None = None
+    closes: bool = False
+
+    def entry_bytes(self) -> int:
+        return rows.size(self.bodies)
+
+
+class DescribeDurable(StreamCommand, frozen=True, kw_only=True):
+    """Reply: `DurableInfo`, None for a missing stream. It is no use of the stream."""
+
+    changes: ClassVar[bool] = False
+    touches: ClassVar[bool] = False

@@ -1,0 +1,80 @@
+"""What a stream of Durable Streams has beside its entries: media type, lifetime, and how far its writers are.
+
+Knows: the last sequence of each producer, and which producer goes when there are too many.
+Must never know: entries, commands, HTTP, what time it is.
+
+A producer counts its runs (epochs), and in each its batches from 0. The state of one that has been silent for
+a week, or longest of too many, is forgotten: it begins again at 0.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from engine.memory import DURABLE_BYTES, DURABLE_PRODUCER_BYTES
+
+# Its entries are JSON texts.
+JSON_MEDIA: Final = "application/json"
+# A page that is reloaded each minute with a new name for its producer reaches this in a week.
+PRODUCERS_MAX: Final = 10_000
+PRODUCER_AGE_MS_MAX: Final = 7 * 24 * 3600 * 1000
+
+
+class ProducerPlace(NamedTuple):
+    """The epoch of a producer, the last sequence in it, and when that was written."""
+
+    epoch: int
+    seq: int
+    at_ms: int
+
+
+def kind_of(media: str) -> str:
+    """The media type without its parameters, in lower case."""
+    return media.partition(";")[0].strip().lower()
+
+
+class DurableStream:
+    """`config` identifies what the stream was created with beside its media type. With `ttl_ms` it lives on
+    for that long after each use.
+    """
+
+    __slots__ = ("config", "kind", "media", "producers", "ttl_ms", "writer_seq")
+
+    def __init__(self, media: str, ttl_ms: int | None, config: bytes) -> None:
+        # As it was given, and as it is compared.
+        self.media, self.kind = media, kind_of(media)
+        self.ttl_ms = ttl_ms
+        self.config = config
+        # The highest `Stream-Seq`, empty before the first.
+        self.writer_seq = b""
+        # The one that wrote longest ago first.
+        self.producers: dict[str, ProducerPlace] = {}
+
+    def last_ms(self) -> int:
+        """When a producer last wrote; 0 where none has."""
+        return next(reversed(self.producers.values())).at_ms if self.producers else 0
+
+    def advance(self, producer: str, place: ProducerPlace) -> None:
+        """Note what a producer has written, in the order of time."""
+        self.producers.pop(producer, None)
+        self.producers[producer] = place
+        oldest_ms = place.at_ms - PRODUCER_AGE_MS_MAX
+        for name in list(self._gone(oldest_ms)):
+            del self.producers[name]
+
+    def _gone(self, oldest_ms: int) -> Iterator[str]:
+        over = len(self.producers) - PRODUCERS_MAX
+        for at, (name, place) in enumerate(self.producers.items()):
+            if at >= over and place.at_ms >= oldest_ms:
+                return
+            yield name
+
+    def copy(self) -> "DurableStream":
+        """The same, which goes on by itself."""
+        copy = DurableStream(self.media, self.ttl_ms, self.config)
+        copy.writer_seq, copy.producers = self.writer_seq, dict(self.producers)
+        return copy
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory it takes, about."""
+        return DURABLE_BYTES + DURABLE_PRODUCER_BYTES * len(self.producers)

@@ -1,0 +1,255 @@
+"""Durable Streams in the engine: media types, producers that write each batch once, lifetimes that slide.
+
+Knows: the rules, over restarts and rewrites too. Must never know: HTTP.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from engine import entries
+from engine.commands import (
+    AppendDurable,
+    CreateDurable,
+    DescribeDurable,
+    ExpireStreams,
+    ProducerBatch,
+    XAdd,
+    XLen,
+)
+from engine.durable_streams import PRODUCER_AGE_MS_MAX, PRODUCERS_MAX, DurableStream, ProducerPlace
+from engine.records import RemoveStream, SetLifetime, decode
+from engine.replies import DurableAppended, DurableCreated, DurableInfo
+from tests.engine.house import House, adding
+
+Again = Callable[[House], None]
+_AGAIN = pytest.mark.parametrize("again", [House.check, House.restart, House.rewrite])
+
+
+def body(data: str = "x") -> bytes:
+    return entries.body([("data", data)])
+
+
+def creating(media: str = "text/plain", **more: object) -> CreateDurable:
+    return CreateDurable(stream="s", media=media, **more)  # type: ignore[arg-type]
+
+
+def appending(seq: int | None = None, epoch: int = 0, producer: str = "p", **more: object) -> AppendDurable:
+    batch = None if seq is None else ProducerBatch(producer, epoch, seq)
+    return AppendDurable(**{"stream": "s", "bodies": [body()], "kind": "text/plain", "batch": batch, **more})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def made(house: House) -> House:
+    """A house with a stream of text."""
+    house.run(creating())
+    return house
+
+
+def how_far(reply: object) -> tuple[int | None, int | None, bool]:
+    assert isinstance(reply, DurableAppended)
+    return reply.epoch, reply.seq, reply.duplicate
+
+
+# --- creating -----------------------------------------------------------------------------------------------
+
+
+@_AGAIN
+def test_a_stream_is_created_once(house: House, again: Again) -> None:
+    """With its entries, in one frame; asked for once more it is found, and nothing is added."""
+    wanted = creating(bodies=[body("a"), body("b")], config=b"c")
+    first = house.of(DurableCreated, wanted)
+    assert len(house.payloads) == 1
+    again(house)
+    second = house.of(DurableCreated, wanted)
+    assert (first.created, second.created) == (True, False)
+    assert second.info == first.info
+    assert house.pairs("s") == [[("data", b"a")], [("data", b"b")]]
+
+
+@pytest.mark.parametrize("other", [creating("text/html"), creating(config=b"other")])
+def test_a_stream_that_was_made_otherwise_is_refused(made: House, other: CreateDurable) -> None:
+    assert made.refused(other).code == "stream_exists"
+    assert not made.of(DurableCreated, creating("TEXT/plain; charset=utf-8")).created
+
+
+def test_a_stream_of_others_is_none_of_its_own(house: House) -> None:
+    """It can be described, neither created nor written."""
+    house.run(adding("s", "5-0"))
+    assert house.refused(creating()).code == "stream_exists"
+    assert house.refused(appending()).code == "not_durable"
+    assert house.of(DurableInfo, DescribeDurable(stream="s")).media is None
+    assert house.run(DescribeDurable(stream="none")) is None
+    assert house.refused(AppendDurable(stream="none", bodies=[body()], kind="text/plain")).code == "no_stream"
+
+
+def test_others_write_what_its_readers_can_read(house: House) -> None:
+    """One field, `data`; JSON into a stream of JSON."""
+    house.run(creating("application/json"))
+    fine = XAdd(stream="s", bodies=[body('{"a":1}')])
+    house.run(fine)
+    for wrong in ([("data", "{")], [("a", "1")], [("data", "1"), ("b", "2")], [("data", "1"), ("data", "2")]):
+        assert house.refused(XAdd(stream="s", bodies=[body("1"), entries.body(wrong)])).code == "invalid"
+    assert house.run(XLen(stream="s")) == 1
+
+
+# --- appending ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_appended_has_the_type_of_the_stream(made: House) -> None:
+    assert made.refused(appending(kind="application/json")).code == "media_type_differs"
+    assert how_far(made.run(appending())) == (None, None, False)
+
+
+@_AGAIN
+def test_sequences_of_writers_ascend_as_bytes(made: House, again: Again) -> None:
+    made.run(appending(writer_seq=b"09"))
+    again(made)
+    for seq in (b"09", b"08", b""):
+        assert made.refused(appending(writer_seq=seq)).code == "sequence_too_small"
+    made.run(appending(writer_seq=b"10"))
+    again(made)
+    made.run(appending(writer_seq=b"2"))
+    assert made.refused(appending(writer_seq=b"10")).code == "sequence_too_small"
+
+
+@_AGAIN
+def test_a_batch_is_stored_once(made: House, again: Again) -> None:
+    """Its repetition gets how far the producer is."""
+    for seq in range(3):
+        assert how_far(made.run(appending(seq))) == (0, seq, False)
+        again(made)
+    for seq in (0, 2):
+        assert how_far(made.run(appending(seq, writer_seq=b""))) == (0, 2, True)
+    assert made.run(XLen(stream="s")) == 3
+    assert how_far(made.run(appending(3))) == (0, 3, False)
+
+
+def test_a_batch_and_its_sequence_are_one_frame(made: House) -> None:
+    frames = len(made.payloads)
+    made.run(appending(0, bodies=[body("a"), body("b")]))
+    assert len(made.payloads) == frames + 1
+
+
+@pytest.mark.parametrize(("seq", "expected"), [(1, 0), (7, 0)])
+def test_a_producer_begins_at_zero(made: House, seq: int, expected: int) -> None:
+    refusal = made.refused(appending(seq))
+    assert (refusal.code, refusal.members) == ("producer_gap", {"expected": expected, "received": seq})
+
+
+@_AGAIN
+def test_a_gap_is_refused_until_it_is_filled(made: House, again: Again) -> None:
+    made.run(appending(0))
+    again(made)
+    assert made.refused(appending(2)).members == {"expected": 1, "received": 2}
+    made.run(appending(1))
+    made.run(appending(2))
+
+
+@_AGAIN
+def test_an_epoch_ends_the_one_before(made: House, again: Again) -> None:
+    made.run(appending(0))
+    assert made.refused(appending(1, epoch=1)).code == "malformed_header"
+    assert how_far(made.run(appending(0, epoch=2))) == (2, 0, False)
+    again(made)
+    for epoch in (0, 1):
+        refusal = made.refused(appending(0, epoch=epoch))
+        assert (refusal.code, refusal.members) == ("producer_fenced", {"epoch": 2})
+    assert how_far(made.run(appending(0, producer="other"))) == (0, 0, False)
+
+
+def test_a_refused_sequence_moves_no_producer(made: House) -> None:
+    made.run(appending(writer_seq=b"5"))
+    assert made.refused(appending(0, writer_seq=b"4")).code == "sequence_too_small"
+    assert how_far(made.run(appending(0, writer_seq=b"6"))) == (0, 0, False)
+
+
+@_AGAIN
+def test_a_producer_that_is_silent_for_a_week_is_forgotten(made: House, again: Again) -> None:
+    made.run(appending(0, producer="old"))
+    made.pass_ms(PRODUCER_AGE_MS_MAX)
+    made.run(appending(0, producer="new"))
+    assert how_far(made.run(appending(0, producer="old")))[2]
+    made.pass_ms(1)
+    made.run(appending(1, producer="new"))
+    again(made)
+    durable = made.key("s").durable
+    assert durable is not None
+    assert list(durable.producers) == ["new"]
+    made.check()
+
+
+def test_a_clock_that_goes_back_forgets_the_same_when_the_log_is_read(made: House) -> None:
+    for ms in (0, -2 * PRODUCER_AGE_MS_MAX, PRODUCER_AGE_MS_MAX):
+        made.pass_ms(ms)
+        made.run(appending(0, producer=f"p{ms}"))
+        made.check()
+
+
+def test_of_too_many_producers_the_one_that_wrote_longest_ago_goes() -> None:
+    durable = DurableStream("text/plain", None, b"")
+    for number in range(PRODUCERS_MAX):
+        durable.advance(f"p{number}", ProducerPlace(0, 0, 1))
+    durable.advance("p0", ProducerPlace(0, 1, 1))
+    assert len(durable.producers) == PRODUCERS_MAX
+    durable.advance("one more", ProducerPlace(0, 0, 1))
+    assert len(durable.producers) == PRODUCERS_MAX
+    assert "p1" not in durable.producers
+    assert "p0" in durable.producers
+
+
+# --- lifetimes ----------------------------------------------------------------------------------------------
+
+
+def test_a_stream_lives_on_for_its_time_after_each_use(house: House) -> None:
+    """A description is no use; what a use costs the log is one record each time that its time comes."""
+    house.run(creating(ttl_ms=10_000))
+    house.pass_ms(9_000)
+    frames = len(house.payloads)
+    for _ in range(5):
+        house.run(XLen(stream="s"))
+    assert len(house.payloads) == frames
+    house.pass_ms(5_000)
+    house.run(DescribeDurable(stream="s"))
+    assert [type(one) for one in decode(house.payloads[-1])] == [SetLifetime]
+    house.check()
+    house.pass_ms(5_200)
+    assert house.run(DescribeDurable(stream="s")) is None
+    assert decode(house.payloads[-1]) == [RemoveStream("s")]
+    house.check()
+
+
+def test_an_unused_stream_goes_by_itself(house: House) -> None:
+    house.run(creating(ttl_ms=10_000))
+    house.pass_ms(10_200)
+    house.run(ExpireStreams())
+    assert not house.keyspace.keys
+
+
+def test_a_used_stream_is_looked_at_again_when_it_may_be_over(house: House) -> None:
+    house.run(creating(ttl_ms=10_000))
+    house.pass_ms(5_000)
+    house.run(appending())
+    house.pass_ms(6_000)
+    house.run(ExpireStreams())
+    assert house.keyspace.lifetimes.next_ms == house.now_ms + 4_100
+    house.pass_ms(4_100)
+    house.run(ExpireStreams())
+    assert not house.keyspace.keys
+
+
+def test_after_a_restart_it_lives_on_from_there(house: House) -> None:
+    house.run(creating(ttl_ms=10_000))
+    house.pass_ms(60_000)
+    house.restart()
+    house.keyspace.opened_ms = house.now_ms
+    assert house.run(DescribeDurable(stream="s")) is not None
+    house.pass_ms(10_000)
+    assert house.run(DescribeDurable(stream="s")) is None
+
+
+@pytest.mark.parametrize("after_ms", [-1, 0])
+def test_a_time_that_is_set_does_not_slide(house: House, after_ms: int) -> None:
+    house.run(creating(expires_at_ms=house.now_ms + 10_000))
+    house.pass_ms(10_000 + after_ms)
+    assert (house.run(DescribeDurable(stream="s")) is None) == (after_ms == 0)
