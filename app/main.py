@@ -34,6 +34,7 @@ from app.api import (
 from app.api.entries import columns, entries, export, tail
 from app.api.groups import claims, consumers, dead_letters, groups, pending
 from app.auth import AccessPolicy
+from app.doors.durable import door
 from app.doors.http.fast_path import FastPath
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
@@ -83,6 +84,12 @@ _ALLOW: Final = (
     b"allow",
     ", ".join(sorted({"HEAD", "OPTIONS", *(route.method for route in ROUTES)})).encode(),
 )
+
+
+def _routes(settings: Settings) -> Sequence[Operation]:
+    return [*ROUTES, *door.OPERATIONS] if settings.durable_streams else ROUTES
+
+
 # A process has one application; its tests have thousands, with a few settings between them.
 _APIS_MAX: Final = 8
 
@@ -100,7 +107,7 @@ class App:
         self.gateway = gateway
         self.api = _api(gateway.settings)
         self._sockets = socket.Sockets(gateway)
-        self._hot = RouteTable(ROUTES if fast_path else ())
+        self._hot = RouteTable(_routes(gateway.settings) if fast_path else ())
         origins = OriginCheck(Codings(Paths(self._inside)), gateway.settings)
         self._outermost = RequestIds(origins, gateway)
         networks = gateway.settings.trusted_proxies
@@ -211,7 +218,7 @@ def _api(settings: Settings) -> FastAPI:
         exception_handlers={HTTPException: _refuse_path},
     )
     # Directly: what `include_router` adds is made again for the first request, and costs more with each.
-    api.router.routes.extend(ROUTES)
+    api.router.routes.extend(_routes(settings))
     api.state.document = document.Document(ROUTES, settings)
     return api
 

@@ -27,17 +27,24 @@ def matches(expected: Sequence[bytes], tag: bytes) -> bool:
 
 
 def revalidate(
-    headers: Mapping[bytes, bytes], response: Response, tag: bytes, *, is_public: bool = False
+    headers: Mapping[bytes, bytes],
+    response: Response,
+    tag: bytes,
+    *,
+    is_public: bool = False,
+    cache: bytes | None = None,
 ) -> Response:
     """The response to a request with these headers: with its tag, in quotation marks, and 304 without a body
     where If-None-Match has it or is `*`.
 
     Tags are compared weakly (RFC 9110, 13.1.2). The tag of 304 is the one that the client has.
+    `cache` says how long it may be kept unasked.
     """
     condition = headers.get(b"if-none-match", b"")
     given = [one.strip().removeprefix(b"W/") for one in condition.split(b",")]
     held = next((one for one in given if uncoded(one) == tag), tag if given == [b"*"] else None)
-    response.raw_headers += [_PUBLIC if is_public else _PRIVATE, (b"etag", held or tag)]
+    kept = _PUBLIC if is_public else _PRIVATE
+    response.raw_headers += [kept if cache is None else (kept[0], cache), (b"etag", held or tag)]
     if held is not None:
         response.status_code, response.body = 304, b""
         # Its length would be taken for that of the representation that the client has.

@@ -138,6 +138,13 @@ class Settings(BaseSettings, Bounds):
         (), description="origins whose web pages may call the API, or *; the gateway's own pages always may"
     )
 
+    durable_streams: bool = Field(
+        default=False, description="serve Durable Streams at /v1/stream/ (not complete yet)"
+    )
+    durable_long_poll_s: float = Field(
+        20, ge=0.1, le=3_600, description="time that a long-poll of Durable Streams waits, in seconds"
+    )
+
     trusted_proxies: Networks = Field(
         (),
         description="addresses or networks of proxies whose X-Forwarded-For names the client, for example "

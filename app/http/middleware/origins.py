@@ -24,13 +24,16 @@ _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 EXPOSED: Final = (
     b"Location, Retry-After, WWW-Authenticate, Weir-Request-Id, Weir-Durability, Weir-Next-Id, Weir-More, "
     b"Weir-First-Available, Weir-Generation, Weir-Removed-Upto, Preference-Applied, ETag, "
-    b"Accept-Patch, RateLimit, RateLimit-Policy"
+    b"Accept-Patch, RateLimit, RateLimit-Policy, Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, "
+    b"Stream-Closed, Stream-TTL, Stream-Expires-At, Stream-SSE-Data-Encoding, Producer-Epoch, Producer-Seq, "
+    b"Producer-Expected-Seq, Producer-Received-Seq"
 )
 _METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 _HEADERS: Final = (
     b"Authorization, Content-Encoding, Content-Type, Idempotency-Key, If-Match, If-None-Match, "
     b"Last-Event-ID, Prefer, Upstash-Encoding, Weir-Chunk, Weir-Encoding, Weir-Epoch, Weir-Producer, "
-    b"Weir-Request-Id"
+    b"Weir-Request-Id, Stream-Seq, Stream-TTL, Stream-Expires-At, Stream-Closed, Stream-Forked-From, "
+    b"Stream-Fork-Offset, Stream-Fork-Sub-Offset, Producer-Id, Producer-Epoch, Producer-Seq"
 )
 _PREFLIGHT_S: Final = 600
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+)(?::[0-9]{0,5})?")

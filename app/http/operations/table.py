@@ -20,6 +20,8 @@ class RouteTable:
             shapes.setdefault(route.template, _Shape(route.template)).routes[route.method] = route
         # By the number of their segments and the last of them, None where it is a name.
         self._shapes: Final[dict[tuple[int, str | None], list[_Shape]]] = {}
+        # Those whose last name is all that follows, by what stands before it.
+        self._open: Final = {tuple(one.words[:-1]): one for one in shapes.values() if one.is_open}
         for shape in shapes.values():
             self._shapes.setdefault((len(shape.words), shape.words[-1]), []).append(shape)
 
@@ -38,16 +40,31 @@ class RouteTable:
                     if route is None or not route.fast:
                         return None
                     return route, {name: segments[place] for name, place in shape.names}
+        return self._find_open(method, segments)
+
+    def _find_open(self, method: str, segments: Sequence[str]) -> tuple[Operation, Mapping[str, str]] | None:
+        for shape in self._open.values():
+            start = len(shape.words) - 1
+            if len(segments) > start and list(segments[:start]) == shape.words[:-1]:
+                route, ((name, _),) = shape.routes.get(method), shape.names
+                return (
+                    (route, {name: "/".join(segments[start:])}) if route is not None and route.fast else None
+                )
         return None
 
 
 class _Shape:
     """A path in segments: words, and None where a name stands; its operations by their methods."""
 
-    __slots__ = ("names", "routes", "words")
+    __slots__ = ("is_open", "names", "routes", "words")
 
     def __init__(self, template: str) -> None:
+        self.is_open = template.endswith(":path}")
         pieces = template[1:].split("/")
         self.words = [None if piece.startswith("{") else piece for piece in pieces]
-        self.names = [(piece[1:-1], place) for place, piece in enumerate(pieces) if piece.startswith("{")]
+        self.names = [
+            (piece[1:-1].removesuffix(":path"), place)
+            for place, piece in enumerate(pieces)
+            if piece.startswith("{")
+        ]
         self.routes: dict[str, Operation] = {}

@@ -1,0 +1,97 @@
+"""Bodies: what is written, as stored entries; and pages of these, as they are read.
+
+Knows: JSON messages and plain bytes, each in the field `data` of an entry.
+Must never know: offsets, requests.
+
+A JSON message is stored as its text, with the numbers and the order of members that it came with. Bytes are
+text where that is shorter than base64, which is what most control characters take six times as much for.
+"""
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+import orjson
+
+from app.errors import RefusalError
+from app.http.entries.stored_entries import check_count, check_size
+from app.limits import EntryLimits
+from engine import entries
+
+# Entries as they are stored, without their IDs; and what makes them of a body.
+Stored = Sequence[bytes]
+Reader = Callable[[bytes], Stored]
+
+JSON: Final = "application/json"
+_BLANKS: Final = b" \t\r\n"
+# What a stored entry has around its value.
+_AROUND_BYTES: Final = 64
+
+_to_json: Final = msgspec.json.Encoder().encode
+_messages_of: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class _Stored(msgspec.Struct):
+    fields: dict[str, str]
+    encoding: str | None = None
+
+
+_stored_of: Final = msgspec.json.Decoder(list[_Stored]).decode
+
+
+def reader(kind: str, limits: EntryLimits) -> Reader:
+    """What makes stored entries of a body of this media type. It raises RefusalError."""
+    return (
+        (lambda body: _of_messages(body, limits)) if kind == JSON else (lambda body: _of_bytes(body, limits))
+    )
+
+
+def _of_messages(body: bytes, limits: EntryLimits) -> Stored:
+    """One entry for each message; those of a list are messages of their own, one level deep."""
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RefusalError("malformed_json", f"the body is no JSON text: {error}") from None
+    text = body.strip(_BLANKS)
+    messages = [bytes(one) for one in _messages_of(text)] if text.startswith(b"[") else [text]
+    if messages:
+        check_count(len(messages), limits)
+    return _checked([_stored(one) for one in messages], limits)
+
+
+def _of_bytes(body: bytes, limits: EntryLimits) -> Stored:
+    """As many entries as the bytes need."""
+    size = (limits.entry_bytes_max - _AROUND_BYTES) // 4 * 3
+    return _checked([_stored(body[at : at + size]) for at in range(0, len(body), size)], limits)
+
+
+def _checked(bodies: Stored, limits: EntryLimits) -> Stored:
+    if bodies:
+        check_size(max(map(len, bodies)), limits)
+    return bodies
+
+
+def _stored(data: bytes) -> bytes:
+    """The body of an entry with this value."""
+    try:
+        text = _to_json(data.decode())
+    except UnicodeDecodeError:
+        text = b""
+    if text and len(text) <= (len(data) + 2) // 3 * 4 + len(b',"encoding":"base64"'):
+        return entries.body_of_fields(b'{"data":%b}' % text)
+    return b',"fields":{"data":"%b"},"encoding":"base64"}' % base64.b64encode(data)
+
+
+def page(kind: str | None, joined: bytes) -> bytes:
+    """The body of an answer with these stored entries; without a kind, the entries themselves."""
+    if kind is None:
+        return b"[%b]" % joined
+    values = [_value(one) for one in _stored_of(b"[%b]" % joined)]
+    return b"[%b]" % b",".join(values) if kind == JSON else b"".join(values)
+
+
+def _value(stored: _Stored) -> bytes:
+    # Only a program at the backend's own port can store an entry without it.
+    data = stored.fields.get("data", "")
+    return data.encode() if stored.encoding is None else base64.b64decode(data)

@@ -1,0 +1,81 @@
+"""The operations of Durable Streams: which method does what, under which right, at the paths of all streams.
+
+Knows: how the name of a stream stands in a path, what every answer carries. Must never know: what is done.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from app import names
+from app.auth import Action
+from app.doors.durable import reading, writing
+from app.errors import RefusalError
+from app.http.operations.operation import Operation
+from app.http.requests import Request
+from app.http.responses import Header, Response
+from engine import EngineError, ids
+
+_PATH: Final = writing.PREFIX + "{stream:path}"
+# Names that the protocol keeps for itself.
+_RESERVED: Final = "__ds"
+# A page of another site may not embed it.
+_SAFE: Final = (b"cross-origin-resource-policy", b"same-origin")
+# Facts of a refusal, and the headers that say them.
+_FACTS: Final = {
+    "epoch": b"producer-epoch",
+    "expected": b"producer-expected-seq",
+    "received": b"producer-received-seq",
+}
+
+Serve = Callable[[Request, str], Awaitable[Response]]
+
+
+async def _endpoint() -> Response:
+    """Take part in Durable Streams."""
+    raise AssertionError("the operation has a handler of its own")
+
+
+class DurableOperation(Operation):
+    """One method of the paths of streams. It is in no document: the protocol describes it."""
+
+    def __init__(self, method: str, rule: Action, serve: Serve) -> None:
+        super().__init__(method, _PATH, rule, _endpoint, "durable", {"hidden": True, "fast": True})
+        self._serve_stream = serve
+
+    async def handler(self, request: Request) -> Response:
+        """Serve the stream that the path names."""
+        response = await self._serve_stream(request, _name(request))
+        response.raw_headers.append(_SAFE)
+        return response
+
+    def _refused(self, request: Request, error: Exception) -> Response:
+        response = super()._refused(request, error)
+        response.raw_headers += [_SAFE, *_facts(error)]
+        return response
+
+
+def _facts(error: Exception) -> list[Header]:
+    """What a refusal says to programs that read headers."""
+    members = error.members if isinstance(error, EngineError) else {}
+    facts = [(header, str(members[name]).encode()) for name, header in _FACTS.items() if name in members]
+    last_id = ids.parse(str(members.get("last_id", "")))
+    if last_id is not None:
+        facts.append(reading.next_offset(last_id))
+    is_closed = isinstance(error, EngineError) and error.code == "stream_closed"
+    return [*facts, reading.CLOSED] if is_closed else facts
+
+
+def _name(request: Request) -> str:
+    name = request.names["stream"]
+    if name.partition("/")[0] == _RESERVED:
+        raise RefusalError("no_route", f"{_RESERVED} is no stream: the protocol keeps this name")
+    return names.check_text(name, "stream name")
+
+
+OPERATIONS: Final[Sequence[Operation]] = [
+    DurableOperation("GET", Action.READ, reading.read),
+    DurableOperation("HEAD", Action.READ, reading.head),
+    DurableOperation("PUT", Action.WRITE, writing.create),
+    DurableOperation("POST", Action.WRITE, writing.append),
+    DurableOperation("DELETE", Action.MANAGE, writing.delete),
+]

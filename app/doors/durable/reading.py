@@ -1,0 +1,186 @@
+"""Reading: pages, long-polls, and what a stream is.
+
+Knows: which command finds what, and the headers of each answer. Must never know: how entries are stored.
+"""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from app.doors.durable import bodies, offsets
+from app.doors.durable.events import DurableStreamResponse, Following
+from app.doors.durable.headers import Query, query
+from app.errors import RefusalError
+from app.http.conditional import revalidate
+from app.http.requests import Request
+from app.http.responses import Header, Response
+from engine import errors, ids
+from engine.commands import DescribeDurable, Until, XRange, XRead
+from engine.durable_streams import kind_of
+from engine.replies import DurableInfo, Entries
+
+PAGE_COUNT_MAX: Final = 1_000
+# Larger pages are made in a thread: this takes up to 5 ms.
+_INLINE_BYTES_MAX: Final = 256 << 10
+# A page of it stays as it is; what a cache has of the end of a stream it asks about.
+_KEPT: Final = b"private, max-age=60, stale-while-revalidate=300"
+NO_STORE: Final = (b"cache-control", b"no-store")
+UP_TO_DATE: Final = (b"stream-up-to-date", b"true")
+CLOSED: Final = (b"stream-closed", b"true")
+
+
+class _Page(NamedTuple):
+    """Entries behind a place; `last_id` is where a reader is then."""
+
+    stream: DurableInfo
+    entries: Entries
+    after: int
+    last_id: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it reaches the end of the stream."""
+        return not self.entries.more
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing comes behind it."""
+        return self.is_last and self.stream.closed
+
+
+async def head(request: Request, stream: str) -> Response:
+    """HEAD: what the stream is, which is no use of it."""
+    found = await describe(request, stream)
+    lifetime: list[Header] = []
+    if found.ttl_ms is not None:
+        lifetime = [(b"stream-ttl", b"%d" % (found.ttl_ms // 1000))]
+    elif found.expires_at_ms is not None:
+        lifetime = [(b"stream-expires-at", ids.rfc3339(found.expires_at_ms).encode())]
+    shown = [NO_STORE, next_offset(found.last_id), *lifetime, *closed(found)]
+    return Response(200, b"", shown, media_type=media_of(found))
+
+
+async def describe(request: Request, stream: str) -> DurableInfo:
+    """What the stream is. Raises RefusalError where there is none."""
+    return _there(await request.execute(DescribeDurable(stream=stream)), stream)
+
+
+def _there(found: object, stream: str) -> DurableInfo:
+    if found is None:
+        raise errors.no_such_key(stream)
+    assert isinstance(found, DurableInfo), "that is what it answers"
+    return found
+
+
+def next_offset(last_id: int) -> Header:
+    """Where a reader goes on."""
+    return b"stream-next-offset", offsets.write(last_id)
+
+
+def closed(stream: DurableInfo) -> list[Header]:
+    """Says so of a closed stream."""
+    return [CLOSED] if stream.closed else []
+
+
+def media_of(stream: DurableInfo) -> bytes:
+    """The media type of its answers."""
+    return (bodies.JSON if stream.media is None else stream.media).encode("latin-1")
+
+
+async def read(request: Request, stream: str) -> Response:
+    """GET: what is there, or what comes."""
+    wanted = query(request.query)
+    if wanted.live == "sse":
+        return await _follow(request, stream, wanted)
+    page = await _read_page(request, stream, wanted)
+    if not wanted.live:
+        response = await _respond(page, [] if wanted.offset is offsets.Word.NOW else None)
+        return response if wanted.offset is offsets.Word.NOW else _tagged(request, response, page)
+    if not page.entries.count and not page.has_ended:
+        page = await _wait(request, stream, page)
+    cursor = (b"stream-cursor", offsets.cursor(wanted.cursor, request.gateway.clock.wall_ms()))
+    if not page.entries.count:
+        return Response(204, b"", [cursor, *_places(page)])
+    return await _respond(page, [cursor])
+
+
+async def _read_page(request: Request, stream: str, wanted: Query) -> _Page:
+    if isinstance(wanted.offset, int):
+        return await _page(request, stream, wanted.offset)
+    if wanted.offset is offsets.Word.BEGINNING:
+        return await _page(request, stream, 0)
+    found = await _page(request, stream, ids.ID_MAX)
+    return found._replace(after=found.stream.last_id)
+
+
+async def _page(request: Request, stream: str, after: int) -> _Page:
+    look = XRange(
+        stream=stream,
+        start=min(after + 1, ids.ID_MAX),
+        end=ids.ID_MAX,
+        count=PAGE_COUNT_MAX,
+        bytes_max=request.gateway.settings.answer_bytes_max,
+    )
+    described, found = await request.transaction([DescribeDurable(stream=stream), look])
+    info = _there(described, stream)
+    assert isinstance(found, Entries), "that is what it answers"
+    if 0 < after < info.removed_upto:
+        raise RefusalError("gap", "entries behind this offset were removed: begin with offset=-1")
+    return _Page(info, found, after, found.last if found.more else info.last_id)
+
+
+async def _wait(request: Request, stream: str, page: _Page) -> _Page:
+    """The page once there is something behind it, or in vain."""
+    settings = request.gateway.settings
+    wait = XRead(
+        streams=[(stream, page.last_id)],
+        count=1,
+        block_ms=min(round(1000 * settings.durable_long_poll_s), settings.wait_ms_max),
+        known=[page.stream.generation],
+        until=Until.CLOSED,
+    )
+    await request.reply_to(wait)
+    return await _page(request, stream, page.last_id)
+
+
+def _places(page: _Page) -> list[Header]:
+    """Where a reader is behind the page."""
+    end = [UP_TO_DATE] if page.is_last else []
+    return [next_offset(page.last_id), *end, *([CLOSED] if page.has_ended else [])]
+
+
+async def _respond(page: _Page, others: list[Header] | None) -> Response:
+    kind = None if page.stream.media is None else kind_of(page.stream.media)
+    joined = page.entries.json()
+    if len(joined) <= _INLINE_BYTES_MAX or kind is None:
+        body = bodies.page(kind, joined)
+    else:
+        body = await asyncio.to_thread(bodies.page, kind, joined)
+    shown = [*_places(page), *(others or ())]
+    return Response(200, body, shown, media_type=media_of(page.stream))
+
+
+def _tagged(request: Request, response: Response, page: _Page) -> Response:
+    """The page with its tag; 304 where the client has it. One that ends before the stream stays as it is."""
+    end = b":c" if page.has_ended else b""
+    places = b":".join([offsets.write(page.after), offsets.write(page.last_id)])
+    tag = b'"%b:%b%b"' % (page.stream.generation.encode(), places, end)
+    return revalidate(request.headers, response, tag, cache=_KEPT if not page.is_last or end else None)
+
+
+async def _follow(request: Request, stream: str, wanted: Query) -> Response:
+    """The stream as events, from there on."""
+    found = await describe(request, stream)
+    after = wanted.offset if isinstance(wanted.offset, int) else 0
+    if 0 < after < found.removed_upto:
+        raise RefusalError("gap", "entries behind this offset were removed: begin with offset=-1")
+    if wanted.offset is offsets.Word.NOW or after > found.last_id:
+        after = found.last_id
+    gateway = request.gateway
+    place = gateway.waits.enter(request.caller, gateway.limits.connections)
+    try:
+        tail = await request.tenant.feeds.subscribe(stream, after, generation=found.generation)
+    except BaseException:
+        place.leave()
+        raise
+    source = Following(gateway, tail, found.media, wanted.cursor)
+    return DurableStreamResponse(gateway, source, request.principal, place, request.request_id)

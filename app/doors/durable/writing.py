@@ -1,0 +1,97 @@
+"""Writing: streams are created, appended to, closed and deleted.
+
+Knows: which command does what, and the answers. Must never know: how entries are stored.
+"""
+
+from typing import Final
+from urllib.parse import quote
+
+from app.auth import Action
+from app.doors.durable import bodies, headers
+from app.doors.durable.headers import OCTETS, malformed
+from app.doors.durable.reading import CLOSED, closed, media_of, next_offset
+from app.http.requests import Request
+from app.http.responses import Header, Response
+from engine import errors
+from engine.commands import AppendDurable, CreateDurable, Delete
+from engine.durable_streams import kind_of
+from engine.replies import DurableAppended, DurableCreated
+
+PREFIX: Final = "/v1/stream/"
+
+
+async def create(request: Request, stream: str) -> Response:
+    """PUT: make the stream, or find it as it would be made."""
+    said = request.headers
+    media = headers.media_type(said) or OCTETS
+    lifetime = headers.lifetime(said)
+    stored = await request.read_body(_optional(kind_of(media), request))
+    command = CreateDurable(
+        stream=stream,
+        media=media,
+        config=lifetime.config,
+        bodies=stored,
+        ttl_ms=lifetime.ttl_ms,
+        expires_at_ms=lifetime.expires_at_ms,
+        closes=headers.is_closed(said),
+    )
+    made = await request.execute(command, synced=request.preferences.synced)
+    assert isinstance(made, DurableCreated), "that is what it answers"
+    shown = [next_offset(made.info.last_id), *closed(made.info)]
+    if made.created:
+        shown.append((b"location", _url(request, stream)))
+    return Response(201 if made.created else 200, b"", shown, media_type=media_of(made.info))
+
+
+def _optional(kind: str, request: Request) -> bodies.Reader:
+    """A reader of a body that may be empty."""
+    read = bodies.reader(kind, request.gateway.limits.entries)
+    return lambda body: read(body) if body else ()
+
+
+def _url(request: Request, stream: str) -> bytes:
+    """The stream's own URL, as the client calls this host."""
+    scheme, host = request.scope.get("scheme", "http"), request.headers.get(b"host", b"")
+    return b"%b://%b%b%b" % (scheme.encode(), host, PREFIX.encode(), quote(stream, safe="/").encode())
+
+
+async def append(request: Request, stream: str) -> Response:
+    """POST: append, or close, or both."""
+    said = request.headers
+    closes = headers.is_closed(said)
+    if closes:
+        request.require(Action.MANAGE, stream)
+    media, batch, seq = headers.media_type(said), headers.batch(said), headers.writer_seq(said)
+    stored = await request.read_body(_expected(kind_of(media), request, closes=closes))
+    command = AppendDurable(
+        stream=stream, bodies=stored, kind=kind_of(media), writer_seq=seq, batch=batch, closes=closes
+    )
+    done = await request.execute(command, synced=request.preferences.synced)
+    assert isinstance(done, DurableAppended), "that is what it answers"
+    shown: list[Header] = [next_offset(done.last_id), *([CLOSED] if done.closed else [])]
+    if done.epoch is None:
+        return request.respond(204, b"", shown)
+    shown += [(b"producer-epoch", b"%d" % done.epoch), (b"producer-seq", b"%d" % (done.seq or 0))]
+    return request.respond(204 if done.duplicate or not stored else 200, b"", shown)
+
+
+def _expected(kind: str, request: Request, *, closes: bool) -> bodies.Reader:
+    """A reader of a body that is only empty where the request closes the stream."""
+    read = bodies.reader(kind, request.gateway.limits.entries)
+
+    def reader(body: bytes) -> bodies.Stored:
+        if body and not kind:
+            raise malformed("Content-Type", "it says what the body is")
+        stored = read(body) if body else ()
+        if not stored and not closes:
+            raise malformed("", "there is nothing to append")
+        return stored
+
+    return reader
+
+
+async def delete(request: Request, stream: str) -> Response:
+    """DELETE: remove the stream."""
+    if not await request.execute(Delete(streams=[stream]), synced=request.preferences.synced):
+        raise errors.no_such_key(stream)
+    return Response(204)

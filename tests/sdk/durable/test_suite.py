@@ -1,0 +1,65 @@
+"""The public suite for servers of Durable Streams passes: alone, behind fronts, with tokens."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.server import Server
+
+SDK: Final = Path(__file__).parents[1]
+# The suite waits for long-polls, asks as a page of this origin, and sends 10 MiB.
+SETTINGS: Final = (
+    *("--set", "durable_streams=true", "--set", "durable_long_poll_s=1"),
+    *("--set", "allowed_origins=https://example.com", "--set", "body_bytes_max=16777216"),
+)
+TOKEN: Final = "correct-horse-battery-staple-durable"
+# What vitest needs.
+NODE_MIN: Final = 20
+SUITE_S_MAX: Final = 180
+WAYS: Final = {
+    "alone": (),
+    "fronts": ("--fronts", "2"),
+    "tokens": ("--set", f"root_token={TOKEN}"),
+}
+# Of each group of the suite that is not served yet.
+NOT_YET: Final = ("Fork - ", "Reserved subscription APIs", "Stream Closure SSE with")
+
+
+def node_version() -> int:
+    printed = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout
+    return int(printed.removeprefix("v").partition(".")[0])
+
+
+def run_suite(server: Server, report: Path, token: str = "") -> Mapping[str, str]:
+    """How each of the suite's tests ended."""
+    words = ["vitest", "run", "--reporter=json", f"--outputFile={report}", "suite.test.mjs"]
+    environment = {**os.environ, "URL": server.url, "TOKEN": token}
+    npx = shutil.which("npx")
+    assert npx is not None, "it comes with node"
+    subprocess.run(
+        [npx, *words],
+        cwd=SDK / "durable",
+        env=environment,
+        timeout=SUITE_S_MAX,
+        check=False,
+        capture_output=True,
+    )
+    (found,) = json.loads(report.read_text())["testResults"]
+    return {one["fullName"]: one["status"] for one in found["assertionResults"]}
+
+
+@pytest.mark.skipif(node_version() < NODE_MIN, reason="vitest needs a newer Node")
+@pytest.mark.parametrize("way", WAYS)
+def test_the_public_suite_passes(way: str, tmp_path: Path) -> None:
+    """Every test of it, but those of what is not served."""
+    with Server(tmp_path / "data", *SETTINGS, *WAYS[way]) as server:
+        ended = run_suite(server, tmp_path / "report.json", TOKEN if way == "tokens" else "")
+    served = {name: status for name, status in ended.items() if not name.startswith(NOT_YET)}
+    assert {name for name, status in served.items() if status != "passed"} == set()
+    assert len(served) == 246
