@@ -31,7 +31,7 @@ from app.api import (
     tickets,
     tokens,
 )
-from app.api.entries import columns, entries, export, tail
+from app.api.entries import closing, columns, entries, export, tail
 from app.api.groups import claims, consumers, dead_letters, groups, pending
 from app.auth import AccessPolicy
 from app.doors.durable import door
@@ -62,6 +62,7 @@ ROUTES: Final[Sequence[Operation]] = [
     *commands.router.operations,
     *streams.router.operations,
     *entries.router.operations,
+    *closing.router.operations,
     *export.router.operations,
     *columns.router.operations,
     *tail.operations,

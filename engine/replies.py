@@ -22,7 +22,8 @@ class Entries(msgspec.Struct, frozen=True):
 
     `parts` are slices of stored text, each one or more entries joined by `,`; joining the parts by `,` gives
     the inside of a JSON array. `first` and `last` are the IDs of the first and last entry answered, 0 when
-    there is none. `more` means that a limit ended the run, not the end of the range.
+    there is none. `more` means that a limit ended the run, not the end of the range. `closed`: the stream is
+    closed, and has nothing above the run; never of one that was read backwards.
     """
 
     parts: Sequence[bytes] = ()
@@ -30,6 +31,7 @@ class Entries(msgspec.Struct, frozen=True):
     first: int = 0
     last: int = 0
     more: bool = False
+    closed: bool = False
 
     def json(self) -> bytes:
         """The entries as the inside of a JSON array."""

@@ -13,7 +13,13 @@ from app.auth import Access, Action
 from app.errors import invalid, step
 from app.http import cursors, media, query
 from app.http.entries import entry_bodies, stream_bodies
-from app.http.entries.deliveries import DeliveredEntry, deliveries, no_history, nothing_delivered
+from app.http.entries.deliveries import (
+    DRAINED,
+    DeliveredEntry,
+    deliveries,
+    no_history,
+    nothing_delivered,
+)
 from app.http.entries.entry_pages import GapReport, page, preferred_wait_ms
 from app.http.entries.publishing import KeyHeader, NewEntry
 from app.http.models import (
@@ -38,7 +44,18 @@ from app.http.operations.router import Router
 from app.http.responses import Response
 from app.limits import EntryLimits, ReadLimits
 from engine import ids
-from engine.commands import Chunk, Cursor, DescribeGroup, IdempotencyKey, Publish, XAdd, XRead, XReadGroup
+from engine.commands import (
+    Chunk,
+    Cursor,
+    DescribeGroup,
+    IdempotencyKey,
+    Publish,
+    Until,
+    XAdd,
+    XRead,
+    XReadGroup,
+    until_end,
+)
 from engine.replies import Entries, GroupRead, Published, Reply, Republished, StreamsRead
 
 router: Final = Router("many")
@@ -93,6 +110,7 @@ class ManyRead(RequestModel):
                 block_ms=block_ms,
                 bytes_max=limits.bytes_max,
                 known=[place.generation for place in self.streams.values()],
+                until=Until.CLOSED,
             )
         if self.group is None:
             raise invalid("/group", "the group name, a string, is missing")
@@ -113,6 +131,7 @@ class ManyRead(RequestModel):
             noack=bool(self.noack),
             claim_min_idle_ms=self.claim_min_idle_ms,
             bytes_max=limits.bytes_max,
+            until=until_end(self.claim_min_idle_ms),
         )
 
     def _count(self, limits: ReadLimits) -> int:
@@ -140,6 +159,10 @@ class StreamRead(ResponseModel):
     next: CursorText = absent()
     last_delivered_id: IdText = absent()
     gap: Gap = absent()
+    closed: Annotated[
+        bool, Field(description="the stream is closed, and nothing is left to read for the reader")
+    ] = absent()
+    drained: Annotated[bool, DRAINED] = absent()
 
 
 class ManyReadAnswer(ResponseModel):
@@ -177,7 +200,7 @@ async def read_streams(request: RequestParameter, given: ManyRead) -> Response:
 def _read(reply: StreamsRead, *, fail_on_gap: bool, in_full: bool) -> Mapping[str, bytes]:
     """What each stream gave; with `in_full` cursors have generations. Raises `gap` where asked to."""
     given = {stream.stream: stream for stream in reply.streams}
-    unfinished = set(reply.unfinished)
+    unfinished, closed = set(reply.unfinished), {end.stream for end in reply.closed}
     bodies: dict[str, bytes] = {}
     for (name, after), there in zip(reply.cursors, reply.generations, strict=True):
         read, generation = given.get(name), there if in_full else ""
@@ -186,7 +209,8 @@ def _read(reply: StreamsRead, *, fail_on_gap: bool, in_full: bool) -> Mapping[st
             raise gap.refused()
         entries = read.entries if read is not None else Entries(more=name in unfinished)
         nothing = after if gap is None else gap.gap.goes_on_after
-        bodies[name] = page(entries, entries.last if entries.count else nothing, gap, None, generation)
+        following = entries.last if entries.count else nothing
+        bodies[name] = page(entries, following, gap, None, generation, closed=name in closed)
     return bodies
 
 
@@ -204,9 +228,11 @@ def _delivered(
     command: XReadGroup, reply: GroupRead, empty: Sequence[DescribeGroup], infos: Sequence[Reply]
 ) -> Mapping[str, bytes]:
     """What each stream gave; `infos` answer `empty`."""
-    bodies = {stream.stream: deliveries(stream) for stream in reply.streams}
+    ends = {end.stream: end for end in reply.closed}
+    bodies = {found.stream: deliveries(found, ends.get(found.stream)) for found in reply.streams}
     for asked, info in zip(empty, infos, strict=True):
-        bodies[asked.stream] = nothing_delivered(info, more=asked.stream in reply.unfinished)
+        more = asked.stream in reply.unfinished
+        bodies[asked.stream] = nothing_delivered(info, ends.get(asked.stream), more=more)
     for name, after in command.streams:
         if name in reply.unfinished and isinstance(after, int):
             bodies[name] = no_history(after)

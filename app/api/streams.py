@@ -159,6 +159,9 @@ class Stream(ResponseModel):
         str | None, Field(description="when it is removed", json_schema_extra={"format": "date-time"})
     ]
     memory_bytes: Count
+    closed: Annotated[bool, Field(description="it takes no entries any more")]
+    closed_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = absent()
+    close_reason: str = absent()
 
 
 class StreamPage(ResponseModel):
@@ -309,8 +312,16 @@ def _stream(name: str, info: Reply) -> bytes:
             "archived_up_to": ids.format(info.archived_up_to),
             "expires_at": _moment(info.expires_at_ms),
             "memory_bytes": info.memory_bytes,
+            **_end(info),
         }
     )
+
+
+def _end(info: StreamInfo) -> dict[str, object]:
+    if info.closed_at_ms is None:
+        return {"closed": False}
+    reason = {"close_reason": info.close_reason} if info.close_reason else {}
+    return {"closed": True, "closed_at": ids.rfc3339(info.closed_at_ms), **reason}
 
 
 def _moment(at_ms: int | None) -> str | None:
@@ -474,7 +485,7 @@ def _changed(
     _STREAM + "/last-id",
     Action.MANAGE,
     model=Stream,
-    refusals=("malformed_id", "no_stream", "last_id_too_small"),
+    refusals=("malformed_id", "no_stream", "last_id_too_small", "stream_closed"),
     headers=_TAGGED,
     writes=True,
 )

@@ -48,6 +48,8 @@ class Action(StrEnum):
     """Publish and delete entries."""
     CONSUME = "consume"
     """Read in groups, acknowledge, release and claim."""
+    CLOSE = "close"
+    """End streams for good. Who may manage a stream may close it; who may write may not."""
     MANAGE = "manage"
     """Create, change, trim and delete streams and groups."""
     ADMIN = "admin"
@@ -169,7 +171,7 @@ class Grant(BaseModel):
 
     def allows(self, action: Action, resource: Resource) -> bool:
         """Whether it allows the action there."""
-        if action not in self.actions:
+        if not self._has(action):
             return False
         if self.prefix is not None and resource.stream is None:
             return False
@@ -181,6 +183,12 @@ class Grant(BaseModel):
         if self.groups is not None and not _matches(self.groups, resource.group):
             return False
         return self.consumer is None or resource.consumer in (None, self.consumer)
+
+    def _has(self, action: Action) -> bool:
+        """Whether the action is one of its own. Who manages all of a stream may also close it."""
+        return action in self.actions or (
+            action is Action.CLOSE and Action.MANAGE in self.actions and self.groups is None
+        )
 
     @property
     def real_streams(self) -> str:
@@ -219,7 +227,7 @@ class Grant(BaseModel):
         """Whether it allows everything that the other one does, as far as the patterns show it. Rates and
         quotas hold for all of a token, and are not compared here.
         """
-        if not other.actions <= self.actions:
+        if not all(map(self._has, other.actions)):
             return False
         if self.groups is not None and (other.groups is None or not _covers(self.groups, other.groups)):
             return False

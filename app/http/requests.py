@@ -42,7 +42,7 @@ from app.live.waiting import Begin, ClientLeftError
 from app.metrics import tracing
 from app.work import Work
 from engine import Call, EngineError, How, ReadHandle, ask
-from engine.commands import BlockingCommand, Command, Publish, XAdd, XReadGroup
+from engine.commands import BlockingCommand, Command, XReadGroup
 from engine.replies import GroupRead, Reply
 
 T = TypeVar("T")
@@ -539,7 +539,7 @@ class Request(Work):
             return None
         return tracing.valid(self.headers.get(tracing.HEADER))
 
-    async def publish(self, command: XAdd | Publish, *, synced: bool = False) -> Reply:
+    async def publish(self, command: tracing.Publishing, *, synced: bool = False) -> Reply:
         """Run a command that publishes, as a part of the trace that the request belongs to."""
         tracer, traceparent = self.gateway.reports.tracer, self.traceparent
         if tracer is None or traceparent is None:

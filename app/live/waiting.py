@@ -26,7 +26,7 @@ from app.live.shares import Share, Shares
 from app.live.turns import CallerTurns
 from app.settings import Settings
 from engine import Call, CommandEngine, EngineError
-from engine.replies import Reply
+from engine.replies import GroupRead, Reply, StreamsRead
 
 T = TypeVar("T")
 Callback = Callable[[], None]
@@ -127,7 +127,7 @@ class Wait:
         self._leave()
         (reply,) = replies
         instead = self._instead
-        if instead is None or isinstance(reply, EngineError) or entries_in(reply):
+        if instead is None or isinstance(reply, EngineError) or entries_in(reply) or _is_over(reply):
             self._done(reply)
         else:
             self._done(instead)
@@ -136,6 +136,11 @@ class Wait:
         if self._place is not None:
             self._place.leave()
             self._place = None
+
+
+def _is_over(reply: Reply) -> bool:
+    """Whether nothing more can come to the reader of these streams."""
+    return isinstance(reply, StreamsRead | GroupRead) and bool(reply.closed) and not reply.streams
 
 
 class Waits:

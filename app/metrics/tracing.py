@@ -20,7 +20,7 @@ import msgspec
 
 from app import VERSION
 from engine import EngineError, entries
-from engine.commands import Publish, XAdd
+from engine.commands import Close, Publish, XAdd
 from engine.replies import Reply
 
 Done = Callable[[Sequence[Reply | EngineError]], None]
@@ -46,17 +46,31 @@ ATTRIBUTES: Final = {
 }
 
 
+Publishing = XAdd | Publish | Close
+
+
 def valid(header: bytes | None) -> bytes | None:
     """A `traceparent` that can be followed, None for any other."""
     return header if header is not None and _TRACEPARENT.fullmatch(header) else None
 
 
-def with_traceparent(command: XAdd | Publish, traceparent: str) -> XAdd | Publish:
+def with_traceparent(command: Publishing, traceparent: str) -> Publishing:
     """The same command, whose entries keep this."""
     if isinstance(command, Publish):
         parts = [_with_traceparent(part, traceparent) for part in command.parts]
         return msgspec.structs.replace(command, parts=parts)
+    if isinstance(command, Close):
+        add = None if command.add is None else _with_traceparent(command.add, traceparent)
+        return msgspec.structs.replace(command, add=add)
     return _with_traceparent(command, traceparent)
+
+
+def _parts(command: Publishing) -> Sequence[XAdd]:
+    if isinstance(command, Publish):
+        return command.parts
+    if isinstance(command, Close):
+        return [] if command.add is None else [command.add]
+    return [command]
 
 
 def _with_traceparent(command: XAdd, traceparent: str) -> XAdd:
@@ -104,9 +118,9 @@ class Tracer:
         self._provider.shutdown()
 
     @contextmanager
-    def publishing(self, command: XAdd | Publish, traceparent: bytes) -> Iterator[XAdd | Publish]:
+    def publishing(self, command: Publishing, traceparent: bytes) -> Iterator[Publishing]:
         """A span around a command that publishes; gives the command whose entries keep its context."""
-        parts = command.parts if isinstance(command, Publish) else (command,)
+        parts = _parts(command)
         count = sum(len(part.bodies) for part in parts)
         with self.sending({part.stream for part in parts}, count, traceparent) as kept:
             yield with_traceparent(command, kept)
@@ -137,8 +151,8 @@ class Tracer:
             span.end()
 
     def begin_publishing(
-        self, command: XAdd | Publish, traceparent: bytes, done: Done
-    ) -> tuple[XAdd | Publish, Done]:
+        self, command: Publishing, traceparent: bytes, done: Done
+    ) -> tuple[Publishing, Done]:
         """The same for a command whose reply is a call of `done`: the span ends with it."""
         publishing = ExitStack()
         traced = publishing.enter_context(self.publishing(command, traceparent))

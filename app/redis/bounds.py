@@ -18,6 +18,7 @@ from app.redis.request import CommandRequest
 from app.redis.resp import Resp
 from engine import EngineError, entries, errors, ids
 from engine.commands import (
+    Close,
     Command,
     ConfigGet,
     ListStreams,
@@ -67,9 +68,10 @@ def checked(request: CommandRequest, limits: CommandLimits) -> CommandRequest:
         return request
     # To ask for the type takes a quarter of `isinstance`, and every command of a pipeline is asked.
     if type(command) is XAdd:
-        _check_production(command.producer_key)
-        _check_entry(command.bodies[0], limits)
+        _check_added(command, limits)
         return request
+    if type(command) is Close and command.add is not None:
+        _check_added(command.add, limits)
     if type(command) is XIdmpRecord:
         _check_production(command.producer_key)
     named = command.named_streams() or ()
@@ -91,6 +93,11 @@ def _with_config(request: CommandRequest, config: Sequence[tuple[str, int | str]
         return request.shape(ConfigValues(sorted([*reply.values, *config])))
 
     return msgspec.structs.replace(request, shape=shape)
+
+
+def _check_added(command: XAdd, limits: CommandLimits) -> None:
+    _check_production(command.producer_key)
+    _check_entry(command.bodies[0], limits)
 
 
 def _check_entry(body: bytes, limits: CommandLimits) -> None:

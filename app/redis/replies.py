@@ -17,6 +17,7 @@ from engine.replies import (
     Added,
     AutoClaimed,
     Claimed,
+    Closed,
     ConsumerDetail,
     ConsumerInfo,
     Deletions,
@@ -100,6 +101,33 @@ def resp_of_info(info: object) -> Resp:
     """One element of XINFO GROUPS or XINFO CONSUMERS."""
     assert isinstance(info, GroupInfo | ConsumerInfo), "the only replies that are lists"
     return _group(info) if isinstance(info, GroupInfo) else _consumer(info)
+
+
+def weir_info(reply: Reply) -> Resp:
+    """What Weir has of a stream and Redis has not."""
+    assert isinstance(reply, StreamInfo), "it asks for the stream"
+    return _map(
+        [
+            ("generation", reply.generation.encode()),
+            ("removed-upto", _id(reply.removed_upto)),
+            ("archived-up-to", _id(reply.archived_up_to)),
+            ("closed-at-ms", reply.closed_at_ms),
+            ("close-reason", reply.close_reason.encode()),
+        ]
+    )
+
+
+def _closed(reply: Closed) -> Resp:
+    given = [] if reply.added is None else [("id", _id(reply.added.ids[-1]))]
+    return _map(
+        [
+            *given,
+            ("last-id", _id(reply.end.last_id)),
+            ("closed-at-ms", reply.end.closed_at_ms),
+            ("close-reason", reply.end.reason.encode()),
+            ("duplicate", int(reply.duplicate)),
+        ]
+    )
 
 
 def just_ids(reply: Reply) -> Resp:
@@ -278,6 +306,7 @@ def _consumer_detail(detail: ConsumerDetail) -> Resp:
 
 SHAPES: Final[Mapping[type, Callable[[Any], Resp]]] = {
     Added: lambda reply: _id(reply.ids[0]),
+    Closed: _closed,
     Deletions: lambda reply: list(reply.results),
     PendingList: lambda reply: list(map(_pending_entry, reply.entries)),
     StreamDetail: _stream_detail,

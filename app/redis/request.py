@@ -23,9 +23,9 @@ from engine.commands import (
 )
 from engine.replies import Presence, Reply
 
-Action = Literal["read", "write", "consume", "manage", "admin"]
+Action = Literal["read", "write", "consume", "close", "manage", "admin"]
 Visible = Callable[[str], bool]
-_AUDITED: Final = ("manage", "admin")
+_AUDITED: Final = ("close", "manage", "admin")
 
 
 def _everything(_: str) -> bool:

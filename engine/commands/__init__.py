@@ -67,6 +67,7 @@ from engine.commands.types import (
     XReadGroup,
     XSetId,
     XTrim,
+    until_end,
 )
 from engine.commands.weir_commands import (
     Acknowledge,
@@ -203,4 +204,5 @@ __all__ = [
     "XReadGroup",
     "XSetId",
     "XTrim",
+    "until_end",
 ]

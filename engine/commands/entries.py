@@ -7,6 +7,8 @@ Must never know: groups beyond the references to an entry, wire formats.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from engine import entries, errors, ids, rows
 from engine.commands import types, weir_commands
 from engine.commands.references import find_referenced, references_of, remove_references, trim, trim_in_turns
@@ -219,6 +221,9 @@ def xrange(turn: Turn, command: types.XRange) -> Entries | None:
         bytes_max=turn.most_bytes(command.bytes_max),
     )
     turn.count_entries(found.count, sum(map(len, found.parts)), reverse=reverse)
+    if key.closed is not None and not reverse:
+        read_upto = found.last or max(command.start - 1, ids.ID_MIN)
+        return replace(found, closed=key.stream.last_live_id <= read_upto)
     return found
 
 

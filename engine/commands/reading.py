@@ -168,9 +168,15 @@ def _ends(
     closed = [row for row in keys if row[1] is not None and row[1].closed is not None]
     if not closed:
         return ()
-    read_upto = {one.stream: one.entries.last or one.after for one in found}
+    read_upto = {one.stream: one.entries.last or _goes_on_after(one) for one in found}
     ends = [end_of(name, key, read_upto.get(name, cursor)) for name, key, cursor in closed]
     return [end for end in ends if end is not None]
+
+
+def _goes_on_after(found: StreamEntries) -> int:
+    """Where the reader goes on that got no entries."""
+    gap = found.gap
+    return found.after if gap is None or gap.next is None else gap.next
 
 
 def _turned(turn: Turn, key: Key | None, cursor: int, known: str) -> Gap | None:

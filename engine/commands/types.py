@@ -192,6 +192,11 @@ class Until(Enum):
     """Nor is anything pending in the group."""
 
 
+def until_end(claim_min_idle_ms: int | None) -> Until:
+    """Until nothing more can come to a read of a group: one that claims may get what is pending."""
+    return Until.CLOSED if claim_min_idle_ms is None else Until.DRAINED
+
+
 class BoundedRead(BlockingCommand, frozen=True, kw_only=True):
     """A read of several streams: `count` is the most entries of each, `count_total` of all together; None is
     no limit. `bytes_max` and `bytes_total` are the most bytes of their stored texts together: the gateway's

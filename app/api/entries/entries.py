@@ -5,10 +5,11 @@ from functools import partial
 from typing import Annotated, Final, Literal, Protocol, Self, TypedDict
 
 import orjson
-from fastapi import Header, Query
+from fastapi import Query
 from pydantic import Field, model_validator
 
 from app.api.entries import tail
+from app.api.entries.closing import IfMatchHeader, ended
 from app.api.entries.columns import read_accepted_columns
 from app.api.entries.export import export_entries
 from app.api.streams import change
@@ -43,7 +44,6 @@ from app.http.media import Preferences
 from app.http.models import (
     Count,
     EntryId,
-    IfMatch,
     LookedUpIds,
     RequestModel,
     ResponseModel,
@@ -59,8 +59,8 @@ from app.http.prepared import PreparedRead
 from app.http.requests import Request
 from app.http.responses import Header as AnswerHeader
 from app.http.responses import Response, location
-from engine import entries, ids, replies
-from engine.commands import Cursor, DescribeEdges, Refs, XDelEx, XRange, XRead
+from engine import EngineError, entries, ids, replies
+from engine.commands import Close, Cursor, DescribeEdges, Refs, Until, XAdd, XDelEx, XRange, XRead
 from engine.replies import Deletions, Edges, Entries, Reply, StreamsRead
 
 router: Final = Router("entries")
@@ -100,20 +100,12 @@ _PUBLISHING: Final[_Publishing] = {
     "status": 201,
     "model": Added,
     "refusals": (
-        "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "last_id_mismatch",
-        "entry_too_large", "too_many_entries", "idempotency_mismatch",
+        "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "stream_closed",
+        "last_id_mismatch", "entry_too_large", "too_many_entries", "idempotency_mismatch",
     ),
     "prefer": "`return=minimal`: without `ids`",
     "writes": True,
 }  # fmt: skip
-_IfMatch = Annotated[
-    IfMatch | None,
-    Header(
-        alias="If-Match",
-        description='the stream\'s last ID in quotation marks, `"0-0"` for an empty or missing stream; '
-        "`*` for any stream that exists",
-    ),
-]
 
 
 @router.post(_ENTRIES, Action.WRITE, **_PUBLISHING, fast=True, coalesced=True)
@@ -122,7 +114,7 @@ async def add_entries(
     stream: StreamName,
     options: Annotated[PublishOptions, Query()],
     body: EntryBody,
-    if_match: _IfMatch = None,
+    if_match: IfMatchHeader = None,
     idempotency_key: KeyHeader = None,
 ) -> Response:
     """Append one entry, or a batch that is stored whole or not at all (XADD).
@@ -141,7 +133,7 @@ async def add_entries_ndjson(
     stream: StreamName,
     options: Annotated[LinesOptions, Query()],
     body: LinesBody,
-    if_match: _IfMatch = None,
+    if_match: IfMatchHeader = None,
     idempotency_key: KeyHeader = None,
 ) -> Response:
     """Append a batch, one entry a line: its fields as an object, or an entry as `addEntries` takes it.
@@ -158,7 +150,7 @@ async def add_raw_entry(
     stream: StreamName,
     options: Annotated[AddOptions, Query()],
     body: RawBody,
-    if_match: _IfMatch = None,
+    if_match: IfMatchHeader = None,
     idempotency_key: KeyHeader = None,
 ) -> Response:
     """Append one entry, whose field `data` is the body as it is, JSON too.
@@ -181,11 +173,14 @@ async def _publish(
     published = await read(digest=key is not None)
     request.take_more(len(published.bodies))
     command = options.command(stream, published, if_match, key)
-    reply = await request.publish(command, synced=preferences.synced)
+    if options.close:
+        reply: Reply = await _add_last(request, command)
+    else:
+        reply = await request.publish(command, synced=preferences.synced)
     if not isinstance(reply, replies.Added):
         raise _not_created(stream, if_match)
     trims, shows_ids = command.trim is not None, not preferences.minimal
-    content = added(reply, batch=published.batch, trims=trims, ids_wanted=shows_ids)
+    content = added(reply, batch=published.batch, trims=trims, ids_wanted=shows_ids, closes=options.close)
     safe = b"fsync" if preferences.synced else request.engine.durability.encode()
     headers: list[AnswerHeader] = [(b"weir-durability", safe)]
     if not published.batch and not options.removes(reply.ids[0]):
@@ -193,6 +188,18 @@ async def _publish(
     if preferences.applied:
         headers.append((b"preference-applied", preferences.applied))
     return Response(201, content, headers)
+
+
+async def _add_last(request: Request, command: XAdd) -> replies.Added | None:
+    """Add them and close the stream. None where the stream is not to be made."""
+    request.require(Action.CLOSE, command.stream)
+    request.note_action("close", "addEntries", stream=command.stream)
+    try:
+        return (await ended(request, Close(stream=command.stream, add=command))).added
+    except EngineError as refusal:
+        if refusal.code != "no_stream":
+            raise
+        return None
 
 
 def _not_created(stream: str, if_match: int | Literal["*"] | None) -> RefusalError:
@@ -253,7 +260,11 @@ class PageRange(DirectedRange):
     model=Page,
     refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
     prefer="`wait=<seconds>`, where the query has no `wait`",
-    headers={**WHERE, "Weir-More": "whether a limit, not the end, ended the page"},
+    headers={
+        **WHERE,
+        "Weir-More": "whether a limit, not the end, ended the page",
+        **entry_pages.IS_CLOSED,
+    },
     end=end_with,
     forms={
         media.NDJSON: bound(_STREAM, export_entries),
@@ -288,13 +299,14 @@ def _page(
     *found_in_turn: Reply,
 ) -> Response:
     """The page of these replies; `following` is its `next` where nothing is found."""
-    found, gap, edges, generation = Entries(), None, None, ""
+    found, gap, edges, generation, closed = Entries(), None, None, "", False
     for reply in found_in_turn:
         if isinstance(reply, StreamsRead):
             following, generation = reply.cursors[0][1], reply.generations[0]
             found, gap = (reply.streams[0].entries, reply.streams[0].gap) if reply.streams else (found, None)
-        elif isinstance(reply, Entries):
-            found = reply if gap is None or gap.next is None else found
+            closed = bool(reply.closed)
+        elif isinstance(reply, Entries) and (gap is None or gap.next is None):
+            found, closed = reply, closed if asked.last is not None else reply.closed
         elif isinstance(reply, Edges):
             edges, generation = reply, reply.generation
     if not shows_generations or asked.reverse:
@@ -310,7 +322,10 @@ def _page(
         following = gap.goes_on_after
     headers = where(following, edges, gap, generation)
     headers.append((b"weir-more", b"true" if found.more else b"false"))
-    return Response(200, entry_pages.page(found, following, report, asked.fields, generation), headers)
+    if closed:
+        headers.append(entry_pages.CLOSED_HEADER)
+    page = entry_pages.page(found, following, report, asked.fields, generation, closed=closed)
+    return Response(200, page, headers)
 
 
 def _commands(
@@ -343,6 +358,7 @@ def _commands(
             block_ms=wait_ms,
             bytes_max=bytes_max,
             known=[after.generation],
+            until=Until.CLOSED,
         )
         return [read], None
     wanted = XRange(

@@ -12,7 +12,7 @@ from app.api.groups import group_calls
 from app.api.groups.group_calls import After, Limit, page_of
 from app.auth import Access, Action, Resource
 from app.errors import invalid
-from app.http.entries.deliveries import DeliveredEntry, deliveries, nothing_delivered
+from app.http.entries.deliveries import CLOSED, DRAINED, DeliveredEntry, deliveries, nothing_delivered
 from app.http.entries.entry_pages import preferred_wait_ms
 from app.http.models import (
     INTEGER_MAX,
@@ -45,6 +45,7 @@ from engine.commands import (
     XGroupCreateConsumer,
     XInfoConsumers,
     XReadGroup,
+    until_end,
 )
 from engine.replies import ConsumerInfo, GroupRead, Reply
 
@@ -247,6 +248,7 @@ class GroupReading(RequestModel):
             noack=bool(self.noack),
             claim_min_idle_ms=self.claim_min_idle_ms,
             bytes_max=limits.bytes_max,
+            until=until_end(self.claim_min_idle_ms),
         )
 
 
@@ -260,6 +262,8 @@ class Deliveries(ResponseModel):
     last_delivered_id: IdText = absent()
     next: IdText = absent()
     gap: Gap = absent()
+    closed: Annotated[bool, CLOSED] = absent()
+    drained: Annotated[bool, DRAINED] = absent()
 
 
 _ANYTHING: Final = GroupReading()
@@ -290,7 +294,8 @@ async def read_group(
     command = given.command(request, stream, group, consumer)
     (reply,) = await request.write(command)
     assert isinstance(reply, GroupRead), "XREADGROUP answers deliveries"
+    end = next(iter(reply.closed), None)
     if reply.streams:
-        return request.respond_delivered(deliveries(reply.streams[0]))
+        return request.respond_delivered(deliveries(reply.streams[0], end))
     info = await request.execute(DescribeGroup(stream=stream, group=group))
-    return request.respond_delivered(nothing_delivered(info, more=bool(reply.unfinished)))
+    return request.respond_delivered(nothing_delivered(info, end, more=bool(reply.unfinished)))

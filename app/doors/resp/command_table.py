@@ -52,7 +52,7 @@ class CommandTable:
     def of_category(self, category: str) -> list[str]:
         """Those of an ACL category, as far as they are known here: stream, read, write."""
         found = {
-            "stream": lambda name: name.startswith("x"),
+            "stream": _is_of_streams,
             "read": lambda name: _has_keys(name) and _reads(name),
             "write": lambda name: _has_keys(name) and not _reads(name),
         }.get(category, lambda _: False)
@@ -67,7 +67,7 @@ class CommandTable:
         found = Pairs()
         for name in names:
             if name in self._arities:
-                group = b"stream" if name.startswith("x") else b"generic" if _has_keys(name) else b"server"
+                group = b"stream" if _is_of_streams(name) else b"generic" if _has_keys(name) else b"server"
                 summary = b"See docs/redis-clients.md." if name in COMMANDS else b""
                 found += [name.encode(), Pairs([b"summary", summary, b"since", b"1.0.0", b"group", group])]
         return found
@@ -78,6 +78,10 @@ class CommandTable:
             flags += ["blocking", "movablekeys"]
         first, last, step = _keys(name)
         return [name.encode(), self._arities[name], flags, first, last, step, [], [], [], []]
+
+
+def _is_of_streams(name: str) -> bool:
+    return name.startswith(("x", "weir."))
 
 
 def _reads(name: str) -> bool:

@@ -6,11 +6,15 @@ Must never know: how a read is asked for.
 
 from typing import Final
 
+from pydantic import Field
+
 from app.http.entries.entry_pages import Base64, GapReport, Meta, Pairs
 from app.http.models import INTEGER_MAX, Count, IdText, Milliseconds, ResponseModel, absent
 from engine import ids
-from engine.replies import Delivered, GroupInfo, Reply, StreamDeliveries
+from engine.replies import Delivered, GroupInfo, Reply, StreamDeliveries, StreamEnd
 
+CLOSED: Final = Field(description="the stream is closed, and the group has nothing left to read")
+DRAINED: Final = Field(description="nor is anything pending in the group")
 _JSON_BOOLEANS: Final = {True: b"true", False: b"false"}
 
 
@@ -43,7 +47,7 @@ def _idle(one: Delivered) -> bytes:
     return b"" if one.idle_ms is None else b',"idle_ms":%d' % min(one.idle_ms, INTEGER_MAX)
 
 
-def deliveries(found: StreamDeliveries) -> bytes:
+def deliveries(found: StreamDeliveries, end: StreamEnd | None = None) -> bytes:
     """What a read of one stream gave: new entries as they are stored, others as `delivered` has them."""
     plain = not found.history and all(one.idle_ms is None for one in found.entries)
     texts = [one.text or b"" for one in found.entries] if plain else list(map(delivered, found.entries))
@@ -54,14 +58,20 @@ def deliveries(found: StreamDeliveries) -> bytes:
         where = b'"last_delivered_id":"%b"' % ids.format(found.last_delivered_id).encode()
     gap = b',"gap":' + GapReport(found.gap).text() if found.gap is not None else b""
     more = _JSON_BOOLEANS[found.more]
-    return b'{"entries":[%b],%b,"more":%b%b}' % (b",".join(texts), where, more, gap)
+    return b'{"entries":[%b],%b,"more":%b%b%b}' % (b",".join(texts), where, more, gap, _ended(end))
 
 
-def nothing_delivered(info: Reply, *, more: bool) -> bytes:
+def _ended(end: StreamEnd | None) -> bytes:
+    if end is None:
+        return b""
+    return b',"closed":true,"drained":true' if end.drained else b',"closed":true'
+
+
+def nothing_delivered(info: Reply, end: StreamEnd | None = None, *, more: bool) -> bytes:
     """The answer of a read of new entries that found none; `info` is the group. `more`: a limit ended it."""
     assert isinstance(info, GroupInfo), "describing a group answers the group"
     last = ids.format(info.last_delivered_id).encode()
-    return b'{"entries":[],"last_delivered_id":"%b","more":%b}' % (last, _JSON_BOOLEANS[more])
+    return b'{"entries":[],"last_delivered_id":"%b","more":%b%b}' % (last, _JSON_BOOLEANS[more], _ended(end))
 
 
 def no_history(after: int) -> bytes:

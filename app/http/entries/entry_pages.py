@@ -161,6 +161,9 @@ class Page(ResponseModel):
     next: CursorText | None
     more: bool
     gap: Gap = absent()
+    closed: Annotated[bool, Field(description="the stream is closed, and has nothing behind `next`")] = (
+        absent()
+    )
 
 
 # Fewer parts are as quickly joined first.
@@ -220,6 +223,8 @@ def page(
     gap: GapReport | None,
     fields: Sequence[str] | None,
     generation: str = "",
+    *,
+    closed: bool = False,
 ) -> bytes:
     """The bytes of `Page`: entries as they are stored, not encoded again. `following` is its `next`, with the
     generation where there is one.
@@ -230,7 +235,10 @@ def page(
         after = b'"%d-%d' % (ids.ms_of(following), ids.sequence_of(following))
         after += b'.%b"' % generation.encode() if generation else b'"'
     more = b"true" if found.more else b"false"
-    end = b'],"next":%b,"more":%b%b}' % (after, more, b',"gap":' + gap.text() if gap is not None else b"")
+    tail = b',"gap":' + gap.text() if gap is not None else b""
+    if closed:
+        tail += b',"closed":true'
+    end = b'],"next":%b,"more":%b%b}' % (after, more, tail)
     parts = found.parts if fields is None else [projection.project(found.json(), fields)]
     if len(parts) < _PARTS_MIN:
         return b'{"entries":[%b%b' % (b",".join(parts), end)
@@ -244,6 +252,8 @@ WHERE: Final = {
     "Weir-First-Available": "the first entry",
     "Weir-Generation": "new each time the stream is created",
 }
+IS_CLOSED: Final = {"Weir-Closed": "`true`: the stream is closed, and has nothing behind `next`"}
+CLOSED_HEADER: Final = (b"weir-closed", b"true")
 
 
 def where(

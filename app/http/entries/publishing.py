@@ -156,6 +156,9 @@ class AddOptions(QueryModel):
         Field(description="trim at most this many; 0 is no limit"),
     ] = None
     refs: References | None = None
+    close: Annotated[
+        Flag, Field(description="close the stream behind the entries: both or neither; needs `close` too")
+    ] = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -248,12 +251,13 @@ class Added(ResponseModel):
     pending_affected: Annotated[
         Count, Field(description="trimmed entries that are still pending in a group")
     ] = absent()
+    closed: Annotated[bool, Field(description="the stream is closed, as `close` asked for")] = absent()
 
 
-def added(reply: replies.Added, *, batch: bool, trims: bool, ids_wanted: bool) -> bytes:
+def added(reply: replies.Added, *, batch: bool, trims: bool, ids_wanted: bool, closes: bool = False) -> bytes:
     """The bytes of `Added`."""
     if batch:
-        shown = b',"ids":[%b]' % _ids(reply.ids) if ids_wanted else b""
+        shown = b',"ids":[%b]' % ids_text(reply.ids) if ids_wanted else b""
         first, last, count = reply.ids[0], reply.ids[-1], len(reply.ids)
         what = b'"first_id":%b,"last_id":%b,"count":%d%b' % (_id(first), _id(last), count, shown)
     else:
@@ -261,14 +265,16 @@ def added(reply: replies.Added, *, batch: bool, trims: bool, ids_wanted: bool) -
     trimmed = b""
     if trims:
         trimmed = b',"trimmed":%d,"pending_affected":%d' % (reply.trimmed, reply.pending_affected)
-    return b'{%b,"duplicate":%b%b}' % (what, b"true" if reply.duplicate else b"false", trimmed)
+    closed = b',"closed":true' if closes else b""
+    return b'{%b,"duplicate":%b%b%b}' % (what, b"true" if reply.duplicate else b"false", trimmed, closed)
 
 
 def _id(entry_id: int) -> bytes:
     return b'"%d-%d"' % divmod(entry_id, 1 << ids.SEQUENCE_BITS)
 
 
-def _ids(entry_ids: Sequence[int]) -> bytes:
+def ids_text(entry_ids: Sequence[int]) -> bytes:
+    """IDs as the inside of a JSON array."""
     if isinstance(entry_ids, range) and ids.ms_of(entry_ids[0]) == ids.ms_of(entry_ids[-1]):
         # A batch within one millisecond, as nearly all are: only the sequence differs.
         between = f'","{ids.ms_of(entry_ids[0])}-'

@@ -290,7 +290,7 @@ class Operation(Route):
 
 def _audited(method: str, rule: Rule) -> str:
     """The action of an operation in the audit log, empty where it has no line there."""
-    is_audited = method not in ("GET", "HEAD") and rule in (Action.MANAGE, Action.ADMIN)
+    is_audited = method not in ("GET", "HEAD") and rule in (Action.CLOSE, Action.MANAGE, Action.ADMIN)
     return str(rule.value) if is_audited else ""
 
 

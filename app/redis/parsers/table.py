@@ -18,6 +18,7 @@ from app.redis.parsers import (
     parse_keys,
     parse_reads,
     parse_server,
+    parse_weir,
 )
 from app.redis.parsers.words import Words, unknown_command, unknown_subcommand, wrong_arity
 from app.redis.request import Action, CommandRequest, at_once, discarded
@@ -70,6 +71,7 @@ _NOBODY: Final[tuple[Action, ...]] = ()
 _READ: Final[tuple[Action, ...]] = ("read",)
 _WRITE: Final[tuple[Action, ...]] = ("write",)
 _CONSUME: Final[tuple[Action, ...]] = ("consume",)
+_CLOSE: Final[tuple[Action, ...]] = ("close",)
 _MANAGE: Final[tuple[Action, ...]] = ("manage",)
 _ADMIN: Final[tuple[Action, ...]] = ("admin",)
 
@@ -101,6 +103,8 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "xpending": CommandRow(-3, _READ, parse_groups.xpending),
     "xclaim": CommandRow(-6, _CONSUME, parse_groups.xclaim),
     "xautoclaim": CommandRow(-6, _CONSUME, parse_groups.xautoclaim),
+    "weir.close": CommandRow(-2, _CLOSE, parse_weir.close),
+    "weir.info": CommandRow(2, _READ, parse_weir.info),
     "xgroup|create": CommandRow(-5, _MANAGE, parse_groups.xgroup_create),
     "xgroup|setid": CommandRow(-5, _MANAGE, parse_groups.xgroup_setid),
     "xgroup|destroy": CommandRow(4, _MANAGE, parse_groups.xgroup_destroy),
@@ -199,7 +203,8 @@ def parse(words: Sequence[bytes]) -> CommandRequest:
     """
     name = look_up(words)
     row = COMMANDS[name]
-    return msgspec.structs.replace(row.parse(Words(words)), name=name, actions=row.actions)
+    parsed = row.parse(Words(words))
+    return msgspec.structs.replace(parsed, name=name, actions=(*row.actions, *parsed.actions))
 
 
 def changing(words: Sequence[bytes]) -> tuple[Action, str] | None:
@@ -209,7 +214,7 @@ def changing(words: Sequence[bytes]) -> tuple[Action, str] | None:
     with suppress(EngineError):
         name = look_up(words)
         for action in COMMANDS[name].actions:
-            if action in ("manage", "admin") and name != "config|get":
+            if action in ("close", "manage", "admin") and name != "config|get":
                 return action, name
     return None
 

@@ -369,6 +369,27 @@ export interface paths {
         readonly patch?: never;
         readonly trace?: never;
     };
+    readonly "/v1/streams/{stream}/close": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly get?: never;
+        readonly put?: never;
+        /**
+         * Close a stream for good: it takes no entries any more, and its readers end behind the last one.
+         * @description Without entries it may be repeated. With entries a stream that is closed refuses it, unless the key is the
+         *     same. Entries need `write` too.
+         */
+        readonly post: operations["closeStream"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
     readonly "/v1/streams/{name}/export": {
         readonly parameters: {
             readonly query?: never;
@@ -1013,7 +1034,7 @@ export interface components {
          * @description What a grant allows on the streams that it names.
          * @enum {string}
          */
-        readonly Action: "read" | "write" | "consume" | "manage" | "admin" | "issue";
+        readonly Action: "read" | "write" | "consume" | "close" | "manage" | "admin" | "issue";
         /** @description What was stored: `id` for one entry, the others for a batch. */
         readonly Added: {
             /** @description the entries were stored already, by an earlier request */
@@ -1042,6 +1063,8 @@ export interface components {
             readonly trimmed?: number;
             /** @description trimmed entries that are still pending in a group */
             readonly pending_affected?: number;
+            /** @description the stream is closed, as `close` asked for */
+            readonly closed?: boolean;
         };
         /**
          * @description Take over what has been idle for `min_idle_ms`, in order of IDs from `start` on; one answer has at
@@ -1259,6 +1282,10 @@ export interface components {
              */
             readonly next?: string;
             readonly gap?: components["schemas"]["Gap"];
+            /** @description the stream is closed, and the group has nothing left to read */
+            readonly closed?: boolean;
+            /** @description nor is anything pending in the group */
+            readonly drained?: boolean;
         };
         /** @description When the log is synced, null where a server has it, and what an answer promises. */
         readonly Durability: {
@@ -1664,6 +1691,8 @@ export interface components {
             readonly next: string | null;
             readonly more: boolean;
             readonly gap?: components["schemas"]["Gap"];
+            /** @description the stream is closed, and has nothing behind `next` */
+            readonly closed?: boolean;
         };
         /** @description An entry that was not acknowledged; in a group's list `consumer` is null where it has no owner. */
         readonly PendingDetail: {
@@ -1889,6 +1918,11 @@ export interface components {
              */
             readonly expires_at: string | null;
             readonly memory_bytes: number;
+            /** @description it takes no entries any more */
+            readonly closed: boolean;
+            /** Format: date-time */
+            readonly closed_at?: string;
+            readonly close_reason?: string;
         };
         /** @description What is named changes, all else stays. A limit of null goes. */
         readonly StreamChanges: {
@@ -1903,6 +1937,20 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly archived_up_to?: string;
+        };
+        /** @description The end of a stream. `duplicate`: an earlier request closed it, or stored these entries. */
+        readonly StreamClosed: {
+            readonly closed: boolean;
+            /** Format: date-time */
+            readonly closed_at: string;
+            /**
+             * Format: entry-id
+             * @description `<ms>-<seq>`, two unsigned 64-bit numbers
+             * @example 1526919030474-55
+             */
+            readonly last_id: string;
+            readonly duplicate: boolean;
+            readonly ids?: readonly string[];
         };
         /** @description A stream; with `full=true` also its first entries and its groups. */
         readonly StreamDetails: {
@@ -1954,6 +2002,11 @@ export interface components {
              */
             readonly expires_at: string | null;
             readonly memory_bytes: number;
+            /** @description it takes no entries any more */
+            readonly closed: boolean;
+            /** Format: date-time */
+            readonly closed_at?: string;
+            readonly close_reason?: string;
             readonly entries?: readonly components["schemas"]["Entry"][];
             readonly group_details?: readonly components["schemas"]["GroupDetails"][];
         };
@@ -2030,6 +2083,10 @@ export interface components {
              */
             readonly last_delivered_id?: string;
             readonly gap?: components["schemas"]["Gap"];
+            /** @description the stream is closed, and nothing is left to read for the reader */
+            readonly closed?: boolean;
+            /** @description nor is anything pending in the group */
+            readonly drained?: boolean;
         };
         /** @description A ticket. It can be used once, by pages of the origin that asked for it. */
         readonly Ticket: {
@@ -2119,6 +2176,13 @@ export interface components {
             /** @description some value is not UTF-8 */
             readonly b64?: boolean;
         };
+        /** @description The end of a stream. `entry` or `entries` are its last ones: stored with the end, or neither is. */
+        readonly Ending: {
+            /** @description why, for readers: at most 256 bytes; `` by default */
+            readonly reason?: string | null;
+            readonly entry?: components["schemas"]["NewEntry"] | null;
+            readonly entries?: readonly components["schemas"]["NewEntry"][] | null;
+        };
         /** @description Streams, each with its entries: all are stored, or none. */
         readonly ManyPublish: {
             readonly streams: {
@@ -2159,7 +2223,7 @@ export interface components {
              * @description stable: what programs look at
              * @enum {string}
              */
-            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_token" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_configured" | "starting" | "restarting" | "draining" | "overloaded" | "storage_failed" | "storage_full" | "memory_full" | "backend_unavailable" | "backend_error" | "backend_forbidden" | "not_replicated" | "not_supported_by_backend" | "cross_slot" | "quota_exceeded";
+            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_token" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "stream_closed" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_configured" | "starting" | "restarting" | "draining" | "overloaded" | "storage_failed" | "storage_full" | "memory_full" | "backend_unavailable" | "backend_error" | "backend_forbidden" | "not_replicated" | "not_supported_by_backend" | "cross_slot" | "quota_exceeded";
             /** @description for people */
             readonly detail: string;
             /** @description whether the same request may work later */
@@ -2650,6 +2714,8 @@ export interface operations {
                 readonly limit?: number;
                 /** @description references in pending lists: they stay, go too, or forbid the removal */
                 readonly refs?: "keep" | "delete" | "acked";
+                /** @description close the stream behind the entries: both or neither; needs `close` too */
+                readonly close?: boolean;
                 /** @description `json`: values that are objects, lists or null are stored as their JSON text; a line, or an item of a list, is then always the fields of an entry, under any names */
                 readonly nested?: "json";
                 /** @description the body of any type is one entry as it is: its field `data` */
@@ -2701,6 +2767,8 @@ export interface operations {
                 readonly limit?: number;
                 /** @description references in pending lists: they stay, go too, or forbid the removal */
                 readonly refs?: "keep" | "delete" | "acked";
+                /** @description close the stream behind the entries: both or neither; needs `close` too */
+                readonly close?: boolean;
                 /** @description `json`: values that are objects, lists or null are stored as their JSON text; a line, or an item of a list, is then always the fields of an entry, under any names */
                 readonly nested?: "json";
             };
@@ -2750,6 +2818,8 @@ export interface operations {
                 readonly limit?: number;
                 /** @description references in pending lists: they stay, go too, or forbid the removal */
                 readonly refs?: "keep" | "delete" | "acked";
+                /** @description close the stream behind the entries: both or neither; needs `close` too */
+                readonly close?: boolean;
             };
             readonly header?: {
                 /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
@@ -2867,6 +2937,40 @@ export interface operations {
                 };
                 content: {
                     readonly "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    readonly closeStream: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
+                readonly "If-Match"?: string;
+                /** @description a repeated request with the same key and body answers as the first time */
+                readonly "Idempotency-Key"?: string;
+                /** @description `return=minimal`: without `ids`; `durability=fsync`: the answer leaves when the change is on disk */
+                readonly Prefer?: string;
+            };
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["Ending"];
+            };
+        };
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["StreamClosed"];
                 };
             };
         };

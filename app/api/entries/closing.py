@@ -1,0 +1,164 @@
+"""The end of a stream, with or without last entries."""
+
+from functools import partial
+from typing import Annotated, ClassVar, Final
+
+import orjson
+from fastapi import Depends, Header
+from pydantic import Field
+
+from app.auth import Action
+from app.errors import RefusalError, invalid, locate
+from app.http import media, strict_json
+from app.http.entries import entry_bodies
+from app.http.entries.publishing import KeyHeader, NewEntry, ids_text
+from app.http.entries.stored_entries import ParsedEntries
+from app.http.media import JSON, MediaType
+from app.http.models import IdText, IfMatch, RequestModel, ResponseModel, StreamName, absent
+from app.http.operations.binder import Body, RequestParameter, request_of
+from app.http.operations.router import Router
+from app.http.requests import Request
+from app.http.responses import Response
+from app.limits import EntryLimits
+from engine import commands, ids, replies
+from engine.commands import Close, XAdd
+
+router: Final = Router("entries")
+
+IfMatchHeader = Annotated[
+    IfMatch | None,
+    Header(
+        alias="If-Match",
+        description='the stream\'s last ID in quotation marks, `"0-0"` for an empty or missing stream; '
+        "`*` for any stream that exists",
+    ),
+]
+# Members of the body, and one that is too many.
+_MEMBERS_MAX: Final = 4
+_JSON: Final = MediaType(JSON, JSON)
+
+
+class Ending(RequestModel):
+    """The end of a stream. `entry` or `entries` are its last ones: stored with the end, or neither is."""
+
+    reason: Annotated[str, Field(description="why, for readers: at most 256 bytes", max_length=256)] = ""
+    entry: NewEntry = absent()
+    entries: Annotated[
+        list[NewEntry],
+        Field(
+            min_length=1,
+            json_schema_extra={"maxItems": 10_000, "x-maxItems-setting": "batch_entries_max"},
+        ),
+    ] = absent()
+
+
+class StreamClosed(ResponseModel):
+    """The end of a stream. `duplicate`: an earlier request closed it, or stored these entries."""
+
+    closed: bool
+    closed_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    last_id: IdText
+    duplicate: bool
+    ids: list[IdText] = absent()
+
+
+class _EndingBody(Body):
+    """A reason and last entries, kept byte for byte; all of it may be left out."""
+
+    models: ClassVar = (Ending,)
+    content: ClassVar = {JSON: {"schema": {"$ref": "#/components/schemas/Ending"}}}
+
+    async def read(self, *, digest: bool) -> tuple[str, ParsedEntries | None]:
+        """The reason and the entries. Raises the refusal of what is wrong with them."""
+        request = self.request
+        read = partial(_read, media_type=request.media_type, limits=request.gateway.limits.entries)
+        return await request.read_body(partial(read, digest=digest))
+
+
+def _read(
+    body: bytes, media_type: MediaType, limits: EntryLimits, *, digest: bool
+) -> tuple[str, ParsedEntries | None]:
+    if not body:
+        return "", None
+    media.check_is_json(media_type.name)
+    members = strict_json.members_of(body, _MEMBERS_MAX)
+    unknown = members.keys() - {"reason", "entry", "entries"}
+    if unknown:
+        raise invalid(f"/{min(unknown)}", "there is no such member: it is reason, entry or entries")
+    reason = orjson.loads(members.get("reason", b'""'))
+    if not isinstance(reason, str):
+        raise invalid("/reason", "it is a string")
+    if "entry" in members and "entries" in members:
+        raise invalid("/entries", "it does not go with entry")
+    added = None
+    if "entry" in members:
+        added = _entries(members["entry"], "/entry", limits)
+        if added.batch:
+            raise invalid("/entry", "it is one entry: an object with fields")
+    elif "entries" in members:
+        added = _entries(b'{"entries":%b}' % members["entries"], "", limits)
+    if added is not None and digest:
+        added = ParsedEntries(added.bodies, added.ids, added.batch, entry_bodies.digest_of(body))
+    return reason, added
+
+
+def _entries(text: bytes, place: str, limits: EntryLimits) -> ParsedEntries:
+    try:
+        return entry_bodies.read(text, _JSON, limits)
+    except RefusalError as refusal:
+        refusal.places = [locate(place + one.name or "/entries", one.detail) for one in refusal.places]
+        raise
+
+
+@router.post(
+    "/v1/streams/{stream}/close",
+    Action.CLOSE,
+    model=StreamClosed,
+    refusals=(
+        "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "stream_closed",
+        "last_id_mismatch", "entry_too_large", "too_many_entries", "idempotency_mismatch",
+    ),
+    prefer="`return=minimal`: without `ids`",
+    writes=True,
+)  # fmt: skip
+async def close_stream(
+    request: RequestParameter,
+    stream: StreamName,
+    body: Annotated[_EndingBody, Depends(request_of)],
+    if_match: IfMatchHeader = None,
+    idempotency_key: KeyHeader = None,
+) -> Response:
+    """Close a stream for good: it takes no entries any more, and its readers end behind the last one.
+
+    Without entries it may be repeated. With entries a stream that is closed refuses it, unless the key is the
+    same. Entries need `write` too.
+    """
+    reason, last = await body.read(digest=idempotency_key is not None)
+    expected = None if if_match == "*" else if_match
+    add = None
+    if last is not None:
+        request.require(Action.WRITE, stream)
+        request.take_more(len(last.bodies))
+        key = None if idempotency_key is None else commands.IdempotencyKey(idempotency_key, last.digest)
+        add = XAdd(
+            stream=stream, bodies=last.bodies, ids=last.ids, mkstream=if_match != "*", idempotency=key,
+            expected_last_id=expected,
+        )  # fmt: skip
+    found = await ended(request, Close(stream=stream, reason=reason, add=add, expected_last_id=expected))
+    end = found.end
+    shown = {
+        "closed": True,
+        "closed_at": ids.rfc3339(end.closed_at_ms),
+        "last_id": ids.format(end.last_id),
+        "duplicate": found.duplicate,
+    }
+    if found.added is not None and not request.preferences.minimal:
+        shown["ids"] = orjson.Fragment(b"[%b]" % ids_text(found.added.ids))
+    return request.respond(200, orjson.dumps(shown))
+
+
+async def ended(request: Request, command: Close) -> replies.Closed:
+    """Run it, as a part of the request's trace."""
+    reply = await request.publish(command, synced=request.preferences.synced)
+    assert isinstance(reply, replies.Closed), "closing answers the end"
+    return reply

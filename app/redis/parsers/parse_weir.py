@@ -1,0 +1,43 @@
+"""Parses Weir's own commands: WEIR.CLOSE and WEIR.INFO.
+
+Knows: their words, and the shapes of their replies.
+Must never know: what an end means for a stream.
+"""
+
+import msgspec
+
+from app.redis import replies
+from app.redis.parsers import parse_entries
+from app.redis.parsers.words import Words, stream_name
+from app.redis.request import CommandRequest, for_engine
+from engine import errors
+from engine.commands import Close, XAdd, XInfoStream
+
+
+def close(words: Words) -> CommandRequest:
+    """WEIR.CLOSE key [REASON reason] [XADD [options] <*|id> field value [field value …]]."""
+    key, reason = words.take(), ""
+    while words.left:
+        if words.took(b"REASON", values=1):
+            reason = _reason(words.take())
+        elif words.took(b"XADD"):
+            adding = parse_entries.xadd(Words([b"XADD", key, *words.rest()]))
+            assert isinstance(adding.command, XAdd), "it is one of the engine's"
+            command = Close(stream=stream_name(key), reason=reason, add=adding.command)
+            # Who may close may not yet write.
+            return msgspec.structs.replace(for_engine(command), actions=("write",))
+        else:
+            raise errors.syntax_error()
+    return for_engine(Close(stream=stream_name(key), reason=reason))
+
+
+def _reason(word: bytes) -> str:
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        raise errors.invalid("ERR the reason of an end is UTF-8") from None
+
+
+def info(words: Words) -> CommandRequest:
+    """WEIR.INFO key: what XINFO STREAM does not show."""
+    return for_engine(XInfoStream(stream=stream_name(words.take())), replies.weir_info)
