@@ -45,7 +45,10 @@ def invalid_interval(edge: str) -> EngineError:
 
 
 def invalid_name(what: str = "name") -> EngineError:
-    rule = f"a {what} has 1 to 512 bytes of UTF-8, no '/', no control characters, and is not '.' or '..'"
+    rule = (
+        f"a {what} has 1 to 512 bytes of UTF-8, no control characters, between slashes nothing that is "
+        "empty, '.' or '..', and does not begin with 'weir/'"
+    )
     return EngineError("invalid_name", f"ERR invalid name: {rule}", rule)
 
 

@@ -205,6 +205,33 @@ def test_bodies_up_to_the_gateways_own_limit_pass(proxy: Proxy) -> None:
         assert len(json.loads(connection.getresponse().read())["entries"]) == 8
 
 
+def test_a_slash_in_a_name_stays_encoded(proxy: Proxy) -> None:
+    """In a path, on the fast path and in front of the router; another encoding in it is not decoded twice."""
+    with closing(proxy.connect()) as connection:
+        assert publish(connection, "acme%2Forders%252F", one("slash"))[0] == 201
+        for method, path in (("GET", ""), ("PUT", "/groups/eu%2Fbilling"), ("GET", "/groups/eu%2Fbilling")):
+            connection.request(
+                method, f"/v1/streams/acme%2Forders%252F{path}", b"{}" if method == "PUT" else None
+            )
+            answer = connection.getresponse()
+            assert answer.status in (200, 201)
+            name = json.loads(answer.read())["name"]
+            assert name == ("eu/billing" if path else "acme/orders%2F")
+
+
+@pytest.mark.skipif(missing("nginx") is not None, reason="needs nginx")
+def test_nginx_with_a_path_behind_the_gateways_address_decodes_slashes(
+    gateway: Server, tmp_path: Path
+) -> None:
+    """As the recipe warns: `proxy_pass http://weir/;` makes one segment two."""
+    with (
+        nginx(tmp_path, gateway.port, **{"proxy_pass http://weir;": "proxy_pass http://weir/;"}) as decoding,
+        closing(decoding.connect()) as connection,
+    ):
+        status, answer = publish(connection, "acme%2Forders", one("slash"))
+        assert (status, json.loads(answer)["code"]) == (404, "no_route")
+
+
 def test_a_socket_follows_through_a_proxy(proxy: Proxy) -> None:
     """An upgrade is passed on, and frames in both directions."""
     target = proxy.origin.replace("http", "ws") + "/v1/ws"

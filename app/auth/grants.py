@@ -95,7 +95,8 @@ Pattern = Annotated[str, Field(min_length=1, max_length=PATTERN_CHARS_MAX)]
 def _check_prefix(prefix: str) -> str:
     """What names of streams begin with: of the same bytes as they. Raises ValueError."""
     try:
-        names.check_text(prefix, "prefix")
+        # It may end with a slash, as of a folder.
+        names.check_text(f"{prefix}x", "name with the prefix")
     except EngineError as error:
         raise ValueError(error.detail) from None
     if len(prefix.encode()) > PREFIX_BYTES_MAX:

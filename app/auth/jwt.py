@@ -15,7 +15,7 @@ from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from app.names import NAME_BYTES_MAX
+from engine.name_rules import NAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet

@@ -26,12 +26,13 @@ from app.http.cursors import CursorForm, Place
 from app.settings import Settings
 from engine import EngineError, ids
 from engine.commands import Cursor
+from engine.name_rules import NAME_BYTES_MAX, RESERVED
 
 # JavaScript's Number.MAX_SAFE_INTEGER: above it neighbouring integers become one.
 INTEGER_MAX: Final = (1 << 53) - 1
-NAME_CHARACTERS: Final = r"[^/\u0000-\u001f\u007f-\u009f]"
-NOT_DOTS: Final = r"(?!\.{1,2}$)"
-NAME_PATTERN: Final = f"^{NOT_DOTS}{NAME_CHARACTERS}+$"
+NAME_CHARACTERS: Final = r"[^\u0000-\u001f\u007f-\u009f]"
+NOT_MISLEADING: Final = rf"(?!{RESERVED}|(?:[^/]+/)*\.{{0,2}}(?:/|$))"
+NAME_PATTERN: Final = f"^{NOT_MISLEADING}{NAME_CHARACTERS}+$"
 ID_PATTERN: Final = "[0-9]{1,20}(-[0-9]{1,20})?"
 
 _DEFAULTS: Final = Settings.model_construct()
@@ -40,7 +41,7 @@ _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 NAME_SCHEMA: Final[dict[str, Any]] = {
     "type": "string",
     "minLength": 1,
-    "maxLength": names.NAME_BYTES_MAX,
+    "maxLength": NAME_BYTES_MAX,
     "pattern": NAME_PATTERN,
 }
 _ID_SCHEMA: Final[dict[str, object]] = {
@@ -234,7 +235,10 @@ class NameType(_Type):
         super().__init__(
             self._name,
             **NAME_SCHEMA,
-            description="1 to 512 bytes of UTF-8 without `/` and control characters, not `.` or `..`",
+            description=(
+                "1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) "
+                f"nothing is empty, `.` or `..`; not beginning with `{RESERVED}`"
+            ),
         )
         self.what = what
 
@@ -413,7 +417,7 @@ IdText = Annotated[
 
 NameText = Annotated[
     str,
-    Field(min_length=1, max_length=names.NAME_BYTES_MAX, json_schema_extra={"pattern": NAME_PATTERN}),
+    Field(min_length=1, max_length=NAME_BYTES_MAX, json_schema_extra={"pattern": NAME_PATTERN}),
 ]
 """A name in an answer."""
 

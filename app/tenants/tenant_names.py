@@ -6,16 +6,14 @@ Must never know: commands, replies.
 
 from typing import Final
 
-from app.names import NAME_BYTES_MAX
-from engine import EngineError
+from engine import EngineError, errors
+from engine.name_rules import NAME_BYTES_MAX, RESERVED, is_name
 
 # Shown for a stream of others, as where an operator lets a group write its dead letters elsewhere. No stream
 # has this name.
 OUTSIDE: Final = "/"
 # Stands between the prefix and a tenant's key: no key of a client contains it.
 _KEY_SEPARATOR: Final = "\x1f"
-# Names that a stream of others leaves behind when the prefix is taken away, and that no request can use.
-_UNUSABLE: Final = frozenset({"", ".", ".."})
 
 
 class TenantNames:
@@ -26,8 +24,10 @@ class TenantNames:
         self.prefix_bytes: Final = prefix.encode()
 
     def add(self, name: str) -> str:
-        """The engine's name of a stream. Raises `invalid_name` where it would be too long."""
+        """The engine's name of a stream. Raises `invalid_name` where it is too long, or Weir's own."""
         full = self.prefix + name
+        if full.startswith(RESERVED):
+            raise errors.invalid_name("stream name")
         if len(full.encode()) > NAME_BYTES_MAX:
             detail = f"a stream name has at most {NAME_BYTES_MAX - len(self.prefix_bytes)} bytes here"
             raise EngineError("invalid_name", f"ERR invalid name: {detail}", detail)
@@ -39,7 +39,8 @@ class TenantNames:
 
     def has(self, full: str) -> bool:
         """Whether the tenant can use the stream of this name in the engine."""
-        return full.startswith(self.prefix) and full[len(self.prefix) :] not in _UNUSABLE
+        # A stream of others may leave what no request can use: "acme" and "acme/orders" leave "/orders".
+        return full.startswith(self.prefix) and is_name(full[len(self.prefix) :].encode())
 
     def strip(self, full: str) -> str:
         """The tenant's name of a stream of the engine."""

@@ -4,8 +4,8 @@ Knows: the keys of these, how a message travels. Must never know: what a message
 
     say ──XADD weir/gateways──► a keyspace notification ──► every gateway reads on from where it was
 
-Messages are entries of a stream, so one whose notification is lost comes with the next look. A stream's name
-has no slash, so no client can name these keys.
+Messages are entries of a stream, so one whose notification is lost comes with the next look. No client can
+name these keys: see `engine/name_rules.py`.
 """
 
 import asyncio

@@ -20,7 +20,6 @@ from engine import entries, errors, ids
 from engine.apportion import apportion
 from engine.cluster import group_words, redrive, replies, scripts, words
 from engine.cluster.group_scripts import group_read, read_group, read_stream
-from engine.cluster.keys import is_stream_name
 from engine.cluster.refusals import not_supported
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import ScriptCall, Word, WriteOrigin, script, stream_keys
@@ -52,6 +51,7 @@ from engine.commands import (
 from engine.commands.reading import Budget
 from engine.errors import EngineError
 from engine.generations import Generations, Identity, gap_of
+from engine.name_rules import is_name
 from engine.replies import (
     ConfigValues,
     Edges,
@@ -387,7 +387,7 @@ async def _plan(backend: Backend, command: Plan) -> Reply:
 async def _names(backend: Backend, prefix: str, after: str | None) -> list[str]:
     """The names of streams in order. Those that are no names here are of other programs."""
     keys = await backend.scan(_GLOB.sub(r"\\\1", prefix) + "*")
-    names = {name.decode() for name in keys if is_stream_name(name)}
+    names = {name.decode() for name in keys if is_name(name)}
     return sorted(name for name in names if after is None or name > after)
 
 

@@ -13,7 +13,6 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from engine.clock import Clock
-from engine.cluster.keys import is_stream_name
 from engine.cluster.levels import PROBE_OF_WRITES, QUESTIONS, Level, least, level_of, run_of
 from engine.cluster.misfits import Misfit, of_refusal
 from engine.cluster.node import Node
@@ -22,6 +21,7 @@ from engine.cluster.replication import BackendDurability
 from engine.cluster.topology import Topology
 from engine.cluster.wire import Address, Words, call, report
 from engine.errors import EngineError
+from engine.name_rules import is_name
 
 # A thousandth of a second of a server's time, about.
 _KEYS: Final = 1_000
@@ -58,7 +58,7 @@ class StreamCount:
         for server, (cursor, names) in replies:
             count = self._rounds[server]
             count.cursor = cursor
-            count.found += sum(map(is_stream_name, names))
+            count.found += sum(map(is_name, names))
             if cursor == b"0":
                 count.found, count.last = 0, count.found
 

@@ -6,7 +6,7 @@ Must never know: what an auxiliary key holds, which server has a slot.
     the stream     orders                the name itself, so that other programs of Redis see it
     its metadata   weir/{9cz}/m/orders   in the same slot, by the tag of that slot
 
-A stream's name has no slash, so no client can name an auxiliary key.
+No client can name an auxiliary key, or a stream so: see `engine/name_rules.py`.
 """
 
 from binascii import crc_hqx
@@ -66,15 +66,6 @@ def stream_of(key: bytes) -> str | None:
         return key.split(b"/", 3)[3].decode()
     except (IndexError, UnicodeDecodeError):
         return None
-
-
-def is_stream_name(name: bytes) -> bool:
-    """Whether a client could name a stream so."""
-    try:
-        text = name.decode()
-    except UnicodeDecodeError:
-        return False
-    return 0 < len(name) <= 512 and "/" not in text and text.isprintable() and text not in (".", "..")
 
 
 def slot_key(slot: int, kind: str, name: str) -> bytes:

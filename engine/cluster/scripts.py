@@ -441,7 +441,7 @@ def _decode_published(command: Publish) -> Decode:
         word, texts, trims = checked("", reply)
         names_and_ids = texts.split(b"/")
         rows = [
-            (name.decode(), _ids_of(given))
+            (name.decode().replace("\n", "/"), _ids_of(given))
             for name, given in zip(names_and_ids[::2], names_and_ids[1::2], strict=True)
         ]
         if word == b"repeated":

@@ -54,7 +54,7 @@ class Lost(NamedTuple):
         return f"entries after {self.after} up to {self.upto} were {self.why} before they were read"
 
 
-# By "gateway/stream"; neither half holds a slash.
+# By "gateway/stream"; the name of a gateway holds no slash.
 Offsets = dict[str, Position]
 
 

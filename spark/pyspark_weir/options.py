@@ -122,6 +122,19 @@ class SourceOptions:
     # Whether fieldsFormat was asked for; where it was not, a schema of the user's own means `columns`.
     format_given: bool = False
 
+    def named_at(self, gateway: str) -> Sequence[str]:
+        """The streams that are named for a gateway. `subscribe` has `stream` for each, `gateway/stream` for
+        one: what is before the first slash is a gateway if `gateway.urls` has one of that name.
+        """
+        if self.assign:
+            return self.assign.get(gateway, ())
+        return [name for at, name in map(self._split, self.subscribe) if at in (None, gateway)]
+
+    def _split(self, name: str) -> tuple[str | None, str]:
+        at, _, stream = name.partition("/")
+        is_gateway = stream and any(one.name == at for one in self.gateways)
+        return (at, stream) if is_gateway else (None, name)
+
     def access(self, gateway: str) -> GatewayAccess:
         for one in self.gateways:
             if one.name == gateway:
@@ -186,10 +199,6 @@ def _selection(
         named = " and ".join(used) if used else "none of them"
         raise OptionError(f"give exactly one of subscribe, subscribePattern and assign, not {named}")
     subscribe = raw.names("subscribe")
-    for name in subscribe:
-        prefix, slash, _ = name.rpartition("/")
-        if slash and prefix not in gateways:
-            raise OptionError(f"subscribe: {name}: gateway.urls has no gateway named {prefix!r}")
     pattern = raw.text("subscribePattern")
     if pattern is not None:
         try:

@@ -168,7 +168,7 @@ async def test_a_member_that_is_null_was_not_given(two: httpx.AsyncClient) -> No
 
 async def test_names_are_names(two: httpx.AsyncClient) -> None:
     """And stand once."""
-    answer = await two.post(PLAN, json={"streams": {"a/b": "0"}})
+    answer = await two.post(PLAN, json={"streams": {"a//b": "0"}})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_name")
     content = b'{"streams":{"a":"0","a":"1"}}'
     answer = await two.post(PLAN, content=content, headers={"content-type": "application/json"})

@@ -144,7 +144,7 @@ def test_an_address_is_checked_before_it_is_used(url: str) -> None:
     assert weir(NOWHERE, "read", "s", f"--url={url}").code == 2
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b"])
+@pytest.mark.parametrize("name", ["", ".", "..", "a//b", "/a", "a/..", "a/"])
 def test_a_name_never_becomes_another_path(url: str, name: str) -> None:
     """A name that a path would take for something else is a usage error."""
     assert weir(url, "read", name).code == 2

@@ -24,4 +24,4 @@ def url(server: Server) -> str:
 @pytest.fixture
 def stream(request: pytest.FixtureRequest) -> str:
     """A name that no other test uses, with characters that need encoding."""
-    return f"client:ü +{re.sub(r'[^a-z0-9_]', '-', request.node.name.lower())}"
+    return f"client/ü +{re.sub(r'[^a-z0-9_]', '-', request.node.name.lower())}"

@@ -280,7 +280,7 @@ async def test_what_is_refused_for_good_ends_the_worker(url: str, via: Via) -> N
         """Never called."""
 
     with pytest.raises((weir.ApiError, ValueError)):
-        await Worker(url, "a/b", group="g", consumer="c", via=via, start="0").run(handle, stop_on=())
+        await Worker(url, "a//b", group="g", consumer="c", via=via, start="0").run(handle, stop_on=())
 
 
 async def test_extending_resets_the_idle_time(url: str, stream: str) -> None:

@@ -22,7 +22,17 @@ from tests.waiting import until, until_async
 
 BASE: Final = "http://127.0.0.1:8080"
 APP: Final = Path(__file__).parent.parent / "app"
-FILES: Final = ("claims", "conditional", "entries", "groups", "pending", "read", "redrive", "streams")
+FILES: Final = (
+    "claims",
+    "conditional",
+    "entries",
+    "groups",
+    "pending",
+    "read",
+    "redrive",
+    "slashes",
+    "streams",
+)
 
 
 @pytest.mark.no_cover

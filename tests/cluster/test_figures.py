@@ -58,8 +58,8 @@ async def test_streams_are_counted_and_nothing_else(backend: Backend) -> None:
             await reply_to(engine, XAdd(stream=name, bodies=[BODY], idempotency=IdempotencyKey("k", b"d")))
             await reply_to(engine, EnsureGroup(stream=name, group="g", start=0, policy={"max_deliveries": 3}))
         backend.call("SET", "text", "1")
-        backend.call("XADD", "of/another", "*", "a", "1")
-        backend.call("XADD", "of-another", "*", "a", "1")
+        for name in ("of//another", "weir/gateways", "of/another"):
+            backend.call("XADD", name, "*", "a", "1")
     async with opened(backend) as engine:
         assert engine.streams == 4
         await reply_to(engine, Delete(streams=["a"]))
@@ -70,7 +70,7 @@ def test_many_streams_are_counted_a_part_at_a_time() -> None:
     """The number is that of the last round; during a server's first one, of those found so far."""
     count, one, other = StreamCount(), Address("one", 1), Address("other", 2)
     first: list[tuple[Address, tuple[bytes, list[bytes]]]] = [
-        (one, (b"7", [b"a", b"b", b"a/b"])),
+        (one, (b"7", [b"a", b"b", b"a//b", b"weir/gateways"])),
         (other, (b"0", [b"c"])),
     ]
     count.note(first)

@@ -6,7 +6,8 @@ import pytest
 
 from app.names import check_text
 from engine import EngineError
-from engine.cluster.keys import SLOTS, auxiliary_key, slot_key, slot_of, tag_of
+from engine.cluster.keys import SLOTS, auxiliary_key, slot_key, slot_of, stream_of, tag_of
+from engine.cluster.words import METADATA_KEY
 from tests.cluster.servers import BackendServer
 from tests.server import free_port
 
@@ -31,7 +32,7 @@ def test_every_slot_has_a_short_tag_of_its_own() -> None:
     assert tag_of(5061) == tags[5061]
 
 
-@pytest.mark.parametrize("stream", ["orders", "{orders}:1", "a{b", "}{", "ü", "{}x"])
+@pytest.mark.parametrize("stream", ["orders", "acme/orders/{eu}", "{orders}:1", "a{b", "}{", "ü", "{}x"])
 def test_auxiliary_keys_are_in_the_slot_of_their_stream(stream: str) -> None:
     """For names with braces of any kind."""
     key = auxiliary_key(stream, "m")
@@ -40,7 +41,13 @@ def test_auxiliary_keys_are_in_the_slot_of_their_stream(stream: str) -> None:
 
 
 def test_no_client_can_name_an_auxiliary_key() -> None:
-    """A name has no slash."""
-    for key in (auxiliary_key("orders", "m"), slot_key(7, "h", "front")):
+    """Nor any other key that Weir has: they all begin with `weir/`."""
+    for key in (auxiliary_key("orders", "m"), slot_key(7, "h", "front"), METADATA_KEY.encode()):
         with pytest.raises(EngineError, match="invalid_name"):
             check_text(key.decode())
+
+
+def test_an_auxiliary_key_names_its_stream() -> None:
+    """With as many slashes as it has."""
+    for stream in ("orders", "acme/orders/eu"):
+        assert stream_of(auxiliary_key(stream, "m")) == stream

@@ -1,4 +1,4 @@
-"""Keys of other types are other programs': they are no streams, and nothing changes or removes them."""
+"""Keys of other types, and of names that are none, are other programs': nothing changes or removes them."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,20 @@ import pytest
 
 from engine import EngineError, entries
 from engine.cluster import ClusterEngine
-from engine.commands import Command, Copy, Delete, Exists, Expire, Persist, Rename, TimeToLive, Type, XAdd
-from engine.replies import Reply
+from engine.commands import (
+    Command,
+    Copy,
+    Delete,
+    Exists,
+    Expire,
+    ListStreams,
+    Persist,
+    Rename,
+    TimeToLive,
+    Type,
+    XAdd,
+)
+from engine.replies import Listing, Reply
 from tests.cluster.engines import opened
 from tests.cluster.servers import Backend, BackendServer
 from tests.engine.asking import reply_to, turn_of
@@ -70,6 +82,18 @@ async def test_no_stream_takes_their_place(
         await reply_to(engine, command)
     assert refusal.value.code == code
     assert (text.call("GET", TEXT), text.call("TYPE", STREAM)) == (b"1", b"stream")
+
+
+async def test_a_stream_of_another_program_is_within_reach_by_its_key(
+    backend: Backend, engine: ClusterEngine
+) -> None:
+    """Slashes included. What is no name here, and what is Weir's own, is as if it was not there."""
+    for key in ("acme/orders", "acme/orders/eu", "acme//orders", "acme/", "weir/gateways", "weir/x", "a\n"):
+        backend.call("XADD", key, "1-1", "a", "1")
+    assert await reply_to(engine, ListStreams()) == Listing(["acme/orders", "acme/orders/eu"])
+    assert await reply_to(engine, ListStreams(prefix="acme/orders/")) == Listing(["acme/orders/eu"])
+    await reply_to(engine, XAdd(stream="acme/orders/eu", bodies=[BODY]))
+    assert backend.call("XLEN", "acme/orders/eu") == 2
 
 
 async def test_streams_beside_them_are_removed(text: Backend, engine: ClusterEngine) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from engine import entries, ids
 from engine.cluster import scripts
+from engine.cluster.keys import slot_key, slot_of
 from engine.cluster.scripts import WriteOrigin
 from engine.commands import Chunk, IdempotencyKey, Publish, Trim, XAdd
 from engine.commands.types import AutoSequence
@@ -11,7 +12,7 @@ from tests.cluster.beside import GENERATION, Beside
 from tests.cluster.servers import BackendServer
 
 BODY = entries.body([("n", "1")])
-NAMES = ("{t}: 1", "{t}2", "t")
+NAMES = ("{t}: 1", "{t}/2/%2F", "t")
 
 
 @pytest.fixture
@@ -85,6 +86,13 @@ def test_a_chunk_is_stored_once_in_the_last_two_epochs(beside: Beside) -> None:
     publish(beside, part("t"), chunk=Chunk("p", 4, 1))
     publish(beside, part(NAMES[0]), part("t", 9 << 80), chunk=Chunk("p", 4, 1))
     publish(beside, part("t"), chunk=Chunk("q", 1, 1))
+
+
+def test_a_chunk_that_an_older_version_stored_is_known(beside: Beside) -> None:
+    """Names had no slashes then; what is kept of the names of today is the same for those."""
+    publish(beside, part("t"), chunk=Chunk("p", 1, 1))
+    kept = beside.server.call("HVALS", slot_key(slot_of(b"t"), "p", "p"))
+    assert any(b"t/" in value for value in kept), kept
 
 
 def test_a_request_that_is_sent_again_is_done_once(beside: Beside) -> None:

@@ -28,7 +28,12 @@ REFUSED = {
     "invalid UTF-8": b"%ff",
     "another": b"%fe",
     "slash": b"%2f",
-    "slash inside": b"a%2Fb",
+    "slash at the end": b"a%2F",
+    "slash at the beginning": b"%2Fa",
+    "slashes": b"a%2F%2fb",
+    "dot between slashes": b"a%2F.%2Fb",
+    "dots after a slash": b"a%2F%2e%2e",
+    "the gateway's own": b"weir%2Fgateways",
     "overlong slash": b"%c0%af",
     "overlong NUL": b"%c0%80",
     "overlong dot": b"%e0%80%ae",
@@ -84,7 +89,24 @@ IN_BODIES: dict[str, tuple[str, Callable[[str], object]]] = {
     "group by command": ("/v1/commands", lambda name: ["XGROUP", "CREATE", "s", name, "$", "MKSTREAM"]),
     "transaction": ("/v1/commands/multi-exec", lambda name: [["XADD", name, "*", "a", "1"]]),
 }
-WORDS = ["", "\0", "a\0b", "a/b", "..", ".", "a\r\nb", "\x1b[2J", "\x7f", "\x85", "x" * 513, "é" * 257]
+WORDS = [
+    "",
+    "\0",
+    "a\0b",
+    "a//b",
+    "a/",
+    "/a",
+    "a/..",
+    "weir/metadata",
+    "..",
+    ".",
+    "a\r\nb",
+    "\x1b[2J",
+    "\x7f",
+    "\x85",
+    "x" * 513,
+    "é" * 257,
+]
 
 
 @pytest.mark.parametrize("where", IN_BODIES)

@@ -33,6 +33,9 @@ def guard(to: list[str], target: str = HERE, **source: str) -> LoopGuard | None:
         ({"subscribePattern": "a|all"}, ["all=rest", "all"]),
         ({"subscribe": "a,all"}, ["all"]),
         ({"subscribe": "g0/a"}, []),
+        ({"subscribe": "eu/a,eu/all"}, ["eu/all"]),
+        ({"subscribe": "g0/eu/a"}, []),
+        ({"assign": '{"g0": ["eu/a"]}'}, []),
         ({"assign": '{"g0": ["a"]}'}, []),
     ],
 )
@@ -49,6 +52,8 @@ def test_a_target_that_is_read_is_refused(source: dict[str, str], to: list[str],
         ({"subscribePattern": "(?!copy[.]).*"}, ["copy.{stream}"]),
         ({"subscribePattern": "a.?"}, ["all"]),
         ({"subscribe": "a,b"}, ["all"]),
+        ({"subscribe": "eu/a,g0/us/a"}, ["a"]),
+        ({"assign": '{"g0": ["eu/a"]}'}, ["a"]),
     ],
 )
 def test_a_stream_that_ends_elsewhere_is_mirrored(source: dict[str, str], to: list[str]) -> None:

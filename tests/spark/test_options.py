@@ -93,7 +93,6 @@ def test_streams_are_named_in_exactly_one_way(ways: dict[str, str]) -> None:
         ("assign", "a,b"),
         ("assign", '{"g7": ["a"]}'),
         ("assign", '{"g0": "a"}'),
-        ("subscribe", "g7/a"),
     ],
 )
 def test_streams_named_wrongly_are_told_with_the_option(name: str, value: str) -> None:
@@ -116,6 +115,17 @@ def test_streams_named_wrongly_are_told_with_the_option(name: str, value: str) -
 def test_a_wrong_value_is_told_with_its_option(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=name):
         read(**{name: value})
+
+
+def test_what_is_before_the_first_slash_may_be_a_gateway() -> None:
+    """If there is one of that name; else it is part of the stream's name, at every gateway."""
+    urls = "g0=http://h:1,g1=http://h:2"
+    found = read(**{"gateway.urls": urls, "subscribe": "a,eu/a,g1/b,g1/eu/b,g0/g1/c,g0"})
+    assert found.named_at("g0") == ["a", "eu/a", "g1/c", "g0"]
+    assert found.named_at("g1") == ["a", "eu/a", "b", "eu/b", "g0"]
+    starts = read(startingOffsets='{"g0/eu/a": "1-0", "eu/a": "2-0"}').starting
+    assert starts is not None
+    assert [starts.of(gateway, "eu/a") for gateway in ("g0", "g1")] == ["1-0", "2-0"]
 
 
 def test_gateways_have_stable_names() -> None:

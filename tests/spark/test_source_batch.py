@@ -133,7 +133,7 @@ class TestPartitions:
     def test_many_short_streams_share_a_task(self, weir: Weir) -> None:
         for number in range(30):
             weir.publish([number + 1], str(number))
-        reader = weir.batch_reader(subscribePattern=f"{weir.prefix}-.*")
+        reader = weir.batch_reader(subscribePattern=f"{weir.prefix}/.*")
         (part,) = reader.partitions()
         assert sorted(ids_of(rows_of(reader.read(part)))) == sorted(ids(*range(1, 31)))
 
@@ -208,7 +208,7 @@ class TestRelations:
         assert row["generation"]
 
     def test_streams_by_pattern(self, grouped: Weir) -> None:
-        rows = read_all(grouped.batch_reader(relation="streams", subscribePattern=f"{grouped.prefix}-.*"))
+        rows = read_all(grouped.batch_reader(relation="streams", subscribePattern=f"{grouped.prefix}/.*"))
         assert sorted(row["stream"] for row in rows) == sorted([grouped.name(), grouped.name("dead")])
 
     def test_groups(self, grouped: Weir) -> None:
@@ -292,7 +292,7 @@ def test_what_was_published_before_is_read_though_the_disk_is_a_second_behind(tm
     with Server(tmp_path / "data", "--fsync", "everysec") as server, closing(Weir(server, "late")) as weir:
         for number in range(1, 6):
             weir.publish([number], str(number))
-        options = {"subscribePattern": "late-.*"}
+        options = {"subscribePattern": "late/.*"}
         assert sorted(ids_of(read_all(weir.batch_reader(**options)))) == ids(1, 2, 3, 4, 5)
         weir.publish([7], "5")
         reader = weir.stream_reader(**options, startingOffsets="earliest")

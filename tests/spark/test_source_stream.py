@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_weir import offsets
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError
+from pyspark_weir.gateway import of_stream
 from pyspark_weir.source.reading import batches
 from tests.server import Server
 from tests.spark.weir import EVERYTHING, Offset, Weir, ids, ids_between, rows_of, step, steps, through_json
@@ -108,7 +109,7 @@ class TestBatches:
         start = reader.initialOffset()
         end, found = step(reader, start)
         assert len(found) == 20
-        assert {stream.rpartition("-")[2] for stream in _moved(start, end)} == {"long", "short"}
+        assert {stream.rpartition("/")[2] for stream in _moved(start, end)} == {"long", "short"}
 
     def test_the_heads_that_were_seen_are_told_without_another_call(self, own_weir: Weir) -> None:
         own_weir.publish(range(1, 26))
@@ -139,7 +140,7 @@ class TestBatches:
         assert list(batches(reader._options, reader._form, None)) == []  # noqa: SLF001
 
     def test_dead_letters_can_be_followed(self, weir: Weir) -> None:
-        path = f"/v1/streams/{weir.name()}/entries"
+        path = f"{of_stream(weir.name())}/entries"
         weir.gateway.post(path, {"id": "1-0", "fields": {"a": "b", "weir-source": "s", "weir-reason": "r"}})
         reader = weir.stream_reader(**EVERYTHING, relation="deadletter")
         start = reader.initialOffset()
@@ -218,7 +219,7 @@ class TestAvailableNow:
 
     def test_streams_that_appear_later_are_left_to_the_next_run(self, weir: Weir) -> None:
         weir.publish([1], "a")
-        pattern = f"{weir.prefix}-.*"
+        pattern = f"{weir.prefix}/.*"
         reader = weir.stream_reader(**EVERYTHING, subscribePattern=pattern, discoveryIntervalMs="0")
         reader.prepareForTriggerAvailableNow()
         weir.publish([2], "b")

@@ -50,7 +50,7 @@ class TestStreamsThatCome:
     def test_a_pattern_finds_new_streams_after_a_while(self, weir: Weir) -> None:
         now = [0.0]
         weir.publish([1], "a")
-        pattern = f"{weir.prefix}-[a-c]"
+        pattern = f"{weir.prefix}/[a-c]"
         reader = weir.stream_reader(
             **EVERYTHING, subscribePattern=pattern, discoveryIntervalMs="10s", clock=lambda: now[0]
         )
@@ -70,7 +70,7 @@ class TestStreamsThatCome:
         found: list[str] = []
         for part in range(4):
             reader = weir.stream_reader(
-                **EVERYTHING, subscribePattern=f"{weir.prefix}-.*", streamShard=f"{part}/4"
+                **EVERYTHING, subscribePattern=f"{weir.prefix}/.*", streamShard=f"{part}/4"
             )
             found += [key.partition("/")[2] for key in reader.initialOffset()["s"]]
         assert sorted(found) == sorted(names)

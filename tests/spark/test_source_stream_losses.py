@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_weir import offsets
 from pyspark_weir.errors import DataLoss
-from pyspark_weir.gateway import GatewayPlan, PlanQuery
+from pyspark_weir.gateway import GatewayPlan, PlanQuery, of_stream
 from pyspark_weir.offsets import Lost
 from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.source.stream import StreamingReader
@@ -101,7 +101,7 @@ class TestLoss:
         reader = weir.stream_reader(**EVERYTHING)
         start = reader.initialOffset()
         end = reader.latestOffset(start, ReadMaxRows(100))
-        weir.gateway.post(f"/v1/streams/{weir.name()}/entries/delete", {"ids": ["5-0"]})
+        weir.gateway.post(f"{of_stream(weir.name())}/entries/delete", {"ids": ["5-0"]})
         assert ids_between(reader, start, end) == ids(1, 2, 3, 4, 6, 7, 8, 9, 10)
 
 
@@ -202,7 +202,7 @@ class TestResets:
         assert found == []
         assert step(weir.stream_reader(), accepted) == (accepted, []), "it is not raised again"
         assert offsets.lost(accepted) == (TestLoss.lost(weir, end, "5-0", None, "deleted"),)
-        weir.gateway.post(f"/v1/streams/{weir.name()}/groups", {"name": "g", "mkstream": True})
+        weir.gateway.post(f"{of_stream(weir.name())}/groups", {"name": "g", "mkstream": True})
         empty, found = step(weir.stream_reader(), accepted)
         assert (empty, found) == (accepted, []), "nor while the stream that is made anew is empty"
         weir.publish([1, 2])
@@ -227,7 +227,7 @@ class TestResets:
         weir.publish(range(1, 11))
         weir.publish([1], "kept")
         weir.publish([1], "other")
-        options = {"subscribePattern": f"{weir.prefix}-(s|kept)", "maxEntriesPerTrigger": "6"}
+        options = {"subscribePattern": f"{weir.prefix}/(s|kept)", "maxEntriesPerTrigger": "6"}
         first = weir.stream_reader(**EVERYTHING, **options)
         end, _ = step(first, first.initialOffset())
         weir.delete()
@@ -241,7 +241,7 @@ class TestResets:
         for reader in (first, later()):
             with pytest.raises(DataLoss, match=rf"stream {weir.name()} .*the stream was deleted"):
                 reader.latestOffset(end, ReadMaxRows(100))
-        narrower = later(subscribePattern=f"{weir.prefix}-(kept|other)")
+        narrower = later(subscribePattern=f"{weir.prefix}/(kept|other)")
         assert step(narrower, end)[1] == ids(1), "what the pattern does not name is not missed"
         accepted, _ = steps(later(failOnDataLoss="false"), end)
         weir.publish([2], "kept")

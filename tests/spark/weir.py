@@ -39,7 +39,7 @@ class Weir:
 
     def name(self, short: str = "s") -> str:
         """A stream of this test."""
-        return f"{self.prefix}-{short}"
+        return f"{self.prefix}/{short}"
 
     def publish(self, entries: Iterable[int | str], stream: str = "s") -> list[str]:
         """One entry for each ID, `7` being `7-0`; its only field is the ID."""

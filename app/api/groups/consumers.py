@@ -17,7 +17,7 @@ from app.http.entries.entry_pages import preferred_wait_ms
 from app.http.models import (
     INTEGER_MAX,
     NAME_CHARACTERS,
-    NOT_DOTS,
+    NOT_MISLEADING,
     ConsumerName,
     Count,
     EntryId,
@@ -47,6 +47,7 @@ from engine.commands import (
     XReadGroup,
     until_end,
 )
+from engine.name_rules import NAME_BYTES_MAX
 from engine.replies import ConsumerInfo, GroupRead, Reply
 
 router: Final = Router("groups")
@@ -159,7 +160,7 @@ class RemovedConsumer(ResponseModel):
 
 
 _TRANSFER: Final = "transfer:"
-_CONSUMER_PATTERN: Final = f"{NOT_DOTS}{NAME_CHARACTERS}{{1,{names.NAME_BYTES_MAX}}}"
+_CONSUMER_PATTERN: Final = f"{NOT_MISLEADING}{NAME_CHARACTERS}{{1,{NAME_BYTES_MAX}}}"
 
 
 @router.delete(

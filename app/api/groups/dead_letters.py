@@ -7,7 +7,6 @@ from typing import Annotated, Final
 import msgspec
 from pydantic import AfterValidator, Field
 
-from app import names
 from app.api.groups import group_calls
 from app.api.groups.pending import REASON_CHARS_MAX
 from app.auth import Action
@@ -16,7 +15,7 @@ from app.http.entries.entry_bodies import digest_of
 from app.http.entries.publishing import KeyHeader
 from app.http.models import (
     NAME_CHARACTERS,
-    NOT_DOTS,
+    NOT_MISLEADING,
     Bound,
     Count,
     GroupName,
@@ -36,6 +35,7 @@ from app.http.requests import Request
 from app.http.responses import Response
 from engine import ids
 from engine.commands import TURN_REDRIVEN_MAX, DescribeGroup, FindDeadLetters, IdempotencyKey, Redrive
+from engine.name_rules import NAME_BYTES_MAX
 from engine.replies import DeadLettersFound, GroupInfo, Redriven, Reply
 
 router: Final = Router("groups")
@@ -58,8 +58,8 @@ class DeadLetterFilter(RequestModel):
         Field(
             description="who held the entry last; empty: it had been given back",
             json_schema_extra={
-                "maxLength": names.NAME_BYTES_MAX,
-                "pattern": f"^({NOT_DOTS}{NAME_CHARACTERS}+)?$",
+                "maxLength": NAME_BYTES_MAX,
+                "pattern": f"^({NOT_MISLEADING}{NAME_CHARACTERS}+)?$",
             },
         ),
     ] = None

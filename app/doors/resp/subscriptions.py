@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.glob import Glob
-from app.names import NAME_BYTES_MAX
+from engine.name_rules import NAME_BYTES_MAX
 
 # Channels and patterns of one client.
 SUBSCRIPTIONS_MAX: Final = 10_000

@@ -28,6 +28,7 @@ from app.live.consumer import CLAIM_MIN_IDLE_MS_MIN
 from app.metrics import tracing
 from app.settings import Settings
 from engine.commands import Cursor, NackMode, Refs
+from engine.name_rules import NAME_BYTES_MAX
 from engine.replies import Delivered
 
 SUBPROTOCOL: Final = "weir.v1"
@@ -42,7 +43,7 @@ Ref = (
     | Annotated[int, Meta(ge=-_INTEGER_MAX, le=_INTEGER_MAX)]
 )
 # What uses a name or an ID checks it, and has the refusals of REST.
-Name = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": names.NAME_BYTES_MAX})]
+Name = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": NAME_BYTES_MAX})]
 Id = Annotated[str, Meta(description="an entry's ID, `<ms>-<seq>`", extra_json_schema={"maxLength": 64})]
 CursorText = Annotated[
     str,

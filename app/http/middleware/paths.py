@@ -17,6 +17,8 @@ from app.http.responses import Scope, Send
 
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
 _CACHED_BYTES_MAX: Final = 512
+# Stands for a slash within a segment where Starlette matches paths: no name holds it.
+SLASH: Final = "\0"
 
 
 class Paths:
@@ -34,8 +36,8 @@ class Paths:
             return
         found = _remembered(raw_path) if len(raw_path) <= _CACHED_BYTES_MAX else segments(raw_path)
         scope["state"]["segments"] = found
-        # No segment holds a slash: what Starlette finds between them in this path is exactly the segments.
-        scope["path"] = "/" + "/".join(found)
+        # What Starlette finds between slashes in this path is exactly the segments.
+        scope["path"] = "/" + "/".join(one.replace("/", SLASH) for one in found)
         await self._app(scope, receive, send)
 
 

@@ -23,6 +23,7 @@ from app.gateway import Phase
 from app.http import media
 from app.http.conditional import revalidate, tag_of
 from app.http.media import JSON, MERGE_PATCH
+from app.http.middleware.paths import SLASH
 from app.http.middleware.request_id import as_refusal
 from app.http.operations.binder import Binder, Endpoint
 from app.http.operations.options import Handler, Json, Options
@@ -174,9 +175,8 @@ class Operation(Route):
         """Answer what Starlette's router has found it for."""
         state = incoming.scope["state"]
         state[ROUTE_STATE] = self.label
-        return await self.respond(
-            Request(state["gateway"], incoming.scope, incoming.receive, incoming.path_params)
-        )
+        names = {name: text.replace(SLASH, "/") for name, text in incoming.path_params.items()}
+        return await self.respond(Request(state["gateway"], incoming.scope, incoming.receive, names))
 
     async def respond(self, request: Request) -> Response:
         """Authorise, run the operation, and turn every exception into an answer."""

@@ -66,7 +66,8 @@ end
 local given, trims = {}, {}
 for i, part in ipairs(parts) do
   local removed, affected = store_part(part, generation)
-  given[i] = part.stream .. '/' .. part.text
+  -- A name may hold slashes, and holds no line feed.
+  given[i] = string.gsub(part.stream, '/', '\n') .. '/' .. part.text
   trims[2 * i - 1], trims[2 * i] = removed, affected
 end
 local texts = table.concat(given, '/')

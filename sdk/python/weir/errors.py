@@ -50,7 +50,7 @@ class InvalidValueError(WeirError, ValueError):
 
 
 class InvalidNameError(InvalidValueError):
-    """A name that would be another path, or none: it holds '/', is '', '.' or '..', or is not valid UTF-8."""
+    """A name that is another path, or none: '', '.' or '..', also between slashes, or not valid UTF-8."""
 
 
 class ClientClosedError(WeirError, RuntimeError):

@@ -1,6 +1,6 @@
 """Names as parts of the API's paths, for `Client.call`: `stream_path("orders")` is `/v1/streams/orders`.
 
-Knows: which names can stand in a path. Must never know: what is asked for there.
+Knows: which names can stand in a path; a slash in one is `%2F`. Must never know: what is asked for there.
 """
 
 from urllib.parse import quote
@@ -10,8 +10,9 @@ from weir.errors import InvalidNameError
 
 def segment(name: str, what: str) -> str:
     """A name as one segment of a path; `what` it names is said in errors. Raises InvalidNameError."""
-    if name in ("", ".", "..") or "/" in name:
-        raise InvalidNameError(f"{name!r} is not a {what} name: it must not hold '/', nor be '', '.' or '..'")
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        rule = "it must not be '', '.' or '..', nor hold such a part between slashes"
+        raise InvalidNameError(f"{name!r} is not a {what} name: {rule}")
     try:
         return quote(name, safe="")
     except UnicodeEncodeError:

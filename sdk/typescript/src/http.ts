@@ -224,8 +224,8 @@ function isOfProxy(error: ApiError): boolean {
 
 /** A name as one segment of a path. */
 export function segment(name: string): string {
-  if (["", ".", ".."].includes(name) || name.includes("/")) {
-    throw new InvalidValueError(`${JSON.stringify(name)} is not a name: it must not hold '/', nor be '', '.' or '..'`);
+  if (name.split("/").some((part) => ["", ".", ".."].includes(part))) {
+    throw new InvalidValueError(`${JSON.stringify(name)} is not a name: it must not be '', '.' or '..', nor hold such a part between slashes`);
   }
   if (!isUnicode(name)) throw new InvalidValueError(`${JSON.stringify(name)} is not a name: it is not valid Unicode`);
   return encodeURIComponent(name);

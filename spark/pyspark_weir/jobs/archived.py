@@ -329,7 +329,7 @@ def _to_given(
     rows: pa.Table, keys: Mapping[tuple[str, str], StreamKey]
 ) -> tuple[pa.Table, dict[StreamKey, int]]:
     """Rows as the table takes them, and how many there are of each stream."""
-    # No name of a gateway or a stream holds a slash.
+    # No name of a gateway holds a slash.
     joined = pc.binary_join_element_wise(rows["shard"], rows["stream"], "/").combine_chunks()
     names = pc.dictionary_encode(joined)
     found = [_key(name, keys) for name in names.dictionary.to_pylist()]

@@ -241,11 +241,11 @@ class LoopGuard:
         self._gateways = gateways
         self._targets = targets
         self._checked: set[str] = set()
-        named = (*source.subscribe, *(name for names in source.assign.values() for name in names))
+        named = {name for at in source.gateways for name in source.named_at(at.name)}
         if not named and targets.otherwise == PLACEHOLDER:
             raise _loop("any", "any")
         # With a pattern a stream may have any name.
-        self.check(_bare(name) for name in named or (*targets.by_stream, "any"))
+        self.check(named or (*targets.by_stream, "any"))
 
     def check(self, streams: Iterable[str]) -> None:
         """Raises OptionError where one of the streams, at any gateway, is sent to one that is read."""
@@ -260,12 +260,7 @@ class LoopGuard:
         source = self._source
         if source.pattern is not None:
             return re.fullmatch(source.pattern, stream) is not None
-        if source.assign:
-            return any(stream in source.assign.get(name, ()) for name in self._gateways)
-        return any(
-            stream == _bare(name) and ("/" not in name or name.rpartition("/")[0] in self._gateways)
-            for name in source.subscribe
-        )
+        return any(stream in source.named_at(name) for name in self._gateways)
 
 
 def _loop(stream: str, target: str) -> OptionError:
@@ -310,11 +305,6 @@ def _addresses(host: str) -> frozenset[str]:
         return frozenset({host.lower()})
     # All of these are this machine.
     return frozenset("here" if one.is_loopback or one.is_unspecified else one.compressed for one in found)
-
-
-def _bare(name: str) -> str:
-    """A name without the gateway that may stand before it."""
-    return name.rpartition("/")[2]
 
 
 def transform(rows: DataFrame, asked: Mirror) -> DataFrame:

@@ -198,7 +198,8 @@ _ABOUT: Final = frozenset({"ms", "seq", "ts", "shard", "bytes", "id_key"})
 
 # As the gateway takes names; here the row is still known.
 _NAME_BYTES_MAX: Final = 512
-_FORBIDDEN: Final = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
+_FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_RESERVED: Final = "weir/"
 _ID: Final = re.compile(r"\*|\d{1,20}-(\d{1,20}|\*)", re.ASCII)
 
 
@@ -384,11 +385,13 @@ def _expect_text(field: pa.Field, what: str) -> None:
 
 def _check_stream(name: str) -> None:
     size = len(name.encode(errors="surrogatepass"))
-    if not 1 <= size <= _NAME_BYTES_MAX or name in (".", "..") or _FORBIDDEN.search(name):
+    misleads = name.startswith(_RESERVED) or any(part in ("", ".", "..") for part in name.split("/"))
+    if size > _NAME_BYTES_MAX or misleads or _FORBIDDEN.search(name):
         shown = name[:80]
         raise RowError(
-            f"{shown!r} is no name of a stream: it has 1 to {_NAME_BYTES_MAX} bytes of UTF-8, no '/', no "
-            "control characters, and is not '.' or '..'"
+            f"{shown!r} is no name of a stream: it has 1 to {_NAME_BYTES_MAX} bytes of UTF-8, no control "
+            "characters, between slashes nothing that is empty, '.' or '..', and does not begin with "
+            f"{_RESERVED!r}"
         )
 
 

@@ -88,16 +88,7 @@ class SourceGateways:
     def _names(self, gateway: str, *, fresh: bool) -> list[str]:
         options = self._options
         if options.pattern is None:
-            if options.assign:
-                names: Iterable[str] = options.assign.get(gateway, ())
-            else:
-                own = f"{gateway}/"
-                names = (
-                    name.removeprefix(own)
-                    for name in options.subscribe
-                    if "/" not in name or name.startswith(own)
-                )
-            return [name for name in names if self.wants(name)]
+            return [name for name in options.named_at(gateway) if self.wants(name)]
         at_s, listed = self._listed.get(gateway, (None, []))
         now_s = self._clock()
         if fresh or at_s is None or (now_s - at_s) * 1_000 >= options.discovery_interval_ms:

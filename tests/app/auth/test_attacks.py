@@ -61,7 +61,12 @@ async def test_credentials_in_a_url_are_in_no_log(engine: Engine, capsys: pytest
         ("%6Frders%2Eeu", 200),
         # Decoded once alone: this is another name.
         ("orders%252eeu", 403),
-        ("orders%2Feu", 400),
+        # A slash is a character as any other.
+        ("orders.eu%2Fnorth", 200),
+        ("orders.north%2Feu", 200),
+        ("orders.%2Fprivate", 200),
+        ("orders%2Feu", 403),
+        ("orders%2F%2Feu", 400),
         ("orders.%2F..%2Fprivate", 400),
         ("orders.%00", 400),
         ("..%2Fprivate", 400),

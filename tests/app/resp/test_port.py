@@ -49,7 +49,7 @@ async def test_a_run_of_plain_xadds_is_answered_entry_by_entry(wire: Wire) -> No
         wire.send("XADD", "s", "*", "v", value)
     wire.send("XADD", "t", "*", "v", "1", "v", "2")
     wire.send("xadd", "s", "*", "v")
-    wire.send("XADD", "a/b", "*", "v", "1")
+    wire.send("XADD", "a//b", "*", "v", "1")
     wire.send("XLEN", "s")
     found = [await wire.reply() for _ in range(8)]
     added = [one for one in found[:4] if isinstance(one, bytes)]

@@ -92,7 +92,7 @@ def test_a_wrong_frame_is_refused_and_the_conversation_goes_on(op: str, members:
 @pytest.mark.parametrize(
     ("frame", "code"),
     [
-        ({"op": "publish", "stream": "a/b", **FIELDS}, "invalid_name"),
+        ({"op": "publish", "stream": "a//b", **FIELDS}, "invalid_name"),
         ({"op": "publish", "stream": "", **FIELDS}, "invalid_name"),
         ({"op": "publish", "stream": "x" * 513, **FIELDS}, "invalid_name"),
         ({"op": "publish", "stream": "s", **FIELDS, "if_last_id": "1" * 65}, "malformed_id"),

@@ -7,7 +7,7 @@ import { createClient } from "./weir/client";
 declare const process: { argv: string[] };
 
 const client = createClient({ baseUrl: process.argv[2] });
-const stream = "typed orders";
+const stream = "typed/orders eu";
 const group = "billing";
 
 function equal(found: unknown, expected: unknown): void {

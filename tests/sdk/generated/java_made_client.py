@@ -22,7 +22,7 @@ from weir_api import (
 )
 from weir_api.exceptions import ConflictException
 
-STREAM = "java orders"
+STREAM = "java/orders eu"
 GROUP = "billing"
 
 

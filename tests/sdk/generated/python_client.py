@@ -29,7 +29,7 @@ from weir_client.models import (
     ProblemCode,
 )
 
-STREAM = "python orders"
+STREAM = "python/orders eu"
 GROUP = "billing"
 
 

@@ -8,7 +8,7 @@ type Entry = components["schemas"]["DeliveredEntry"];
 declare const process: { argv: string[] };
 
 const { GET, POST, PUT } = createClient<paths>({ baseUrl: process.argv[2] });
-const stream = "fetched orders";
+const stream = "fetched/orders eu";
 const group = "billing";
 const consumer = "worker 1";
 

@@ -38,7 +38,7 @@ class Room:
         self.gateway = GatewayClient(GatewayAccess("g0", server.url))
         self.source = {
             "gateway.urls": server.url,
-            "subscribePattern": f"{prefix}:.*",
+            "subscribePattern": f"{prefix}/.*",
             "maxEntriesPerTrigger": "40",
             "pollTimeoutMs": "0",
         }
@@ -49,7 +49,7 @@ class Room:
             {"id": one, "fields": [["n", "YQ=="], ["n", "/w=="], ["", ""]], "encoding": "base64"}
             for one in entry_ids
         ]
-        self.gateway.post("/v1/publish", {"streams": {f"{self.prefix}:{stream}": entries}})
+        self.gateway.post("/v1/publish", {"streams": {f"{self.prefix}/{stream}": entries}})
 
     def archive(self, *, settle: bool = True, checkpoint: Path | None = None, **source: Any) -> None:
         """Run the job until nothing is left. Raises what it fails with."""
@@ -76,7 +76,7 @@ class Room:
     def stored(self, stream: str) -> list[str]:
         """The IDs that readers find; the ranges of the table say as many, and nothing is missing."""
         table = self.table()
-        name = f"{self.prefix}:{stream}"
+        name = f"{self.prefix}/{stream}"
         found = [
             row["id"]
             for file in table.files()
@@ -89,7 +89,7 @@ class Room:
         return sorted(found, key=ids.parse)
 
     def archived_up_to(self, stream: str) -> str | None:
-        seen = self.gateway.stream(f"{self.prefix}:{stream}")
+        seen = self.gateway.stream(f"{self.prefix}/{stream}")
         assert seen is not None
         found: str | None = seen["archived_up_to"]
         return found
@@ -127,7 +127,7 @@ def test_it_goes_on_where_it_ended(rooms: Callable[[str], Room]) -> None:
     assert room.table().version == version, "nothing new, no commit"
     room.publish("a", numbers(101, 120))
     room.publish("b", [*numbers(1, 4), LAST])
-    room.gateway.post(f"{of_stream('goes-on:a')}/entries/delete", {"ids": [*numbers(105, 106), "120-0"]})
+    room.gateway.post(f"{of_stream('goes-on/a')}/entries/delete", {"ids": [*numbers(105, 106), "120-0"]})
     room.archive()
     assert room.stored("a") == [*numbers(1, 104), *numbers(107, 119)]
     assert room.stored("b") == [*numbers(1, 4), LAST]
@@ -181,8 +181,8 @@ def test_a_checkpoint_that_is_lost_goes_on_where_the_table_ends(
     room.publish("a", numbers(1, 30))
     room.publish("b", numbers(1, 5))
     room.archive()
-    room.gateway.trim(f"{room.prefix}:a", minid="31-0", guard=False)
-    room.gateway.delete_stream(f"{room.prefix}:b")
+    room.gateway.trim(f"{room.prefix}/a", minid="31-0", guard=False)
+    room.gateway.delete_stream(f"{room.prefix}/b")
     room.publish("a", numbers(31, 50))
     room.publish("b", numbers(2, 9))
     shutil.rmtree(room.checkpoint)
@@ -205,14 +205,14 @@ def test_two_checkpoints_share_a_table_but_no_stream(rooms: Callable[[str], Room
     other = room.checkpoint.with_name("other")
     room.publish("a", numbers(1, 10))
     room.publish("b", numbers(1, 10))
-    room.archive(subscribePattern="two:a")
-    room.archive(subscribePattern="two:b", checkpoint=other)
+    room.archive(subscribePattern="two/a")
+    room.archive(subscribePattern="two/b", checkpoint=other)
     room.publish("a", numbers(11, 20))
     with pytest.raises(PipelineError, match="another checkpoint has written here"):
-        room.archive(subscribePattern="two:[ab]", checkpoint=other)
+        room.archive(subscribePattern="two/[ab]", checkpoint=other)
     room.archive(checkpoint=room.checkpoint.with_name("third"))
     with pytest.raises(PipelineError, match="another checkpoint has written here") as failed:
-        room.archive(subscribePattern="two:a")
+        room.archive(subscribePattern="two/a")
     assert failed.value.code == "WEIR_ARCHIVE"
     assert (room.stored("a"), room.stored("b")) == (numbers(1, 20), numbers(1, 10))
 
@@ -236,16 +236,16 @@ def test_entries_that_were_trimmed_unread_stop_it(rooms: Callable[[str], Room]) 
     room.publish("a", numbers(1, 20))
     room.archive()
     room.publish("a", numbers(21, 40))
-    room.gateway.trim("unread:a", minid="31-0", guard=False)
+    room.gateway.trim("unread/a", minid="31-0", guard=False)
     version = room.table().version
-    with pytest.raises(PipelineError, match="unread:a") as failed:
+    with pytest.raises(PipelineError, match="unread/a") as failed:
         room.archive()
     assert failed.value.code == DATA_LOSS
     assert room.table().version == version
     room.archive(failOnDataLoss="false")
     assert room.stored("a") == [*numbers(1, 20), *numbers(31, 40)]
     assert [(one.key, one.after, one.upto) for one in room.table().lost()] == [
-        ("g0/unread:a", "20-0", "30-0")
+        ("g0/unread/a", "20-0", "30-0")
     ]
 
 
@@ -254,7 +254,7 @@ def test_a_stream_made_anew_is_archived_beside_the_old_one(rooms: Callable[[str]
     room = rooms("twice")
     room.publish("a", numbers(1, 5))
     room.archive()
-    room.gateway.delete_stream("twice:a")
+    room.gateway.delete_stream("twice/a")
     room.publish("a", numbers(4, 6))
     with pytest.raises(PipelineError) as failed:
         room.archive()

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType
 
+from pyspark_weir.gateway import of_stream
 from tests.server import Server
 from tests.spark.weir import Weir
 
@@ -158,7 +159,7 @@ class TestBatch:
         assert [row.fields for row in read(fieldsFormat=form).collect()] == [expected]
 
     def test_a_schema_names_the_fields_to_read(self, weir: Weir, read: Read) -> None:
-        path = f"/v1/streams/{weir.name()}/entries"
+        path = f"{of_stream(weir.name())}/entries"
         weir.gateway.post(path, {"id": "1-0", "fields": {"sensor": "a", "temp": "19.5", "other": "x"}})
         weir.gateway.post(path, {"id": "2-0", "fields": {"sensor": "b", "temp": "warm"}})
         frame = read("_id string, sensor string, temp double")
@@ -188,7 +189,7 @@ class TestBatch:
 
     def test_groups_are_rows(self, weir: Weir, read: Read) -> None:
         weir.publish(range(1, 11))
-        weir.gateway.post(f"/v1/streams/{weir.name()}/groups", {"name": "g", "start": "0"})
+        weir.gateway.post(f"{of_stream(weir.name())}/groups", {"name": "g", "start": "0"})
         row = read(relation="groups").first()
         assert row is not None
         assert (row.stream, row.group, row.lag, row.pending) == (weir.name(), "g", 10, 0)
@@ -253,7 +254,7 @@ class TestStream:
     def test_a_running_query_reads_what_comes_and_streams_that_appear(self, weir: Weir, run: Run) -> None:
         weir.publish(range(1, 4), "a")
         found = Collected()
-        pattern = f"{weir.prefix}-.*"
+        pattern = f"{weir.prefix}/.*"
         query = run(weir, found, once=False, **EVERYTHING, subscribePattern=pattern, discoveryIntervalMs="0")
         query.processAllAvailable()
         assert found.ids == ids(1, 2, 3)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_weir.gateway import of_stream
 from tests.documents.programs import programs
 from tests.spark.weir import Weir
 
@@ -26,7 +27,7 @@ def _ms(moment: datetime) -> int:
 
 def _publish(weir: Weir, stream: str, *entries: tuple[datetime, Mapping[str, str]]) -> None:
     body = {"entries": [{"id": str(_ms(at)), "fields": dict(fields)} for at, fields in entries]}
-    weir.gateway.post(f"/v1/streams/{stream}/entries", body)
+    weir.gateway.post(f"{of_stream(stream)}/entries", body)
 
 
 @pytest.fixture

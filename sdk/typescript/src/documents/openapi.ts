@@ -1071,7 +1071,7 @@ export interface components {
          *     most 500 entries.
          */
         readonly AutoClaim: {
-            /** @description 1 to 512 bytes of UTF-8 without `/` and control characters, not `.` or `..` */
+            /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */
             readonly consumer: string;
             readonly min_idle_ms: number;
             /**
@@ -1123,7 +1123,7 @@ export interface components {
          *     answers IDs and counts no delivery. `last_id` moves the group on.
          */
         readonly Claim: {
-            /** @description 1 to 512 bytes of UTF-8 without `/` and control characters, not `.` or `..` */
+            /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */
             readonly consumer: string;
             readonly min_idle_ms: number;
             readonly ids: readonly string[];
@@ -1191,7 +1191,7 @@ export interface components {
         };
         /** @description Where entries go that were delivered too often; without `max_deliveries` they go by hand alone. */
         readonly DeadLetter: {
-            /** @description 1 to 512 bytes of UTF-8 without `/` and control characters, not `.` or `..` */
+            /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */
             readonly stream: string;
             readonly max_deliveries?: number | null;
         };
@@ -1633,7 +1633,7 @@ export interface components {
             readonly ack_timeout_ms?: number | null;
             /** @description consumers that have not read or been connected for so long are removed, and what they hold is released */
             readonly consumer_timeout_ms?: number | null;
-            /** @description 1 to 512 bytes of UTF-8 without `/` and control characters, not `.` or `..` */
+            /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */
             readonly name: string;
             /** @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default */
             readonly start?: string | null;
