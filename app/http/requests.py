@@ -92,6 +92,7 @@ class Request(Work):
     __slots__ = (
         "_in_pieces",
         "actions",
+        "arguments",
         "delivered",
         "headers",
         "names",
@@ -117,6 +118,8 @@ class Request(Work):
         self.delivered: list[tuple[XReadGroup, GroupRead]] = []
         # For the audit log, until it is known how they end.
         self.actions: list[Facts] = []
+        # What its head means to the endpoint, once that is known.
+        self.arguments: Mapping[str, Any] | None = None
         # What has answered it, if it may be run again.
         self.prepared: PreparedRead | None = None
 

@@ -5,16 +5,21 @@ Knows: how to distinguish the two, and which rows are on a page.
 Must never know: what a request does with a group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Protocol, TypeVar
 
 from fastapi import Query
+from pydantic import BaseModel
 
 from app.http.models import Whole
+from app.http.prepared import PreparedRead
 from app.http.requests import Request
+from app.http.responses import Response
 from engine import EngineError
 from engine.commands import Command, Exists
 from engine.replies import Reply
+
+A = TypeVar("A", bound=Response | BaseModel)
 
 
 async def look(request: Request, command: Command) -> Reply:
@@ -25,6 +30,13 @@ async def look(request: Request, command: Command) -> Reply:
         return await request.execute(command)
     except EngineError as refusal:
         raise await _precise(request, refusal) from None
+
+
+async def show(request: Request, command: Command, answer: Callable[[Reply], A]) -> A:
+    """The answer of a reply to such a command, which follows from the request's bytes alone."""
+    reply = await look(request, command)
+    request.prepared = PreparedRead((command,), answer)
+    return answer(reply)
 
 
 async def write(request: Request, *commands: Command) -> list[Reply]:

@@ -231,7 +231,7 @@ def _check_target(request: RequestParameter, command: EnsureGroup | UpdateGroup)
 @router.get(_GROUP, Action.READ, model=Group, refusals=_NO_GROUP, fast=True)
 async def get_group(request: RequestParameter, stream: StreamName, group: GroupName) -> Group:
     """Show one group: its position, its lag, what is pending, its policy."""
-    return Group.of(await group_calls.look(request, DescribeGroup(stream=stream, group=group)))
+    return await group_calls.show(request, DescribeGroup(stream=stream, group=group), Group.of)
 
 
 _UNCHANGED: Final = GroupChanges()

@@ -119,7 +119,8 @@ async def list_pending(
 ) -> Response:
     """Show what is pending: in sum, or with any parameter entry by entry (XPENDING)."""
     if not request.query:
-        return Response(200, _summary(await group_calls.look(request, XPending(stream=stream, group=group))))
+        summary = XPending(stream=stream, group=group)
+        return await group_calls.show(request, summary, lambda reply: Response(200, _summary(reply)))
     command = XPendingRange(
         stream=stream,
         group=group,

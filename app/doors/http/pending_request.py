@@ -85,10 +85,12 @@ class PendingRequest:
         if gateway.phase is not Phase.READY:
             return False
         target, query, head, *_ = self.request
-        stamp, repeat = gateway.stamp.value, self.request.repeat
+        stamp, repeat, verdict = gateway.stamp.value, self.request.repeat, None
         if repeat is not None and repeat.stamp == stamp and self.connection.client_certificate is None:
-            self.state = {}
-            if RepeatedRead(gateway, self, target.route, repeat).begin(repeat):
+            verdict, self.state = repeat.verdict, {}
+            if repeat.read is not None and RepeatedRead(
+                gateway, self, target.route, verdict, repeat.read
+            ).begin(repeat):
                 return True
         self.state = {**self.connection.state, "request_id": self.request_id}
         scope = {
@@ -100,8 +102,8 @@ class PendingRequest:
         }
         request = InlineRequest(gateway, scope, self.connection.receive, target.names, self.body)
         handler = InlineHandler(
-            target.route.respond(request),
-            partial(self._finish_first, request, stamp),
+            target.route.respond(request, verdict),
+            self.finish if verdict is not None else partial(self._finish_first, request, stamp),
             self.connection.service.tasks,
         )
         has_begun = handler.begin()
@@ -113,9 +115,8 @@ class PendingRequest:
     def _finish_first(self, request: InlineRequest, stamp: int, response: Response) -> None:
         """Answer it, and remember how, if it may be answered so again."""
         # A certificate belongs to its connection, not to the bytes.
-        if request.prepared is not None and self.connection.client_certificate is None:
-            requests, repeat = self.connection.shared.requests, Repeat.of(request, request.prepared, stamp)
-            self.request = requests.note(self.request, self.data, repeat)
+        if self.connection.client_certificate is None:
+            self.connection.shared.requests.note(self.request, self.data, Repeat.of(request, stamp))
         self.finish(response)
 
     def serve_anew(self) -> None:

@@ -73,7 +73,7 @@ class PlainRequest(NamedTuple):
     """A plain request; its body is at [`body_at`, `end`), counted from its beginning.
 
     `stream` is set if it publishes JSON with no options, None for any other request. Then `start` is what it
-    begins with, up to its body. `repeat` is set if it reads what was read before.
+    begins with, up to its body. `repeat` is set if one like it was answered.
     """
 
     target: Target
@@ -94,6 +94,7 @@ class PlainRequests:
         self._origins = origins
         self._requests: dict[bytes, PlainRequest] = {}
         self._heads: dict[bytes, Head] = {}
+        self._repeats: dict[tuple[object, ...], Repeat | None] = {}
         self._kinds: dict[tuple[tuple[bytes, bytes], ...], object] = {}
         self._target = lru_cache(REMEMBERED_MAX)(self._read_target)
         # An entry keeps the trace that it belongs to.
@@ -125,15 +126,23 @@ class PlainRequests:
         stream = target.names["stream"] if plain else None
         start = b"%b\r\n\r\n" % whole if plain else b""
         request = PlainRequest(target, query, head, body_at, body_at + head.length, stream, start)
+        if head.length and (repeat := self._repeats.get(_name_of(request))) is not None:
+            request = request._replace(repeat=repeat)
         # Queries differ from request to request.
         if not query and headers in self._heads:
             self._remember(whole, request)
         return request
 
     def note(self, request: PlainRequest, data: bytes, repeat: Repeat | None) -> PlainRequest:
-        """Remember how this request, which is `data`, is answered again; with None, that it is not known."""
-        if request.head.length or _FLEETING & request.head.headers.keys():
+        """Remember what was found of this request, which is `data`; with None, that nothing is known."""
+        head = request.head
+        if _FLEETING & head.headers.keys():
             return request
+        if head.length:
+            # The next body will have another length.
+            if len(self._repeats) >= REMEMBERED_MAX:
+                self._repeats.clear()
+            self._repeats[_name_of(request)] = repeat = repeat and repeat._replace(read=None)
         noted = request._replace(repeat=repeat)
         self._remember(data[: request.body_at - len(_HEAD_END)], noted)
         return noted
@@ -188,3 +197,8 @@ class PlainRequests:
         """Whether all that the headers say of a body is that it is JSON."""
         headers = head.headers
         return headers.get(b"content-type") == b"application/json" and not self._asking & headers.keys()
+
+
+def _name_of(request: PlainRequest) -> tuple[object, ...]:
+    """The same for requests whose heads differ in the length of the body alone."""
+    return request.head.kind, request.target.method, request.target.path, request.query

@@ -1,12 +1,14 @@
-"""Plain reads that were answered before, in the same bytes, and how they are answered again.
+"""Requests like one that was answered before: what is remembered of it, and how a read is answered again.
 
-    answered by its route ─► remembered under its bytes: caller, commands, what makes the answer, the stamp
-    the same bytes ─► the same stamp? ─ yes ─► the caller's rate ─► room ─► the engine ─► answer
-                          │ no                     └ refused, by any of them ─┐
-                          └► its route ◄──────────────────────────────────────┘
+    answered by its route ─► remembered by its head: the stamp, caller, arguments; of a read its commands too
+    the same head ─► the same stamp? ─ no ──► its route
+                          │ yes
+                          ├► a read ─► the caller's rate ─► room ─► the engine ─► answer
+                          │                └ refused, by any of them ─┐
+                          └► any other ─► its route, from there on ◄──┘
 
-What is skipped finds the same each time: who asks, whether that caller may, what the text of the request
-means. What a route refuses is refused by the route, in its words.
+What is skipped finds the same each time: who asks, whether that caller may, what the text of the head means.
+What a route refuses is refused by the route, in its words.
 
 Knows: that nothing of a verdict changes while the stamp is the same.
 Must never know: what an operation does, bytes, sockets.
@@ -21,28 +23,30 @@ from app.errors import RefusalError
 from app.gateway import Gateway
 from app.http.client_address import Client, client_address
 from app.http.operations.operation import Operation
-from app.http.prepared import PreparedRead
+from app.http.prepared import PreparedRead, Verdict
 from app.http.responses import OUTPUT_STATE, TRANSPORT_EXTENSION, Response
 from app.live.budgets import FREE_BYTES, Reader, Reservation
 from engine import EngineError, How
 
 
 class Repeat(NamedTuple):
-    """What is remembered of a read. `is_metered`: its caller has a rate; `bound` is what it may answer."""
+    """What is remembered of a request; `bound` is what a read may answer."""
 
-    principal: Principal
-    is_metered: bool
-    read: PreparedRead
-    bound: int
     stamp: int
+    verdict: Verdict
+    read: PreparedRead | None = None
+    bound: int = 0
 
     @classmethod
-    def of(cls, request: InlineRequest, read: PreparedRead, stamp: int) -> "Repeat":
-        """What to remember of one that was answered so; its caller was asked for under this stamp."""
-        principal, gateway = request.principal, request.gateway
+    def of(cls, request: InlineRequest, stamp: int) -> "Repeat | None":
+        """What to remember of one that was answered; its caller was asked for under this stamp."""
+        principal, gateway, read = request.principal, request.gateway, request.prepared
+        if request.arguments is None:
+            return None
         gateway.stamp.end_with(principal.expires_s)
-        bound = gateway.limits.commands.answer_bound(read.commands)
-        return cls(principal, request.meter is not None, read, bound, stamp)
+        verdict = Verdict(principal, request.meter is not None, request.arguments)
+        bound = 0 if read is None else gateway.limits.commands.answer_bound(read.commands)
+        return cls(stamp, verdict, read, bound)
 
 
 class Pending(Protocol):
@@ -67,12 +71,14 @@ class RepeatedRead(PutOff):
 
     __slots__ = ("_pending", "_read", "_route", "principal")
 
-    def __init__(self, gateway: Gateway, pending: Pending, route: Operation, repeat: Repeat) -> None:
+    def __init__(
+        self, gateway: Gateway, pending: Pending, route: Operation, verdict: Verdict, read: PreparedRead
+    ) -> None:
         super().__init__(gateway, "rest")
         self._pending = pending
         self._route = route
-        self._read = repeat.read
-        self.principal: Principal = repeat.principal
+        self._read = read
+        self.principal: Principal = verdict.principal
 
     @property
     def host(self) -> str:
@@ -101,7 +107,7 @@ class RepeatedRead(PutOff):
     def begin(self, repeat: Repeat) -> bool:
         """Run it, and answer now or later. Returns False, with nothing run, if it is refused at once."""
         try:
-            if repeat.is_metered:
+            if repeat.verdict.is_metered:
                 self.begin_metering()
                 self.take(1, 0)
         except RefusalError:

@@ -166,8 +166,25 @@ class Binder:
             return "parameter", alias
         raise TypeError(f"{name}: {type(mark).__name__} is not known here")
 
-    async def bind(self, request: Request) -> dict[str, Any]:
-        """The arguments. Raises the refusal of the first part that is wrong: query, headers, body."""
+    async def bind(self, request: Request, head: Mapping[str, Any]) -> dict[str, Any]:
+        """All arguments; `head` are those that `bind_head` has found. Raises the refusal of a wrong body."""
+        arguments = {**head}
+        if self._body is not None:
+            name, model, default = self._body
+            arguments[name] = await self._read(request, model, default)
+        if self._bodiless:
+            await self._read(request, RequestModel)
+        if self._own_body is not None:
+            name, own = self._own_body
+            arguments[name] = own(request)
+        if self._request is not None:
+            arguments[self._request] = request
+        return arguments
+
+    def bind_head(self, request: Request) -> dict[str, Any]:
+        """The arguments in path, query and headers, the same for equal heads under the same settings. Raises
+        the refusal of the first part that is wrong.
+        """
         settings = request.gateway.settings
         if settings is not self._settings:
             self._settings, self._queries = settings, {}
@@ -182,16 +199,6 @@ class Binder:
             if asked is None:
                 asked = self._remember(text, bind_query(model, given, settings) if given else plain_query)
             arguments[name] = asked
-        if self._body is not None:
-            name, model, default = self._body
-            arguments[name] = await self._read(request, model, default)
-        if self._bodiless:
-            await self._read(request, RequestModel)
-        if self._own_body is not None:
-            name, own = self._own_body
-            arguments[name] = own(request)
-        if self._request is not None:
-            arguments[self._request] = request
         return arguments
 
     @staticmethod

@@ -28,7 +28,7 @@ from app.http.middleware.request_id import as_refusal
 from app.http.operations.binder import Binder, Endpoint
 from app.http.operations.options import Handler, Json, Options
 from app.http.operations.refusals import describe_header, problem, refusals
-from app.http.prepared import PreparedRead
+from app.http.prepared import PreparedRead, Verdict
 from app.http.requests import Request
 from app.http.responses import ROUTE_STATE, NoResponse, Response, StreamingResponse, refuse
 from app.live.waiting import ClientLeftError
@@ -178,11 +178,17 @@ class Operation(Route):
         names = {name: text.replace(SLASH, "/") for name, text in incoming.path_params.items()}
         return await self.respond(Request(state["gateway"], incoming.scope, incoming.receive, names))
 
-    async def respond(self, request: Request) -> Response:
-        """Authorise, run the operation, and turn every exception into an answer."""
+    async def respond(self, request: Request, verdict: Verdict | None = None) -> Response:
+        """Authorise, run the operation, and turn every exception into an answer. A verdict is of a request
+        with the same head, and still holds.
+        """
         forwarded = False
         try:
-            if self.rule is not Access.OPEN:
+            if verdict is not None:
+                request.principal = verdict.principal
+                if verdict.is_metered:
+                    request.take_request()
+            elif self.rule is not Access.OPEN:
                 await request.authenticate(tickets=request.query_tickets if self.end is not None else ())
                 request.take_request()
                 if isinstance(self.rule, Action):
@@ -195,7 +201,7 @@ class Operation(Route):
                 forwarded = True
                 response = cast("Response", await forward(self.label, request))
             else:
-                response = await self.handler(request)
+                response = await self.handler(request, verdict)
             if request.meter is not None:
                 response = _counted(request.meter, response)
         except ClientLeftError:
@@ -242,20 +248,32 @@ class Operation(Route):
             response.raw_headers.append(ACCEPT_PATCH)
         return response
 
-    async def handler(self, request: Request) -> Response:
+    async def handler(self, request: Request, verdict: Verdict | None = None) -> Response:
         """Bind, run, and make an answer of what comes back."""
-        if self._forms:
-            accepted = media.accepted(request.headers.get(b"accept", b""), self.offers)
-            if accepted in self._forms:
-                return await self._forms[accepted](request)
-        for condition in self._unknown_conditions:
-            if condition in request.headers:
-                raise invalid(_CONDITIONS[condition], "this operation has no such condition")
-        result = await self.endpoint(**await self.binder.bind(request))
+        if verdict is not None:
+            head = verdict.arguments
+        else:
+            if (form := self._form(request)) is not None:
+                return await form(request)
+            head = request.arguments = self.binder.bind_head(request)
+        result = await self.endpoint(**await self.binder.bind(request, head))
         if type(result) is PreparedRead:
             read, result = result, result.answer(*await request.run(result.commands))
             request.prepared = read
         return self._shown(request.headers, result)
+
+    def _form(self, request: Request) -> Handler | None:
+        """What answers in the form that Accept asks for, if that is another one. Raises `invalid` for a
+        condition that is not looked at.
+        """
+        if self._forms:
+            accepted = media.accepted(request.headers.get(b"accept", b""), self.offers)
+            if accepted in self._forms:
+                return self._forms[accepted]
+        for condition in self._unknown_conditions:
+            if condition in request.headers:
+                raise invalid(_CONDITIONS[condition], "this operation has no such condition")
+        return None
 
     def answer_again(
         self,
@@ -313,7 +331,7 @@ def bound(path: str, endpoint: Endpoint) -> Handler:
     binder = Binder(endpoint, frozenset(_PATH_NAME.findall(path)))
 
     async def handler(request: Request) -> Response:
-        response: Response = await endpoint(**await binder.bind(request))
+        response: Response = await endpoint(**await binder.bind(request, binder.bind_head(request)))
         return response
 
     return handler
