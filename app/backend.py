@@ -73,7 +73,7 @@ def make_topology(settings: Settings, access: ServerAccess) -> Topology:
         return Standalone(Address(path=rest), access, timeout_s, durability)
     servers, _, path = rest.partition("/")
     port = _SENTINEL_PORT if scheme.endswith("+sentinel") else _PORT
-    addresses = [_address(one, port) for one in servers.split(",")]
+    addresses = [_address(server, port) for server in servers.split(",")]
     if scheme.endswith("+cluster"):
         return ClusterTopology(addresses, access, timeout_s, durability)
     if scheme.endswith("+sentinel"):
@@ -120,12 +120,12 @@ def log_health(health: BackendHealth, clock: Clock, on_outage: Callable[[bool], 
 
 def _parts(url: str) -> tuple[str, str, str]:
     """Scheme, user, and what is behind it: servers or a path."""
-    found = _URL.fullmatch(url)
-    assert found is not None, "the settings have checked it"
-    return found[1], unquote(found[2] or ""), found[3]
+    match = _URL.fullmatch(url)
+    assert match is not None, "the settings have checked it"
+    return match[1], unquote(match[2] or ""), match[3]
 
 
 def _address(text: str, default_port: int) -> Address:
-    found = _SERVER.fullmatch(text)
-    assert found is not None, "the settings have checked it"
-    return Address(found["v6"] or found["host"], int(found["port"] or default_port))
+    match = _SERVER.fullmatch(text)
+    assert match is not None, "the settings have checked it"
+    return Address(match["v6"] or match["host"], int(match["port"] or default_port))

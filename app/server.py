@@ -211,7 +211,7 @@ class _Process:
         self._listeners = listeners
         self._tls = context
         self._app: App = create_app(settings, clock)
-        self._servers = [one.configure(settings, self._app, context) for one in listeners]
+        self._servers = [listener.configure(settings, self._app, context) for listener in listeners]
         self._app.gateway.connections = self._count_connections
         self._app.gateway.health.checks["descriptors_used_up"] = _has_no_descriptors
         self._life = self._make_life()
@@ -271,7 +271,7 @@ class _Process:
     def _announce(self, say: Say) -> None:
         """Say where everything is: it can be used now."""
         scheme = "http" if self._tls is None else "https"
-        places = [ListenAddress(*_place(one.socket), scheme) for one in self._listeners]
+        places = [ListenAddress(*_place(listener.socket), scheme) for listener in self._listeners]
         say_urls(places, self._settings, say)
         self._systemd.ready()
 
@@ -359,7 +359,7 @@ class _EngineProcess(_ChildProcess):
     def _make_life(self) -> EngineLife:
         from app.fronts.ports import FrontPorts  # noqa: PLC0415 - a gateway of one process has no fronts
 
-        self._ports = FrontPorts(self._app.gateway, {one.label: one for one in ROUTES})
+        self._ports = FrontPorts(self._app.gateway, {route.label: route for route in ROUTES})
         self._control.on_link = self._ports.add
         # The supervisor is the process to end: it would start this one again.
         life = EngineLife(self._app.gateway, self._app.flush_logs, holder=os.getppid())

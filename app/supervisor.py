@@ -88,7 +88,7 @@ class Child:
         if self.control is None:
             return False
         try:
-            socket.send_fds(self.control, [word], [one.fileno() for one in sockets])
+            socket.send_fds(self.control, [word], [end.fileno() for end in sockets])
         except OSError:
             return False
         return True
@@ -150,9 +150,9 @@ class Supervisor:
                 child.control.fileno(): child for child in self._children if child.control is not None
             }
             ready, _, _ = select.select([woken.fileno(), *controls], [], [], self._wait_s())
-            for one in ready:
-                if one in controls:
-                    self._receive(controls[one])
+            for descriptor in ready:
+                if descriptor in controls:
+                    self._receive(controls[descriptor])
                 else:
                     woken.recv(_WAKES_MAX)
             self._handle()
@@ -347,7 +347,7 @@ class Supervisor:
 
     def _check_ready(self) -> None:
         """All are ready once all have been, and then again without those that are being started again."""
-        wanted = [one for one in self._fronts if one.has_connections or not self._was_ready]
+        wanted = [front for front in self._fronts if front.has_connections or not self._was_ready]
         if not (self._engine.is_ready and all(front.is_ready for front in wanted)):
             return
         self._common.be_ready()
@@ -367,9 +367,9 @@ class Supervisor:
         for front in self._fronts:
             if not front.needs_link or self._engine.control is None:
                 continue
-            one, other = socket.socketpair()
-            with one, other:
-                if self._engine.send(LINK, one):
+            near, other = socket.socketpair()
+            with near, other:
+                if self._engine.send(LINK, near):
                     front.needs_link = not front.send(LINK, other)
 
 

@@ -55,12 +55,17 @@ def format(entry_id: EntryId) -> str:  # noqa: A001 - called as `ids.format`
     return f"{entry_id >> SEQUENCE_BITS}-{entry_id & SEQUENCE_MAX}"
 
 
-def texts(found: Sequence[EntryId]) -> Iterable[bytes]:
+def texts(entry_ids: Sequence[EntryId]) -> Iterable[bytes]:
     """The canonical form of each; consecutive ones of one millisecond take a third of the time."""
-    if isinstance(found, range) and found and found.step == 1 and ms_of(found[0]) == ms_of(found[-1]):
-        first = sequence_of(found[0])
-        return map((b"%d-%%d" % ms_of(found[0])).__mod__, range(first, first + len(found)))
-    return [b"%d-%d" % (entry_id >> SEQUENCE_BITS, entry_id & SEQUENCE_MAX) for entry_id in found]
+    if (
+        isinstance(entry_ids, range)
+        and entry_ids
+        and entry_ids.step == 1
+        and ms_of(entry_ids[0]) == ms_of(entry_ids[-1])
+    ):
+        first = sequence_of(entry_ids[0])
+        return map((b"%d-%%d" % ms_of(entry_ids[0])).__mod__, range(first, first + len(entry_ids)))
+    return [b"%d-%d" % (entry_id >> SEQUENCE_BITS, entry_id & SEQUENCE_MAX) for entry_id in entry_ids]
 
 
 def parse(words: str, *, missing_sequence: int = 0) -> EntryId | None:

@@ -59,15 +59,15 @@ class SortedNames:
         """At most `limit` of the names that start with `prefix`, above `after`."""
         low = prefix if after is None or after < prefix else after
         bound = prefix + _BEYOND if prefix else None
-        found: list[str] = []
+        names: list[str] = []
         for index in range(bisect_left(self._lasts, low), len(self._blocks)):
             block = self._blocks[index]
             start = (bisect_right if low == after else bisect_left)(block, low)
             stop = len(block) if bound is None or block[-1] < bound else bisect_left(block, bound)
-            found += block[start:stop]
-            if stop < len(block) or (limit is not None and len(found) >= limit):
+            names += block[start:stop]
+            if stop < len(block) or (limit is not None and len(names) >= limit):
                 break
-        return found if limit is None else found[:limit]
+        return names if limit is None else names[:limit]
 
     def around(self, at: float, prefix: str = "", limit: int | None = None) -> list[str]:
         """At most `limit` of the names that start with `prefix`, from this part of them on (0 to 1) and, at
@@ -80,8 +80,8 @@ class SortedNames:
             return self.page(prefix, None, limit)
         block = self._blocks[index]
         start = block[int(at * blocks % 1 * len(block))]
-        found = [start] if start.startswith(prefix) else []
-        found += self.page(prefix, start, limit)
-        if limit is None or len(found) < limit:
-            found += self.page(prefix, None, limit)
-        return list(dict.fromkeys(found))[:limit]
+        names = [start] if start.startswith(prefix) else []
+        names += self.page(prefix, start, limit)
+        if limit is None or len(names) < limit:
+            names += self.page(prefix, None, limit)
+        return list(dict.fromkeys(names))[:limit]

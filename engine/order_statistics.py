@@ -46,13 +46,13 @@ def amount_below(stream: LiveEntries, bound: int) -> Amount:
 
 def count_within(stream: LiveEntries, bytes_max: int) -> int:
     """How many entries from the first one on take at most `bytes_max` together."""
-    found = stream.nodes.seek(weight_of, _bytes_of, bytes_max)
-    if found is None:
+    spot = stream.nodes.seek(weight_of, _bytes_of, bytes_max)
+    if spot is None:
         if stream.open is None:
             return stream.length
         before, node = _below_open(stream), stream.open
         return (before >> 64) + _count_within(stream, node, bytes_max - (before & _BYTES))
-    return (found[0] >> 64) + _count_within(stream, found[1], bytes_max - (found[0] & _BYTES))
+    return (spot[0] >> 64) + _count_within(stream, spot[1], bytes_max - (spot[0] & _BYTES))
 
 
 def id_at(stream: LiveEntries, number: int, *, roughly: bool = False) -> int:
@@ -60,13 +60,13 @@ def id_at(stream: LiveEntries, number: int, *, roughly: bool = False) -> int:
     takes no look inside.
     """
     assert 0 <= number < stream.length, "the entry is there"
-    found = stream.nodes.seek(weight_of, _count_of, number)
-    if found is None:
+    spot = stream.nodes.seek(weight_of, _count_of, number)
+    if spot is None:
         assert stream.open is not None, "an entry that is in no sealed node is in the open one"
         node: Node = stream.open
         before = _below_open(stream) >> 64
     else:
-        before, node = found[0] >> 64, found[1]
+        before, node = spot[0] >> 64, spot[1]
     if roughly and isinstance(node, SealedNode):
         return node.last
     return stream.id_at(node, live_place(node.deleted, number - before))

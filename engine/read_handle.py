@@ -104,8 +104,8 @@ class ReadHandle:
     def _take_back(self) -> None:
         reply, self._reply = self._reply, None
         if isinstance(self._command, XReadGroup) and isinstance(reply, GroupRead):
-            for one in taking_back(self._command, reply):
-                self._run(one)
+            for undo in taking_back(self._command, reply):
+                self._run(undo)
 
 
 def _ignore(_: object) -> None:
@@ -116,11 +116,11 @@ def taking_back(command: XReadGroup, reply: GroupRead) -> Iterator[StreamCommand
     """The commands that take back what a reply has delivered that never left: each stream by itself, new
     entries first, since who is given released ones may be given newer ones with them.
     """
-    for found in reversed(reply.streams):
-        if found.history:
+    for delivered in reversed(reply.streams):
+        if delivered.history:
             continue
-        entry_ids = [one.id for one in found.entries]
-        mark, stream, group, consumer = found.mark, found.stream, command.group, command.consumer
+        entry_ids = [entry.id for entry in delivered.entries]
+        mark, stream, group, consumer = delivered.mark, delivered.stream, command.group, command.consumer
         claimed = len(entry_ids) if mark is None else mark.claimed
         if mark is not None:
             new = () if command.noack else entry_ids[claimed:]

@@ -139,28 +139,28 @@ class DecodedNodeCache:
 
     def of(self, text: Text) -> list[bytes]:
         """The single entries of a text."""
-        found = self._decoded.pop(text, None)
-        if found is None:
+        texts = self._decoded.pop(text, None)
+        if texts is None:
             plain = self._plain.get(text)
-            found = entries.texts(text.plain() if plain is None else plain)
+            texts = entries.texts(text.plain() if plain is None else plain)
             self._make_room(text.size)
-        self._decoded[text] = found
-        return found
+        self._decoded[text] = texts
+        return texts
 
     def plain(self, text: Text) -> bytes:
         """The joined entries of a text."""
-        found = self._plain.get(text)
-        if found is not None:
+        plain = self._plain.get(text)
+        if plain is not None:
             self._plain.move_to_end(text)
-            return found
-        found = text.plain()
+            return plain
+        plain = text.plain()
         if not text.is_packed:
-            return found
-        self._plain_bytes += len(found)
+            return plain
+        self._plain_bytes += len(plain)
         while self._plain and (self._plain_bytes > DECODED_BYTES_MAX or len(self._plain) >= PLAIN_NODES_MAX):
             self._plain_bytes -= len(self._plain.popitem(last=False)[1])
-        self._plain[text] = found
-        return found
+        self._plain[text] = plain
+        return plain
 
     def replace(self, gone: Text, text: Text, single: list[bytes]) -> None:
         """Keep what is at hand of a new text that takes the place of another."""

@@ -213,7 +213,7 @@ class Stream(LiveEntries, gc=False, eq=False):
     def find_to_remove(self, wanted: Iterable[int]) -> dict[int, bytes]:
         """As `find_each`; a `remove` of the same IDs right after it need not search again."""
         rows = self.find_by_node(wanted)
-        texts = {entry_id: text for _, found in rows for entry_id, (_, text) in found.items()}
+        texts = {entry_id: text for _, live in rows for entry_id, (_, text) in live.items()}
         self._found = list(texts), rows
         return texts
 
@@ -222,12 +222,12 @@ class Stream(LiveEntries, gc=False, eq=False):
         before = self.length
         removed: list[int] = []
         repacks_left = _REPACKS_MAX
-        for node, found in self._found_before(sorted(set(gone))):
+        for node, live in self._found_before(sorted(set(gone))):
             mask = node.deleted
-            for place, _ in found.values():
+            for place, _ in live.values():
                 mask |= 1 << place
             repacks_left -= self._mask(node, mask, repack=repacks_left > 0)
-            removed += found
+            removed += live
         if not removed:
             return 0
         if tombstone:
@@ -331,12 +331,12 @@ class Stream(LiveEntries, gc=False, eq=False):
     def check(self) -> None:
         """Assert that nodes, edges and counts agree."""
         self.nodes.check()
-        found = [entry_id for run_ids, _ in self._runs(0, ids.ID_MAX) for entry_id in run_ids]
-        assert found == sorted(set(found)), "IDs ascend over all nodes"
-        assert len(found) == self.length, "the length is the number of live entries"
-        assert (self.first_id, self.last_live_id) == ((found[0], found[-1]) if found else (0, 0)), (
-            "the edges are live"
-        )
+        entry_ids = [entry_id for run_ids, _ in self._runs(0, ids.ID_MAX) for entry_id in run_ids]
+        assert entry_ids == sorted(set(entry_ids)), "IDs ascend over all nodes"
+        assert len(entry_ids) == self.length, "the length is the number of live entries"
+        assert (self.first_id, self.last_live_id) == (
+            (entry_ids[0], entry_ids[-1]) if entry_ids else (0, 0)
+        ), "the edges are live"
         assert self.last_live_id <= self.last_id, "no entry lies beyond the last ID"
         assert self.entries_added >= self.length, "every live entry was added"
         assert all(node.live for node in self.nodes_from()), "no node stays without a live entry"

@@ -45,10 +45,10 @@ async def get_console(request: RequestParameter) -> Response:
 @router.get("/console/{file:path}", Access.OPEN, hidden=True)
 async def get_console_file(request: RequestParameter, file: str) -> Response:
     """A module, a style sheet or the icon of the page."""
-    found = (await asyncio.to_thread(_files)).get(file)
-    if found is None:
+    content = (await asyncio.to_thread(_files)).get(file)
+    if content is None:
         raise RefusalError("no_route", "the console has no such file")
-    return fresh(request, found, _HEADERS)
+    return fresh(request, content, _HEADERS)
 
 
 @cache
@@ -62,8 +62,8 @@ def _files() -> Mapping[str, File]:
 
 def _read(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
     """The path and the content of each file in a folder and its subfolders."""
-    for one in folder.iterdir():
-        if one.is_dir():
-            yield from _read(one, f"{prefix}{one.name}/")
-        elif is_shown(one.name):
-            yield prefix + one.name, one.read_bytes()
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _read(entry, f"{prefix}{entry.name}/")
+        elif is_shown(entry.name):
+            yield prefix + entry.name, entry.read_bytes()

@@ -163,7 +163,7 @@ class _StreamFigures:
             command = MeasureStreams(streams=some, groups_max=self._left // _SERIES_OF_GROUP)
             measured = await ask_one(engine, Call((command,), origin=_ORIGIN))
             assert isinstance(measured, Measured), "that is its reply"
-            left_out += sum([not self._add_stream(one) for one in measured.streams])
+            left_out += sum([not self._add_stream(stream) for stream in measured.streams])
         self._figures.add("weir_metrics_streams_left_out", left_out)
 
     async def _find(self, engine: EngineProtocol) -> Sequence[str]:
@@ -176,13 +176,15 @@ class _StreamFigures:
         await asyncio.to_thread(self._names.select, listing.names)
         return self._names.selected
 
-    def _add_stream(self, one: StreamMeasure) -> bool:
+    def _add_stream(self, stream: StreamMeasure) -> bool:
         """Add what there is room for; whether that is all of it."""
         if not self._has_room(_SERIES_OF_STREAM):
             return False
-        self._figures.add("weir_stream_length", one.length, one.name)
-        self._figures.add("weir_stream_bytes", one.bytes, one.name)
-        return all(self._add_group(one.name, group) for group in one.groups) and not one.groups_left_out
+        self._figures.add("weir_stream_length", stream.length, stream.name)
+        self._figures.add("weir_stream_bytes", stream.bytes, stream.name)
+        return (
+            all(self._add_group(stream.name, group) for group in stream.groups) and not stream.groups_left_out
+        )
 
     def _add_group(self, stream: str, group: GroupMeasure) -> bool:
         if not self._has_room(_SERIES_OF_GROUP):

@@ -178,7 +178,7 @@ def _check_covered(issuer: Principal, grants: Sequence[Grant], default: Rates) -
     """
     own = [grant for grant in issuer.grants if Action.ISSUE in grant.actions]
     for place, grant in enumerate(grants):
-        if not any(one.covers(grant) for one in own):
+        if not any(held.covers(grant) for held in own):
             raise _forbidden(
                 f"/grants/{place}",
                 "no grant of the caller with `issue` covers it, as far as its patterns show",
@@ -224,9 +224,9 @@ async def list_tokens(request: RequestParameter) -> TokenPage:
     _require_issue(request.principal)
     tokens = request.gateway.access.tokens
     shown = [
-        TokenInfo.of(one, request.principal.prefix, is_configured=tokens.is_configured(one))
-        for one in tokens.tokens
-        if _is_visible(request.principal, one)
+        TokenInfo.of(known, request.principal.prefix, is_configured=tokens.is_configured(known))
+        for known in tokens.tokens
+        if _is_visible(request.principal, known)
     ]
     return TokenPage.model_construct(tokens=shown)
 
@@ -251,9 +251,9 @@ def _find(request: RequestParameter, token_id: str) -> Token:
 @router.get(_TOKEN, Access.PER_TOKEN, model=TokenInfo, refusals=("no_token", "not_configured"), central=True)
 async def get_token(request: RequestParameter, token: TokenId) -> TokenInfo:
     """Show one token: what it allows, when it ends, who has made it."""
-    found = _find(request, token)
-    is_configured = request.gateway.access.tokens.is_configured(found)
-    return TokenInfo.of(found, request.principal.prefix, is_configured=is_configured)
+    known = _find(request, token)
+    is_configured = request.gateway.access.tokens.is_configured(known)
+    return TokenInfo.of(known, request.principal.prefix, is_configured=is_configured)
 
 
 @router.delete(
@@ -269,8 +269,8 @@ async def delete_token(request: RequestParameter, token: TokenId) -> Response:
 
     The tokens that it has made stay: revoke its subject, `token:<id>`, to take these away.
     """
-    found, gateway = _find(request, token), request.gateway
-    await gateway.access.tokens.revoke_token(gateway.engine, found)
+    known, gateway = _find(request, token), request.gateway
+    await gateway.access.tokens.revoke_token(gateway.engine, known)
     return Response(204)
 
 

@@ -23,7 +23,7 @@ _STREAMS: Final = frozenset({"stream", "streams"})
 
 
 def _prefixed(value: object, prefix: str) -> object:
-    return [f"{prefix}{one}" for one in value] if isinstance(value, list | tuple) else f"{prefix}{value}"
+    return [f"{prefix}{name}" for name in value] if isinstance(value, list | tuple) else f"{prefix}{value}"
 
 
 class AuditLog:

@@ -37,16 +37,16 @@ class ClientCertificate(NamedTuple):
     expires_s: float
 
 
-def read(found: Mapping[str, Any]) -> ClientCertificate:
+def read(certificate: Mapping[str, Any]) -> ClientCertificate:
     """What `ssl.SSLObject.getpeercert` returns, which is of verified certificates alone."""
-    uris = [f"uri:{value}" for kind, value in found.get("subjectAltName", ()) if kind == "URI"]
+    uris = [f"uri:{value}" for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
     # The most general name comes first in a certificate, and last in its text.
     parts = [
         "+".join(f"{_SHORT.get(name, name)}={_escape(value)}" for name, value in part)
-        for part in reversed(found.get("subject", ()))
+        for part in reversed(certificate.get("subject", ()))
     ]
     subject = [f"subject:{','.join(parts)}"] if parts else []
-    return ClientCertificate((*uris, *subject), ssl.cert_time_to_seconds(found["notAfter"]))
+    return ClientCertificate((*uris, *subject), ssl.cert_time_to_seconds(certificate["notAfter"]))
 
 
 def _escape(value: str) -> str:

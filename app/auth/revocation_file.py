@@ -43,7 +43,9 @@ class RevocationFile:
 
     def write(self, revocations: Iterable[Revocation]) -> None:
         """Replace the file, safe from a power cut. Raises OSError."""
-        text = b"".join(one.model_dump_json(exclude_none=True).encode() + b"\n" for one in revocations)
+        text = b"".join(
+            revocation.model_dump_json(exclude_none=True).encode() + b"\n" for revocation in revocations
+        )
         new = self._path.with_name(f"{NAME}.tmp")
         with new.open("wb") as file:
             file.write(text)

@@ -62,8 +62,13 @@ def read(path: Path) -> tuple[Token, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TokenFileError(f"{path}: {error}") from None
     certificates = [
-        tokens.of_certificate(one.identity, one.grants, label=one.label, expires_at=one.expires_at)
-        for one in file.certificates
+        tokens.of_certificate(
+            certificate.identity,
+            certificate.grants,
+            label=certificate.label,
+            expires_at=certificate.expires_at,
+        )
+        for certificate in file.certificates
     ]
     known = (*file.tokens, *certificates)
     if len({token.id for token in known}) < len(known):

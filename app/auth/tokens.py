@@ -142,11 +142,11 @@ def of_certificate(
     identity: str, grants: tuple[Grant, ...], *, label: str = "", expires_at: datetime | None = None
 ) -> Token:
     """A token that no text is: what a client certificate with this identity may do."""
-    found = certificate_hash(identity)
-    token_id = _base62(int(found.removeprefix("sha256:"), 16), _SECRET_CHARS)[-_ID_CHARS:]
+    identity_hash = certificate_hash(identity)
+    token_id = _base62(int(identity_hash.removeprefix("sha256:"), 16), _SECRET_CHARS)[-_ID_CHARS:]
     return Token(
         id=token_id,
-        hash=found,
+        hash=identity_hash,
         grants=grants,
         label=label or identity[:LABEL_CHARS_MAX],
         expires_at=expires_at,

@@ -61,9 +61,9 @@ class Calls:
     def lose(self) -> None:
         """The connection has ended: refuse what has no result."""
         pending, self._pending = self._pending, {}
-        for one in pending.values():
-            if not one.done():
-                one.set_exception(errors.restarting(is_unknown=True))
+        for reply in pending.values():
+            if not reply.done():
+                reply.set_exception(errors.restarting(is_unknown=True))
 
     async def _run(self, number: int, name: str, arguments: list[Any]) -> None:
         try:

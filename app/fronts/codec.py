@@ -138,7 +138,7 @@ def _struct(kind: type[msgspec.Struct]) -> Codec:
     def pack_fields(value: Any) -> Any:  # noqa: ANN401 - of the kind
         return pack(list(read(value)))
 
-    if any(one.kind is Parameter.KEYWORD_ONLY for one in signature(kind).parameters.values()):
+    if any(parameter.kind is Parameter.KEYWORD_ONLY for parameter in signature(kind).parameters.values()):
         return Codec(pack_fields, lambda fields: kind(**dict(zip(names, unpack(fields), strict=True))))
     return Codec(pack_fields, lambda fields: kind(*unpack(fields)))
 
@@ -175,10 +175,10 @@ def _union(kinds: Sequence[Any]) -> Codec:
     unpacks = [codec.unpack for _, codec in members]
 
     def pack_member(value: Any) -> Any:  # noqa: ANN401 - of one of the types
-        found = packs.get(type(value))
-        if found is None:
+        packing = packs.get(type(value))
+        if packing is None:
             return _pack_plain(value)
-        at, pack = found
+        at, pack = packing
         return (at, pack(value))
 
     def unpack_member(value: Any) -> Any:  # noqa: ANN401 - of one of the types

@@ -69,8 +69,8 @@ class EnginePort:
 
     def welcome(self) -> None:
         """Let the front use the engine from now on."""
-        found = self._reported = EngineFigures.of(self._engine), self._failing()
-        self.link.send(MessageKind.WELCOME, 0, [self._engine.fsync, _pack_figures(found[0]), found[1]])
+        reported = self._reported = EngineFigures.of(self._engine), self._failing()
+        self.link.send(MessageKind.WELCOME, 0, [self._engine.fsync, _pack_figures(reported[0]), reported[1]])
         self._reporting = self._loop.call_later(_FIGURES_INTERVAL_S, self._report)
 
     def receive(self, message: Message) -> None:
@@ -136,8 +136,8 @@ class EnginePort:
         # It never gets them.
         for command, reply in reversed([*zip(call.commands, replies, strict=False)]):
             if isinstance(command, XReadGroup) and isinstance(reply, GroupRead):
-                for one in taking_back(command, reply):
-                    self._engine.send(Call((one,)), lambda _: None)
+                for undo in taking_back(command, reply):
+                    self._engine.send(Call((undo,)), lambda _: None)
 
     def _refuse(self, number: int, error: EngineError) -> None:
         self.link.send(MessageKind.REPLIES, number, pack_replies(Refused(error)))
@@ -160,8 +160,8 @@ class EnginePort:
     # --- figures --------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        figures, failing = found = EngineFigures.of(self._engine), self._failing()
-        if found != self._reported:
-            self._reported = found
+        figures, failing = reported = EngineFigures.of(self._engine), self._failing()
+        if reported != self._reported:
+            self._reported = reported
             self.link.send(MessageKind.FIGURES, 0, [_pack_figures(figures), failing])
         self._reporting = self._loop.call_later(_FIGURES_INTERVAL_S, self._report)

@@ -125,8 +125,8 @@ class FrontLife:
         return unpack_response(await self._call("run", label, await pack_request(request)))
 
     async def _redeem(self, ticket: str, origin: str) -> Principal | None:
-        found = await self._call("redeem", ticket, origin)
-        return None if found is None else unpack_principal(found)
+        principal = await self._call("redeem", ticket, origin)
+        return None if principal is None else unpack_principal(principal)
 
 
 class FrontConnection:

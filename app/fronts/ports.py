@@ -87,7 +87,7 @@ class FrontPorts:
 
     async def _reports(self) -> Sequence[Report]:
         packed = await self._call_all("report")
-        return self._last_reports.complete([_unpack_report(one) for one in packed])
+        return self._last_reports.complete([_unpack_report(report) for report in packed])
 
     async def _call_all(self, name: str, *arguments: object) -> list[Any]:
         """What the fronts answer; those that do not are left out, and have to begin anew."""

@@ -95,14 +95,14 @@ class RemoteEngine:
             return unexpected(call.origin, error)
         return None
 
-    def _answer(self, number: int, call: Call, done: Done, found: Replies) -> None:
+    def _answer(self, number: int, call: Call, done: Done, replies: Replies) -> None:
         if call.waits is None:
-            done(call.refused(found.error) if isinstance(found, Refused) else found)
+            done(call.refused(replies.error) if isinstance(replies, Refused) else replies)
             return
         self._waiting.discard(number)
-        if self._is_draining and _is_empty(found[0]):
-            found = Refused(errors.closing())
-        call.waits.answer(found)
+        if self._is_draining and _is_empty(replies[0]):
+            replies = Refused(errors.closing())
+        call.waits.answer(replies)
 
     def _end(self, number: int) -> None:
         self._link.send(MessageKind.END, number)
@@ -225,7 +225,7 @@ class RemoteEngine:
 def _is_empty(reply: Reply | EngineError) -> bool:
     """Whether a read that may wait has found nothing."""
     if isinstance(reply, Planned):
-        return not any(one.count for one in reply.streams)
+        return not any(stream.count for stream in reply.streams)
     return isinstance(reply, StreamsRead | GroupRead) and not reply.streams
 
 

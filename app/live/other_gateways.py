@@ -102,9 +102,9 @@ class SharedLeases(ConsumerLeases):
         """Handle a message of any gateway, this one included."""
         kind, gateway, number, *rest = msgspec.msgpack.decode(message)
         if kind == _LEFT:
-            found = self._takeovers.get(number) if gateway == self._gateway else None
-            if found is not None:
-                found.answer()
+            takeover = self._takeovers.get(number) if gateway == self._gateway else None
+            if takeover is not None:
+                takeover.answer()
         elif gateway == self._gateway:
             self._hear(ConsumerKey(*rest), number)
         else:

@@ -63,5 +63,7 @@ class Reports:
     def trace_read(self, group: str, consumer: str, reply: GroupRead) -> None:
         """Trace what a group is given, if traces are wanted."""
         if self.tracer is not None:
-            for one in reply.streams:
-                self.tracer.note_read(one.stream, group, consumer, [entry.text for entry in one.entries])
+            for stream in reply.streams:
+                self.tracer.note_read(
+                    stream.stream, group, consumer, [entry.text for entry in stream.entries]
+                )

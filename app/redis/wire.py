@@ -58,9 +58,9 @@ def error(sentence: str) -> bytes:
     return b"-%b\r\n" % sentence.replace("\r", " ").replace("\n", " ").encode(errors="replace")
 
 
-def refusal(found: EngineError) -> bytes:
+def refusal(refused: EngineError) -> bytes:
     """Write the engine's refusal, in Redis's words."""
-    return error(found.redis)
+    return error(refused.redis)
 
 
 def bulk(word: bytes) -> bytes:
@@ -68,15 +68,15 @@ def bulk(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
-def each_id(found: Sequence[int]) -> bytes:
+def each_id(entry_ids: Sequence[int]) -> bytes:
     """Write IDs one after the other, each as a reply."""
-    if len(found) == 1:
-        return bulk(b"%d-%d" % divmod(found[0], 1 << ids.SEQUENCE_BITS))
-    if isinstance(found, range) and len(found) > 1 and found.step == 1:
-        written = _each_of_run(found)
+    if len(entry_ids) == 1:
+        return bulk(b"%d-%d" % divmod(entry_ids[0], 1 << ids.SEQUENCE_BITS))
+    if isinstance(entry_ids, range) and len(entry_ids) > 1 and entry_ids.step == 1:
+        written = _each_of_run(entry_ids)
         if written is not None:
             return written
-    words = [b"%d-%d" % (entry_id >> 64, entry_id & ids.SEQUENCE_MAX) for entry_id in found]
+    words = [b"%d-%d" % (entry_id >> 64, entry_id & ids.SEQUENCE_MAX) for entry_id in entry_ids]
     return b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
@@ -91,8 +91,8 @@ def _each_of_run(run: range) -> bytes | None:
         # Numbers with as many digits make words of one length.
         digits = len(str(at))
         end = min(stop, 10**digits)
-        one = b"$%d\r\n%b%%d\r\n" % (len(head) + digits, head)
-        out += one * (end - at) % tuple(range(at, end))
+        template = b"$%d\r\n%b%%d\r\n" % (len(head) + digits, head)
+        out += template * (end - at) % tuple(range(at, end))
         at = end
     return out
 

@@ -127,10 +127,10 @@ _ADDRESS: Final = re.compile(r"(?:(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+):)?([0-9]{1,
 @lru_cache
 def parse_address(text: str) -> HostPort:
     """`HOST:PORT`, or a port on loopback. Raises ValueError."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None or not 0 < int(found[2]) <= _PORT_MAX:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match[2]) <= _PORT_MAX:
         raise ValueError(f"{text!r} is no address: say HOST:PORT, for example 127.0.0.1:9090 or [::1]:9090")
-    return HostPort((found[1] or "127.0.0.1").strip("[]"), int(found[2]))
+    return HostPort((match[1] or "127.0.0.1").strip("[]"), int(match[2]))
 
 
 def _address(text: str) -> str:
@@ -163,10 +163,10 @@ def parse_rate(text: str) -> tuple[int, int]:
     """
     if not text:
         return 0, 0
-    found = _RATE.fullmatch(text)
-    if found is None:
+    match = _RATE.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is no rate: say for example 100/s, or 100/s burst 500")
-    return int(found[1]), int(found[2] or found[1])
+    return int(match[1]), int(match[2] or match[1])
 
 
 def _rate_below(most: int) -> Callable[[str], str]:

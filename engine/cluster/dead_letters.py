@@ -82,15 +82,15 @@ class Moved(NamedTuple):
 
 async def move(run: Run, dying: Dying) -> Moved:
     """Move them. A refusal leaves an entry pending, for the next time."""
-    ends = await asyncio.gather(*(_move(run, dying, one) for one in dying.due))
-    moved = [one.id for one, end in zip(dying.due, ends, strict=True) if end is True]
+    ends = await asyncio.gather(*(_move(run, dying, due) for due in dying.due))
+    moved = [due.id for due, end in zip(dying.due, ends, strict=True) if end is True]
     return Moved(moved, [end for end in ends if isinstance(end, EngineError)])
 
 
-async def _move(run: Run, dying: Dying, one: Due) -> bool | EngineError:
-    origin = (dying.stream, ids.format(one.id), dying.group, one.consumer)
-    key = f"{_OWN}{dying.generation}/{dying.stream}/{dying.group}/{ids.format(one.id)}"
-    letter = letter_of(one.text, origin, one.deliveries, dying.reason)
+async def _move(run: Run, dying: Dying, due: Due) -> bool | EngineError:
+    origin = (dying.stream, ids.format(due.id), dying.group, due.consumer)
+    key = f"{_OWN}{dying.generation}/{dying.stream}/{dying.group}/{ids.format(due.id)}"
+    letter = letter_of(due.text, origin, due.deliveries, dying.reason)
     try:
         added = await run(
             words.only_request(
@@ -100,7 +100,7 @@ async def _move(run: Run, dying: Dying, one: Due) -> bool | EngineError:
         assert isinstance(added, Added), "the stream is made where it is missing"
         if added.duplicate:
             await run(_of_answers(dying.letters, [("HSET", key + _SHARED, 1)]))
-        settled = await run(words.only_request(XAck(stream=dying.stream, group=dying.group, ids=[one.id])))
+        settled = await run(words.only_request(XAck(stream=dying.stream, group=dying.group, ids=[due.id])))
         forget = _of_answers(dying.letters, [("HMGET", key, key + _SHARED), ("HDEL", key, key + _SHARED)])
         (kept, shared), _ = await run(forget)
         is_own = not added.duplicate and not shared and _is_answer(kept, added.ids[0])

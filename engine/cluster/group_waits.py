@@ -114,10 +114,10 @@ class GroupWaits:
     def waiting(self, stream: str) -> set[tuple[str, str]]:
         """The (group, consumer) pairs that wait for entries of the stream."""
         return {
-            (one.command.group, one.command.consumer)
+            (waiter.command.group, waiter.command.consumer)
             for key, lane in self._lanes.items()
             if key[0] == stream
-            for one in lane.waiters
+            for waiter in lane.waiters
         }
 
     def begin_read(self, command: XReadGroup, done: Done) -> GroupWaiter:
@@ -156,8 +156,8 @@ class GroupWaits:
         behind: dict[str, set[tuple[str, str]]] = {}
         for (stream, group), lane in self._lanes.items():
             for place, waiter in enumerate(lane.waiters):
-                found = behind if place else first
-                found.setdefault(stream, set()).add((group, waiter.command.consumer))
+                readers = behind if place else first
+                readers.setdefault(stream, set()).add((group, waiter.command.consumer))
         return first, behind
 
     def end(self) -> None:
@@ -213,15 +213,15 @@ class GroupWaits:
 
     def _take(self, key: _LaneKey, lane: _Lane, waiter: GroupWaiter, result: Result) -> None:
         lane.busy = waiter.is_reading = False
-        found = isinstance(result, GroupRead) and bool(result.streams)
+        has_entries = isinstance(result, GroupRead) and bool(result.streams)
         if waiter.is_over and isinstance(result, GroupRead):
             for back in taking_back(waiter.command, result):
                 self._take_back(back)
-        elif found or isinstance(result, EngineError) or waiter.is_timed_out:
+        elif has_entries or isinstance(result, EngineError) or waiter.is_timed_out:
             waiter.answer(result)
         self._drop_if_empty(key, lane)
-        for one in waiter.keys:
-            beside = self._lanes.get(one)
+        for place in waiter.keys:
+            beside = self._lanes.get(place)
             # Where something was found there may be more, for the next one.
             if beside is not None and (beside.again or waiter.is_over):
-                asyncio.get_running_loop().call_soon(self._pump, one)
+                asyncio.get_running_loop().call_soon(self._pump, place)

@@ -66,11 +66,11 @@ def run_of(info: bytes) -> str:
 
 def least(levels: Sequence[Level]) -> Level:
     """What all servers of a backend are, under the names that they have."""
-    names = dict.fromkeys(sorted(one.name for one in levels))
+    names = dict.fromkeys(sorted(level.name for level in levels))
     return Level(
         ", ".join(names),
-        syncs=all(one.syncs for one in levels),
-        replicas=min(one.replicas for one in levels),
-        replicas_most=max(one.replicas_most for one in levels),
-        primary=next((one.primary for one in levels if one.primary), ""),
+        syncs=all(level.syncs for level in levels),
+        replicas=min(level.replicas for level in levels),
+        replicas_most=max(level.replicas_most for level in levels),
+        primary=next((level.primary for level in levels if level.primary), ""),
     )

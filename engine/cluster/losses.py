@@ -32,12 +32,12 @@ class Losses:
 
     def note(self, reply: StreamsRead) -> None:
         """Keep how far each stream was seen."""
-        entries = {one.stream: one for one in reply.streams}
+        entries = {stream.stream: stream for stream in reply.streams}
         for (stream, cursor), generation in zip(reply.cursors, reply.generations, strict=False):
-            one = entries.get(stream)
-            if not generation or (one is not None and one.gap is not None and one.gap.next is not None):
+            read = entries.get(stream)
+            if not generation or (read is not None and read.gap is not None and read.gap.next is not None):
                 continue
-            highest = max(cursor, one.entries.last) if one is not None else cursor
+            highest = max(cursor, read.entries.last) if read is not None else cursor
             now, before = self._seen.pop(stream, (None, None))
             if now is not None and now[0] != generation:
                 now, before = None, now

@@ -207,7 +207,7 @@ class _Discovered(ABC):
             if not failure:
                 return None
             failures.append(failure)
-        curable = [one for one in failures if not isinstance(one, Misfit)]
+        curable = [failure for failure in failures if not isinstance(failure, Misfit)]
         return (curable or failures)[-1]
 
     def _to_ask(self) -> list[Address]:
@@ -281,16 +281,16 @@ class ClusterTopology(_Discovered):
     async def _ask(self, address: Address) -> tuple[bool, str]:
         rows = await self._reply(address, self._access, "CLUSTER", "SLOTS")
         info = await self._reply(address, self._access, "CLUSTER", "INFO")
-        found: list[Node | None] = [None] * SLOTS
+        owners: list[Node | None] = [None] * SLOTS
         for first, last, (host, port, *_), *_ in rows:
             # A server that does not know its own name is where it was asked; `?` is known to none.
             if host != b"?":
                 node = self.node_at(Address(host.decode() if host else address.host, port))
-                found[first : last + 1] = [node] * (last + 1 - first)
-        if not any(found):
+                owners[first : last + 1] = [node] * (last + 1 - first)
+        if not any(owners):
             return False, f"{address} has no slots"
-        is_changed = self._has_moved or found != self._owners
-        self._owners, self._has_moved = found, False
+        is_changed = self._has_moved or owners != self._owners
+        self._owners, self._has_moved = owners, False
         self.nodes = sorted(self._serving(), key=lambda node: str(node.address))
         return is_changed, "" if b"cluster_state:ok" in info else f"{address}: the cluster is down"
 
@@ -323,10 +323,10 @@ class SentinelTopology(_Discovered):
         return set(self.nodes)
 
     async def _ask(self, address: Address) -> tuple[bool, str]:
-        found = await self._ask_sentinel(address)
-        if found is None:
+        place = await self._ask_sentinel(address)
+        if place is None:
             return False, f"{address} watches no primary {self._name!r}: `backend` ends with its name"
-        host, port = found
+        host, port = place
         primary = Address(host.decode(), int(port))
         # A Sentinel that was away names the old one, which says so itself.
         role, *_ = await self._reply(primary, self._access, "ROLE")

@@ -115,18 +115,18 @@ class Wakeups:
         """Call `wake` whenever the stream may have changed, from now on: read after this. Never before this
         returns.
         """
-        found = Watch(self, stream, wake)
+        watch = Watch(self, stream, wake)
         watches = self._watches.setdefault(stream, {})
-        watches[found] = None
+        watches[watch] = None
         self._turns.setdefault(stream)
         if len(watches) == 1:
             self._place(stream)
         else:
             # Its subscription may stand already: then no change would tell of what came before.
-            asyncio.get_running_loop().call_soon(self._wake_one, found)
+            asyncio.get_running_loop().call_soon(self._wake_one, watch)
         if self._polling is None:
             self._poll_later()
-        return found
+        return watch
 
     def forget(self, watch: Watch) -> None:
         """Remove a watch; the last one of a stream ends its subscription."""
@@ -200,10 +200,10 @@ class Wakeups:
             listener.unsubscribe(stream)
 
     def _listener(self, place: Any) -> "_Listener":  # noqa: ANN401 - names a primary, no more
-        found = self._listeners.get(place)
-        if found is None:
-            found = self._listeners[place] = _Listener(self, self._open, place, self._front)
-        return found
+        listener = self._listeners.get(place)
+        if listener is None:
+            listener = self._listeners[place] = _Listener(self, self._open, place, self._front)
+        return listener
 
     # --- what notifications have missed
 
@@ -297,11 +297,11 @@ class _Listener:
             # Without CONFIG it cannot be known: polling makes up for what does not come.
             self._wakeups.note_events(self._place, str(reply))
             return
-        found = next(iter(reply.values()), b"").decode()
-        if notifies(found):
+        notified = next(iter(reply.values()), b"").decode()
+        if notifies(notified):
             self._wakeups.note_events(self._place, None)
             return
-        events = "".join(dict.fromkeys(found + EVENTS))
+        events = "".join(dict.fromkeys(notified + EVENTS))
         self._connection.send(("CONFIG", "SET", "notify-keyspace-events", events), self._check_set)
 
     def _check_set(self, reply: Any) -> None:  # noqa: ANN401 - as the server sent it

@@ -288,9 +288,9 @@ class ServerConnection:
         if link is not None and not link.lost.done() and not link.is_paused and self._unsent:
             assert link.transport is not None, "it was greeted"
             identity = link.identity
-            link.transport.writelines([one.data.replace(IDENTITY, identity) for one in self._unsent])
+            link.transport.writelines([unsent.data.replace(IDENTITY, identity) for unsent in self._unsent])
             link.waiting += [
-                (done, one.deadline) for one in self._unsent for done in one.done if done is not None
+                (done, unsent.deadline) for unsent in self._unsent for done in unsent.done if done is not None
             ]
             self._unsent.clear()
             self._unsent_bytes = 0
@@ -321,8 +321,8 @@ class ServerConnection:
         unsent = list(self._unsent)
         self._unsent.clear()
         self._unsent_bytes = 0
-        for one in unsent:
-            _refuse(one.done, reason)
+        for request in unsent:
+            _refuse(request.done, reason)
 
     # --- connecting
 
@@ -431,9 +431,9 @@ async def ask(address: Address, access: ServerAccess, words: Words, timeout_s: f
 
 def _refuse(done: Sequence[Done | None], reason: str) -> None:
     lost = ConnectionLostError(reason, may_have_run=False)
-    for one in done:
-        if one is not None:
-            call(one, lost)
+    for call_back in done:
+        if call_back is not None:
+            call(call_back, lost)
 
 
 def call(callback: Callable[..., object], *arguments: object) -> None:

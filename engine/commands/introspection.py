@@ -104,15 +104,15 @@ def describe_edges(turn: Turn, command: weir_commands.DescribeEdges) -> Edges | 
 
 @runs(weir_commands.MeasureStreams)
 def measure_streams(turn: Turn, command: weir_commands.MeasureStreams) -> Measured:
-    found, left = [], command.groups_max
+    measures, left = [], command.groups_max
     for name in command.streams:
         key = turn.keyspace.find(name)
         if key is not None:
             groups = [_group_measure(turn, key, *row) for row in sorted(key.groups.items())[:left]]
             left -= len(groups)
             out = len(key.groups) - len(groups)
-            found.append(StreamMeasure(name, key.stream.length, key.stream.held_bytes(), groups, out))
-    return Measured(found)
+            measures.append(StreamMeasure(name, key.stream.length, key.stream.held_bytes(), groups, out))
+    return Measured(measures)
 
 
 def _group_measure(turn: Turn, key: Key, name: str, group: Group) -> GroupMeasure:
@@ -182,8 +182,13 @@ def _group_detail(key: Key, name: str, group: Group, count: int | None) -> Group
         group=group_info(key, name, group),
         nacked_count=group.released_count(),
         pending=[
-            (entry_id, one.consumer.name if one.consumer else None, one.delivery_time_ms, one.delivery_count)
-            for entry_id, one in islice(group.pending.items(), count)
+            (
+                entry_id,
+                state.consumer.name if state.consumer else None,
+                state.delivery_time_ms,
+                state.delivery_count,
+            )
+            for entry_id, state in islice(group.pending.items(), count)
         ],
         consumers=[
             _consumer_detail(group, consumer, count) for _, consumer in sorted(group.consumers.items())
@@ -201,7 +206,7 @@ def _consumer_detail(group: Group, consumer: Consumer, count: int | None) -> Con
         seen_time_ms=consumer.seen_time_ms,
         active_time_ms=consumer.active_time_ms,
         pending_count=len(consumer.pending),
-        pending=[(entry_id, one.delivery_time_ms, one.delivery_count) for entry_id, one in rows],
+        pending=[(entry_id, state.delivery_time_ms, state.delivery_count) for entry_id, state in rows],
     )
 
 

@@ -48,12 +48,12 @@ def _leftovers(storage: Storage, manifest: Manifest) -> list[str]:
     """
     named, first = {file.name for file in manifest.files()}, manifest.segments[0].number
     numbers = {name: file_number(name) for name in storage.names() if name not in named}
-    found = [
+    leftovers = [
         (number, name)
         for name, number in numbers.items()
         if number is not None and (name.startswith("base-") or number < first or _is_blank(storage, name))
     ]
-    return [name for _, name in sorted(found, reverse=True)]
+    return [name for _, name in sorted(leftovers, reverse=True)]
 
 
 def _ours(storage: Storage, manifest: Manifest, leftovers: Sequence[str]) -> set[str]:

@@ -180,15 +180,15 @@ def recover(
         surveys[file.name] = _Survey(storage, file, partial(_report_more, on_progress, done, total))
         _check_sealed(file, surveys[file.name])
         _check_stopped(file, surveys[file.name])
-    found = _with_followers(storage, manifest, surveys)
-    last = found.segments[-1]
+    adopted = _with_followers(storage, manifest, surveys)
+    last = adopted.segments[-1]
     tail = _check_tail(storage, last, surveys[last.name], named=last == manifest.segments[-1])
     torn = [
         (name, length, storage.size(name))
-        for name, length in [*_adopted_lengths(manifest, found), (last.name, tail.length)]
+        for name, length in [*_adopted_lengths(manifest, adopted), (last.name, tail.length)]
         if storage.size(name) > length
     ]
-    torn_files = [_cut(storage, *one) for one in torn]
+    torn_files = [_cut(storage, *cut) for cut in torn]
     clean_stop = surveys[last.name].clean_stop and not torn_files
     reservation_ms = max(survey.reservation_ms for survey in surveys.values())
     recovery = Recovery(
@@ -201,19 +201,19 @@ def recover(
         floor_ms=surveys[last.name].kept_floor_ms if clean_stop else reservation_ms,
         sequence=tail.sequence,
     )
-    return recovery, tail, found
+    return recovery, tail, adopted
 
 
 def _report_more(on_progress: ProgressCallback, done: int, total: int, more: int) -> None:
     on_progress(done + more, total)
 
 
-def _adopted_lengths(manifest: Manifest, found: Manifest) -> list[tuple[str, int]]:
+def _adopted_lengths(manifest: Manifest, adopted: Manifest) -> list[tuple[str, int]]:
     """The segments that were not sealed before they were found to be followed, and where they end."""
     sealed = set(manifest.segments[:-1])
     return [
         (segment.name, segment.seal.length)
-        for segment in found.segments
+        for segment in adopted.segments
         if segment.seal and segment not in sealed
     ]
 
@@ -385,13 +385,13 @@ def read_chunks(storage: Storage, name: str, start: int, end: int) -> Iterator[b
         yield storage.read(name, offset, min(CHUNK_BYTES, end - offset))
 
 
-def settle(storage: Storage, manifest: Manifest, found: Manifest, tail: LogTail) -> Handle:
+def settle(storage: Storage, manifest: Manifest, adopted: Manifest, tail: LogTail) -> Handle:
     """Open the last segment for writing, with all of the log on the disk.
 
     What no frame says was synced is written once more, in place: after a failed sync such pages can be read,
     yet no later sync would write them (PostgreSQL's fsyncgate), and new frames would stand behind a hole.
     """
-    for segment in found.segments[len(manifest.segments) - 1 : -1]:
+    for segment in adopted.segments[len(manifest.segments) - 1 : -1]:
         assert segment.seal is not None, "only the last segment is open"
         _settle(storage, segment, segment.seal.length, tail.durable_upto).close()
     return _settle(storage, tail.segment, tail.length, tail.durable_upto)

@@ -181,12 +181,12 @@ def interrupted(names: Sequence[str], manifest: Manifest) -> tuple[tuple[str, st
     """
     last = manifest.segments[-1].number if manifest.segments else 0
     named = {file.name for file in manifest.files()}
-    found = {}
+    aside_names = {}
     for name in names:
         match = _ASIDE_NAME.fullmatch(name)
         if match and match[1] not in names and (match[1] in named or int(match[2]) > last):
-            found[match[1]] = name  # of several, the one that was made last
-    return tuple((aside, name) for name, aside in found.items())
+            aside_names[match[1]] = name  # of several, the one that was made last
+    return tuple((aside, name) for name, aside in aside_names.items())
 
 
 def _asides(names: Sequence[str]) -> str:

@@ -32,13 +32,13 @@ class _HeldFile(Reader):
         return self._length + len(self.appended)
 
     def read(self, offset: int, length: int) -> bytes:
-        found = b""
+        data = b""
         if self._reader is not None and offset < self._length:
-            found = self._reader.read(offset, min(length, self._length - offset))
-        start = offset + len(found) - self._length
-        if start < 0 or len(found) == length:
-            return found
-        return found + bytes(self.appended[start : start + length - len(found)])
+            data = self._reader.read(offset, min(length, self._length - offset))
+        start = offset + len(data) - self._length
+        if start < 0 or len(data) == length:
+            return data
+        return data + bytes(self.appended[start : start + length - len(data)])
 
     def close(self) -> None:
         """Do nothing: the maker of the view closes what it holds."""

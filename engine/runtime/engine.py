@@ -403,8 +403,8 @@ class Engine:
     # --- one after the other
 
     def _each(self, call: Call, done: Done) -> Replies | None:
-        def answer(found: Replies) -> None:
-            done(call.refused(found.error) if isinstance(found, Refused) else found)
+        def answer(replies: Replies) -> None:
+            done(call.refused(replies.error) if isinstance(replies, Refused) else replies)
 
         replies: list[Any] = []
         position = self._run_each(call, replies)
@@ -545,9 +545,9 @@ class Engine:
 
     async def _rest(self, command: Command, reply: Unfinished, *, synced: bool) -> Replies:
         """Run the further turns of a command. Returns its reply once it may leave."""
-        found, position = await self._further_turns(command, reply)
+        looked, position = await self._further_turns(command, reply)
         await self._writer.safe(position, synced=synced)
-        return [found]
+        return [looked]
 
     def _synced(self, durable_upto: int) -> None:
         """Serve the reads that wait for entries on disk."""

@@ -64,8 +64,8 @@ class Housekeeping:
 
     def _maintain(self) -> bool:
         """Do what is due, on a full disk what makes room there. Returns whether there is more."""
-        found = self._waits.run_unasked(Maintain(waiting=self._readers, since_ms=self._since_ms))
-        return (self._waits.run_unasked(EnforceRetention()) if found is None else found) is True
+        reply = self._waits.run_unasked(Maintain(waiting=self._readers, since_ms=self._since_ms))
+        return (self._waits.run_unasked(EnforceRetention()) if reply is None else reply) is True
 
     def _readers(self, stream: str) -> Collection[tuple[str, str]]:
         """Which (group, consumer) wait for entries of the stream, or for room for them."""

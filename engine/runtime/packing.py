@@ -47,8 +47,8 @@ class Packer:
             while self._keyspace.cold:
                 texts, self._keyspace.cold = self._keyspace.cold, []
                 small = await loop.run_in_executor(self._thread, pack, texts)
-                for text, one in zip(texts, small, strict=True):
-                    text.keep_packed(one)
+                for text, packed in zip(texts, small, strict=True):
+                    text.keep_packed(packed)
         except Exception as error:  # noqa: BLE001 - the texts are unchanged in any case
             self._keyspace.cold[:0] = texts
             self._retry_at = self._clock.monotonic() + RETRY_S

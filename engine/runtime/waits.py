@@ -106,7 +106,7 @@ class Waits:
     def _look_again(self, waiter_group: WaiterGroup[Ticket]) -> None:
         """Schedule the group's reads for the time when entries may become claimable."""
         now_ms = self._clock.wall_ms()
-        due_ms = [retry_at_ms(self._keyspace, one.blocked, now_ms) for one in waiter_group.front()]
+        due_ms = [retry_at_ms(self._keyspace, waiter.blocked, now_ms) for waiter in waiter_group.front()]
         at_ms = min((at_ms for at_ms in due_ms if at_ms is not None), default=None)
         if at_ms is not None:
             self._waiters.retry(waiter_group, self._clock.monotonic() + max(0, at_ms - now_ms) / 1000)

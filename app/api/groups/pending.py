@@ -155,13 +155,13 @@ def _list(reply: PendingList, before: int) -> bytes:
     return orjson.dumps({"pending": rows, "next": ids.format(following), "more": reply.more})
 
 
-def _row(one: PendingEntry) -> dict[str, str | int | None]:
+def _row(entry: PendingEntry) -> dict[str, str | int | None]:
     """An entry without an owner has no consumer, and no time since when it has been delivered."""
     return {
-        "id": ids.format(one.id),
-        "consumer": one.consumer,
-        "idle_ms": None if one.consumer is None else capped(one.idle_ms),
-        "delivery_count": capped(one.delivery_count),
+        "id": ids.format(entry.id),
+        "consumer": entry.consumer,
+        "idle_ms": None if entry.consumer is None else capped(entry.idle_ms),
+        "delivery_count": capped(entry.delivery_count),
     }
 
 
@@ -208,7 +208,9 @@ async def _acknowledge(
     (reply,) = await request.write(Acknowledge(stream=stream, group=group, ids=given.ids))
     assert isinstance(reply, AcknowledgedIds), "an acknowledgement answers which IDs were pending"
     settled = frozenset(reply.ids)
-    return {ids.format(one): "acknowledged" if one in settled else "absent" for one in given.ids}
+    return {
+        ids.format(entry_id): "acknowledged" if entry_id in settled else "absent" for entry_id in given.ids
+    }
 
 
 async def _delete(
@@ -259,7 +261,8 @@ def _nacks(stream: str, group: str, given: Negation) -> Sequence[XNack]:
     """One command for each ID, so that each has its result."""
     mode = NackMode(given.mode)
     nacks = (
-        Nack(ids=(one,), mode=mode, retry_count=given.retry_count, force=given.force) for one in given.ids
+        Nack(ids=(entry_id,), mode=mode, retry_count=given.retry_count, force=given.force)
+        for entry_id in given.ids
     )
     return [XNack(stream=stream, group=group, nack=nack) for nack in nacks]
 

@@ -97,10 +97,10 @@ class ConsumerSource:
 
     async def _give(self, taken: Taken, put: Put) -> None:
         """Send entries. New entries that the client did not accept are given back."""
-        found, is_sent = taken.found, False
-        assert found is not None, "there are entries"
-        text = b"" if found.gap is None else wire.group_gap(found.gap)
-        text += b"".join([_event(one) for one in found.entries])
+        delivered, is_sent = taken.found, False
+        assert delivered is not None, "there are entries"
+        text = b"" if delivered.gap is None else wire.group_gap(delivered.gap)
+        text += b"".join([_event(entry) for entry in delivered.entries])
         try:
             if not self._lease.is_stopped:
                 await put(text)
@@ -109,8 +109,8 @@ class ConsumerSource:
             if is_sent:
                 self._gateway.reports.counters.deliver("sse", len(taken.ids))
                 self._silent_since = self._clock.monotonic()
-            elif not found.history:
-                self._lease.give_back(self._tenant.engine, self._consumer.decline(found))
+            elif not delivered.history:
+                self._lease.give_back(self._tenant.engine, self._consumer.decline(delivered))
                 self._tenant.leases.settled(self._consumer.key.stream)
 
     async def _make_room(self, settled: asyncio.Event) -> None:
@@ -144,5 +144,5 @@ class ConsumerSource:
             await put(events.COMMENT)
 
 
-def _event(one: Delivered) -> bytes:
-    return events.event(b"entry", delivered(one), ids.format(one.id).encode())
+def _event(entry: Delivered) -> bytes:
+    return events.event(b"entry", delivered(entry), ids.format(entry.id).encode())

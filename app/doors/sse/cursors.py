@@ -70,16 +70,16 @@ def mark_for(streams: Sequence[str]) -> str:
 
 def parse_place(text: str, name: str) -> Place:
     """The cursor of one stream. Raises `malformed_id`."""
-    found = written_cursors.parse(text)
-    if found is None:
+    cursor = written_cursors.parse(text)
+    if cursor is None:
         raise query.malformed_id(name, written_cursors.HINT)
-    return found
+    return cursor
 
 
 def parse_composite(streams: Sequence[str], text: str, place: str) -> list[Place]:
     """The cursor of each stream. Raises `malformed_id`, for a cursor of other streams too."""
     mark, _, rest = text.partition(".")
-    places = [found for piece in rest.split("~") if (found := written_cursors.parse(piece)) is not None]
+    places = [cursor for piece in rest.split("~") if (cursor := written_cursors.parse(piece)) is not None]
     if mark != mark_for(streams) or len(places) != len(streams) or rest.count("~") != len(streams) - 1:
         raise query.malformed_id(place, "it is the cursor that a tail of these streams gave, in their order")
     return places
@@ -88,20 +88,20 @@ def parse_composite(streams: Sequence[str], text: str, place: str) -> list[Place
 # ---- events
 
 
-def page(found: FeedPage, wanted: TailOptions, place: int, places: Sequence[str]) -> bytes:
+def page(entries: FeedPage, wanted: TailOptions, place: int, places: Sequence[str]) -> bytes:
     """A page as events. `places` are those of all streams before it; its own is at `place`."""
     kept = None if wanted.fields is None else tuple(wanted.fields)
     texts = partial(_texts, fields=kept)
-    behind_id = f".{found.generation}" if wanted.shows_generations and found.generation else ""
+    behind_id = f".{entries.generation}" if wanted.shows_generations and entries.generation else ""
     if not wanted.several:
         # Made once for all that want these fields.
-        return found.cached(
+        return entries.cached(
             ("sse", kept, bool(behind_id)), lambda page: _events(texts(page), tail=behind_id.encode())
         )
     head = f"{wanted.mark}.{'~'.join([*places[:place], ''])}".encode()
-    name = b'{"stream":%b,' % msgspec.json.encode(found.stream)
+    name = b'{"stream":%b,' % msgspec.json.encode(entries.stream)
     tail = behind_id + "~".join(["", *places[place + 1 :]])
-    return _events(texts(found), head, tail.encode(), name)
+    return _events(texts(entries), head, tail.encode(), name)
 
 
 def _texts(page: FeedPage, fields: Sequence[str] | None) -> list[bytes]:

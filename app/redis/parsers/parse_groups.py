@@ -65,12 +65,12 @@ def xack(words: Words) -> CommandRequest:
 def xackdel(words: Words) -> CommandRequest:
     """XACKDEL key group [KEEPREF|DELREF|ACKED] IDS numids id …."""
     key, group = words.take_many(2)
-    found, refs = ids_block(words)
+    words_of_ids, refs = ids_block(words)
     stream, name = stream_name(key), group_name(group)
     try:
-        return for_engine(XAckDel(stream=stream, group=name, ids=entry_ids(found), refs=refs))
+        return for_engine(XAckDel(stream=stream, group=name, ids=entry_ids(words_of_ids), refs=refs))
     except EngineError as refusal:
-        return refused_behind_group([stream], name, refusal, missing=lambda *_: [-1] * len(found))
+        return refused_behind_group([stream], name, refusal, missing=lambda *_: [-1] * len(words_of_ids))
 
 
 def xnack(words: Words) -> CommandRequest:
@@ -92,13 +92,13 @@ def _nack(words: Words) -> Nack:
         raise errors.invalid("ERR mode must be SILENT, FAIL, or FATAL")
     retry_count: int | None = None
     force = False
-    found: list[bytes] | None = None
+    named: list[bytes] | None = None
     while words.left:
         if words.took(b"IDS", values=1):
             numids = integer_from(words.take(), 1, INTEGER_MAX, "ERR numids must be a positive integer")
             if numids > words.left:
                 raise errors.invalid("ERR number of IDs doesn't match numids")
-            found = list(words.take_many(numids))
+            named = list(words.take_many(numids))
         elif words.took(b"RETRYCOUNT", values=1):
             refusal = "ERR Invalid RETRYCOUNT value, must be >= 0"
             retry_count = integer_from(words.take(), 0, INTEGER_MAX, refusal)
@@ -106,9 +106,9 @@ def _nack(words: Words) -> Nack:
             force = True
         else:
             raise errors.invalid(f"ERR Unrecognized XNACK option '{echo(words.take())}'")
-    if found is None:
+    if named is None:
         raise errors.invalid("ERR syntax error, expected IDS keyword")
-    return Nack(ids=entry_ids(found), mode=mode, retry_count=retry_count, force=force)
+    return Nack(ids=entry_ids(named), mode=mode, retry_count=retry_count, force=force)
 
 
 def xpending(words: Words) -> CommandRequest:
@@ -189,14 +189,14 @@ def _claim(words: Words) -> Claim:
 
 def _leading_ids(words: Words) -> list[int]:
     """As many of the next words as are IDs; the first that is none begins the options."""
-    found: list[int] = []
+    entry_ids: list[int] = []
     while words.left:
         next_id = ids.parse(words.peek().decode("latin-1"))
         if next_id is None:
             break
-        found.append(next_id)
+        entry_ids.append(next_id)
         words.take()
-    return found
+    return entry_ids
 
 
 def xautoclaim(words: Words) -> CommandRequest:
@@ -274,8 +274,10 @@ def xgroup_setid(words: Words) -> CommandRequest:
 
 
 def _missing_in_xgroup(group: str) -> Callable[[str, Presence], EngineError]:
-    return lambda stream, found: (
-        errors.key_required(stream) if found is Presence.NO_STREAM else errors.no_group_for_key(stream, group)
+    return lambda stream, presence: (
+        errors.key_required(stream)
+        if presence is Presence.NO_STREAM
+        else errors.no_group_for_key(stream, group)
     )
 
 
