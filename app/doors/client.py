@@ -27,9 +27,22 @@ from app.live.stalls import StallTimer
 class Client(asyncio.Protocol):
     """One client's socket. Subclasses are codecs: they read `backlog` and write to `transport`."""
 
+    # There may be many of them, each with more attributes than objects without slots share names of.
+    __slots__ = (
+        "_deadline",
+        "_reading",
+        "_stall",
+        "backlog",
+        "budgets",
+        "has_unsent",
+        "input",
+        "loop",
+        "output",
+        "received_bytes",
+        "stall_s_max",
+        "transport",
+    )
     transport: asyncio.Transport
-    # Both pools, once the connection takes part in them.
-    budgets: Budgets | None = None
 
     def __init__(self, stall_s_max: float) -> None:
         self.loop = asyncio.get_running_loop()
@@ -40,6 +53,8 @@ class Client(asyncio.Protocol):
         # Whether the socket is read, and whether something that was written waits to leave.
         self._reading = True
         self.has_unsent = False
+        # Both pools, once the connection takes part in them.
+        self.budgets: Budgets | None = None
         # Held for what is made for the client or was not taken by it, and for what arrives.
         self.output: Reservation | None = None
         self.input: Reservation | None = None

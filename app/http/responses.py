@@ -28,6 +28,9 @@ GONE_EXTENSION: Final = "weir.gone"
 DEPARTURE_EXTENSION: Final = "weir.departure"
 # The connection's transport, where it is known: what a client does not take waits there.
 TRANSPORT_EXTENSION: Final = "weir.transport"
+# A function that writes a piece of the answer that is being sent, if the client has taken everything before,
+# and returns whether it did.
+WRITE_EXTENSION: Final = "weir.write"
 # Set where the connection itself ends for a client that takes nothing.
 STALL_EXTENSION: Final = "weir.ends_stalled"
 # In a request's state: the `unsent` of its response, for code that waits before it writes the response.
@@ -37,6 +40,9 @@ UNSENT_STATE: Final = "unsent"
 CODE_STATE: Final = "code"
 ROUTE_STATE: Final = "route"
 WAITED_STATE: Final = "waited"
+# In a request's state: the function of `WRITE_EXTENSION`, where the connection has one, for answers that no
+# middleware changes.
+WRITE_STATE: Final = "write"
 # In a request's state: the `Reservation` of what its answer takes.
 OUTPUT_STATE: Final = "output"
 # The same of its body.

@@ -21,6 +21,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from app.live.budgets import FREE_BYTES
 from engine import Call, CommandEngine, EngineError, How, ReadHandle, ask, ask_one, errors, ids
 from engine.commands import Command, Cursor, DescribeEdges, XRange, XRead
 from engine.replies import Edges, Entries, Reply, StreamsRead
@@ -46,7 +47,7 @@ Callback = Callable[[], None]
 class FeedPage:
     """Entries of one stream above the cursor `after`: their stored texts, joined by `,`."""
 
-    __slots__ = ("_forms", "after", "count", "entries", "first_id", "generation", "last_id", "stream")
+    __slots__ = ("after", "count", "entries", "first_id", "forms", "generation", "last_id", "stream")
 
     def __init__(self, stream: str, after: int, entries: Entries, generation: str) -> None:
         self.stream = stream
@@ -56,13 +57,13 @@ class FeedPage:
         self.count = entries.count
         self.first_id = entries.first
         self.last_id = entries.last
-        self._forms: dict[Hashable, bytes] = {}
+        self.forms: dict[Hashable, bytes] = {}
 
     def cached(self, key: Hashable, make: "Callable[[FeedPage], bytes]") -> bytes:
         """The page in the form `key`, made once for all subscribers of the page."""
-        form = self._forms.get(key)
+        form = self.forms.get(key)
         if form is None:
-            form = self._forms[key] = make(self)
+            form = self.forms[key] = make(self)
         return form
 
 
@@ -103,7 +104,7 @@ class Feeds:
     def __init__(self, engine: CommandEngine) -> None:
         self.engine = engine
         self._feeds: dict[str, StreamFeed] = {}
-        self._due: deque[Callback] = deque()
+        self._due: deque[Subscriber] = deque()
         self._waking = False
 
     def __len__(self) -> int:
@@ -159,18 +160,19 @@ class Feeds:
         if self._feeds.get(feed.stream) is feed:
             del self._feeds[feed.stream]
 
-    def wake(self, callbacks: Iterable[Callback]) -> None:
-        """Call the callbacks, a limited number in each turn of the event loop."""
-        self._due.extend(callbacks)
+    def wake(self, subscribers: Iterable["Subscriber"]) -> None:
+        """Call what they wait with, a limited number in each turn of the event loop."""
+        self._due.extend(subscribers)
         if self._due and not self._waking:
             self._waking = True
             self._wake_some()
 
     def _wake_some(self) -> None:
         for _ in range(min(len(self._due), _WOKEN_A_TURN_MAX)):
-            callback = self._due.popleft()
+            callback = self._due.popleft().callback
             try:
-                callback()
+                if callback is not None:
+                    callback()
             except Exception as error:  # noqa: BLE001 - the other subscribers are woken
                 context = {"message": "a subscriber's callback failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
@@ -198,8 +200,10 @@ class StreamFeed:
         # Subscribers at the position, or reaching it through the ring. Pages are kept for these only.
         self._joined = 0
         self._ring: dict[int, _RingSlot] = {}
+        # The page that ends at the position, while it is in the ring.
+        self.newest: FeedPage | None = None
         self._ring_bytes = 0
-        self._waiting: dict[Subscriber, Callback] = {}
+        self._waiting: dict[Subscriber, None] = {}
         self._reading = asyncio.ensure_future(self._read())
 
     # --- the reader -----------------------------------------------------------------------------------------
@@ -235,7 +239,10 @@ class StreamFeed:
             missed = FeedGap(self.stream, gap, generation)
             self._keep(after, missed)
             after = missed.last_id
-        self._keep(after, FeedPage(self.stream, after, entries, generation))
+        page = FeedPage(self.stream, after, entries, generation)
+        self._keep(after, page)
+        # Longer ones are for subscribers that ask how much there is room for.
+        self.newest = page if self._ring and len(page.entries) <= FREE_BYTES else None
         self.position = entries.last
         self._changed()
 
@@ -250,12 +257,15 @@ class StreamFeed:
             self._drop(next(iter(self._ring)))
 
     def _drop(self, after: int) -> None:
-        self._ring_bytes -= self._ring.pop(after).size
+        dropped = self._ring.pop(after)
+        self._ring_bytes -= dropped.size
+        if dropped.item is self.newest:
+            self.newest = None
 
     def _changed(self) -> None:
         self.edition += 1
         waiting, self._waiting = self._waiting, {}
-        self._feeds.wake(waiting.values())
+        self._feeds.wake(waiting)
 
     def _turn(self, gap: EngineGap, position: int, generation: str) -> None:
         """The position is not of the stream that has the name now: each subscriber gets a gap of its own."""
@@ -273,7 +283,7 @@ class StreamFeed:
     def stop(self, failure: Exception) -> None:
         """Stop reading. Subscribers fail with `failure` after they have taken the pages kept for them."""
         self._reading.cancel()
-        self.failure = failure
+        self.failure, self.newest = failure, None
         self._feeds.forget(self)
         self._changed()
 
@@ -308,6 +318,7 @@ class StreamFeed:
 
     def _part_all(self) -> None:
         self._ring.clear()
+        self.newest = None
         self._ring_bytes = self._joined = 0
         for subscriber in self._subscribers:
             subscriber.joined = False
@@ -328,12 +339,12 @@ class StreamFeed:
         if kept.takers <= 0:
             self._drop(after)
 
-    def wait(self, subscriber: "Subscriber", callback: Callback) -> None:
-        """Call `callback` once, on the next change."""
-        self._waiting[subscriber] = callback
+    def wait(self, subscriber: "Subscriber") -> None:
+        """Call the subscriber's callback once, on the next change."""
+        self._waiting[subscriber] = None
 
     def stop_waiting(self, subscriber: "Subscriber") -> None:
-        """Remove a subscriber's callback."""
+        """Call its callback no more."""
         self._waiting.pop(subscriber, None)
 
 
@@ -344,11 +355,13 @@ class Subscriber:
     without a task of its own uses `call_when_ready` and `take`.
     """
 
-    __slots__ = ("_dry_edition", "_feed", "cursor", "generation", "joined")
+    __slots__ = ("_dry_edition", "_feed", "callback", "cursor", "generation", "joined")
 
     def __init__(self, feed: StreamFeed, cursor: int, generation: str) -> None:
         self.cursor = cursor
         self.generation = generation
+        # Called by the feed, while the subscriber waits.
+        self.callback: Callback | None = None
         # Whether the feed keeps pages for it. Set by the feed.
         self.joined = False
         # The feed's edition at which no entry was found between the cursor and the position.
@@ -440,33 +453,33 @@ class Subscriber:
             asyncio.get_running_loop().call_soon(callback)
             return
         self._join()
-        self._feed.wait(self, callback)
+        self._wait(callback)
 
-    def take_live(self, count_max: int, bytes_max: int, callback: Callback) -> FeedPage | None:
-        """Take the newest page, if the cursor is where it begins, and register `callback` for the next one.
+    def live_page(self) -> FeedPage | None:
+        """The newest page, if it begins at the cursor, as it does for subscribers that are up to date."""
+        feed = self._feed
+        page = feed.newest
+        if page is None or page.after != self.cursor or not self.joined:
+            return None
+        return page
 
-        The fast way for subscribers that are up to date. None, and no change, in every other case.
-        """
-        assert count_max > 0, "a subscriber without room does not take"
-        feed, cursor = self._feed, self.cursor
-        if not self.joined or feed.failure is not None:
-            return None
-        item = feed.at(cursor)
-        if not isinstance(item, FeedPage) or item.last_id != feed.position:
-            return None
-        if not _fits(item, count_max, bytes_max):
-            return None
-        feed.take_item(self, item)
-        feed.wait(self, callback)
-        return item
+    def take_live(self, page: FeedPage) -> None:
+        """Take this live page. The callback that was called for it is called for the next one."""
+        self._feed.take_item(self, page)
+        self._feed.wait(self)
+
+    def _wait(self, callback: Callback) -> None:
+        self.callback = callback
+        self._feed.wait(self)
 
     def close(self) -> None:
         """Stop following; closing again has no effect."""
+        self.callback = None
         self._feed.leave(self)
 
     async def _change(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._feed.wait(self, lambda: None if future.done() else future.set_result(None))
+        self._wait(lambda: None if future.done() else future.set_result(None))
         try:
             await future
         finally:

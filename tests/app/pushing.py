@@ -85,6 +85,9 @@ class Wire:
             self.take(len(self._waiting))
         return self._written_bytes
 
+    def write_alone(self, data: bytes) -> bool:
+        return not self.paused and self.write_frame(data) != NEVER_SENT
+
     def take(self, frames: int) -> None:
         """The peer takes this number of waiting frames."""
         taken, self._waiting = self._waiting[:frames], self._waiting[frames:]

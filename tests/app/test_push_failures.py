@@ -31,12 +31,14 @@ def stored(house: PushWorld) -> Stored:
     return Stored(house, "s")
 
 
+def fail(*_: Any, **__: Any) -> Any:
+    """Instead of anything."""
+    raise ZeroDivisionError("planted")
+
+
 def failing(event: str) -> type[Session]:
     """A session that fails at this event, of itself or of one of its parts."""
     part, _, name = event.rpartition(".")
-
-    def fail(*_: Any, **__: Any) -> Any:
-        raise ZeroDivisionError("planted")
 
     class Failing(Session):
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -67,12 +69,15 @@ def test_conversations_that_an_engine_takes_along_have_not_failed(house: PushWor
     assert house.run(failed(house)) == 0
 
 
-@pytest.mark.parametrize("event", ["tails.live", "tails.on_ready", "tails.on_page", "tails.on_subscribed"])
+@pytest.mark.parametrize("event", ["a live page", "tails.on_ready", "tails.on_page", "tails.on_subscribed"])
 def test_a_follower_that_fails_is_closed_and_sent_nothing_more(
     house: PushWorld, stored: Stored, event: str
 ) -> None:
     """With 4000, logged and counted; its client can go on from where it was. Others follow on."""
-    peer, other = house.connect(failing(event)), house.connect()
+    is_of_session = event != "a live page"
+    peer, other = house.connect(failing(event) if is_of_session else Session), house.connect()
+    if not is_of_session:
+        peer.wire.write_alone = fail  # type: ignore[method-assign]
     with capture_logs() as logs:
         credit = {"credit": 1} if event == "tails.on_ready" else {}
         if event == "tails.on_page":

@@ -12,7 +12,7 @@ from app.doors.sse.cursors import TailOptions
 from app.doors.sse.tails import TailSource
 from app.gateway import Gateway
 from app.http.cursors import Place
-from app.http.responses import GONE_EXTENSION
+from app.http.responses import GONE_EXTENSION, WRITE_EXTENSION
 from app.live.feeds import Feeds
 from app.live.stalls import STALL_S_MAX
 from app.main import App, create_app
@@ -48,6 +48,8 @@ class EventReader:
         self.status = 0
         self.body = b""
         self.over = False
+        # Pieces that were written without a task's turn.
+        self.written_now = 0
         given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
         scope = {
             "type": "http",
@@ -56,7 +58,7 @@ class EventReader:
             "path": path,
             "query_string": query.encode(),
             "headers": [(b"host", b"127.0.0.1:8080"), *given],
-            "extensions": {GONE_EXTENSION: self._left.is_set},
+            "extensions": {GONE_EXTENSION: self._left.is_set, WRITE_EXTENSION: self._write},
         }
         self.request = asyncio.ensure_future(app(scope, self._receive, self._send))
 
@@ -72,10 +74,21 @@ class EventReader:
             self.status = message["status"]
             self.head = dict(message["headers"])
             return
-        self.body += message["body"]
+        self._take(message["body"])
         self.over = not message.get("more_body")
+
+    def _write(self, piece: bytes) -> bool:
+        """Takes it, unless something waits."""
+        if self._left.is_set() or not self._takes.is_set():
+            return False
+        self.written_now += 1
+        self._take(piece)
+        return True
+
+    def _take(self, piece: bytes) -> None:
+        self.body += piece
         if self.head.get(b"content-type") == b"text/event-stream":
-            self.events += self.parser.feed(message["body"])
+            self.events += self.parser.feed(piece)
 
     def stall(self) -> None:
         """Take nothing more."""

@@ -181,8 +181,8 @@ BUGS: Final[dict[str, Bug]] = {
         TURNS, "            self.shut = errors.restarting\n", "", _FAULT,
     ),
     "entries taken without credit": _bug(
-        "app/doors/websocket/stream_reader.py", "max(0, min(left - 1, batch_max))",
-        "max(1, min(left - 1, batch_max))", "tests/app/test_push_bounds.py",
+        "app/doors/websocket/subscription_table.py", "credit.left is None or entries < credit.left",
+        "credit.left is None or entries < max(2, credit.left)", "tests/app/test_push_bounds.py",
     ),
     "conversation that goes on after its failure": _bug(
         "app/doors/websocket/subscriptions.py", "            one.fail(error)\n", "            pass\n",

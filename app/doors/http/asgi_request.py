@@ -167,6 +167,13 @@ class AsgiRequest:
         else:
             self._send_head(message["status"], message.get("headers", ()))
 
+    def write_piece(self, piece: bytes) -> bool:
+        """Write a part of the body that is being sent. Returns whether there is such a body."""
+        if not self.is_started or self.is_answered or self.is_disconnected:
+            return False
+        self._send_body(piece, has_more=True)
+        return True
+
     def _send_head(self, status: int, headers: Sequence[Header]) -> None:
         self.is_started = True
         self._must_continue = False

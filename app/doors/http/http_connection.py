@@ -32,6 +32,7 @@ from app.http.responses import (
     STALL_EXTENSION,
     TRANSPORT_EXTENSION,
     WAITED_STATE,
+    WRITE_EXTENSION,
     Response,
     Scope,
 )
@@ -102,6 +103,7 @@ class HttpConnection(Client):
             DEPARTURE_EXTENSION: self.departure,
             STALL_EXTENSION: True,
             TRANSPORT_EXTENSION: self.transport,
+            WRITE_EXTENSION: self._write_piece,
         }
         DESCRIPTORS.taken(accepted.fileno(), self.loop.time())
         self._time_request()
@@ -260,6 +262,13 @@ class HttpConnection(Client):
         task = self.loop.create_task(request.run(self.service.app))
         task.add_done_callback(tasks.discard)
         tasks.add(task)
+
+    def _write_piece(self, piece: bytes) -> bool:
+        """Write a part of the answer that is being sent, unless something waits. Returns whether it did."""
+        request = self._answered
+        if request is None or self.has_unsent or self.transport.is_closing():
+            return False
+        return request.write_piece(piece)
 
     @property
     def default_headers(self) -> list[Header]:

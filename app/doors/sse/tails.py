@@ -6,7 +6,7 @@ Must never know: how parameters are written, where entries are stored.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -23,6 +23,7 @@ from app.http.responses import (
     STALL_EXTENSION,
     TRANSPORT_EXTENSION,
     WAITED_STATE,
+    WRITE_STATE,
     Response,
     Scope,
     Send,
@@ -43,11 +44,50 @@ _SEVERAL_COUNT_MAX: Final = 100
 _RETRY_MS_LEAST: Final = 1_000
 _RETRY_MS_MOST: Final = 5_000
 
-Put = Callable[[bytes], Awaitable[None]]
-
 
 class StalledError(Exception):
     """The client accepts no data or has left: the last piece was not sent."""
+
+
+class Put:
+    """Writes pieces of an answer."""
+
+    __slots__ = ("_gone", "_holding", "_send", "_stall_s", "write_now")
+
+    def __init__(
+        self,
+        send: Send,
+        write: Callable[[bytes], bool],
+        gone: Callable[[], bool],
+        stall_s: float | None,
+        holding: Callable[[int], Reservation],
+    ) -> None:
+        self._send = send
+        # Writes a piece of at most `FREE_BYTES`, if the client has taken everything before; whether it did.
+        self.write_now = write
+        self._gone = gone
+        self._stall_s = stall_s
+        self._holding = holding
+
+    async def __call__(self, piece: bytes) -> None:
+        """Write a piece once the client has taken what came before. Raises StalledError."""
+        if self._gone():
+            raise StalledError
+        # Once it was sent, no more of it waits than each connection may have.
+        held = self._holding(len(piece)) if len(piece) > FREE_BYTES else None
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        except TimeoutError:
+            raise StalledError from None
+        finally:
+            if held is not None:
+                held.release()
+        # The connection ended before the write: `send` has dropped the piece.
+        if self._gone():
+            raise StalledError
+        # A fast reader never makes `send` wait: let other tasks run.
+        await asyncio.sleep(0)
 
 
 class EventSource(Protocol):
@@ -103,7 +143,8 @@ class EventStream(Response):
                 gone = extensions.get(GONE_EXTENSION, _never)
                 stall_s = None if STALL_EXTENSION in extensions else STALL_S_MAX
                 following = partial(when_gone, scope, receive)
-                put = partial(_put, send, gone, stall_s, self._holding(scope))
+                write = scope["state"].get(WRITE_STATE, _writes_nothing)
+                put = Put(send, write, gone, stall_s, self._holding(scope))
                 await self._run(self._source, following, put, send)
         finally:
             if self._source is not None:
@@ -183,30 +224,9 @@ def _never() -> bool:
     return False
 
 
-async def _put(
-    send: Send,
-    gone: Callable[[], bool],
-    stall_s: float | None,
-    holding: Callable[[int], Reservation],
-    piece: bytes,
-) -> None:
-    if gone():
-        raise StalledError
-    # Once it was sent, no more of it waits than each connection may have.
-    held = holding(len(piece)) if len(piece) > FREE_BYTES else None
-    try:
-        async with asyncio.timeout(stall_s):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-    except TimeoutError:
-        raise StalledError from None
-    finally:
-        if held is not None:
-            held.release()
-    # The connection ended before the write: `send` has dropped the piece.
-    if gone():
-        raise StalledError
-    # A fast reader never makes `send` wait: let other tasks run.
-    await asyncio.sleep(0)
+def _writes_nothing(_: bytes) -> bool:
+    """What a server has that writes nothing at once."""
+    return False
 
 
 class TailSource:
@@ -219,6 +239,9 @@ class TailSource:
         self._wanted = wanted
         self._clock = gateway.clock
         self._changed = asyncio.Event()
+        # Whether everything was sent and `run` waits for more.
+        self._is_waiting = False
+        self._silent_since = 0.0
         # With several streams, each entry carries the cursors of all.
         self._count_max = max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails))
 
@@ -255,20 +278,21 @@ class TailSource:
     async def run(self, put: Put) -> None:
         """Send the position, existing entries, `caught_up`, then new entries."""
         await put(events.position(self._cursor))
-        silent_since, behind = self._clock.monotonic(), True
+        behind = True
+        self._silent_since = self._clock.monotonic()
         while True:
             if await self._put_some(put):
-                silent_since = self._clock.monotonic()
+                self._silent_since = self._clock.monotonic()
             elif all(tail.caught_up for tail in self._tails):
                 if behind:
                     behind = False
                     await put(wire.caught_up(self._cursor))
-                silent_s = self._clock.monotonic() - silent_since
+                silent_s = self._clock.monotonic() - self._silent_since
                 if silent_s >= events.HEARTBEAT_S:
-                    silent_since += silent_s
+                    self._silent_since += silent_s
                     silent_s = 0.0
                     await put(events.COMMENT)
-                await self._change(events.HEARTBEAT_S - silent_s)
+                await self._change(put, events.HEARTBEAT_S - silent_s)
 
     async def _put_some(self, put: Put) -> bool:
         """Send one piece of each stream that has entries; whether any had."""
@@ -290,14 +314,33 @@ class TailSource:
             raise self._wanted.report(item.gap, item.generation).refused()
         return wire.gap(item, self._wanted, place, places)
 
-    async def _change(self, seconds_max: float) -> None:
-        """Wait until a stream may have entries, at most `seconds_max`."""
+    async def _change(self, put: Put, seconds_max: float) -> None:
+        """Wait until a stream may have entries that are not written as they come, at most `seconds_max`."""
         changed = self._changed
         changed.clear()
-        for tail in self._tails:
-            tail.call_when_ready(changed.set)
+        for place, tail in enumerate(self._tails):
+            tail.call_when_ready(partial(self._ready, put, place, tail))
         timer = asyncio.get_running_loop().call_later(max(0.0, seconds_max), changed.set)
+        self._is_waiting = True
         try:
             await changed.wait()
         finally:
+            self._is_waiting = False
             timer.cancel()
+
+    def _ready(self, put: Put, place: int, tail: Subscriber) -> None:
+        """Write a page as it comes, or else have `run` go on."""
+        if not self._is_waiting or not self._write_live(put, place, tail):
+            self._changed.set()
+
+    def _write_live(self, put: Put, place: int, tail: Subscriber) -> bool:
+        page = None if self._changed.is_set() else tail.live_page()
+        if page is None or page.count > self._count_max:
+            return False
+        text = self._events(page, place, self._places if self._wanted.several else ())
+        if len(text) > FREE_BYTES or not put.write_now(text):
+            return False
+        tail.take_live(page)
+        self._counters.deliver("sse", page.count)
+        self._silent_since = self._clock.monotonic()
+        return True

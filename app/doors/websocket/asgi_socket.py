@@ -52,6 +52,10 @@ class AsgiSocket:
         self._due.set()
         return self._written_bytes
 
+    def write_alone(self, data: bytes) -> bool:
+        """Write a whole frame if nothing waits to be sent, and the socket is open. Returns whether it did."""
+        return not self.paused and self.write_frame(data) != NEVER_SENT
+
     def hold(self, *, held: bool) -> None:
         """Pause or resume reading."""
         if held:

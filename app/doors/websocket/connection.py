@@ -174,6 +174,7 @@ class Connection:
     @event
     def resumed(self) -> None:
         """Continue: the socket accepts data again."""
+        self.unsent.forget_sent()
         self._consumers.go_on()
         self._streams.fetch_again()
 

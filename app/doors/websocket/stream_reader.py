@@ -90,41 +90,19 @@ class StreamReader:
             tail.ready.append(stream)
         return [*self._table.note_back(tail), *self.go_on(tail)]
 
-    def live_room(self, key: int) -> int:
-        """The number of entries that `live` may send, without any other frame; 0 if `ready` must be used."""
-        tail = self._table.by_key.get(key)
-        if (
-            not isinstance(tail, StreamSubscription)
-            or tail.taking
-            or tail.ready
-            or tail.behind
-            or self._table.draining
-        ):
-            return 0
-        # `paused` follows the last credit, so `live` may not spend it.
-        left, batch_max = tail.credit.left, tail.credit.batch_max
-        return batch_max if left is None else max(0, min(left - 1, batch_max))
-
-    def live(self, key: int, page: FeedPage) -> bytes:
-        """The frame for a page of at most `live_room` entries; the caller sends it at once."""
-        tail = self._table.by_key[key]
-        assert isinstance(tail, StreamSubscription), "there was room"
-        tail.credit.spend(page.count)
-        return self._page(tail, page)
-
-    def _page(self, tail: StreamSubscription, page: FeedPage) -> bytes:
-        return page.cached(
-            (frames.SUBPROTOCOL, tail.name, tail.in_full),
-            lambda page: frames.entries(
-                tail.name,
-                page.stream,
-                page.entries,
-                Position(page.last_id, page.generation).text(in_full=tail.in_full),
-            ),
-        )
+    def tail(self, key: int) -> StreamSubscription | None:
+        """The subscription that follows streams with this key."""
+        found = self._table.by_key.get(key)
+        return found if isinstance(found, StreamSubscription) else None
 
     def go_on(self, tail: StreamSubscription) -> Effects:
         """Take the next page, if there is one and credit for it."""
+        effects = self._take_next(tail)
+        is_asking = tail.taking or tail.ready or tail.behind
+        tail.is_live = not (is_asking or tail.ended or self._table.draining)
+        return effects
+
+    def _take_next(self, tail: StreamSubscription) -> Effects:
         if tail.taking is not None or self._table.draining:
             return []
         if not tail.credit.room:
@@ -170,7 +148,7 @@ class StreamReader:
             report = GapReport(item.gap, generation, tail.in_full)
             return [SendFrame(gap_frame(tail.name, stream, report))]
         tail.credit.spend(item.count)
-        return [SendFrame(self._page(tail, item))]
+        return [SendFrame(tail.frame(item))]
 
     def _caught_up(self, tail: StreamSubscription, stream: str, position: Position) -> Effects:
         tail.behind.discard(stream)

@@ -7,6 +7,7 @@ Must never know: the connection, asyncio, what a subscription reads.
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from sys import intern
 from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
@@ -15,8 +16,10 @@ from app.auth import Action, Principal, Resource
 from app.doors.websocket import frames
 from app.doors.websocket.effects import Close, Effects, Ref, SendFrame, SessionLimits, Submit, Unsubscribe
 from app.errors import RefusalError, invalid
+from app.http.cursors import Position
 from app.http.entries.entry_pages import GapReport
 from app.live.consumer import Consumer, Credit
+from app.live.feeds import FeedPage
 from app.live.leases import ConsumerKey
 from engine import EngineError
 from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XGroupCreateConsumer
@@ -34,16 +37,19 @@ READ_WAIT_MS: Final = 60_000
 class Subscription:
     """One subscription of a connection."""
 
-    __slots__ = ("away", "credit", "ended", "key", "name", "paused")
+    __slots__ = ("away", "credit", "ended", "is_live", "key", "name", "paused")
 
     def __init__(self, key: int, name: str, credit: Credit) -> None:
         self.key = key
-        self.name = name
+        # Many have the same, and frames are made by name.
+        self.name = intern(name)
         self.credit = credit
         self.paused = False
         # The client knows that the backend cannot be used.
         self.away = False
         self.ended = False
+        # Whether new pages may be written as they come: nothing was asked for, and no other frame is due.
+        self.is_live = False
 
 
 class StreamSubscription(Subscription):
@@ -61,6 +67,20 @@ class StreamSubscription(Subscription):
         self.behind = set(self.streams)
         self.ready: list[str] = []
         self.taking: str | None = None
+
+    def has_live_room(self, entries: int) -> bool:
+        """Whether there is credit for this number of entries at once, and more: `paused` follows the last."""
+        credit = self.credit
+        return entries <= credit.batch_max and (credit.left is None or entries < credit.left)
+
+    def frame(self, page: FeedPage) -> bytes:
+        """The frame for a page, made once for all subscriptions of this name."""
+        form = frames.SUBPROTOCOL, self.name, self.in_full
+        made = page.forms.get(form)
+        if made is None:
+            following = Position(page.last_id, page.generation).text(in_full=self.in_full)
+            made = page.forms[form] = frames.entries(self.name, page.stream, page.entries, following)
+        return made
 
 
 class ConsumerSubscription(Subscription):
@@ -202,7 +222,7 @@ class SubscriptionTable:
 
     def end(self, one: AnySubscription) -> Effects:
         """End a subscription."""
-        one.ended = True
+        one.ended, one.is_live = True, False
         if self.by_name.get(one.name) is one:
             del self.by_name[one.name]
         self.forget(one)
@@ -271,6 +291,8 @@ class SubscriptionTable:
         if self.draining or self.closed:
             return []
         self.draining = True
+        for one in self.by_name.values():
+            one.is_live = False
         return [SendFrame(frames.encode(frames.GoAwayFrame(after_ms=after_ms))), *self.close_if_idle()]
 
     def finish_drain(self) -> Effects:

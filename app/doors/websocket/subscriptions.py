@@ -24,13 +24,14 @@ from app.doors.websocket.effects import (
 from app.doors.websocket.hub import Hub, OpenConnection
 from app.doors.websocket.session import Session
 from app.doors.websocket.socket_link import SocketLink, UnsentDeliveries
-from app.doors.websocket.subscription_table import PAGE_BYTES_MAX
+from app.doors.websocket.subscription_table import StreamSubscription
 from app.errors import RefusalError
 from app.http.cursors import Position
 from app.http.requests import Request
 from app.live.fair_queue import Flow
 from app.live.feeds import FeedGap, FeedPage, Subscriber
 from app.live.leases import ConsumerLease
+from app.metrics.counters import Counters
 from app.tenants import Tenant
 from engine import EngineError
 from engine.errors import OF_BACKEND
@@ -180,33 +181,20 @@ class FollowedStreams(_Reads):
                 self._wait_for(effect.key, stream)
 
     def _wait_for(self, key: int, stream: str) -> None:
-        tail = self._tails.get(key, {}).get(stream)
-        if tail is not None:
-            tail.call_when_ready(partial(self._ready, key, stream))
+        tail, subscription = self._tails.get(key, {}).get(stream), self._session.tails.tail(key)
+        if tail is not None and subscription is not None:
+            live = LiveTail(self, self._link, subscription, tail, self._counters)
+            tail.call_when_ready(live.ready)
 
     @event
-    def _ready(self, key: int, stream: str) -> None:
-        tail = self._tails.get(key, {}).get(stream)
-        if tail is None or self._take_live(key, stream, tail):
+    def look(self, key: int, tail: Subscriber) -> None:
+        """Handle that a stream may have entries, or has ended."""
+        if self._tails.get(key, {}).get(tail.stream) is not tail:
             return
         if tail.ready():
-            self._connection.perform(self._session.tails.on_ready(key, stream))
+            self._connection.perform(self._session.tails.on_ready(key, tail.stream))
         else:
-            self._wait_for(key, stream)
-
-    def _take_live(self, key: int, stream: str, tail: Subscriber) -> bool:
-        """Write a page at once, if the subscription has nothing else to do. Returns whether it did so."""
-        tails = self._session.tails
-        if self._connection.is_performing or self._link.paused or (room := tails.live_room(key)) < 1:
-            return False
-        page = tail.take_live(
-            room, self._output.piece_bytes(PAGE_BYTES_MAX), partial(self._ready, key, stream)
-        )
-        if page is None:
-            return False
-        self._link.write_frame(tails.live(key, page))
-        self._connection.unsent.forget_sent()
-        return True
+            self._wait_for(key, tail.stream)
 
     def fetch(self, effect: FetchPage) -> None:
         """Take the next page, once the socket accepts data."""
@@ -282,6 +270,49 @@ class FollowedStreams(_Reads):
         )
         if caught_up:
             self._wait_for(effect.key, effect.stream)
+
+
+class LiveTail:
+    """A followed stream of which everything was sent: its new pages are written as they come.
+
+    There may be thousands of a stream: what a page takes of each is looked up before.
+    """
+
+    __slots__ = ("_counters", "_link", "_streams", "_subscription", "_tail")
+
+    def __init__(
+        self,
+        streams: FollowedStreams,
+        link: SocketLink,
+        subscription: StreamSubscription,
+        tail: Subscriber,
+        counters: Counters,
+    ) -> None:
+        self._streams = streams
+        self._link = link
+        self._subscription = subscription
+        self._tail = tail
+        self._counters = counters
+
+    def ready(self) -> None:
+        """Write a page, if subscription and socket have nothing else to do; else leave it to the session."""
+        try:
+            if not self._write():
+                self._streams.look(self._subscription.key, self._tail)
+        except Exception as error:  # noqa: BLE001 - logged, counted; closes the connection
+            self._streams.fail(error)
+
+    def _write(self) -> bool:
+        tail, subscription = self._tail, self._subscription
+        page = tail.live_page()
+        if page is None or not subscription.is_live or not subscription.has_live_room(page.count):
+            return False
+        if not self._link.write_alone(subscription.frame(page)):
+            return False
+        tail.take_live(page)
+        subscription.credit.spend(page.count)
+        self._counters.deliver("websocket", page.count)
+        return True
 
 
 class GroupReads(_Reads):

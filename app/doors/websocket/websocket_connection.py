@@ -68,19 +68,53 @@ class SocketLimits(NamedTuple):
 class _Counted:
     """A transport that counts what is written to it, and closes if the peer does not read to the end."""
 
+    __slots__ = (
+        "_given_up",
+        "_loop",
+        "_transport",
+        "get_extra_info",
+        "sent_in_the_end",
+        "written_bytes",
+    )
+
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
-        # Used several times a frame: `__getattr__` takes 0.6 us.
-        self.is_closing = transport.is_closing
-        self.get_write_buffer_size = transport.get_write_buffer_size
+        self.get_extra_info = transport.get_extra_info
         self._loop = loop
         self._given_up: asyncio.TimerHandle | None = None
         self.written_bytes = 0
         # Set when the connection is aborted: waiting bytes are dropped, and no longer counted.
         self.sent_in_the_end: int | None = None
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of a transport
-        return getattr(self._transport, name)
+    # All that is used of a transport: with `__getattr__`, every attribute would be slower.
+
+    def is_closing(self) -> bool:
+        """Whether further writes are lost."""
+        return self._transport.is_closing()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the operating system has not accepted."""
+        return self._transport.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set from which number of waiting bytes on writing is paused."""
+        self._transport.set_write_buffer_limits(high, low)
+
+    def pause_reading(self) -> None:
+        """Read nothing for now."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._transport.resume_reading()
+
+    def can_write_eof(self) -> bool:
+        """Whether one direction alone can end."""
+        return self._transport.can_write_eof()
+
+    def write_eof(self) -> None:
+        """End this direction."""
+        self._transport.write_eof()
 
     @property
     def sent_bytes(self) -> int:
@@ -116,6 +150,28 @@ class WebSocketConnection(Client):
     While data waits to be sent, nothing is read: so it never accepts more than it can answer.
     """
 
+    __slots__ = (
+        "_close_timer",
+        "_counted",
+        "_counted_at",
+        "_ends",
+        "_feeding",
+        "_handshake",
+        "_held",
+        "_lingering",
+        "_listener",
+        "_message_bytes",
+        "_messages",
+        "_parts",
+        "_protocol",
+        "_sent_at_pause",
+        "_service",
+        "_slice_bytes",
+        "_small_frames",
+        "_state",
+        "close_sent",
+        "is_lost",
+    )
     limits: SocketLimits
 
     def __init__(self, service: Service, state: Mapping[str, Any]) -> None:
@@ -176,8 +232,16 @@ class WebSocketConnection(Client):
         """Write a whole frame. Returns the number of bytes written so far, this frame included; `NEVER_SENT`
         after a close.
         """
-        if self._is_over():
-            return NEVER_SENT
+        return NEVER_SENT if self._is_over() else self._write(data)
+
+    def write_alone(self, data: bytes) -> bool:
+        """Write a whole frame if nothing waits to be sent, and the socket is open. Returns whether it did."""
+        if self.has_unsent or self._is_over():
+            return False
+        self._write(data)
+        return True
+
+    def _write(self, data: bytes) -> int:
         self._counted.write(data)
         if self.has_unsent:
             self.settle_output()
@@ -496,4 +560,4 @@ class WebSocketConnection(Client):
 
 def guarded_socket(limits: SocketLimits) -> type[WebSocketConnection]:
     """The protocol class with these limits."""
-    return type("Guarded", (WebSocketConnection,), {"limits": limits})
+    return type("Guarded", (WebSocketConnection,), {"__slots__": (), "limits": limits})

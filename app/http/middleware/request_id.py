@@ -20,6 +20,8 @@ from app.http.responses import (
     CODE_STATE,
     ROUTE_STATE,
     WAITED_STATE,
+    WRITE_EXTENSION,
+    WRITE_STATE,
     Response,
     Scope,
     Send,
@@ -67,7 +69,10 @@ class RequestIds:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = self._request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        sending = _Sending(send, request_id, self._gateway)
+        write = scope.get("extensions", {}).get(WRITE_EXTENSION)
+        sending = _Sending(send, write, request_id, self._gateway)
+        if write is not None:
+            scope["state"][WRITE_STATE] = sending.write
         began_s = self._gateway.clock.monotonic()
         try:
             await self._app(scope, receive, sending)
@@ -171,10 +176,13 @@ class RequestIds:
 class _Sending:
     """Adds the headers to the answer's head; knows afterwards what was sent."""
 
-    __slots__ = ("_gateway", "_request_id", "_send", "bytes", "status")
+    __slots__ = ("_gateway", "_request_id", "_send", "_write", "bytes", "status")
 
-    def __init__(self, send: Send, request_id: str, gateway: Gateway) -> None:
+    def __init__(
+        self, send: Send, write: Callable[[bytes], bool] | None, request_id: str, gateway: Gateway
+    ) -> None:
         self._send = send
+        self._write = write
         self._request_id = request_id
         self._gateway = gateway
         self.status = 0
@@ -191,6 +199,13 @@ class _Sending:
                 await self._send_slices(body, more=message.get("more_body", False))
                 return
         await self._send(message)
+
+    def write(self, piece: bytes) -> bool:
+        """Write a short piece at once, if the client has taken everything before. Returns whether it did."""
+        if self._write is None or not self._write(piece):
+            return False
+        self.bytes += len(piece)
+        return True
 
     async def _send_slices(self, body: bytes, *, more: bool) -> None:
         """Send a long body so that no more than a slice of it waits in the transport: each is written once
