@@ -10,7 +10,7 @@ Fsync = Literal["always", "everysec", "no"]
 
 class LogFigures(NamedTuple):
     """A log's state: its length and that of its base, unsynced bytes, waiting answers, the failure or
-    None.
+    None, and what does its syncs.
     """
 
     bytes: int
@@ -18,6 +18,7 @@ class LogFigures(NamedTuple):
     unsynced_bytes: int
     answers_waiting: int
     failure: str | None
+    syncs: Literal["kernel", "thread"]
 
 
 class Rewritten(NamedTuple):

@@ -66,6 +66,10 @@ class LogState(ResponseModel):
     unsynced_bytes: Annotated[Count, Field(description="what a power cut would take")]
     answers_waiting: Annotated[Count, Field(description="for a write or a sync")]
     failure: str | None
+    syncs: Annotated[
+        Literal["kernel", "thread"],
+        Field(description="what does its syncs: the kernel by itself, or a thread that waits for it"),
+    ]
 
 
 class MemoryState(ResponseModel):

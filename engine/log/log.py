@@ -311,6 +311,18 @@ class Log:
             self.durable_upto = upto
         return upto
 
+    @property
+    def descriptor(self) -> int | None:
+        """What may be synced in the place of `sync`, followed by `end_sync`; None where `sync` does more."""
+        return None if self._outgoing else self._handle.descriptor
+
+    def end_sync(self, upto: int, error: OSError | None) -> int:
+        """End the sync of `descriptor` that began when `upto` was written. Returns and raises as `sync`."""
+        if error is not None:
+            raise self._poison("sync", self._segment, error) from error
+        self.durable_upto = upto
+        return upto
+
     def _sync_files(self, handle: Handle, outgoing: int, upto: int) -> None:
         """Sync `handle`, and before it the oldest `outgoing` files, until one is not wholly written."""
         for _ in range(outgoing):

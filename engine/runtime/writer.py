@@ -5,10 +5,11 @@ which time IDs are reserved.
 Must never know: commands, records, streams.
 
     stage → (end of the loop cycle) write, inline → `os` answers leave
-                                      └ a thread: fdatasync → `fsync` answers leave
+                                      └ the kernel, or a thread: fdatasync → `fsync` answers leave
 
 Inline, because a thread costs more than a short write does (`bench/threads.py`). A long write is done by a
-thread; frames that are staged meanwhile are written after it.
+thread; frames that are staged meanwhile are written after it. The kernel syncs by itself where it can; a
+thread does it elsewhere, and where an earlier file has to be synced first.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from engine.log import Log, LogPoisonedError, PreparedSegment, StorageFullError
 from engine.log_figures import Fsync, LogFigures
 from engine.read_handle import Done, Refused, Replies
 from engine.runtime.answers import Answers
+from engine.runtime.kernel_syncs import KernelSyncs
 
 # One sync that takes longer, or the median of the last ones: then each write under `always` waits so long.
 SLOW_S: Final = 2.0
@@ -98,7 +100,8 @@ class Writer:
         self._flush_scheduled = False
         # The write that a thread does.
         self._writing: asyncio.Future[None] | None = None
-        self._syncing: asyncio.Future[int] | None = None
+        self._syncing: asyncio.Future[int] | asyncio.Future[OSError | None] | None = None
+        self._kernel_syncs: KernelSyncs | None = None
         self._sync_scheduled = False
         self._sync_upto = 0
         # Up to which time IDs are promised to be skipped after a crash: asked for, and on disk; and what has
@@ -210,7 +213,12 @@ class Writer:
         log = self.log
         waiting = len(self._waiting) + len(self._waiting_for_sync) + len(self._answers)
         return LogFigures(
-            log.total_bytes, log.base_bytes, log.staged_upto - log.durable_upto, waiting, log.poisoned
+            log.total_bytes,
+            log.base_bytes,
+            log.staged_upto - log.durable_upto,
+            waiting,
+            log.poisoned,
+            "thread" if self._kernel_syncs is None else "kernel",
         )
 
     @property
@@ -384,20 +392,37 @@ class Writer:
             return
         if self.on_sync_begins is not None:
             self.on_sync_begins()
-        loop = asyncio.get_running_loop()
+        loop, upto = asyncio.get_running_loop(), self.log.written_upto
         self._sync_began = loop.time()
-        self._syncing = loop.run_in_executor(self._thread, self.log.sync, self.log.written_upto)
-        self._syncing.add_done_callback(partial(self._end_sync, loop.time()))
+        if not self._begin_kernel_sync(upto):
+            in_thread = self._syncing = loop.run_in_executor(self._thread, self.log.sync, upto)
+            in_thread.add_done_callback(lambda ended: self._end_sync(ended.result))
 
-    def _end_sync(self, began: float, ended: asyncio.Future[int]) -> None:
-        self._syncing = None
+    def _begin_kernel_sync(self, upto: int) -> bool:
+        """Let the kernel sync, if it can."""
+        descriptor = self.log.descriptor
+        if self._kernel_syncs is None or descriptor is None:
+            return False
+        try:
+            in_kernel = self._syncing = self._kernel_syncs.sync(descriptor)
+        except OSError:
+            # Nothing has begun, as with Linux before 4.18. The thread does it, and all that follow.
+            self._end_kernel_syncs()
+            return False
+        in_kernel.add_done_callback(
+            lambda ended: self._end_sync(partial(self.log.end_sync, upto, ended.result()))
+        )
+        return True
+
+    def _end_sync(self, outcome: Callable[[], int]) -> None:
+        began, self._syncing = self._sync_began, None
         took_s = asyncio.get_running_loop().time() - began
         self.sync_seconds.observe(took_s)
         was_slow = self._slow_syncs.is_slow
         self._slow_syncs.observe(took_s)
         self._note_slow(took_s, was_slow=was_slow)
         try:
-            ended.result()
+            outcome()
         except LogPoisonedError:
             self._fail_all()
             return
@@ -447,10 +472,16 @@ class Writer:
 
     def start(self) -> None:
         """Begin to sync once a second, and to mark the log after a second of idling."""
+        if self.log.descriptor is not None:
+            with suppress(OSError):
+                self._kernel_syncs = KernelSyncs()
+        self._tick_later()
+
+    def _tick_later(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(SYNC_INTERVAL_S, self._tick)
 
     def _tick(self) -> None:
-        self.start()
+        self._tick_later()
         self._look_at_sync()
         if self._is_stalled:
             self._write_again()
@@ -523,7 +554,13 @@ class Writer:
         while self._syncing is not None:
             await asyncio.wait((self._syncing,))
 
+    def _end_kernel_syncs(self) -> None:
+        if self._kernel_syncs is not None:
+            self._kernel_syncs.close(self._thread)
+            self._kernel_syncs = None
+
     def _end_threads(self) -> None:
+        self._end_kernel_syncs()
         self._thread.shutdown(wait=False)
         self._write_thread.shutdown(wait=False)
 

@@ -51,6 +51,11 @@ class Handle(ABC):
     def sync(self) -> None:
         """Return once everything appended before the call would survive a power cut."""
 
+    @property
+    def descriptor(self) -> int | None:
+        """What the kernel can be asked to sync instead of a call of `sync`; None where only that syncs."""
+        return None
+
     @abstractmethod
     def size(self) -> int:
         """Return the file's length in bytes."""

@@ -60,6 +60,11 @@ class FileHandle(Handle):
         """Call fdatasync, which covers the length of the file as well."""
         os.fdatasync(self._descriptor)
 
+    @property
+    def descriptor(self) -> int:
+        """The descriptor itself."""
+        return self._descriptor
+
     def size(self) -> int:
         """Return the file's length in bytes."""
         return os.fstat(self._descriptor).st_size

@@ -52,6 +52,8 @@ if __name__ == "__main__":
     poison()
     _poisoned = Append.apply
     Append.apply = _slow  # type: ignore[assignment, method-assign]
+    # The kernel ends what it begins.
+    FileHandle.descriptor = None  # type: ignore[assignment, method-assign]
     FileHandle.sync = _hanging  # type: ignore[assignment, method-assign]
     FileHandle.append = _stuck  # type: ignore[assignment, method-assign]
     lifespan.ABANDON_S_MAX = _ABANDON_S_MAX  # type: ignore[misc]

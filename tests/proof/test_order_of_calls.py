@@ -10,7 +10,7 @@ import pytest
 from engine.codec import HEADER_BYTES, MARK_PAYLOAD, VERSION, Kind
 from tests.proof.clients import STREAM, client, open_journal
 from tests.proof.machine import needs, no_strace
-from tests.proof.tracing import TracedCall, calls, recording
+from tests.proof.tracing import BY_THREAD, TracedCall, calls, recording
 from tests.server import Server
 
 ROUNDS: Final = 12
@@ -66,10 +66,11 @@ def early_removals(trace: list[TracedCall]) -> list[TracedCall]:
 
 
 @needs(no_strace)
-def test_no_answer_leaves_before_its_sync(tmp_path: Path) -> None:
+@pytest.mark.parametrize("syncs", ["kernel", "thread"])
+def test_no_answer_leaves_before_its_sync(syncs: str, tmp_path: Path) -> None:
     """F3 by order (B5, B9): under `always`, for publishing, batches, group reads and acknowledgements."""
     server = Server(tmp_path / "data", "--fsync", "always")
-    server.wrapper = recording(tmp_path / "trace")
+    server.wrapper = (*recording(tmp_path / "trace"), *(BY_THREAD if syncs == "thread" else ()))
     with server:
         open_journal(server.port)
         with client(server.port) as call:
@@ -80,6 +81,7 @@ def test_no_answer_leaves_before_its_sync(tmp_path: Path) -> None:
                 given = answered(call("POST", path, {"count": 4}))
                 ids = [entry["id"] for entry in given["entries"]]
                 answered(call("POST", f"{STREAM}/groups/g/ack", {"ids": ids}))
+            assert answered(call("GET", "/v1/status"))["log"]["syncs"] == syncs
         assert server.stop() == 0
     trace = list(calls(tmp_path / "trace"))
     assert sum(call.is_answer for call in trace) > 4 * ROUNDS, "answers were seen"

@@ -1,6 +1,7 @@
 """Calls of the system that fail, take long or kill, under a real gateway; and a disk that is really full."""
 
 import contextlib
+import errno
 import http.client
 import json
 import shutil
@@ -15,7 +16,7 @@ import pytest
 
 from tests.proof.clients import STREAM, Call, check, client, load, open_journal
 from tests.proof.machine import needs, no_strace, no_tmpfs, small_disk
-from tests.proof.tracing import injecting
+from tests.proof.tracing import BY_THREAD, failing_in_kernel, injecting
 from tests.server import Server
 
 MISSING: Final = "/v1/streams/other/entries"
@@ -46,8 +47,9 @@ def until_refused(call: Call, body: object, times: int) -> tuple[list[str], int]
 
 
 @needs(no_strace)
+@pytest.mark.parametrize("syncs", ["kernel", "thread"])
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
-def test_a_failing_sync_is_told_and_not_tried_again(fsync: str, tmp_path: Path) -> None:
+def test_a_failing_sync_is_told_and_not_tried_again(fsync: str, syncs: str, tmp_path: Path) -> None:
     """F13, F14: 503, read-only from then on, reads of what is safe go on; after a restart all acknowledged
     entries are there.
     """
@@ -56,7 +58,8 @@ def test_a_failing_sync_is_told_and_not_tried_again(fsync: str, tmp_path: Path) 
         open_journal(server.port)
         segment = max(data.glob("segment-*.weir"))
         # The first one belongs to the start.
-        restarted(server, *injecting("fdatasync", "error=EIO:when=6", path=segment))
+        by_thread = injecting("fdatasync", "error=EIO:when=6", path=segment)
+        restarted(server, *(by_thread if syncs == "thread" else failing_in_kernel(errno.EIO, when=5)))
         with client(server.port) as call:
             begun = time.monotonic()
             given: list[str] = []
@@ -72,6 +75,26 @@ def test_a_failing_sync_is_told_and_not_tried_again(fsync: str, tmp_path: Path) 
         server.wrapper = ()
         server.start()
         assert set(given) <= _ids(server)
+
+
+@needs(no_strace)
+@pytest.mark.parametrize(
+    "wrapper",
+    [injecting("io_setup", "error=EPERM:when=1+"), injecting("io_setup", "error=EAGAIN:when=1+"), BY_THREAD],
+    ids=["forbidden", "used up", "unknown"],
+)
+def test_a_thread_syncs_where_the_kernel_does_not(wrapper: tuple[str, ...], tmp_path: Path) -> None:
+    """A filter of calls forbids it, `fs.aio-max-nr` is reached, a machine without the calls."""
+    server = Server(tmp_path / "data", "--fsync", "always")
+    server.wrapper = wrapper
+    with server, client(server.port) as call:
+        given = [_publish_some(call)[0][0] for _ in range(3)]
+        status = call("GET", "/v1/status")[1]
+        assert (status["log"]["syncs"], status["log"]["unsynced_bytes"]) == ("thread", 0)
+        server.kill()
+        server.wrapper = ()
+        server.start()
+        assert _ids(server) == set(given)
 
 
 def _check_told(server: Server, call: Call) -> None:

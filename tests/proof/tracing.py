@@ -14,15 +14,29 @@ _LINE: Final = re.compile(r"^(\d+) +([\d.]+) (.*)$")
 _WHOLE: Final = re.compile(r"^(\w+)\((.*)\) += (-?\d+|\?)")
 _BEGUN: Final = re.compile(r"^(\w+)\((.*?),? *<unfinished \.\.\.>$")
 _ENDED: Final = re.compile(r"^<\.\.\. (\w+) resumed>(.*)\) += (-?\d+|\?)")
+_RESULT: Final = re.compile(r" res=(-?\d+)")
 CALLS: Final = (
     "write,pwrite64,writev,sendto,sendmsg,fdatasync,fsync,rename,renameat,renameat2,unlink,unlinkat"
+    ",io_submit,io_getevents"
 )
+# The program takes its machine for one of 32 bits, where a thread does each sync.
+BY_THREAD: Final = ("setarch", "linux32")
 
 
 def injecting(call: str, fault: str, *, path: Path | None = None) -> tuple[str, ...]:
-    """A wrapper with a fault: `error=EIO:when=3`, `delay_exit=300000:when=1+`, `signal=KILL:when=2`."""
+    """A wrapper with a fault: `error=EIO:when=3`, `delay_exit=300000:when=1+`, `signal=KILL:when=2`.
+
+    Under one of fdatasync it is called for every sync.
+    """
     where = () if path is None else ("-P", str(path))
-    return (*_STRACE, "-o", "/dev/null", *where, "-e", f"trace={call}", "-e", f"inject={call}:{fault}")
+    faulty = (*_STRACE, "-o", "/dev/null", *where, "-e", f"trace={call}", "-e", f"inject={call}:{fault}")
+    return (*faulty, *BY_THREAD) if call == "fdatasync" else faulty
+
+
+def failing_in_kernel(code: int, *, when: int) -> tuple[str, ...]:
+    """A wrapper in which the n-th sync that the kernel does by itself ends with this errno."""
+    event = bytes(16) + (-code).to_bytes(8, "little", signed=True) + bytes(8)
+    return injecting("io_getevents", f"poke_exit=@arg4={event.hex()}:when={when}")
 
 
 def recording(into: Path) -> tuple[str, ...]:
@@ -57,7 +71,23 @@ _BY_DESCRIPTOR: Final = frozenset({"write", "pwrite64", "writev", "sendto", "sen
 
 
 def calls(trace: Path) -> Iterator[TracedCall]:
-    """The calls of a recording, in the order in which they ended."""
+    """The calls of a recording, in the order in which they ended.
+
+    A sync that the kernel does by itself counts as fdatasync, until the program learns of its end.
+    """
+    submitted: TracedCall | None = None
+    for call in _calls(trace):
+        if call.name == "io_submit":
+            submitted = call
+        elif call.name == "io_getevents" and submitted is not None:
+            result = _RESULT.search(call.arguments)
+            assert result is not None, f"one sync has ended: {call}"
+            yield TracedCall("fdatasync", submitted.arguments, int(result[1]), submitted.begun, call.ended)
+        else:
+            yield call
+
+
+def _calls(trace: Path) -> Iterator[TracedCall]:
     begun: dict[str, tuple[str, str, int]] = {}
     for number, line in enumerate(trace.read_text(errors="replace").splitlines()):
         match = _LINE.match(line)

@@ -1520,6 +1520,11 @@ export interface components {
             /** @description for a write or a sync */
             readonly answers_waiting: number;
             readonly failure: string | null;
+            /**
+             * @description what does its syncs: the kernel by itself, or a thread that waits for it
+             * @enum {string}
+             */
+            readonly syncs: "kernel" | "thread";
         };
         /** @description A revocation that was made, and what it has ended. */
         readonly MadeRevocation: {
