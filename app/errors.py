@@ -67,6 +67,7 @@ CODES: Final[dict[str, Code]] = {
     "malformed_header": Code(400, "A header or parameter is malformed"),
     "not_durable": Code(405, "The stream is not written by Durable Streams"),
     "stale_epoch": Code(409, "A newer producer has taken over"),
+    "stream_gone": Code(410, "The stream was removed, and has forks"),
     "gap": Code(410, "Entries after the cursor were removed before they were read"),
     "last_id_mismatch": Code(412, "The last ID is not the expected one"),
     "precondition_failed": Code(412, "The stream is not the one that If-Match names"),

@@ -6,13 +6,15 @@ Must never know: names, records, who asks.
 Bytes of entries are shared. What is copied is an object a node, a pending entry and a consumer.
 """
 
+from itertools import takewhile
 from typing import Final
 
+from engine import entries, ids
 from engine.groups import Consumer, Group
 from engine.idempotency import unused_table
 from engine.keyspace import Key
 from engine.nodes import Text
-from engine.stream import Stream
+from engine.stream import NodeLimits, Stream
 
 # What a copy costs, in nodes.
 _ENTRIES_A_NODE: Final = 20
@@ -51,6 +53,31 @@ def copy_key(key: Key, generation: str) -> tuple[Key, list[Text]]:
         one = copy.own_groups()[name] = _copy_group(group)
         copy.footprint.add(one.footprint_bytes)
     return copy, cold
+
+
+def fork_key(key: Key, generation: str, upto: int, limits: NodeLimits) -> tuple[Key, list[Text]]:
+    """A stream with the entries up to an ID, and those of its texts that are to be compressed. Nothing else
+    that hangs on the first one is in it.
+    """
+    table = key.idempotency_table
+    fork = Key(generation, unused_table(table.duration_s, table.maxsize))
+    return fork, _copy_upto(key.stream, fork.stream, upto, limits)
+
+
+def _copy_upto(stream: Stream, copy: Stream, upto: int, limits: NodeLimits) -> list[Text]:
+    last = stream.range(ids.ID_MIN, upto, count=1, reverse=True).last
+    nodes = [node.copy() for node in takewhile(lambda node: node.last <= upto, stream.nodes.values())]
+    for node in nodes:
+        copy.restore_node(node)
+    copy.first_id, copy.last_live_id = stream.first_id if last else 0, last
+    rest = stream.range(nodes[-1].last + 1 if nodes else ids.ID_MIN, upto)
+    texts = [text for part in rest.parts for text in entries.texts(part)]
+    cold = copy.append(entries.ids_of(texts), texts, limits) if texts else []
+    copy.last_id = min(upto, stream.last_id)
+    copy.max_deleted_id, copy.removed_upto = min(stream.max_deleted_id, upto), min(stream.removed_upto, upto)
+    copy.forgotten_upto = min(stream.forgotten_upto, upto)
+    copy.entries_added = max(copy.length, stream.entries_added - (stream.length - copy.length))
+    return [*cold, *(node.text for node in nodes if not node.text.is_packed)]
 
 
 def _copy_entries(stream: Stream, copy: Stream) -> list[Text]:

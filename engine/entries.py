@@ -150,6 +150,19 @@ def data_of(entry_body: bytes) -> bytes | None:
     return pairs[0][1] if len(pairs) == 1 and pairs[0][0] == "data" else None
 
 
+def data_body(data: bytes) -> bytes:
+    """The body of an entry with this value in the one field `data`: as text where that is no longer than
+    base64, which is less than what control characters take as text.
+    """
+    try:
+        text = _to_json(data.decode())
+    except UnicodeDecodeError:
+        text = b""
+    if text and len(text) <= (len(data) + 2) // 3 * 4 + len(b',"encoding":"base64"'):
+        return body_of_fields(b'{"data":%b}' % text)
+    return b',"fields":{"data":"%b"},"encoding":"base64"}' % base64.b64encode(data)
+
+
 def is_json(data: bytes) -> bool:
     """Whether this is a JSON text (RFC 8259)."""
     try:

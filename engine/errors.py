@@ -166,6 +166,16 @@ def stream_exists(stream: str) -> EngineError:
     return EngineError("stream_exists", f"ERR {detail}", detail, stream=stream)
 
 
+def stream_gone(stream: str) -> EngineError:
+    detail = f"the stream {stream!r} was removed, and has forks: its name is free when these are gone"
+    return EngineError("stream_gone", f"ERR {detail}", detail, stream=stream)
+
+
+def fork_beyond_end() -> EngineError:
+    detail = "Stream-Fork-Offset and -Sub-Offset name a place in the source: this is beyond its end"
+    return EngineError("malformed_header", f"ERR {detail}", detail)
+
+
 def not_durable(stream: str) -> EngineError:
     detail = f"the stream {stream!r} was not made by Durable Streams: write to it with POST …/entries or XADD"
     return EngineError("not_durable", f"ERR {detail}", detail, stream=stream)

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from engine.durable_streams import DurableStream
+from engine.forks import Forks
 from engine.garbage import Garbage
 from engine.generations import GENERATION_BYTES, Generations, Identity
 from engine.groups import Group
@@ -252,6 +253,7 @@ class Keyspace:
         # Streams that time changes: with retention, policies, producers' keys or answers under keys.
         self.maintained: dict[str, None] = {}
         self.lifetimes = Lifetimes()
+        self.forks = Forks()
         self._moment_ms = 0
         self.generations = Generations()
         self.versions = Versions()
@@ -304,6 +306,7 @@ class Keyspace:
     def remove(self, name: str) -> None:
         """Take a stream out, with all that hangs on it."""
         key = self._take_out(name)
+        self.forks.remove(name)
         self.garbage.add(key, key.footprint.bytes)
 
     def rename(self, name: str, target: str) -> Key:
@@ -311,6 +314,7 @@ class Keyspace:
         maintained = name in self.maintained
         key = self._take_out(name)
         self.create(target, key)
+        self.forks.rename(name, target)
         if maintained:
             self.maintained[target] = None
         return key
@@ -369,6 +373,7 @@ class Keyspace:
         self.keys = {}
         self.maintained.clear()
         self.lifetimes.clear()
+        self.forks.clear()
         self.round.clear()
         self._names.replace([])
         self.cold.clear()
@@ -384,6 +389,11 @@ class Keyspace:
         self.clear()
         while self.garbage.free_some():
             pass
+
+    @property
+    def names_taken(self) -> int:
+        """How many streams there are, and names of removed ones that have forks."""
+        return len(self.keys) + len(self.forks.hidden)
 
     def names(self, *, prefix: str = "", after: str | None = None, limit: int | None = None) -> list[str]:
         """The names that start with `prefix`, above `after`, in order; at most `limit`."""
@@ -408,6 +418,7 @@ class Keyspace:
             "each lifetime is there once"
         )
         self.producers.check()
+        self.forks.check()
         answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
         assert self.memory.shared.bytes == self.producers.footprint_bytes + answers_bytes, (
             "the memory of what belongs to no stream is that of its parts"

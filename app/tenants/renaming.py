@@ -24,6 +24,7 @@ from engine.commands import (
     Command,
     DbSize,
     Exists,
+    ForkPoint,
     IdempotencyKey,
     ListStreams,
     MeasureStreams,
@@ -97,6 +98,10 @@ def _policy(policy: Mapping[str, Any], names: TenantNames) -> Mapping[str, Any]:
     return policy if letters is None else {**policy, _LETTERS: names.add(letters)}
 
 
+def _fork(fork: ForkPoint | None, names: TenantNames) -> ForkPoint | None:
+    return None if fork is None else replace(fork, source=names.add(fork.source))
+
+
 def _expected(expected: StreamInfo | None, names: TenantNames) -> object:
     """A stream as the engine has it, of what the tenant was shown."""
     return expected.real if isinstance(expected, ShownInfo) else expected
@@ -106,6 +111,7 @@ FIELDS: Final[Mapping[str, Callable[[Any, TenantNames], object]]] = {
     "bodies": _bodies,
     "ends": _by_name,
     "expected": _expected,
+    "fork": _fork,
     "letters": _name,
     "policy": _policy,
     "stream": _name,

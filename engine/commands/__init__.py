@@ -4,7 +4,13 @@ Knows: which commands there are. Must never know: how they run (`execution`).
 """
 
 from engine.commands.base import BlockingCommand, Command, StreamCommand
-from engine.commands.durable_commands import AppendDurable, CreateDurable, DescribeDurable, ProducerBatch
+from engine.commands.durable_commands import (
+    AppendDurable,
+    CreateDurable,
+    DescribeDurable,
+    ForkPoint,
+    ProducerBatch,
+)
 from engine.commands.redriving import TURN_REDRIVEN_MAX
 from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 from engine.commands.types import (
@@ -143,6 +149,7 @@ __all__ = [
     "FindDeadLetters",
     "FindGroup",
     "FlushAll",
+    "ForkPoint",
     "GiveBack",
     "IdempotencyKey",
     "IdmpSettings",

@@ -4,68 +4,170 @@ Knows: what is refused, in which order, and which records follow.
 Must never know: HTTP, wire formats.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from engine import errors
+from engine import entries, errors, ids
 from engine.commands import types
-from engine.commands.durable_commands import AppendDurable, CreateDurable, DescribeDurable, ProducerBatch
+from engine.commands.durable_commands import (
+    AppendDurable,
+    CreateDurable,
+    DescribeDurable,
+    ForkPoint,
+    ProducerBatch,
+)
 from engine.commands.entries import PreparedEntries, prepare_checked, store
 from engine.commands.expiring import TIME_MS_MAX
+from engine.commands.keys import COPY_COST_MAX
 from engine.commands.registry import runs
-from engine.commands.turn import Turn
-from engine.durable_streams import DurableStream, ProducerPlace, kind_of
+from engine.commands.turn import TURN_ENTRIES_MAX, Turn
+from engine.copying import copy_cost
+from engine.durable_streams import JSON_MEDIA, DurableStream, ProducerPlace, kind_of
 from engine.keyspace import Key
-from engine.records import AdvanceProducer, CloseStream, SetLifetime, SetMedia, SetWriterSeq
+from engine.records import (
+    AdvanceProducer,
+    CloseStream,
+    ForkStream,
+    NoteFork,
+    SetLifetime,
+    SetMedia,
+    SetWriterSeq,
+)
 from engine.replies import DurableAppended, DurableCreated, DurableInfo
 
 # Of a producer that has not written yet.
 _NOWHERE: Final = ProducerPlace(-1, -1, 0)
 
 
+class _Origin(NamedTuple):
+    """Where a fork comes from: the entries up to an ID, and maybe a part of the next one, with its ID."""
+
+    key: Key
+    durable: DurableStream
+    upto: int = 0
+    part: tuple[int, bytes] | None = None
+
+
 @runs(CreateDurable)
 def create_durable(turn: Turn, command: CreateDurable) -> DurableCreated:
-    key = turn.keyspace.find(command.stream)
+    stream = command.stream
+    key = turn.keyspace.find(stream)
     if key is not None:
         _expect_same(command, key)
         return DurableCreated(_info(key), created=False)
-    expires_at_ms = command.expires_at_ms
-    if command.ttl_ms is not None:
-        expires_at_ms = min(turn.now_ms + command.ttl_ms, TIME_MS_MAX)
-    prepared = _prepare(turn, command.stream, None, command.bodies)
-    key = turn.create_stream(command.stream)
-    turn.emit(SetMedia(command.stream, command.media, command.ttl_ms, command.config))
+    if stream in turn.keyspace.forks.hidden:
+        raise errors.stream_exists(stream)
+    turn.expect_room(1)
+    origin = None if command.fork is None else _origin(turn, command, command.fork)
+    media, ttl_ms, expires_at_ms = _lifetime(turn, command, origin)
+    key = _begin(turn, stream, command.fork, origin)
+    turn.emit(SetMedia(stream, media, ttl_ms, command.config))
     if expires_at_ms is not None:
-        turn.emit(SetLifetime(command.stream, expires_at_ms))
-    if prepared is not None:
-        store(turn, prepared)
+        turn.emit(SetLifetime(stream, expires_at_ms))
+    if origin is not None and origin.part is not None:
+        entry_id, body = origin.part
+        _append(turn, stream, key, types.XAdd(stream=stream, bodies=[body], ids=[entry_id]))
+    if command.bodies:
+        _append(turn, stream, key, types.XAdd(stream=stream, bodies=command.bodies))
     if command.closes:
-        turn.emit(CloseStream(command.stream, turn.now_ms, ""))
+        turn.emit(CloseStream(stream, turn.now_ms, ""))
     return DurableCreated(_info(key), created=True)
 
 
 def _expect_same(command: CreateDurable, key: Key) -> None:
     durable = key.durable
-    is_same = durable is not None and (durable.kind, durable.config) == (
-        kind_of(command.media),
-        command.config,
-    )
-    if not is_same or command.closes != (key.closed is not None):
+    if (
+        durable is None
+        or durable.config != command.config
+        # A fork has the media type of its source where it names none.
+        or (command.media and durable.kind != kind_of(command.media))
+        or command.closes != (key.closed is not None)
+    ):
         raise errors.stream_exists(command.stream)
 
 
-def _prepare(turn: Turn, stream: str, key: Key | None, bodies: Sequence[bytes]) -> PreparedEntries | None:
-    if not bodies:
-        return None
-    prepared = prepare_checked(turn, key, types.XAdd(stream=stream, bodies=bodies))
+def _origin(turn: Turn, command: CreateDurable, fork: ForkPoint) -> _Origin:
+    if fork.source in turn.keyspace.forks.hidden:
+        raise errors.stream_exists(fork.source)
+    key = turn.key(fork.source)
+    durable = key.durable
+    if durable is None:
+        raise errors.not_durable(fork.source)
+    if command.media and kind_of(command.media) != durable.kind:
+        raise errors.media_type_differs(durable.media)
+    if copy_cost(key) > COPY_COST_MAX:
+        raise errors.too_large_to_copy()
+    end = key.stream.last_id
+    upto = end if fork.upto is None else fork.upto
+    if upto > end:
+        raise errors.fork_beyond_end()
+    if end >= ids.ID_MAX - len(command.bodies):
+        raise errors.stream_exhausted()
+    return _Origin(key, durable, *_beyond(key, durable, upto, fork.beyond))
+
+
+def _beyond(key: Key, durable: DurableStream, upto: int, beyond: int) -> tuple[int, tuple[int, bytes] | None]:
+    """Up to which entry a fork goes, and the part that it has of the next one."""
+    if not beyond:
+        return upto, None
+    wanted = beyond if durable.kind == JSON_MEDIA else 1
+    if wanted > TURN_ENTRIES_MAX:
+        raise errors.fork_beyond_end()
+    found = key.stream.range(upto + 1, ids.ID_MAX, count=wanted)
+    if found.count < wanted:
+        raise errors.fork_beyond_end()
+    if durable.kind == JSON_MEDIA:
+        return found.last, None
+    ((_, data),) = entries.pairs_of(found.json())
+    if beyond > len(data):
+        raise errors.fork_beyond_end()
+    return (
+        (found.last, None) if beyond == len(data) else (upto, (found.last, entries.data_body(data[:beyond])))
+    )
+
+
+def _lifetime(
+    turn: Turn, command: CreateDurable, origin: _Origin | None
+) -> tuple[str, int | None, int | None]:
+    """The media type, the time to live, and when it first ends."""
+    media, ttl_ms, expires_at_ms = command.media, command.ttl_ms, command.expires_at_ms
+    if origin is not None:
+        media = media or origin.durable.media
+        if ttl_ms is None and expires_at_ms is None:
+            ttl_ms = origin.durable.ttl_ms
+            expires_at_ms = origin.key.expires_at_ms
+    if ttl_ms is not None:
+        expires_at_ms = min(turn.now_ms + ttl_ms, TIME_MS_MAX)
+    return media, ttl_ms, expires_at_ms
+
+
+def _begin(turn: Turn, stream: str, fork: ForkPoint | None, origin: _Origin | None) -> Key:
+    if fork is None or origin is None:
+        return turn.create_stream(stream)
+    turn.emit(ForkStream(stream, fork.source, origin.upto, turn.keyspace.new_generation()))
+    turn.emit(NoteFork(stream, fork.source))
+    turn.signal(stream)
+    turn.notify("new", stream)
+    return turn.keyspace.keys[stream]
+
+
+def _append(turn: Turn, stream: str, key: Key, command: types.XAdd) -> None:
+    prepared = prepare_checked(turn, key, command)
     assert isinstance(prepared, PreparedEntries), "it has no key to repeat"
-    return prepared
+    store(turn, prepared)
 
 
 @runs(DescribeDurable)
 def describe_durable(turn: Turn, command: DescribeDurable) -> DurableInfo | None:
     key = turn.keyspace.find(command.stream)
-    return None if key is None else _info(key)
+    if key is None:
+        _expect_shown(turn, command.stream)
+        return None
+    return _info(key)
+
+
+def _expect_shown(turn: Turn, stream: str) -> None:
+    if stream in turn.keyspace.forks.hidden:
+        raise errors.stream_gone(stream)
 
 
 def _info(key: Key) -> DurableInfo:
@@ -83,6 +185,8 @@ def _info(key: Key) -> DurableInfo:
 
 @runs(AppendDurable)
 def append_durable(turn: Turn, command: AppendDurable) -> DurableAppended:
+    if turn.keyspace.find(command.stream) is None:
+        _expect_shown(turn, command.stream)
     key, batch = turn.key(command.stream), command.batch
     durable = key.durable
     if durable is None:
@@ -96,9 +200,8 @@ def append_durable(turn: Turn, command: AppendDurable) -> DurableAppended:
         return _reply(key, place, duplicate=True)
     if command.writer_seq is not None and command.writer_seq <= durable.writer_seq:
         raise errors.writer_seq_too_small(durable.writer_seq.decode("latin-1"))
-    prepared = _prepare(turn, command.stream, key, command.bodies)
-    if prepared is not None:
-        store(turn, prepared)
+    if command.bodies:
+        _append(turn, command.stream, key, types.XAdd(stream=command.stream, bodies=command.bodies))
     _note_writers(turn, command, durable)
     if command.closes:
         turn.emit(CloseStream(command.stream, turn.now_ms, ""))

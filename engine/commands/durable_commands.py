@@ -11,6 +11,7 @@ import msgspec
 from engine import rows
 from engine.commands.base import MemoryNeed, StreamCommand
 from engine.keyspace import Keyspace
+from engine.quotas import Quota
 
 
 class ProducerBatch(msgspec.Struct, frozen=True):
@@ -21,12 +22,23 @@ class ProducerBatch(msgspec.Struct, frozen=True):
     seq: int
 
 
+class ForkPoint(msgspec.Struct, frozen=True):
+    """Where a fork begins: behind the entry `upto` of its source, None for its last one, and `beyond` more
+    messages, or bytes of the next entry.
+    """
+
+    source: str
+    upto: int | None = None
+    beyond: int = 0
+
+
 class CreateDurable(StreamCommand, frozen=True, kw_only=True):
     """Create a stream of this media type, with entries; or find one that was created so. Reply:
     `DurableCreated`.
 
     `config` identifies what else it is created with. `expires_at_ms` is a time, `ttl_ms` lets it live for
-    that long after each use. `closes`: it ends behind these entries.
+    that long after each use. `closes`: it ends behind these entries. A `fork` begins
+    with entries of another stream; it has the media type and the lifetime of that where none is given.
     """
 
     media: str
@@ -35,6 +47,13 @@ class CreateDurable(StreamCommand, frozen=True, kw_only=True):
     ttl_ms: int | None = None
     expires_at_ms: int | None = None
     closes: bool = False
+    fork: ForkPoint | None = None
+
+    def named_streams(self) -> tuple[str, ...]:
+        return (self.stream,) if self.fork is None else (self.stream, self.fork.source)
+
+    def grown_streams(self, keyspace: Keyspace, quota: Quota) -> Sequence[str]:
+        return [self.stream] if quota.matches(self.stream) else []
 
     def entry_bytes(self) -> int:
         return rows.size(self.bodies)

@@ -355,7 +355,7 @@ class Turn(Look):
 
     def expect_room(self, streams: int) -> None:
         """Refuse `streams` new streams if the limit leaves no room for them."""
-        if streams and len(self.keyspace.keys) + streams > self.keyspace.caps.streams_max:
+        if streams and self.keyspace.names_taken + streams > self.keyspace.caps.streams_max:
             raise errors.too_many_streams(self.keyspace.caps.streams_max)
 
     def expect_consumer(self, stream: str, group: str, name: str) -> None:

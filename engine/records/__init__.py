@@ -42,7 +42,14 @@ from engine.records.changes import (
     SetPolicy,
     Settle,
 )
-from engine.records.durable import AdvanceProducer, SetMedia, SetWriterSeq
+from engine.records.durable import (
+    AdvanceProducer,
+    ForkStream,
+    NoteFork,
+    RestoreHidden,
+    SetMedia,
+    SetWriterSeq,
+)
 from engine.records.payload import decode, encode, replay
 from engine.records.restored import (
     RestoreConsumer,
@@ -72,7 +79,9 @@ __all__ = [
     "Describe",
     "ForgetAnswers",
     "ForgetProducerKeys",
+    "ForkStream",
     "MoveGroup",
+    "NoteFork",
     "Own",
     "PublishChunk",
     "Record",
@@ -90,6 +99,7 @@ __all__ = [
     "RepeatProducerKey",
     "RestoreConsumer",
     "RestoreForgotten",
+    "RestoreHidden",
     "RestoreNode",
     "RestoreOpenNode",
     "RestorePending",

@@ -4,9 +4,10 @@ Knows: each resolved change, with its `apply`.
 Must never know: files, frames, clients, why something changed.
 """
 
+from engine.copying import fork_key
 from engine.durable_streams import DurableStream, ProducerPlace
 from engine.keyspace import Keyspace
-from engine.records.changes import Record
+from engine.records.changes import Id, Record
 
 
 class SetMedia(Record, frozen=True):
@@ -20,6 +21,42 @@ class SetMedia(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         keyspace.keys[self.stream].own_durable(DurableStream(self.media, self.ttl_ms, self.config))
+
+
+class ForkStream(Record, frozen=True):
+    """The stream is new, with the entries of another one up to an ID, and nothing else of it."""
+
+    number = 37
+    stream: str
+    source: str
+    upto: Id
+    generation: str
+
+    def apply(self, keyspace: Keyspace) -> None:
+        key, cold = fork_key(keyspace.keys[self.source], self.generation, self.upto, keyspace.node_limits())
+        keyspace.create(self.stream, key)
+        keyspace.cold += cold
+
+
+class NoteFork(Record, frozen=True):
+    """The stream is a fork of another one, whose name stays taken until it is gone."""
+
+    number = 38
+    stream: str
+    source: str
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.forks.add(self.stream, self.source)
+
+
+class RestoreHidden(Record, frozen=True):
+    """Of a snapshot: a stream was removed and has forks."""
+
+    number = 71
+    stream: str
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.forks.hidden[self.stream] = None
 
 
 class SetWriterSeq(Record, frozen=True):

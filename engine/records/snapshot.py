@@ -44,7 +44,7 @@ from engine.records.changes import (
     SetMetadata,
     SetPolicy,
 )
-from engine.records.durable import AdvanceProducer, SetMedia, SetWriterSeq
+from engine.records.durable import AdvanceProducer, NoteFork, RestoreHidden, SetMedia, SetWriterSeq
 from engine.records.restored import (
     RestoreConsumer,
     RestoreForgotten,
@@ -137,6 +137,10 @@ def _without_stream(keyspace: Keyspace) -> Iterator[Record]:
         yield SetMetadata(name, kept)
     for key, answer in keyspace.answers.items():
         yield _remembered(key, answer)
+    for fork, source in keyspace.forks.items():
+        yield NoteFork(fork, source)
+    for name in keyspace.forks.hidden:
+        yield RestoreHidden(name)
 
 
 def _chunks(held: Sequence[HeldProducer]) -> Iterator[PublishChunk]:

@@ -11,16 +11,22 @@ from engine import entries
 from engine.commands import (
     AppendDurable,
     CreateDurable,
+    Delete,
     DescribeDurable,
+    EnsureGroup,
     ExpireStreams,
+    ForkPoint,
     ProducerBatch,
+    Rename,
     XAdd,
+    XDel,
     XLen,
 )
 from engine.durable_streams import PRODUCER_AGE_MS_MAX, PRODUCERS_MAX, DurableStream, ProducerPlace
-from engine.records import RemoveStream, SetLifetime, decode
+from engine.keyspace import Caps
+from engine.records import Configure, RemoveStream, SetLifetime, decode, encode
 from engine.replies import DurableAppended, DurableCreated, DurableInfo
-from tests.engine.house import House, adding
+from tests.engine.house import House, adding, id_of
 
 Again = Callable[[House], None]
 _AGAIN = pytest.mark.parametrize("again", [House.check, House.restart, House.rewrite])
@@ -253,3 +259,185 @@ def test_a_time_that_is_set_does_not_slide(house: House, after_ms: int) -> None:
     house.run(creating(expires_at_ms=house.now_ms + 10_000))
     house.pass_ms(10_000 + after_ms)
     assert (house.run(DescribeDurable(stream="s")) is None) == (after_ms == 0)
+
+
+# --- forks --------------------------------------------------------------------------------------------------
+
+
+def forking(stream: str, source: str = "s", **more: object) -> CreateDurable:
+    fork = ForkPoint(source, **{name: more.pop(name) for name in ("upto", "beyond") if name in more})  # type: ignore[arg-type]
+    return CreateDurable(stream=stream, media=more.pop("media", ""), fork=fork, **more)  # type: ignore[arg-type]
+
+
+def texts(house: House, stream: str) -> list[str]:
+    return [value.decode() for ((_, value),) in house.pairs(stream)]
+
+
+@pytest.fixture
+def filled(house: House) -> House:
+    """A stream with 1-0 to 7-0, of which 3-0 is deleted, in nodes of three."""
+    house.keyspace.settings["stream-node-max-entries"] = 3
+    house.payloads.append(encode([Configure("stream-node-max-entries", 3)]))
+    house.run(creating())
+    for number in range(1, 8):
+        house.run(XAdd(stream="s", bodies=[body(f"m{number}")], ids=[id_of(f"{number}-0")]))
+    house.run(XDel(stream="s", ids=[id_of("3-0")]))
+    return house
+
+
+@pytest.mark.parametrize("upto", range(8))
+@_AGAIN
+def test_a_fork_begins_with_the_entries_up_to_a_place(filled: House, upto: int, again: Again) -> None:
+    """Under their own IDs; what comes later on either side is not seen on the other."""
+    place = upto << 64
+    info = filled.of(DurableCreated, forking("f", upto=place)).info
+    again(filled)
+    filled.run(appending())
+    filled.run(AppendDurable(stream="f", bodies=[body("mine")], kind="text/plain"))
+    kept = [f"m{number}" for number in range(1, upto + 1) if number != 3]
+    assert texts(filled, "f") == [*kept, "mine"]
+    assert texts(filled, "s")[-1] == "x"
+    assert info.last_id == place
+    filled.check()
+
+
+def test_a_fork_has_nothing_else_of_its_source(filled: House) -> None:
+    """Neither groups, nor producers, nor the end."""
+    filled.run(EnsureGroup(stream="s", group="g", start=0))
+    filled.run(appending(0, writer_seq=b"9", closes=True))
+    assert not filled.of(DurableCreated, forking("f")).info.closed
+    assert filled.key("f").groups == {}
+    fork = AppendDurable(
+        stream="f",
+        bodies=[body()],
+        kind="text/plain",
+        writer_seq=b"1",
+        batch=ProducerBatch("p", 0, 0),
+    )
+    assert how_far(filled.run(fork)) == (0, 0, False)
+
+
+@pytest.mark.parametrize(("beyond", "expected"), [(1, "m1 m2 m"), (2, "m1 m2 m4")])
+def test_a_fork_may_have_a_part_of_the_next_entry(filled: House, beyond: int, expected: str) -> None:
+    filled.run(forking("f", upto=id_of("2-0"), beyond=beyond, bodies=[body("!")]))
+    assert " ".join(texts(filled, "f")) == f"{expected} !"
+    assert filled.refused(forking("g", upto=id_of("2-0"), beyond=3)).code == "malformed_header"
+    assert filled.refused(forking("g", beyond=1)).code == "malformed_header"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (forking("f", "none"), "no_stream"),
+        (forking("f", media="text/html"), "media_type_differs"),
+        (forking("f", upto=id_of("7-1")), "malformed_header"),
+        (forking("f", "native"), "not_durable"),
+    ],
+)
+def test_a_fork_that_cannot_be_is_refused(filled: House, command: CreateDurable, code: str) -> None:
+    """And holds no name: its source goes for good."""
+    filled.run(adding("native", "5-0"))
+    assert filled.refused(command).code == code
+    filled.run(Delete(streams=["s"]))
+    assert filled.run(DescribeDurable(stream="s")) is None
+
+
+@_AGAIN
+def test_the_name_of_a_removed_source_is_taken_until_its_last_fork_is_gone(
+    filled: House, again: Again
+) -> None:
+    """Over several levels; for other commands there is no such stream."""
+    filled.run(forking("f"))
+    filled.run(forking("g", "f"))
+    filled.run(Delete(streams=["s", "f"]))
+    again(filled)
+    for name in ("s", "f"):
+        assert filled.refused(DescribeDurable(stream=name)).code == "stream_gone"
+        assert (
+            filled.refused(AppendDurable(stream=name, bodies=[body()], kind="text/plain")).code
+            == "stream_gone"
+        )
+        assert filled.refused(CreateDurable(stream=name, media="text/plain")).code == "stream_exists"
+        assert filled.refused(forking("h", name)).code == "stream_exists"
+        assert filled.run(XLen(stream=name)) == 0
+    assert len(texts(filled, "g")) == 6
+    filled.check()
+    filled.run(Delete(streams=["g"]))
+    again(filled)
+    assert [filled.run(DescribeDurable(stream=name)) for name in ("s", "f", "g")] == [None] * 3
+    filled.check()
+
+
+def test_names_that_are_taken_count_as_streams(house: House) -> None:
+    """Forks of forks whose sources are removed are as many as streams may be."""
+    house.keyspace.caps = Caps(streams_max=3)
+    house.run(creating())
+    house.run(forking("a"))
+    house.run(Delete(streams=["s"]))
+    house.run(forking("b", "a"))
+    house.run(Delete(streams=["a"]))
+    assert "too many streams" in house.refused(forking("c", "b")).redis
+    house.run(Delete(streams=["b"]))
+    house.run(creating())
+
+
+@_AGAIN
+def test_forks_follow_their_source_to_another_name(filled: House, again: Again) -> None:
+    filled.run(forking("f"))
+    filled.run(Rename(stream="s", target="t"))
+    filled.run(Rename(stream="f", target="g"))
+    again(filled)
+    filled.run(Delete(streams=["t"]))
+    assert filled.run(DescribeDurable(stream="s")) is None
+    assert filled.refused(DescribeDurable(stream="t")).code == "stream_gone"
+    filled.run(Delete(streams=["g"]))
+    assert filled.run(DescribeDurable(stream="t")) is None
+    filled.check()
+
+
+def test_a_fork_lives_as_long_as_its_source_unless_it_says(house: House) -> None:
+    house.run(creating(ttl_ms=10_000))
+    house.run(forking("f"))
+    house.run(forking("g", ttl_ms=1_000))
+    house.run(forking("h", expires_at_ms=house.now_ms + 5))
+    infos = [house.of(DurableInfo, DescribeDurable(stream=name)) for name in "fgh"]
+    assert [(one.ttl_ms, (one.expires_at_ms or 0) - house.now_ms) for one in infos] == [
+        (10_000, 10_000),
+        (1_000, 1_000),
+        (None, 5),
+    ]
+    house.pass_ms(60_000)
+    house.run(ExpireStreams())
+    assert not house.keyspace.keys
+    assert not house.keyspace.forks.hidden
+
+
+@_AGAIN
+def test_a_fork_is_created_once(filled: House, again: Again) -> None:
+    filled.run(forking("f", config=b"c"))
+    again(filled)
+    assert not filled.of(DurableCreated, forking("f", config=b"c")).created
+    assert filled.refused(forking("f", config=b"d")).code == "stream_exists"
+
+
+# --- the end ------------------------------------------------------------------------------------------------
+
+
+@_AGAIN
+def test_an_end_is_one_frame_with_what_it_ends_with(made: House, again: Again) -> None:
+    frames = len(made.payloads)
+    reply = made.of(DurableAppended, appending(0, bodies=[body("last")], closes=True))
+    assert (reply.closed, len(made.payloads)) == (True, frames + 1)
+    again(made)
+    assert made.of(DurableInfo, DescribeDurable(stream="s")).closed
+    assert made.of(DurableAppended, appending(0, closes=True)).duplicate, "the one that closed it asks again"
+    assert made.of(DurableAppended, appending(bodies=[], closes=True)).duplicate, "so does any"
+    for wrong in (appending(), appending(1), appending(0, producer="other"), appending(closes=True)):
+        assert made.refused(wrong).code == "stream_closed"
+    assert made.refused(creating()).code == "stream_exists"
+    assert not made.of(DurableCreated, creating(closes=True)).created
+
+
+def test_who_is_fenced_hears_that_first(made: House) -> None:
+    made.run(appending(0, epoch=1, closes=True))
+    assert made.refused(appending(1)).code == "producer_fenced"

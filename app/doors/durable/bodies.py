@@ -3,8 +3,7 @@
 Knows: JSON messages and plain bytes, each in the field `data` of an entry.
 Must never know: offsets, requests.
 
-A JSON message is stored as its text, with the numbers and the order of members that it came with. Bytes are
-text where that is shorter than base64, which is what most control characters take six times as much for.
+A JSON message is stored as its text, with the numbers and the order of members that it came with.
 """
 
 import base64
@@ -28,7 +27,6 @@ _BLANKS: Final = b" \t\r\n"
 # What a stored entry has around its value.
 _AROUND_BYTES: Final = 64
 
-_to_json: Final = msgspec.json.Encoder().encode
 _messages_of: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -57,30 +55,19 @@ def _of_messages(body: bytes, limits: EntryLimits) -> Stored:
     messages = [bytes(one) for one in _messages_of(text)] if text.startswith(b"[") else [text]
     if messages:
         check_count(len(messages), limits)
-    return _checked([_stored(one) for one in messages], limits)
+    return _checked([entries.data_body(one) for one in messages], limits)
 
 
 def _of_bytes(body: bytes, limits: EntryLimits) -> Stored:
     """As many entries as the bytes need."""
     size = (limits.entry_bytes_max - _AROUND_BYTES) // 4 * 3
-    return _checked([_stored(body[at : at + size]) for at in range(0, len(body), size)], limits)
+    return _checked([entries.data_body(body[at : at + size]) for at in range(0, len(body), size)], limits)
 
 
 def _checked(bodies: Stored, limits: EntryLimits) -> Stored:
     if bodies:
         check_size(max(map(len, bodies)), limits)
     return bodies
-
-
-def _stored(data: bytes) -> bytes:
-    """The body of an entry with this value."""
-    try:
-        text = _to_json(data.decode())
-    except UnicodeDecodeError:
-        text = b""
-    if text and len(text) <= (len(data) + 2) // 3 * 4 + len(b',"encoding":"base64"'):
-        return entries.body_of_fields(b'{"data":%b}' % text)
-    return b',"fields":{"data":"%b"},"encoding":"base64"}' % base64.b64encode(data)
 
 
 def page(kind: str | None, joined: bytes) -> bytes:

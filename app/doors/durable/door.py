@@ -9,13 +9,14 @@ from typing import Final
 from app import names
 from app.auth import Action
 from app.doors.durable import reading, writing
+from app.doors.durable.headers import PREFIX
 from app.errors import RefusalError
 from app.http.operations.operation import Operation
 from app.http.requests import Request
 from app.http.responses import Header, Response
 from engine import EngineError, ids
 
-_PATH: Final = writing.PREFIX + "{stream:path}"
+_PATH: Final = PREFIX + "{stream:path}"
 # Names that the protocol keeps for itself.
 _RESERVED: Final = "__ds"
 # A page of another site may not embed it.

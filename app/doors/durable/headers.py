@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
 from typing import Final, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
+from app import names
 from app.doors.durable import offsets
 from app.errors import RefusalError, locate
-from engine.commands import ProducerBatch
+from engine.commands import ForkPoint, ProducerBatch
 
+PREFIX: Final = "/v1/stream/"
 OCTETS: Final = "application/octet-stream"
 _WHOLE: Final = re.compile("0|[1-9][0-9]{0,15}")
 # Numbers that JavaScript has exactly.
@@ -33,10 +35,13 @@ class Lifetime(NamedTuple):
     ttl_ms: int | None = None
     expires_at_ms: int | None = None
 
-    @property
-    def config(self) -> bytes:
-        """Identifies it, to find out whether a stream was created alike."""
-        return b"" if self == Lifetime() else sha256(repr(tuple(self)).encode()).digest()[:16]
+
+def config(lifetime: Lifetime, fork: ForkPoint | None) -> bytes:
+    """Identifies both, to find out whether a stream was created alike."""
+    if fork is None and lifetime == Lifetime():
+        return b""
+    facts = (*lifetime, *(() if fork is None else (fork.source, fork.upto, fork.beyond)))
+    return sha256(repr(facts).encode()).digest()[:16]
 
 
 def malformed(name: str, detail: str) -> RefusalError:
@@ -100,6 +105,31 @@ def batch(headers: Headers) -> ProducerBatch | None:
     return ProducerBatch(
         producer.decode("latin-1"), _whole("Producer-Epoch", epoch), _whole("Producer-Seq", seq)
     )
+
+
+def fork(headers: Headers) -> ForkPoint | None:
+    """Of which stream it is a fork, and where it begins."""
+    source, at = headers.get(b"stream-forked-from"), headers.get(b"stream-fork-offset")
+    beyond = headers.get(b"stream-fork-sub-offset")
+    if source is None:
+        if at is not None or beyond is not None:
+            raise malformed("Stream-Forked-From", "Stream-Fork-Offset and Stream-Fork-Sub-Offset need it")
+        return None
+    offset = None if at is None else offsets.parse(at.decode("latin-1"))
+    if isinstance(offset, offsets.Word):
+        offset = 0 if offset is offsets.Word.BEGINNING else None
+    elif offset is None and at is not None:
+        raise malformed("Stream-Fork-Offset", "it is what an answer gave as Stream-Next-Offset")
+    more = 0 if beyond is None else _whole("Stream-Fork-Sub-Offset", beyond)
+    return ForkPoint(_source(source.decode("latin-1")), offset, more)
+
+
+def _source(path: str) -> str:
+    """The name of the stream at a path, or at a URL."""
+    _, found, rest = path.partition(PREFIX)
+    if not found or not rest:
+        raise malformed("Stream-Forked-From", f"it is the path of a stream: {PREFIX}…")
+    return names.check(unquote_to_bytes(rest.partition("?")[0]), "stream name")
 
 
 def writer_seq(headers: Headers) -> bytes | None:

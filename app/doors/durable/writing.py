@@ -3,37 +3,38 @@
 Knows: which command does what, and the answers. Must never know: how entries are stored.
 """
 
-from typing import Final
 from urllib.parse import quote
 
 from app.auth import Action
 from app.doors.durable import bodies, headers
-from app.doors.durable.headers import OCTETS, malformed
-from app.doors.durable.reading import CLOSED, closed, media_of, next_offset
+from app.doors.durable.headers import OCTETS, PREFIX, malformed
+from app.doors.durable.reading import CLOSED, closed, describe, media_of, next_offset
 from app.http.requests import Request
 from app.http.responses import Header, Response
 from engine import errors
-from engine.commands import AppendDurable, CreateDurable, Delete
+from engine.commands import AppendDurable, CreateDurable, Delete, DescribeDurable, ForkPoint
 from engine.durable_streams import kind_of
 from engine.replies import DurableAppended, DurableCreated
-
-PREFIX: Final = "/v1/stream/"
 
 
 async def create(request: Request, stream: str) -> Response:
     """PUT: make the stream, or find it as it would be made."""
     said = request.headers
-    media = headers.media_type(said) or OCTETS
-    lifetime = headers.lifetime(said)
-    stored = await request.read_body(_optional(kind_of(media), request))
+    media, lifetime, fork = headers.media_type(said), headers.lifetime(said), headers.fork(said)
+    if fork is None:
+        media = media or OCTETS
+    else:
+        request.require(Action.READ, fork.source)
+    stored = await request.read_body(_optional(kind_of(media or await _media_of(request, fork)), request))
     command = CreateDurable(
         stream=stream,
         media=media,
-        config=lifetime.config,
+        config=headers.config(lifetime, fork),
         bodies=stored,
         ttl_ms=lifetime.ttl_ms,
         expires_at_ms=lifetime.expires_at_ms,
         closes=headers.is_closed(said),
+        fork=fork,
     )
     made = await request.execute(command, synced=request.preferences.synced)
     assert isinstance(made, DurableCreated), "that is what it answers"
@@ -41,6 +42,13 @@ async def create(request: Request, stream: str) -> Response:
     if made.created:
         shown.append((b"location", _url(request, stream)))
     return Response(201 if made.created else 200, b"", shown, media_type=media_of(made.info))
+
+
+async def _media_of(request: Request, fork: ForkPoint | None) -> str:
+    """The media type of the source, which a fork has too."""
+    if fork is None or request.headers.get(b"content-length", b"") == b"0":
+        return OCTETS
+    return (await describe(request, fork.source)).media or OCTETS
 
 
 def _optional(kind: str, request: Request) -> bodies.Reader:
@@ -92,6 +100,9 @@ def _expected(kind: str, request: Request, *, closes: bool) -> bodies.Reader:
 
 async def delete(request: Request, stream: str) -> Response:
     """DELETE: remove the stream."""
-    if not await request.execute(Delete(streams=[stream]), synced=request.preferences.synced):
+    # A description refuses where the stream was removed before.
+    found = [DescribeDurable(stream=stream), Delete(streams=[stream])]
+    _, removed = await request.transaction(found, synced=request.preferences.synced)
+    if not removed:
         raise errors.no_such_key(stream)
     return Response(204)

@@ -33,7 +33,7 @@ RENAMED: Final[Mapping[type[Command], set[str]]] = {
     commands.UpdateStream: {"stream", "expected"},
     commands.AddEach: {"stream", "bodies"},
     commands.AppendDurable: {"stream", "bodies"},
-    commands.CreateDurable: {"stream", "bodies"},
+    commands.CreateDurable: {"stream", "bodies", "fork"},
     commands.XAdd: {"stream", "bodies"},
     commands.XRead: {"streams"},
     commands.XReadGroup: {"streams"},
