@@ -376,7 +376,7 @@ def test_names_that_are_taken_count_as_streams(house: House) -> None:
     house.run(Delete(streams=["s"]))
     house.run(forking("b", "a"))
     house.run(Delete(streams=["a"]))
-    assert "too many streams" in house.refused(forking("c", "b")).redis
+    assert "streams_max" in house.refused(forking("c", "b")).detail
     house.run(Delete(streams=["b"]))
     house.run(creating())
 

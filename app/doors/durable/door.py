@@ -12,6 +12,7 @@ from app.doors.durable import reading, writing
 from app.doors.durable.headers import PREFIX
 from app.errors import RefusalError
 from app.http.operations.operation import Operation
+from app.http.prepared import Verdict
 from app.http.requests import Request
 from app.http.responses import Header, Response
 from engine import EngineError, ids
@@ -43,8 +44,8 @@ class DurableOperation(Operation):
         super().__init__(method, _PATH, rule, _endpoint, "durable", {"hidden": True, "fast": True})
         self._serve_stream = serve
 
-    async def handler(self, request: Request) -> Response:
-        """Serve the stream that the path names."""
+    async def handler(self, request: Request, verdict: Verdict | None = None) -> Response:
+        """Serve the stream that the path names. No verdict is of its requests: each looks at its head."""
         response = await self._serve_stream(request, _name(request))
         response.raw_headers.append(_SAFE)
         return response
@@ -67,6 +68,9 @@ def _facts(error: Exception) -> list[Header]:
 
 
 def _name(request: Request) -> str:
+    if b"%2f" in request.scope.get("raw_path", b"").lower():
+        # Rules of proxies about paths would not see which stream it is.
+        raise RefusalError("invalid_name", "in the path of a stream a slash is written as it is, not as %2F")
     name = request.names["stream"]
     if name.partition("/")[0] == _RESERVED:
         raise RefusalError("no_route", f"{_RESERVED} is no stream: the protocol keeps this name")

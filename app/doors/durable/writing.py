@@ -25,6 +25,8 @@ async def create(request: Request, stream: str) -> Response:
         media = media or OCTETS
     else:
         request.require(Action.READ, fork.source)
+    if headers.is_closed(said):
+        request.require(Action.CLOSE, stream)
     stored = await request.read_body(_optional(kind_of(media or await _media_of(request, fork)), request))
     command = CreateDurable(
         stream=stream,
@@ -68,7 +70,7 @@ async def append(request: Request, stream: str) -> Response:
     said = request.headers
     closes = headers.is_closed(said)
     if closes:
-        request.require(Action.MANAGE, stream)
+        request.require(Action.CLOSE, stream)
     media, batch, seq = headers.media_type(said), headers.batch(said), headers.writer_seq(said)
     stored = await request.read_body(_expected(kind_of(media), request, closes=closes))
     command = AppendDurable(

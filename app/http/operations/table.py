@@ -45,11 +45,13 @@ class RouteTable:
     def _find_open(self, method: str, segments: Sequence[str]) -> tuple[Operation, Mapping[str, str]] | None:
         for shape in self._open.values():
             start = len(shape.words) - 1
-            if len(segments) > start and list(segments[:start]) == shape.words[:-1]:
-                route, ((name, _),) = shape.routes.get(method), shape.names
-                return (
-                    (route, {name: "/".join(segments[start:])}) if route is not None and route.fast else None
-                )
+            rest = segments[start:]
+            if not rest or list(segments[:start]) != shape.words[:-1]:
+                continue
+            route, ((name, _),) = shape.routes.get(method), shape.names
+            # A slash within a segment is no slash between two.
+            is_served = route is not None and route.fast and not any("/" in one for one in rest)
+            return (route, {name: "/".join(rest)}) if route is not None and is_served else None
         return None
 
 

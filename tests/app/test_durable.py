@@ -1,0 +1,234 @@
+"""Durable Streams at /v1/stream: what the public suite does not ask for.
+
+Knows: the protocol, and what Weir adds to it: other streams, rights, limits.
+Must never know: the suite, which tests/sdk/durable runs.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from app.main import App, create_app
+from app.settings import Settings
+from engine import Engine, SystemClock
+from tests.app.conftest import calling
+from tests.app.policies import FixedPolicy, principal_with
+from tests.bounds import bounded
+
+_PATH = "/v1/stream/chat/42"
+_TEXT = {"content-type": "text/plain"}
+_JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return bounded(
+        log_requests="none",
+        durable_streams=True,
+        durable_long_poll_s=0.2,
+        body_bytes_max=64 << 10,
+        entry_bytes_max=1 << 10,
+        batch_entries_max=100,
+        answer_bytes_max=8 << 10,
+    )
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine.open(None, clock=SystemClock())
+    await engine.start()
+    yield engine
+    engine.check()
+    await engine.close()
+
+
+async def stored(http: httpx.AsyncClient, stream: str = "chat%2F42") -> list[dict[str, object]]:
+    entries: list[dict[str, object]] = (await http.get(f"/v1/streams/{stream}/entries")).json()["entries"]
+    return entries
+
+
+# --- names --------------------------------------------------------------------------------------------------
+
+
+async def test_the_path_is_the_name(http: httpx.AsyncClient) -> None:
+    """With its slashes as they are: there is one URL for a stream."""
+    made = await http.put(_PATH, headers=_TEXT, content="hello")
+    assert (made.status_code, made.headers["location"]) == (201, f"http://127.0.0.1:8080{_PATH}")
+    assert await stored(http) == [{"id": (await stored(http))[0]["id"], "fields": {"data": "hello"}}]
+    assert (await http.get("/v1/stream/chat%2F42")).json()["code"] == "invalid_name"
+    assert (await http.get("/v1/stream/__ds/42")).json()["code"] == "no_route"
+    assert (await http.patch(_PATH)).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/stream/", "/v1/stream", "/v1/stream/a/", "/v1/stream/a//b", "/v1/stream/../a"]
+)
+async def test_what_is_no_name_is_refused(http: httpx.AsyncClient, path: str) -> None:
+    assert (await http.put(path, headers=_TEXT)).status_code in (400, 404)
+
+
+async def test_without_the_setting_there_is_nothing(engine: Engine) -> None:
+    app = create_app(bounded(log_requests="none", durable_streams=False), SystemClock())
+    app.gateway.open(engine)
+    async with calling(app) as http:
+        assert (await http.put(_PATH, headers=_TEXT)).json()["code"] == "no_route"
+
+
+# --- other streams ------------------------------------------------------------------------------------------
+
+
+async def test_every_stream_is_read(http: httpx.AsyncClient) -> None:
+    """One of others as JSON, its entries as they are stored; it takes none here."""
+    await http.post("/v1/streams/orders/entries", json={"id": "5-0", "fields": {"item": "apple"}})
+    page = await http.get("/v1/stream/orders")
+    assert page.json() == [{"id": "5-0", "fields": {"item": "apple"}}]
+    assert page.headers["stream-next-offset"] == "0000000000000005_0000000000000000"
+    assert (await http.get(f"/v1/stream/orders?offset={page.headers['stream-next-offset']}")).json() == []
+    refused = await http.post("/v1/stream/orders", headers=_JSON, content="1")
+    assert (refused.status_code, refused.json()["code"]) == (405, "not_durable")
+    assert (await http.put("/v1/stream/orders", headers=_JSON)).status_code == 409
+
+
+async def test_others_write_what_can_be_read_here(http: httpx.AsyncClient) -> None:
+    await http.put(_PATH, headers=_JSON)
+    entries = "/v1/streams/chat%2F42/entries"
+    assert (await http.post(entries, json={"fields": {"data": '{"a":1}'}})).status_code == 201
+    assert (await http.post(entries, json={"fields": {"data": "{"}})).status_code == 422
+    assert (await http.post(entries, json={"fields": {"text": "1"}})).status_code == 422
+    assert (await http.get(_PATH)).text == '[{"a":1}]'
+
+
+async def test_what_was_removed_is_a_gap(http: httpx.AsyncClient) -> None:
+    offsets = []
+    await http.put(_PATH, headers=_TEXT)
+    for number in range(3):
+        await asyncio.sleep(0.002)
+        answer = await http.post(_PATH, headers=_TEXT, content=str(number))
+        offsets.append(answer.headers["stream-next-offset"])
+    await http.post("/v1/streams/chat%2F42/trim", json={"maxlen": 1})
+    assert (await http.get(f"{_PATH}?offset={offsets[1]}")).text == "2"
+    for live in ("", "&live=sse", "&live=long-poll"):
+        refused = await http.get(f"{_PATH}?offset={offsets[0]}{live}")
+        assert (refused.status_code, refused.json()["code"]) == (410, "gap")
+    assert (await http.get(_PATH)).text == "2"
+
+
+# --- bodies -------------------------------------------------------------------------------------------------
+
+
+async def test_messages_keep_their_text(http: httpx.AsyncClient) -> None:
+    """Numbers, blanks, the order of members, members that occur twice."""
+    texts = ['{"b":1.0,"a":1e2, "b":12345678901234567890}', "[1,\n2]", '"ä\\u00e4"', "null"]
+    await http.put(_PATH, headers=_JSON, content=f" [{','.join(texts)}] ")
+    assert (await http.get(_PATH)).text == f"[{','.join(texts)}]"
+    assert [one["fields"] for one in await stored(http)] == [{"data": text} for text in texts]
+
+
+@pytest.mark.parametrize("body", ["{", "[1,]", "[1] 2", '"\\ud800"', "NaN", b"\xff", "1 2"])
+async def test_what_is_no_json_is_refused(http: httpx.AsyncClient, body: str | bytes) -> None:
+    await http.put(_PATH, headers=_JSON)
+    refused = await http.post(_PATH, headers=_JSON, content=body)
+    assert (refused.status_code, refused.json()["code"]) == (400, "malformed_json")
+
+
+async def test_bytes_take_as_many_entries_as_they_need(http: httpx.AsyncClient) -> None:
+    """In the shorter form: control characters as base64; they come back as they were."""
+    body = bytes(5_000) + "ä".encode() * 2_000 + b"\xff"
+    await http.put(_PATH, content=body)
+    entries = await stored(http)
+    assert all(len(str(one["fields"]).encode()) <= 1_024 for one in entries)
+    assert entries[0]["encoding"] == "base64"
+    assert any("encoding" not in one for one in entries)
+    read, offset = b"", "-1"
+    while True:
+        page = await http.get(f"{_PATH}?offset={offset}")
+        read, offset = read + page.content, page.headers["stream-next-offset"]
+        if "stream-up-to-date" in page.headers:
+            break
+        assert page.headers["cache-control"] == "private, max-age=60, stale-while-revalidate=300"
+    assert read == body
+    assert page.headers["cache-control"] == "private, no-cache"
+
+
+async def test_limits_are_those_of_others(http: httpx.AsyncClient) -> None:
+    await http.put(_PATH, headers=_JSON)
+    for body, code in (
+        (f'"{"x" * 2_000}"', "entry_too_large"),
+        (f"[{','.join('1' * 101)}]", "too_many_entries"),
+        (f'"{"x" * 70_000}"', "body_too_large"),
+    ):
+        refused = await http.post(_PATH, headers=_JSON, content=body)
+        assert (refused.status_code, refused.json()["code"]) == (413, code)
+    assert (await http.get(_PATH)).text == "[]"
+
+
+# --- headers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"stream-ttl": "1", "stream-expires-at": "2030-01-01T00:00:00Z"},
+        {"stream-ttl": "01"},
+        {"stream-ttl": "9" * 20},
+        {"stream-expires-at": "2030-01-01"},
+        {"stream-expires-at": "2030-13-01T00:00:00Z"},
+        {"stream-fork-offset": "-1"},
+        {"stream-forked-from": "/v1/streams/a"},
+        {"stream-forked-from": "/v1/stream/a", "stream-fork-offset": "5-0"},
+        {"content-type": "text"},
+    ],
+)
+async def test_a_wrong_header_is_named(http: httpx.AsyncClient, headers: dict[str, str]) -> None:
+    refused = await http.put(_PATH, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (400, "malformed_header")
+    assert refused.json()["errors"]
+    assert refused.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+async def test_a_header_of_one_value_comes_once(http: httpx.AsyncClient) -> None:
+    await http.put(_PATH, headers=_TEXT)
+    twice = [("content-type", "text/plain"), ("stream-seq", "1"), ("stream-seq", "2")]
+    assert (await http.post(_PATH, headers=twice, content="x")).status_code == 422
+
+
+async def test_times_are_shown_as_they_hold(http: httpx.AsyncClient) -> None:
+    await http.put(_PATH, headers={"stream-expires-at": "2130-01-01T00:00:00+01:00"})
+    assert (await http.head(_PATH)).headers["stream-expires-at"] == "2129-12-31T23:00:00.000Z"
+    native = (await http.get("/v1/streams/chat%2F42")).json()
+    assert native["expires_at"] == "2129-12-31T23:00:00.000Z"
+
+
+# --- rights -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def limited(settings: Settings, engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
+    """A caller that may read and write `chat/*` and read `pub/*`, and no more."""
+    policy = FixedPolicy(principal_with("read,write:chat/*"))
+    app = create_app(settings, SystemClock(), policy=policy)
+    app.gateway.open(engine)
+    async with calling(app) as client:
+        yield client
+
+
+async def test_rights_are_those_of_the_stream(limited: httpx.AsyncClient, app: App) -> None:
+    """To close and to delete takes more than to write; a fork reads its source."""
+    assert (await limited.put(_PATH, headers=_TEXT)).status_code == 201
+    assert (await limited.post(_PATH, headers=_TEXT, content="x")).status_code == 204
+    async with calling(app) as other:
+        await other.put("/v1/stream/secret", headers=_TEXT, content="s")
+    closing = {**_TEXT, "stream-closed": "true"}
+    for method, path, headers in (
+        ("POST", _PATH, closing),
+        ("PUT", "/v1/stream/chat/43", closing),
+        ("DELETE", _PATH, {}),
+        ("GET", "/v1/stream/secret", {}),
+        ("HEAD", "/v1/stream/secret", {}),
+        ("PUT", "/v1/stream/secret", _TEXT),
+        ("PUT", "/v1/stream/chat/43", {**_TEXT, "stream-forked-from": "/v1/stream/secret"}),
+    ):
+        assert (await limited.request(method, path, headers=headers)).status_code == 403, (method, path)
+    assert (await limited.get(_PATH)).text == "x"
