@@ -14,7 +14,7 @@ from app.http.responses import Response
 _SAFETY: Final = header_lines(SAFETY)
 _SAFETY_NAMES: Final = frozenset(name for name, _ in SAFETY)
 _NAME: Final = itemgetter(0)
-_GOODBYE: Final = header_lines([CLOSE])
+GOODBYE: Final = header_lines([CLOSE])
 _STORED: Final = b'\r\n{"id":"', b'","duplicate":false}'
 # The body of an answer that an entry is stored, but for the entry's ID.
 ENTRY_STORED_BYTES: Final = sum(map(len, _STORED)) - 2
@@ -51,13 +51,13 @@ class FastAnswers:
             header_lines(response.raw_headers),
             request_id.encode(),
             header_lines([header for header in SAFETY if header[0] not in given]) if given else _SAFETY,
-            _GOODBYE if is_last and CLOSE not in response.raw_headers else b"",
+            GOODBYE if is_last and CLOSE not in response.raw_headers else b"",
         )
 
 
-def entry_stored(before: bytes, entry_id: bytes, limits: bytes, request_id: str, *, is_last: bool) -> bytes:
+def entry_stored(before: bytes, entry_id: bytes, limits: bytes, request_id: str, goodbye: bytes) -> bytes:
     """The answer of the route for a single entry. `before` is its beginning, up to the ID that its location
-    ends with; `limits` are lines that show its caller's rate.
+    ends with; `limits` are lines that show its caller's rate, `goodbye` is `GOODBYE` or nothing.
     """
     return b"".join(
         (
@@ -67,7 +67,7 @@ def entry_stored(before: bytes, entry_id: bytes, limits: bytes, request_id: str,
             limits,
             b"weir-request-id: %b\r\n" % request_id.encode(),
             _SAFETY,
-            _GOODBYE if is_last else b"",
+            goodbye,
             _STORED[0],
             entry_id,
             _STORED[1],

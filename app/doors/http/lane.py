@@ -22,7 +22,7 @@ from app.auth import Action, Resource
 from app.auth.certificates import ClientCertificate
 from app.auth.rate_limiter import Meter
 from app.doors.http.answer_heads import header_lines
-from app.doors.http.fast_answers import ENTRY_STORED_BYTES, FastAnswers, entry_stored
+from app.doors.http.fast_answers import ENTRY_STORED_BYTES, GOODBYE, FastAnswers, entry_stored
 from app.doors.http.pending_request import Connection, PendingRequest
 from app.doors.http.plain_requests import REMEMBERED_MAX, PlainRequest, PlainRequests
 from app.errors import RefusalError, to_refusal
@@ -40,6 +40,7 @@ from engine import CommandEngine, EngineError, ids
 _LINES: Final = MediaType(NDJSON, NDJSON)
 # Larger entries would gain nothing.
 _ENTRY_BYTES_MAX: Final = 16 << 10
+_CREATED: Final = 201
 # To find a member in its class takes Python 3.11 a third of a microsecond.
 _DRAINING: Final = Phase.DRAINING
 
@@ -139,13 +140,6 @@ class Lane:
         pending = self.connection.leave_lane(self)
         pending.finish(refuse(to_refusal(refusal), pending.request_id))
 
-    def charge(self, size: int) -> bytes:
-        """Count the bytes of its answer. Returns the lines of the head that show its caller's limits."""
-        if self.meter is None:
-            return b""
-        self.meter.charge(size)
-        return header_lines(self.meter.headers())
-
 
 class PublishBatch(Batch[Lane]):
     """Entries of lanes. Bodies are parsed together, at the end of the cycle: each is one line that begins as
@@ -172,32 +166,36 @@ class PublishBatch(Batch[Lane]):
         return published.bodies if len(published.bodies) == len(bodies) and not published.ids else None
 
     def _answers(self, clients: Sequence[Lane], added: Sequence[int]) -> Answers:
-        lanes, gateway = self._lanes, self._gateway
+        lanes, gateway, monotonic = self._lanes, self._gateway, self.monotonic
         request_ids, target = lanes.request_ids, clients[0].request.target
-        start = lanes.answers.start(201, clients[0].connection.service.default_headers)
+        start = lanes.answers.start(_CREATED, clients[0].connection.service.default_headers)
         before = start + _location(self.stream, self.engine.durability)
+        new_id, is_logged = request_ids.new_id, request_ids.logged_from <= _CREATED
+        statuses, times_s = request_ids.counting(target.route.label)
 
         def finish(lane: Lane, entry_id: bytes) -> None:
-            connection, request_id = lane.connection, request_ids.new_id()
+            connection, request_id = lane.connection, new_id()
             is_last = connection.is_leaving or gateway.phase is _DRAINING
-            limits = b"" if lane.meter is None else lane.charge(len(entry_id) + ENTRY_STORED_BYTES)
-            answer = entry_stored(before, entry_id, limits, request_id, is_last=is_last)
+            size = len(entry_id) + ENTRY_STORED_BYTES
+            limits = b"" if lane.meter is None else _charge(lane.meter, size)
             if not connection.transport.is_closing():
-                connection.transport.write(answer)
+                goodbye = GOODBYE if is_last else b""
+                connection.transport.write(entry_stored(before, entry_id, limits, request_id, goodbye))
                 if is_last:
                     connection.transport.close()
-            if request_ids.logged_from > 201:
-                request_ids.count(target.route.label, 201, lane.began_s)
-            else:
+            if is_logged:
                 request_ids.note(
                     request_id,
                     target.method,
                     target.path,
-                    status=201,
-                    sent_bytes=len(entry_id) + ENTRY_STORED_BYTES,
+                    status=_CREATED,
+                    sent_bytes=size,
                     began_s=lane.began_s,
                     route=target.route.label,
                 )
+            else:
+                statuses[_CREATED] += 1
+                times_s.append(monotonic() - lane.began_s)
             connection.end_lane(lane)
 
         stored = map(finish, clients, ids.texts(added))
@@ -246,6 +244,12 @@ class Lanes:
             meter = limiter.meter(principal, address)
         gateway.stamp.end_with(principal.expires_s)
         return Lane(connection, request, batch, meter, stamp)
+
+
+def _charge(meter: Meter, size: int) -> bytes:
+    """Count the bytes of an answer. Returns the lines of its head that show the caller's limits."""
+    meter.charge(size)
+    return header_lines(meter.headers())
 
 
 @lru_cache(REMEMBERED_MAX)

@@ -176,12 +176,6 @@ class CommandQueue:
         if replies is not None:
             done(replies)
 
-    def begin_lane(self) -> None:
-        """A command that takes the lane is under way."""
-        self.is_busy = True
-        self._client.last_used_s = self._monotonic()
-        self._port.commands_run += 1
-
     def leave_lane(self, body: bytes, reply: Reply | EngineError) -> None:
         """Answer a command that took the lane as any other."""
         run = CommandRun(self._port.gateway.limits.commands)

@@ -418,7 +418,8 @@ class RespConnection(Client):
 
     def begin_lane(self, entry_bytes: int, received_bytes: int) -> bool:
         """Have a command under way that takes the lane."""
-        if self.unsent_bytes or (self._turn.is_crowded and not self._turn.may_go_on()):
+        turn = self._turn
+        if self.transport.get_write_buffer_size() or (turn.is_crowded and not turn.may_go_on()):
             return False
         if self.account.meter is not None:
             try:
@@ -426,7 +427,9 @@ class RespConnection(Client):
             except EngineError:
                 return False
         self.received_bytes += received_bytes
-        self._work.begin_lane()
+        self._work.is_busy = True
+        self._port.commands_run += 1
+        self.client.last_used_s = self._monotonic()
         return True
 
     def end_lane(self, lane: Lane, written: bytes) -> None:
@@ -434,15 +437,15 @@ class RespConnection(Client):
         if self.is_gone:
             return
         self._work.is_busy = False
-        self.account.note_end("xadd", sent_bytes=len(written))
-        self.put(written)
-        if self._going:
-            return
-        if self._at_end or self._port.draining or self._has_input():
+        self.account.note_added(len(written))
+        if self._going or self._at_end or self._port.draining or self._has_input():
+            self.put(written)
             self.go_on()
-        else:
-            self._flush()
-            self._lane = lane
+            return
+        if self.account.meter is not None:
+            self.account.charge(len(written))
+        self.transport.write(written)
+        self._lane = lane
 
     def leave_lane(self, body: bytes, reply: Reply | EngineError) -> None:
         """Answer the command that took the lane as any other."""

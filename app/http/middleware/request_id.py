@@ -55,9 +55,9 @@ class RequestIds:
     def __init__(self, app: ASGI, gateway: Gateway) -> None:
         self._app = app
         self._gateway = gateway
-        # Unique over processes without asking the system for each request.
-        self._prefix = os.urandom(6).hex()
-        self._serials = count(1)
+        # The ID of a request that brought none: unique over processes without asking the system for each, and
+        # made without a call of Python.
+        self.new_id: Callable[[], str] = map(f"{os.urandom(6).hex()}-%x".__mod__, count(1)).__next__
         settings = gateway.settings
         # Looked up once: they are used for each request.
         self._monotonic = gateway.clock.monotonic
@@ -109,10 +109,6 @@ class RequestIds:
                 return str(value, "ascii")
         return self.new_id()
 
-    def new_id(self) -> str:
-        """The ID of a request that brought none."""
-        return f"{self._prefix}-{next(self._serials):x}"
-
     def refuse(self, refusal: RefusalError) -> Response:
         """The answer to what is no request yet, and that goes no further than the parser."""
         request_id = self.new_id()
@@ -139,6 +135,12 @@ class RequestIds:
             times.append(self._monotonic() - began_s)
             if len(times) >= TIMES_MAX:
                 self._times.count()
+
+    def counting(self, route: str) -> tuple[dict[int, int], list[float]]:
+        """Where to count, by status, and to time in seconds what ends many requests at once and logs none."""
+        if len(self._times.noted) >= TIMES_MAX:
+            self._times.count()
+        return self._requests[route], self._times.noted
 
     def note(  # noqa: PLR0913 - what there is to say of a request
         self,
