@@ -21,7 +21,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from app.auth import Action, Principal, Resource
+from app.auth.certificates import ClientCertificate
 from app.doors.resp.listening import RespServer
+from app.errors import RefusalError
 from app.live.sessions import OpenSessions
 from app.main import App, create_app
 from app.metrics.counters import Door as Label
@@ -65,6 +67,18 @@ class EndingPolicy(FixedPolicy):
 
     revoked = False
 
+    def recognise(
+        self, headers: Mapping[bytes, bytes], certificate: ClientCertificate | None = None
+    ) -> Principal | None:
+        return None if self.revoked else super().recognise(headers, certificate)
+
+    async def authenticate(
+        self, headers: Mapping[bytes, bytes], certificate: ClientCertificate | None = None
+    ) -> Principal:
+        if self.revoked:
+            raise RefusalError("unauthenticated", "the caller was revoked")
+        return await super().authenticate(headers, certificate)
+
     def is_revoked(self, principal: Principal) -> bool:
         return self.revoked
 
@@ -85,6 +99,7 @@ class Bench:
         self.policy = policy
         self.directory = directory
         self.resp = RespServer(app.gateway)
+        self._http = http_server(app.gateway.settings, app)
         # Listens for HTTP, once something has asked for its port.
         self._server: asyncio.Server | None = None
         self.spans = InMemorySpanExporter()
@@ -95,10 +110,15 @@ class Bench:
     async def port(self) -> int:
         """Where HTTP is listened to."""
         if self._server is None:
-            connect = http_server(self.gateway.settings, self.app).connect
+            connect = self._http.connect
             self._server = await asyncio.get_running_loop().create_server(connect, "127.0.0.1")
         port: int = self._server.sockets[0].getsockname()[1]
         return port
+
+    def connection(self, address: tuple[str, int]) -> Any:
+        """The protocol of HTTP whose client has this address."""
+        found: set[Any] = {*self._http.service.connections}
+        return next(one for one in found if one.client == address)
 
     async def close(self) -> None:
         """Stop."""
@@ -166,11 +186,12 @@ async def opened(directory: Path, **settings: Any) -> AsyncIterator[Bench]:
 
 
 class Door:
-    """One way in. `label` is its API in the metrics."""
+    """One way in. `label` is its API in the metrics, `status` that of what is done."""
 
-    def __init__(self, name: str, label: Label) -> None:
+    def __init__(self, name: str, label: Label, status: int = 200) -> None:
         self.name = name
         self.label: Label = label
+        self.status = status
 
     async def read(self, bench: Bench, *streams: str) -> str:
         """Read these streams from the beginning; gives the answer."""
@@ -443,7 +464,7 @@ def _waiting(words: tuple[Any, ...]) -> tuple[Any, ...]:
 DOORS: Final[tuple[Door, ...]] = (
     Http("fast path", "rest"),
     Http("asgi", "rest"),
-    WebSocket("websocket", "websocket"),
+    WebSocket("websocket", "websocket", 101),
     Sse("sse", "sse"),
     Commands("command", "commands"),
     Commands("pipeline", "commands"),

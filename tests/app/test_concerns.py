@@ -1,4 +1,4 @@
-"""What holds at every way in: ten doors × thirteen concerns, each cell checked or with its reason.
+"""What holds at every way in: ten doors, two lanes × fourteen concerns, each cell checked or with its reason.
 
 `CONCERNS` names the functions that implement a concern. Where there are several, the doors differ in more
 than their bytes.
@@ -24,8 +24,12 @@ from app.metrics.tracing import Tracer
 from app.work import Work
 from engine import entries
 from engine.commands import XAdd, XGroupCreate
-from tests.app.ten_doors import DOORS, LATE_S, LONG, Bench, Check, Door, Redis, WebSocket, opened
+from tests.app.lane_doors import LANES, LaneDoor
+from tests.app.ten_doors import DOORS as TEN_DOORS
+from tests.app.ten_doors import LATE_S, LONG, Bench, Check, Door, Redis, WebSocket, opened
 from tests.engine.asking import reply_to
+
+DOORS: Final = (*TEN_DOORS, *LANES)
 
 # ---- the concerns
 
@@ -73,7 +77,7 @@ async def refusals_are_counted(bench: Bench, door: Door) -> None:
 
 async def answers_are_counted_and_logged(bench: Bench, door: Door) -> None:
     """By their status; a line each, where all are wanted."""
-    status = 101 if isinstance(door, WebSocket) else 200
+    status = door.status
     before, lines = _answers(bench, status), len(door.lines(bench))
     await door.read(bench, "orders")
     assert await bench.come(lambda: _answers(bench, status) > before)
@@ -154,7 +158,7 @@ async def draining_ends_it(bench: Bench, door: Door) -> None:
         assert any(word in said for word in ("draining", "shutting down", "goaway", "closed")), said
     else:
         door.stop(bench)
-    if not isinstance(door, WebSocket | Redis):
+    if not isinstance(door, WebSocket | Redis | LaneDoor):
         assert "draining" in (said := await door.read(bench, "orders")), said
 
 
@@ -183,26 +187,47 @@ _ONE_TURN: Final = "it is one turn: none of it stays open"
 _PUSHED: Final = "what is pushed is not counted, see docs/limits.md: credit and the reader's pace bound it"
 _ASKS: Final = "events are asked for, without a body"
 _NO_TRACE: Final = "Redis's protocol has no place for `traceparent`"
+_ONE_ID: Final = "it is answered with one ID, which tests/app/test_lanes.py counts"
+
+
+def _lanes(reason: str) -> dict[str, str]:
+    """Why neither lane has any of a concern."""
+    return dict.fromkeys([lane.name for lane in LANES], reason)
+
+
 CONCERNS: Final = (
     Concern(each_stream_is_asked_for, (Principal.may,)),
     Concern(requests_are_counted, (Meter.take_requests,)),
     Concern(bytes_in_are_counted, (Meter.take_requests,), {"sse": _ASKS}),
-    Concern(bytes_out_are_counted, (Meter.charge,), {"sse": _PUSHED, "websocket": _PUSHED}),
-    Concern(refusals_are_counted, (Counters.refuse,)),
+    Concern(
+        bytes_out_are_counted, (Meter.charge,), {"sse": _PUSHED, "websocket": _PUSHED, **_lanes(_ONE_ID)}
+    ),
+    Concern(refusals_are_counted, (Counters.refuse,), _lanes("it has one refusal, of each stream's concern")),
     Concern(answers_are_counted_and_logged, (RequestIds.note, Account.note_end)),
-    Concern(deliveries_are_counted, (Counters.deliver,)),
+    Concern(deliveries_are_counted, (Counters.deliver,), _lanes("nothing is delivered")),
     Concern(faults_are_counted, (Counters.refuse,)),
-    Concern(changes_are_audited, (Work.audit,), {"sse": "events change nothing"}),
+    Concern(
+        changes_are_audited,
+        (Work.audit,),
+        {"sse": "events change nothing", **_lanes("entries that are added are not audited")},
+    ),
     Concern(
         publishing_is_traced,
         (Tracer.sending,),
-        {"sse": _ASKS, "RESP": _NO_TRACE, "RESP MULTI": _NO_TRACE, "RESP blocked": _NO_TRACE},
+        {
+            "sse": _ASKS,
+            **dict.fromkeys(("RESP", "RESP MULTI", "RESP blocked", "RESP lane"), _NO_TRACE),
+            "lane": "a request with `traceparent` takes none, see tests/app/test_lanes.py",
+        },
     ),
-    Concern(group_reads_are_traced, (Reports.trace_read,)),
+    Concern(group_reads_are_traced, (Reports.trace_read,), _lanes("it reads nothing")),
     Concern(
         memory_is_bounded,
         (Pool.reserve,),
-        {"sse": "its pieces are as short as there is room for: tests/app/test_budget_doors.py"},
+        {
+            "sse": "its pieces are as short as there is room for: tests/app/test_budget_doors.py",
+            **_lanes(_ONE_ID),
+        },
     ),
     Concern(revocation_ends_it, (OpenSessions.enter,), {"multi-exec": _ONE_TURN}),
     Concern(draining_ends_it, (Gateway.drain,)),

@@ -28,6 +28,7 @@ from engine.read_handle import Refused
 from engine.storage.memory import MemoryStorage
 from tests.app.fast_requests import ENTRIES, ENTRY, JSON, NDJSON, post, request
 from tests.app.pair import HOST, plain
+from tests.app.ten_doors import SAMPLED
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, settle
 
@@ -223,6 +224,7 @@ BETWEEN: Final = {
     "condition": post(ENTRIES, ENTRY, JSON, 'If-Match: "1-1"'),
     "expectation": post(ENTRIES, ENTRY, JSON, "Expect: 100-continue"),
     "synced": post(ENTRIES, ENTRY, JSON, "Prefer: durability=fsync"),
+    "trace": post(ENTRIES, ENTRY, JSON, f"traceparent: {SAMPLED}"),
     "own request ID": post(ENTRIES, ENTRY, JSON, "Weir-Request-Id: mine"),
     "chunks": request(f"POST {ENTRIES}", None, JSON, "Transfer-Encoding: chunked") + CHUNKS,
     "query": post(f"{ENTRIES}?maxlen=2&approx=false", ENTRY),
@@ -270,6 +272,21 @@ async def test_a_request_in_pieces_is_answered_alike(sides: Sides, cuts: Sequenc
     assert await sides.fast.ask(*pieces) == await sides.full.ask(*pieces)
     await sides.both(asked)
     assert sides.fast.connection.lane is not None
+
+
+async def test_a_client_that_takes_no_answers_has_no_lane(sides: Sides) -> None:
+    """Nothing is taken from it until it reads again, also where the answer of a lane was too much."""
+    asked = await sides.open_lane()
+    connection = sides.fast.connection
+    connection.pause_writing()
+    assert connection.lane is None
+    connection.resume_writing()
+    await sides.both(asked)
+    connection.data_received(asked)
+    connection.pause_writing()
+    assert (await sides.fast.ask(b"")).startswith(b"HTTP/1.1 201 ")
+    assert connection.lane is None
+    connection.resume_writing()
 
 
 async def test_requests_that_come_at_once_are_answered_in_order(sides: Sides) -> None:

@@ -233,7 +233,7 @@ class FastPathConnection(HttpConnection):
         self.begin_idle()
         if self._held:
             self._catch_up_soon()
-        elif not self.transport.is_closing():
+        elif not (self.has_unsent or self.transport.is_closing()):
             self.lane = lane
 
     def leave_lane(self, lane: Lane) -> PendingRequest:

@@ -232,11 +232,11 @@ class Lanes:
         principal = gateway.access.policy.recognise(request.head.headers, connection.client_certificate)
         if principal is None or principal.quotas or principal.prefix:
             return None
-        if not principal.may(Action.WRITE, Resource(stream)):
-            return None
         try:
             batch = self._batches.of(gateway.engine, stream)
-        except RefusalError:
+            if not principal.may(Action.WRITE, Resource(stream)):
+                return None
+        except Exception:  # noqa: BLE001 - the route meets it again, and says what it is
             return None
         meter = None
         if limiter is not None:

@@ -1,0 +1,109 @@
+"""The two lanes as ways in: over HTTP, and for Redis clients. What they publish is asked for no more.
+
+Knows: how a lane is opened, and that the next entry takes it. Must never know: what is checked.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+
+from tests.app.fast_requests import post
+from tests.app.resp.conftest import Wire
+from tests.app.ten_doors import LATE_S, LONG, Bench, Door
+
+_SHORT: Final = "1"
+
+
+class LaneDoor(Door):
+    """A lane to `orders`. It publishes, and does nothing else: to read a stream is to publish into it."""
+
+    def opened(self, bench: Bench) -> AbstractAsyncContextManager[Any]:
+        """A connection whose next entry takes the lane."""
+        raise NotImplementedError
+
+    async def add(self, wire: Any, stream: str, value: str) -> str:
+        """The answer to an entry."""
+        raise NotImplementedError
+
+    async def read(self, bench: Bench, *streams: str) -> str:
+        async with self.opened(bench) as wire:
+            return "\n".join([await self.add(wire, stream, _SHORT) for stream in streams])
+
+    async def publish(self, bench: Bench, stream: str) -> str:
+        async with self.opened(bench) as wire:
+            return await self.add(wire, stream, LONG)
+
+    async def read_often(self, bench: Bench, times: int) -> None:
+        async with self.opened(bench) as wire:
+            before, _ = bench.taken()
+            for _ in range(times):
+                await self.add(wire, "orders", _SHORT)
+            # Not those that have opened it.
+            assert bench.taken()[0] == before + times
+
+    async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
+        stamp = bench.gateway.stamp
+        async with self.opened(bench) as wire:
+            before = stamp.value
+            staying()
+            assert await bench.come(lambda: stamp.value != before)
+            return await self.add(wire, "orders", _SHORT)
+
+
+class HttpLane(LaneDoor):
+    """POST on one connection."""
+
+    @asynccontextmanager
+    async def opened(self, bench: Bench) -> AsyncIterator[Any]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", await bench.port())
+        try:
+            # A host and a head are known only behind the first requests with them.
+            for _ in range(3):
+                await self.add((reader, writer), "orders", _SHORT)
+            assert bench.connection(writer.get_extra_info("sockname")).lane is not None
+            yield reader, writer
+        finally:
+            writer.close()
+
+    async def add(self, wire: Any, stream: str, value: str) -> str:
+        reader, writer = wire
+        writer.write(post(f"/v1/streams/{stream}/entries", b'{"fields":{"f":"%b"}}' % value.encode()))
+        async with asyncio.timeout(LATE_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            body = await reader.readexactly(length)
+        return f"{head[9:12].decode()} {body.decode()}"
+
+
+class RedisLane(LaneDoor):
+    """XADD on one connection."""
+
+    @asynccontextmanager
+    async def opened(self, bench: Bench) -> AsyncIterator[Any]:
+        wire = await bench.wire()
+        try:
+            # A token's end ends the connection.
+            await wire.call("AUTH", "default", "secret")
+            await self.add(wire, "orders", _SHORT)
+            (connection,) = bench.resp.port.connections.values()
+            assert connection._lane is not None  # type: ignore[attr-defined] # noqa: SLF001
+            yield wire
+        finally:
+            wire.close()
+
+    async def add(self, wire: Wire, stream: str, value: str) -> str:
+        try:
+            return str(await wire.call("XADD", stream, "*", "f", value))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return "closed"
+
+    def lines(self, bench: Bench) -> list[bytes]:
+        return bench.resp.port.log.lines._lines  # noqa: SLF001
+
+    def stop(self, bench: Bench) -> None:
+        super().stop(bench)
+        bench.resp.port.drain()
+
+
+LANES: Final[tuple[Door, ...]] = (HttpLane("lane", "rest", 201), RedisLane("RESP lane", "resp"))
