@@ -105,4 +105,6 @@ def _copy_group(group: Group) -> Group:
         copy.restore(
             [entry_id for entry_id, _ in rows], owners, times_ms, [n.delivery_count for _, n in rows]
         )
+    for entry_id, state in group.deferred_first():
+        copy.defer_run([entry_id], state.until_ms or 0, [state.delivery_count])
     return copy

@@ -14,6 +14,7 @@ idempotency keys over REST, and the policies of groups, since these name other s
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated, Final, Literal
 from zlib import crc32
 
@@ -66,7 +67,7 @@ class OpenPart(_Part):
 
 class GroupPart(_Part):
     """`consumers`: when each was seen, and active. `pending`, in order of delivery: ID, consumer, time and
-    delivery count.
+    delivery count. Without a consumer the time is 0, or that at which the entry comes back.
     """
 
     last_delivered_id: str
@@ -234,10 +235,13 @@ def _dump_group(group: Group) -> GroupPart:
             consumer.name: (consumer.seen_time_ms, consumer.active_time_ms)
             for consumer in sorted(consumers, key=lambda c: c.name)
         },
-        [_pending_row(entry_id, state) for entry_id, state in group.in_order_of_delivery()],
+        [
+            _pending_row(entry_id, state)
+            for entry_id, state in chain(group.in_order_of_delivery(), group.deferred_first())
+        ],
     )
 
 
 def _pending_row(entry_id: int, state: PendingState) -> tuple[str, str | None, int, int]:
     owner = None if state.consumer is None else state.consumer.name
-    return ids.format(entry_id), owner, state.delivery_time_ms, state.delivery_count
+    return ids.format(entry_id), owner, state.until_ms or state.delivery_time_ms, state.delivery_count

@@ -67,5 +67,6 @@ def _parts(thing: Any) -> list[Any]:  # noqa: ANN401 - any removed object
     if isinstance(thing, Consumer):
         return _parts(thing.pending) if thing.pending else []
     if isinstance(thing, Group):
-        return [thing.consumers, *_parts(thing.pending), *_parts(thing.by_delivery)]
+        deferred = _parts(thing.deferred) if thing.deferred else []
+        return [thing.consumers, *_parts(thing.pending), *_parts(thing.by_delivery), *deferred]
     return thing.garbage() if hasattr(thing, "garbage") else []

@@ -5,12 +5,14 @@ delivery.
 Must never know: parsing, replies, payloads, and what time it is.
 
     group.pending      ID → Pending    all that is not acknowledged, in order of IDs
-    group.by_delivery  order → ID      the same in order of delivery, released entries (the NACK zone) first
+    group.by_delivery  order → ID      the same in order of delivery, released entries (the NACK zone) first,
+                                       without those that are deferred
+    group.deferred     order → ID      those that come back later, in the order in which they do
     consumer.pending   IDs             those of one consumer
 
 `order` is `delivery time + 1 << 64 | serial` of an owned entry and the bare serial of a released one, so that
 one number sorts the released first, in the order of their release, then the owned by time and by order of
-delivery.
+delivery. A deferred entry has no owner, and the time at which it is released in place of that of a delivery.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +52,9 @@ _IN_LISTS_MAX: Final = _LISTS_MAX * 512
 _CONSUMER_IN_LISTS: Final = 384
 
 
+# Never written.
+_NO_DEFERRED: Final[SortedMap[int]] = SortedMap()
+
 # Numbers of groups and of their moves, each used once: from anywhere, so that they are those of one process.
 _numbers = count(randbits(48))
 
@@ -63,6 +68,13 @@ class PendingState(msgspec.Struct, frozen=True, gc=False):
     consumer: "Consumer | None"
     order: int
     delivery_count: int
+
+    @property
+    def until_ms(self) -> int | None:
+        """When it is released, if it is deferred."""
+        if self.consumer is not None or self.order < _OWNED_FROM:
+            return None
+        return (self.order >> _SERIAL_BITS) - 1
 
     @property
     def delivery_time_ms(self) -> int:
@@ -226,6 +238,7 @@ class Group:
         "_serial",
         "by_delivery",
         "consumers",
+        "deferred",
         "entries_read",
         "last_delivered_id",
         "move",
@@ -241,6 +254,8 @@ class Group:
         self.consumers: dict[str, Consumer] = {}
         self.pending: SortedMap[PendingState] = SortedMap(pack=PackedPending.of, lists_max=_LISTS_MAX)
         self.by_delivery: SortedMap[int] = SortedMap(pack=PackedNumbers.of, lists_max=_LISTS_MAX)
+        # Few groups have any: one for all of them until it is written.
+        self.deferred: SortedMap[int] = _NO_DEFERRED
         self.policy = POLICY_DEFAULT
         self._serial = 0
         # What `idle_longest` found, and in which edition of the stream. None once the pending list changes.
@@ -314,12 +329,40 @@ class Group:
         serials = range(first, first + len(entry_ids))
         self._put_each(entry_ids, list(map(PendingState, repeat(None), serials, delivery_counts)))
 
+    def defer_run(self, entry_ids: Sequence[int], until_ms: int, delivery_counts: Sequence[int]) -> None:
+        """Take entries from their owners until that time: they are in no order of delivery, and have to be
+        released then.
+        """
+        if self.deferred is _NO_DEFERRED:
+            self.deferred = SortedMap(pack=PackedNumbers.of)
+        order = self._order(until_ms)
+        self._serial += len(entry_ids) - 1
+        orders = range(order, order + len(entry_ids))
+        self._put_each(entry_ids, list(map(PendingState, repeat(None), orders, delivery_counts)))
+
+    def deferred_first(self) -> Iterator[tuple[int, PendingState]]:
+        """Deferred entries, those that come back first in front. The group must not change meanwhile."""
+        for entry_id in self.deferred.values():
+            pending = self.pending.get(entry_id)
+            assert pending is not None, "both hold the same entries"
+            yield entry_id, pending
+
+    @property
+    def deferred_until_ms(self) -> int | None:
+        """When the first of the deferred entries comes back."""
+        first = self.deferred.first()
+        return None if first is None else (first[0] >> _SERIAL_BITS) - 1
+
+    def _orders(self, pending: PendingState) -> SortedMap[int]:
+        """Where an entry in this state has its order."""
+        return self.by_delivery if pending.until_ms is None else self.deferred
+
     def settle(self, entry_id: int) -> PendingState | None:
         """Take the entry off the pending list; what it was, None if it was not there."""
         pending = self.pending.pop(entry_id)
         if pending is not None:
             self._idle_longest = None
-            self.by_delivery.pop(pending.order)
+            self._orders(pending).pop(pending.order)
             if pending.consumer is not None:
                 pending.consumer.pending.pop(entry_id)
         return pending
@@ -334,6 +377,9 @@ class Group:
             self._settle_each(sorted(set(entry_ids)))
             return
         self._idle_longest = None
+        if self.deferred:
+            self._forget(dict(zip(entry_ids, run, strict=True)), None)
+            return
         orders = [state.order for state in run]
         if self.by_delivery.pop_run(orders) is None:
             for order in orders:
@@ -353,7 +399,12 @@ class Group:
 
     def _forget(self, before: Mapping[int, PendingState], owner: Consumer | None) -> None:
         """Take ascending entries out of the order of delivery, and from those who are not their `owner`."""
-        self.by_delivery.drop_each(sorted(state.order for state in before.values()))
+        orders = sorted(state.order for state in before.values())
+        if self.deferred:
+            deferred = {state.order for state in before.values() if state.until_ms is not None}
+            self.deferred.drop_each(sorted(deferred))
+            orders = [order for order in orders if order not in deferred]
+        self.by_delivery.drop_each(orders)
         lost: dict[Consumer, list[int]] = {}
         for entry_id, state in before.items():
             if state.consumer is not None and state.consumer is not owner:
@@ -484,8 +535,9 @@ class Group:
         )
 
     def released_count(self) -> int:
-        """How many pending entries have no owner."""
-        return len(self.pending) - sum(len(consumer.pending) for consumer in self.consumers.values())
+        """How many pending entries have no owner, and are there for the next reader."""
+        owned = sum(len(consumer.pending) for consumer in self.consumers.values())
+        return len(self.pending) - len(self.deferred) - owned
 
     def check(self) -> None:
         """Assert that the three views of the pending list hold the same entries."""
@@ -493,6 +545,11 @@ class Group:
         self.by_delivery.check()
         pending = dict(self.pending.items())
         orders = {entry_id: order for order, entry_id in self.by_delivery.items()}
+        assert all(pending[entry_id].until_ms is None for entry_id in orders), (
+            "a deferred state is not delivered"
+        )
+        orders |= {entry_id: order for order, entry_id in self.deferred.items()}
+        assert len(orders) == len(self.by_delivery) + len(self.deferred), "each entry has one order"
         assert orders == {entry_id: state.order for entry_id, state in pending.items()}, "both orders agree"
         for name, consumer in self.consumers.items():
             consumer.pending.check()
@@ -523,7 +580,7 @@ class Group:
         rows = dict(zip(entry_ids, states, strict=True))
         before = self.pending.set_each(rows)
         self._forget(before, owner)
-        self.by_delivery.update([state.order for state in rows.values()], list(rows))
+        self._orders(states[0]).update([state.order for state in rows.values()], list(rows))
         if owner is not None:
             kept = {entry_id for entry_id, state in before.items() if state.consumer is owner}
             gained = sorted(rows.keys() - kept)
@@ -535,9 +592,9 @@ class Group:
         before = self.pending.get(entry_id)
         owner = None if before is None else before.consumer
         if before is not None:
-            self.by_delivery.pop(before.order)
+            self._orders(before).pop(before.order)
         self.pending.set(entry_id, pending)
-        self.by_delivery.set(pending.order, entry_id)
+        self._orders(pending).set(pending.order, entry_id)
         if owner is not pending.consumer:
             if owner is not None:
                 owner.pending.pop(entry_id)

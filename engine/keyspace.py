@@ -18,7 +18,7 @@ from engine.garbage import Garbage
 from engine.generations import GENERATION_BYTES, Generations, Identity
 from engine.groups import Group
 from engine.idempotency import IdempotencyTable
-from engine.lifetimes import Lifetimes
+from engine.lifetimes import Deferrals, Lifetimes
 from engine.memory import (
     ANSWER_BYTES,
     ANSWER_ID_BYTES,
@@ -192,6 +192,12 @@ class Key(msgspec.Struct, gc=False, eq=False):
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
 
     @property
+    def deferred_until_ms(self) -> int | None:
+        """When the first deferred entry of its groups comes back."""
+        times_ms = [one.deferred_until_ms for one in self.groups.values() if one.deferred]
+        return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
+
+    @property
     def identity(self) -> Identity:
         """What positions are compared with."""
         stream = self.stream
@@ -254,6 +260,7 @@ class Keyspace:
         self.maintained: dict[str, None] = {}
         self.lifetimes = Lifetimes()
         self.forks = Forks()
+        self.deferrals = Deferrals()
         self._moment_ms = 0
         self.generations = Generations()
         self.versions = Versions()
@@ -302,6 +309,8 @@ class Keyspace:
         self.quotas.enter(name)
         if key.expires_at_ms is not None:
             self.lifetimes.add(name, key.expires_at_ms)
+        if key.groups:
+            self.deferrals.hasten(name, key.deferred_until_ms)
 
     def remove(self, name: str) -> None:
         """Take a stream out, with all that hangs on it."""
@@ -322,6 +331,7 @@ class Keyspace:
     def _take_out(self, name: str) -> Key:
         key = self.keys.pop(name)
         self._drop_lifetime(name, key)
+        self.deferrals.replace(name, None)
         key.footprint.leave_all()
         self.maintained.pop(name, None)
         if not self._is_loading:
@@ -374,6 +384,7 @@ class Keyspace:
         self.maintained.clear()
         self.lifetimes.clear()
         self.forks.clear()
+        self.deferrals.clear()
         self.round.clear()
         self._names.replace([])
         self.cold.clear()
@@ -416,6 +427,12 @@ class Keyspace:
         )
         assert len(self.lifetimes) == sum(key.expires_at_ms is not None for key in self.keys.values()), (
             "each lifetime is there once"
+        )
+        found_ms = {name: key.deferred_until_ms for name, key in self.keys.items()}
+        times_ms = dict(self.deferrals.items())
+        assert times_ms.keys() <= self.keys.keys(), "what comes back is of a stream"
+        assert all(times_ms[name] <= at_ms for name, at_ms in found_ms.items() if at_ms is not None), (
+            "no deferred entry comes back before its stream is looked at"
         )
         self.producers.check()
         self.forks.check()

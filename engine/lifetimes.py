@@ -1,7 +1,7 @@
-"""Which streams expire when: the earliest first.
+"""Which streams expire when, or have entries that come back: the earliest first.
 
 Knows: names and times (milliseconds of the wall clock).
-Must never know: what a stream is, what time it is, what happens to a stream that expires.
+Must never know: what a stream is, what time it is, what happens to a stream when its time comes.
 
     at_ms → names    an ordered map; names with the same time stand together
 
@@ -80,3 +80,36 @@ class Lifetimes:
     def items(self) -> list[tuple[str, int]]:
         """Every stream with its time."""
         return [(name, at_ms) for at_ms, names in self._names.items() for name in names]
+
+
+class Deferrals(Lifetimes):
+    """The streams of which groups have deferred entries, each with a time before which none comes back.
+
+    It may be too early by what was acknowledged or claimed meanwhile: then a look finds the true one.
+    """
+
+    __slots__ = ("_times",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._times: dict[str, int] = {}
+
+    def hasten(self, name: str, at_ms: int | None) -> None:
+        """Look at the stream at that time, unless an earlier one is known; None changes nothing."""
+        known = self._times.get(name)
+        if at_ms is not None and (known is None or at_ms < known):
+            self.replace(name, at_ms)
+
+    def replace(self, name: str, at_ms: int | None) -> None:
+        """Look at the stream at that time and at no other one; None for never."""
+        known = self._times.pop(name, None)
+        if known is not None:
+            self.discard(name, known)
+        if at_ms is not None:
+            self._times[name] = at_ms
+            self.add(name, at_ms)
+
+    def clear(self) -> None:
+        """Take all streams out."""
+        super().clear()
+        self._times.clear()

@@ -239,12 +239,15 @@ class PendingSummary(msgspec.Struct, frozen=True):
 
 
 class PendingEntry(NamedTuple):
-    """XPENDING with a range. `consumer` is None and `idle_ms` -1 if the entry has no owner."""
+    """XPENDING with a range. `consumer` is None and `idle_ms` -1 if the entry has no owner; a deferred one
+    comes back at `until_ms`, by the wall clock.
+    """
 
     id: int
     consumer: str | None
     idle_ms: int
     delivery_count: int
+    until_ms: int | None = None
 
 
 class PendingList(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from engine.cluster.kept import policy_fields, policy_from
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.replies import RELEASED, BackendPending
 from engine.cluster.routing import BackendRequest, Lane
-from engine.cluster.scripts import WriteOrigin, delete_each
+from engine.cluster.scripts import WriteOrigin, delete_each, no_delays
 from engine.cluster.wire import Word, Words
 from engine.cluster.words import by_script, is_ok, many, one, only_request, sends
 from engine.commands import (
@@ -235,6 +235,8 @@ def _ackdel(command: XAckDel, _: WriteOrigin) -> BackendRequest:
 @sends(XNack)
 def _nack(command: XNack, _: WriteOrigin) -> BackendRequest:
     nack = command.nack
+    if nack.delay_ms:
+        raise no_delays()
     less = {NackMode.SILENT: "less", NackMode.FAIL: "same", NackMode.FATAL: str(DELIVERY_COUNT_MAX)}
     count = less[nack.mode] if nack.retry_count is None else str(nack.retry_count)
     arguments: list[Word] = [command.group, RELEASED, count, int(nack.force), *map(ids.format, nack.ids)]

@@ -159,6 +159,15 @@ def too_long_to_count(entries_max: int) -> EngineError:
     return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence)
 
 
+def no_delays() -> EngineError:
+    """What no server does by itself."""
+    sentence = (
+        "over this backend an entry is given back at once: leave the delay out, or let the worker wait "
+        "before it gives the entry back"
+    )
+    return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence)
+
+
 def too_many_fields() -> EngineError:
     """An entry beyond what a script can hand to the server."""
     return errors.invalid(f"ERR over this backend an entry has at most {FIELDS_MAX} fields")

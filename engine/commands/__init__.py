@@ -14,6 +14,7 @@ from engine.commands.durable_commands import (
 from engine.commands.redriving import TURN_REDRIVEN_MAX
 from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 from engine.commands.types import (
+    DELAY_MS_MAX,
     AutoSequence,
     BoundedRead,
     Claim,
@@ -100,6 +101,7 @@ from engine.commands.weir_commands import (
     Publish,
     PutMetadata,
     Redrive,
+    ReleaseDeferred,
     StreamInfos,
     Unchanged,
     Undo,
@@ -110,6 +112,7 @@ from engine.commands.weir_commands import (
 from engine.keyspace import Retention
 
 __all__ = [
+    "DELAY_MS_MAX",
     "TURN_COMMANDS_MAX",
     "TURN_LOOKUPS_MAX",
     "TURN_REDRIVEN_MAX",
@@ -170,6 +173,7 @@ __all__ = [
     "PutMetadata",
     "Redrive",
     "Refs",
+    "ReleaseDeferred",
     "Rename",
     "Restore",
     "Retention",

@@ -36,6 +36,7 @@ from engine.records import (
     Describe,
     Record,
     RestoreConsumer,
+    RestoreDeferred,
     RestoreForgotten,
     RestoreNode,
     RestoreOpenNode,
@@ -204,14 +205,19 @@ def _group(stream: str, name: str, group: GroupPart, entries_added: int) -> Iter
     for consumer, (seen_ms, active_ms) in group.consumers.items():
         yield RestoreConsumer(stream, name, consumer, seen_ms, active_ms)
     if group.pending:
-        pending, owners, times_ms, counts = zip(*group.pending, strict=True)
+        _expect(len({row[0] for row in group.pending}) == len(group.pending))
+    # Those without a consumer but with a time are deferred.
+    deferred = [row for row in group.pending if row[1] is None and row[2]]
+    delivered = [row for row in group.pending if row[1] is not None or not row[2]]
+    if delivered:
+        pending, owners, times_ms, counts = zip(*delivered, strict=True)
         pending_ids = [_id(text) for text in pending]
-        _expect(len(set(pending_ids)) == len(pending_ids))
         _expect({one for one in owners if one is not None} <= group.consumers.keys())
         # Released ones come first, without a time.
         order = [-1 if owner is None else time_ms for owner, time_ms in zip(owners, times_ms, strict=True)]
         _expect(all(before <= after for before, after in pairwise(order)))
-        _expect(
-            all(owner is not None or not time_ms for owner, time_ms in zip(owners, times_ms, strict=True))
-        )
         yield RestorePending(stream, name, pending_ids, owners, times_ms, counts)
+    if deferred:
+        pending, _, times_ms, counts = zip(*deferred, strict=True)
+        _expect(all(before <= after for before, after in pairwise(times_ms)))
+        yield RestoreDeferred(stream, name, [_id(text) for text in pending], times_ms, counts)

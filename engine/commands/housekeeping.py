@@ -1,4 +1,5 @@
-"""What time brings: retention, overdue entries, silent consumers, idempotency keys and answers that expire.
+"""What time brings: retention, overdue and deferred entries, silent consumers, idempotency keys and answers
+that expire.
 
 Knows: which streams need looking after, and how much of it is for one turn.
 Must never know: when turns come.
@@ -188,6 +189,26 @@ def _give_back(
     if counts:
         turn.emit(Release(name, group_name, list(counts), list(counts.values())))
         turn.signal(name)
+
+
+@runs(weir_commands.ReleaseDeferred)
+def release_deferred(turn: Turn, _: weir_commands.ReleaseDeferred) -> bool:
+    """Release what was deferred until now, for the next reader."""
+    deferrals, budget = turn.keyspace.deferrals, _TurnBudget()
+    while (first := deferrals.first()) is not None and first[1] <= turn.now_ms:
+        if budget.spent() or budget.looks_left <= 0:
+            return True
+        name = first[0]
+        turn.expire(name)
+        key = turn.keyspace.find(name)
+        if key is None:
+            continue
+        budget.looks_left -= 1 + len(key.groups) // _LOOK_CONSUMERS
+        for group_name, group in sorted(key.groups.items()):
+            due = takewhile(lambda row: (row[1].until_ms or 0) <= turn.now_ms, group.deferred_first())
+            _give_back(turn, name, group_name, list(islice(due, budget.releases_left)), budget)
+        deferrals.replace(name, key.deferred_until_ms)
+    return False
 
 
 def _is_gone(key: Key, entry_id: int) -> bool:

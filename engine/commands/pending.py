@@ -19,7 +19,7 @@ from engine.commands.reading import DELIVERY_COUNT_MAX, Budget, pending_of, with
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group, PendingState
-from engine.records import Own, Release
+from engine.records import Defer, Own, Release
 from engine.replies import (
     AcknowledgedIds,
     AutoClaimed,
@@ -102,7 +102,9 @@ def xnack(turn: Turn, command: types.XNack) -> int:
         latest[entry_id] = _nacked_count(before, nack)
         released.append(entry_id)
         counts.append(latest[entry_id])
-    if released:
+    if released and nack.delay_ms:
+        turn.emit(Defer(command.stream, command.group, released, turn.now_ms + nack.delay_ms, counts))
+    elif released:
         turn.emit(Release(command.stream, command.group, released, counts))
         turn.signal(command.stream)
     return len(released)
@@ -176,13 +178,13 @@ def xpending_range(turn: Turn, command: types.XPendingRange) -> PendingList | Un
             )
         owner = None if state is None else state.consumer
         idle_ms = -1 if state is None or owner is None else state.idle_ms(now_ms)
-        if state is not None and (owner is None or idle_ms >= min_idle_ms):
+        if state is not None and (min_idle_ms == 0 or _is_free(turn, state, min_idle_ms)):
             if len(listed) == count:
                 return PendingList(listed, more=True)
             if len(listed) == rows_max:
                 return Unfinished((entry_id, listed))
             name = None if owner is None else owner.name
-            listed.append(PendingEntry(entry_id, name, idle_ms, state.delivery_count))
+            listed.append(PendingEntry(entry_id, name, idle_ms, state.delivery_count, state.until_ms))
         elif turn.scans_left < 0:
             return Unfinished((entry_id, listed))
     return PendingList(listed)
@@ -349,7 +351,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
             continue
         if text is None:
             deleted_ids.append(entry_id)
-        elif pending.consumer is not None and pending.idle_ms(turn.now_ms) < command.min_idle_ms:
+        elif not _is_free(turn, pending, command.min_idle_ms):
             continue
         elif not command.just_ids and is_dead(turn, group, pending.delivery_count + 1, names):
             if len(dead) == TURN_LETTERS_MAX:
@@ -372,10 +374,17 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     return AutoClaimed(next_start, taken, deleted_ids)
 
 
+def _is_free(turn: Turn, one: PendingState, min_idle_ms: int) -> bool:
+    """Whether a pending entry is released, or idle for so long. A deferred one waits for its time."""
+    if one.consumer is None:
+        return one.until_ms is None
+    return one.idle_ms(turn.now_ms) >= min_idle_ms
+
+
 def _may_take(turn: Turn, stream: Stream, min_idle_ms: int, row: tuple[int, PendingState]) -> bool:
     """Whether a pending entry is to be looked up: it is idle for long enough, or may be gone."""
     entry_id, state = row
-    if state.consumer is None or state.idle_ms(turn.now_ms) >= min_idle_ms:
+    if _is_free(turn, state, min_idle_ms):
         return True
     # After XSETID has lowered the last ID, live entries may be below what was trimmed.
     return not stream.first_id <= entry_id <= stream.last_live_id or entry_id <= stream.gone_upto

@@ -22,6 +22,7 @@ from engine.records import (
     CreateGroup,
     CreateStream,
     Cut,
+    Defer,
     MoveGroup,
     Own,
     Record,
@@ -94,7 +95,7 @@ ID_FRAME_BYTES: Final = 25
 
 # What consumers do with entries changes neither the stream nor which groups it has, for those who watch it.
 _OF_CONSUMERS: Final = frozenset(
-    {CreateConsumer, MoveGroup, Own, Release, RemoveConsumer, SeeConsumer, Settle}
+    {CreateConsumer, Defer, MoveGroup, Own, Release, RemoveConsumer, SeeConsumer, Settle}
 )
 
 

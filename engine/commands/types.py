@@ -296,11 +296,18 @@ class XAckDel(StreamCommand, frozen=True, kw_only=True):
         return self.ids
 
 
+# How long entries can be deferred: seven days.
+DELAY_MS_MAX: Final = 7 * 24 * 3600 * 1000
+
+
 class Nack(msgspec.Struct, frozen=True, kw_only=True):
+    """With `delay_ms` the entries come back after that time, and until then belong to no consumer."""
+
     ids: Ids
     mode: NackMode
     retry_count: int | None = None
     force: bool = False
+    delay_ms: int = 0
 
 
 class XNack(StreamCommand, frozen=True, kw_only=True):

@@ -365,6 +365,12 @@ class ExpireStreams(Command, frozen=True, kw_only=True):
     makes_room: ClassVar[bool] = True
 
 
+class ReleaseDeferred(Command, frozen=True, kw_only=True):
+    """The gateway runs it when the time of deferred entries has come: release them, a bounded number in one
+    turn. Reply: whether there are more.
+    """
+
+
 class EndWait(Command, frozen=True, kw_only=True):
     """The gateway's own: a read of the group has waited in vain or gave up, or the client that read as the
     consumer has left. Reply: True.

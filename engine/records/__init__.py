@@ -16,6 +16,7 @@ from engine.records.changes import (
     CreateGroup,
     CreateStream,
     Cut,
+    Defer,
     Describe,
     ForgetAnswers,
     ForgetProducerKeys,
@@ -53,6 +54,7 @@ from engine.records.durable import (
 from engine.records.payload import decode, encode, replay
 from engine.records.restored import (
     RestoreConsumer,
+    RestoreDeferred,
     RestoreForgotten,
     RestoreNode,
     RestoreOpenNode,
@@ -76,6 +78,7 @@ __all__ = [
     "CreateGroup",
     "CreateStream",
     "Cut",
+    "Defer",
     "Describe",
     "ForgetAnswers",
     "ForgetProducerKeys",
@@ -98,6 +101,7 @@ __all__ = [
     "RenameStream",
     "RepeatProducerKey",
     "RestoreConsumer",
+    "RestoreDeferred",
     "RestoreForgotten",
     "RestoreHidden",
     "RestoreNode",

@@ -312,6 +312,22 @@ class Release(Record, frozen=True):
             group.release_run(self.ids, self.delivery_counts)
 
 
+class Defer(Record, frozen=True):
+    """Entries taken from their owners, to be released at a time of the wall clock by a record of its own."""
+
+    number = 39
+    stream: str
+    group: str
+    ids: IdList
+    until_ms: int
+    delivery_counts: Sequence[int]
+
+    def apply(self, keyspace: Keyspace) -> None:
+        with counted(keyspace, self.stream, self.group) as group:
+            group.defer_run(self.ids, self.until_ms, self.delivery_counts)
+        keyspace.deferrals.hasten(self.stream, self.until_ms)
+
+
 class Settle(Record, frozen=True):
     """Entries no longer pending: acknowledged, or their references removed."""
 

@@ -122,6 +122,23 @@ class RestorePending(Record, frozen=True):
             group.restore(self.ids, owners, self.times_ms, self.delivery_counts)
 
 
+class RestoreDeferred(Record, frozen=True):
+    """Of a snapshot: deferred entries, those that come back first in front."""
+
+    number = 73
+    stream: str
+    group: str
+    ids: IdList
+    times_ms: Sequence[int]
+    delivery_counts: Sequence[int]
+
+    def apply(self, keyspace: Keyspace) -> None:
+        with counted(keyspace, self.stream, self.group) as group:
+            for entry_id, until_ms, count in zip(self.ids, self.times_ms, self.delivery_counts, strict=True):
+                group.defer_run([entry_id], until_ms, [count])
+        keyspace.deferrals.hasten(self.stream, self.times_ms[0])
+
+
 class RestoreProducerKey(Record, frozen=True):
     """Of a snapshot: a key without counting it."""
 

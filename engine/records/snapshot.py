@@ -47,6 +47,7 @@ from engine.records.changes import (
 from engine.records.durable import AdvanceProducer, NoteFork, RestoreHidden, SetMedia, SetWriterSeq
 from engine.records.restored import (
     RestoreConsumer,
+    RestoreDeferred,
     RestoreForgotten,
     RestoreNode,
     RestoreOpenNode,
@@ -81,6 +82,7 @@ class _HeldGroup(NamedTuple):
     consumers: list[tuple[str, int, int]]
     pending: Snapshot[PendingState]
     by_delivery: Snapshot[int]
+    deferred: Snapshot[int]
 
 
 class Capture:
@@ -206,7 +208,8 @@ def _hold_group(stream: str, name: str, group: Group) -> _HeldGroup:
     if group.policy != Policy():
         before.append(SetPolicy(stream, name, *group.policy))
     consumers = [(one.name, one.seen_time_ms, one.active_time_ms) for one in group.consumers.values()]
-    return _HeldGroup(name, before, consumers, group.pending.snapshot(), group.by_delivery.snapshot())
+    by_delivery, deferred = group.by_delivery.snapshot(), group.deferred.snapshot()
+    return _HeldGroup(name, before, consumers, group.pending.snapshot(), by_delivery, deferred)
 
 
 def _restore_open(name: str, node: OpenNode) -> RestoreOpenNode:
@@ -236,6 +239,7 @@ def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Recor
         for consumer in sorted(group.consumers):
             yield RestoreConsumer(held.name, group.name, *consumer)
         yield from _restore_pending(held.name, group)
+        yield from _restore_deferred(held.name, group)
 
 
 def _restore_node(name: str, node: SealedNode, compressor: ZstdCompressor) -> RestoreNode:
@@ -248,11 +252,7 @@ def _restore_node(name: str, node: SealedNode, compressor: ZstdCompressor) -> Re
 
 
 def _restore_pending(stream: str, group: _HeldGroup) -> Iterator[RestorePending]:
-    in_order = group.by_delivery.values()
-    while ids := list(islice(in_order, _PENDING_ROWS_MAX)):
-        ascending = sorted(ids)
-        states = dict(zip(ascending, group.pending.of_each(ascending), strict=True))
-        rows = [states[entry_id] for entry_id in ids]
+    for ids, rows in _pending_rows(group, group.by_delivery):
         yield RestorePending(
             stream,
             group.name,
@@ -261,6 +261,23 @@ def _restore_pending(stream: str, group: _HeldGroup) -> Iterator[RestorePending]
             [one.delivery_time_ms for one in rows],
             [one.delivery_count for one in rows],
         )
+
+
+def _restore_deferred(stream: str, group: _HeldGroup) -> Iterator[RestoreDeferred]:
+    for ids, rows in _pending_rows(group, group.deferred):
+        times_ms = [one.until_ms or 0 for one in rows]
+        yield RestoreDeferred(stream, group.name, ids, times_ms, [one.delivery_count for one in rows])
+
+
+def _pending_rows(
+    group: _HeldGroup, in_order: Snapshot[int]
+) -> Iterator[tuple[list[int], list[PendingState]]]:
+    """Entries in this order with their states, as many at a time as one record has."""
+    rest = in_order.values()
+    while ids := list(islice(rest, _PENDING_ROWS_MAX)):
+        ascending = sorted(ids)
+        states = dict(zip(ascending, group.pending.of_each(ascending), strict=True))
+        yield ids, [states[entry_id] for entry_id in ids]
 
 
 def _mask_bytes(deleted: int) -> bytes:

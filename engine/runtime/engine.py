@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import Command, ExpireStreams, XReadGroup
+from engine.commands import Command, ExpireStreams, ReleaseDeferred, XReadGroup
 from engine.commands.execution import Blocked, Unfinished, block_group_read, is_ready
 from engine.commands.planning import durable_queue
 from engine.errors import EngineError
@@ -32,7 +32,7 @@ from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import GroupRead, Reply
 from engine.runtime.answers import Answers
 from engine.runtime.further import FurtherTurns
-from engine.runtime.housekeeping import ExpiryTimer, Housekeeping
+from engine.runtime.housekeeping import DueTimer, Housekeeping
 from engine.runtime.loading import Progress, no_progress, recover
 from engine.runtime.packing import Packer
 from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter
@@ -89,7 +89,10 @@ class Engine:
         self._turns.on_broken = self._break_down
         self._waits = Waits(keyspace, self._turns, clock)
         self._further = FurtherTurns()
-        self._expiry_timer = ExpiryTimer(keyspace.lifetimes, clock, self._expire)
+        self._due_timers = (
+            DueTimer(keyspace.lifetimes, clock, lambda: self._run_due(ExpireStreams())),
+            DueTimer(keyspace.deferrals, clock, lambda: self._run_due(ReleaseDeferred())),
+        )
         self._housekeeping = Housekeeping(keyspace, self._waits, self._rewriter, self._packer)
         # The error of a turn that had already changed something, and the callback that gets it.
         self._fault: BaseException | None = None
@@ -128,7 +131,8 @@ class Engine:
         """Begin the periodic work: syncs, deadlines, expiry."""
         self._keyspace.opened_ms = self._clock.wall_ms()
         self._writer.start()
-        self._expiry_timer.start()
+        for timer in self._due_timers:
+            timer.start()
         self._housekeeping.start(self._keyspace.opened_ms)
 
     async def __aenter__(self) -> Self:
@@ -161,7 +165,8 @@ class Engine:
 
     def _cancel_timers(self) -> None:
         self._waits.cancel_timer()
-        self._expiry_timer.cancel()
+        for timer in self._due_timers:
+            timer.cancel()
         self._housekeeping.cancel()
 
     def end_waits(self) -> None:
@@ -557,9 +562,9 @@ class Engine:
 
     # --- housekeeping ---------------------------------------------------------------------------------------
 
-    def _expire(self) -> bool | None:
-        """Remove expired streams. Returns whether there are more, None if the log has no room."""
-        more = self._waits.run_unasked(ExpireStreams())
+    def _run_due(self, command: Command) -> bool | None:
+        """Do what is due. Returns whether there is more, None if the log has no room."""
+        more = self._waits.run_unasked(command)
         return None if more is None else more is True
 
     # --- a fault --------------------------------------------------------------------------------------------

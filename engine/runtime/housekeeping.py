@@ -1,5 +1,5 @@
 """The periodic work of an engine: retention, timeouts, old keys, freeing memory, rewriting, compressing;
-and the removal of streams when they expire.
+and what is due at a time of its own: streams that expire, deferred entries that come back.
 
 Knows: when each is due, that it takes turns with others, and that the wall clock may be set.
 Must never know: what any of it means.
@@ -76,32 +76,32 @@ class Housekeeping:
 LOOK_S_MAX: Final = 1.0
 
 
-class ExpiryTimer:
-    """Calls `expire` when a stream expires.
+class DueTimer:
+    """Calls `run` when the time of a stream has come.
 
     While that returns True, there are more: it is called again, with others' turns between. None means that
     the log refused.
     """
 
-    def __init__(self, lifetimes: Lifetimes, clock: Clock, expire: Callable[[], bool | None]) -> None:
-        self._lifetimes = lifetimes
+    def __init__(self, times: Lifetimes, clock: Clock, run: Callable[[], bool | None]) -> None:
+        self._times = times
         self._clock = clock
-        self._expire = expire
+        self._run = run
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin. Streams that expired before are due at once."""
-        self._lifetimes.on_earlier = self._set
+        """Begin. What was due before is due at once."""
+        self._times.on_earlier = self._set
         self._set()
 
     def cancel(self) -> None:
         """Stop."""
-        self._lifetimes.on_earlier = None
+        self._times.on_earlier = None
         if self._handle is not None:
             self._handle.cancel()
 
     def _set(self) -> None:
-        next_ms = self._lifetimes.next_ms
+        next_ms = self._times.next_ms
         if next_ms is not None:
             self._call_in(min(LOOK_S_MAX, max(0, next_ms - self._clock.wall_ms()) / 1000))
 
@@ -112,7 +112,7 @@ class ExpiryTimer:
 
     def _pass(self) -> None:
         self._handle = None
-        if self._lifetimes.is_due(self._clock.wall_ms()) and self._expire() is None:
+        if self._times.is_due(self._clock.wall_ms()) and self._run() is None:
             self._call_in(LOOK_S_MAX)
         else:
             self._set()

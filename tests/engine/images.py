@@ -42,6 +42,7 @@ DERIVED: Final = frozenset(
         "before_change",
         "held",
         "lifetimes",
+        "deferrals",
         "notifies",
         "quotas",
         "text_bytes",
@@ -65,7 +66,12 @@ def image(keyspace: Keyspace) -> object:
 def _image(value: object, name: str) -> object:
     if isinstance(value, Group):
         in_order = list(value.by_delivery.values())
-        return _attributes(value) | {"pending": _pending(value), "by_delivery": in_order}
+        deferred = [(one.until_ms, entry_id) for entry_id, one in value.deferred_first()]
+        return _attributes(value) | {
+            "pending": _pending(value),
+            "by_delivery": in_order,
+            "deferred": deferred,
+        }
     if isinstance(value, SealedNode | OpenNode):
         return _node(value)
     if isinstance(value, SortedMap):
@@ -82,7 +88,7 @@ def _attributes(value: object) -> dict[str, object]:
     names = {name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())}
     names |= set(getattr(value, "__dict__", ()))
     # Pending entries name their consumers, and these their entries: the group alone shows them.
-    own = names - DERIVED - ({"by_delivery", "pending"} if isinstance(value, Group) else set())
+    own = names - DERIVED - ({"by_delivery", "deferred", "pending"} if isinstance(value, Group) else set())
     return {name: _image(getattr(value, name), name) for name in own}
 
 

@@ -160,6 +160,16 @@ class Model(ModelTurns):
         self.signal(target)
         return 1
 
+    def release_deferred(self) -> None:
+        for key, stream in sorted(self.streams.items()):
+            for _, group in sorted(stream.groups.items()):
+                for entry_id, one in group.deferred_until(self.now):
+                    if stream.find(entry_id) is None:
+                        del group.pending[entry_id]
+                    else:
+                        group.deliver(entry_id, None, 0, one.count)
+                        self.signal(key)
+
     def end_lifetimes(self) -> None:
         times = {key: one.expires for key, one in self.streams.items()}
         self.delete(*(key for key, at in times.items() if at is not None and at <= self.now))
@@ -400,9 +410,11 @@ class Model(ModelTurns):
         *entry_ids: Id,
         retry_count: int | None = None,
         force: bool = False,
+        delay: int = 0,
     ) -> Reply:
         found = self._group(key, group)
         released = 0
+        until = self.now + delay if delay else None
         for entry_id in entry_ids:
             if entry_id in found.pending:
                 before = found.pending[entry_id].count
@@ -411,9 +423,9 @@ class Model(ModelTurns):
             else:
                 continue
             count = {"SILENT": max(0, before - 1), "FAIL": before, "FATAL": COUNT_MAX}[mode]
-            found.deliver(entry_id, None, 0, count if retry_count is None else retry_count)
+            found.deliver(entry_id, None, 0, count if retry_count is None else retry_count, until)
             released += 1
-        if released:
+        if released and not delay:
             self.signal(key)
         return released
 
@@ -442,7 +454,9 @@ class Model(ModelTurns):
         rows: list[Reply] = []
         for entry_id, one in found.by_id(consumer):
             idle_ms = max(0, self.now - one.time)
-            if low <= entry_id <= high and (one.owner is None or idle_ms >= idle):
+            # A deferred one is not idle: it is on its way back.
+            is_idle = idle_ms >= idle if one.owner else one.until is None or idle == 0
+            if low <= entry_id <= high and is_idle:
                 shown = [one.owner or "", idle_ms if one.owner else -1, one.count]
                 rows.append([show(entry_id), *shown])
         return rows[: max(0, count)]
@@ -507,7 +521,7 @@ class Model(ModelTurns):
             if entry is None:
                 del found.pending[entry_id]
                 gone.append(show(entry_id))
-            elif one.owner is None or max(0, self.now - one.time) >= min_idle:
+            elif one.until is None and (one.owner is None or max(0, self.now - one.time) >= min_idle):
                 found.deliver(entry_id, consumer, self.now, min(one.count + (not just_id), COUNT_MAX))
                 found.consumers[consumer].active = self.now
                 claimed.append(show(entry_id) if just_id else _entry(entry))

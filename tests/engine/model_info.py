@@ -72,7 +72,7 @@ def _head(stream: ModelStream) -> list[Reply]:
 
 def _full_group(stream: ModelStream, name: str, count: int | None) -> Reply:
     group = stream.groups[name]
-    released = sum(one.owner is None for one in group.pending.values())
+    released = sum(one.owner is None and one.until is None for one in group.pending.values())
     return [
         *["name", name, "last-delivered-id", show(group.last), "entries-read", group.read],
         *["lag", stream.lag(group), "pel-count", len(group.pending), "nacked-count", released],

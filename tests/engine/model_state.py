@@ -70,6 +70,8 @@ class ModelPending:
     time: int
     count: int
     order: int
+    # When it comes back, if it is deferred.
+    until: int | None = None
 
     def place(self) -> tuple[bool, int, int]:
         """Released ones first, then by time of delivery."""
@@ -94,12 +96,20 @@ class ModelGroup:
     consumers: dict[str, ModelConsumer] = field(default_factory=dict)
     deliveries: int = 0
 
-    def deliver(self, entry_id: Id, owner: str | None, time: int, count: int) -> None:
+    def deliver(
+        self, entry_id: Id, owner: str | None, time: int, count: int, until: int | None = None
+    ) -> None:
         self.deliveries += 1
-        self.pending[entry_id] = ModelPending(owner, time, count, self.deliveries)
+        self.pending[entry_id] = ModelPending(owner, time, count, self.deliveries, until)
 
     def in_order_of_delivery(self) -> list[tuple[Id, ModelPending]]:
-        return sorted(self.pending.items(), key=lambda item: item[1].place())
+        here = [item for item in self.pending.items() if item[1].until is None]
+        return sorted(here, key=lambda item: item[1].place())
+
+    def deferred_until(self, now: int) -> list[tuple[Id, ModelPending]]:
+        """Those whose time has come, in the order in which they come back."""
+        due = [item for item in self.pending.items() if item[1].until is not None and item[1].until <= now]
+        return sorted(due, key=lambda item: (item[1].until or 0, item[1].order))
 
     def by_id(self, owner: str | None = None) -> list[tuple[Id, ModelPending]]:
         return [item for item in sorted(self.pending.items()) if owner is None or item[1].owner == owner]

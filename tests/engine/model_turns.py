@@ -102,6 +102,7 @@ class ModelTurns:
         self.now += wall
         self.monotonic += monotonic
         self.end_lifetimes()
+        self.release_deferred()
         for waiter in [each for each in self.waiters if each.deadline <= self.monotonic]:
             self.cancel(waiter.name)
             self.served[waiter.name] = None
@@ -112,6 +113,10 @@ class ModelTurns:
                 :1
             ]
         self._serve()
+
+    def release_deferred(self) -> None:
+        """Give back what was deferred until now."""
+        raise NotImplementedError
 
     def end_lifetimes(self) -> None:
         """Remove what has expired by now."""

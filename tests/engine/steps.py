@@ -73,6 +73,8 @@ numbers: st.SearchStrategy[Id] = st.sampled_from([*near * 3, *EDGE_IDS])
 id_lists = st.lists(numbers, min_size=1, max_size=4)
 few = st.none() | st.integers(0, 3)
 small = st.integers(0, 5)
+# Of milliseconds until a released entry comes back: most do at once.
+delays = st.sampled_from([0, 0, 0, 1, 5])
 bounds = st.sampled_from(["-", "+"]) | numbers.map(show) | neighbours.map(lambda one: f"({show(one)}")
 
 
@@ -261,9 +263,18 @@ def settling(draw: st.DrawFn, *, newest: bool) -> ModelStep:
         return _step("XACKDEL", *words, play=_model("xackdel", key, group, ref, *some))
     mode, retry, force = draw(st.sampled_from(["SILENT", "FAIL", "FATAL"])), draw(few), draw(st.booleans())
     words = [key, group, mode, "IDS", len(some), *shown, *_options(retrycount=retry), *_flags(force=force)]
-    return _step(
-        "XNACK", *words, play=_model("xnack", key, group, mode, *some, retry_count=retry, force=force)
-    )
+    more = {"retry_count": retry, "force": force}
+    delay = draw(delays) if newest else 0
+    if delay:
+        words += ["DELAY", delay]
+        return _step("WEIR.NACK", *words, play=_model("xnack", key, group, mode, *some, delay=delay, **more))
+    return _step("XNACK", *words, play=_model("xnack", key, group, mode, *some, **more))
+
+
+def deferring(key: str, group: str, entry_id: Id, delay: int) -> ModelStep:
+    """An entry given back for later."""
+    words = [key, group, "FAIL", "IDS", 1, show(entry_id), "DELAY", delay]
+    return _step("WEIR.NACK", *words, play=_model("xnack", key, group, "FAIL", entry_id, delay=delay))
 
 
 def _idles(*, newest: bool) -> st.SearchStrategy[int]:

@@ -69,7 +69,7 @@ GOING_ON: Final = {
     types.ConfigSet, weir_commands.UpdateStream, weir_commands.UpdateGroup, weir_commands.DeleteGroup,
     weir_commands.DeleteConsumer, weir_commands.Maintain, weir_commands.EndWait, weir_commands.GiveBack,
     weir_commands.Acknowledge, weir_commands.PutMetadata, weir_commands.Undo,
-    weir_commands.EnforceRetention,
+    weir_commands.EnforceRetention, weir_commands.ReleaseDeferred,
 }  # fmt: skip
 
 READ_NEW: Final = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])

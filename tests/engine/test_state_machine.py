@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests import halves
 from tests.engine.model import Model
-from tests.engine.model_state import ModelStream, show
+from tests.engine.model_state import Id, ModelStream, show
 from tests.engine.running import Running, same
 from tests.engine.steps import (
     GROUPS,
@@ -22,6 +22,7 @@ from tests.engine.steps import (
     adding,
     blocking,
     commands,
+    deferring,
     full,
     grouping,
     near,
@@ -117,6 +118,19 @@ class BesideTheModel(RuleBasedStateMachine):
         self.running.read_in_vain(step)
         self.model.read_in_vain(step.play, step.words)
         self._compare_served()
+
+    def _pending(self) -> list[tuple[str, str, Id]]:
+        """All that is pending: stream, group and ID."""
+        streams = self.model.streams.items()
+        groups = [(key, name, group) for key, one in streams for name, group in one.groups.items()]
+        return [(key, name, entry_id) for key, name, group in groups for entry_id in sorted(group.pending)]
+
+    @precondition(lambda self: self._pending())
+    @rule(which=st.integers(0, 9), delay=st.integers(1, 6))
+    def defer(self, which: int, delay: int) -> None:
+        """An entry is given back for later."""
+        pending = self._pending()
+        self._run(deferring(*pending[which % len(pending)], delay))
 
     @rule(ms=st.integers(1, 5))
     def wait(self, ms: int) -> None:

@@ -54,6 +54,7 @@ SAMPLES: Final[list[Record]] = [
     records.SeeConsumer("orders", "g", "a", 1_700_000_000_000, -1),
     records.Own("orders", "g", "a", [FIRST, SECOND], 1_700_000_000_000, [1, (1 << 63) - 1]),
     records.Release("orders", "g", [FIRST], [0]),
+    records.Defer("orders", "g", [FIRST, SECOND], 1_700_000_000_000, [0, 3]),
     records.Settle("orders", "g", [FIRST, SECOND]),
     records.RememberProducerKey("orders", b"\x00\xff", b"key", FIRST),
     records.RepeatProducerKey("orders"),
@@ -79,6 +80,7 @@ SAMPLES: Final[list[Record]] = [
     RestoreOpenNode("orders", TEXTS, [FIRST, SECOND], b""),
     records.RestoreConsumer("orders", "g", "a", 1_700_000_000_000, 1_700_000_000_001),
     records.RestorePending("orders", "g", [SECOND, FIRST], [None, "a"], [0, 1_700_000_000_000], [0, 1]),
+    records.RestoreDeferred("orders", "g", [SECOND, FIRST], [1, 1_700_000_000_000], [0, 3]),
     records.RestoreProducerKey("orders", b"p", b"\xff", SECOND),
 ]
 

@@ -34,6 +34,7 @@ from app.http.operations.router import Router
 from app.http.responses import Response
 from engine import ids
 from engine.commands import (
+    DELAY_MS_MAX,
     Acknowledge,
     DeadLetterEntries,
     Nack,
@@ -90,12 +91,15 @@ class PendingView(ResponseModel):
 
 
 class PendingRow(ResponseModel):
-    """A delivered and not acknowledged entry. One that was given back has no consumer and no idle time."""
+    """A delivered and not acknowledged entry. One that was given back has no consumer and no idle time;
+    `deferred_until` is when it comes back, if that is later.
+    """
 
     id: IdText
     consumer: NameText | None
     idle_ms: Milliseconds | None
     delivery_count: Count
+    deferred_until: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = absent()
 
 
 @router.get(_GROUP + "/pending", Action.READ, model=PendingView, refusals=_REFUSALS, fast=True)
@@ -157,12 +161,15 @@ def _list(reply: PendingList, before: int) -> bytes:
 
 def _row(entry: PendingEntry) -> dict[str, str | int | None]:
     """An entry without an owner has no consumer, and no time since when it has been delivered."""
-    return {
+    row: dict[str, str | int | None] = {
         "id": ids.format(entry.id),
         "consumer": entry.consumer,
         "idle_ms": None if entry.consumer is None else capped(entry.idle_ms),
         "delivery_count": capped(entry.delivery_count),
     }
+    if entry.until_ms is not None:
+        row["deferred_until"] = ids.rfc3339(entry.until_ms)
+    return row
 
 
 # ---- acknowledging
@@ -231,12 +238,14 @@ async def _delete(
 class Negation(RequestModel):
     """Entries to give back. The delivery count goes one back (`silent`), stays (`fail`) or becomes the
     largest number (`fatal`), unless `retry_count` sets it. `force` takes entries that are not pending, too.
+    With `delay_ms` they come back after that time, seven days at most, and until then belong to no consumer.
     """
 
     ids: LookedUpIds
     mode: Literal["silent", "fail", "fatal"]
     retry_count: Count | None = None
     force: bool = False
+    delay_ms: Annotated[int, Whole(0, DELAY_MS_MAX)] = 0
 
 
 class Released(ResponseModel):
@@ -261,8 +270,8 @@ def _nacks(stream: str, group: str, given: Negation) -> Sequence[XNack]:
     """One command for each ID, so that each has its result."""
     mode = NackMode(given.mode)
     nacks = (
-        Nack(ids=(entry_id,), mode=mode, retry_count=given.retry_count, force=given.force)
-        for entry_id in given.ids
+        Nack(ids=(one,), mode=mode, retry_count=given.retry_count, force=given.force, delay_ms=given.delay_ms)
+        for one in given.ids
     )
     return [XNack(stream=stream, group=group, nack=nack) for nack in nacks]
 

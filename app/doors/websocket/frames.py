@@ -27,7 +27,7 @@ from app.limits import EntryLimits
 from app.live.consumer import CLAIM_MIN_IDLE_MS_MIN
 from app.metrics import tracing
 from app.settings import Settings
-from engine.commands import Cursor, NackMode, Refs
+from engine.commands import DELAY_MS_MAX, Cursor, NackMode, Refs
 from engine.name_rules import NAME_BYTES_MAX
 from engine.replies import Delivered
 
@@ -203,13 +203,14 @@ class AckFrame(ClientFrame, frozen=True, kw_only=True, tag="ack"):
 
 
 class NackFrame(ClientFrame, frozen=True, kw_only=True, tag="nack"):
-    """Return entries to the group. `fail` keeps the delivery count, `silent` takes one off it, `fatal` sets
-    it to the maximum.
+    """Return entries to the group, at once or after `delay_ms`. `fail` keeps the delivery count, `silent`
+    takes one off it, `fatal` sets it to the maximum.
     """
 
     sub: Sub
     ids: Annotated[list[Id], Meta(min_length=1)]
     mode: str | UnsetType = UNSET
+    delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] | UnsetType = UNSET
 
 
 class CreditFrame(ClientFrame, frozen=True, kw_only=True, tag="credit"):

@@ -226,7 +226,8 @@ class GroupReader:
             self._table.find_consumer(frame.sub),
             frames.entry_ids(frame, self._table.limits.lookups_max),
         )
-        nack = Nack(ids=wanted, mode=frames.nack_mode(frame))
+        delay_ms = 0 if frame.delay_ms is UNSET else frame.delay_ms
+        nack = Nack(ids=wanted, mode=frames.nack_mode(frame), delay_ms=delay_ms)
         command = XNack(stream=work.consumer.key.stream, group=work.consumer.key.group, nack=nack)
         return self._settle(work, frame, wanted, command, "released")
 

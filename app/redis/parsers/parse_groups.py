@@ -29,6 +29,7 @@ from app.redis.parsers.words import (
 from app.redis.request import CommandRequest, for_engine, refused_behind_group, refused_behind_key
 from engine import EngineError, errors, ids
 from engine.commands import (
+    DELAY_MS_MAX,
     Claim,
     Cursor,
     Nack,
@@ -82,16 +83,24 @@ def xnack(words: Words) -> CommandRequest:
         return refused_behind_group([stream], group, refusal, _no_group(group))
 
 
+def weir_nack(words: Words) -> CommandRequest:
+    """WEIR.NACK key group <SILENT|FAIL|FATAL> [DELAY milliseconds] IDS numids id … [RETRYCOUNT n] [FORCE]."""
+    stream, group = stream_name(words.take()), group_name(words.take())
+    nack = _nack(words, may_delay=True)
+    return for_engine(XNack(stream=stream, group=group, nack=nack), replies.count)
+
+
 def _no_group(group: str) -> Callable[[str, Presence], EngineError]:
     return lambda stream, _: errors.no_group(stream, group)
 
 
-def _nack(words: Words) -> Nack:
+def _nack(words: Words, *, may_delay: bool = False) -> Nack:
     mode = _NACK_MODES.get(words.option())
     if mode is None:
         raise errors.invalid("ERR mode must be SILENT, FAIL, or FATAL")
     retry_count: int | None = None
     force = False
+    delay_ms = 0
     named: list[bytes] | None = None
     while words.left:
         if words.took(b"IDS", values=1):
@@ -104,10 +113,14 @@ def _nack(words: Words) -> Nack:
             retry_count = integer_from(words.take(), 0, INTEGER_MAX, refusal)
         elif words.took(b"FORCE"):
             force = True
+        elif may_delay and words.took(b"DELAY", values=1):
+            refusal = f"ERR DELAY is a number of milliseconds up to {DELAY_MS_MAX}, which are seven days"
+            delay_ms = integer_from(words.take(), 0, DELAY_MS_MAX, refusal)
         else:
             raise errors.invalid(f"ERR Unrecognized XNACK option '{echo(words.take())}'")
     if named is None:
         raise errors.invalid("ERR syntax error, expected IDS keyword")
+    delay_ms = 0
     return Nack(ids=entry_ids(named), mode=mode, retry_count=retry_count, force=force)
 
 

@@ -118,6 +118,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "xinfo|help": _help("xinfo"),
     "del": CommandRow(-2, _MANAGE, parse_server.delete),
     "unlink": CommandRow(-2, _MANAGE, parse_server.delete),
+    "weir.nack": CommandRow(-7, _CONSUME, parse_groups.weir_nack),
     "expire": CommandRow(-3, _MANAGE, parse_keys.EXPIRE),
     "expireat": CommandRow(-3, _MANAGE, parse_keys.EXPIREAT),
     "pexpire": CommandRow(-3, _MANAGE, parse_keys.PEXPIRE),

@@ -1618,6 +1618,7 @@ export interface components {
         /**
          * @description Entries to give back. The delivery count goes one back (`silent`), stays (`fail`) or becomes the
          *     largest number (`fatal`), unless `retry_count` sets it. `force` takes entries that are not pending, too.
+         *     With `delay_ms` they come back after that time, seven days at most, and until then belong to no consumer.
          */
         readonly Negation: {
             readonly ids: readonly string[];
@@ -1626,6 +1627,8 @@ export interface components {
             readonly retry_count?: number | null;
             /** @description `false` by default */
             readonly force?: boolean | null;
+            /** @description `0` by default */
+            readonly delay_ms?: number | null;
         };
         /** @description A backup to begin, in a new directory of this name below the setting `backup_dir`. */
         readonly NewBackup: {
@@ -1711,7 +1714,10 @@ export interface components {
             readonly delivery_count: number;
             readonly consumer?: string | null;
         };
-        /** @description A delivered and not acknowledged entry. One that was given back has no consumer and no idle time. */
+        /**
+         * @description A delivered and not acknowledged entry. One that was given back has no consumer and no idle time;
+         *     `deferred_until` is when it comes back, if that is later.
+         */
         readonly PendingRow: {
             /**
              * Format: entry-id
@@ -1722,6 +1728,8 @@ export interface components {
             readonly consumer: string | null;
             readonly idle_ms: number | null;
             readonly delivery_count: number;
+            /** Format: date-time */
+            readonly deferred_until?: string;
         };
         /**
          * @description Without parameters the sum: `count`, `first_id`, `last_id`, `consumers`. With any parameter the list:
@@ -2228,7 +2236,7 @@ export interface components {
              * @description stable: what programs look at
              * @enum {string}
              */
-            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_token" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "stream_closed" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_configured" | "starting" | "restarting" | "draining" | "overloaded" | "storage_failed" | "storage_full" | "memory_full" | "backend_unavailable" | "backend_error" | "backend_forbidden" | "not_replicated" | "not_supported_by_backend" | "cross_slot" | "quota_exceeded";
+            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_token" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "stream_closed" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stream_exists" | "media_type_differs" | "sequence_too_small" | "producer_gap" | "producer_fenced" | "malformed_header" | "not_durable" | "stale_epoch" | "stream_gone" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_configured" | "starting" | "restarting" | "draining" | "overloaded" | "storage_failed" | "storage_full" | "memory_full" | "backend_unavailable" | "backend_error" | "backend_forbidden" | "not_replicated" | "not_supported_by_backend" | "cross_slot" | "quota_exceeded";
             /** @description for people */
             readonly detail: string;
             /** @description whether the same request may work later */
