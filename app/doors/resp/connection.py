@@ -85,7 +85,7 @@ class RespConnection(Client):
         self._turn = ConnectionTurn(port.gateway.limits.requests, self.client.caller, self.go_on)
         self._access = ClientAccess(port.gateway, self._lose_access, turn=self._turn)
         self.account = Account(port.gateway, self.client, port.log, self)
-        self.runner = Runner(self.client, self.account)
+        self.runner = Runner(self.client, self.account, port.seen_commands)
         self.subscriber = EventSubscriber(self._deliver, self.client.may_see)
         self.client.subscriptions = self.subscriber.__len__
         self._work = CommandQueue(port, self, self._reader.commands)

@@ -15,6 +15,7 @@ from app.doors.resp.client import RespClient
 from app.doors.resp.lane import SharedAdds
 from app.doors.resp.link import Link
 from app.doors.resp.requests import RequestLimits
+from app.doors.resp.seen_commands import SeenCommands
 from app.doors.resp.subscriptions import Subscriptions
 from app.gateway import Gateway
 from app.live.stalls import STALL_S_MAX
@@ -41,6 +42,7 @@ class Port:
         self.empty = asyncio.Event()
         self.empty.set()
         self.shared_adds = SharedAdds(gateway)
+        self.seen_commands = SeenCommands(gateway)
         # Until then, clients that speak HTTP are closed without a line in the log.
         self.browsers_quiet_until_s = -inf
         self.log = PortLog(gateway)
