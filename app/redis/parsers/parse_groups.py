@@ -120,8 +120,7 @@ def _nack(words: Words, *, may_delay: bool = False) -> Nack:
             raise errors.invalid(f"ERR Unrecognized XNACK option '{echo(words.take())}'")
     if named is None:
         raise errors.invalid("ERR syntax error, expected IDS keyword")
-    delay_ms = 0
-    return Nack(ids=entry_ids(named), mode=mode, retry_count=retry_count, force=force)
+    return Nack(ids=entry_ids(named), mode=mode, retry_count=retry_count, force=force, delay_ms=delay_ms)
 
 
 def xpending(words: Words) -> CommandRequest:
