@@ -30,7 +30,7 @@ from app.limits import text_bytes
 from app.live.turns import slice_of
 from app.live.waiting import Wait
 from app.redis import CommandRequest, wire
-from app.redis.runs import RUN_COMMANDS_MAX, Adds, CommandRun, RunResult, runs_alone
+from app.redis.runs import Adds, CommandRun, RunResult, runs_alone
 from app.redis.steps import in_words_of_redis
 from engine import Call, CommandEngine, EngineError, How, ReadHandle, errors
 from engine.commands import BlockingCommand
@@ -40,6 +40,8 @@ from engine.replies import Added, Reply
 _PARSING_S_MAX: Final = 0.002
 # Fewer commands gain nothing by being looked at together.
 _ALIKE_MIN: Final = 4
+# More at once are no faster, and the clock is looked at behind them.
+_ALIKE_MAX: Final = 250
 # What ends something gives the gateway less to do.
 _ENDING: Final = frozenset({b"discard", b"quit", b"reset", b"unwatch"})
 # BLOCK 0 waits as long as the client does.
@@ -99,9 +101,8 @@ class CommandQueue:
             self._begin_alone(commands.popleft())
             return
         run, words = CommandRun(self._port.gateway.limits.commands, client.stream_to_add_to), commands[0]
-        if len(commands) >= _ALIKE_MIN and not self.is_mixed:
-            self._take_alike(run)
         has_time = slice_of(self._monotonic, _PARSING_S_MAX)
+        self._take_alike(run, has_time)
         while commands and not run.long and not run.is_full():
             if not run.add_plain(commands[0]) and not self._add(run, commands[0]):
                 break
@@ -119,17 +120,20 @@ class CommandQueue:
         else:
             self._submit(run, words)
 
-    def _take_alike(self, run: CommandRun) -> None:
-        """Put the commands into the run at once, if they are alike: most pipelines are."""
+    def _take_alike(self, run: CommandRun, has_time: Callable[[], bool]) -> None:
+        """Put many commands into the run at once, as long as they are alike: most pipelines are."""
         commands = self._commands
-        first = [*islice(commands, RUN_COMMANDS_MAX)]
-        if not run.add_alike(first):
-            # Looked at once a read, however many runs it takes.
-            self.is_mixed = True
-            return
-        self._client.last_command = first[0][0].lower()
-        for _ in first:
-            commands.popleft()
+        while len(commands) >= _ALIKE_MIN and not (self.is_mixed or run.is_full()):
+            first = [*islice(commands, _ALIKE_MAX)]
+            if not run.add_alike(first):
+                # Looked at once a read, however many runs it takes.
+                self.is_mixed = not run.count
+                return
+            self._client.last_command = first[0][0].lower()
+            for _ in first:
+                commands.popleft()
+            if not has_time():
+                return
 
     def _add(self, run: CommandRun, words: Words) -> bool:
         """Add a command to the run; False if it is by itself, or for the next run."""

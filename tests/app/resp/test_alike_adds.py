@@ -1,5 +1,7 @@
 """Plain XADDs put into a run at once: as if one by one, or not at all."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,7 +11,9 @@ from app.gateway import Gateway
 from app.limits import CommandLimits
 from app.redis.runs import Adds, CommandRun
 from app.settings import Settings
-from engine import SystemClock
+from engine import Engine, SystemClock
+from tests.app.resp.conftest import TestedPort
+from tests.engine.clocks import HandClock
 
 LIMITS = Gateway(Settings(log_requests="none"), SystemClock(), None).limits.commands
 Words = list[bytes]
@@ -113,3 +117,21 @@ def test_what_is_refused_is_not_added() -> None:
     run = CommandRun(LIMITS, lambda _: None)
     assert not run.add_alike([xadd(b"s", b"a", b"1")] * 3)
     assert run.count == 0
+
+
+@pytest.mark.parametrize(("ticking_s", "fewest", "most"), [(0, 1, 1), (0.003, 2, 4)])
+async def test_a_run_ends_by_the_clock(
+    ticking_s: float, fewest: int, most: int, open_port: Callable[..., Awaitable[TestedPort]]
+) -> None:
+    """What one read has of them is one turn where there is time for it, a few turns where there is less."""
+    clock = HandClock()
+    clock.ticking_s = ticking_s
+    port = await open_port(clock=clock)
+    engine, turns = port.gateway.engine, list[object]()
+    assert isinstance(engine, Engine)
+    engine.on_events = turns.append
+    wire = await port.connect()
+    wire.writer.write(b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\na\r\n$1\r\n1\r\n" * 600)
+    ids = [await wire.reply() for _ in range(600)]
+    assert len({*ids}) == await wire.call("XLEN", "s") == 600
+    assert fewest <= len(turns) <= most
