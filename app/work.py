@@ -86,7 +86,7 @@ class Work:
         if limiter is not None:
             self.meter = limiter.meter(self.principal, self.host)
 
-    def take(self, requests: int, size: int) -> None:
+    def take_requests(self, requests: int, size: int) -> None:
         """Count requests, and bytes that came, against the caller's rate. Raises `rate_limited`."""
         if self.meter is not None:
             self.meter.take_requests(requests, size)

@@ -253,7 +253,7 @@ class Request(Work):
         self.begin_metering()
         if self.meter is not None:
             announced = self.headers.get(b"content-length", b"0")
-            self.take(1, int(announced) if announced.isdigit() else 0)
+            self.take_requests(1, int(announced) if announced.isdigit() else 0)
 
     def take_more(self, requests: int) -> None:
         """Count it as this many requests. Raises `rate_limited`, before anything is changed."""
@@ -299,7 +299,7 @@ class Request(Work):
         # It may have taken a while.
         self.check_access()
         if len(whole) > int(announced):
-            self.take(0, len(whole) - int(announced))
+            self.take_requests(0, len(whole) - int(announced))
         return whole
 
     async def _decode(self, coded: CodedBody, limit: int) -> bytes:

@@ -109,7 +109,7 @@ class FastPathConnection(HttpConnection):
 
     def data_received(self, data: bytes) -> None:
         lane, self.lane = self.lane, None
-        if lane is not None and lane.take(data):
+        if lane is not None and lane.take_bytes(data):
             return
         if self._held or self.answering is not None:
             self._hold(data)

@@ -100,7 +100,7 @@ class Lane:
             self._be_like(request)
         return True
 
-    def take(self, data: bytes) -> bool:
+    def take_bytes(self, data: bytes) -> bool:
         """Take a request like the one before. False, with nothing done, if it goes the usual way."""
         if len(data) != self._size or not data.startswith(self._head):
             request = self.batch.requests.read(data, 0)

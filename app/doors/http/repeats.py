@@ -109,7 +109,7 @@ class RepeatedRead(PutOff):
         try:
             if repeat.verdict.is_metered:
                 self.begin_metering()
-                self.take(1, 0)
+                self.take_requests(1, 0)
         except RefusalError:
             return False
         try:

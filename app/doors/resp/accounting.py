@@ -99,7 +99,7 @@ class Account(Work):
         """Let others go first."""
         await self.gateway.limits.turns.wait(self._client.caller)
 
-    def take(self, requests: int, size: int) -> None:
+    def take_commands(self, requests: int, size: int) -> None:
         """Take commands, and the bytes of their words, from what the rate allows. Raises EngineError."""
         if self._client.principal is not self._metered:
             self._know()

@@ -113,7 +113,7 @@ class CommandQueue:
             self._begin_alone(commands.popleft())
             return
         try:
-            self._account.take(run.count, run.words_bytes)
+            self._account.take_commands(run.count, run.words_bytes)
         except EngineError as refusal:
             self._port.commands_run += run.count
             self._link.put(self._account.refuse(refusal, number=run.count))
@@ -280,7 +280,7 @@ class CommandQueue:
         """
         name = words[0].lower()
         try:
-            self._account.take(1, sum(map(len, words)))
+            self._account.take_commands(1, sum(map(len, words)))
         except EngineError:
             if name in _ENDING:
                 return

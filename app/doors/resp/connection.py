@@ -118,7 +118,7 @@ class RespConnection(Client):
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
         lane, self._lane = self._lane, None
-        if self._ended or (lane is not None and lane.take(data)):
+        if self._ended or (lane is not None and lane.take_bytes(data)):
             return
         self.backlog += data
         self.received_bytes += len(data)
@@ -423,7 +423,7 @@ class RespConnection(Client):
             return False
         if self.account.meter is not None:
             try:
-                self.account.take(1, entry_bytes)
+                self.account.take_commands(1, entry_bytes)
             except EngineError:
                 return False
         self.received_bytes += received_bytes

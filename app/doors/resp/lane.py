@@ -84,7 +84,7 @@ class Lane:
             and self._words == words[:_FIXED]
         )
 
-    def take(self, data: bytes) -> bool:
+    def take_bytes(self, data: bytes) -> bool:
         """Take a command like the one before. False, with nothing done, if it goes the usual way."""
         batch = self._batch
         if not data.startswith(self._head) or self._stamp != batch.stamp.value:

@@ -108,7 +108,7 @@ async def watch(client: RespClient, runner: Runner, streams: list[str]) -> bytes
     if not new:
         return wire.OK
     # One was taken for the command.
-    runner.account.take(len(new) - 1, 0)
+    runner.account.take_commands(len(new) - 1, 0)
     watching = [Watch(stream=stream) for stream in new]
     found = await ask(runner.account.engine, runner.account.call(watching, How.TOGETHER))
     for stream, version in zip(new, found, strict=True):

@@ -237,7 +237,7 @@ class Connection:
             if timer is not None:
                 timer.cancel()
         self._access.leave()
-        unwritten = self.unsent.take(sent_bytes)
+        unwritten = self.unsent.take_first(sent_bytes)
         self._texts.clear()
         try:
             self._end_all(unwritten)

@@ -84,7 +84,7 @@ class UnsentDeliveries:
         if self._frames and not self._link.paused:
             self._frames.clear()
 
-    def take(self, sent_bytes: int) -> Sequence[tuple[int, Sequence[int]]]:
+    def take_first(self, sent_bytes: int) -> Sequence[tuple[int, Sequence[int]]]:
         """What has not left among the first `sent_bytes`: the key of each subscription and its entries."""
         unsent = [(sent.key, sent.entry_ids) for end, sent in self._frames if end > sent_bytes]
         self._frames.clear()

@@ -224,7 +224,7 @@ async def test_each_command_takes_one_from_the_rate(open_sides: Any) -> None:
     limiters = [side.port.gateway.limits.rates for side in (sides.fast, sides.full)]
     await sides.open_lane()
     for side in (sides.fast, sides.full):
-        side.connection.account.take(0, 0)
+        side.connection.account.take_commands(0, 0)
     sides.clock.pass_ms(60_000)
     replies = [await sides.fast.wire.call(*ADD) for _ in range(12)]
     assert [isinstance(reply, bytes) for reply in replies] == [True] * 10 + [False] * 2
