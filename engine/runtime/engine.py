@@ -31,12 +31,11 @@ from engine.quotas import Quota
 from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import GroupRead, Reply
 from engine.runtime.answers import Answers
-from engine.runtime.further import FurtherTurns
 from engine.runtime.housekeeping import DueTimer, Housekeeping
 from engine.runtime.loading import Progress, no_progress, recover
 from engine.runtime.packing import Packer
 from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter
-from engine.runtime.turns import TurnResult, Turns
+from engine.runtime.turns import FurtherTurns, TurnResult, Turns
 from engine.runtime.unsynced import UnsyncedPositions
 from engine.runtime.waits import WaitResult, Waits
 from engine.runtime.writer import Writer

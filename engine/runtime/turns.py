@@ -1,4 +1,4 @@
-"""Runs commands: one way for all callers.
+"""Runs commands, one way for all callers, and lets long work go on one piece a cycle of the event loop.
 
 Knows: when the log has no room for a command, that a turn is one frame, and on which frame a reply depends:
 the last one that touched a stream.
@@ -7,9 +7,13 @@ Must never know: callers, waiting reads, what a command means.
     run → admit: memory, room in the log │ nothing has changed
         → look up, emit, apply           │ `engine.commands.execution`
         → stage: one frame of the turn's records
+
+A piece of long work takes some milliseconds. If each of many went on in each cycle, all others would wait for
+all of them.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -277,3 +281,31 @@ class Turns:
         self._freeing = self.shut is None and self._keyspace.free_some()
         if self._freeing:
             asyncio.get_running_loop().call_soon(self._free)
+
+
+class FurtherTurns:
+    """In each cycle one of those that wait goes on: the one that has waited for longest."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        """Wait for a cycle in which nothing else goes on."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._pass, loop)
+        self._waiting.append(turn)
+        await turn
+
+    def _pass(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            # A caller that is cancelled leaves its place.
+            if not turn.done():
+                turn.set_result(None)
+                break
+        if self._waiting:
+            loop.call_soon(self._pass, loop)
