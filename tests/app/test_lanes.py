@@ -18,13 +18,16 @@ from pydantic import SecretStr
 
 from app.auth import Grant, TokenPolicy, tokens
 from app.auth.revocations import Revocation
+from app.doors.http.lane import Lane
 from app.gateway import Phase
+from app.live import adds
 from app.main import App, create_app
 from app.server import http_server
 from app.settings import Settings
-from engine import Call, Engine, Fsync, errors
-from engine.commands import XLen
+from engine import Call, Engine, Fsync, errors, ids
+from engine.commands import AddEach, XLen
 from engine.read_handle import Refused
+from engine.replies import Added
 from engine.storage.memory import MemoryStorage
 from tests.app.fast_requests import ENTRIES, ENTRY, JSON, NDJSON, post, request
 from tests.app.pair import HOST, plain
@@ -304,6 +307,31 @@ async def test_requests_that_come_at_once_are_answered_in_order(sides: Sides) ->
     assert await reply_to(sides.fast.engine, XLen(stream="s")) == 3 + 3 + 2
 
 
+@pytest.mark.parametrize("unusual", [True, False])
+async def test_what_is_behind_an_entry_that_is_stored_at_once_comes_before_the_next(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch, *, unusual: bool
+) -> None:
+    """By an engine that answers at once, where its batch is full before the cycle ends."""
+    asked = await sides.open_lane()
+    monkeypatch.setattr(adds, "_ENTRIES_MAX", 1)
+    send = sides.fast.engine.send
+    at_once = [Added((1 << ids.SEQUENCE_BITS,))]
+    monkeypatch.setattr(
+        sides.fast.engine,
+        "send",
+        lambda call, done: at_once if isinstance(call.commands[0], AddEach) else send(call, done),
+    )
+    token = f"Authorization: Bearer {sides.fast.token.text}"
+    read = request(f"GET {ENTRIES}?after=$&wait=1", None, token, *(["X-Other: 1"] if unusual else []))
+    connection = sides.fast.connection
+    for piece in (asked + read, asked):
+        connection.data_received(piece)
+    await settle()
+    sides.clock.pass_ms(5)
+    answers = [await sides.fast.ask(b"") for _ in range(3)]
+    assert [answer[9:12] for answer in answers] == [b"201", b"200", b"201"]
+
+
 # ---- what is counted
 
 
@@ -341,6 +369,23 @@ async def test_requests_are_logged_alike() -> None:
         )
         assert len(fast) == 1
         assert [_LINE_ID.sub(b"?", line) for line in fast] == [_LINE_ID.sub(b"?", line) for line in full]
+
+
+async def test_a_caller_with_many_connections_takes_turns_with_its_lanes(sides: Sides) -> None:
+    """Of one with more of them than are served in a cycle, the others wait for the next ones."""
+    asked = await sides.open_lane()
+    others = [await sides.fast.another() for _ in range(3)]
+    for other in others:
+        assert (await other.ask(asked)).startswith(b"HTTP/1.1 201 ")
+    sides.fast.gateway.limits.requests.a_cycle_max = 2
+    connections = [other.connection for other in others]
+    for connection in connections:
+        assert connection.lane is not None
+        connection.data_received(asked)
+    assert [connection.turn.is_waiting for connection in connections] == [False, False, True]
+    assert [isinstance(connection.answering, Lane) for connection in connections] == [True, True, False]
+    for other in others:
+        assert (await other.ask(b"")).startswith(b"HTTP/1.1 201 ")
 
 
 # ---- what happens while an entry waits

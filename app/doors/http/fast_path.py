@@ -126,6 +126,8 @@ class FastPathConnection(HttpConnection):
         for number in range(_AT_ONCE_MAX):
             if number and (at == len(data) or not self.shared.gateway.limits.cycle.has_time()):
                 break
+            # What comes next goes first: a request before it may have been answered at once.
+            self.lane = None
             is_in_turn = at < len(data) and self.is_between_requests
             request = self.shared.requests.read(data, at) if is_in_turn else None
             if request is None:
@@ -351,6 +353,7 @@ class FastPathConnection(HttpConnection):
     # --- bytes that wait ------------------------------------------------------------------------------------
 
     def _hold(self, data: bytes) -> None:
+        self.lane = None
         self._held.append(data)
         self._held_bytes += len(data)
         self._missing_bytes -= len(data)
