@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from app.live.leases import ConsumerKey
 from engine import ids
-from engine.commands import Cursor, XPendingRange, XReadGroup
-from engine.replies import GroupRead, PendingList, StreamDeliveries
+from engine.commands import Cursor, Until, XPendingRange, XReadGroup
+from engine.replies import GroupRead, PendingList, StreamDeliveries, StreamEnd
 
 # An idle time that no entry reaches: a read claims released entries only.
 RELEASED_ONLY_MS: Final = (1 << 53) - 1
@@ -83,6 +83,8 @@ class Taken(NamedTuple):
     found: StreamDeliveries | None
     ids: Sequence[int]
     caught_up: bool
+    # Where its stream is closed, and the group has all of it: once, and once more when it is drained.
+    end: StreamEnd | None = None
 
     @property
     def is_new(self) -> bool:
@@ -104,6 +106,8 @@ class Consumer:
         "credit",
         "history",
         "in_flight",
+        "is_closed",
+        "is_drained",
         "is_unsure",
         "key",
         "noack",
@@ -126,6 +130,8 @@ class Consumer:
         self.in_flight: dict[int, None] = {}
         self.history: int | None = None if noack else ids.ID_MIN
         self.is_unsure = False
+        # What of the end was said.
+        self.is_closed = self.is_drained = False
         # Where the next check of the entries in flight continues.
         self._looked_upto = ids.ID_MIN
 
@@ -142,6 +148,8 @@ class Consumer:
             claim_min_idle_ms=self._claim_min_idle_ms if history is None else None,
             claims_own=False,
             bytes_max=self._bytes_max,
+            # What was given back comes as long as something is pending.
+            until=Until.DRAINED if self.is_closed else Until.CLOSED,
         )
 
     def take_reply(self, reply: GroupRead) -> Taken:
@@ -160,7 +168,16 @@ class Consumer:
         caught_up = self.history is not None and not more
         if caught_up:
             self.history = None
-        return Taken(delivered, given, caught_up)
+        return Taken(delivered, given, caught_up, self._end(reply))
+
+    def _end(self, reply: GroupRead) -> StreamEnd | None:
+        """The end, where there is something new to say of it: entries of its own come first."""
+        if self.history is not None or not reply.closed:
+            return None
+        end = reply.closed[0]
+        is_news = not self.is_closed or (end.drained and not self.is_drained)
+        self.is_closed, self.is_drained = True, end.drained
+        return end if is_news else None
 
     def decline(self, delivered: StreamDeliveries) -> Sequence[int]:
         """What goes back of deliveries that are not sent. One that was in flight before was released

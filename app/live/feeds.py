@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from app.live.budgets import FREE_BYTES
 from engine import Call, CommandEngine, EngineError, How, ReadHandle, ask, ask_one, errors, ids
-from engine.commands import Command, Cursor, DescribeEdges, XRange, XRead
-from engine.replies import Edges, Entries, Reply, StreamsRead
+from engine.commands import Command, Cursor, DescribeEdges, Until, XRange, XRead
+from engine.replies import Edges, Entries, Reply, StreamEnd, StreamsRead
 from engine.replies import Gap as EngineGap
 
 PAGE_COUNT_MAX: Final = 1_000
@@ -85,6 +85,28 @@ class FeedGap:
     def last_id(self) -> int:
         """The cursor after the gap."""
         return self.gap.goes_on_after
+
+
+class FeedEnd:
+    """The stream is closed, and its reader has all of it: nothing follows."""
+
+    __slots__ = ("end", "stream")
+
+    def __init__(self, end: StreamEnd) -> None:
+        self.stream = end.stream
+        self.end = end
+
+    def members(self) -> dict[str, str]:
+        """As JSON has it."""
+        end = self.end
+        return {
+            "last_id": ids.format(end.last_id),
+            "closed_at": ids.rfc3339(end.closed_at_ms),
+            "reason": end.reason,
+        }
+
+
+FeedItem = FeedPage | FeedGap | FeedEnd
 
 
 class _RingSlot:
@@ -195,6 +217,8 @@ class StreamFeed:
         self._ended: tuple[str, EngineGap] | None = None
         self.edition = 0
         self.failure: Exception | None = None
+        # Set once the stream is closed, and read to its end.
+        self.end: FeedEnd | None = None
         self._feeds = feeds
         self._subscribers: set[Subscriber] = set()
         # Subscribers at the position, or reaching it through the ring. Pages are kept for these only.
@@ -217,11 +241,19 @@ class StreamFeed:
                     block_ms=_PARK_MS,
                     bytes_max=PAGE_BYTES_MAX,
                     known=[self.generation],
+                    until=Until.CLOSED,
                 )
                 reply = await ask_one(self.engine, Call((read,), waits=ReadHandle(), origin=_ORIGIN))
                 assert isinstance(reply, StreamsRead), "XREAD replies with StreamsRead"
                 if reply.streams:
                     self._give_out(reply.streams[0].entries, reply.streams[0].gap, reply.generations[0])
+                if reply.closed:
+                    self.end, self.newest = FeedEnd(reply.closed[0]), None
+                    # Who comes later looks anew: the name may have another stream by then.
+                    self._feeds.forget(self)
+                    self._changed()
+                    return
+                if reply.streams:
                     gather_s = min(self._joined * _PAGE_A_SUBSCRIBER_S, _GATHER_S_MAX)
                     await asyncio.sleep(gather_s if gather_s >= _GATHER_S_MIN else 0)
         except Exception as error:  # noqa: BLE001 - reported to the subscribers
@@ -355,7 +387,7 @@ class Subscriber:
     without a task of its own uses `call_when_ready` and `take`.
     """
 
-    __slots__ = ("_dry_edition", "_feed", "callback", "cursor", "generation", "joined")
+    __slots__ = ("_dry_edition", "_feed", "_has_end", "callback", "cursor", "generation", "joined")
 
     def __init__(self, feed: StreamFeed, cursor: int, generation: str) -> None:
         self.cursor = cursor
@@ -366,6 +398,8 @@ class Subscriber:
         self.joined = False
         # The feed's edition at which no entry was found between the cursor and the position.
         self._dry_edition = -1
+        # Whether it was given the end.
+        self._has_end = False
         self._feed = feed
         feed.enter(self)
 
@@ -387,10 +421,14 @@ class Subscriber:
 
     def ready(self) -> bool:
         """Whether `next` would return or raise without waiting for new entries."""
-        return self._feed.failure is not None or not self.caught_up
+        return self._feed.failure is not None or not self.caught_up or self._comes_to_end
 
-    def take_next(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap | None:
-        """Take the kept page or gap that begins at the cursor, and move the cursor past it.
+    @property
+    def _comes_to_end(self) -> bool:
+        return self._feed.end is not None and not self._has_end
+
+    def take_next(self, count_max: int, bytes_max: int) -> FeedItem | None:
+        """Take the kept page or gap that begins at the cursor, and move the cursor past it; or the end, once.
 
         None if none is kept, or if it exceeds `count_max` (at least 1) or `bytes_max`: use `look` or `next`.
         """
@@ -405,6 +443,9 @@ class Subscriber:
                 return item
             if self.cursor != feed.position:
                 feed.part(self)
+        if self._comes_to_end and self.caught_up:
+            self._has_end = True
+            return self._feed.end
         self._join()
         return None
 
@@ -420,7 +461,7 @@ class Subscriber:
         self.cursor, self.generation, self._dry_edition = gap.last_id, gap.generation, -1
         return gap
 
-    async def next(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap:
+    async def next(self, count_max: int, bytes_max: int) -> FeedItem:
         """Wait for the next page or gap after the cursor, and move the cursor past it.
 
         A page has at least one entry, and otherwise at most `count_max` entries and `bytes_max` bytes.
@@ -433,7 +474,7 @@ class Subscriber:
             if not self.ready():
                 await self._change()
 
-    async def look(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap | None:
+    async def look(self, count_max: int, bytes_max: int) -> FeedItem | None:
         """Like `next`, but without waiting for new entries: None if there are none, or if only the cursor
         has moved.
         """

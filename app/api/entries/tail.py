@@ -33,8 +33,8 @@ from app.http.requests import Request
 from app.http.responses import Response
 from app.live.consumer import CLAIM_MIN_IDLE_MS_MIN
 from app.live.leases import ConsumerKey
-from engine.commands import Cursor, DescribeGroup, XRead
-from engine.replies import StreamsRead
+from engine.commands import Cursor, DescribeGroup, XInfoStream, XRead
+from engine.replies import GroupInfo, Reply, StreamInfo, StreamsRead
 
 _ENTRIES: Final = Router("entries")
 _MANY: Final = Router("many")
@@ -51,8 +51,9 @@ _ANSWERS: Final = {
                 "type": "string",
                 "description": (
                     "events: `entry` (the data is the entry, the `id` a cursor), `gap` (with an `id` where "
-                    "it has a `next`), and without an `id` `caught_up`, `end` and `error`; a comment when "
-                    "nothing else came for 15 seconds"
+                    "it has a `next`), and without an `id` `caught_up`, `closed`, `end` and `error`; of a "
+                    "group `drained` too; a comment when nothing else came for 15 seconds. 204, where "
+                    "a client comes back to a closed stream of which it has all"
                 ),
             }
         }
@@ -109,11 +110,11 @@ async def tail_stream(
     """
     _check(request, last, after)
     place = Place(Cursor.LATEST) if after is None else after
-    if last_event_id and last_event_id.strip():
-        place, last = parse_place(last_event_id.strip(), "Last-Event-ID"), None
-    return await _follow(
-        request, cursor, TailOptions((stream,), (place,), "", last, on_gap == "fail", fields)
-    )
+    came_back = (last_event_id or "").strip()
+    if came_back:
+        place, last = parse_place(came_back, "Last-Event-ID"), None
+    wanted = TailOptions((stream,), (place,), "", last, on_gap == "fail", fields)
+    return await _follow(request, cursor, wanted, came_back=bool(came_back))
 
 
 @_MANY.get("/v1/tail", Access.PER_STREAM, offers=_OFFERS, end=end_with, answers=_ANSWERS, refusals=_REFUSALS)
@@ -139,14 +140,13 @@ async def tail_streams(
     opaque cursor of all of them.
     """
     _check(request, last, after)
-    places = _places(stream, "$" if after is None else after)
-    if last_event_id and last_event_id.strip():
-        places, last = parse_composite(stream, last_event_id.strip(), "Last-Event-ID"), None
+    places, came_back = _places(stream, "$" if after is None else after), (last_event_id or "").strip()
+    if came_back:
+        places, last = parse_composite(stream, came_back, "Last-Event-ID"), None
     for name in stream:
         request.require(Action.READ, name)
-    return await _follow(
-        request, cursor, TailOptions(stream, places, mark_for(stream), last, on_gap == "fail", fields)
-    )
+    wanted = TailOptions(stream, places, mark_for(stream), last, on_gap == "fail", fields)
+    return await _follow(request, cursor, wanted, came_back=bool(came_back))
 
 
 def _check(request: Request, last: int | None, after: object) -> None:
@@ -161,21 +161,33 @@ def _places(streams: Sequence[str], text: str) -> Sequence[Place]:
     return [Place(Cursor.LATEST if text == "$" else query.entry_id(text, "after"))] * len(streams)
 
 
-async def _follow(request: Request, form: CursorForm | None, wanted: TailOptions) -> Response:
+async def _follow(
+    request: Request, form: CursorForm | None, wanted: TailOptions, *, came_back: bool
+) -> Response:
     gateway = request.gateway
     wanted = replace(wanted, shows_generations=asks(form, wanted.after))
-    if wanted.fail_on_gap and wanted.last is None:
-        await _look_for_gaps(request, wanted)
+    if came_back or (wanted.fail_on_gap and wanted.last is None):
+        found = await _look(request, wanted)
+        if came_back and len(found.closed) == len(wanted.streams) and not found.streams:
+            # An EventSource comes back to any other answer, for ever.
+            return Response(204)
+        if wanted.fail_on_gap:
+            _refuse_gaps(wanted, found)
     begin = partial(TailSource.begin, request.tenant.feeds, wanted, gateway)
     return await _stream(request, begin)
 
 
-async def _look_for_gaps(request: Request, wanted: TailOptions) -> None:
-    """Refuse a tail that would begin with a gap."""
+async def _look(request: Request, wanted: TailOptions) -> StreamsRead:
+    """What a tail would begin with."""
     cursors = [(name, place.id) for name, place in zip(wanted.streams, wanted.after, strict=True)]
     look = XRead(streams=cursors, count=1, known=[place.generation for place in wanted.after])
     found = await request.execute(look)
     assert isinstance(found, StreamsRead), "that is what XREAD answers"
+    return found
+
+
+def _refuse_gaps(wanted: TailOptions, found: StreamsRead) -> None:
+    """Refuse a tail that would begin with a gap."""
     generations = dict(zip(wanted.streams, found.generations, strict=True))
     for one in found.streams:
         if one.gap is not None:
@@ -230,7 +242,9 @@ async def consume_group(
     if not request.asks_for_events(_OFFERS):
         # It takes entries from the group: nothing that a page embeds, an image for one, may ask for that.
         raise RefusalError("not_acceptable", f"a consumer's entries need the header Accept: {media.EVENTS}")
-    await group_calls.look(request, DescribeGroup(stream=stream, group=group))
+    info = await group_calls.look(request, DescribeGroup(stream=stream, group=group))
+    if request.headers.get(b"last-event-id") and await _is_drained(request, info):
+        return Response(204)
 
     def begin() -> Awaitable[EventSource]:
         source = ConsumerSource(
@@ -243,6 +257,15 @@ async def consume_group(
         return source.begin()
 
     return await _stream(request, begin)
+
+
+async def _is_drained(request: Request, info: Reply) -> bool:
+    """Whether nothing comes any more to a consumer that comes back."""
+    assert isinstance(info, GroupInfo), "describing a group answers the group"
+    if info.pending or info.lag:
+        return False
+    stream = await request.execute(XInfoStream(stream=request.names["stream"]))
+    return isinstance(stream, StreamInfo) and stream.closed_at_ms is not None
 
 
 operations: Final[list[Operation]] = [*_ENTRIES.operations, *_MANY.operations, *_GROUPS.operations]

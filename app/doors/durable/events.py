@@ -21,7 +21,7 @@ from app.doors.sse import events
 from app.doors.sse.tails import EventStream, Put
 from app.errors import RefusalError
 from app.gateway import Gateway
-from app.live.feeds import FeedGap, FeedPage, Subscriber
+from app.live.feeds import FeedEnd, FeedGap, FeedPage, Subscriber
 from app.live.waiting import Place
 from engine.durable_streams import kind_of
 
@@ -73,6 +73,9 @@ class Following:
             if isinstance(item, FeedGap):
                 # It is another stream, or gone: the client finds out by its offset.
                 return
+            if isinstance(item, FeedEnd):
+                await put(self._control(is_closed=True))
+                return
             if item is not None:
                 await put(self._page(item) + self._control())
                 self._gateway.reports.counters.delivered["sse"] += item.count
@@ -89,10 +92,11 @@ class Following:
     def _page(self, page: FeedPage) -> bytes:
         return page.cached(("durable", self._kind), lambda one: _data(self._kind, one))
 
-    def _control(self) -> bytes:
+    def _control(self, *, is_closed: bool = False) -> bytes:
         now_ms, places = self._gateway.clock.wall_ms(), offsets.write(self._tail.cursor)
         cursor = offsets.cursor(self._cursor, now_ms)
         end = b',"upToDate":true' if self._tail.caught_up else b""
+        end += b',"streamClosed":true' if is_closed else b""
         text = b'{"streamNextOffset":"%b","streamCursor":"%b"%b}' % (places, cursor, end)
         return events.compact(b"control", text)
 

@@ -73,7 +73,7 @@ class ConsumerSource:
         lease, going_on = self._lease, False
         with self._tenant.leases.watch(self._consumer.key.stream) as settled:
             lease.on_stop = settled.set
-            while not lease.is_stopped:
+            while not lease.is_stopped and not self._consumer.is_drained:
                 if self._consumer.credit.room:
                     going_on = await self._read(put, going_on=going_on)
                 else:
@@ -90,9 +90,13 @@ class ConsumerSource:
         reply = await self._lease.reply(self._tenant.engine, command, going_on=going_on)
         assert isinstance(reply, GroupRead), "XREADGROUP replies with a GroupRead"
         self._gateway.reports.trace_read(command.group, command.consumer, reply)
+        was_closed = self._consumer.is_closed
         taken = self._consumer.take_reply(reply)
         if taken.ids:
             await self._give(taken, put)
+        if taken.end is not None:
+            text = b"" if was_closed else wire.group_closed(taken.end)
+            await put(text + (wire.drained() if taken.end.drained else b""))
         return taken.is_new
 
     async def _give(self, taken: Taken, put: Put) -> None:

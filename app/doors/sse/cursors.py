@@ -20,9 +20,10 @@ from app.http import cursors as written_cursors
 from app.http import projection, query
 from app.http.cursors import Place
 from app.http.entries.entry_pages import GapReport
-from app.live.feeds import FeedGap, FeedPage
-from engine import entries
+from app.live.feeds import FeedEnd, FeedGap, FeedPage
+from engine import entries, ids
 from engine.replies import Gap as EngineGap
+from engine.replies import StreamEnd
 
 _MARK_BYTES: Final = 4
 
@@ -134,6 +135,24 @@ def gap(missed: FeedGap, wanted: TailOptions, place: int, places: Sequence[str])
         wanted.written([*places[:place], report.next, *places[place + 1 :]]) if report.has_next else None
     )
     return events.event(b"gap", msgspec.json.encode(members), event_id)
+
+
+def closed(found: FeedEnd, wanted: TailOptions) -> bytes:
+    """The stream is closed, and all of it has been sent. It has no ID: the client keeps the last entry's."""
+    members = {"stream": found.stream} if wanted.several else {}
+    return events.event(b"closed", msgspec.json.encode(members | found.members()))
+
+
+def group_closed(end: StreamEnd) -> bytes:
+    """The group has nothing left to read. With an ID, for a reconnect to be known as one."""
+    return events.event(
+        b"closed", msgspec.json.encode(FeedEnd(end).members()), ids.format(end.last_id).encode()
+    )
+
+
+def drained() -> bytes:
+    """Nor is anything pending in it."""
+    return events.event(b"drained", b"{}")
 
 
 def group_gap(missed: EngineGap) -> bytes:

@@ -30,7 +30,7 @@ from app.http.responses import (
     when_gone,
 )
 from app.live.budgets import FREE_BYTES, Reader, Reservation
-from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
+from app.live.feeds import FeedEnd, FeedItem, FeedPage, Feeds, Subscriber
 from app.live.sessions import AccessEnd
 from app.live.stalls import STALL_S_MAX
 from app.live.waiting import Place
@@ -236,6 +236,8 @@ class TailSource:
         self._counters = gateway.reports.counters
         self._output = gateway.limits.budgets.output
         self._tails = tails
+        # Those whose streams are not closed, or were not read to their end.
+        self._open = dict(enumerate(tails))
         self._wanted = wanted
         self._clock = gateway.clock
         self._changed = asyncio.Event()
@@ -276,14 +278,14 @@ class TailSource:
         return self._wanted.written(self._places)
 
     async def run(self, put: Put) -> None:
-        """Send the position, existing entries, `caught_up`, then new entries."""
+        """Send the position, existing entries, `caught_up`, then new ones, until all streams are closed."""
         await put(events.position(self._cursor))
         behind = True
         self._silent_since = self._clock.monotonic()
-        while True:
+        while self._open:
             if await self._put_some(put):
                 self._silent_since = self._clock.monotonic()
-            elif all(tail.caught_up for tail in self._tails):
+            elif all(tail.caught_up for tail in self._open.values()):
                 if behind:
                     behind = False
                     await put(wire.caught_up(self._cursor))
@@ -297,19 +299,23 @@ class TailSource:
     async def _put_some(self, put: Put) -> bool:
         """Send one piece of each stream that has entries; whether any had."""
         found = False
-        for place, tail in enumerate(self._tails):
+        for place, tail in [*self._open.items()]:
             places = self._places if self._wanted.several else ()
             item = await tail.look(self._count_max, self._output.piece_bytes(_PIECE_BYTES_MAX))
             if item is not None:
                 found = True
                 await put(self._events(item, place, places))
-                if isinstance(item, FeedPage):
+                if isinstance(item, FeedEnd):
+                    del self._open[place]
+                elif isinstance(item, FeedPage):
                     self._counters.deliver("sse", item.count)
         return found
 
-    def _events(self, item: FeedPage | FeedGap, place: int, places: Sequence[str]) -> bytes:
+    def _events(self, item: FeedItem, place: int, places: Sequence[str]) -> bytes:
         if isinstance(item, FeedPage):
             return wire.page(item, self._wanted, place, places)
+        if isinstance(item, FeedEnd):
+            return wire.closed(item, self._wanted)
         if self._wanted.fail_on_gap:
             raise self._wanted.report(item.gap, item.generation).refused()
         return wire.gap(item, self._wanted, place, places)
@@ -318,7 +324,7 @@ class TailSource:
         """Wait until a stream may have entries that are not written as they come, at most `seconds_max`."""
         changed = self._changed
         changed.clear()
-        for place, tail in enumerate(self._tails):
+        for place, tail in self._open.items():
             tail.call_when_ready(partial(self._ready, put, place, tail))
         timer = asyncio.get_running_loop().call_later(max(0.0, seconds_max), changed.set)
         self._is_waiting = True

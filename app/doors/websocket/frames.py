@@ -332,6 +332,25 @@ class RevokedFrame(ServerFrame, frozen=True, kw_only=True, tag="revoked"):
     reason: Annotated[str, Meta(extra_json_schema={"enum": list(REASONS)})]
 
 
+class ClosedFrame(ServerFrame, frozen=True, kw_only=True, tag="closed"):
+    """The stream is closed, and all of it was sent. A subscription ends with the last of its streams; a
+    consumer stays until its group is drained.
+    """
+
+    sub: str
+    stream: Name
+    last_id: Id
+    closed_at: str
+    reason: str
+
+
+class DrainedFrame(ServerFrame, frozen=True, kw_only=True, tag="drained"):
+    """The stream is closed, and nothing of it is pending in the group: the subscription has ended."""
+
+    sub: str
+    stream: Name
+
+
 class GoAwayFrame(ServerFrame, frozen=True, kw_only=True, tag="goaway"):
     """The gateway stops. Acknowledge processed entries; it closes after `after_ms`. Then reconnect."""
 
@@ -387,6 +406,8 @@ SERVER_FRAMES: Final = (
     PausedFrame,
     ResumedFrame,
     RevokedFrame,
+    ClosedFrame,
+    DrainedFrame,
     GoAwayFrame,
     ExpiringFrame,
     HeartbeatFrame,

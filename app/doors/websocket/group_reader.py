@@ -21,15 +21,17 @@ from app.doors.websocket.subscription_table import (
     Replies,
     SubscriptionTable,
     caught_up_frame,
+    closed_frame,
     gap_frame,
 )
 from app.errors import RefusalError, invalid, to_refusal
 from app.http.entries.entry_pages import GapReport
 from app.live.consumer import Taken
+from app.live.feeds import FeedEnd
 from engine import EngineError, ids
 from engine.commands import Command, Cursor, Exists, Nack, XAck, XAckDel, XNack
 from engine.errors import OF_BACKEND
-from engine.replies import Deletions, GroupInfo, GroupRead, PendingList, Reply, StreamDeliveries
+from engine.replies import Deletions, GroupInfo, GroupRead, PendingList, Reply, StreamDeliveries, StreamEnd
 
 
 class GroupReader:
@@ -113,13 +115,24 @@ class GroupReader:
             return [] if found is None else self._decline(work, found)
         if found is not None and not room and not work.consumer.noack:
             return [*self._send_gap(work, found), *self._decline(work, found), *self.go_on(work)]
+        was_closed = work.consumer.is_closed
         taken = work.consumer.take_reply(reply)
         effects = [*self._table.note_back(work), *self._send(work, taken)]
         if taken.caught_up:
             last = ids.ID_MIN if found is None else found.last_delivered_id
             frame = caught_up_frame(work.name, work.consumer.key.stream, ids.format(last))
             effects.append(SendFrame(frame))
+        if taken.end is not None:
+            effects += self._send_end(work, taken.end, was_closed=was_closed)
         return effects + self.go_on(work, going_on=taken.is_new)
+
+    def _send_end(self, work: ConsumerSubscription, end: StreamEnd, *, was_closed: bool) -> Effects:
+        """The group has all; once nothing is pending either, the subscription ends."""
+        effects: Effects = [] if was_closed else [SendFrame(closed_frame(work.name, FeedEnd(end)))]
+        if end.drained:
+            drained = frames.encode(frames.DrainedFrame(sub=work.name, stream=end.stream))
+            effects += [SendFrame(drained), *self._table.end(work), *self._table.close_if_idle()]
+        return effects
 
     def _send(self, work: ConsumerSubscription, taken: Taken) -> Effects:
         found, given = taken.found, taken.ids

@@ -21,12 +21,13 @@ from app.doors.websocket.subscription_table import (
     StreamSubscription,
     SubscriptionTable,
     caught_up_frame,
+    closed_frame,
     gap_frame,
 )
 from app.errors import RefusalError, invalid
 from app.http.cursors import Place, Position
 from app.http.entries.entry_pages import GapReport
-from app.live.feeds import FeedGap, FeedPage
+from app.live.feeds import FeedEnd, FeedGap, FeedItem, FeedPage
 from engine.commands import Cursor
 
 BATCH_MAX_DEFAULT: Final = 1_000
@@ -114,15 +115,15 @@ class StreamReader:
         tail.taking = tail.ready.pop(0)
         return [FetchPage(tail.key, tail.taking, tail.credit.room, PAGE_BYTES_MAX)]
 
-    def on_page(
-        self, key: int, item: FeedPage | FeedGap | None, position: Position, *, caught_up: bool
-    ) -> Effects:
+    def on_page(self, key: int, item: FeedItem | None, position: Position, *, caught_up: bool) -> Effects:
         """Handle FetchPage: a page, or None, and where the reader stands after it."""
         tail = self._table.by_key.get(key)
         if not isinstance(tail, StreamSubscription):
             return []
         assert tail.taking is not None, "a page was requested"
         stream, tail.taking = tail.taking, None
+        if isinstance(item, FeedEnd):
+            return self._send_end(tail, item)
         effects = self._send_page(tail, stream, item)
         if not caught_up:
             tail.ready.append(stream)
@@ -139,6 +140,15 @@ class StreamReader:
             return []
         tail.taking = None
         return [*self._table.note_away(tail, alone=alone), *self.go_on(tail)]
+
+    def _send_end(self, tail: StreamSubscription, item: FeedEnd) -> Effects:
+        """The end of one stream, and with the last one that of the subscription."""
+        tail.open.discard(item.stream)
+        tail.behind.discard(item.stream)
+        effects: Effects = [SendFrame(closed_frame(tail.name, item))]
+        if tail.open:
+            return effects + self.go_on(tail)
+        return [*effects, *self._table.end(tail), *self._table.close_if_idle()]
 
     def _send_page(self, tail: StreamSubscription, stream: str, item: FeedPage | FeedGap | None) -> Effects:
         if item is None:

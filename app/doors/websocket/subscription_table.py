@@ -19,7 +19,7 @@ from app.errors import RefusalError, invalid
 from app.http.cursors import Position
 from app.http.entries.entry_pages import GapReport
 from app.live.consumer import Consumer, Credit
-from app.live.feeds import FeedPage
+from app.live.feeds import FeedEnd, FeedPage
 from app.live.leases import ConsumerKey
 from engine import EngineError
 from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XGroupCreateConsumer
@@ -57,12 +57,14 @@ class StreamSubscription(Subscription):
     `in_full` cursors have generations.
     """
 
-    __slots__ = ("behind", "in_full", "ready", "ref", "streams", "taking")
+    __slots__ = ("behind", "in_full", "open", "ready", "ref", "streams", "taking")
 
     def __init__(self, key: int, frame: frames.SubscribeFrame, batch_max: int, *, in_full: bool) -> None:
         super().__init__(key, frame.sub, Credit(None if frame.credit is UNSET else frame.credit, batch_max))
         self.in_full = in_full
         self.streams = tuple(frame.streams)
+        # Those that are not closed, or have entries left.
+        self.open = set(self.streams)
         self.ref: Ref = frame.ref
         self.behind = set(self.streams)
         self.ready: list[str] = []
@@ -128,6 +130,11 @@ def gap_frame(sub: str, stream: str, gap: GapReport) -> bytes:
 def caught_up_frame(sub: str, stream: str, cursor: str) -> bytes:
     """The `caught_up` frame: every entry up to `cursor` was sent."""
     return frames.encode(frames.CaughtUpFrame(sub=sub, stream=stream, next=cursor))
+
+
+def closed_frame(sub: str, found: FeedEnd) -> bytes:
+    """The `closed` frame: nothing follows."""
+    return frames.encode(frames.ClosedFrame(sub=sub, stream=found.stream, **found.members()))
 
 
 AnySubscription = StreamSubscription | ConsumerSubscription

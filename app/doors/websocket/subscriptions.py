@@ -29,7 +29,7 @@ from app.errors import RefusalError
 from app.http.cursors import Position
 from app.http.requests import Request
 from app.live.fair_queue import Flow
-from app.live.feeds import FeedGap, FeedPage, Subscriber
+from app.live.feeds import FeedEnd, FeedItem, FeedPage, Subscriber
 from app.live.leases import ConsumerLease
 from app.metrics.counters import Counters
 from app.tenants import Tenant
@@ -261,14 +261,17 @@ class FollowedStreams(_Reads):
         self._later.clear()
         self._connection.perform(later)
 
-    def _took(self, effect: FetchPage, tail: Subscriber, item: FeedPage | FeedGap | None) -> None:
+    def _took(self, effect: FetchPage, tail: Subscriber, item: FeedItem | None) -> None:
         if isinstance(item, FeedPage):
             self._counters.deliver("websocket", item.count)
         caught_up = not tail.ready()
         self._connection.perform(
             self._session.tails.on_page(effect.key, item, _position(tail), caught_up=caught_up)
         )
-        if caught_up:
+        if isinstance(item, FeedEnd):
+            tail.close()
+            self._tails.get(effect.key, {}).pop(effect.stream, None)
+        elif caught_up:
             self._wait_for(effect.key, effect.stream)
 
 
