@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
+from app.live.feeds import FeedEnd, FeedItem, FeedPage, Feeds, Subscriber
 from engine import EngineError, entries, ids
 from engine.commands import Cursor
 from tests.engine.clocks import settle
@@ -36,10 +36,11 @@ def ids_in(page: FeedPage) -> list[str]:
     return [ids.format(entries.id_of(text)) for text in entries.texts(page.entries)]
 
 
-def shown(item: FeedPage | FeedGap) -> list[str]:
+def shown(item: FeedItem) -> list[str]:
     """The IDs of a page; a gap as one word that says where to go on."""
     if isinstance(item, FeedPage):
         return ids_in(item)
+    assert not isinstance(item, FeedEnd), "nothing is closed here"
     if item.gap.reason is None:
         return [f"gap before {ids.format(item.first_available)}"]
     return [f"{item.gap.reason}: {ids.format(item.after)} to {ids.format(item.last_id)}"]
@@ -353,7 +354,7 @@ async def test_ten_thousand_tails_wake_a_few_a_turn(talk: Conversation, feeds: F
 async def test_who_has_no_task_takes_when_called(talk: Conversation, feeds: Feeds) -> None:
     """A callback is called once; what it finds it may take without waiting, if it fits."""
     tail = await feeds.subscribe("s", NEW)
-    found: list[FeedPage | FeedGap | None] = []
+    found: list[FeedItem | None] = []
     tail.call_when_ready(lambda: found.append(tail.take_next(MANY, LARGE)))
     await talk.add("s", "1-0")
     await talk.add("s", "2-0")

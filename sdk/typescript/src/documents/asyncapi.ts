@@ -306,6 +306,31 @@ export interface components {
             readonly reason: "replaced" | "group_destroyed" | "stream_deleted" | "forbidden";
         };
         /**
+         * ClosedFrame
+         * @description The stream is closed, and all of it was sent. A subscription ends with the last of its streams; a
+         *         consumer stays until its group is drained.
+         */
+        readonly ClosedFrame: {
+            /** @enum {unknown} */
+            readonly op: "closed";
+            readonly sub: string;
+            readonly stream: string;
+            /** @description an entry's ID, `<ms>-<seq>` */
+            readonly last_id: string;
+            readonly closed_at: string;
+            readonly reason: string;
+        };
+        /**
+         * DrainedFrame
+         * @description The stream is closed, and nothing of it is pending in the group: the subscription has ended.
+         */
+        readonly DrainedFrame: {
+            /** @enum {unknown} */
+            readonly op: "drained";
+            readonly sub: string;
+            readonly stream: string;
+        };
+        /**
          * GoAwayFrame
          * @description The gateway stops. Acknowledge processed entries; it closes after `after_ms`. Then reconnect.
          */

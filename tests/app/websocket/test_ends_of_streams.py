@@ -1,0 +1,58 @@
+"""The end of a stream on a socket: subscriptions and consumers end with it."""
+
+import httpx
+
+from tests.app.sockets import SocketClient
+from tests.app.websocket.group_calls import add
+
+
+def close(http: httpx.Client, stream: str, **given: object) -> None:
+    answer = http.post(f"/v1/streams/{stream}/close", json=given)
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_subscription_ends_with_the_last_of_its_streams(client: SocketClient, http: httpx.Client) -> None:
+    """A frame for each; then its name is free."""
+    (last,) = add(http, "s", 1)
+    add(http, "t", 1)
+    client.ask("subscribe", sub="live", streams={"s": "0", "t": "0"})
+    client.entries(2)
+    close(http, "s", reason="done")
+    frame = client.until("closed")[-1]
+    assert (frame["sub"], frame["stream"], frame["last_id"], frame["reason"]) == ("live", "s", last, "done")
+    assert frame["closed_at"].endswith("Z")
+    add(http, "t", 2)
+    client.entries(1)
+    close(http, "t")
+    assert client.until("closed")[-1]["stream"] == "t"
+    answer = client.ask("subscribe", sub="live", streams={"s": "0"})
+    assert answer["op"] == "ok"
+    ops = [frame["op"] for frame in client.until("closed")]
+    assert [ops[0], ops[-1]] == ["entries", "closed"]
+
+
+def test_a_closed_stream_takes_no_publish(client: SocketClient, http: httpx.Client) -> None:
+    """409 as in HTTP."""
+    add(http, "s", 1)
+    close(http, "s")
+    answer = client.ask("publish", stream="s", fields={"a": "1"})
+    assert answer["problem"]["code"] == "stream_closed"
+
+
+def test_a_consumer_is_told_closed_and_drained(client: SocketClient, http: httpx.Client) -> None:
+    """It stays for what is given back, and ends with the last acknowledgement."""
+    ids = add(http, "s", 1, 2)
+    client.ask("consume", sub="w", stream="s", group="g", consumer="c", create="0")
+    client.entries(2)
+    close(http, "s")
+    assert client.until("closed")[-1]["last_id"] == ids[-1]
+    client.ask("nack", sub="w", ids=ids[:1], mode="fail")
+    assert client.entries(1)[0]["id"] == ids[0]
+    client.send("ack", sub="w", ids=ids)
+    assert client.until("drained")[-1]["stream"] == "s"
+    answer = client.ask("consume", sub="w", stream="s", group="g", consumer="c")
+    assert answer["op"] == "ok"
+    assert [frame["op"] for frame in client.until("drained") if frame["op"] != "heartbeat"][-2:] == [
+        "closed",
+        "drained",
+    ]
