@@ -172,7 +172,7 @@ def entries_in(reply: Reply) -> int:
 
 
 def _text_in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
-    return sum(len(one.text or b"") for one in reply.entries)
+    return sum(len(entry.text or b"") for entry in reply.entries)
 
 
 def _count_in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
@@ -182,14 +182,14 @@ def _count_in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
 TEXT_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
     Entries: lambda reply: sum(map(len, reply.parts)),
     StreamsRead: lambda reply: sum(len(part) for read in reply.streams for part in read.entries.parts),
-    GroupRead: lambda reply: sum(len(one.text or b"") for read in reply.streams for one in read.entries),
+    GroupRead: lambda reply: sum(len(entry.text or b"") for read in reply.streams for entry in read.entries),
     Claimed: _text_in_claim,
     AutoClaimed: _text_in_claim,
 }
 _COUNTS: Final[Mapping[type, Callable[[Any], int]]] = {
     Entries: attrgetter("count"),
-    StreamsRead: lambda reply: sum([one.entries.count for one in reply.streams]),
-    GroupRead: lambda reply: sum([len(one.entries) for one in reply.streams]),
+    StreamsRead: lambda reply: sum([stream.entries.count for stream in reply.streams]),
+    GroupRead: lambda reply: sum([len(stream.entries) for stream in reply.streams]),
     Claimed: _count_in_claim,
     AutoClaimed: _count_in_claim,
 }

@@ -172,10 +172,10 @@ def _group_read(reply: GroupRead, form: Form) -> Resp:
 
 
 def _delivered(delivered: Sequence[Delivered], form: Form) -> Resp:
-    texts = [one.text for one in delivered if one.text is not None and one.idle_ms is None]
+    texts = [entry.text for entry in delivered if entry.text is not None and entry.idle_ms is None]
     if len(texts) == len(delivered):
         return form.entries(texts)
-    return [_delivered_entry(one, form) for one in delivered]
+    return [_delivered_entry(entry, form) for entry in delivered]
 
 
 def _delivered_entry(delivered: Delivered, form: Form) -> Resp:
@@ -190,7 +190,7 @@ def _delivered_entry(delivered: Delivered, form: Form) -> Resp:
 
 
 def _claimed(reply: Claimed | AutoClaimed, form: Form) -> Resp:
-    texts = [one.text for one in reply.entries if one.text is not None]
+    texts = [entry.text for entry in reply.entries if entry.text is not None]
     assert len(texts) == len(reply.entries), "claims drop deleted entries"
     return form.entries(texts)
 

@@ -57,7 +57,7 @@ class Gateways:
         """Send a message to all gateways. Returns how many listen, this one included. Raises EngineError."""
         add = ("XADD", _MESSAGES, "MAXLEN", "~", _MESSAGES_KEPT, "*", _FIELD, message)
         ask = ("PUBSUB", "NUMSUB", self._wakeups.channel_of(_MESSAGES))
-        heard = _request(_MESSAGES, [add, ask], lambda found: int(found[1][1]), Lane.GROUP)
+        heard = _request(_MESSAGES, [add, ask], lambda results: int(results[1][1]), Lane.GROUP)
         count: int = await self._run(heard)
         return count
 
@@ -65,16 +65,16 @@ class Gateways:
         """Keep a value for the gateway that takes it. Raises EngineError."""
         key = _value_key(name)
         await self._run(
-            _request(key, [("SET", key, value, "PX", lifetime_ms)], lambda found: found[0], Lane.WRITE)
+            _request(key, [("SET", key, value, "PX", lifetime_ms)], lambda results: results[0], Lane.WRITE)
         )
 
     async def take_value(self, name: str) -> bytes | None:
         """Take a value; it is there for one call, over all gateways. Raises EngineError."""
         key = _value_key(name)
-        found: bytes | None = await self._run(
-            _request(key, [("GETDEL", key)], lambda found: found[0], Lane.WRITE)
+        value: bytes | None = await self._run(
+            _request(key, [("GETDEL", key)], lambda results: results[0], Lane.WRITE)
         )
-        return found
+        return value
 
     def watch_metadata(self, changed: Callable[[], None]) -> None:
         """Call `changed` when another gateway may have changed metadata, and every `poll_s`, about."""
@@ -85,7 +85,7 @@ class Gateways:
         newest = _request(
             _MESSAGES,
             [("XREVRANGE", _MESSAGES, "+", "-", "COUNT", 1)],
-            lambda found: found[0][0][0] if found[0] else None,
+            lambda results: results[0][0][0] if results[0] else None,
             Lane.READ,
         )
         while True:
@@ -119,7 +119,7 @@ class Gateways:
             self._again = False
             words = ("XRANGE", _MESSAGES, self._last_id, "+", "COUNT", _READ_COUNT)
             try:
-                rows = await self._run(_request(_MESSAGES, [words], lambda found: found[0], Lane.READ))
+                rows = await self._run(_request(_MESSAGES, [words], lambda results: results[0], Lane.READ))
             except EngineError:
                 self._again = False
                 return

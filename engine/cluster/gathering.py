@@ -143,10 +143,10 @@ def read_request(command: XRead, place: int) -> BackendRequest:
     return msgspec.structs.replace(look, commands=[*look.commands, *between], decode=decode)
 
 
-def _identity(found: Edges | None) -> Identity | None:
-    if found is None:
+def _identity(edges: Edges | None) -> Identity | None:
+    if edges is None:
         return None
-    return Identity(found.generation, found.first_id, found.last_id, found.last_id > 0)
+    return Identity(edges.generation, edges.first_id, edges.last_id, edges.last_id > 0)
 
 
 def streams_read(command: XRead, each: Sequence[Found]) -> StreamsRead:
@@ -329,7 +329,7 @@ async def _give_back(backend: Backend, command: XReadGroup, given: Sequence[Stre
         for deliveries in given
         if deliveries.entries and not deliveries.history
     ]
-    await _each(backend, [words.only_request(one) for one in commands])
+    await _each(backend, [words.only_request(giving_back) for giving_back in commands])
 
 
 @gathers(FindGroup)
@@ -369,7 +369,11 @@ async def _delete(backend: Backend, command: Delete) -> Reply:
     """Of several slots: each stream by itself."""
     each = [msgspec.structs.replace(command, streams=[name]) for name in dict.fromkeys(command.streams)]
     return len(
-        [count for count in _all(await _each(backend, [words.only_request(one) for one in each])) if count]
+        [
+            count
+            for count in _all(await _each(backend, [words.only_request(measuring) for measuring in each]))
+            if count
+        ]
     )
 
 
@@ -465,7 +469,7 @@ async def _list_metadata(backend: Backend, command: ListMetadata) -> Reply:
     request = BackendRequest(
         stream=METADATA_KEY,
         commands=[("HGETALL", METADATA_KEY)],
-        decode=lambda found: found[0],
+        decode=lambda results: results[0],
         lane=Lane.READ,
     )
     values = {name.decode(): value for name, value in (await backend.run_request(request)).items()}

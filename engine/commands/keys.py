@@ -33,12 +33,12 @@ COPY_COST_MAX: Final = 1_500
 
 @runs(types.Delete)
 def delete(turn: Turn, command: types.Delete) -> int:
-    found = [name for name in dict.fromkeys(command.streams) if name in turn.keyspace.keys]
-    for name in found:
+    names = [name for name in dict.fromkeys(command.streams) if name in turn.keyspace.keys]
+    for name in names:
         expect(turn.keyspace.keys[name], command.expected)
-    for name in found:
+    for name in names:
         turn.remove_stream(name, "del")
-    return len(found)
+    return len(names)
 
 
 @runs(types.FlushAll)
@@ -58,12 +58,12 @@ def exists(turn: Turn, command: types.Exists) -> int:
 
 @runs(types.FindGroup)
 def find_group(turn: Turn, command: types.FindGroup) -> list[Presence]:
-    found = map(turn.keyspace.find, command.streams)
+    keys = map(turn.keyspace.find, command.streams)
     return [
         Presence.NO_STREAM
         if key is None
         else (Presence.FOUND if command.group in key.groups else Presence.NO_GROUP)
-        for key in found
+        for key in keys
     ]
 
 
@@ -87,9 +87,9 @@ def list_streams(turn: Turn, command: types.ListStreams) -> Listing:
 def _unexpired_around(turn: Turn, at: float, prefix: str, limit: int | None) -> list[str]:
     keys, now_ms = turn.keyspace.keys, turn.now_ms
     names = turn.keyspace.names_around(at, prefix=prefix, limit=limit)
-    found = [name for name in names if not turn.keyspace.has_expired(keys[name], now_ms)]
+    alive = [name for name in names if not turn.keyspace.has_expired(keys[name], now_ms)]
     # Where just these have expired, there may be others.
-    return found or unexpired_names(turn, prefix, None, limit)
+    return alive or unexpired_names(turn, prefix, None, limit)
 
 
 def unexpired_names(turn: Turn, prefix: str, after: str | None, limit: int | None) -> list[str]:
@@ -98,13 +98,13 @@ def unexpired_names(turn: Turn, prefix: str, after: str | None, limit: int | Non
     names = keyspace.names(prefix=prefix, after=after, limit=limit)
     if not keyspace.lifetimes.is_due(now_ms):
         return names
-    found: list[str] = []
+    page: list[str] = []
     while names:
-        found += [name for name in names if not keyspace.has_expired(keyspace.keys[name], now_ms)]
-        if limit is None or len(found) >= limit:
+        page += [name for name in names if not keyspace.has_expired(keyspace.keys[name], now_ms)]
+        if limit is None or len(page) >= limit:
             break
         names = keyspace.names(prefix=prefix, after=names[-1], limit=limit)
-    return found[:limit]
+    return page[:limit]
 
 
 @runs(types.DbSize)

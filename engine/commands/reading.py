@@ -127,7 +127,7 @@ class Budget:
 def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
     cursors = [(name, _resolve(turn, name, cursor)) for name, cursor in command.streams]
     room = Budget(turn.most_bytes(command.bytes_of_all), max(1, turn.entries_left), command.count_total)
-    found: list[StreamEntries] = []
+    streams: list[StreamEntries] = []
     unfinished: list[str] = []
     generations: list[str] = []
     for name, cursor in cursors:
@@ -139,44 +139,44 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
             if key is None or cursor > key.stream.last_id or (known and known != key.generation):
                 gap = _turned(turn, key, cursor, known)
                 if gap is not None:
-                    found.append(_moved(name, key, gap))
+                    streams.append(_moved(name, key, gap))
                     continue
         if key is None or not key.stream.length or key.stream.last_live_id <= cursor:
             if key is not None and key.closed is not None and command.known is not None:
-                found += _rest_of(name, key, cursor)
+                streams += _rest_of(name, key, cursor)
             continue
-        one = _entries_after(key.stream, name, cursor, command, room)
-        if one is None:
+        given = _entries_after(key.stream, name, cursor, command, room)
+        if given is None:
             unfinished.append(name)
         else:
-            found.append(one)
-    turn.count_entries(room.given, sum(len(part) for one in found for part in one.entries.parts))
-    ends = _ends(turn, cursors, found)
-    if not found and command.block_ms is not None and not _may_end(command.until, ends, len(cursors)):
+            streams.append(given)
+    turn.count_entries(room.given, sum(len(part) for stream in streams for part in stream.entries.parts))
+    ends = _ends(turn, cursors, streams)
+    if not streams and command.block_ms is not None and not _may_end(command.until, ends, len(cursors)):
         return Blocked(
             msgspec.structs.replace(command, streams=cursors, known=generations if command.known else None),
             tuple(name for name, _ in cursors),
             command.block_ms,
         )
-    return StreamsRead(found, cursors, unfinished, generations, ends)
+    return StreamsRead(streams, cursors, unfinished, generations, ends)
 
 
 def _ends(
-    look: Look, cursors: Iterable[tuple[str, int]], found: Sequence[StreamEntries] = ()
+    look: Look, cursors: Iterable[tuple[str, int]], given: Sequence[StreamEntries] = ()
 ) -> Sequence[StreamEnd]:
     keys = [(name, look.keyspace.find(name), cursor) for name, cursor in cursors]
     closed = [row for row in keys if row[1] is not None and row[1].closed is not None]
     if not closed:
         return ()
-    read_upto = {one.stream: one.entries.last or _goes_on_after(one) for one in found}
+    read_upto = {stream.stream: stream.entries.last or _goes_on_after(stream) for stream in given}
     ends = [end_of(name, key, read_upto.get(name, cursor)) for name, key, cursor in closed]
     return [end for end in ends if end is not None]
 
 
-def _goes_on_after(found: StreamEntries) -> int:
+def _goes_on_after(read: StreamEntries) -> int:
     """Where the reader goes on that got no entries."""
-    gap = found.gap
-    return found.after if gap is None or gap.next is None else gap.next
+    gap = read.gap
+    return read.after if gap is None or gap.next is None else gap.next
 
 
 def _turned(turn: Turn, key: Key | None, cursor: int, known: str) -> Gap | None:
@@ -231,7 +231,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
     cursors = [(name, _group_cursor(turn, name, command.group, cursor)) for name, cursor in command.streams]
     for name, _ in cursors:
         turn.expect_consumer(name, command.group, command.consumer)
-    found: list[StreamDeliveries] = []
+    streams: list[StreamDeliveries] = []
     unfinished: list[str] = []
     claim_min_idle_ms = command.claim_min_idle_ms
     if len(cursors) > 1:
@@ -239,7 +239,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
             turn.count_names(1, name, command.group, command.consumer)
     room = Budget(command.bytes_of_all, turn.deliveries_left(), command.count_total)
     for name, cursor in cursors:
-        if len(found) >= _STREAMS_GIVEN_MAX:
+        if len(streams) >= _STREAMS_GIVEN_MAX:
             unfinished.append(name)
             continue
         consumer = turn.see_consumer(name, command.group, command.consumer)
@@ -256,13 +256,13 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
         else:
             delivered = _deliver(turn, name, command, claim_min_idle_ms, room)
         if delivered.entries or (delivered.history and not (delivered.more and room.given)):
-            found.append(delivered)
+            streams.append(delivered)
         elif delivered.more:
             unfinished.append(name)
     ends = _group_ends(turn, command)
-    if not found and command.block_ms is not None and not _may_end(command.until, ends, len(cursors)):
+    if not streams and command.block_ms is not None and not _may_end(command.until, ends, len(cursors)):
         return block(command)
-    return GroupRead(found, unfinished, ends)
+    return GroupRead(streams, unfinished, ends)
 
 
 def _group_ends(look: Look, command: types.XReadGroup) -> Sequence[StreamEnd]:
@@ -287,12 +287,16 @@ def _history(
 ) -> StreamDeliveries:
     key = turn.keyspace.keys[name]
     group = key.groups[command.group]
-    found: list[Delivered] = []
+    delivered: list[Delivered] = []
     dead: list[Dead] = []
     more = False
     rows = pending_of(group, consumer, cursor + 1)
     for entry_id, pending, text in with_texts(key.stream, rows, command.count):
-        if len(found) == command.count or len(dead) == TURN_LETTERS_MAX or _looked_enough(turn, found):
+        if (
+            len(delivered) == command.count
+            or len(dead) == TURN_LETTERS_MAX
+            or _looked_enough(turn, delivered)
+        ):
             more = True
         elif text is not None and is_dead(turn, group, pending.delivery_count + 1, (name, command.group)):
             dead.append(Dead(entry_id, text, pending))
@@ -301,18 +305,18 @@ def _history(
             more = not room.takes(len(text or b""))
         if more:
             break
-        found.append(
+        delivered.append(
             Delivered(entry_id, text, _one_more(pending.delivery_count) if text else pending.delivery_count)
         )
-    turn.lookups_left -= len(found) + len(dead)
+    turn.lookups_left -= len(delivered) + len(dead)
     move_to_dead_letters(turn, name, command.group, dead, TOO_MANY)
-    again = [one for one in found if one.text is not None]
+    again = [entry for entry in delivered if entry.text is not None]
     if again:
-        counts = [one.delivery_count for one in again]
-        turn.emit(Own(name, command.group, consumer.name, [one.id for one in again], turn.now_ms, counts))
+        counts = [entry.delivery_count for entry in again]
+        turn.emit(Own(name, command.group, consumer.name, [entry.id for entry in again], turn.now_ms, counts))
         turn.count_ids(len(again))
     return StreamDeliveries(
-        name, found, history=True, after=cursor, last_delivered_id=group.last_delivered_id, more=more
+        name, delivered, history=True, after=cursor, last_delivered_id=group.last_delivered_id, more=more
     )
 
 
@@ -406,7 +410,7 @@ def _claim_idle(
     """Claim what is released or idle for long enough, in order of delivery. Skip deleted entries, or settle
     them if they are many. Return the claimed entries, and whether a limit ended the search.
     """
-    found: list[Delivered] = []
+    claimed: list[Delivered] = []
     dead: list[Dead] = []
     gone: list[int] = []
     more = False
@@ -416,7 +420,7 @@ def _claim_idle(
         _claimable(group, command),
     )
     for entry_id, pending, text in with_texts(key.stream, rows, command.count):
-        if len(gone) == _SETTLED_MAX or len(dead) == TURN_LETTERS_MAX or _looked_enough(turn, found):
+        if len(gone) == _SETTLED_MAX or len(dead) == TURN_LETTERS_MAX or _looked_enough(turn, claimed):
             more = True
         elif text is None:
             gone.append(entry_id)
@@ -425,27 +429,29 @@ def _claim_idle(
             dead.append(Dead(entry_id, text, pending))
             continue
         else:
-            more = len(found) == command.count or not room.takes(len(text))
+            more = len(claimed) == command.count or not room.takes(len(text))
         if more:
             break
         count = pending.delivery_count
         idle_ms, released = pending.idle_ms(turn.now_ms), pending.consumer is None
-        found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count, released))
-    turn.lookups_left -= len(found) + len(dead)
+        claimed.append(Delivered(entry_id, text, _one_more(count), idle_ms, count, released))
+    turn.lookups_left -= len(claimed) + len(dead)
     move_to_dead_letters(turn, name, command.group, dead, TOO_MANY)
     if len(gone) > _PASSED_OVER_MAX:
         turn.settle(name, command.group, gone)
         turn.count_ids(len(gone))
-    if found:
-        _take_over(turn, name, command, found)
-    return found, more
+    if claimed:
+        _take_over(turn, name, command, claimed)
+    return claimed, more
 
 
-def _take_over(turn: Turn, name: str, command: types.XReadGroup, found: Sequence[Delivered]) -> None:
-    counts = [one.delivery_count for one in found]
-    turn.emit(Own(name, command.group, command.consumer, [one.id for one in found], turn.now_ms, counts))
+def _take_over(turn: Turn, name: str, command: types.XReadGroup, claimed: Sequence[Delivered]) -> None:
+    counts = [entry.delivery_count for entry in claimed]
+    turn.emit(
+        Own(name, command.group, command.consumer, [entry.id for entry in claimed], turn.now_ms, counts)
+    )
     turn.mark_active(name, command.group, command.consumer)
-    turn.count_ids(len(found))
+    turn.count_ids(len(claimed))
 
 
 def _claimable(group: Group, command: types.XReadGroup) -> Iterator[tuple[int, PendingState]]:
@@ -474,12 +480,12 @@ def with_texts(
     rows, size = iter(rows), min(_LOOKUPS_AT_ONCE, count or _LOOKUPS_AT_ONCE)
     while some := list(islice(rows, size)):
         texts = stream.find_each(row[0] for row in some if is_wanted(row))
-        yield from ((entry_id, one, texts.get(entry_id)) for entry_id, one in some)
+        yield from ((entry_id, state, texts.get(entry_id)) for entry_id, state in some)
 
 
-def _looked_enough(turn: Turn, found: Sequence[Delivered]) -> bool:
+def _looked_enough(turn: Turn, entries: Sequence[Delivered]) -> bool:
     """Whether the turn may look up no more; one entry it always may."""
-    return bool(found) and len(found) >= turn.lookups_left
+    return bool(entries) and len(entries) >= turn.lookups_left
 
 
 def text_of(stream: Stream, entry_id: int) -> bytes | None:

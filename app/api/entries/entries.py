@@ -299,14 +299,14 @@ def _page(
     *found_in_turn: Reply,
 ) -> Response:
     """The page of these replies; `following` is its `next` where nothing is found."""
-    found, gap, edges, generation, closed = Entries(), None, None, "", False
+    shown, gap, edges, generation, closed = Entries(), None, None, "", False
     for reply in found_in_turn:
         if isinstance(reply, StreamsRead):
             following, generation = reply.cursors[0][1], reply.generations[0]
-            found, gap = (reply.streams[0].entries, reply.streams[0].gap) if reply.streams else (found, None)
+            shown, gap = (reply.streams[0].entries, reply.streams[0].gap) if reply.streams else (shown, None)
             closed = bool(reply.closed)
         elif isinstance(reply, Entries) and (gap is None or gap.next is None):
-            found, closed = reply, closed if asked.last is not None else reply.closed
+            shown, closed = reply, closed if asked.last is not None else reply.closed
         elif isinstance(reply, Edges):
             edges, generation = reply, reply.generation
     if not shows_generations or asked.reverse:
@@ -315,16 +315,16 @@ def _page(
     if report is not None and asked.fails_on_gap:
         raise report.refused()
     if asked.last is not None:
-        found = _forwards(found)
-    if found.count:
-        following = found.last
+        shown = _forwards(shown)
+    if shown.count:
+        following = shown.last
     elif gap is not None:
         following = gap.goes_on_after
     headers = where(following, edges, gap, generation)
-    headers.append((b"weir-more", b"true" if found.more else b"false"))
+    headers.append((b"weir-more", b"true" if shown.more else b"false"))
     if closed:
         headers.append(entry_pages.CLOSED_HEADER)
-    page = entry_pages.page(found, following, report, asked.fields, generation, closed=closed)
+    page = entry_pages.page(shown, following, report, asked.fields, generation, closed=closed)
     return Response(200, page, headers)
 
 
@@ -386,10 +386,10 @@ def _wait_ms(request: Request, asked: PageRange) -> int | None:
     return wait_ms or None
 
 
-def _forwards(found: Entries) -> Entries:
+def _forwards(run: Entries) -> Entries:
     """Entries that were read backwards, in the order of the stream; they end where it ends."""
-    texts = entries.texts(found.json()) if found.count else []
-    return Entries(texts[::-1], found.count, found.last, found.first)
+    texts = entries.texts(run.json()) if run.count else []
+    return Entries(texts[::-1], run.count, run.last, run.first)
 
 
 @router.get(
@@ -406,10 +406,10 @@ async def get_entry(request: RequestParameter, stream: StreamName, id: EntryId) 
     return PreparedRead([XRange(stream=stream, start=id, end=id)], partial(_entry, id))
 
 
-def _entry(entry_id: int, found: Reply) -> Response:
-    if not isinstance(found, Entries) or not found.count:
+def _entry(entry_id: int, entry: Reply) -> Response:
+    if not isinstance(entry, Entries) or not entry.count:
         raise _missing(entry_id)
-    response = Response(200, found.json())
+    response = Response(200, entry.json())
     # An entry never changes: its ID is its tag.
     response.tag = b'"%b"' % ids.format(entry_id).encode()
     return response
@@ -477,7 +477,7 @@ async def delete_entries(request: RequestParameter, stream: StreamName, given: D
 
 def _results(reply: Reply) -> list[str]:
     assert isinstance(reply, Deletions), "XDELEX answers a result for each ID"
-    return [_RESULTS[one] for one in reply.results]
+    return [_RESULTS[result] for result in reply.results]
 
 
 def _missing(entry_id: int) -> RefusalError:

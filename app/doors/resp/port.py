@@ -56,10 +56,10 @@ class Port:
 
     def subscriptions(self, prefix: str) -> Subscriptions:
         """The subscriptions of all clients of a tenant, to the channels of its own streams."""
-        found = self._subscriptions.get(prefix)
-        if found is None:
-            found = self._subscriptions[prefix] = Subscriptions(self._follow_events)
-        return found
+        subscriptions = self._subscriptions.get(prefix)
+        if subscriptions is None:
+            subscriptions = self._subscriptions[prefix] = Subscriptions(self._follow_events)
+        return subscriptions
 
     @property
     def shares_adds(self) -> bool:
@@ -69,15 +69,19 @@ class Port:
     @property
     def channels(self) -> int:
         """How many channels are followed."""
-        return sum(len(one.channels) for one in self._subscriptions.values())
+        return sum(len(subscriptions.channels) for subscriptions in self._subscriptions.values())
 
     @property
     def patterns(self) -> int:
         """How many patterns are followed."""
-        return sum(len(one.patterns) for one in self._subscriptions.values())
+        return sum(len(subscriptions.patterns) for subscriptions in self._subscriptions.values())
 
     def _follow_events(self, _: bool) -> None:  # noqa: FBT001 - the only argument
-        followed = {prefix: one for prefix, one in self._subscriptions.items() if len(one)}
+        followed = {
+            prefix: subscriptions
+            for prefix, subscriptions in self._subscriptions.items()
+            if len(subscriptions)
+        }
         self._subscriptions = followed
         self.gateway.follow_events(self._publish if followed else None)
 

@@ -170,15 +170,18 @@ class Session:
     def _auth(self, frame: frames.AuthFrame) -> Effects:
         return [Authenticate(frame.ref, frame.token)]
 
-    def on_principal(self, ref: Ref, found: Principal | RefusalError) -> Effects:
+    def on_principal(self, ref: Ref, principal: Principal | RefusalError) -> Effects:
         """Handle Authenticate. A token that is refused closes the connection; subscriptions that the new
         token does not allow are revoked.
         """
-        if isinstance(found, RefusalError):
+        if isinstance(principal, RefusalError):
             self.table.closed = True
-            return [self.table.error(ref, found), Close(found.kind.close or BAD_TOKEN_CLOSE, found.code)]
-        self.table.principal = found
-        answer = SendFrame(frames.ok(ref, {"expires_at": found.expires_at}))
+            return [
+                self.table.error(ref, principal),
+                Close(principal.kind.close or BAD_TOKEN_CLOSE, principal.code),
+            ]
+        self.table.principal = principal
+        answer = SendFrame(frames.ok(ref, {"expires_at": principal.expires_at}))
         return [answer, *self.table.revoke_forbidden()]
 
     def expiring(self, after_ms: int) -> Effects:
@@ -193,13 +196,13 @@ class Session:
     def _command(self, frame: frames.CommandFrame) -> Effects:
         return [RunCommand(frame.ref, bytes(frame.command))]
 
-    def on_command_result(self, ref: Ref, found: bytes | RefusalError) -> Effects:
+    def on_command_result(self, ref: Ref, reply: bytes | RefusalError) -> Effects:
         """Handle the result of a RunCommand: `{"result": …}`, or a refusal."""
-        if isinstance(found, RefusalError):
-            return [self.table.error(ref, found)]
+        if isinstance(reply, RefusalError):
+            return [self.table.error(ref, reply)]
         if self.meter is not None:
-            self.meter.charge(len(found))
-        return [SendFrame(frames.ok_with(ref, found))]
+            self.meter.charge(len(reply))
+        return [SendFrame(frames.ok_with(ref, reply))]
 
     def _publish(self, frame: frames.PublishFrame, publication: Publication | None) -> Effects:
         stream = frames.name(frame.stream, "stream name")
@@ -230,18 +233,18 @@ class Session:
         return [*self.table.end(self.table.find(frame.sub)), SendFrame(frames.ok(frame.ref))]
 
     def _credit(self, frame: frames.CreditFrame) -> Effects:
-        one = self.table.find(frame.sub)
-        left = one.credit.left
+        subscription = self.table.find(frame.sub)
+        left = subscription.credit.left
         if left is None:
             raise invalid("/sub", "this subscription has no limit")
-        held = len(one.consumer.in_flight) if isinstance(one, ConsumerSubscription) else 0
+        held = len(subscription.consumer.in_flight) if isinstance(subscription, ConsumerSubscription) else 0
         if left + held + frame.n > frames.CREDIT_MAX:
             raise invalid("/n", f"there is credit for at most {frames.CREDIT_MAX} entries")
-        one.credit.left = left + frame.n
-        away = self.table.note_away(one)
-        if isinstance(one, ConsumerSubscription):
-            return [*away, *self.consumers.go_on(one)]
-        return [*away, *self.tails.go_on(one)]
+        subscription.credit.left = left + frame.n
+        away = self.table.note_away(subscription)
+        if isinstance(subscription, ConsumerSubscription):
+            return [*away, *self.consumers.go_on(subscription)]
+        return [*away, *self.tails.go_on(subscription)]
 
     def on_disconnect(self, unwritten: Iterable[tuple[int, Sequence[int]]]) -> Effects:
         """End all subscriptions. `unwritten` are entries that were not sent, by subscription."""
@@ -251,7 +254,9 @@ class Session:
             work = self.table.by_key.get(key)
             if isinstance(work, ConsumerSubscription) and not work.ended:
                 in_flight = work.consumer.in_flight
-                effects += self.consumers.give_back(work, [one for one in entry_ids if one in in_flight])
-        for one in list(self.table.by_name.values()):
-            effects += self.table.end(one)
+                effects += self.consumers.give_back(
+                    work, [entry_id for entry_id in entry_ids if entry_id in in_flight]
+                )
+        for subscription in list(self.table.by_name.values()):
+            effects += self.table.end(subscription)
         return effects

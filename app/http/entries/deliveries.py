@@ -32,32 +32,34 @@ class DeliveredEntry(ResponseModel):
     idle_ms: Milliseconds | None = absent()
 
 
-def delivered(one: Delivered) -> bytes:
+def delivered(entry: Delivered) -> bytes:
     """An entry with how often it was delivered, this time included, and, where it was taken over, for how
     long it had been idle. `fields` is null where the entry is gone from the stream, the idle time where it
     had been given back.
     """
-    text = one.text if one.text is not None else b'{"id":"%b","fields":null}' % ids.format(one.id).encode()
-    return b'%b,"delivery_count":%d%b}' % (text[:-1], min(one.delivery_count, INTEGER_MAX), _idle(one))
+    text = (
+        entry.text if entry.text is not None else b'{"id":"%b","fields":null}' % ids.format(entry.id).encode()
+    )
+    return b'%b,"delivery_count":%d%b}' % (text[:-1], min(entry.delivery_count, INTEGER_MAX), _idle(entry))
 
 
-def _idle(one: Delivered) -> bytes:
-    if one.released:
+def _idle(entry: Delivered) -> bytes:
+    if entry.released:
         return b',"idle_ms":null'
-    return b"" if one.idle_ms is None else b',"idle_ms":%d' % min(one.idle_ms, INTEGER_MAX)
+    return b"" if entry.idle_ms is None else b',"idle_ms":%d' % min(entry.idle_ms, INTEGER_MAX)
 
 
-def deliveries(found: StreamDeliveries, end: StreamEnd | None = None) -> bytes:
+def deliveries(stream: StreamDeliveries, end: StreamEnd | None = None) -> bytes:
     """What a read of one stream gave: new entries as they are stored, others as `delivered` has them."""
-    plain = not found.history and all(one.idle_ms is None for one in found.entries)
-    texts = [one.text or b"" for one in found.entries] if plain else list(map(delivered, found.entries))
-    if found.history:
-        after = found.entries[-1].id if found.entries else found.after
+    plain = not stream.history and all(entry.idle_ms is None for entry in stream.entries)
+    texts = [entry.text or b"" for entry in stream.entries] if plain else list(map(delivered, stream.entries))
+    if stream.history:
+        after = stream.entries[-1].id if stream.entries else stream.after
         where = b'"next":"%b"' % ids.format(after).encode()
     else:
-        where = b'"last_delivered_id":"%b"' % ids.format(found.last_delivered_id).encode()
-    gap = b',"gap":' + GapReport(found.gap).text() if found.gap is not None else b""
-    more = _JSON_BOOLEANS[found.more]
+        where = b'"last_delivered_id":"%b"' % ids.format(stream.last_delivered_id).encode()
+    gap = b',"gap":' + GapReport(stream.gap).text() if stream.gap is not None else b""
+    more = _JSON_BOOLEANS[stream.more]
     return b'{"entries":[%b],%b,"more":%b%b%b}' % (b",".join(texts), where, more, gap, _ended(end))
 
 

@@ -122,10 +122,10 @@ def _list(link: Link, words: Words) -> bytes:
             chosen = list(filter(_by_type(words[3]), chosen))
         elif option == b"ID" and len(words) > 3:
             wanted = {integer(word, "ERR Invalid client ID") for word in words[3:]}
-            chosen = [one for one in chosen if one.client.id in wanted]
+            chosen = [other for other in chosen if other.client.id in wanted]
         else:
             raise errors.syntax_error()
-    text = b"".join(line_of(one) + b"\n" for one in chosen)
+    text = b"".join(line_of(other) + b"\n" for other in chosen)
     return wire.encode(Verbatim(text), link.client.protocol)
 
 
@@ -155,13 +155,13 @@ def _by_type(value: bytes) -> Callable[[Link], bool]:
     kind = value.lower()
     if kind not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
         raise errors.invalid(f"ERR Unknown client type '{echo(value)}'")
-    return lambda one: kind == (b"pubsub" if one.client.is_subscriber else b"normal")
+    return lambda other: kind == (b"pubsub" if other.client.is_subscriber else b"normal")
 
 
 _FILTERS: Final[Mapping[bytes, Callable[[bytes], Callable[[Link], bool]]]] = {
-    b"ADDR": lambda value: lambda one: one.client.address.encode() == value,
-    b"LADDR": lambda value: lambda one: one.client.local_address.encode() == value,
-    b"USER": lambda value: lambda one: one.client.user.encode() == value,
+    b"ADDR": lambda value: lambda other: other.client.address.encode() == value,
+    b"LADDR": lambda value: lambda other: other.client.local_address.encode() == value,
+    b"USER": lambda value: lambda other: other.client.user.encode() == value,
     b"TYPE": _by_type,
 }
 
@@ -172,10 +172,10 @@ def _kill(link: Link, words: Words) -> bytes | None:
     everyone = list(link.others.values())
     if len(words) == 3:
         address = words[2].decode(errors="replace")
-        found = [one for one in everyone if one.client.address == address]
-        if not found:
+        named = [other for other in everyone if other.client.address == address]
+        if not named:
             raise errors.invalid("ERR No such client")
-        return _end(link, found, wire.OK)
+        return _end(link, named, wire.OK)
     skip_me, rest = True, words[2:]
     while rest:
         if len(rest) < 2:
@@ -186,25 +186,25 @@ def _kill(link: Link, words: Words) -> bytes | None:
             while rest and rest[0].isdigit():
                 numbers.add(_number(rest[0]))
                 rest = rest[1:]
-            everyone = [one for one in everyone if one.client.id in numbers]
+            everyone = [other for other in everyone if other.client.id in numbers]
         elif name == b"SKIPME" and value.lower() in (b"yes", b"no"):
             skip_me = value.lower() == b"yes"
         elif name in _FILTERS:
             matches = _FILTERS[name](value)
-            everyone = [one for one in everyone if matches(one)]
+            everyone = [other for other in everyone if matches(other)]
         else:
             raise errors.syntax_error()
     if skip_me:
-        everyone = [one for one in everyone if one is not link]
+        everyone = [other for other in everyone if other is not link]
     return _end(link, everyone, b":%d\r\n" % len(everyone))
 
 
-def _end(link: Link, found: list[Link], written: bytes) -> bytes | None:
+def _end(link: Link, chosen: list[Link], written: bytes) -> bytes | None:
     """End these clients. Returns the reply, None where the one that asked was ended with it."""
-    for one in found:
-        if one is not link:
-            one.abort(f"CLIENT KILL by client {link.client.id}")
-    if link not in found:
+    for other in chosen:
+        if other is not link:
+            other.abort(f"CLIENT KILL by client {link.client.id}")
+    if link not in chosen:
         return written
     link.end(written)
     return None
