@@ -11,6 +11,7 @@ from copy import copy
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
+from random import Random
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -24,11 +25,12 @@ from app.live import adds
 from app.main import App, create_app
 from app.server import http_server
 from app.settings import Settings
-from engine import Call, Engine, Fsync, errors, ids
+from engine import Call, Engine, EngineError, Fsync, errors, ids
 from engine.commands import AddEach, XLen
 from engine.read_handle import Refused
 from engine.replies import Added
 from engine.storage.memory import MemoryStorage
+from tests import halves
 from tests.app.fast_requests import ENTRIES, ENTRY, JSON, NDJSON, post, request
 from tests.app.pair import HOST, plain
 from tests.app.ten_doors import SAMPLED
@@ -307,6 +309,23 @@ async def test_requests_that_come_at_once_are_answered_in_order(sides: Sides) ->
     assert await reply_to(sides.fast.engine, XLen(stream="s")) == 3 + 3 + 2
 
 
+@pytest.mark.parametrize("seed", range(halves.some(8)))
+async def test_requests_in_any_order_and_any_pieces_are_answered_alike(sides: Sides, seed: int) -> None:
+    """Those that take the lane, those that close it, and a stamp that advances between them."""
+    random, token = Random(seed), f"Authorization: Bearer {sides.fast.token.text}\r\n".encode()
+    bodies = [b'{"fields":{"a":"%b"}}' % (b"x" * size) for size in (1, 1, 1, 2, 30)]
+    likely = [post(ENTRIES, body) for body in bodies]
+    for _ in range(60):
+        asked = random.choice([*likely, random.choice([*BETWEEN.values()])]).replace(HOST, HOST + token)
+        cut = random.randrange(len(asked)) if random.random() < 0.2 else 0
+        if random.random() < 0.1:
+            sides.fast.gateway.stamp.advance()
+        pieces = [piece for piece in (asked[:cut], asked[cut:]) if piece]
+        fast, full = await sides.fast.ask(*pieces), await sides.full.ask(*pieces)
+        assert fast == full
+        assert fast.startswith(b"HTTP/1.1 ")
+
+
 @pytest.mark.parametrize("unusual", [True, False])
 async def test_what_is_behind_an_entry_that_is_stored_at_once_comes_before_the_next(
     sides: Sides, monkeypatch: pytest.MonkeyPatch, *, unusual: bool
@@ -404,21 +423,25 @@ async def test_what_is_refused_together_is_served_one_by_one(sides: Sides) -> No
     assert [(await other.ask(b""))[9:12] for other in others] == [b"201", b"400", b"201"]
 
 
-async def test_a_fault_is_answered_once_and_not_tried_again(
-    sides: Sides, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("refusal", "status"),
+    [(errors.internal(), b"500"), (errors.restarting(is_unknown=True), b"503")],
+)
+async def test_what_may_have_been_stored_is_not_tried_again(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch, refusal: EngineError, status: bytes
 ) -> None:
-    """Nothing says whether the entries were stored."""
+    """A fault, or a backend that has not answered: it is refused once."""
     asked = await sides.open_lane()
     tried: list[Call] = []
 
     def fail(call: Call, _: object) -> Refused:
         tried.append(call)
-        return Refused(errors.internal())
+        return Refused(refusal)
 
     monkeypatch.setattr(sides.fast.engine, "send", fail)
-    assert (await sides.fast.ask(asked)).startswith(b"HTTP/1.1 500 ")
+    assert (await sides.fast.ask(asked))[9:12] == status
     assert len(tried) == 1
-    assert sides.fast.gateway.reports.counters.rejected["internal"] == 1
+    assert sides.fast.gateway.reports.counters.rejected[refusal.code] == 1
 
 
 async def test_an_entry_of_a_client_that_leaves_is_stored(sides: Sides) -> None:

@@ -5,6 +5,7 @@ Each test asks two ports at a moment that stands still; at one, the lane is clos
 
 import asyncio
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -14,6 +15,7 @@ from app.doors.resp.connection import RespConnection
 from app.gateway import Phase
 from engine import ids
 from engine.commands import XLen
+from tests import halves
 from tests.app.policies import FixedPolicy, principal_with
 from tests.app.resp.conftest import TestedPort, Wire, until
 from tests.engine.asking import reply_to
@@ -169,6 +171,23 @@ async def test_any_other_words_are_stored_alike(sides: Sides, words: Sequence[Wo
         await sides.both(*opening)
         assert sides.fast.has_lane
         await sides.both("XADD", "s", "*", *words)
+    await sides.both("XRANGE", "s", "-", "+")
+
+
+@pytest.mark.parametrize("seed", range(halves.some(8)))
+async def test_commands_in_any_order_are_answered_alike(sides: Sides, seed: int) -> None:
+    """Those that take the lane, those that close it, and a stamp that advances between them."""
+    random = Random(seed)
+    likely = [("XADD", "s", "*", "a", value) for value in ("1", "2", "", "x" * 30, "x" * 2_000)]
+    others = [
+        *(("PING",), ("MULTI",), ("EXEC",), ("DISCARD",), ("WATCH", "s"), ("XLEN", "s"), ("DEL", "s")),
+        *(("XADD", "t", "*", "a", "1"), ("xadd", "s", "*", "a", "1"), ("XADD", "s", "*", "a", "1", "b", "2")),
+        *(("XADD", "s", "1-1", "a", "1"), ("XADD", "s", "*", "a"), ("RESET",), ("NONE",)),
+    ]
+    for _ in range(120):
+        if random.random() < 0.1:
+            sides.fast.port.gateway.stamp.advance()
+        await sides.both(*random.choice([*likely, random.choice(others)]))
     await sides.both("XRANGE", "s", "-", "+")
 
 
