@@ -85,6 +85,10 @@ class Figure(msgspec.Struct):
     peer: str = ""
     theirs: float | None = None
     ratio: float | None = None
+    # Of the rounds, the one that neighbours on the machine disturbed least: ours, theirs and their ratio.
+    best: float | None = None
+    their_best: float | None = None
+    best_ratio: float | None = None
 
     @property
     def value(self) -> float:
@@ -93,13 +97,18 @@ class Figure(msgspec.Struct):
 
     def line(self) -> str:
         """The line, in Markdown."""
-        theirs = "" if self.theirs is None else f"{self.peer} {_short(self.theirs)}"
-        ratio = "" if self.ratio is None else f"**{self.ratio:.2f}**"
+        ours = f"{_short(self.ours)} {self.unit}{self._in_brackets(self.best)}"
+        theirs = ""
+        if self.theirs is not None:
+            theirs = f"{self.peer} {_short(self.theirs)}{self._in_brackets(self.their_best)}"
+        ratio = "" if self.ratio is None else f"**{self.ratio:.2f}**{self._in_brackets(self.best_ratio)}"
         met = "met" if self.goal.is_met(self.value) else "missed"
-        return (
-            f"| {self.part} | {self.work} | {_short(self.ours)} {self.unit} | {theirs} | {ratio} "
-            f"| {self.goal} | {met} | {self.method} |"
-        )
+        cells = (self.part, self.work, ours, theirs, ratio, str(self.goal), met, self.method)
+        return f"| {' | '.join(cells)} |"
+
+    @staticmethod
+    def _in_brackets(best: float | None) -> str:
+        return "" if best is None else f" ({_short(best)})"
 
 
 def _short(number: float) -> str:
@@ -109,15 +118,29 @@ def _short(number: float) -> str:
 
 
 def beside(part: str, work: str, unit: str, pairs: Pairs, peer: str, goal: Goal, method: str) -> Figure:
-    """Medians, and the median of the ratios of neighbouring rounds."""
+    """Medians, and the median of the ratios of neighbouring rounds; of several rounds also the best of each
+    side.
+    """
     ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratio = statistics.median(our / their for our, their in pairs)
-    return Figure(part, work, unit, ours, goal, method, peer, theirs, ratio)
+    figure = Figure(part, work, unit, ours, goal, method, peer, theirs, ratio)
+    if len(pairs) > 1:
+        figure.best, figure.their_best = (_best(column, unit) for column in zip(*pairs, strict=True))
+        figure.best_ratio = figure.best / figure.their_best
+    return figure
 
 
 def alone(part: str, work: str, unit: str, values: Sequence[float], goal: Goal, method: str) -> Figure:
-    """The median of the rounds; the goal is absolute."""
-    return Figure(part, work, unit, statistics.median(values), goal, method)
+    """The median of the rounds, and the best of several; the goal is absolute."""
+    figure = Figure(part, work, unit, statistics.median(values), goal, method)
+    if len(values) > 1:
+        figure.best = _best(values, unit)
+    return figure
+
+
+def _best(values: Sequence[float], unit: str) -> float:
+    """The highest rate, or the least of what is taken."""
+    return max(values) if unit.endswith(("/s", "a second")) else min(values)
 
 
 def apart(run: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

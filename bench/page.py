@@ -58,8 +58,9 @@ def machine() -> str:
     names = [
         line.split(":")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]
-    build = " with PGO" if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") else ""
-    python = f"Python {platform.python_version()}{build}, rows in {rows.way()}"
+    has_pgo = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    build = "built with PGO" if has_pgo else "built without PGO"
+    python = f"Python {platform.python_version()} {build}, rows in {rows.way()}"
     return f"{os.cpu_count()} cores ({names[0].strip()}), Linux, {python}"
 
 

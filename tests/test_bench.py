@@ -1,6 +1,8 @@
 """What a benchmark may publish."""
 
 import json
+import socket
+import threading
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -9,10 +11,11 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 
-from bench import page, parts, push
+from bench import histories, page, parts, push
 from bench.__main__ import run
 from bench.figure import FULL, QUICK, Figure, Method, alone, at_least, at_most, beside
 from bench.page import BUSY_LOAD, Results, unpublishable
+from bench.versus import RANGE_COUNT
 
 
 def results(method: Method = FULL, load_before: float = 0.0) -> Results:
@@ -47,6 +50,30 @@ def test_a_ratio_is_the_median_of_neighbouring_rounds() -> None:
     figure = beside("P1", "publish", "a second", [(1, 1), (8, 2), (9, 3)], "redis", at_least(3), "3 rounds")
     assert (figure.ours, figure.theirs, figure.ratio) == (8, 2, 3)
     assert "| met |" in figure.line()
+
+
+def test_the_best_round_of_each_side_stands_in_brackets() -> None:
+    """The highest rate, and the least that is taken; of one round nothing."""
+    rates = beside("P1", "publish", "entries/s", [(1, 2), (8, 2), (9, 4)], "redis", at_least(3), "3 rounds")
+    assert "| 8.00 entries/s (9.00) | redis 2.00 (4.00) | **2.25** (2.25) |" in rates.line()
+    assert "| 6.00 µs (5.00) |" in alone("P17", "a request", "µs", [7, 5, 6], at_most(9), "3 rounds").line()
+    assert "| 6.00 µs |" in alone("P17", "a request", "µs", [6], at_most(9), "one round").line()
+
+
+def test_entries_are_counted_however_their_bytes_are_cut() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        answer = b'{"temperature":"19.8"},' * RANGE_COUNT
+
+        def serve() -> None:
+            with listener.accept()[0] as client:
+                for piece in (answer[:3], answer[3:7_000], answer[7_000:], answer[:9], answer[9:]):
+                    client.sendall(piece)
+                client.recv(1 << 10)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        assert histories.entries_a_second(listener.getsockname()[1], [b"a", b"b"]) > 0
+        server.join()
 
 
 @pytest.mark.parametrize(("value", "is_met"), [(0.99, True), (1.0, True), (1.01, False)])
