@@ -7,6 +7,7 @@ Must never know: how entries are added or removed, callers, the time, consumer g
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, TypeAlias
 
 import msgspec
@@ -64,7 +65,7 @@ class RangeBuilder:
         self.full = not self._left
         return True
 
-    def add(self, run_ids: Sequence[int], texts: Sequence[bytes]) -> None:
+    def add(self, texts: Sequence[bytes]) -> None:
         """Take entries as far as the limits allow."""
         stop = min(len(texts), self._left)
         if self._bytes_left is not None:
@@ -72,7 +73,8 @@ class RangeBuilder:
         if stop < len(texts):
             self.full = True
         if stop:
-            self._take(run_ids[0], run_ids[stop - 1], stop, b",".join(texts[:stop]))
+            first, last = entries.id_of(texts[0]), entries.id_of(texts[stop - 1])
+            self._take(first, last, stop, b",".join(texts[:stop]))
 
     def _fitting(self, texts: Sequence[bytes], stop: int) -> int:
         left = self._bytes_left or 0
@@ -175,8 +177,8 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
             return Entries()
         run = RangeBuilder(self.length if count is None else count, bytes_max)
         if reverse:
-            for run_ids, texts in self._runs_down(low, high, count):
-                run.add(run_ids[::-1], texts[::-1])
+            for _, texts in self._runs_down(low, high, count):
+                run.add(texts[::-1])
                 if run.full:
                     break
         else:
@@ -189,7 +191,7 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
                     and node.last <= high
                     and run.add_node(node, self.node_cache.plain)
                 ):
-                    run.add(*self._window(node, low, high, slice(count)))
+                    run.add(self._texts_in(node, low, high, slice(count)))
         return run.entries(more=self._more(run.last, low, high, reverse=reverse))
 
     def _more(self, last: int, low: int, high: int, *, reverse: bool) -> bool:
@@ -258,14 +260,14 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         """The nodes upwards, from the one that may hold `low`."""
         if self.open is not None and low >= self.open.first:
             # What readers that keep up ask for.
-            yield self.open
-            return
+            return iter((self.open,))
         floor = self.nodes.floor(low)
-        for _, node in self.nodes.items(floor[0] if floor else 0):
-            if node.last >= low:
-                yield node
-        if self.open is not None:
-            yield self.open
+        if floor is None:
+            nodes = self.nodes.values_from(0)
+        else:
+            # It may end before `low`; none behind it does.
+            nodes = self.nodes.values_from(floor[0] + (floor[1].last < low))
+        return nodes if self.open is None else chain(nodes, (self.open,))
 
     def _head(self) -> Node | None:
         first = self.nodes.first()
@@ -356,6 +358,14 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         """IDs and texts of the node's live entries in `[low, high]`, those of `cut` alone: to read the IDs of
         all that a sealed node has takes as long as the rest of a request.
         """
+        if isinstance(node, OpenNode) and not node.deleted:
+            start, stop = bisect_left(node.ids, low), bisect_right(node.ids, high)
+            return node.ids[start:stop][cut], self.texts_of(node)[start:stop][cut]
+        texts = self._texts_in(node, low, high, cut)
+        return list(entries.ids_of(texts)), texts
+
+    def _texts_in(self, node: Node, low: int, high: int, cut: slice) -> Sequence[bytes]:
+        """The texts alone."""
         texts = self.texts_of(node)
         if isinstance(node, OpenNode):
             start, stop = bisect_left(node.ids, low), bisect_right(node.ids, high)
@@ -364,12 +374,8 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
             stop = len(texts) if node.last <= high else bisect_right(texts, high, key=entries.id_of)
         if node.deleted:
             places = [place for place in live_places(node, len(texts)) if start <= place < stop]
-            run_texts: Sequence[bytes] = [texts[place] for place in places[cut]]
-        else:
-            run_texts = texts[start:stop][cut]
-            if isinstance(node, OpenNode):
-                return node.ids[start:stop][cut], run_texts
-        return list(entries.ids_of(run_texts)), run_texts
+            return [texts[place] for place in places[cut]]
+        return texts[start:stop][cut]
 
     def _runs(
         self, low: int, high: int, most: int | None = None

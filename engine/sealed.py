@@ -117,12 +117,13 @@ class DecodedNodeCache:
     unpacks it once, and readers that follow each other through the same history share its nodes.
     """
 
-    __slots__ = ("_decoded", "_plain", "_plain_bytes")
+    __slots__ = ("_decoded", "_decoded_bytes", "_plain", "_plain_bytes")
 
     def __init__(self) -> None:
         # In both, the one that was used longest ago comes first. Only an `OrderedDict` removes the first of
         # many in constant time.
-        self._decoded: dict[Text, list[bytes]] = {}
+        self._decoded: OrderedDict[Text, list[bytes]] = OrderedDict()
+        self._decoded_bytes = 0
         self._plain: OrderedDict[Text, bytes] = OrderedDict()
         self._plain_bytes = 0
 
@@ -139,12 +140,13 @@ class DecodedNodeCache:
 
     def of(self, text: Text) -> list[bytes]:
         """The single entries of a text."""
-        texts = self._decoded.pop(text, None)
-        if texts is None:
-            plain = self._plain.get(text)
-            texts = entries.texts(text.plain() if plain is None else plain)
-            self._make_room(text.size)
-        self._decoded[text] = texts
+        texts = self._decoded.get(text)
+        if texts is not None:
+            self._decoded.move_to_end(text)
+            return texts
+        plain = self._plain.get(text)
+        texts = entries.texts(text.plain() if plain is None else plain)
+        self._keep_decoded(text, texts)
         return texts
 
     def plain(self, text: Text) -> bytes:
@@ -164,17 +166,18 @@ class DecodedNodeCache:
 
     def replace(self, gone: Text, text: Text, single: list[bytes]) -> None:
         """Keep what is at hand of a new text that takes the place of another."""
-        self._decoded.pop(gone, None)
+        if self._decoded.pop(gone, None) is not None:
+            self._decoded_bytes -= gone.size
         self._plain_bytes -= len(self._plain.pop(gone, b""))
-        self._make_room(text.size)
-        self._decoded[text] = single
+        self._keep_decoded(text, single)
 
-    def _make_room(self, size: int) -> None:
-        left = DECODED_BYTES_MAX - size - sum(text.size for text in self._decoded)
-        while self._decoded and (left < 0 or len(self._decoded) >= DECODED_NODES_MAX):
-            oldest = next(iter(self._decoded))
-            left += oldest.size
-            del self._decoded[oldest]
+    def _keep_decoded(self, text: Text, texts: list[bytes]) -> None:
+        self._decoded_bytes += text.size
+        while self._decoded and (
+            self._decoded_bytes > DECODED_BYTES_MAX or len(self._decoded) >= DECODED_NODES_MAX
+        ):
+            self._decoded_bytes -= self._decoded.popitem(last=False)[0].size
+        self._decoded[text] = texts
 
 
 # That of streams outside a keyspace, while they are copied, say.

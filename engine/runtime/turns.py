@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
@@ -82,7 +83,7 @@ class Touched:
         """
         if streams is None:
             return max(self._by_stream.values(), default=0)
-        return max([self._by_stream.get(stream, self._else) for stream in streams], default=0)
+        return max(map(self._by_stream.get, streams, repeat(self._else)), default=0)
 
 
 # A frame's bytes beyond those of its entries; commands that log more (a claim of thousands) draw on the
@@ -242,6 +243,8 @@ class Turns:
 
     def position_of(self, commands: Sequence[Command]) -> int:
         """The position of the last frame that these commands' replies may show."""
+        if len(commands) == 1:
+            return self._touched.upto(commands[0].depends_on())
         # Commands of a run mostly depend on the same streams.
         named = {command.depends_on() for command in commands}
         return max(map(self._touched.upto, named), default=0)

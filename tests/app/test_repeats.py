@@ -56,6 +56,7 @@ CHANGES = {
     "all trimmed": post("/v1/streams/s/trim", b'{"maxlen":0,"approx":false}'),
     "the group gone": request(f"DELETE {GROUP}?force=true"),
     "another last ID": post("/v1/streams/s/last-id", b'{"last_id":"2000-0"}'),
+    "closed": post("/v1/streams/s/close", b"{}"),
     "the stream gone": request("DELETE /v1/streams/s"),
     "a stream again": post(ENTRIES, b'{"entries":[{"fields":{"a":"9"}},{"fields":{"b":"9"}}]}'),
 }

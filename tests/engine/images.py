@@ -28,6 +28,7 @@ DERIVED: Final = frozenset(
         "move",
         "number",
         "_decoded",
+        "_decoded_bytes",
         "_node_cache",
         "caps",
         "edition",
