@@ -20,6 +20,7 @@ def test_acknowledge_and_give_back(url: str, stream: str) -> None:
     assert (done.code, done.out) == (0, "acknowledged 1 of 2: others were not pending\n")
     assert weir(url, "nack", stream, "g", "2-0", "--mode", "silent").out == "given back 1 of 1\n"
     assert weir(url, "nack", stream, "g", "2-0", "--json").objects == [{"given_back": 1}]
+    assert weir(url, "nack", stream, "g", "2-0", "--delay", "3600").out == "given back 1 of 1\n"
     assert weir(url, "ack", stream, "g", "3-0", "--delete", "delete", "--json").objects == [
         {"acknowledged": 1}
     ]

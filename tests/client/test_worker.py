@@ -15,7 +15,7 @@ import pytest
 import weir
 from tests.cli.link import BAD_GATEWAY, DROP, LOSE, PASS, link
 from tests.server import Server
-from weir import AsyncClient, Delivery, Worker
+from weir import AsyncClient, Backoff, Delivery, Worker
 from weir._links import give_back
 from weir.entries import Entry
 
@@ -373,3 +373,47 @@ async def test_a_closed_worker_does_not_run_again(url: str, stream: str, via: Vi
     await worker.close()
     with pytest.raises(weir.ClientClosedError, match="this worker is closed: make another one"):
         await worker.run(handle, stop_on=())
+
+
+@vias
+async def test_what_is_to_be_tried_later_comes_back_then(url: str, stream: str, via: Via) -> None:
+    """To whichever worker there is; until then none has it."""
+    given_s: list[float] = []
+
+    async def handle(delivery: Delivery) -> None:
+        given_s.append(asyncio.get_running_loop().time())
+        if len(given_s) == 1:
+            delivery.retry_in(0.4)
+
+    async with AsyncClient(url) as client:
+        await client.publish(stream, {"n": 1})
+        async with until_done(Worker(url, stream, group="g", consumer="c", via=via), handle):
+            await wait_until_settled(client, stream)
+    assert len(given_s) == 2
+    assert given_s[1] - given_s[0] >= 0.39
+
+
+@vias
+async def test_a_worker_with_a_backoff_gives_back_later_and_later(url: str, stream: str, via: Via) -> None:
+    given_s: list[float] = []
+
+    async def fail(_: Delivery) -> None:
+        given_s.append(asyncio.get_running_loop().time())
+        if len(given_s) < 3:
+            raise ValueError("not yet")
+
+    retry = Backoff(first=0.1, factor=3, max=60)
+    async with AsyncClient(url) as client:
+        await client.publish(stream, {"n": 1})
+        async with until_done(Worker(url, stream, group="g", consumer="c", via=via, retry=retry), fail):
+            await wait_until_settled(client, stream)
+    assert given_s[1] - given_s[0] >= 0.09
+    assert given_s[2] - given_s[1] >= 0.29
+
+
+def test_a_backoff_ends_at_its_longest_time_after_any_number_of_deliveries() -> None:
+    backoff = Backoff(first=1, factor=2, max=60)
+    assert [backoff.after(deliveries) for deliveries in (1, 2, 3, 7, 2**63 - 1)] == [1, 2, 4, 60, 60]
+    for wrong in ({"first": -1}, {"first": 61, "max": 60}, {"max": 604_801}, {"factor": 0.5}):
+        with pytest.raises(weir.InvalidValueError):
+            Backoff(**wrong)

@@ -347,6 +347,25 @@ for (const via of ["websocket", "long-poll"]) {
     assert.deepEqual(seen.filter((n) => n === "1").length, 2);
   });
 
+  test(`what a handler fails with comes back after its backoff, ${via}`, async () => {
+    const stream = fresh();
+    const given = [];
+    await client.publish(stream, { n: 1 });
+    const worker = new Worker(url, options(stream, { retry: { firstMs: 100, factor: 3 }, onError: () => 0 }));
+    const running = worker.run((delivery) => {
+      given.push(performance.now());
+      if (given.length < 3) throw new Error("not yet");
+      if (given.length === 3) delivery.retryIn(200);
+      assert.throws(() => delivery.retryIn(-1), { name: "InvalidValueError" });
+    });
+    await until(settled(stream));
+    worker.stop();
+    await running;
+    const waits = given.slice(1).map((at, place) => at - given[place]);
+    assert.equal(waits.length, 3);
+    for (const [place, least] of [90, 290, 190].entries()) assert.ok(waits[place] >= least, `${waits}`);
+  });
+
   test(`a worker ends within its grace if the gateway is away, ${via}`, async () => {
     const stream = fresh();
     await client.publish(stream, { n: 0 });

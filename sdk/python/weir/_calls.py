@@ -311,9 +311,11 @@ def ack(stream: str, group: str, ids: Sequence[str], delete: References | None) 
     )
 
 
-def nack(stream: str, group: str, ids: Sequence[str], mode: NackMode) -> Call[None]:
-    """Give entries back to the group."""
-    body = {"ids": list(ids), "mode": mode}
+def nack(stream: str, group: str, ids: Sequence[str], mode: NackMode, delay_ms: int) -> Call[None]:
+    """Give entries back to the group, at once or later."""
+    body: dict[str, object] = {"ids": list(ids), "mode": mode}
+    if delay_ms:
+        body["delay_ms"] = delay_ms
     return Call("POST", f"{group_path(stream, group)}/nack", _nothing, body=body, repeatable=False)
 
 

@@ -441,11 +441,11 @@ class Group:
         """Acknowledge entries, and with `delete` remove them from the stream; how many were pending."""
         return self._call(_calls.ack(self.stream, self.name, ids, delete))
 
-    def nack(self, *ids: str, mode: NackMode = "fail") -> None:
+    def nack(self, *ids: str, mode: NackMode = "fail", delay_ms: int = 0) -> None:
         """Give entries back: after a failure (`fail`), as if never delivered (`silent`), or for good
-        (`fatal`).
+        (`fatal`). With `delay_ms` no reader gets them before that time is over.
         """
-        self._call(_calls.nack(self.stream, self.name, ids, mode))
+        self._call(_calls.nack(self.stream, self.name, ids, mode, delay_ms))
 
     def dead_letter(self, *ids: str, reason: str | None = None) -> DeadLettered:
         """Move pending entries to the group's dead-letter stream, as many as the gateway moves at once: call

@@ -276,7 +276,7 @@ class WebSocketLink:
                 await socket.send(json.dumps(self._settlement_frame(batch)))
 
     def _settlement_frame(self, batch: list[Settlement]) -> dict[str, object]:
-        _, kind, detail = batch[0]
+        _, kind, detail, delay_ms = batch[0]
         frame: dict[str, object] = {
             "op": kind,
             "ref": self._ref,
@@ -285,6 +285,8 @@ class WebSocketLink:
         }
         if detail is not None:
             frame["delete" if kind == "ack" else "mode"] = detail
+        if delay_ms:
+            frame["delay_ms"] = delay_ms
         return frame
 
 
@@ -357,22 +359,24 @@ async def _settle_by_requests(worker: "Worker", wake: asyncio.Event) -> None:
     group = worker.client.group(worker.stream, worker.group)
     while True:
         for batch in batches(worker.unconfirmed, IDS_MAX):
-            ids, (_, kind, detail) = [one.id for one in batch], batch[0]
+            ids, (_, kind, detail, delay_ms) = [one.id for one in batch], batch[0]
             if kind == "ack":
                 await group.ack(*ids, delete=cast("References | None", detail))
             else:
-                await give_back(group, worker.consumer, ids, cast("NackMode", detail))
+                await give_back(group, worker.consumer, ids, cast("NackMode", detail), delay_ms)
             worker.confirm(batch)
         await wake.wait()
         wake.clear()
 
 
-async def give_back(group: "AsyncGroup", consumer: str, ids: list[str], mode: NackMode) -> None:
+async def give_back(
+    group: "AsyncGroup", consumer: str, ids: list[str], mode: NackMode, delay_ms: int = 0
+) -> None:
     """Nack, without taking from others what an answer that was lost has given to them."""
     pauses = Pauses()
     while ids:
         try:
-            return await group.nack(*ids, mode=mode)
+            return await group.nack(*ids, mode=mode, delay_ms=delay_ms)
         except NoAnswerError:
             await pauses.pause()
             held = {one["id"] async for one in group.pending(consumer=consumer)}

@@ -44,7 +44,7 @@ from weir.errors import (
     UnavailableError,
     WeirError,
 )
-from weir.worker import Delivery, Worker
+from weir.worker import Backoff, Delivery, Worker
 
 __all__ = [
     "AddOptions",
@@ -52,6 +52,7 @@ __all__ = [
     "AsyncClient",
     "AsyncGroup",
     "AuthenticationError",
+    "Backoff",
     "CallOptions",
     "Client",
     "ClientClosedError",

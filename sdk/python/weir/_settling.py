@@ -9,11 +9,12 @@ from typing import Literal, NamedTuple
 
 
 class Settlement(NamedTuple):
-    """`ack` with what to delete (None: nothing), or `nack` with a mode."""
+    """`ack` with what to delete (None: nothing), or `nack` with a mode and after how many milliseconds."""
 
     id: str
     kind: Literal["ack", "nack"]
     detail: str | None
+    delay_ms: int = 0
 
 
 def batches(settlements: Iterable[Settlement], size_max: int) -> Iterator[list[Settlement]]:

@@ -36,6 +36,8 @@ log: Final = logging.getLogger("weir.worker")
 
 CREDIT_DEFAULT: Final = 100
 GRACE_S_DEFAULT: Final = 30.0
+# The gateway's limit, and a week.
+DELAY_S_MAX: Final = 7 * 24 * 3600
 # Else a stream that something deletes again and again would keep the gateway busy.
 RECREATE_PAUSE_S: Final = 0.1
 
@@ -43,6 +45,30 @@ Handler = Callable[["Delivery"], Awaitable[None]]
 
 # The running workers that a signal stops: an event loop has one handler for each signal.
 _STOPPED_BY: Final[dict[tuple[asyncio.AbstractEventLoop, signal.Signals], list["Worker"]]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """After how many seconds a worker gives back what its handler failed with: `first` after the first
+    delivery, `factor` times as long after each further one, `max` at most.
+    """
+
+    first: float = 1.0
+    factor: float = 2.0
+    max: float = 3_600.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.first <= self.max <= DELAY_S_MAX and self.factor >= 1):
+            raise InvalidValueError(
+                f"of a Backoff, 0 <= first <= max <= {DELAY_S_MAX}, and factor is at least 1"
+            )
+
+    def after(self, deliveries: int) -> float:
+        """How long to wait after so many deliveries, in seconds."""
+        try:
+            return min(self.max, self.first * self.factor ** (deliveries - 1))
+        except OverflowError:
+            return self.max
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +94,14 @@ class Delivery:
         (`silent`), or for good (`fatal`). Returns at once, as `ack`.
         """
         self._worker.settle(self, Settlement(self.entry.id, "nack", mode))
+
+    def retry_in(self, seconds: float, *, mode: NackMode = "fail") -> None:
+        """Give the entry back to the group in so many seconds, seven days at most: no consumer gets it
+        before. The gateway keeps the time, whatever becomes of this worker. Returns at once, as `ack`.
+        """
+        if not 0 <= seconds <= DELAY_S_MAX:
+            raise InvalidValueError(f"an entry can be given back in 0 to {DELAY_S_MAX} seconds")
+        self._worker.settle(self, Settlement(self.entry.id, "nack", mode, round(seconds * 1000)))
 
     async def extend(self) -> bool:
         """Say that the work goes on, so that no other consumer takes the entry over; whether it is still
@@ -101,7 +135,8 @@ class Worker:
     `url` and `token` as for `AsyncClient`. `start` is where a group that is created begins: `0` with the
     oldest entry, `$` with the next. `claim_min_idle_ms` also takes over what other consumers have held for so
     long. `via` is the way to the gateway. `on_gap` is called for entries that were removed unread; without
-    it a warning is logged. `grace_s` is how long `close` waits for what is being worked on.
+    it a warning is logged. `retry` is how long `run` waits before it gives back what its handler failed with;
+    without it others get that at once. `grace_s` is how long `close` waits for what is being worked on.
     """
 
     def __init__(  # noqa: PLR0913 - a worker's options
@@ -119,6 +154,7 @@ class Worker:
         verify: Verify = None,
         on_gap: Callable[[Gap], None] | None = None,
         on_gone: Literal["raise", "recreate"] = "raise",
+        retry: Backoff | None = None,
         grace_s: float = GRACE_S_DEFAULT,
     ) -> None:
         if credit < 1:
@@ -131,6 +167,7 @@ class Worker:
         self._claim_min_idle_ms = claim_min_idle_ms
         self._on_gap = on_gap
         self._on_gone = on_gone
+        self._retry = retry
         # The entry that was delivered last.
         self._last_id = "0-0"
         self._grace_s = grace_s
@@ -329,7 +366,8 @@ class Worker:
                     await handle(delivery)
             except Exception:
                 log.exception("the handler failed for entry %s of %s", delivery.entry.id, self.stream)
-                delivery.nack(mode="fail")
+                wait_s = 0.0 if self._retry is None else self._retry.after(delivery.entry.delivery_count or 1)
+                delivery.retry_in(wait_s)
             except BaseException:
                 delivery.nack(mode="silent")
                 raise

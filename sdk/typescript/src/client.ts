@@ -301,9 +301,12 @@ export class Group {
     return answer.acknowledged;
   }
 
-  /** Give entries back: after a failure, as if never delivered (`silent`), or for good (`fatal`). */
-  async nack(ids: readonly string[], mode: NackMode = "fail"): Promise<void> {
-    await this.#post<"nackEntries">("/nack", { ids, mode }, false);
+  /**
+   * Give entries back: after a failure, as if never delivered (`silent`), or for good (`fatal`). With `delayMs` no reader
+   * gets them before that time is over.
+   */
+  async nack(ids: readonly string[], mode: NackMode = "fail", delayMs = 0): Promise<void> {
+    await this.#post<"nackEntries">("/nack", { ids, mode, ...(delayMs > 0 && { delay_ms: delayMs }) }, false);
   }
 
   /**

@@ -20,4 +20,4 @@ export {
 export type { Problem } from "./errors.js";
 export type { ClientOptions } from "./http.js";
 export { Worker } from "./worker.js";
-export type { Delivery, Handler, WorkerOptions } from "./worker.js";
+export type { Backoff, Delivery, Handler, WorkerOptions } from "./worker.js";

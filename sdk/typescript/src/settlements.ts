@@ -9,6 +9,8 @@ export interface Settlement {
   readonly kind: "ack" | "nack";
   /** What to delete, or the mode. */
   readonly detail: string | undefined;
+  /** After how many milliseconds it is given back. */
+  readonly delayMs?: number;
 }
 
 /** At most this many IDs a request: no gateway takes more where they are given back, or deleted. */
@@ -20,7 +22,8 @@ export function* batches(settlements: readonly Settlement[]): Generator<Settleme
   let batch: Settlement[] = [];
   for (const one of settlements) {
     const [first] = batch;
-    if (first && (first.kind !== one.kind || first.detail !== one.detail || batch.length === IDS_MAX)) {
+    const isAlike = first?.kind === one.kind && first.detail === one.detail && first.delayMs === one.delayMs;
+    if (first && (!isAlike || batch.length === IDS_MAX)) {
       yield batch;
       batch = [];
     }
@@ -43,7 +46,7 @@ export async function settleByRequest(
   }
   while (ids.length > 0) {
     try {
-      return await group.nack(ids, first?.detail as NackMode);
+      return await group.nack(ids, first?.detail as NackMode, first?.delayMs);
     } catch (error) {
       if (!(error instanceof NoAnswerError)) throw error;
       // Perhaps done: giving back again what another consumer holds by now would take it away.

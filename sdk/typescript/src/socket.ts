@@ -167,9 +167,9 @@ class Connection {
     const unsent = unconfirmed.filter((one) => this.#sent.get(one.id) !== one);
     this.#sent = new Map(unconfirmed.map((one) => [one.id, one]));
     for (const batch of batches(unsent)) {
-      const [{ kind, detail }] = batch as [Settlement];
+      const [{ kind, detail, delayMs }] = batch as [Settlement];
       this.#awaited.set(++this.#ref, batch);
-      const how = kind === "ack" ? { delete: detail } : { mode: detail };
+      const how = kind === "ack" ? { delete: detail } : { mode: detail, delay_ms: delayMs };
       this.#send({ op: kind, ref: this.#ref, sub: "work", ids: batch.map((one) => one.id), ...how });
     }
   }

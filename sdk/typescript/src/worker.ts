@@ -20,9 +20,18 @@ const POLL_WAIT_MS = 20_000;
 // A group read takes entries that were given back only if it claims. No entry that a consumer holds is so old.
 const CLAIM_RELEASED_ONLY_MS = Number.MAX_SAFE_INTEGER;
 const PAUSE_MS_MIN = 100;
+/** The gateway's limit, and a week. */
+const DELAY_MS_MAX = 7 * 24 * 3_600_000;
 const PAUSE_MS_MAX = 30_000;
 /** Else a stream that something deletes again and again would keep the gateway busy. */
 const RECREATE_PAUSE_MS = 100;
+
+/** `firstMs` after the first delivery, `factor` (2) times as long after each further one, `maxMs` (an hour) at most. */
+export interface Backoff {
+  firstMs: number;
+  factor?: number;
+  maxMs?: number;
+}
 
 export interface WorkerOptions {
   stream: string;
@@ -46,6 +55,8 @@ export interface WorkerOptions {
    * reason `recreated`, and what is held of the old stream is forgotten: settling it does nothing.
    */
   onGone?: "throw" | "recreate";
+  /** How long to wait before an entry that `handle` failed with is given back; without it others get it at once. */
+  retry?: Backoff;
   /** Called with what `handle` threw; without it an error is logged. */
   onError?: (error: unknown, entry: Entry) => void;
   /** How long `run` waits at its end for what is being worked on. */
@@ -59,6 +70,11 @@ export interface Delivery {
   ack(remove?: References): void;
   /** Give the entry back. Returns at once, as `ack`. */
   nack(mode?: NackMode): void;
+  /**
+   * Give the entry back in so many milliseconds, seven days at most: no consumer gets it before. The gateway keeps the
+   * time, whatever becomes of this worker.
+   */
+  retryIn(ms: number, mode?: NackMode): void;
   /** Say that the work goes on, so that no other consumer takes the entry over; whether it is still held. */
   extend(): Promise<boolean>;
 }
@@ -186,6 +202,10 @@ export class Worker {
       entry,
       ack: (remove) => this.#settle(delivery, { id: entry.id, kind: "ack", detail: remove }),
       nack: (mode = "fail") => this.#settle(delivery, { id: entry.id, kind: "nack", detail: mode }),
+      retryIn: (ms, mode = "fail") => {
+        if (!(ms >= 0 && ms <= DELAY_MS_MAX)) throw new InvalidValueError(`a delay is 0 to ${DELAY_MS_MAX} milliseconds`);
+        this.#settle(delivery, { id: entry.id, kind: "nack", detail: mode, delayMs: Math.round(ms) });
+      },
       extend: async () => (await this.#group.extend(this.options.consumer, [entry.id])).includes(entry.id),
     };
     return delivery;
@@ -213,7 +233,7 @@ export class Worker {
       await handle(delivery);
       delivery.ack();
     } catch (error) {
-      delivery.nack("fail");
+      delivery.retryIn(backoff(this.options.retry, delivery.entry.delivery_count ?? 1));
       if (this.options.onError) this.options.onError(error, delivery.entry);
       else console.error(`the handler failed for entry ${delivery.entry.id}`, error);
     }
@@ -388,4 +408,10 @@ export class Worker {
 
 async function interruptible(ms: number, signal: AbortSignal): Promise<void> {
   await sleep(ms, signal).catch(() => undefined);
+}
+
+function backoff(retry: Backoff | undefined, deliveries: number): number {
+  if (!retry) return 0;
+  const { firstMs, factor = 2, maxMs = 3_600_000 } = retry;
+  return Math.min(maxMs, firstMs * factor ** (deliveries - 1));
 }

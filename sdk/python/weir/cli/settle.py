@@ -15,6 +15,9 @@ from weir.cli.failure import Failure
 # Of one request: as many as a gateway looks up.
 _CALL_IDS_MAX: Final = 500
 
+# The gateway's limit, and a week.
+_DELAY_S_MAX: Final = 7 * 24 * 3600
+
 # As in `weir`, which a command's help must not import: HTTP comes with it.
 References = Literal["keep", "delete", "acked"]
 NackMode = Literal["silent", "fail", "fatal"]
@@ -54,6 +57,9 @@ class NackOptions(options.GatewayOptions):
         NackMode,
         typer.Option(help="fail counts the delivery, silent does not, fatal makes a dead letter of it"),
     ] = "fail"
+    delay: Annotated[
+        float, typer.Option(min=0, max=_DELAY_S_MAX, help="seconds until they come back, seven days at most")
+    ] = 0
 
 
 def nack(given: NackOptions) -> None:
@@ -61,10 +67,12 @@ def nack(given: NackOptions) -> None:
     from weir.paths import group_path
 
     path = f"{group_path(given.stream, given.group)}/nack"
+    body: dict[str, object] = {"mode": given.mode}
+    if given.delay:
+        body["delay_ms"] = round(given.delay * 1000)
     with given.connect() as client:
         done = sum(
-            client.call("POST", path, body={"ids": some, "mode": given.mode})["released"]
-            for some in _runs(given.ids)
+            client.call("POST", path, body=body | {"ids": some})["released"] for some in _runs(given.ids)
         )
     _say_counted("given back", done, given)
 
