@@ -182,7 +182,9 @@ def _count_in_claim(reply: Any) -> int:  # noqa: ANN401 - one of two types
 TEXT_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
     Entries: lambda reply: sum(map(len, reply.parts)),
     StreamsRead: lambda reply: sum(len(part) for read in reply.streams for part in read.entries.parts),
-    GroupRead: lambda reply: sum(len(entry.text or b"") for read in reply.streams for entry in read.entries),
+    GroupRead: lambda reply: sum(
+        [len(entry.text or b"") for read in reply.streams for entry in read.entries]
+    ),
     Claimed: _text_in_claim,
     AutoClaimed: _text_in_claim,
 }

@@ -501,7 +501,8 @@ class _Ids(_Type):
         most = getattr(_context(info).settings, self.most)
         if len(value) > most:
             raise wrong(f"one request names at most {most} IDs: send several requests")
-        return list(dict.fromkeys(_id(one, at) for at, one in enumerate(value)))
+        found = query.entry_ids(value) or [_id(one, at) for at, one in enumerate(value)]
+        return list(dict.fromkeys(found))
 
 
 Ids = Annotated[list[int], _Ids("ids_max")]

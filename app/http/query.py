@@ -7,7 +7,7 @@ Knows: the grammar of parameters, ID bounds and times. Must never know: routes, 
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
 from urllib.parse import unquote_to_bytes
 
 from app.errors import ErrorLocation, RefusalError, invalid, locate
@@ -19,6 +19,8 @@ _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-]\d\d:\d\d))", re.ASCII
 )
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+# Fewer IDs gain nothing by being read together.
+_TOGETHER_MIN: Final = 3
 _NANOSECONDS_A_MS: Final = 1_000_000
 
 Parameters = Mapping[str, str]
@@ -73,6 +75,19 @@ def entry_id(text: str, name: str) -> int:
     if parsed is None:
         raise malformed_id(name)
     return parsed
+
+
+def entry_ids(texts: Sequence[object]) -> list[int] | None:
+    """The IDs of several texts, each written as usual, in half of the time that each takes by itself.
+
+    None for two or fewer, or if one is anything else.
+    """
+    if len(texts) < _TOGETHER_MIN:
+        return None
+    try:
+        return ids.parse_each([*map(str.encode, cast("Sequence[str]", texts))])
+    except (TypeError, UnicodeEncodeError):
+        return None
 
 
 def malformed_id(name: str, hint: str = "it is an ID, '<ms>-<seq>' or '<ms>'") -> RefusalError:

@@ -499,7 +499,8 @@ def entry_ids(frame: AckFrame | NackFrame, ids_max: int) -> list[int]:
     """The IDs of a frame, each once."""
     if len(frame.ids) > ids_max:
         raise invalid("/ids", f"one frame names at most {ids_max} IDs: send several frames")
-    return list(dict.fromkeys(query.entry_id(text, "/ids") for text in frame.ids))
+    found = query.entry_ids(frame.ids) or [query.entry_id(text, "/ids") for text in frame.ids]
+    return list(dict.fromkeys(found))
 
 
 def place(text: str, pointer: str) -> int | Cursor:
