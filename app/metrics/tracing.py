@@ -20,7 +20,7 @@ import msgspec
 
 from app import VERSION
 from engine import EngineError, entries
-from engine.commands import Close, Publish, XAdd
+from engine.commands import AppendDurable, Close, Publish, XAdd
 from engine.replies import Reply
 
 Done = Callable[[Sequence[Reply | EngineError]], None]
@@ -46,7 +46,7 @@ ATTRIBUTES: Final = {
 }
 
 
-Publishing = XAdd | Publish | Close
+Publishing = XAdd | AppendDurable | Publish | Close
 
 
 def valid(header: bytes | None) -> bytes | None:
@@ -62,10 +62,11 @@ def with_traceparent(command: Publishing, traceparent: str) -> Publishing:
     if isinstance(command, Close):
         add = None if command.add is None else _with_traceparent(command.add, traceparent)
         return msgspec.structs.replace(command, add=add)
-    return _with_traceparent(command, traceparent)
+    bodies = bodies_with(command.bodies, traceparent)
+    return msgspec.structs.replace(command, bodies=bodies)
 
 
-def _parts(command: Publishing) -> Sequence[XAdd]:
+def _parts(command: Publishing) -> Sequence[XAdd | AppendDurable]:
     if isinstance(command, Publish):
         return command.parts
     if isinstance(command, Close):

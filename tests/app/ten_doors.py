@@ -169,6 +169,7 @@ async def opened(directory: Path, **settings: Any) -> AsyncIterator[Bench]:
         rate_requests=f"1/s burst {BURST}",
         rate_bytes=f"1/s burst {BURST}",
         drain_s_max=1,
+        durable_streams=True,
         **settings,
     )
     allowed = principal_with("read,write,consume,manage:orders*", "admin:*", "manage,read:bad")
@@ -267,6 +268,37 @@ class Http(Door):
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
         asked = asyncio.create_task(self.ask(bench, "GET", "/v1/streams/orders/entries?after=$&wait=30000"))
+        await _until_waiting(bench, staying)
+        return await asked
+
+
+class Durable(Http):
+    """Durable Streams, which have one stream at each URL."""
+
+    def _path(self, stream: str) -> str:
+        return f"/v1/stream/{stream}"
+
+    async def read(self, bench: Bench, *streams: str) -> str:
+        """Of several streams one is a fork of the next."""
+        if len(streams) == 1:
+            return await self.ask(bench, "GET", f"{self._path(streams[0])}?offset=-1")
+        async with await self.connect(bench) as http:
+            headers = {"stream-forked-from": self._path(streams[1])}
+            return (await http.put(self._path(f"{streams[0]}.fork"), headers=headers)).text
+
+    async def publish(self, bench: Bench, stream: str) -> str:
+        """Into one of its own."""
+        await self.ask(bench, "DELETE", self._path(stream))
+        await self.ask(bench, "PUT", self._path(stream))
+        return await self.ask(bench, "POST", self._path(stream), LONG)
+
+    async def delete(self, bench: Bench, *streams: str) -> str:
+        return "\n".join([await self.ask(bench, "DELETE", self._path(stream)) for stream in streams])
+
+    async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
+        asked = asyncio.create_task(
+            self.ask(bench, "GET", f"{self._path('orders')}?offset=now&live=long-poll")
+        )
         await _until_waiting(bench, staying)
         return await asked
 
@@ -466,6 +498,7 @@ DOORS: Final[tuple[Door, ...]] = (
     Http("asgi", "rest"),
     WebSocket("websocket", "websocket", 101),
     Sse("sse", "sse"),
+    Durable("durable", "rest"),
     Commands("command", "commands"),
     Commands("pipeline", "commands"),
     Commands("multi-exec", "commands"),

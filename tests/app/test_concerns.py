@@ -1,4 +1,4 @@
-"""What holds at every way in: ten doors, two lanes × fourteen concerns, each cell checked or with its reason.
+"""What holds at every way in: eleven doors, two lanes × fourteen concerns, each cell checked or reasoned away.
 
 `CONCERNS` names the functions that implement a concern. Where there are several, the doors differ in more
 than their bytes.
@@ -220,7 +220,11 @@ CONCERNS: Final = (
             "lane": "a request with `traceparent` takes none, see tests/app/test_lanes.py",
         },
     ),
-    Concern(group_reads_are_traced, (Reports.trace_read,), _lanes("it reads nothing")),
+    Concern(
+        group_reads_are_traced,
+        (Reports.trace_read,),
+        {**_lanes("it reads nothing"), "durable": "the protocol has no groups"},
+    ),
     Concern(
         memory_is_bounded,
         (Pool.reserve,),

@@ -76,7 +76,7 @@ async def append(request: Request, stream: str) -> Response:
     command = AppendDurable(
         stream=stream, bodies=stored, kind=kind_of(media), writer_seq=seq, batch=batch, closes=closes
     )
-    done = await request.execute(command, synced=request.preferences.synced)
+    done = await request.publish(command, synced=request.preferences.synced)
     assert isinstance(done, DurableAppended), "that is what it answers"
     shown: list[Header] = [next_offset(done.last_id), *([CLOSED] if done.closed else [])]
     if done.epoch is None:
