@@ -1,0 +1,42 @@
+// Writes tokens with the client's own producer, reads them with its own reader, and prints what was read.
+import { setTimeout } from "node:timers/promises"
+import { DurableStream, IdempotentProducer, stream } from "@durable-streams/client"
+
+const { URL: base, LIVE: live, COUNT: count } = process.env
+const url = `${base}/v1/stream/tokens/${live}`
+const handle = await DurableStream.create({ url, contentType: "application/json" })
+
+const reading = await stream({ url, offset: "-1", live })
+const read = []
+const over = new Promise((resolve) => {
+  reading.subscribeJson(async (batch) => {
+    read.push(...batch.items)
+    console.error("read", read.length)
+    if (batch.streamClosed || reading.streamClosed) resolve()
+  })
+})
+
+// The producer leaves it to its `fetch` to send a batch again.
+async function insisting(input, init) {
+  for (;;) {
+    try {
+      const answer = await fetch(input, init)
+      if (answer.status !== 503) return answer
+    } catch (error) {
+      console.error(error.message)
+    }
+    await setTimeout(50)
+  }
+}
+
+const onError = (error) => console.error(error)
+const producer = new IdempotentProducer(handle, "writer", { lingerMs: 1, fetch: insisting, onError })
+for (let number = 0; number < Number(count); number += 1) {
+  producer.append(JSON.stringify({ token: number }))
+  await setTimeout(10)
+}
+await producer.flush()
+await producer.close()
+await over
+console.log(JSON.stringify(read.map((one) => one.token)))
+process.exit(0)
