@@ -40,12 +40,13 @@ _HARMLESS: Final = frozenset(
         *(b"host", b"connection", b"content-length", b"content-type", b"user-agent", b"prefer"),
         *(b"accept", b"accept-encoding", b"accept-language", b"idempotency-key", b"if-match"),
         *_TRACE,
+        *(b"producer-id", b"producer-epoch", b"producer-seq", b"stream-seq", b"stream-closed"),
         *(b"authorization", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-real-ip"),
     }
 )
 _ACCEPTED: Final = frozenset({b"*/*", b"application/json", b"application/json, text/plain, */*"})
 # They differ from request to request: not worth remembering.
-_FLEETING: Final = frozenset({b"idempotency-key", b"if-match"}) | _TRACE
+_FLEETING: Final = frozenset({b"idempotency-key", b"if-match", b"producer-seq", b"stream-seq"}) | _TRACE
 # Published together are entries that ask for nothing else.
 _ASKING: Final = frozenset({b"idempotency-key", b"if-match", b"prefer"})
 
