@@ -139,7 +139,7 @@ class Settings(BaseSettings, Bounds):
     )
 
     durable_streams: bool = Field(
-        default=False, description="serve Durable Streams at /v1/stream/ (not complete yet)"
+        default=True, description="serve Durable Streams at /v1/stream/, see docs/durable-streams.md"
     )
     durable_long_poll_s: float = Field(
         20, ge=0.1, le=3_600, description="time that a long-poll of Durable Streams waits, in seconds"

@@ -12,9 +12,12 @@ from typing import Final
 
 from engine.cluster.wire import ConnectionLostError, ServerError
 from engine.commands import (
+    AppendDurable,
     Close,
     Command,
     ConfigSet,
+    CreateDurable,
+    DescribeDurable,
     DescribeUse,
     Dump,
     FlushAll,
@@ -148,6 +151,7 @@ _NAMES: Final[Mapping[type[Command], str]] = {
     ConfigSet: "CONFIG SET",
     DescribeUse: "the use of a stream (MEMORY USAGE, OBJECT)",
     Dump: "DUMP",
+    **dict.fromkeys((AppendDurable, CreateDurable, DescribeDurable), "Durable Streams"),
     FlushAll: "FLUSHALL",
     Restore: "RESTORE",
     Unchanged: "WATCH",

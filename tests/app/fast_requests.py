@@ -64,6 +64,8 @@ PLAIN = {
     "a slash in the name": request("GET /v1/streams/a%2Fb/entries"),
     "into a name with a slash": post("/v1/streams/a%2fb%2Fc/entries", ENTRY),
     "range": request(f"GET {ENTRIES}?count=2"),
+    "page of Durable Streams": request("GET /v1/stream/s?offset=-1"),
+    "append of Durable Streams to another stream": post("/v1/stream/s", b"1", JSON, "Stream-Seq: 1"),
     "nothing": request("GET /v1/streams/none/entries?after=0"),
     "group read": post(READ, b'{"count":2}'),
     "group read without a body": request(f"POST {READ}", b""),

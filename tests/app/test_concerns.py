@@ -1,4 +1,4 @@
-"""What holds at every way in: eleven doors, two lanes × fourteen concerns, each cell checked or reasoned away.
+"""What holds at every way in: 11 doors, 2 lanes × 14 concerns, each cell checked or with a reason.
 
 `CONCERNS` names the functions that implement a concern. Where there are several, the doors differ in more
 than their bytes.

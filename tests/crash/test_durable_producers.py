@@ -1,4 +1,4 @@
-"""kill -9 among batches of Durable Streams that are sent again until they are answered: nothing lost, nothing twice."""
+"""kill -9 among batches of Durable Streams, which are sent until they are answered: none lost, none twice."""
 
 import contextlib
 import http.client

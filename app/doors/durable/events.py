@@ -45,7 +45,7 @@ class Following:
         self._gateway = gateway
         self._tail = tail
         self._kind = None if media is None else kind_of(media)
-        self._cursor = cursor
+        self._cursor = offsets.cursor(cursor, gateway.clock.wall_ms())
         self._changed = asyncio.Event()
 
     @property
@@ -78,7 +78,7 @@ class Following:
                 return
             if item is not None:
                 await put(self._page(item) + self._control())
-                self._gateway.reports.counters.delivered["sse"] += item.count
+                self._gateway.reports.counters.deliver("sse", item.count)
             elif is_first:
                 await put(self._control())
             is_first = False
@@ -93,12 +93,15 @@ class Following:
         return page.cached(("durable", self._kind), lambda one: _data(self._kind, one))
 
     def _control(self, *, is_closed: bool = False) -> bytes:
-        now_ms, places = self._gateway.clock.wall_ms(), offsets.write(self._tail.cursor)
-        cursor = offsets.cursor(self._cursor, now_ms)
-        end = b',"upToDate":true' if self._tail.caught_up else b""
-        end += b',"streamClosed":true' if is_closed else b""
-        text = b'{"streamNextOffset":"%b","streamCursor":"%b"%b}' % (places, cursor, end)
-        return events.compact(b"control", text)
+        facts = b'"streamNextOffset":"%b"' % offsets.write(self._tail.cursor)
+        if not is_closed:
+            self._cursor = max(self._cursor, offsets.cursor("", self._gateway.clock.wall_ms()), key=int)
+            facts += b',"streamCursor":"%b"' % self._cursor
+        if self._tail.caught_up:
+            facts += b',"upToDate":true'
+        if is_closed:
+            facts += b',"streamClosed":true'
+        return events.compact(b"control", b"{%b}" % facts)
 
     async def _change(self, seconds_max: float) -> bool:
         """Wait until there may be something, at most so long; whether there may be."""
