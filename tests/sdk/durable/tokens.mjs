@@ -6,15 +6,28 @@ const { URL: base, LIVE: live, COUNT: count } = process.env
 const url = `${base}/v1/stream/tokens/${live}`
 const handle = await DurableStream.create({ url, contentType: "application/json" })
 
-const reading = await stream({ url, offset: "-1", live })
 const read = []
-const over = new Promise((resolve) => {
-  reading.subscribeJson(async (batch) => {
-    read.push(...batch.items)
-    console.error("read", read.length)
-    if (batch.streamClosed || reading.streamClosed) resolve()
-  })
-})
+
+// A connection that breaks is its caller's to take up again, where the last batch has left off.
+async function readToTheEnd() {
+  let offset = "-1"
+  for (let isOver = false; !isOver; ) {
+    try {
+      const reading = await stream({ url, offset, live })
+      reading.subscribeJson(async (batch) => {
+        read.push(...batch.items)
+        offset = batch.offset
+        isOver = batch.streamClosed
+      })
+      await reading.closed
+    } catch (error) {
+      console.error(error.message)
+    }
+    await setTimeout(50)
+  }
+}
+
+const over = readToTheEnd()
 
 // The producer leaves it to its `fetch` to send a batch again.
 async function insisting(input, init) {
