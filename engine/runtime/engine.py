@@ -8,7 +8,7 @@ Must never know: what any command means, where commands come from, frames.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from engine.runtime.housekeeping import DueTimer, Housekeeping
 from engine.runtime.loading import Progress, no_progress, recover
 from engine.runtime.packing import Packer
 from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter
-from engine.runtime.turns import FurtherTurns, TurnResult, Turns
+from engine.runtime.turns import FurtherTurns, FurtherWork, TurnResult, Turns
 from engine.runtime.unsynced import UnsyncedPositions
 from engine.runtime.waits import WaitResult, Waits
 from engine.runtime.writer import Writer
@@ -341,12 +341,11 @@ class Engine:
         if call.waits is not None:
             call.waits.begin(call.commands[0], done, self._take_back)
         if call.how is not _EACH and self._waits.serving.must_wait_behind(call.commands):
-            let_in = asyncio.ensure_future(self._waits.serving.wait_behind())
-            let_in.add_done_callback(partial(self._let_in, call, done))
+            self._waits.serving.wait_behind(partial(self._let_in, call, done))
             return None
         return self._send(call, done)
 
-    def _let_in(self, call: Call, done: Done, _: object) -> None:
+    def _let_in(self, call: Call, done: Done) -> None:
         replies = self._send(call, done)
         if replies is not None:
             done(replies)
@@ -376,7 +375,7 @@ class Engine:
             commands = (commands[0].to_nonblocking(),)
         ran = self._run(commands, together=together, quotas=call.quotas)
         if not together and isinstance(first := ran.replies[0], Unfinished):
-            self._answer_later(self._rest(commands[0], first, synced=call.synced), call, done)
+            self._answer_later(self._run_rest(commands[0], first), call, done)
             return None
         return self._leave(ran.replies, ran.position, call, done)
 
@@ -389,20 +388,24 @@ class Engine:
         self._writer.answer(position, replies, done, synced=call.synced)
         return None
 
-    @staticmethod
-    def _answer_later(work: Coroutine[object, object, Replies], call: Call, done: Done) -> None:
-        """Call back when the work is done: the caller gets an answer in any case."""
-
-        async def outcome() -> Replies:
-            try:
-                return await work
-            except EngineError as refusal:
-                return Refused(refusal)
-            except Exception as error:  # noqa: BLE001 - as said
-                return Refused(unexpected(call.origin, error))
-
-        later = asyncio.ensure_future(outcome())
-        later.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
+    def _answer_later(self, work: FurtherWork[tuple[Replies, int]], call: Call, done: Done) -> None:
+        """Go on with the work, here and as often as it waits; then let the replies leave that it returns with
+        their position. The caller gets an answer in any case.
+        """
+        try:
+            wait = next(work)
+        except StopIteration as ended:
+            replies, position = ended.value
+            if self._writer.is_safe(position, synced=call.synced):
+                done(replies)
+            else:
+                self._writer.answer(position, replies, done, synced=call.synced)
+        except EngineError as refusal:
+            done(Refused(refusal))
+        except Exception as error:  # noqa: BLE001 - as said
+            done(Refused(unexpected(call.origin, error)))
+        else:
+            wait(partial(self._answer_later, work, call, done))
 
     # --- one after the other
 
@@ -452,22 +455,23 @@ class Engine:
                 break
         return position
 
-    async def _run_each_to_end(self, call: Call, replies: list[Any], position: int) -> Replies:
-        """Finish or let in the one that others wait behind, run these; the replies, once they may leave."""
+    def _run_each_to_end(
+        self, call: Call, replies: list[Any], position: int
+    ) -> FurtherWork[tuple[Replies, int]]:
+        """Finish or let in the one that others wait behind, and run these."""
         commands = call.commands
         while not _all_ran(commands, replies):
             let_in = False
             if replies and isinstance(last := replies[-1], Unfinished):
-                replies[-1], upto = await self._further_turns(commands[len(replies) - 1], last)
+                replies[-1], upto = yield from self._run_further(commands[len(replies) - 1], last)
                 position = max(position, upto)
             elif self._waits.serving.must_wait_behind(commands[len(replies) :]):
-                await self._waits.serving.wait_behind()
+                yield self._waits.serving.wait_behind
                 let_in = True
             else:
-                await self._further.wait()
+                yield self._further.wait
             position = max(position, self._run_each(call, replies, let_in=let_in))
-        await self._writer.safe(position, synced=call.synced)
-        return replies
+        return replies, position
 
     # --- a read that may wait
 
@@ -533,10 +537,10 @@ class Engine:
         self._waits.serving.serve(ran.turn.signalled, ran.turn.now_ms)
         return ran
 
-    async def _further_turns(self, command: Command, reply: Unfinished) -> WaitResult:
+    def _run_further(self, command: Command, reply: Unfinished) -> FurtherWork[WaitResult]:
         """Run further turns of a command to its end, with others' turns between."""
         while True:
-            await self._further.wait()
+            yield self._further.wait
             try:
                 ran = self._run((command,), before=reply)
             except EngineError as refusal:
@@ -547,11 +551,10 @@ class Engine:
                 return WaitResult(further, ran.position)
             reply = further
 
-    async def _rest(self, command: Command, reply: Unfinished, *, synced: bool) -> Replies:
-        """Run the further turns of a command. Returns its reply once it may leave."""
-        looked, position = await self._further_turns(command, reply)
-        await self._writer.safe(position, synced=synced)
-        return [looked]
+    def _run_rest(self, command: Command, reply: Unfinished) -> FurtherWork[tuple[Replies, int]]:
+        """The same for a command that is a call."""
+        looked, position = yield from self._run_further(command, reply)
+        return [looked], position
 
     def _synced(self, durable_upto: int) -> None:
         """Serve the reads that wait for entries on disk."""

@@ -14,10 +14,10 @@ all of them.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -41,6 +41,11 @@ from engine.runtime.loading import PACK_TEXTS_MIN
 from engine.runtime.packing import Packer
 from engine.runtime.unsynced import UnsyncedPositions
 from engine.runtime.writer import Writer
+
+T = TypeVar("T")
+
+# Work with waits in it: it yields what calls back when it may go on.
+FurtherWork: TypeAlias = Generator[Callable[[Callable[[], None]], None], None, T]
 
 # Positions are forgotten, once safe, when there are more than this.
 _POSITIONS_MAX: Final = 1024
@@ -292,23 +297,17 @@ class FurtherTurns:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
 
-    async def wait(self) -> None:
-        """Wait for a cycle in which nothing else goes on."""
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Call back in a cycle in which nothing else goes on."""
         if not self._waiting:
-            loop.call_soon(self._pass, loop)
-        self._waiting.append(turn)
-        await turn
+            asyncio.get_running_loop().call_soon(self._pass)
+        self._waiting.append(go_on)
 
-    def _pass(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            # A caller that is cancelled leaves its place.
-            if not turn.done():
-                turn.set_result(None)
-                break
+    def _pass(self) -> None:
+        go_on = self._waiting.popleft()
+        # It may wait again, behind the others.
         if self._waiting:
-            loop.call_soon(self._pass, loop)
+            asyncio.get_running_loop().call_soon(self._pass)
+        go_on()

@@ -27,8 +27,6 @@ T = TypeVar("T")
 ANSWERED_AT_ONCE_MAX: Final = 200
 # A group read, in plain ones: it changes the group and writes a frame.
 _GROUP_READ_COST: Final = 2
-# Later group reads that are let in together.
-_LET_IN_AT_ONCE_MAX: Final = 100
 # After this time no further read runs in a cycle: the last one may take 10 ms itself, with 10,000 entries or
 # 500 claims.
 _SERVED_S_MAX: Final = 0.004
@@ -80,7 +78,7 @@ class WakeQueue(Generic[T]):
         self._late: OrderedDict[Waiter[T], None] = OrderedDict()
         # Streams whose group readers are not all served yet, and the group reads that came meanwhile.
         self._unserved: dict[str, None] = {}
-        self._behind: deque[asyncio.Future[None]] = deque()
+        self._behind: deque[Callable[[], None]] = deque()
         self._going_on = False
         self._stopped = False
 
@@ -109,11 +107,9 @@ class WakeQueue(Generic[T]):
         """Whether one of the commands reads from a group while earlier group reads are still being served."""
         return self._going_on and any(command.queues for command in commands)
 
-    async def wait_behind(self) -> None:
-        """Wait until all earlier group reads are served."""
-        let_in: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def wait_behind(self, let_in: Callable[[], None]) -> None:
+        """Call back once all earlier group reads are served."""
         self._behind.append(let_in)
-        await let_in
 
     def answer_all_plain(self) -> None:
         """Run all remaining plain reads at once, at shutdown."""
@@ -171,10 +167,10 @@ class WakeQueue(Generic[T]):
             if self._unserved:
                 self._serve_groups(self._clock.wall_ms(), _Cycle(self._clock))
             else:
-                for _ in range(min(len(self._behind), _LET_IN_AT_ONCE_MAX)):
-                    let_in = self._behind.popleft()
-                    if not let_in.done():
-                        let_in.set_result(None)
+                cycle = _Cycle(self._clock)
+                while self._behind and not cycle.is_over:
+                    cycle.spend(_GROUP_READ_COST)
+                    self._behind.popleft()()
         finally:
             self._going_on = bool(self._unserved or self._behind)
             if self._going_on:

@@ -237,10 +237,8 @@ class Writer:
         failed or is abandoned.
         """
         while not self.is_safe(position, synced=synced):
-            if self.log.poisoned is not None:
-                raise errors.storage_failed(is_unknown=True)
-            if self._abandoned:
-                raise errors.restarting(is_unknown=True)
+            if (refusal := self._refusal()) is not None:
+                raise refusal
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.call_when_safe(position, partial(_resolve, future), synced=synced)
             await future
@@ -271,15 +269,17 @@ class Writer:
             done(replies)
         else:
             # Rarely: the log has failed, or IDs have to be promised first.
-            late = asyncio.ensure_future(self._safe_or_refused(position, replies, synced=synced))
-            late.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
+            refusal = self._refusal()
+            if refusal is None:
+                self.answer(position, replies, done, synced=synced)
+            else:
+                done(Refused(refusal))
 
-    async def _safe_or_refused(self, position: int, replies: Replies, *, synced: bool) -> Replies:
-        try:
-            await self.safe(position, synced=synced)
-        except EngineError as refusal:
-            return Refused(refusal)
-        return replies
+    def _refusal(self) -> EngineError | None:
+        """What there is in the place of replies that cannot become safe; None as long as they can."""
+        if self.log.poisoned is not None:
+            return errors.storage_failed(is_unknown=True)
+        return errors.restarting(is_unknown=True) if self._abandoned else None
 
     # --- a new segment --------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ Edge cases 33 to 37, 40, 54 to 57 and 73 of docs/semantics.md.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from engine.commands import Cursor, XAdd, XReadGroup
 from engine.replies import GroupRead
 from engine.runtime.waits import WAITERS_MAX
-from tests.engine.asking import submit, turn_of
+from tests.engine.asking import submit, submit_each, turn_of
 from tests.engine.clocks import settle
 from tests.engine.conversation import Begun, Conversation, SlowDisk, read_of
 from tests.engine.test_costs import BODY, Calls
@@ -479,6 +479,22 @@ async def test_readers_within_a_transaction_come_behind_too(talk: Conversation) 
         await settle()
     assert answers == [[GroupRead([], [])]]
     assert await transaction == [GroupRead([], [])]
+
+
+async def test_reads_that_came_behind_are_let_in_as_they_came(talk: Conversation) -> None:
+    """Alone or in a run: the first one has what is left, and none of them is a task."""
+    await many_group_readers(talk, 300)
+    fresh = XReadGroup(group="g", consumer="x", streams=[("s", Cursor.NEW)], count=1)
+    submit(talk.engine, [XAdd(stream="s", bodies=[BODY] * 302)], lambda _: None)
+    answers, tasks = dict[str, Sequence[object]](), asyncio.all_tasks()
+    submit_each(talk.engine, [fresh], partial(answers.__setitem__, "first"))
+    submit(talk.engine, [fresh], partial(answers.__setitem__, "second"))
+    submit_each(talk.engine, [fresh], partial(answers.__setitem__, "third"))
+    assert asyncio.all_tasks() == tasks
+    while len(answers) < 3:
+        await settle()
+    found = [[len(read.streams) for read in answers[name] if isinstance(read, GroupRead)] for name in answers]
+    assert (list(answers), found) == (["first", "second", "third"], [[1], [1], [0]])
 
 
 async def test_readers_that_may_claim_look_again_as_one(talk: Conversation) -> None:

@@ -139,6 +139,21 @@ async def test_together_of_one_is_not_alone() -> None:
     await engine.close()
 
 
+@pytest.mark.parametrize("how", [How.ALONE, How.EACH])
+async def test_what_goes_on_later_is_no_task(how: How) -> None:
+    """A command of several turns is answered in the cycle of the last one."""
+    engine = await opened()
+    await ask(engine, Call([AddEach(stream="s", bodies=[BODY] * (DROPPED_MAX + 1))]))
+    read = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])
+    await ask(engine, Call([read, read], How.EACH))
+    answers, tasks = Answers(engine), asyncio.all_tasks()
+    assert answers.send(XGroupDelConsumer(stream="s", group="g", consumer="c"), how=how) is None
+    assert asyncio.all_tasks() == tasks
+    await answers.come()
+    assert answers == [[DROPPED_MAX + 1]]
+    await engine.close()
+
+
 # ---- what was not expected
 
 
