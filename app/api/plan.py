@@ -20,6 +20,7 @@ from app.http.models import (
     RequestModel,
     ResponseModel,
     Whole,
+    absent,
     capped,
 )
 from app.http.operations.binder import RequestParameter
@@ -135,6 +136,7 @@ class StreamPlan(ResponseModel):
     durable: IdText | None
     lag: Count
     cuts: list[IdText]
+    closed: Annotated[bool, Field(description="nothing comes behind `last_id`")] = absent()
 
 
 class Plans(ResponseModel):
@@ -303,4 +305,5 @@ def _row(stream: PlannedStream) -> dict[str, object]:
         "durable": ids.format(stream.durable) if stream.durable is not None else None,
         "lag": stream.lag,
         "cuts": [ids.format(cut) for cut in stream.cuts],
+        **({"closed": True} if stream.closed else {}),
     }

@@ -298,3 +298,13 @@ def test_who_may_manage_may_close_and_who_may_write_may_not() -> None:
     some = Grant(actions=frozenset({Action.MANAGE}), streams="s", groups="g")
     assert not some.allows(Action.CLOSE, stream)
     assert not some.covers(Grant(actions=frozenset({Action.CLOSE}), streams="s", groups="g"))
+
+
+async def test_a_plan_says_which_streams_are_closed(http: httpx.AsyncClient) -> None:
+    """What is planned up to `last` is the last of it, for good."""
+    await store(http, "s", 2)
+    await store(http, "t", 1)
+    await http.post(CLOSE)
+    found = (await http.post("/v1/plan", json={"streams": {"s": "1-0", "t": "0"}})).json()["streams"]
+    assert (found["s"]["end"], found["s"]["last"], found["s"]["closed"]) == ("2-0", "2-0", True)
+    assert "closed" not in found["t"]

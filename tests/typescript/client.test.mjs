@@ -292,6 +292,34 @@ test("streams and groups are managed", async () => {
   await client.deleteStream(stream);
 });
 
+test("a tail ends with its stream, and a page says so", async () => {
+  const stream = fresh();
+  await client.publish(stream, { n: 1 });
+  const following = collect(client.tail(stream, { after: "0" }));
+  const end = await client.closeStream(stream, { entry: { n: 2 }, reason: "done" });
+  assert.equal(end.duplicate, false);
+  assert.deepEqual((await following).map(({ fields }) => fields.n), ["1", "2"]);
+  assert.deepEqual((await collect(client.tail(stream, { after: "0" }))).map(({ fields }) => fields.n), ["1", "2"]);
+  assert.deepEqual(await collect(client.tail(stream)), []);
+  assert.equal((await client.readAfter(stream, "0", { waitMs: 20_000 })).closed, true);
+  assert.equal((await client.getStream(stream)).closed, true);
+  await assert.rejects(client.publish(stream, { n: 3 }), { code: "stream_closed" });
+});
+
+for (const via of ["websocket", "long-poll"]) {
+  test(`a worker stops once its group is drained, ${via}`, async () => {
+    const stream = fresh();
+    await client.publish(stream, { n: 1 });
+    const worker = new Worker(client, { stream, group: "g", consumer: "c", via, webSocket });
+    const seen = [];
+    const running = worker.run(({ entry }) => seen.push(entry.fields.n));
+    await client.closeStream(stream, { entry: { n: 2 } });
+    await running;
+    assert.deepEqual(seen, ["1", "2"]);
+    assert.equal(await settled(stream)(), true);
+  });
+}
+
 test("a tail joins history to what is new, and reports gaps", async () => {
   const stream = fresh();
   for (const id of ["5-0", "5-1", "5-2"]) await client.publish(stream, { n: id }, { id });

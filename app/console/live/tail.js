@@ -209,6 +209,10 @@ export class Tail extends EventTarget {
         this.isOutOfCredit = true;
       },
       onRevoked: (reason) => this.endSubscription(reason),
+      onClosed: ({ last_id, reason }) => {
+        this.subscription = null;
+        this.notify(makeNotice("info", `The stream ends behind ${last_id}${reason ? `: ${reason}` : ""}.`));
+      },
       onResumed: (cursor, awayMs) => {
         this.isCaughtUp = false;
         this.notify(makeNotice("good", `Reconnected after ${formatDuration(awayMs)}. Continues after ${cursor.split(".")[0]}; no entry was missed.`));

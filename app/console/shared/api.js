@@ -11,7 +11,8 @@
 /** @typedef {{max_len: number | null, max_age_ms: number | null, max_bytes: number | null,
  *   keep_unacknowledged: boolean, keep_unarchived: boolean}} Retention */
 /** @typedef {{name: string, length: number, first_id: string, last_id: string, entries_added: number, groups: number,
- *   generation: string, memory_bytes: number, max_deleted_id: string, retention: Retention}} Stream */
+ *   generation: string, memory_bytes: number, max_deleted_id: string, retention: Retention, closed?: boolean,
+ *   closed_at?: string, close_reason?: string}} Stream */
 /** @typedef {{name: string, consumers: number, pending: number, last_delivered_id: string,
  *   entries_read: number | null, lag: number | null} & Policy} Group */
 /** @typedef {{dead_letter: {stream: string, max_deliveries: number | null} | null, ack_timeout_ms: number | null,
@@ -152,6 +153,10 @@ export const changeRetention = (stream, retention) => call("PATCH", path(stream)
 
 /** @param {string} stream */
 export const deleteStream = (stream) => call("DELETE", path(stream));
+
+/** @param {string} stream @param {string} reason
+ * @returns {Promise<{last_id: string, duplicate: boolean}>} */
+export const closeStream = (stream, reason) => call("POST", `${path(stream)}/close`, reason === "" ? {} : { reason });
 
 /** @param {string} stream @param {Record<string, unknown>} limit
  * @returns {Promise<{deleted: number, first_id: string, pending_affected: number}>} */

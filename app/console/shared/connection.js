@@ -18,6 +18,7 @@
  * @property {() => void} onCaughtUp
  * @property {() => void} onPaused the credit is used up and more entries wait
  * @property {(reason: string) => void} onRevoked
+ * @property {(end: {last_id: string, closed_at: string, reason: string}) => void} onClosed nothing follows
  * @property {(cursor: string, awayMs: number) => void} onResumed after a reconnect
  * @property {(problem: string) => void} onError
  */
@@ -219,6 +220,10 @@ export class Connection extends EventTarget {
     else if (frame.op === "paused" && frame.reason === "backend") this.setOutage(BACKEND_AWAY);
     else if (frame.op === "resumed") this.setOutage("");
     else if (frame.op === "paused") subscriber.onPaused();
+    else if (frame.op === "closed") {
+      this.subscriptions.delete(frame.sub);
+      subscriber.onClosed(frame);
+    }
     else if (frame.op === "revoked") {
       subscription.isActive = false;
       subscriber.onRevoked(String(frame.reason ?? "revoked"));

@@ -43,6 +43,8 @@ export class StreamPage extends EventTarget {
     this.publish = new PublishForm();
     this.title = h("h1");
     this.figures = h("p.figures");
+    this.closing = button("Close stream…", () => this.closeStream(), { "data-needs": "manage" });
+    this.badge = h("span.badge", { hidden: true }, "closed");
     this.missing = h("p.notice.gap", { hidden: true }, "This stream does not exist. It is created when you publish to it.");
     this.tabs = VIEWS.map((view) => h("button.tab", {
       type: "button", role: "tab", id: `tab-${view}`, "aria-controls": `view-${view}`,
@@ -53,10 +55,11 @@ export class StreamPage extends EventTarget {
     this.panels = VIEWS.map((view, index) => h(`div.view.${view}`, { role: "tabpanel", id: `view-${view}`, "aria-labelledby": `tab-${view}`, hidden: true }, views[index]));
     this.element = h(
       "div.stream", { hidden: true },
-      h("header.head", {}, h("div.names", {}, this.title, this.figures),
+      h("header.head", {}, h("div.names", {}, this.title, this.badge, this.figures),
         h("div.bar", { role: "toolbar", "aria-label": "Stream" },
           button("Trim…", () => this.trim(), { "data-needs": "write" }),
           button("Limits…", () => this.changeLimits(), { "data-needs": "manage" }),
+          this.closing,
           button("Delete stream…", () => this.deleteStream(), { "data-needs": "manage" }, "button.button.danger-quiet"))),
       this.missing,
       this.charts.element,
@@ -156,6 +159,7 @@ export class StreamPage extends EventTarget {
   show(stream) {
     this.stream = stream;
     this.missing.hidden = true;
+    this.showEnd(stream);
     setText(this.figures, [
       countEntries(stream.length),
       formatBytes(stream.memory_bytes),
@@ -165,8 +169,16 @@ export class StreamPage extends EventTarget {
     ].filter((figure) => figure !== "").join("  ·  "));
   }
 
+  /** @param {{closed?: boolean, closed_at?: string, close_reason?: string}} stream */
+  showEnd({ closed = false, closed_at = "", close_reason = "" }) {
+    this.badge.hidden = !closed;
+    this.badge.title = close_reason === "" ? `since ${closed_at}` : `since ${closed_at}: ${close_reason}`;
+    this.closing.disabled = closed;
+  }
+
   showMissing() {
     this.stream = null;
+    this.showEnd({});
     this.missing.hidden = false;
     this.measures.setLags([]);
     this.groups.show([]);
@@ -225,6 +237,19 @@ export class StreamPage extends EventTarget {
       },
     });
     if (values !== null) await this.finishAction();
+  }
+
+  async closeStream() {
+    const values = await ask({
+      title: `Close ${this.name}?`,
+      text: "It takes no entries any more, and its readers end. It cannot be undone.",
+      fields: [{ name: "reason", label: "Reason, for its readers" }],
+      submit: "Close stream",
+      dangerous: true,
+    });
+    if (values === null) return;
+    await attempt(() => api.closeStream(this.name, values.reason ?? ""), () => `Closed ${this.name}`);
+    await this.finishAction();
   }
 
   async deleteStream() {

@@ -24,6 +24,7 @@ from weir._calls import (
     PendingEntry,
     Redriven,
     References,
+    StreamEnd,
     StreamInfo,
 )
 from weir._cursors import STILL_THE_STREAM, Cursors
@@ -49,6 +50,8 @@ from weir.errors import ApiError, ClientClosedError, NoAnswerError, NotFoundErro
 
 T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8080"
+# What a tail is answered that comes back to the end of closed streams.
+NO_CONTENT = 204
 
 
 class AsyncClient:
@@ -204,7 +207,8 @@ class AsyncClient:
         last: int | None = None,
         on_gap: Callable[[Gap], None] | None = None,
     ) -> AsyncIterator[Entry]:
-        """Entries as they are published, for ever, across lost connections and restarts of the gateway.
+        """Entries as they are published, across lost connections and restarts of the gateway, until all
+        streams are closed, and read to their ends.
 
         Begins after an ID, or `last` entries back. Raises GapError where entries were removed before they
         were read, or where another stream follows: `reason` says what happened; with `on_gap` that is called
@@ -212,7 +216,7 @@ class AsyncClient:
         outage of more than `retry_s`.
         """
         tail = Tail(streams, after, last, on_gap)
-        while True:
+        while not tail.is_over:
             async with self._events(tail) as pieces:
                 parser = EventParser()
                 try:
@@ -223,7 +227,8 @@ class AsyncClient:
                                 yield entry
                 except httpx.TransportError:
                     pass  # read on from the cursor
-            await asyncio.sleep(tail.retry_ms / 1000 * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+            if not tail.is_over:
+                await asyncio.sleep(tail.retry_ms / 1000 * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
 
     async def get_entry(self, stream: str, entry_id: str) -> Entry | None:
         """One entry; None if it is not there."""
@@ -282,6 +287,17 @@ class AsyncClient:
     async def update_stream(self, stream: str, **changes: object) -> StreamInfo:
         """Change what is named, `retention` for instance."""
         return await self._call(_calls.update_stream(stream, changes))
+
+    async def close_stream(
+        self,
+        stream: str,
+        entry: Fields | None = None,
+        *,
+        reason: str = "",
+        idempotency_key: str | None = None,
+    ) -> StreamEnd:
+        """End a stream for good, behind a last entry if there is one: both are stored, or neither."""
+        return await self._call(_calls.close_stream(stream, entry, reason, idempotency_key))
 
     async def delete_stream(self, stream: str) -> None:
         """Delete a stream with its entries and groups."""
@@ -360,7 +376,10 @@ class AsyncClient:
         """The body of the tail's next connection, once there is one."""
         response = await self._connect(tail)
         try:
-            check_events(response)
+            if response.status_code == NO_CONTENT:
+                tail.end()
+            else:
+                check_events(response)
             yield response.aiter_raw()
         finally:
             await response.aclose()

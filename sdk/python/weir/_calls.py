@@ -32,6 +32,7 @@ class StreamInfo(TypedDict):
     archived_up_to: str | None
     expires_at: str | None
     memory_bytes: int
+    closed: bool
 
 
 class GroupInfo(TypedDict):
@@ -109,6 +110,15 @@ class Trimmed(TypedDict):
     deleted: int
     pending_affected: int
     first_id: str
+
+
+class StreamEnd(TypedDict):
+    """The end of a stream. `duplicate`: it was closed before, or the same idempotency key had closed it."""
+
+    closed: bool
+    closed_at: str
+    last_id: str
+    duplicate: bool
 
 
 class AddOptions(TypedDict, total=False):
@@ -232,6 +242,23 @@ def ensure_stream(stream: str, retention: Mapping[str, int] | None) -> Call[Stre
 def update_stream(stream: str, changes: Mapping[str, object]) -> Call[StreamInfo]:
     """Change what is named."""
     return Call("PATCH", stream_path(stream), as_is, body=dict(changes))
+
+
+def close_stream(stream: str, entry: Fields | None, reason: str, key: str | None) -> Call[StreamEnd]:
+    """Close a stream, with a last entry or without."""
+    body: dict[str, object] = {"reason": reason} if reason else {}
+    if entry is not None:
+        body["entry"] = encode_entry(entry)
+    return Call("POST", f"{stream_path(stream)}/close", _stream_end, body=body, headers=_idempotency(key))
+
+
+def _stream_end(answer: Any) -> StreamEnd:  # noqa: ANN401 - JSON
+    return {
+        "closed": answer["closed"],
+        "closed_at": answer["closed_at"],
+        "last_id": answer["last_id"],
+        "duplicate": answer["duplicate"],
+    }
 
 
 def delete_stream(stream: str) -> Call[None]:

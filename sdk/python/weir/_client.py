@@ -24,6 +24,7 @@ from weir._calls import (
     PendingEntry,
     Redriven,
     References,
+    StreamEnd,
     StreamInfo,
 )
 from weir._cursors import STILL_THE_STREAM, Cursors
@@ -49,6 +50,8 @@ from weir.errors import ApiError, ClientClosedError, NoAnswerError, NotFoundErro
 
 T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8080"
+# What a tail is answered that comes back to the end of closed streams.
+NO_CONTENT = 204
 
 
 class Client:
@@ -201,7 +204,8 @@ class Client:
         last: int | None = None,
         on_gap: Callable[[Gap], None] | None = None,
     ) -> Iterator[Entry]:
-        """Entries as they are published, for ever, across lost connections and restarts of the gateway.
+        """Entries as they are published, across lost connections and restarts of the gateway, until all
+        streams are closed, and read to their ends.
 
         Begins after an ID, or `last` entries back. Raises GapError where entries were removed before they
         were read, or where another stream follows: `reason` says what happened; with `on_gap` that is called
@@ -209,7 +213,7 @@ class Client:
         outage of more than `retry_s`.
         """
         tail = Tail(streams, after, last, on_gap)
-        while True:
+        while not tail.is_over:
             with self._events(tail) as pieces:
                 parser = EventParser()
                 try:
@@ -220,7 +224,8 @@ class Client:
                                 yield entry
                 except httpx.TransportError:
                     pass  # read on from the cursor
-            time.sleep(tail.retry_ms / 1000 * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+            if not tail.is_over:
+                time.sleep(tail.retry_ms / 1000 * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
 
     def get_entry(self, stream: str, entry_id: str) -> Entry | None:
         """One entry; None if it is not there."""
@@ -276,6 +281,17 @@ class Client:
     def update_stream(self, stream: str, **changes: object) -> StreamInfo:
         """Change what is named, `retention` for instance."""
         return self._call(_calls.update_stream(stream, changes))
+
+    def close_stream(
+        self,
+        stream: str,
+        entry: Fields | None = None,
+        *,
+        reason: str = "",
+        idempotency_key: str | None = None,
+    ) -> StreamEnd:
+        """End a stream for good, behind a last entry if there is one: both are stored, or neither."""
+        return self._call(_calls.close_stream(stream, entry, reason, idempotency_key))
 
     def delete_stream(self, stream: str) -> None:
         """Delete a stream with its entries and groups."""
@@ -353,7 +369,10 @@ class Client:
         """The body of the tail's next connection, once there is one."""
         response = self._connect(tail)
         try:
-            check_events(response)
+            if response.status_code == NO_CONTENT:
+                tail.end()
+            else:
+                check_events(response)
             yield response.iter_raw()
         finally:
             response.close()

@@ -223,6 +223,10 @@ class WebSocketLink:
             self._note_backend(frame)
         elif op == "revoked":
             raise self._end_of(frame["reason"])
+        elif op == "drained":
+            # The stream is closed, and nothing of it is left in the group: the subscription has ended.
+            self._unsubscribed = True
+            self._worker.stop()
         return None
 
     def _end_of(self, reason: str) -> WeirError:
@@ -342,6 +346,9 @@ class LongPollLink:
                 self._worker.gap(page.gap)
             for entry in page.entries:
                 self._worker.receive(entry, history=False)
+            if page.drained:
+                self._worker.stop()
+                return
 
     async def _read_history(self) -> None:
         after = "0"

@@ -95,6 +95,17 @@ class Tail:
         # Whether the gateway has ended this connection, and in how many milliseconds to come back.
         self.ended = False
         self.retry_ms = RETRY_MS_DEFAULT
+        # Streams that are not closed, or have entries left.
+        self._open = set(streams)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all streams are closed, and were read to their end."""
+        return not self._open
+
+    def end(self) -> None:
+        """The gateway has nothing more, as it answers a reconnect."""
+        self._open.clear()
 
     def request(self) -> Call[None]:
         """The next connection."""
@@ -124,9 +135,15 @@ class Tail:
             raise found
         elif event.name == "end":
             self.ended = True
+        elif event.name == "closed":
+            self._open.discard(self._closed(event))
+            self.ended = self.is_over
         if event.id is not None:
             self._cursor = event.id
         return found if isinstance(found, Entry) else None
+
+    def _closed(self, event: Event) -> str:
+        return str(json.loads(event.data).get("stream", self._streams[0]))
 
     def _parse(self, event: Event) -> Entry | GapError | ApiError | None:
         if event.name not in ("entry", "gap", "error"):

@@ -85,12 +85,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries of one read. Continue after `next`; `more` says whether further entries exist now."""
+    """Entries of one read. Continue after `next`; `more` says whether further entries exist now. `closed`:
+    the stream is, and has nothing behind; `drained`, of a group: nor is anything pending in it.
+    """
 
     entries: tuple[Entry, ...]
     next: str | None
     more: bool
     gap: Gap | None = None
+    closed: bool = False
+    drained: bool = False
 
     @classmethod
     def parse(cls, members: Mapping[str, Any], stream: str) -> Self:
@@ -101,6 +105,8 @@ class Page:
             next=members.get("next"),
             more=bool(members.get("more")),
             gap=None if gap is None else parse_gap(gap),
+            closed=bool(members.get("closed")),
+            drained=bool(members.get("drained")),
         )
 
 

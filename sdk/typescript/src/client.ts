@@ -134,13 +134,17 @@ export class Client {
     }
   }
 
-  /** Entries as they are published, for ever, across lost connections and restarts of the gateway. */
+  /**
+   * Entries as they are published, across lost connections and restarts of the gateway. It ends when all streams are
+   * closed, behind the last entry.
+   */
   async *tail(streams: string | readonly string[], options: TailOptions = {}): AsyncGenerator<Entry> {
     const names = typeof streams === "string" ? [streams] : streams;
     const first = names[0];
     if (first === undefined) throw new InvalidValueError("name at least one stream");
     const start = options.last === undefined ? { after: options.after ?? "$" } : { last: options.last };
     let cursor: string | undefined;
+    const open = new Set(names);
     for (let retryMs = RETRY_MS_DEFAULT; ; await sleep(retryMs * (0.5 + Math.random()), options.signal)) {
       const call: Call = {
         path: names.length === 1 ? `${streamPath(first)}/tail` : "/v1/tail",
@@ -153,7 +157,10 @@ export class Client {
         ...(options.signal && { signal: options.signal }),
       };
       const parser = new EventParser();
-      for await (const text of texts(await this.http.stream(call), options.signal)) {
+      const response = await this.http.stream(call);
+      // What it is answered that comes back to the end.
+      if (response.status === 204) return;
+      for await (const text of texts(response, options.signal)) {
         for (const event of parser.feed(text)) {
           retryMs = event.retryMs ?? retryMs;
           if (event.name === "error") throw problemError(parse(event.data));
@@ -163,7 +170,9 @@ export class Client {
             cursor = event.id ?? cursor;
             yield entry;
           } else cursor = event.id ?? cursor;
+          if (event.name === "closed") open.delete(parse<{ stream?: string }>(event.data).stream ?? first);
         }
+        if (open.size === 0) return;
       }
     }
   }
@@ -217,6 +226,21 @@ export class Client {
   async ensureStream(stream: string, retention?: Retention): Promise<StreamInfo> {
     const body: Body<"putStream"> = retention ? { retention } : {};
     return this.http.json<Answer<"putStream">>({ method: "PUT", path: streamPath(stream), body }, "name");
+  }
+
+  /** End a stream for good, behind a last entry if there is one: both are stored, or neither. Its readers end. */
+  async closeStream(
+    stream: string,
+    options: { entry?: Fields; reason?: string; idempotencyKey?: string } = {},
+  ): Promise<Answer<"closeStream">> {
+    const { entry, reason, idempotencyKey = newKey() } = options;
+    return this.http.json<Answer<"closeStream">>({
+      method: "POST",
+      path: `${streamPath(stream)}/close`,
+      body: { ...(reason !== undefined && { reason }), ...(entry && { entry: encodeEntry(entry) }) },
+      headers: { "idempotency-key": idempotencyKey },
+      repeatable: true,
+    }, "last_id");
   }
 
   /** Delete a stream with its entries and groups. */

@@ -41,6 +41,10 @@ export interface Page {
   /** There is more right now. */
   readonly more: boolean;
   readonly gap?: Gap;
+  /** The stream is closed, and has nothing behind. */
+  readonly closed?: boolean;
+  /** Of a group: nor is anything pending in it. */
+  readonly drained?: boolean;
 }
 
 /** What was stored. `duplicate`: the same idempotency key had stored it before; nothing was stored now. */
@@ -64,6 +68,8 @@ export function parsePage(wire: Answer<"readEntries"> | Answer<"readGroup">, str
     next: wire.next ?? null,
     more: wire.more,
     ...(wire.gap && { gap: wire.gap }),
+    ...(wire.closed && { closed: true }),
+    ...("drained" in wire && wire.drained && { drained: true }),
   };
 }
 

@@ -105,7 +105,8 @@ export class Http {
     return this.#retried(call, async () => {
       const response = await this.#send(call);
       if (!response.ok) throw await refusal(response, call);
-      if (response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
+      // Nothing comes any more to who comes back with 204.
+      if (response.status === 204 || response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
       await response.body?.cancel();
       throw new NotAGatewayError(`${call.path} did not answer with events`);
     });

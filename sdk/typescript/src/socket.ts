@@ -111,6 +111,7 @@ class Connection {
     else if (frame.op === "caught_up") this.#inHistory = false;
     else if (frame.op === "revoked") this.#end(this.#endOf(frame.reason));
     else if (frame.op === "paused" && frame.reason === "backend") this.#worker.reportAway();
+    else if (frame.op === "drained") this.#drained();
     else if (frame.op === "error") this.#refused(frame.problem);
     else if (frame.op === "ok") this.#ok(frame.ref);
     else if (frame.op === "entries") {
@@ -118,6 +119,12 @@ class Connection {
         this.#worker.receive(parseEntry(wire, this.#worker.options.stream), this.#inHistory);
       }
     }
+  }
+
+  /** The stream is closed, and nothing of it is left in the group: the subscription has ended. */
+  #drained(): void {
+    this.#worker.stop();
+    this.#end();
   }
 
   /** Why the gateway ended the subscription. */

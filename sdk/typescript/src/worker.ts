@@ -338,6 +338,7 @@ export class Worker {
         this.reportReached();
         if (page.gap) this.reportGap(page.gap);
         for (const entry of page.entries) this.receive(entry, false);
+        if (page.drained) this.stop();
       } catch (error) {
         if (signal.aborted) break;
         if (!isTemporary(error)) throw error;

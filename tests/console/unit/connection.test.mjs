@@ -14,7 +14,7 @@ function subscribed(after = "5-0", credit = 10) {
   const note = (/** @type {string} */ what) => (/** @type {any[]} */ ...rest) => seen.push([what, ...rest]);
   const subscriber = {
     onEntries: (/** @type {{id: string}[]} */ entries) => seen.push(...entries.map(({ id }) => id)),
-    onGap: note("gap"), onCaughtUp: note("caught up"), onPaused: note("paused"), onRevoked: note("revoked"), onResumed: note("resumed"), onError: note("error"),
+    onGap: note("gap"), onCaughtUp: note("caught up"), onPaused: note("paused"), onRevoked: note("revoked"), onClosed: note("closed"), onResumed: note("resumed"), onError: note("error"),
   };
   const subscription = connection.subscribe("orders", after, credit, subscriber);
   return { gateway, connection, subscription, seen };

@@ -45,6 +45,24 @@ def info(
         output.members(client.call("GET", stream_path(stream)), as_json=as_json)
 
 
+def close(
+    stream: options.Stream,
+    *,
+    reason: Annotated[str, typer.Option(help="why, for its readers")] = "",
+    as_json: options.Json = False,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+    ca: options.Ca = None,
+) -> None:
+    """End a stream for good: it takes no entries any more, and its readers end behind the last one."""
+    from weir.cli.gateway import connect
+
+    with connect(url, token_file, ca) as client:
+        answer = client.close_stream(stream, reason=reason)
+    said = f"closed behind {answer['last_id']}" if not answer["duplicate"] else "it was closed already"
+    output.lines([output.json_line(answer) if as_json else said])
+
+
 def trim(  # noqa: PLR0913 - a command's options are its parameters
     stream: options.Stream,
     *,

@@ -43,7 +43,7 @@ def tail(  # noqa: PLR0913 - a command's options are its parameters
     token_file: options.TokenFile = None,
     ca: options.Ca = None,
 ) -> None:
-    """Print entries as they come, one a line, until Ctrl-C.
+    """Print entries as they come, one a line, until Ctrl-C or the end of a closed stream.
 
     With --group and --consumer it shares the stream with the group's other consumers: first what this
     consumer has not acknowledged yet, then new entries; each is acknowledged once it is printed.
@@ -114,6 +114,8 @@ def _follow(client: "Client", stream: str, cursor: str, *, as_json: bool) -> Non
     while True:
         answer = _read_after(client, stream, cursor, _WAIT_MS)
         _show(stream, answer, as_json=as_json)
+        if answer.get("closed"):
+            return
         cursor = answer["next"]
 
 
@@ -138,6 +140,8 @@ def _consume(client: "Client", stream: str, group: str, consumer: str, *, as_jso
         ids = [entry["id"] for entry in answer["entries"]]
         if ids:
             client.group(stream, group).ack(*ids)
+        if answer.get("closed") and not owed:
+            return
         owed = owed and bool(ids)
 
 

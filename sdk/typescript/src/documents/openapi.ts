@@ -2075,6 +2075,8 @@ export interface components {
             readonly durable: string | null;
             readonly lag: number;
             readonly cuts: readonly string[];
+            /** @description nothing comes behind `last_id` */
+            readonly closed?: boolean;
         };
         /**
          * @description What one stream gave. New entries of a group come with `last_delivered_id`, all else with `next`.
