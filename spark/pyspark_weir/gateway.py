@@ -143,7 +143,7 @@ class PlannedRange:
     `count` and `bytes`: what is in it. `first`: the stream's first entry, None if empty. `last`: its last.
     `removed_upto`: the highest ID removed from its front. `durable`: the highest ID that no crash takes back,
     None where the gateway never syncs. `lag`: entries after `after`, beyond the budget too. `cuts`: inner IDs
-    that part the range.
+    that part the range. `closed`: nothing comes after `last`, for good.
     """
 
     after: str
@@ -157,11 +157,12 @@ class PlannedRange:
     durable: str | None
     lag: int
     cuts: tuple[str, ...] = ()
+    closed: bool = False
 
     @classmethod
     def of(cls, member: Mapping[str, Any]) -> Self:
-        known = {name: member[name] for name in cls.__dataclass_fields__ if name != "cuts"}
-        return cls(**known, cuts=tuple(member.get("cuts") or ()))
+        known = {name: member[name] for name in cls.__dataclass_fields__ if name not in ("cuts", "closed")}
+        return cls(**known, cuts=tuple(member.get("cuts") or ()), closed=bool(member.get("closed")))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ from pyspark_weir.session import CHECKPOINT_FILES, CHECKPOINT_FILES_LOCAL, Sessi
 
 # How long a query that has ended is waited for to tell of its last batch.
 _LAST_WORD_S_MAX: Final = 10.0
+# How often a query that goes on is asked whether more can come.
+_ASK_S: Final = 2.0
 _PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)$", re.MULTILINE)
 _JAVA: Final = re.compile(r"^[ \t]*Caused by: (.*)$", re.MULTILINE)
 _WEIR: Final = re.compile(r"(WEIR_[A-Z_]+): ([^\n]*)")
@@ -42,6 +44,7 @@ class QueryRun:
     """One run of a job's query. `checkpoint` is a folder of this machine or an address. `every_ms` is the
     time between batches: 0 starts one as soon as there is something; None takes all that exists now, in as
     many batches as needed, and ends. `gateways` are asked how much is left; `mirror_group` is moved there.
+    It ends too once `is_over` says so, which is asked now and then.
     """
 
     checkpoint: str
@@ -49,6 +52,7 @@ class QueryRun:
     session: SessionOptions = field(default_factory=SessionOptions)
     gateways: tuple[GatewayAccess, ...] = ()
     mirror_group: str | None = None
+    is_over: Callable[[], bool] = lambda: False
 
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
         if self.every_ms is None:
@@ -96,7 +100,7 @@ def run(what: QueryRun, build: Build, tell: Tell) -> Summary:
                 query = what.start(build(spark))
             except StreamingQueryException as error:
                 raise query_error(str(error)) from None
-            summary = follow(query, events, lambda progress: tell(lag.report(progress)))
+            summary = follow(query, events, lambda progress: tell(lag.report(progress)), is_over=what.is_over)
             summary.lag = lag.known
             summary.duration_ms = round((clock.monotonic_s() - begun_s) * 1_000)
             return summary
@@ -117,11 +121,18 @@ class Query(Protocol):
 
 
 def follow(
-    query: Query, events: QueryEvents, tell: Tell, now_s: Callable[[], float] = clock.monotonic_s
+    query: Query,
+    events: QueryEvents,
+    tell: Tell,
+    now_s: Callable[[], float] = clock.monotonic_s,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Report a query's batches until it ends or a signal stops it. Raises PipelineError where it failed."""
+    """Report a query's batches until it ends, `is_over`, or a signal stops it. Raises PipelineError where it
+    failed.
+    """
     summary = Summary()
     over_s: float | None = None
+    asked_s, is_ending = now_s(), False
     try:
         for event in events.of(str(query.runId)):
             if isinstance(event, BatchProgress):
@@ -132,6 +143,11 @@ def follow(
             elif events.stopped and not summary.stopped:
                 summary.stopped = True
                 query.stop()
+            elif not is_ending and now_s() - asked_s >= _ASK_S:
+                asked_s = now_s()
+                if is_over():
+                    is_ending = True
+                    query.stop()
             if not query.isActive:
                 # The progress of its last batch may still come; its end comes after that.
                 over_s = over_s or now_s() + _LAST_WORD_S_MAX
@@ -140,7 +156,7 @@ def follow(
     finally:
         query.stop()
     failed = query.exception()
-    if failed is not None and not summary.stopped:
+    if failed is not None and not summary.stopped and not is_ending:
         raise query_error(str(failed))
     return summary
 

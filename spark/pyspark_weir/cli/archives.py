@@ -4,18 +4,23 @@ Knows: their parameters, how results look. Must never know: how a job does its w
 """
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pyspark_weir.cli import arguments, output
+from pyspark_weir.errors import OptionError
 from weir.cli.options import duration_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark_weir.jobs.trim import TrimProposal
     from pyspark_weir.progress import BatchProgress
+    from pyspark_weir.running import QueryRun
 
+_EVERY_MS_DEFAULT: Final = 1_000
 _TRIM_COLUMNS: Final = ("stream", "entries", "upto", "because", "outcome")
 _MB: Final = 1 << 20
 _TARGET_MB_DEFAULT: Final = 128
@@ -25,6 +30,24 @@ _AGE_MS_DEFAULT: Final = 7 * 24 * 3_600_000
 @dataclass(frozen=True, kw_only=True)
 class ArchiveArguments(arguments.RootArguments, arguments.QueryArguments):
     """Where the archive is, and what goes there."""
+
+    until_closed: Annotated[
+        bool,
+        typer.Option(
+            "--until-closed",
+            help="run until all streams are closed and archived to their ends; a batch a second, or --every",
+        ),
+    ] = False
+
+    def run_of(self, is_over: "Callable[[], bool]") -> "QueryRun":
+        """The run of the query. Raises OptionError."""
+        if not self.until_closed:
+            return self.query("archive")
+        if self.once:
+            raise OptionError("--once and --until-closed exclude each other")
+        run = self.query("archive")
+        every_ms = _EVERY_MS_DEFAULT if run.every_ms is None else run.every_ms
+        return replace(run, every_ms=every_ms, is_over=is_over)
 
 
 def archive(options: ArchiveArguments) -> None:
@@ -55,7 +78,13 @@ def archive(options: ArchiveArguments) -> None:
             archiver.settle()
         report(progress)
 
-    summary = run(options.query("archive"), archiver.query, settle_and_report)
+    def is_over() -> bool:
+        # A gateway that is away is asked again.
+        with suppress(Unavailable):
+            return archiver.is_over()
+        return False
+
+    summary = run(options.run_of(is_over), archiver.query, settle_and_report)
     archiver.settle()
     output.ended(summary, as_json=options.as_json)
 

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark_weir import checkpoint, ids, offsets
 from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import ArchiveError, OptionError, RefusedError
-from pyspark_weir.gateway import Answer, GatewayClient, PlanQuery
+from pyspark_weir.gateway import Answer, GatewayClient, PlannedRange, PlanQuery
 from pyspark_weir.jobs import archived
 from pyspark_weir.jobs.archived import ArchiveDataSource
 from pyspark_weir.jobs.batches import report_failures
@@ -32,6 +32,7 @@ from pyspark_weir.offsets import Lost, Offsets, Position
 from pyspark_weir.options import EARLIEST, LATEST, source_options
 from pyspark_weir.session import with_slots
 from pyspark_weir.source.batch import loss_of, lost_of
+from pyspark_weir.source.gateways import SourceGateways
 from pyspark_weir.table.cleaning import repair
 from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
 from pyspark_weir.table.root import ArchiveRoot
@@ -142,6 +143,7 @@ class Archiver:
             return
         if ArchiveTable.create(self.root).holds(moved):
             return
+        moved = replace(moved, closed=tuple(self._closed(moved)))
         options = {**archived.options_of(self.root), "moved": json.dumps(moved.metadata())}
         frame.write.format(ArchiveDataSource.name()).mode("append").options(**options).save()
 
@@ -169,6 +171,36 @@ class Archiver:
                     f"{name} was deleted and made anew while the archive started: start it again"
                 )
         return _ranges_between(self._begun, ends)
+
+    def _closed(self, moved: BatchRanges) -> Iterator[StreamKey]:
+        """The streams of a batch that are closed, and end with it. Raises RefusedError, Unavailable."""
+        for access in self.accesses:
+            own = {one.key.stream: one for one in moved.ranges if one.key.gateway == access.name}
+            if not own:
+                continue
+            with GatewayClient(access) as gateway:
+                query = PlanQuery({stream: str(one.upto) for stream, one in own.items()})
+                planned = gateway.plan_of_each(query).streams
+            for stream, one in own.items():
+                if _ends_at(planned.get(stream), one.key.generation):
+                    yield one.key
+
+    def is_over(self) -> bool:
+        """Whether all streams of the query are closed, and archived to their ends: nothing more comes. Raises
+        RefusedError, Unavailable.
+        """
+        last = checkpoint.last_commit(self.checkpoint)
+        done = {} if last is None else checkpoint.ends(self.checkpoint, last)
+        gateways = SourceGateways(self._options)
+        try:
+            names = gateways.select(fresh=True)
+            after = {name: done[name].id if name in done else ids.BEGINNING for name in names}
+            planned = gateways.plan(PlanQuery(after)).streams if names else {}
+        finally:
+            gateways.close()
+        return bool(names) and all(
+            _ends_at(planned.get(name), done[name].generation if name in done else "") for name in names
+        )
 
     def _lost_since(self, moved: BatchRanges) -> Iterator[Lost]:
         """What has gone of a batch's ranges since Spark wrote them down. Raises RefusedError, Unavailable."""
@@ -254,6 +286,13 @@ def _ranges_between(before: Offsets, ends: Offsets) -> Iterator[Range]:
             )
         if end.generation and upto > after:
             yield Range(key, after, upto, 0)
+
+
+def _ends_at(planned: PlannedRange | None, generation: str) -> bool:
+    """Whether the stream is closed with nothing after the place that was planned from, if it is that one."""
+    return (
+        planned is not None and planned.closed and not planned.lag and generation in ("", planned.generation)
+    )
 
 
 def _settle(gateway: GatewayClient, stream: str, end: Position) -> None:

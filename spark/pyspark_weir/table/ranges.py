@@ -72,23 +72,27 @@ class Lease(NamedTuple):
 @dataclass(frozen=True)
 class BatchRanges:
     """What batch `number` of the streaming query `query` moves: one range a stream and generation. `lost`:
-    what was gone before it was read, which was accepted.
+    what was gone before it was read, which was accepted. `closed`: streams that end with it, for good.
     """
 
     query: str
     number: int
     ranges: tuple[Range, ...]
     lost: tuple[Lost, ...] = ()
+    closed: tuple[StreamKey, ...] = ()
 
     def metadata(self) -> dict[str, Any]:
         moved = [[*one.key, str(one.after), str(one.upto), one.rows] for one in self.ranges]
         found = {"query": self.query, "batch": self.number, "ranges": moved}
+        found |= {"closed": self.closed} if self.closed else {}
         return found | ({"lost": self.lost} if self.lost else {})
 
     @classmethod
     def of_metadata(cls, stored: Mapping[str, Any]) -> "BatchRanges":
         lost = tuple(Lost(*one) for one in stored.get("lost", ()))
-        return cls(stored["query"], stored["batch"], tuple(_range(one) for one in stored["ranges"]), lost)
+        closed = tuple(StreamKey(*one) for one in stored.get("closed", ()))
+        ranges = tuple(_range(one) for one in stored["ranges"])
+        return cls(stored["query"], stored["batch"], ranges, lost, closed)
 
 
 class Ranges:

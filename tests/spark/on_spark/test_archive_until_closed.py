@@ -1,0 +1,65 @@
+"""`weir-spark archive --until-closed` stops by itself, behind the last entry of the last stream."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from pyspark_weir.cli.main import jobs
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable
+from tests.server import Server
+
+LATER_S = 6.0
+
+
+def post(server: Server, path: str, body: object) -> None:
+    httpx.post(f"{server.url}/v1/streams/{path}", json=body).raise_for_status()
+
+
+@pytest.mark.parametrize("has_last", [True, False])
+def test_an_archive_ends_with_its_streams(
+    spark: SparkSession, shared_server: Server, checkpoint: str, tmp_path: Path, *, has_last: bool
+) -> None:
+    """Whether the end comes with an entry or alone; a commit says which streams end with it."""
+    first, second = f"ending-{has_last}-1", f"ending-{has_last}-2"
+    for stream in (first, second):
+        post(shared_server, f"{stream}/entries", {"id": "5-0", "fields": {"n": "1"}})
+    post(shared_server, f"{first}/close", {})
+    last: dict[str, Any] = {"entry": {"id": "5-1", "fields": {"n": "2"}}} if has_last else {}
+    later = threading.Timer(LATER_S, post, (shared_server, f"{second}/close", last))
+    later.start()
+    root = str(tmp_path / "archive")
+    place = ("--checkpoint", checkpoint, "--gateway", shared_server.url, "--source", "durableOnly=false")
+    words = ["archive", root, *place, "--streams", f"{first},{second}", "--until-closed", "--json"]
+    found = CliRunner().invoke(jobs, words)
+    later.join()
+    assert found.exit_code == 0, found.output
+    assert spark.streams.active == []
+    table = ArchiveTable.open(ArchiveRoot.of(root))
+    assert {one.key.stream: str(one.upto) for one in table.ranges()} == {
+        first: "5-0",
+        second: "5-1" if has_last else "5-0",
+    }
+    closed = [one[1] for commit in DeltaTable(root).history() for one in _closed(commit)]
+    # An end without an entry comes before or after the commit of the last one.
+    assert {first, *([second] if has_last else [])} <= set(closed) <= {first, second}
+
+
+def _closed(commit: dict[str, Any]) -> list[list[str]]:
+    """The streams of a commit that end with it."""
+    stored = commit.get("weir")
+    return [] if not stored else list(stored.get("closed", []))
+
+
+def test_once_and_until_closed_exclude_each_other(shared_server: Server, checkpoint: str) -> None:
+    """The one ends before the other."""
+    words = ["archive", "x", "--checkpoint", checkpoint, "--gateway", shared_server.url, "--streams", "s"]
+    found = CliRunner().invoke(jobs, [*words, "--once", "--until-closed"])
+    assert found.exit_code != 0
+    assert "exclude each other" in found.output + found.stderr
