@@ -141,8 +141,11 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
 
     def get(self, entry_id: int) -> bytes | None:
         """The stored text of a live entry."""
-        spot = self._locate(entry_id)
-        return None if spot is None else self.texts_of(spot[0])[spot[1]]
+        node = self.node_of(entry_id)
+        if node is None or entry_id > node.last:
+            return None
+        row = self._find_in(node, (entry_id,)).get(entry_id)
+        return None if row is None else row[1]
 
     def find_each(self, wanted: Iterable[int]) -> dict[int, bytes]:
         """The stored texts of the wanted IDs that are live, ascending. Looks into each node once."""

@@ -26,6 +26,12 @@ def matches(expected: Sequence[bytes], tag: bytes) -> bool:
     return tag in map(uncoded, expected)
 
 
+def _held(condition: bytes, tag: bytes) -> bytes | None:
+    """The tag that a client has, as it sent it; None if it has another one."""
+    given = [one.strip().removeprefix(b"W/") for one in condition.split(b",")]
+    return next((one for one in given if uncoded(one) == tag), tag if given == [b"*"] else None)
+
+
 def revalidate(
     headers: Mapping[bytes, bytes],
     response: Response,
@@ -40,9 +46,8 @@ def revalidate(
     Tags are compared weakly (RFC 9110, 13.1.2). The tag of 304 is the one that the client has.
     `cache` says how long it may be kept unasked.
     """
-    condition = headers.get(b"if-none-match", b"")
-    given = [one.strip().removeprefix(b"W/") for one in condition.split(b",")]
-    held = next((one for one in given if uncoded(one) == tag), tag if given == [b"*"] else None)
+    condition = headers.get(b"if-none-match")
+    held = None if condition is None else _held(condition, tag)
     kept = _PUBLIC if is_public else _PRIVATE
     response.raw_headers += [kept if cache is None else (kept[0], cache), (b"etag", held or tag)]
     if held is not None:
