@@ -438,7 +438,9 @@ class RespConnection(Client):
             return
         self._work.is_busy = False
         self.account.note_added(len(written))
-        if self._going or self._at_end or self._port.draining or self._has_input():
+        # A long command holds room, which `go_on` gives back.
+        is_plain = self.input is None and not (self._at_end or self._port.draining)
+        if self._going or not is_plain or self._has_input():
             self.put(written)
             self.go_on()
             return
