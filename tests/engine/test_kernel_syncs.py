@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import Engine, SystemClock, entries
+from engine import Engine, EngineError, SystemClock, entries
 from engine.commands import XAdd, XLen
 from engine.runtime.kernel_syncs import KernelSyncs
 from engine.storage import Handle
@@ -93,45 +93,64 @@ async def test_an_engine_that_ends_leaves_nothing_open(tmp_path: Path) -> None:
     assert kept() == before
 
 
-class PipeHandle(FileHandle):
-    """A file whose place a pipe takes where the kernel is asked: it refuses, as an old one does for files."""
+class OtherHandle(FileHandle):
+    """A file in whose place the kernel is asked for another one."""
 
-    pipe: int
+    other: int
 
     @property
     def descriptor(self) -> int:
-        return self.pipe
+        return self.other
 
 
-class PipeStorage(FileStorage):
+class OtherStorage(FileStorage):
     """A directory of such files."""
 
-    def __init__(self, path: Path, pipe: int) -> None:
+    def __init__(self, path: Path, other: int) -> None:
         super().__init__(path, create=True)
-        self._pipe = pipe
+        self._other = other
 
     def create(self, name: str) -> FileHandle:
-        return self._piped(super().create(name))
+        return self._changed(super().create(name))
 
     def open(self, name: str) -> FileHandle:
-        return self._piped(super().open(name))
+        return self._changed(super().open(name))
 
-    def _piped(self, handle: Handle) -> FileHandle:
-        handle.__class__ = PipeHandle
-        assert isinstance(handle, PipeHandle)
-        handle.pipe = self._pipe
+    def _changed(self, handle: Handle) -> FileHandle:
+        handle.__class__ = OtherHandle
+        assert isinstance(handle, OtherHandle)
+        handle.other = self._other
         return handle
 
 
 async def test_a_thread_syncs_what_the_kernel_refuses(tmp_path: Path) -> None:
-    """The first refusal is the last one: from then on a thread does it, and the status says so."""
+    """A pipe, as an old kernel refuses files: a thread does it, and all that follow; the status says so."""
     reading, writing = os.pipe()
-    async with await opened(lambda: PipeStorage(tmp_path / "d", reading)) as engine:
+    async with await opened(lambda: OtherStorage(tmp_path / "d", reading)) as engine:
         await add(engine, 3)
         figures = engine.log_figures()
         assert (figures.syncs, figures.unsynced_bytes, figures.failure) == ("thread", 0, None)
     os.close(reading)
     os.close(writing)
+
+
+@needs(no_loop_disk)
+async def test_a_sync_that_fails_in_the_kernel_ends_the_log(tmp_path: Path) -> None:
+    """No answer leaves, and nothing is tried again: neither by the kernel nor by a thread."""
+    with CutDisk(tmp_path) as disk:
+        file = os.open(disk.place / "f", os.O_WRONLY | os.O_CREAT)
+        try:
+            async with await opened(lambda: OtherStorage(tmp_path / "d", file)) as engine:
+                await add(engine)
+                disk.cut()
+                with pytest.raises(EngineError) as refused:
+                    await add(engine)
+                figures = engine.log_figures()
+                assert (refused.value.code, figures.syncs) == ("storage_failed", "kernel")
+                assert "Input/output error" in (figures.failure or "")
+                assert figures.unsynced_bytes > 0
+        finally:
+            os.close(file)
 
 
 @needs(no_loop_disk)

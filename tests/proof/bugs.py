@@ -25,6 +25,7 @@ _DELETED: Final = "tests.engine.test_rewrite:TestARewrite.test_leaves_no_byte_of
 _FOREIGN: Final = "tests.proof.test_damage:test_a_segment_of_another_time_is_not_adopted"
 _STOP: Final = "tests/engine/test_log_clean_stop.py"
 _FAULT: Final = "tests/engine/test_fault.py"
+_KERNEL: Final = "tests/engine/test_kernel_syncs.py"
 _UNDO, _UNDOING = "engine/commands/pending.py", "tests/engine/test_undoing.py"
 _NEIGHBOURS: Final = "tests/engine/test_neighbours.py"
 _SECOND: Final = "tests.proof.test_real_files:test_a_second_process_is_refused"
@@ -97,6 +98,11 @@ BUGS: Final[dict[str, Bug]] = {
     "failed sync tried again": _bug(
         LOG, '                raise self._poison("sync", self._segment, error) from error\n',
         "                handle.sync()\n", _FAILING, fsync="always",
+    ),
+    "failed sync of the kernel taken for success": _bug(
+        LOG, "        if error is not None:\n            raise self._poison(",
+        "        if False:\n            raise self._poison(",
+        f"{_KERNEL}::test_a_sync_that_fails_in_the_kernel_ends_the_log",
     ),
     "failed log written again": _bug(
         LOG, "        if self.poisoned is not None:\n", "        if False:\n", _FAILING, fsync="always",
