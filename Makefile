@@ -104,7 +104,7 @@ bench: dev  ## every figure of docs/speed.md beside its peer; some of them with 
 image:  ## build the container's image with buildah, and run it from its root file system; minutes, as root
 	@.ci/image
 
-system:  ## what the gate needs from outside: redis-server, node, npm, strace, chromium, prometheus, nginx, caddy, java
+system:  ## what the gate needs from outside: redis-server, node, npm, strace, chromium, prometheus, nginx, caddy, java, go
 	@.ci/system-packages "$(PYTHON)" $(VENV)
 
 lock: dev  ## newest versions that pyproject.toml and the .in files allow, with hashes and without hosts

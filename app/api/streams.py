@@ -92,7 +92,7 @@ class Retention(RequestModel):
 _RETENTION: Final = tuple(Retention.model_fields)
 
 
-class NewStream(RequestModel):
+class StreamInput(RequestModel):
     """A stream to be there. What `retention` does not name has no limit. A lifetime that is not named stays;
     null ends it.
     """
@@ -121,7 +121,7 @@ class NewStream(RequestModel):
         return self.retention.changes if "retention" in self.model_fields_set else {}
 
 
-class StreamChanges(NewStream):
+class StreamChanges(StreamInput):
     """What is named changes, all else stays. A limit of null goes."""
 
     archived_up_to: Annotated[EntryId, Field(description="everything up to here is kept elsewhere")] = (
@@ -374,7 +374,7 @@ def _pending(entry_id: int, at_ms: int, count: int, more: Mapping[str, str | Non
 # ---- changing
 
 
-_NEW: Final = NewStream()
+_NEW: Final = StreamInput()
 _UNCHANGED: Final = StreamChanges()
 
 
@@ -401,7 +401,7 @@ _TAGGED: Final = {"ETag": "the stream's entity tag after the change"}
 async def put_stream(
     request: RequestParameter,
     stream: StreamName,
-    given: NewStream = _NEW,
+    given: StreamInput = _NEW,
     if_match: IfUnchanged = None,
 ) -> Response:
     """Create a stream, or set retention and lifetime of the one there is; with If-Match only the latter."""

@@ -141,6 +141,9 @@ def _resolve(value: object, settings: Settings) -> None:
         # FastAPI writes them as floats.
         if isinstance(value.get(key), float):
             value[key] = int(value[key])
+    if value.get("type") == "integer":
+        # Without it typed languages take 32 bits, in which no time in milliseconds fits.
+        value.setdefault("format", "int64")
     if not _OF_SCHEMAS.isdisjoint(value) and isinstance(value.get("title"), str):
         del value["title"]
     for member in value.get("properties", {}).values():

@@ -75,6 +75,20 @@ async def test_ensuring_makes_a_group_once(http: httpx.AsyncClient) -> None:
     assert (again.json()["last_delivered_id"], again.json()["ack_timeout_ms"]) == ("1-0", 1_000)
 
 
+async def test_a_body_that_may_be_left_out_may_be_null(group: httpx.AsyncClient) -> None:
+    """Clients that are made for Go send it so; where there has to be one, null is none."""
+    kind = {"content-type": "application/json"}
+    for method, path, status in (
+        ("PUT", f"{GROUPS}/h", 201),
+        ("PUT", "/v1/streams/t", 201),
+        ("POST", READ, 200),
+    ):
+        answer = await group.request(method, path, content=b"null\n", headers=kind)
+        assert answer.status_code == status, (path, answer.text)
+    refused = await group.post(GROUPS, content=b"null", headers=kind)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid")
+
+
 async def test_ensuring_may_leave_the_stream_to_others(http: httpx.AsyncClient) -> None:
     """Without `mkstream` a missing stream is 404 and stays missing."""
     answer = await http.put(G, json={"mkstream": False})

@@ -1,6 +1,6 @@
 """A document's programs: found by their names, written out, and run as the reader would run them.
 
-Knows: fenced `python` and `js` blocks whose first line is a comment with the file's name.
+Knows: fenced `python`, `js` and `go` blocks whose first line is a comment with the file's name.
 Must never know: what the programs do.
 """
 
@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-_BLOCK = re.compile(r"^```(?:python\n#|js\n//) (\S+\.(?:py|mjs))\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^```(?:python\n#|(?:js|go)\n//) (\S+\.(?:py|mjs|go))\n(.*?)^```", re.MULTILINE | re.DOTALL
+)
 
 
 def programs(document: str) -> dict[str, str]:

@@ -91,7 +91,7 @@ class EnsuredGroup(GroupPolicy):
     entries_read: _EntriesRead = None
 
 
-class NewGroup(GroupPolicy):
+class GroupInput(GroupPolicy):
     """A group to make."""
 
     name: GroupName
@@ -178,7 +178,7 @@ async def list_groups(
     refusals=("no_stream", "group_exists", "malformed_id"),
     writes=True,
 )
-async def create_group(request: RequestParameter, stream: StreamName, given: NewGroup) -> Response:
+async def create_group(request: RequestParameter, stream: StreamName, given: GroupInput) -> Response:
     """Make a group; refused where there is one of that name (XGROUP CREATE)."""
     response = await _ensure(request, stream, given.name, given)
     if response.status_code != 201:
@@ -205,7 +205,7 @@ async def ensure_group(
 
 
 async def _ensure(
-    request: RequestParameter, stream: str, group: str, given: NewGroup | EnsuredGroup
+    request: RequestParameter, stream: str, group: str, given: GroupInput | EnsuredGroup
 ) -> Response:
     command = EnsureGroup(
         stream=stream,

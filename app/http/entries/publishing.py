@@ -56,7 +56,7 @@ _NESTED_INLINE_BYTES_MAX: Final = 64 << 10
 # ---- the body
 
 
-class NewEntry(RequestModel):
+class EntryInput(RequestModel):
     """An entry to publish. Values are strings; numbers and booleans are stored as their JSON text.
 
     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
@@ -75,10 +75,10 @@ class NewEntry(RequestModel):
     encoding: Base64 = absent()
 
 
-class NewEntries(RequestModel):
+class EntriesInput(RequestModel):
     """A batch: stored whole or not at all."""
 
-    entries: list[NewEntry] = Field(
+    entries: list[EntryInput] = Field(
         min_length=1, json_schema_extra={"maxItems": 10_000, "x-maxItems-setting": "batch_entries_max"}
     )
 
@@ -86,10 +86,10 @@ class NewEntries(RequestModel):
 class _EntryBody(Body):
     """One entry, or a batch that is stored whole or not at all."""
 
-    models: ClassVar[Sequence[type[BaseModel]]] = (NewEntry, NewEntries)
+    models: ClassVar[Sequence[type[BaseModel]]] = (EntryInput, EntriesInput)
     # Generators of clients make one function of an operation, for one media type. Others are taken too.
     content: ClassVar = {
-        JSON: {"schema": {"anyOf": [{"$ref": _REF + "NewEntry"}, {"$ref": _REF + "NewEntries"}]}}
+        JSON: {"schema": {"anyOf": [{"$ref": _REF + "EntryInput"}, {"$ref": _REF + "EntriesInput"}]}}
     }
 
     @property

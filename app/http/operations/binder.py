@@ -266,6 +266,9 @@ def read_body(body: bytes, *, model: type[BaseModel], default: object, settings:
     if strict_json.exceeds(body, values_max):
         raise RefusalError("body_too_large", f"the body has more than {values_max} values")
     value = _parse(body, settings.json_depth_max) if body else {}
+    if value is None and default is not _EMPTY:
+        # Clients that are made for Go send null for a body that is left out.
+        return default
     try:
         return model.__pydantic_validator__.validate_python(value, context=Context(settings, is_text=False))
     except ValidationError as error:

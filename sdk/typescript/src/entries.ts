@@ -96,7 +96,7 @@ export function bytes(entry: Entry): Record<string, Uint8Array> {
 }
 
 /** An entry as a publisher sends it. Throws an InvalidValueError for one without fields, or with other values. */
-export function encodeEntry(fields: Fields, id?: string): Omit<Schema<"NewEntry">, "fields"> & { fields: object } {
+export function encodeEntry(fields: Fields, id?: string): Omit<Schema<"EntryInput">, "fields"> & { fields: object } {
   const pairs = isPairs(fields) ? fields : Object.entries(fields);
   if (pairs.length === 0) throw new InvalidValueError("an entry has at least one field");
   for (const [name, value] of pairs) checkValue(name, value);

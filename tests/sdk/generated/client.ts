@@ -1,7 +1,7 @@
 // What a user of a client made by @hey-api/openapi-ts does; the gateway's URL is the argument. It stands beside the
 // generated folder `weir`, knows its functions by the names of the operations, and neither paths nor headers.
 import { ackEntries, addEntries, ensureGroup, listPending, publish, readEntries, readGroup } from "./weir";
-import type { NewEntry, Problem } from "./weir";
+import type { EntryInput, Problem } from "./weir";
 import { createClient } from "./weir/client";
 
 declare const process: { argv: string[] };
@@ -21,7 +21,7 @@ function taken<T>(answer: { data?: T; error?: unknown }): T {
     return answer.data;
 }
 
-function entry(number: number, id = "*"): NewEntry {
+function entry(number: number, id = "*"): EntryInput {
     return { fields: { item: "äpfel", number, ripe: true }, id };
 }
 

@@ -14,11 +14,11 @@ from weir_api import (
     Configuration,
     EnsuredGroup,
     EntriesApi,
+    EntriesInput,
+    EntryInput,
+    EntryInputFieldsValue,
     GroupReading,
     GroupsApi,
-    NewEntries,
-    NewEntry,
-    NewEntryFieldsValue,
 )
 from weir_api.exceptions import ConflictException
 
@@ -28,15 +28,15 @@ GROUP = "billing"
 
 def entry(number: int, entry_id: str = "*") -> AddEntriesRequest:
     """An entry with one number, of which the gateway keeps the text."""
-    fields = {"item": NewEntryFieldsValue("äpfel"), "number": NewEntryFieldsValue(number)}
-    return AddEntriesRequest(NewEntry(fields=fields, id=entry_id))
+    fields = {"item": EntryInputFieldsValue("äpfel"), "number": EntryInputFieldsValue(number)}
+    return AddEntriesRequest(EntryInput(fields=fields, id=entry_id))
 
 
 def publishes(entries: EntriesApi) -> str:
     """One entry, then a batch; answers the last ID."""
     assert entries.add_entries(STREAM, entry(1)).id
-    rows = [NewEntry(fields={"number": NewEntryFieldsValue(number)}) for number in (2, 3)]
-    batch = entries.add_entries(STREAM, AddEntriesRequest(NewEntries(entries=rows)))
+    rows = [EntryInput(fields={"number": EntryInputFieldsValue(number)}) for number in (2, 3)]
+    batch = entries.add_entries(STREAM, AddEntriesRequest(EntriesInput(entries=rows)))
     assert (batch.count, len(batch.ids)) == (2, 2)
     last_id: str = batch.last_id
     return last_id

@@ -10,7 +10,7 @@ import {
     publish,
     readGroup,
 } from "./weir.js";
-import type { NewEntry } from "./weir.js";
+import type { EntryInput } from "./weir.js";
 
 declare const process: { argv: string[] };
 
@@ -24,7 +24,7 @@ function equal(found: unknown, expected: unknown): void {
     if (one !== other) throw new Error(`${one} is not ${other}`);
 }
 
-function entry(number: number, id = "*"): NewEntry {
+function entry(number: number, id = "*"): EntryInput {
     return { fields: { item: "äpfel", number, ripe: number > 1 }, id };
 }
 

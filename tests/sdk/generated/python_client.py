@@ -16,13 +16,13 @@ from weir_client.models import (
     Added,
     Deliveries,
     EnsuredGroup,
+    EntriesInput,
+    EntryInput,
+    EntryInputFields,
     GroupReading,
     ManyPublish,
     ManyPublished,
     ManyPublishStreams,
-    NewEntries,
-    NewEntry,
-    NewEntryFields,
     Page,
     PendingView,
     Problem,
@@ -33,11 +33,11 @@ STREAM = "python/orders eu"
 GROUP = "billing"
 
 
-def entry(number: int, entry_id: str = "*") -> NewEntry:
+def entry(number: int, entry_id: str = "*") -> EntryInput:
     """An entry with a number and a boolean, of which the gateway keeps the text."""
-    fields = NewEntryFields()
+    fields = EntryInputFields()
     fields.additional_properties = {"item": "äpfel", "number": number, "ripe": True}
-    return NewEntry(fields=fields, id=entry_id)
+    return EntryInput(fields=fields, id=entry_id)
 
 
 async def publishes(client: Client) -> str:
@@ -45,7 +45,7 @@ async def publishes(client: Client) -> str:
     one = await add_entries.asyncio(STREAM, client=client, body=entry(1))
     assert isinstance(one, Added), one
     assert isinstance(one.id, str)
-    batch = await add_entries.asyncio(STREAM, client=client, body=NewEntries(entries=[entry(2), entry(3)]))
+    batch = await add_entries.asyncio(STREAM, client=client, body=EntriesInput(entries=[entry(2), entry(3)]))
     assert isinstance(batch, Added), batch
     assert isinstance(batch.ids, list)
     assert (batch.count, len(batch.ids), batch.first_id) == (2, 2, batch.ids[0])

@@ -1,7 +1,7 @@
 // What a worker does with a client made by swagger-typescript-api; the gateway's URL is the argument. It stands beside
 // the generated file `weir.ts`, and knows its functions by the names of the operations, and neither paths nor headers.
 import { Api } from "./weir.js";
-import type { NewEntry, Problem } from "./weir.js";
+import type { EntryInput, Problem } from "./weir.js";
 
 declare const process: { argv: string[] };
 
@@ -16,7 +16,7 @@ function equal(found: unknown, expected: unknown): void {
     if (one !== other) throw new Error(`${one} is not ${other}`);
 }
 
-function entry(number: number, id = "*"): NewEntry {
+function entry(number: number, id = "*"): EntryInput {
     return { fields: { item: "äpfel", number, ripe: number > 1 }, id };
 }
 

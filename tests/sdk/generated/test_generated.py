@@ -5,9 +5,11 @@ Knows: how each generator is called. Must never know: what generated code is lik
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -15,6 +17,8 @@ import msgspec
 import openapi_spec_validator
 import pytest
 
+from tests.documents.programs import programs
+from tests.proof.machine import needs
 from tests.server import Server
 
 HERE = Path(__file__).parent
@@ -37,8 +41,8 @@ def document(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def _run(place: Path, *command: object, **environment: str) -> str:
-    """What the program said; it succeeds, or the test fails with all of it."""
+def _run(place: Path, *command: object, status: int = 0, **environment: str) -> str:
+    """What the program said; it ends so, or the test fails with all of it."""
     ran = subprocess.run(
         list(map(str, command)),
         cwd=place,
@@ -49,7 +53,7 @@ def _run(place: Path, *command: object, **environment: str) -> str:
         timeout=120,
         check=False,
     )
-    assert ran.returncode == 0, ran.stdout
+    assert ran.returncode == status, ran.stdout
     return ran.stdout
 
 
@@ -104,6 +108,31 @@ def test_a_worker_of_openapi_fetch_works(server: Server, document: Path, tmp_pat
     _run(tmp_path, generator, document, "--output", "weir.d.ts")
     _compile(tmp_path, "worker.ts")
     _agrees(_run(tmp_path, "node", "worker.js", server.url))
+
+
+GO_PAGE = HERE.parents[2] / "docs" / "generated-clients.md"
+
+
+@needs(lambda: None if shutil.which("go") else "needs go")
+def test_a_client_in_go_works(server: Server, document: Path, tmp_path: Path) -> None:
+    """The commands and the program of docs/generated-clients.md: made, vetted, compiled without any package
+    but Go's own, and run; what it prints is what the page says.
+    """
+    page = GO_PAGE.read_text(encoding="utf-8")
+    (tmp_path / "main.go").write_text(programs(page)["main.go"])
+    (tmp_path / "openapi.json").write_bytes(document.read_bytes())
+    generate, *_ = re.findall(r"^openapi-generator-cli ((?:.*\\\n)*.*)", page, re.MULTILINE)
+    _run(tmp_path, TOOLS / "openapi-generator-cli", *generate.replace("\\\n", "").split())
+    go = partial(_run, tmp_path, "go", GOPROXY="off", GOFLAGS="-mod=mod", GOTOOLCHAIN="local")
+    assert _run(tmp_path, "gofmt", "-l", "main.go") == ""
+    go("mod", "init", "orders")
+    go("vet", "./...")
+    said = go("run", ".", server.url)
+    assert f"```text\n{said}```" in page
+    group = httpx.get(f"{server.url}/v1/streams/shop%2Forders/groups/billing").json()
+    assert (group["pending"], group["lag"]) == (0, 0)
+    # A refusal is said with its code.
+    assert "no_route: " in go("run", ".", f"{server.url}/v1", status=1)
 
 
 # Beside what generated files need.

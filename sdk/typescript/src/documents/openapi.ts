@@ -1016,6 +1016,7 @@ export interface components {
         };
         /** @description How many were pending, and the result for each: acknowledged, deleted, kept or absent. */
         readonly Acknowledged: {
+            /** Format: int64 */
             readonly acknowledged: number;
             readonly results: {
                 readonly [key: string]: "acknowledged" | "deleted" | "kept" | "absent";
@@ -1057,11 +1058,18 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly last_id?: string;
+            /** Format: int64 */
             readonly count?: number;
             readonly ids?: readonly string[];
-            /** @description entries that were trimmed away */
+            /**
+             * Format: int64
+             * @description entries that were trimmed away
+             */
             readonly trimmed?: number;
-            /** @description trimmed entries that are still pending in a group */
+            /**
+             * Format: int64
+             * @description trimmed entries that are still pending in a group
+             */
             readonly pending_affected?: number;
             /** @description the stream is closed, as `close` asked for */
             readonly closed?: boolean;
@@ -1073,6 +1081,7 @@ export interface components {
         readonly AutoClaim: {
             /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */
             readonly consumer: string;
+            /** Format: int64 */
             readonly min_idle_ms: number;
             /**
              * Format: entry-start
@@ -1125,6 +1134,7 @@ export interface components {
         readonly Claim: {
             /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */
             readonly consumer: string;
+            /** Format: int64 */
             readonly min_idle_ms: number;
             readonly ids: readonly string[];
             readonly idle_ms?: number | null;
@@ -1156,9 +1166,13 @@ export interface components {
          *     WebSockets that a fault of the gateway has ended since it began: its log has a line for each.
          */
         readonly Connections: {
+            /** Format: int64 */
             readonly open: number;
+            /** Format: int64 */
             readonly following: number;
+            /** Format: int64 */
             readonly waiting_reads: number;
+            /** Format: int64 */
             readonly failed: number;
         };
         /**
@@ -1167,15 +1181,20 @@ export interface components {
          */
         readonly Consumer: {
             readonly name: string;
+            /** Format: int64 */
             readonly pending: number;
+            /** Format: int64 */
             readonly idle_ms: number;
             readonly inactive_ms: number | null;
         };
         /** @description A consumer, with the times of its last attempt to read and of its last success (-1: never). */
         readonly ConsumerDetails: {
             readonly name: string;
+            /** Format: int64 */
             readonly pending: number;
+            /** Format: int64 */
             readonly seen_time_ms: number;
+            /** Format: int64 */
             readonly active_time_ms: number;
             readonly pending_entries: readonly components["schemas"]["PendingDetail"][];
         };
@@ -1187,6 +1206,7 @@ export interface components {
         /** @description How many entries are pending with a consumer. */
         readonly ConsumerPending: {
             readonly name: string;
+            /** Format: int64 */
             readonly count: number;
         };
         /** @description Where entries go that were delivered too often; without `max_deliveries` they go by hand alone. */
@@ -1226,6 +1246,7 @@ export interface components {
         };
         /** @description How many are gone, and the result for each; `kept`: `refs` is `acked`, and a group still needs it. */
         readonly Deleted: {
+            /** Format: int64 */
             readonly deleted: number;
             readonly results?: {
                 readonly [key: string]: "deleted" | "absent" | "kept";
@@ -1259,6 +1280,7 @@ export interface components {
             /** @description [name, value], in order, where a name occurs twice */
             readonly pairs?: readonly (readonly string[])[];
             readonly meta?: components["schemas"]["Meta"];
+            /** Format: int64 */
             readonly delivery_count?: number;
             readonly idle_ms?: number | null;
         };
@@ -1376,11 +1398,13 @@ export interface components {
              * @enum {string}
              */
             readonly rows: "c" | "python";
+            /** Format: int64 */
             readonly uptime_ms: number;
             readonly durability: components["schemas"]["Durability"];
             /** @description null where a server has it */
             readonly log: components["schemas"]["LogState"] | null;
             readonly memory: components["schemas"]["MemoryState"];
+            /** Format: int64 */
             readonly streams: number;
             readonly connections: components["schemas"]["Connections"];
             readonly rewrite: components["schemas"]["RewriteState"];
@@ -1406,21 +1430,39 @@ export interface components {
             /** @description `[]` by default */
             readonly origins?: readonly string[];
             readonly rate?: components["schemas"]["GrantRate"] | null;
-            /** @description `0` by default */
+            /**
+             * Format: int64
+             * @description `0` by default
+             */
             readonly streams_max?: number;
-            /** @description `0` by default */
+            /**
+             * Format: int64
+             * @description `0` by default
+             */
             readonly bytes_max?: number;
             readonly prefix?: string | null;
         };
         /** @description The rate of a grant: a rate of 0 is no limit, a burst of 0 that of one second. */
         readonly GrantRate: {
-            /** @description `0` by default */
+            /**
+             * Format: int64
+             * @description `0` by default
+             */
             readonly requests_per_s?: number;
-            /** @description `0` by default */
+            /**
+             * Format: int64
+             * @description `0` by default
+             */
             readonly requests_burst?: number;
-            /** @description `0` by default */
+            /**
+             * Format: int64
+             * @description `0` by default
+             */
             readonly bytes_per_s?: number;
-            /** @description `0` by default */
+            /**
+             * Format: int64
+             * @description `0` by default
+             */
             readonly bytes_burst?: number;
         };
         /**
@@ -1430,7 +1472,9 @@ export interface components {
          */
         readonly Group: {
             readonly name: string;
+            /** Format: int64 */
             readonly consumers: number;
+            /** Format: int64 */
             readonly pending: number;
             /**
              * Format: entry-id
@@ -1457,7 +1501,9 @@ export interface components {
         /** @description A group with what is pending and its consumers; `nacked` entries were given back. */
         readonly GroupDetails: {
             readonly name: string;
+            /** Format: int64 */
             readonly consumers: number;
+            /** Format: int64 */
             readonly pending: number;
             /**
              * Format: entry-id
@@ -1470,9 +1516,26 @@ export interface components {
             readonly dead_letter: components["schemas"]["DeadLetterTarget"] | null;
             readonly ack_timeout_ms: number | null;
             readonly consumer_timeout_ms: number | null;
+            /** Format: int64 */
             readonly nacked: number;
             readonly pending_entries: readonly components["schemas"]["PendingDetail"][];
             readonly consumer_details: readonly components["schemas"]["ConsumerDetails"][];
+        };
+        /** @description A group to make. */
+        readonly GroupInput: {
+            readonly dead_letter?: components["schemas"]["DeadLetter"] | null;
+            /** @description entries idle for so long are released: the next reader that claims gets them */
+            readonly ack_timeout_ms?: number | null;
+            /** @description consumers that have not read or been connected for so long are removed, and what they hold is released */
+            readonly consumer_timeout_ms?: number | null;
+            /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */
+            readonly name: string;
+            /** @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default */
+            readonly start?: string | null;
+            /** @description make the stream where it is missing; `false` by default */
+            readonly mkstream?: boolean | null;
+            /** @description keeps the lag of a new group exact */
+            readonly entries_read?: number | null;
         };
         /** @description Groups by name; `next` is the name to go on `after`, null at the end. */
         readonly GroupPage: {
@@ -1507,17 +1570,29 @@ export interface components {
         readonly LoadProgress: {
             /** @enum {string} */
             readonly step: "checking" | "loading";
+            /** Format: int64 */
             readonly done_bytes: number;
+            /** Format: int64 */
             readonly total_bytes: number;
         };
         /** @description How the log is. `failure` says why it takes no writes until a restart, null while it does. */
         readonly LogState: {
+            /** Format: int64 */
             readonly bytes: number;
-            /** @description how much of it a rewrite has left */
+            /**
+             * Format: int64
+             * @description how much of it a rewrite has left
+             */
             readonly base_bytes: number;
-            /** @description what a power cut would take */
+            /**
+             * Format: int64
+             * @description what a power cut would take
+             */
             readonly unsynced_bytes: number;
-            /** @description for a write or a sync */
+            /**
+             * Format: int64
+             * @description for a write or a sync
+             */
             readonly answers_waiting: number;
             readonly failure: string | null;
             /**
@@ -1531,10 +1606,14 @@ export interface components {
             /** @enum {string} */
             readonly kind: "token" | "jti" | "subject";
             readonly value: string;
+            /** Format: int64 */
             readonly revoked_at_ms: number;
             readonly issued_before_ms: number | null;
             readonly expires_at_ms: number | null;
-            /** @description connections and waiting reads that were ended */
+            /**
+             * Format: int64
+             * @description connections and waiting reads that were ended
+             */
             readonly ended: number;
         };
         /** @description A token that was made. `token` is its text: this is the only copy. */
@@ -1599,11 +1678,20 @@ export interface components {
         };
         /** @description The gateway's memory: at `bytes_max` it is full and takes no more data; null is no limit. */
         readonly MemoryState: {
-            /** @description what is compared with the limit */
+            /**
+             * Format: int64
+             * @description what is compared with the limit
+             */
             readonly used_bytes: number;
-            /** @description what streams and groups take, by estimate */
+            /**
+             * Format: int64
+             * @description what streams and groups take, by estimate
+             */
             readonly data_bytes: number;
-            /** @description what the system counts for the process */
+            /**
+             * Format: int64
+             * @description what the system counts for the process
+             */
             readonly resident_bytes: number;
             readonly bytes_max: number | null;
             readonly full: boolean;
@@ -1634,22 +1722,6 @@ export interface components {
         readonly NewBackup: {
             readonly name: string;
         };
-        /** @description A group to make. */
-        readonly NewGroup: {
-            readonly dead_letter?: components["schemas"]["DeadLetter"] | null;
-            /** @description entries idle for so long are released: the next reader that claims gets them */
-            readonly ack_timeout_ms?: number | null;
-            /** @description consumers that have not read or been connected for so long are removed, and what they hold is released */
-            readonly consumer_timeout_ms?: number | null;
-            /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */
-            readonly name: string;
-            /** @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default */
-            readonly start?: string | null;
-            /** @description make the stream where it is missing; `false` by default */
-            readonly mkstream?: boolean | null;
-            /** @description keeps the lag of a new group exact */
-            readonly entries_read?: number | null;
-        };
         /** @description The last ID, and the counters that go with it where a stream was moved here. */
         readonly NewLastId: {
             /**
@@ -1673,17 +1745,6 @@ export interface components {
             readonly issued_before_ms?: number | null;
             /** @description when all of it has expired by itself, Unix time: the revocation is forgotten then */
             readonly expires_at_ms?: number | null;
-        };
-        /**
-         * @description A stream to be there. What `retention` does not name has no limit. A lifetime that is not named stays;
-         *     null ends it.
-         */
-        readonly NewStream: {
-            readonly retention?: components["schemas"]["Retention"];
-            /** @description when the stream is removed */
-            readonly expires_at?: string | null;
-            /** @description milliseconds from now, instead of `expires_at` */
-            readonly expires_in_ms?: number | null;
         };
         /** @description A token to make. It may do what any one of its grants allows. */
         readonly NewToken: {
@@ -1710,7 +1771,9 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly id: string;
+            /** Format: int64 */
             readonly delivery_time_ms: number;
+            /** Format: int64 */
             readonly delivery_count: number;
             readonly consumer?: string | null;
         };
@@ -1727,6 +1790,7 @@ export interface components {
             readonly id: string;
             readonly consumer: string | null;
             readonly idle_ms: number | null;
+            /** Format: int64 */
             readonly delivery_count: number;
             /** Format: date-time */
             readonly deferred_until?: string;
@@ -1736,6 +1800,7 @@ export interface components {
          *     `pending`, `next` (go on with `start=(<next>`), `more`.
          */
         readonly PendingView: {
+            /** Format: int64 */
             readonly count?: number;
             readonly first_id?: string | null;
             readonly last_id?: string | null;
@@ -1796,6 +1861,7 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly last_id: string;
+            /** Format: int64 */
             readonly count: number;
         };
         /**
@@ -1814,6 +1880,7 @@ export interface components {
         /** @description What was put back from the dead-letter stream `stream`, as much as one call takes. */
         readonly RedrivenEntries: {
             readonly stream: string;
+            /** Format: int64 */
             readonly redriven: number;
             readonly entries: readonly components["schemas"]["RedrivenEntry"][];
             /** @description the last dead letter that was looked at, where there may be others: call again with `filter.start` `(<next>`, or with the `ids` behind `next`; null where there are none */
@@ -1833,6 +1900,7 @@ export interface components {
         };
         /** @description How many were given back, and the result for each. */
         readonly Released: {
+            /** Format: int64 */
             readonly released: number;
             readonly results: {
                 readonly [key: string]: "released" | "absent";
@@ -1840,6 +1908,7 @@ export interface components {
         };
         /** @description How many pending entries the consumer held. */
         readonly RemovedConsumer: {
+            /** Format: int64 */
             readonly pending: number;
         };
         /**
@@ -1864,6 +1933,7 @@ export interface components {
             /** @enum {string} */
             readonly kind: "token" | "jti" | "subject";
             readonly value: string;
+            /** Format: int64 */
             readonly revoked_at_ms: number;
             readonly issued_before_ms: number | null;
             readonly expires_at_ms: number | null;
@@ -1886,6 +1956,7 @@ export interface components {
             readonly name: string;
             /** @constant */
             readonly type: "stream";
+            /** Format: int64 */
             readonly length: number;
             /**
              * Format: entry-id
@@ -1913,8 +1984,11 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly removed_upto: string;
+            /** Format: int64 */
             readonly entries_added: number;
+            /** Format: int64 */
             readonly nodes: number;
+            /** Format: int64 */
             readonly groups: number;
             /** @description new each time that the name is created */
             readonly generation: string;
@@ -1930,6 +2004,7 @@ export interface components {
              * @description when it is removed
              */
             readonly expires_at: string | null;
+            /** Format: int64 */
             readonly memory_bytes: number;
             /** @description it takes no entries any more */
             readonly closed: boolean;
@@ -1970,6 +2045,7 @@ export interface components {
             readonly name: string;
             /** @constant */
             readonly type: "stream";
+            /** Format: int64 */
             readonly length: number;
             /**
              * Format: entry-id
@@ -1997,8 +2073,11 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly removed_upto: string;
+            /** Format: int64 */
             readonly entries_added: number;
+            /** Format: int64 */
             readonly nodes: number;
+            /** Format: int64 */
             readonly groups: number;
             /** @description new each time that the name is created */
             readonly generation: string;
@@ -2014,6 +2093,7 @@ export interface components {
              * @description when it is removed
              */
             readonly expires_at: string | null;
+            /** Format: int64 */
             readonly memory_bytes: number;
             /** @description it takes no entries any more */
             readonly closed: boolean;
@@ -2022,6 +2102,17 @@ export interface components {
             readonly close_reason?: string;
             readonly entries?: readonly components["schemas"]["Entry"][];
             readonly group_details?: readonly components["schemas"]["GroupDetails"][];
+        };
+        /**
+         * @description A stream to be there. What `retention` does not name has no limit. A lifetime that is not named stays;
+         *     null ends it.
+         */
+        readonly StreamInput: {
+            readonly retention?: components["schemas"]["Retention"];
+            /** @description when the stream is removed */
+            readonly expires_at?: string | null;
+            /** @description milliseconds from now, instead of `expires_at` */
+            readonly expires_in_ms?: number | null;
         };
         /** @description A page of streams; go on with `after=<next>` until it is null. */
         readonly StreamPage: {
@@ -2050,7 +2141,9 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly end: string;
+            /** Format: int64 */
             readonly count: number;
+            /** Format: int64 */
             readonly bytes: number;
             readonly first: string | null;
             /**
@@ -2073,6 +2166,7 @@ export interface components {
             readonly max_deleted_id: string;
             readonly generation: string;
             readonly durable: string | null;
+            /** Format: int64 */
             readonly lag: number;
             readonly cuts: readonly string[];
             /** @description nothing comes behind `last_id` */
@@ -2107,7 +2201,10 @@ export interface components {
         readonly Ticket: {
             /** @description for `?ticket=`, or the subprotocol `weir.ticket.<ticket>` */
             readonly ticket: string;
-            /** @description milliseconds for which it can be used */
+            /**
+             * Format: int64
+             * @description milliseconds for which it can be used
+             */
             readonly expires_in_ms: number;
         };
         /** @description A token, without its text, which is not kept. */
@@ -2137,6 +2234,7 @@ export interface components {
         };
         /** @description What went; `pending_affected` of them are pending in a group. `first_id` is the first one kept. */
         readonly Trimmed: {
+            /** Format: int64 */
             readonly deleted: number;
             /**
              * Format: entry-id
@@ -2144,6 +2242,7 @@ export interface components {
              * @example 1526919030474-55
              */
             readonly first_id: string;
+            /** Format: int64 */
             readonly pending_affected: number;
         };
         /** @description One of `maxlen`, `minid` and `older_than_ms` says what goes. */
@@ -2195,25 +2294,19 @@ export interface components {
         readonly Ending: {
             /** @description why, for readers: at most 256 bytes; `` by default */
             readonly reason?: string | null;
-            readonly entry?: components["schemas"]["NewEntry"] | null;
-            readonly entries?: readonly components["schemas"]["NewEntry"][] | null;
-        };
-        /** @description Streams, each with its entries: all are stored, or none. */
-        readonly ManyPublish: {
-            readonly streams: {
-                readonly [key: string]: readonly components["schemas"]["NewEntry"][];
-            };
+            readonly entry?: components["schemas"]["EntryInput"] | null;
+            readonly entries?: readonly components["schemas"]["EntryInput"][] | null;
         };
         /** @description A batch: stored whole or not at all. */
-        readonly NewEntries: {
-            readonly entries: readonly components["schemas"]["NewEntry"][];
+        readonly EntriesInput: {
+            readonly entries: readonly components["schemas"]["EntryInput"][];
         };
         /**
          * @description An entry to publish. Values are strings; numbers and booleans are stored as their JSON text.
          *
          *     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
          */
-        readonly NewEntry: {
+        readonly EntryInput: {
             readonly fields: {
                 readonly [key: string]: string | number | boolean;
             };
@@ -2225,6 +2318,12 @@ export interface components {
             /** @description `base64`: all values are base64 */
             readonly encoding?: "base64" | null;
         };
+        /** @description Streams, each with its entries: all are stored, or none. */
+        readonly ManyPublish: {
+            readonly streams: {
+                readonly [key: string]: readonly components["schemas"]["EntryInput"][];
+            };
+        };
         /** @description A refusal (RFC 9457). What else it has depends on its code: IDs, counts, names. */
         readonly Problem: {
             /**
@@ -2233,6 +2332,7 @@ export interface components {
              */
             readonly type: string;
             readonly title: string;
+            /** Format: int64 */
             readonly status: number;
             /**
              * @description stable: what programs look at
@@ -2526,7 +2626,7 @@ export interface operations {
         };
         readonly requestBody?: {
             readonly content: {
-                readonly "application/json": components["schemas"]["NewStream"];
+                readonly "application/json": components["schemas"]["StreamInput"];
             };
         };
         readonly responses: {
@@ -2752,7 +2852,7 @@ export interface operations {
         };
         readonly requestBody: {
             readonly content: {
-                readonly "application/json": components["schemas"]["NewEntry"] | components["schemas"]["NewEntries"];
+                readonly "application/json": components["schemas"]["EntryInput"] | components["schemas"]["EntriesInput"];
             };
         };
         readonly responses: {
@@ -3324,7 +3424,7 @@ export interface operations {
         };
         readonly requestBody: {
             readonly content: {
-                readonly "application/json": components["schemas"]["NewGroup"];
+                readonly "application/json": components["schemas"]["GroupInput"];
             };
         };
         readonly responses: {
