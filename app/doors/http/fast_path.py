@@ -115,7 +115,11 @@ class FastPathConnection(HttpConnection):
             self._hold(data)
             if self.answering is not None or self._catching_up or self._missing_bytes > 0:
                 return
-            data = self._release()
+            data, lane = self._release(), self._last_lane
+            if lane is not None and self.is_between_requests and lane.take_bytes(data):
+                # Its body came later than its head.
+                self.end_deadline()
+                return
         rest = self._serve(data)
         if rest:
             super().data_received(rest)
