@@ -32,6 +32,7 @@ KEY_REQUIRED: Final = (
     "MKSTREAM option to create an empty stream automatically."
 )
 EXHAUSTED: Final = "ERR The stream has exhausted the last possible ID, unable to add more items"
+CLOSED: Final = "CLOSED stream is closed"
 TOP_ITEM: Final = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 
 
@@ -68,6 +69,8 @@ class Model(ModelTurns):
         if production and iid in stream.idempotency_table.get(producer, {}):
             stream.duplicates += 1
             return show(stream.idempotency_table[producer][iid])
+        if stream.closed:
+            raise Refusal(CLOSED)
         new_id = self._new_id(stream, entry_id)
         self.streams[key] = stream
         stream.append(new_id, list(fields), self.node_max)
@@ -108,6 +111,17 @@ class Model(ModelTurns):
         if before != (stream.idmp_duration, stream.idmp_maxsize):
             stream.idempotency_table = {}
         return "OK"
+
+    def close(self, key: str, reason: str, fields: Sequence[str]) -> Reply:
+        given = ["id", self.xadd(key, "*", fields)] if fields else []
+        stream = self._stream(key)
+        is_new = stream.closed is None
+        if stream.closed is None:
+            stream.closed = (self.now, reason)
+            self.signal(key)
+        at, why = stream.closed
+        end = ["last-id", show(stream.last), "closed-at-ms", at, "close-reason", why]
+        return [*given, *end, "duplicate", int(not is_new)]
 
     def config(self, node_max: int) -> Reply:
         self.node_max = node_max
@@ -157,6 +171,7 @@ class Model(ModelTurns):
         if key not in self.streams or (target in self.streams and not replace):
             return 0
         self.streams[target] = deepcopy(self.streams[key])
+        self.streams[target].closed = None
         self.signal(target)
         return 1
 
@@ -212,6 +227,8 @@ class Model(ModelTurns):
         if last < max_deleted:
             raise Refusal("ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id")
         stream = self._stream(key)
+        if stream.closed:
+            raise Refusal(CLOSED)
         if last < stream.max_deleted:
             raise Refusal("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
         if stream.length and last < stream.top:

@@ -131,6 +131,8 @@ class ModelStream:
     idmp_maxsize: int = 100
     # When it goes, by the wall clock.
     expires: int | None = None
+    # When it was closed, and why.
+    closed: tuple[int, str] | None = None
 
     def entries(self) -> list[ModelEntry]:
         return [entry for node in self.nodes for entry in node if entry.live]

@@ -211,8 +211,12 @@ def xsetid(draw: st.DrawFn) -> ModelStep:
 
 @st.composite
 def configuring(draw: st.DrawFn, *, newest: bool) -> ModelStep:
-    """CONFIG SET, XCFGSET, DEL: what comes seldom."""
-    key, kind = draw(keys), draw(st.sampled_from(["node", "DEL", "XCFGSET"]))
+    """CONFIG SET, XCFGSET, DEL, WEIR.CLOSE: what comes seldom."""
+    key, kind = draw(keys), draw(st.sampled_from(["node", "DEL", "XCFGSET", *(["CLOSE"] if newest else [])]))
+    if kind == "CLOSE":
+        reason, last = draw(st.sampled_from(["", "done"])), draw(st.sampled_from([(), ("x", "y")]))
+        words = [key, *(["REASON", reason] if reason else []), *(["XADD", "*", *last] if last else [])]
+        return _step("WEIR.CLOSE", *words, play=_model("close", key, reason, last))
     if kind == "DEL":
         return _step("DEL", key, play=_model("delete", key))
     if kind == "node" or not newest:

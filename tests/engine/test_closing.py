@@ -21,6 +21,7 @@ from engine.commands import (
     XRead,
     XReadGroup,
 )
+from engine.commands.execution import execute
 from engine.keyspace import REASON_BYTES_MAX
 from engine.records import Append, CloseStream, decode
 from engine.replies import Closed, GroupRead, Planned, StreamEnd, StreamInfo, StreamsRead
@@ -71,6 +72,15 @@ def test_a_stream_is_closed_for_good_and_once() -> None:
     assert isinstance(info, StreamInfo)
     assert (info.closed_at_ms, info.close_reason) == (NOW_MS, "done")
     world.check()
+
+
+def test_an_end_is_an_event() -> None:
+    """Of keyspace notifications, once, behind that of its entries."""
+    world = filled()
+    world.keyspace.notifies = True
+    outcome = execute(world.keyspace, Close(stream="s", add=XAdd(stream="s", bodies=[BODY])), world.now_ms)
+    assert outcome.turn.events == [("xadd", "s"), ("xclose", "s")]
+    assert execute(world.keyspace, Close(stream="s"), world.now_ms).turn.events == []
 
 
 def test_a_stream_that_is_not_there_cannot_be_closed() -> None:
