@@ -215,7 +215,8 @@ def configuring(draw: st.DrawFn, *, newest: bool) -> ModelStep:
     key, kind = draw(keys), draw(st.sampled_from(["node", "DEL", "XCFGSET", *(["CLOSE"] if newest else [])]))
     if kind == "CLOSE":
         reason, last = draw(st.sampled_from(["", "done"])), draw(st.sampled_from([(), ("x", "y")]))
-        words = [key, *(["REASON", reason] if reason else []), *(["XADD", "*", *last] if last else [])]
+        why, added = ["REASON", reason] if reason else [], ["XADD", "*", *last] if last else []
+        words = [key, *why, *added]
         return _step("WEIR.CLOSE", *words, play=_model("close", key, reason, last))
     if kind == "DEL":
         return _step("DEL", key, play=_model("delete", key))
@@ -223,8 +224,8 @@ def configuring(draw: st.DrawFn, *, newest: bool) -> ModelStep:
         node_max = draw(st.sampled_from([1, 2, 3, 100]))
         return _step("CONFIG SET stream-node-max-entries", node_max, play=_model("config", node_max))
     duration, maxsize = draw(st.none() | st.just(99)), draw(st.integers(1, 2))
-    words = [key, "IDMP-MAXSIZE", maxsize, *(["IDMP-DURATION", duration] if duration else [])]
-    return _step("XCFGSET", *words, play=_model("xcfgset", key, duration=duration, maxsize=maxsize))
+    settings = [key, "IDMP-MAXSIZE", maxsize, *(["IDMP-DURATION", duration] if duration else [])]
+    return _step("XCFGSET", *settings, play=_model("xcfgset", key, duration=duration, maxsize=maxsize))
 
 
 @st.composite
