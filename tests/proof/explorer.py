@@ -19,7 +19,7 @@ from tests.engine.clocks import HandClock
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
 from tests.proof.disks import Files, legal_disks
-from tests.proof.histories import LETTERS, STREAMS
+from tests.proof.histories import DURABLE, LETTERS, STREAMS
 from tests.proof.lives import Living, log_end, recovered_upto
 
 # The wall clock of the process that starts after the crash: as wrong as it can be.
@@ -117,9 +117,9 @@ def recover(life: Living, files: Files) -> Recovered:
             end, {}, "what is written and synced after the recovery is not there after another one"
         )
     next_ids: dict[str, int] = {}
-    for stream in (*STREAMS, LETTERS):
+    for stream in (*STREAMS, *DURABLE, LETTERS):
         reply = execute(
-            keyspace, XAdd(stream=stream, bodies=[entries.body([("n", "1")])]), HOSTILE_WALL_MS
+            keyspace, XAdd(stream=stream, bodies=[entries.body([("data", "1")])]), HOSTILE_WALL_MS
         ).reply
         next_ids[stream] = reply.ids[0] if isinstance(reply, Added) else 1 << 128
     return Recovered(end, next_ids)

@@ -11,11 +11,16 @@ from typing import Final
 from app.redis import CommandRequest, parse
 from engine import entries, ids
 from engine.commands import (
+    AppendDurable,
     Close,
     Command,
+    CreateDurable,
+    Delete,
     EnsureGroup,
     EnsureStream,
+    ForkPoint,
     IdempotencyKey,
+    ProducerBatch,
     Publish,
     Retention,
     UpdateGroup,
@@ -27,6 +32,7 @@ STREAMS: Final = ("s", "t", "u")
 GROUPS: Final = ("g", "h")
 CONSUMERS: Final = ("a", "b")
 LETTERS: Final = "dead"
+DURABLE: Final = ("d", "e", "f")
 # Of the IDs that were answered, this number is kept to be acknowledged, deleted or claimed.
 _KNOWN_MAX: Final = 40
 
@@ -41,7 +47,7 @@ class Clients:
         self._kinds: Sequence[tuple[int, Callable[[], Command]]] = (
             (9, self._add), (2, self._publish), (1, self._add_once), (5, self._read_group),
             (4, self._settle), (3, self._claim), (2, self._remove), (2, self._group),
-            (2, self._look), (1, self._configure), (1, self._rare),
+            (2, self._look), (1, self._configure), (1, self._rare), (3, self._durable),
         )  # fmt: skip
 
     def tell(self, stream: str, some: Sequence[int]) -> None:
@@ -185,6 +191,29 @@ class Clients:
         add = XAdd(stream=stream, bodies=self._bodies(count)) if count else None
         return Close(stream=stream, reason="r" * count, add=add)
 
+    def _durable(self) -> Command:
+        """Of Durable Streams: made, forked, written by producers, closed, removed."""
+        stream, seq = self._chance.choice(DURABLE), self._chance.randint(0, 3)
+        kind = self._chance.choice(("make", "fork", "remove", *["append"] * 7))
+        if kind == "make":
+            ttl_ms = self._chance.choice((None, None, 2_000))
+            return CreateDurable(stream=stream, media="text/plain", bodies=[_data("made")], ttl_ms=ttl_ms)
+        if kind == "fork":
+            return CreateDurable(stream=stream, media="", fork=ForkPoint(self._chance.choice(DURABLE)))
+        if kind == "remove":
+            return Delete(streams=[stream])
+        producer = self._chance.choice(("", "p", "q"))
+        batch = ProducerBatch(producer, self._chance.choice((0, 0, 0, 1)), seq) if producer else None
+        count = self._chance.randint(1, 2)
+        return AppendDurable(
+            stream=stream,
+            bodies=[_data(f"{producer} {seq} {number}") for number in range(count)],
+            kind="text/plain",
+            batch=batch,
+            writer_seq=self._chance.choice((None, None, str(self._serial).encode())),
+            closes=self._chance.random() < 0.05,
+        )
+
     # --- words ----------------------------------------------------------------------------------------------
 
     def _stream(self) -> str:
@@ -211,3 +240,7 @@ class Clients:
         assert isinstance(request, CommandRequest), words
         assert request.command is not None, words
         return request.command
+
+
+def _data(text: str) -> bytes:
+    return entries.body([("data", text)])

@@ -23,6 +23,7 @@ from engine.replies import (
     AutoClaimed,
     Claimed,
     Closed,
+    DurableAppended,
     Entries,
     GroupRead,
     Published,
@@ -323,7 +324,7 @@ class Living:
         for stream, to, given in _shown(command, reply):
             self.clients.tell(stream, given)
             position = max(position, self.promises.show(stream, given, after, to))
-        if isinstance(reply, Added | Published | Closed) and not reply.duplicate:
+        if isinstance(reply, Added | Published | Closed | DurableAppended) and not reply.duplicate:
             framed = {
                 self.promises.added_at(name, one, after)
                 for name, _, ids in _shown(command, reply)
@@ -442,6 +443,8 @@ def _shown(command: Command, reply: Reply | None) -> list[tuple[str, tuple[str, 
         return [(stream, None, list(reply.ids))]
     if isinstance(reply, Closed):
         return [] if reply.added is None else [(stream, None, list(reply.added.ids))]
+    if isinstance(reply, DurableAppended):
+        return [] if reply.duplicate else [(stream, None, [reply.last_id])]
     if isinstance(reply, Published):
         return [(name, None, list(added.ids)) for name, added in reply.streams]
     if isinstance(reply, Entries):
