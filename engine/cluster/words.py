@@ -24,6 +24,7 @@ from engine.commands import (
     Command,
     Copy,
     Delete,
+    DescribeDurable,
     DescribeEdges,
     EnsureStream,
     Exists,
@@ -49,7 +50,7 @@ from engine.commands import (
     XSetId,
     XTrim,
 )
-from engine.replies import Entries, StreamDetail, StreamInfo
+from engine.replies import DurableInfo, Entries, StreamDetail, StreamInfo
 
 C = TypeVar("C", bound=Command)
 Make = Callable[[Any, WriteOrigin], BackendRequest]
@@ -262,6 +263,28 @@ def _xrange(command: XRange, _: WriteOrigin) -> BackendRequest:
 def edges(command: DescribeEdges, _: WriteOrigin) -> BackendRequest:
     """Where the stream begins and ends."""
     return by_script(command.stream, scripts.describe_edges(command, token_hex(8)), Lane.READ)
+
+
+@sends(DescribeDurable)
+def _describe_durable(command: DescribeDurable, _: WriteOrigin) -> BackendRequest:
+    """A stream that was not created by Durable Streams, as none is over a server: they only read it."""
+    look = edges(DescribeEdges(stream=command.stream), unnumbered())
+
+    def decode(results: Sequence[Any]) -> DurableInfo | None:
+        found, expires_at_ms = look.decode(results[:1]), results[1]
+        if found is None:
+            return None
+        return DurableInfo(
+            media=None,
+            ttl_ms=None,
+            expires_at_ms=expires_at_ms if expires_at_ms > 0 else None,
+            last_id=found.last_id,
+            removed_upto=found.removed_upto,
+            generation=found.generation,
+        )
+
+    commands: list[Words] = [*look.commands, ("PEXPIRETIME", command.stream)]
+    return msgspec.structs.replace(look, commands=commands, decode=decode)
 
 
 def _beside(name: str) -> list[Words]:

@@ -1,0 +1,50 @@
+"""Durable Streams over a backend: every stream is read, and none is written."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from app.main import create_app
+from engine import SystemClock
+from engine.cluster import ClusterEngine
+from tests.app.conftest import calling
+from tests.bounds import bounded
+from tests.cluster.servers import Backend
+
+_PATH = "/v1/stream/orders"
+
+
+@pytest.fixture
+async def http(engine: ClusterEngine) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(bounded(log_requests="none", durable_long_poll_s=0.2), SystemClock())
+    app.gateway.open(engine)
+    async with calling(app) as client:
+        yield client
+
+
+async def test_a_stream_is_read_page_by_page(http: httpx.AsyncClient, backend: Backend) -> None:
+    """And followed: what another program adds comes to a long-poll."""
+    for number in range(1, 4):
+        backend.call("XADD", "orders", f"{number}-0", "n", number)
+    page = await http.get(_PATH)
+    assert [one["id"] for one in page.json()] == ["1-0", "2-0", "3-0"]
+    offset = page.headers["stream-next-offset"]
+    assert (await http.get(_PATH, headers={"if-none-match": page.headers["etag"]})).status_code == 304
+    assert (await http.get(f"{_PATH}?offset={offset}&live=long-poll")).status_code == 204
+    backend.call("XADD", "orders", "4-0", "n", 4)
+    live = await http.get(f"{_PATH}?offset={offset}&live=long-poll")
+    assert [one["id"] for one in live.json()] == ["4-0"]
+    assert (await http.head(_PATH)).headers["stream-next-offset"] == live.headers["stream-next-offset"]
+
+
+async def test_none_is_written(http: httpx.AsyncClient, backend: Backend) -> None:
+    """The refusal says so; what there is can be deleted."""
+    assert (await http.get(_PATH)).status_code == 404
+    headers = {"content-type": "application/json"}
+    for method in ("PUT", "POST"):
+        refused = await http.request(method, _PATH, headers=headers, content="1")
+        assert (refused.status_code, refused.json()["code"]) == (501, "not_supported_by_backend")
+    backend.call("XADD", "orders", "1-0", "n", 1)
+    assert (await http.delete(_PATH)).status_code == 204
+    assert (await http.delete(_PATH)).status_code == 404
