@@ -40,6 +40,7 @@ def as_lines(_: object, value: Any) -> bytes:
 
 _MEANT = (
     "it does not go with ",
+    "the reason of an end has at most ",
     "it is at least as large as count",
     "it goes with ",
     "it is at least as large as count",
