@@ -8,6 +8,7 @@ a week, or longest of too many, is forgotten: it begins again at 0.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from engine.memory import DURABLE_BYTES, DURABLE_PRODUCER_BYTES
@@ -17,6 +18,8 @@ JSON_MEDIA: Final = "application/json"
 # A page that is reloaded each minute with a new name for its producer reaches this in a week.
 PRODUCERS_MAX: Final = 10_000
 PRODUCER_AGE_MS_MAX: Final = 7 * 24 * 3600 * 1000
+# Media types that are remembered.
+_KINDS_MAX: Final = 256
 
 
 class ProducerPlace(NamedTuple):
@@ -27,6 +30,7 @@ class ProducerPlace(NamedTuple):
     at_ms: int
 
 
+@lru_cache(_KINDS_MAX)
 def kind_of(media: str) -> str:
     """The media type without its parameters, in lower case."""
     return media.partition(";")[0].strip().lower()

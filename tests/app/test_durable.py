@@ -10,9 +10,12 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from app.doors.durable.events import Following
+from app.live.feeds import FeedPage
 from app.main import App, create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
+from engine.commands import Cursor
 from tests.app.conftest import calling
 from tests.app.policies import FixedPolicy, principal_with
 from tests.bounds import bounded
@@ -162,6 +165,30 @@ async def test_limits_are_those_of_others(http: httpx.AsyncClient) -> None:
         refused = await http.post(_PATH, headers=_JSON, content=body)
         assert (refused.status_code, refused.json()["code"]) == (413, code)
     assert (await http.get(_PATH)).text == "[]"
+
+
+# --- readers that stay --------------------------------------------------------------------------------------
+
+
+async def test_a_page_is_written_once_for_all_its_readers(http: httpx.AsyncClient, app: App) -> None:
+    """The same bytes, however many they are."""
+    await http.put(_PATH, headers=_JSON)
+    feeds = app.gateway.tenant("").feeds
+    tails = [await feeds.subscribe("chat/42", Cursor.LATEST) for _ in range(3)]
+    readers = [Following(app.gateway, tail, "application/json", "") for tail in tails]
+    taking = [asyncio.create_task(tail.next(9, 9_000)) for tail in tails]
+    await asyncio.sleep(0)
+    await http.post(_PATH, headers=_JSON, content="[1,2]")
+    pages = await asyncio.gather(*taking)
+    written = [
+        reader._page(page)  # noqa: SLF001 - what it sends of a page
+        for reader, page in zip(readers, pages, strict=True)
+        if isinstance(page, FeedPage)
+    ]
+    assert written == [b"event: data\ndata:[1,2]\n\n"] * 3
+    assert len({id(one) for one in written}) == 1
+    for reader in readers:
+        reader.close()
 
 
 # --- headers ------------------------------------------------------------------------------------------------

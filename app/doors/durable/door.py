@@ -4,6 +4,7 @@ Knows: how the name of a stream stands in a path, what every answer carries. Mus
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from app import names
@@ -22,6 +23,8 @@ _PATH: Final = PREFIX + "{stream:path}"
 _RESERVED: Final = "__ds"
 # A page of another site may not embed it.
 _SAFE: Final = (b"cross-origin-resource-policy", b"same-origin")
+# Names that were found to be some.
+_REMEMBERED_MAX: Final = 4_096
 # Facts of a refusal, and the headers that say them.
 _FACTS: Final = {
     "epoch": b"producer-epoch",
@@ -74,6 +77,11 @@ def _name(request: Request) -> str:
     name = request.names["stream"]
     if name.partition("/")[0] == _RESERVED:
         raise RefusalError("no_route", f"{_RESERVED} is no stream: the protocol keeps this name")
+    return _checked(name)
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _checked(name: str) -> str:
     return names.check_text(name, "stream name")
 
 

@@ -6,6 +6,7 @@ Knows: names, forms and combinations of the protocol's headers. Must never know:
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -24,6 +25,7 @@ _MEDIA_TYPE: Final = re.compile(r"[!#-'*+.^-z|~0-9A-Z-]+/[!#-'*+.^-z|~0-9A-Z-]+(
 _MEDIA_BYTES_MAX: Final = 256
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _PRODUCER_BYTES_MAX: Final = 256
+_REMEMBERED_MAX: Final = 256
 _SEQ_BYTES_MAX: Final = 256
 
 Headers = Mapping[bytes, bytes]
@@ -51,7 +53,12 @@ def malformed(name: str, detail: str) -> RefusalError:
 
 def media_type(headers: Headers) -> str:
     """The media type as it is given, empty for none."""
-    text = headers.get(b"content-type", b"").decode("latin-1").strip()
+    return _media_type(headers.get(b"content-type", b""))
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _media_type(header: bytes) -> str:
+    text = header.decode("latin-1").strip()
     if text and (len(text) > _MEDIA_BYTES_MAX or not _MEDIA_TYPE.fullmatch(text)):
         raise malformed("Content-Type", "it is type/subtype, with or without parameters")
     return text
