@@ -28,6 +28,8 @@ OTHERWISE: Final = {
     277: "101 <closed> <closed>",
     306: "426 <closed> <closed>",
     319: "400 <closed> <closed>",
+    # A name may hold a slash.
+    420: "404 <open> <open>",
     495: "200 400 <closed> <closed>",
 }
 

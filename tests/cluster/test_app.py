@@ -123,7 +123,7 @@ def test_a_password_in_the_url_is_refused_and_not_shown(backend: str) -> None:
     words = [str(Path(sys.executable).parent / "weir"), "serve", "--backend", backend]
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
-    assert "password have settings of their own" in ran.stderr
+    assert "the password is in a file, which backend_password_file names" in ran.stderr
     assert "secret" not in ran.stderr + ran.stdout
 
 

@@ -58,6 +58,7 @@ REFUSED: Final = {
     commands.Maintain,
     commands.MeasureStreams,
     commands.PutMetadata,
+    commands.ReleaseDeferred,
 }
 # Fields of replies that are shown as they are.
 NO_NAMES: Final = frozenset(
