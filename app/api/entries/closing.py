@@ -86,6 +86,8 @@ def _read(
     if unknown:
         raise invalid(f"/{min(unknown)}", "there is no such member: it is reason, entry or entries")
     reason = orjson.loads(members.get("reason", b'""'))
+    # As everywhere: null is what is left out.
+    reason = "" if reason is None else reason
     if not isinstance(reason, str):
         raise invalid("/reason", "it is a string")
     if "entry" in members and "entries" in members:

@@ -64,7 +64,7 @@ class Backoff:
             )
 
     def after(self, deliveries: int) -> float:
-        """How long to wait after so many deliveries, in seconds."""
+        """How long to wait after this number of deliveries, in seconds."""
         try:
             return min(self.max, self.first * self.factor ** (deliveries - 1))
         except OverflowError:
@@ -96,8 +96,8 @@ class Delivery:
         self._worker.settle(self, Settlement(self.entry.id, "nack", mode))
 
     def retry_in(self, seconds: float, *, mode: NackMode = "fail") -> None:
-        """Give the entry back to the group in so many seconds, seven days at most: no consumer gets it
-        before. The gateway keeps the time, whatever becomes of this worker. Returns at once, as `ack`.
+        """Give the entry back to the group after this time, seven days at most: no consumer gets it before.
+        The gateway keeps the time, even if this worker ends. Returns at once, as `ack`.
         """
         if not 0 <= seconds <= DELAY_S_MAX:
             raise InvalidValueError(f"an entry can be given back in 0 to {DELAY_S_MAX} seconds")

@@ -71,8 +71,8 @@ export interface Delivery {
   /** Give the entry back. Returns at once, as `ack`. */
   nack(mode?: NackMode): void;
   /**
-   * Give the entry back in so many milliseconds, seven days at most: no consumer gets it before. The gateway keeps the
-   * time, whatever becomes of this worker.
+   * Give the entry back after this number of milliseconds, seven days at most: no consumer gets it before. The gateway
+   * keeps the time, even if this worker ends.
    */
   retryIn(ms: number, mode?: NackMode): void;
   /** Say that the work goes on, so that no other consumer takes the entry over; whether it is still held. */
