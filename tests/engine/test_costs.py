@@ -213,13 +213,13 @@ def test_nodes_taken_apart_are_held_for_few_streams() -> None:
     large = entries.body([("a", "1" * 1_000_000)])
     for number in range(20):
         house.run(XAdd(stream=f"s{number}", bodies=[large] * 3, ids=[id_at(one) for one in (1, 2, 3)]))
-        house.run(XInfoStream(stream=f"s{number}"))
+        house.run(XRange(stream=f"s{number}", start=0, end=ids.ID_MAX, count=2, reverse=True))
     cache = house.key("s0").stream.node_cache
     assert cache is house.key("s19").stream.node_cache
     assert 1 <= len(cache) <= DECODED_BYTES_MAX / 1_000_000
     for number in range(200):
         house.run(XAdd(stream=f"t{number}", bodies=[BODY] * 101, ids=[id_at(n) for n in range(1, 102)]))
-        house.run(XInfoStream(stream=f"t{number}"))
+        house.run(XRange(stream=f"t{number}", start=0, end=ids.ID_MAX, count=2, reverse=True))
     assert len(cache) == DECODED_NODES_MAX
 
 

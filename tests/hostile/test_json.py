@@ -59,6 +59,10 @@ WHOLE = {
 }
 MANY = b",".join(b'"m%d":1' % n for n in range(200_000))
 # JSON, and still nothing that any route takes.
+# They look for the texts of entries first.
+KEEPING_TEXTS = ("addEntries", "closeStream")
+# What may be left out may be null.
+WITHOUT_BODY = ("putStream", "updateStream", "ensureGroup")
 MEANINGLESS = {
     "5,000 digits": b'{"count":%b}' % (b"1" * 5_000),
     "1e400": b'{"count":1e400}',
@@ -122,19 +126,23 @@ def test_hostile_json(untouched: Server, operation: str) -> None:
         for body in (b'{"a":%b}' % text, b"[%b]" % text, text):
             answer = ask_json(untouched.port, method, path, body)
             # 33 levels without anything around are within a list's bound at some operations.
-            unusual = (422,) if "3" in what or operation == "addEntries" else ()
+            unusual = (422,) if "3" in what or operation in KEEPING_TEXTS else ()
             # More values than any body of the operation may have: refused before they are looked at.
             many = (413, 422) if max(body.count(b"["), body.count(b"{")) >= 20_000 else ()
             refused(answer, operation, 400, *unusual, *many)
     for body in WHOLE.values():
-        refused(ask_json(untouched.port, method, path, body), operation, 400)
+        # A bracket alone is no object, whatever follows.
+        no_object = (422,) if operation == "closeStream" else ()
+        refused(ask_json(untouched.port, method, path, body), operation, 400, *no_object)
 
 
 @pytest.mark.parametrize("operation", TAKING)
 def test_meaningless_json(untouched: Server, operation: str) -> None:
     """T26, T29-T32. Huge integers, repeated names, wrong types, 200,000 members: 4xx, nothing stored."""
     method, path = TAKING[operation]
-    for body in MEANINGLESS.values():
+    for what, body in MEANINGLESS.items():
+        if what == "null" and operation in WITHOUT_BODY:
+            continue
         refused(ask_json(untouched.port, method, path, body), operation, 400, 404, 413, 422)
 
 
