@@ -414,6 +414,7 @@ async def test_a_worker_with_a_backoff_gives_back_later_and_later(url: str, stre
 def test_a_backoff_ends_at_its_longest_time_after_any_number_of_deliveries() -> None:
     backoff = Backoff(first=1, factor=2, max=60)
     assert [backoff.after(deliveries) for deliveries in (1, 2, 3, 7, 2**63 - 1)] == [1, 2, 4, 60, 60]
+    assert Backoff(first=0).after(2**63 - 1) == 0
     for wrong in ({"first": -1}, {"first": 61, "max": 60}, {"max": 604_801}, {"factor": 0.5}):
         with pytest.raises(weir.InvalidValueError):
             Backoff(**wrong)

@@ -9,6 +9,7 @@ Must never know: frames or requests; `_links.py` has the two ways to a gateway.
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -66,9 +67,11 @@ class Backoff:
     def after(self, deliveries: int) -> float:
         """How long to wait after this number of deliveries, in seconds."""
         try:
-            return min(self.max, self.first * self.factor ** (deliveries - 1))
+            # Of floats: an integer would grow for ever.
+            times = float(self.factor) ** (deliveries - 1)
         except OverflowError:
-            return self.max
+            times = math.inf
+        return min(self.max, self.first * times) if self.first else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -414,5 +414,5 @@ async function interruptible(ms: number, signal: AbortSignal): Promise<void> {
 function backoff(retry: Backoff | undefined, deliveries: number): number {
   if (!retry) return 0;
   const { firstMs, factor = 2, maxMs = 3_600_000 } = retry;
-  return Math.min(maxMs, firstMs * factor ** (deliveries - 1));
+  return firstMs === 0 ? 0 : Math.min(maxMs, firstMs * factor ** (deliveries - 1));
 }
