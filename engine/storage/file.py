@@ -26,6 +26,8 @@ FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h; os.posix_fallocate would make the fil
 _COPY_ON_WRITE = (0x9123683E, 0x2FC12FC1, 0xCA451A4E)
 _STATFS_BYTES = 256  # more than any system's struct has; it begins with f_type
 
+# Of `st_blocks`, on every file system.
+_BLOCK_BYTES = 512
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_OPENED = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a pipe or a socket, a directory
 _KINDS = {
@@ -70,15 +72,20 @@ class FileHandle(Handle):
         return os.fstat(self._descriptor).st_size
 
     def preallocate(self, upto_bytes: int) -> bool:
-        """Call fallocate with keep-size. Where the file system has none, only look whether room is left."""
-        size = self.size()
+        """Call fallocate with keep-size. Where the file system has none, only look whether room is left.
+
+        What has no room is not tried: a try takes all that is left for a moment, in which others find none.
+        """
+        status, room = os.fstat(self._descriptor), os.fstatvfs(self._descriptor)
+        size = status.st_size
         wanted = upto_bytes - size
         if wanted <= 0:
             return True
+        if room.f_bfree * room.f_frsize < upto_bytes - max(size, status.st_blocks * _BLOCK_BYTES):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         code = _fallocate(self._descriptor, size, wanted)
         is_promised = code == 0 and not _is_copy_on_write(self._descriptor)
         if code in _UNSUPPORTED:
-            room = os.fstatvfs(self._descriptor)
             code = errno.ENOSPC if room.f_bavail * room.f_frsize < wanted else 0
         if code:
             raise OSError(code, os.strerror(code))
