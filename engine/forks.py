@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 
 class Forks:
-    """All forks of streams that are there, or that have forks."""
+    """All forks, of streams that exist or have forks themselves."""
 
     __slots__ = ("_forks", "_sources", "hidden")
 

@@ -1,4 +1,4 @@
-"""The end of a stream over REST, the command API and in tokens: who may close, and what readers are told."""
+"""The end of a stream over REST, the command API and in tokens: who may close, and what readers learn."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""A lane answers as the route does, byte by byte, whatever has changed since the request that opened it.
+"""A lane answers as the route does, byte by byte, after any change since the request that opened it.
 
 Each test asks two gateways, one with lanes and one without the fast path, at a moment that stands still.
 """

@@ -1,4 +1,4 @@
-"""A read that was answered before is answered again as by its route, whatever came in between."""
+"""A read that was answered before is answered again as by its route, after anything in between."""
 
 import json
 import re

@@ -149,7 +149,7 @@ def test_a_tenants_prefix_may_be_a_folder() -> None:
 
 @pytest.mark.parametrize(("prefix", "name"), [("w", "eir/gateways"), ("wei", "r/{9cz}/m/orders")])
 def test_no_tenant_has_weirs_own_keys(prefix: str, name: str) -> None:
-    """Whatever part of them the prefix is."""
+    """With a prefix of any length."""
     with pytest.raises(EngineError, match="invalid_name"):
         add_prefix(XLen(stream=name), TenantNames(prefix))
 

@@ -31,7 +31,7 @@ def test_a_tail_ends_behind_the_last_entry(url: str, stream: str) -> None:
 
 
 def test_a_tail_of_several_streams_ends_with_the_last(url: str, stream: str) -> None:
-    """In whatever order they end."""
+    """In any order of their ends."""
     first, second = f"{stream}1", f"{stream}2"
     with Client(url) as client:
         client.close_stream(first, {"n": 1})

@@ -1,4 +1,4 @@
-"""Entries that are given back for later: they come back at their time, whatever happens until then.
+"""Entries that are given back for later: they come back at their time, after a crash too.
 
 Knows: the real engine on a modelled disk, under a clock that is moved by hand.
 Must never know: how it notices that a time has come.

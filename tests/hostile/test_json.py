@@ -131,7 +131,7 @@ def test_hostile_json(untouched: Server, operation: str) -> None:
             many = (413, 422) if max(body.count(b"["), body.count(b"{")) >= 20_000 else ()
             refused(answer, operation, 400, *unusual, *many)
     for body in WHOLE.values():
-        # A bracket alone is no object, whatever follows.
+        # A bracket alone can begin no object.
         no_object = (422,) if operation == "closeStream" else ()
         refused(ask_json(untouched.port, method, path, body), operation, 400, *no_object)
 

@@ -24,6 +24,12 @@ from engine.commands import XAck, XAutoClaim, XLen, XPending, XReadGroup
 
 # What workers and those who watch them send again and again; of others most have words of their own.
 _KINDS: Final = (XAck, XAutoClaim, XLen, XPending, XReadGroup)
+# As clients spell them; of other commands no word is looked at, however long it is.
+_NAMES: Final = frozenset(
+    spelt
+    for name in (b"xack", b"xautoclaim", b"xlen", b"xpending", b"xreadgroup")
+    for spelt in (name, name.upper())
+)
 # Of all clients together: at most some megabytes.
 _COMMANDS_MAX: Final = 4_096
 _WORDS_MAX: Final = 16
@@ -51,7 +57,10 @@ class SeenCommands:
 
     def find(self, words: Words, principal: Principal | None) -> CommandRequest | None:
         """The request that these words are, if they were this caller's before."""
-        is_ack = words[0] in _XACK
+        name = words[0]
+        if name not in _NAMES:
+            return None
+        is_ack = name in _XACK
         seen = self._seen.get(tuple(words[:_BEFORE_IDS] if is_ack else words))
         if seen is None or seen.principal is not principal or seen.stamp != self._stamp.value:
             return None
@@ -69,7 +78,7 @@ class SeenCommands:
 
     def keep(self, words: Words, principal: Principal | None, request: CommandRequest) -> None:
         """Remember a request of this caller, if it is of a kind that is sent again, and short."""
-        if principal is None or not isinstance(request.command, _KINDS):
+        if principal is None or words[0] not in _NAMES or not isinstance(request.command, _KINDS):
             return
         if isinstance(request.command, XAck):
             words = words[:_BEFORE_IDS]
@@ -77,5 +86,7 @@ class SeenCommands:
             return
         if len(self._seen) >= _COMMANDS_MAX:
             self._seen.clear()
+        # If the token ends just now, the stamp is another one behind this, and nothing is remembered.
+        stamp = self._stamp.value
         self._stamp.end_with(principal.expires_s)
-        self._seen[tuple(words)] = Seen(request, principal, self._stamp.value)
+        self._seen[tuple(words)] = Seen(request, principal, stamp)

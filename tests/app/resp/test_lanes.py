@@ -1,4 +1,4 @@
-"""A lane of a Redis client answers as a command by itself does, whatever has changed since the one before.
+"""A lane of a Redis client answers as a command by itself does, after any change since the one before.
 
 Each test asks two ports at a moment that stands still; at one, the lane is closed before each command.
 """
@@ -11,32 +11,18 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from app.auth import Principal
-from app.doors.resp.connection import RespConnection
 from app.gateway import Phase
 from engine import ids
 from engine.commands import XLen
 from tests import halves
 from tests.app.policies import FixedPolicy, principal_with
-from tests.app.resp.conftest import TestedPort, Wire, until
+from tests.app.resp.conftest import until
+from tests.app.resp.sides import Side, Word, side_of
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock
 
 ADD: Final = ("XADD", "s", "*", "a", "1")
 EXHAUSTED: Final = "-ERR The stream has exhausted the last possible ID, unable to add more items"
-Word = str | bytes | int
-
-
-class Side(NamedTuple):
-    """A port, and a connection to it."""
-
-    port: TestedPort
-    wire: Wire
-    connection: RespConnection
-
-    @property
-    def has_lane(self) -> bool:
-        """Whether the next command may take the lane."""
-        return self.connection._lane is not None  # noqa: SLF001
 
 
 class Sides(NamedTuple):
@@ -48,9 +34,9 @@ class Sides(NamedTuple):
 
     async def both(self, *words: Word) -> object:
         """The reply of both."""
-        fast = await _said(self.fast.wire, words)
+        fast = await self.fast.said(words)
         self.full.connection._lane = None  # noqa: SLF001
-        full = await _said(self.full.wire, words)
+        full = await self.full.said(words)
         assert fast == full
         return fast
 
@@ -60,28 +46,13 @@ class Sides(NamedTuple):
         assert self.fast.has_lane
 
 
-async def _said(wire: Wire, words: Sequence[Word]) -> object:
-    try:
-        return await wire.call(*words)
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return "closed"
-
-
-async def _side(port: TestedPort) -> Side:
-    wire = await port.connect()
-    number = await wire.call("CLIENT", "ID")
-    assert isinstance(number, int)
-    found: Any = port.server.port.connections[number]
-    return Side(port, wire, found)
-
-
 @pytest.fixture
 async def open_sides(open_port: Any) -> Any:
     async def open_two(**given: Any) -> Sides:
         clock = HandClock()
         policies = given.pop("policies", (None, None))
         ports = [await open_port(policy, clock=clock, **given) for policy in policies]
-        fast, full = [await _side(port) for port in ports]
+        fast, full = [await side_of(port) for port in ports]
         return Sides(fast, full, clock)
 
     return open_two
@@ -260,7 +231,7 @@ async def test_each_command_takes_one_from_the_rate(open_sides: Any) -> None:
 async def test_an_entry_of_a_client_that_leaves_is_stored(sides: Sides) -> None:
     """One that has said all and still reads gets its reply; one that is gone takes nothing of others."""
     await sides.open_lane()
-    leaving, half = await _side(sides.fast.port), await _side(sides.fast.port)
+    leaving, half = await side_of(sides.fast.port), await side_of(sides.fast.port)
     for side in (leaving, half):
         await side.wire.call(*ADD)
         assert side.has_lane

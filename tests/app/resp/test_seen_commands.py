@@ -1,39 +1,23 @@
-"""A command that a client sends again is answered as the first time, whatever has changed between them.
+"""A command that a client sends again is answered as the first time, after any change between them.
 
 Each test asks two ports at a moment that stands still; one forgets before each command.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import pytest
 
-from app.doors.resp.connection import RespConnection
 from app.doors.resp.running import Runner
-from app.doors.resp.seen_commands import _COMMANDS_MAX, SeenCommands
+from app.doors.resp.seen_commands import _COMMANDS_MAX
 from app.gateway import Phase
 from app.redis.runs import Parsed
 from tests.app.policies import FixedPolicy, principal_with
-from tests.app.resp.conftest import TestedPort, Wire
+from tests.app.resp.sides import Side, Word, side_of
 from tests.engine.clocks import HandClock
 
 READ: Final = ("XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", "s", ">")
 COMMANDS: Final = (READ, ("XACK", "s", "g", "1-0"), ("XLEN", "s"), ("XPENDING", "s", "g"))
-Word = str | bytes | int
-
-
-class Side(NamedTuple):
-    """A port, and a connection to it."""
-
-    port: TestedPort
-    wire: Wire
-    connection: RespConnection
-
-    @property
-    def seen(self) -> SeenCommands:
-        """What the port remembers."""
-        return self.port.server.port.seen_commands
 
 
 class Sides(NamedTuple):
@@ -45,7 +29,7 @@ class Sides(NamedTuple):
     async def both(self, *words: Word) -> object:
         """The reply of both."""
         self.full.seen._seen.clear()  # noqa: SLF001
-        fast, full = [await _said(side.wire, words) for side in self]
+        fast, full = [await side.said(words) for side in self]
         assert fast == full
         return fast
 
@@ -58,26 +42,11 @@ class Sides(NamedTuple):
             await self.both(*words)
 
 
-async def _said(wire: Wire, words: Sequence[Word]) -> object:
-    try:
-        return await wire.call(*words)
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return "closed"
-
-
-async def _side(port: TestedPort) -> Side:
-    wire = await port.connect()
-    number = await wire.call("CLIENT", "ID")
-    assert isinstance(number, int)
-    found: Any = port.server.port.connections[number]
-    return Side(port, wire, found)
-
-
 @pytest.fixture
 async def sides(open_port: Any) -> Sides:
     clock = HandClock()
     policies = [FixedPolicy(principal_with("read,write,consume,manage:*")) for _ in range(2)]
-    fast, full = [await _side(await open_port(policy, clock=clock)) for policy in policies]
+    fast, full = [await side_of(await open_port(policy, clock=clock)) for policy in policies]
     return Sides(fast, full)
 
 
@@ -122,7 +91,7 @@ async def test_what_is_remembered_is_not_looked_at_again(
         return parse(runner, words)
 
     monkeypatch.setattr(Runner, "parse", noted)
-    for side in (sides.fast, await _side(sides.fast.port)):
+    for side in (sides.fast, await side_of(sides.fast.port)):
         for words in COMMANDS:
             await side.wire.call(*words)
     assert parsed == []
