@@ -229,7 +229,12 @@ async def _refuse_path(request: requests.Request, error: Exception) -> Response:
     request_id: str = request.scope["state"]["request_id"]
     methods = _methods(request)
     if not methods:
-        return refuse(RefusalError("no_route", "there is nothing at this path; /v1 has links"), request_id)
+        hint = (
+            "; a / in a stream's name is written %2F" if request.url.path.startswith("/v1/streams/") else ""
+        )
+        return refuse(
+            RefusalError("no_route", f"there is nothing at this path; /v1 has links{hint}"), request_id
+        )
     if request.method == "OPTIONS":
         patch = [ACCEPT_PATCH] if "PATCH" in methods else []
         return Response(204, headers=[(b"allow", ", ".join(sorted({*methods, "OPTIONS"})).encode()), *patch])
