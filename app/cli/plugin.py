@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 from app import VERSION
-from app.cli import backup, log, migrate, serve, token
+from app.cli import backup, history, log, migrate, serve, token
 from weir.cli.options import as_command
 
 _SERVER: Final = "Server"
@@ -17,10 +17,11 @@ _DATA: Final = "Data on this machine"
 
 
 def register(cli: typer.Typer) -> Callable[[], str]:
-    """Add `serve`, `config`, `token`, `backup`, `restore`, `log` and `import`. Returns its version."""
+    """Add the gateway's commands: `serve` and what goes with it, and those on data. Returns its version."""
     cli.command("serve", rich_help_panel=_SERVER)(as_command(serve.serve))
     cli.command("config", rich_help_panel=_SERVER)(as_command(serve.show_config))
     cli.add_typer(token.commands, name="token", rich_help_panel=_SERVER)
+    cli.add_typer(history.commands, name="history", rich_help_panel=_SERVER)
     cli.command("import", rich_help_panel=_SERVER)(as_command(migrate.migrate))
     cli.command("backup", rich_help_panel=_DATA)(backup.backup)
     cli.command("restore", rich_help_panel=_DATA)(backup.restore)

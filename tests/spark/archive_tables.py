@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from pyspark_weir import ids
+from pyspark_weir.offsets import Lost
 from pyspark_weir.table.files import write_files
 from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
 from pyspark_weir.table.root import ArchiveRoot
@@ -38,14 +39,26 @@ class Maker:
     def root(self) -> ArchiveRoot:
         return self.table.root
 
+    def skip(self, stream: str, upto: str) -> None:
+        """Have what is up to this ID be lost before it was archived."""
+        lost = Lost(f"{GATEWAY}/{stream}", GENERATION, "0-0", upto, "trimmed")
+        key = StreamKey(GATEWAY, stream, GENERATION)
+        self._upto[key] = ids.parse(upto)
+        moved = BatchRanges(QUERY, self._number, (Range(key, ids.ZERO, self._upto[key], 0),), (lost,))
+        self.table.commit(Batch(moved, ()))
+        self._number += 1
+
     def batch(
         self,
         entries: Mapping[str, Sequence[str]],
         *,
         generation: str = GENERATION,
         upto: str | None = None,
+        parts: int = 1,
     ) -> list[Path]:
-        """A batch with these IDs, ascending, of each stream, up to the last or `upto`; its files."""
+        """A batch with these IDs, ascending, of each stream, up to the last or `upto`; its files, in each of
+        which is one entry of as many as there are `parts`.
+        """
         rows, ranges = [], []
         for stream, own in entries.items():
             key = StreamKey(GATEWAY, stream, generation)
@@ -53,7 +66,8 @@ class Maker:
             self._upto[key] = ids.parse(upto or own[-1])
             ranges.append(Range(key, after, self._upto[key], len(own)))
             rows += [{**dict(zip(key._fields, key, strict=True)), "id": one, "fields": FIELDS} for one in own]
-        files = write_files(self.root, pa.Table.from_pylist(rows)) if rows else ()
+        split = [rows[part::parts] for part in range(parts) if rows[part::parts]]
+        files = tuple(file for part in split for file in write_files(self.root, pa.Table.from_pylist(part)))
         self.table.commit(Batch(BatchRanges(QUERY, self._number, tuple(ranges)), files))
         self._number += 1
         return [Path(self.root.path(file.path)) for file in files]

@@ -1,0 +1,185 @@
+"""An archive as it is read: at one version for each page, and at a fresh one every few seconds.
+
+Knows: ranges, files and deletions of a version; when to look for a later one. Must never know: what is in a
+file's row groups, who reads.
+
+Everything that opens the table runs in one thread: a handle of it is for one thread at a time.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from app.history.groups import Deleted, Keys, key_of
+from engine import Clock
+from pyspark_weir import ids
+from pyspark_weir.ids import EntryId
+from pyspark_weir.table import deletions
+from pyspark_weir.table.files import DataFile
+from pyspark_weir.table.ranges import StreamKey
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable, EntryFilter
+
+REFRESH_S: Final = 5.0
+# Between looks because of what the version at hand does not have.
+_HURRY_S: Final = 0.5
+# Lists of files that a version keeps, of as many streams.
+_STREAMS_MAX: Final = 1_000
+
+
+def number(one: EntryId) -> int:
+    """An ID as the engine has it."""
+    return one.ms << 64 | one.seq
+
+
+class Span(NamedTuple):
+    """The archive holds what a stream had in `(after, upto]`."""
+
+    after: int
+    upto: int
+
+
+class StreamFiles(NamedTuple):
+    """The files that may hold entries of a stream, by their first ID, and their bounds."""
+
+    files: Sequence[DataFile]
+    lows: Keys
+    highs: Keys
+
+    @classmethod
+    def of(cls, found: Sequence[DataFile]) -> "StreamFiles":
+        """Files in any order."""
+        files = sorted(found, key=lambda file: file.low.id_key)
+        lows = np.array([file.low.id_key for file in files], "S32")
+        return cls(files, lows, np.array([file.high.id_key for file in files], "S32"))
+
+    def within(self, low: int, high: int) -> list[DataFile]:
+        """Those that may hold IDs from `low` to `high`, by their first ID."""
+        may_hold = (self.highs >= key_of(low)) & (self.lows <= key_of(high))
+        return [self.files[place] for place in np.flatnonzero(may_hold).tolist()]
+
+
+class Snapshot:
+    """An archive at one version; `seen_at` by the monotonic clock, in seconds."""
+
+    def __init__(self, table: ArchiveTable, deleted: Deleted, seen_at: float) -> None:
+        self.version = table.version
+        self.deleted = deleted
+        self.seen_at = seen_at
+        self.spans = _spans(table)
+        self.files: dict[StreamKey, StreamFiles] = {}
+
+    def span(self, key: StreamKey, after: int) -> Span | None:
+        """What the archive holds of a stream after an ID, up to where something is missing; None where it
+        holds nothing. It begins after that ID where what is between is missing.
+        """
+        for span in self.spans.get(key, ()):
+            if span.upto > after:
+                return span
+        return None
+
+    def upto(self, key: StreamKey) -> int:
+        """How far the archive goes of a stream, 0 where it has nothing of it."""
+        spans = self.spans.get(key)
+        return spans[-1].upto if spans else 0
+
+
+class Archive:
+    """The archive of a root, opened at its first use. Raises ArchiveError, and what reading raises."""
+
+    def __init__(self, root: ArchiveRoot, clock: Clock) -> None:
+        self.root = root
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, "archive")
+        self._table: ArchiveTable | None = None
+        self._snapshot: Snapshot | None = None
+        self._refreshing: asyncio.Future[Snapshot] | None = None
+
+    def close(self) -> None:
+        """Read no more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def snapshot(self, key: StreamKey | None = None, upto: int = 0) -> Snapshot:
+        """The archive at a version that was the latest REFRESH_S ago or later; the latest one where that
+        does not reach `upto` of a stream.
+        """
+        found = self._snapshot
+        if found is None:
+            return await self.refresh()
+        age_s = self._clock.monotonic() - found.seen_at
+        is_short = key is not None and found.upto(key) < upto
+        return await self.refresh() if age_s > (_HURRY_S if is_short else REFRESH_S) else found
+
+    async def refresh(self) -> Snapshot:
+        """The latest version; callers at one time share a look."""
+        refreshing = self._refreshing
+        if refreshing is None:
+            work = asyncio.get_running_loop().run_in_executor(self._thread, self._load)
+            refreshing = self._refreshing = asyncio.ensure_future(work)
+            refreshing.add_done_callback(self._loaded)
+        return await asyncio.shield(refreshing)
+
+    def _loaded(self, refreshed: asyncio.Future[Snapshot]) -> None:
+        self._refreshing = None
+        if not refreshed.cancelled() and refreshed.exception() is None:
+            self._snapshot = refreshed.result()
+
+    def _load(self) -> Snapshot:
+        seen_at = self._clock.monotonic()
+        if self._table is None:
+            self._table = ArchiveTable.open(self.root)
+        else:
+            self._table.refresh()
+        known = self._snapshot
+        at = deletions.version(self.root)
+        if known is not None and known.deleted.version == at:
+            deleted = known.deleted
+        else:
+            deleted = Deleted.of(at, deletions.read(self.root))
+        if known is not None and (known.version, known.deleted.version) == (self._table.version, at):
+            known.seen_at = seen_at
+            return known
+        return Snapshot(self._table, deleted, seen_at)
+
+    async def files(self, snapshot: Snapshot, key: StreamKey) -> StreamFiles:
+        """The files of a stream at a version."""
+        found = snapshot.files.get(key)
+        if found is None:
+            run = asyncio.get_running_loop().run_in_executor
+            found = await run(self._thread, self._find_files, snapshot.version, key)
+            if len(snapshot.files) >= _STREAMS_MAX:
+                snapshot.files.clear()
+            snapshot.files[key] = found
+        return found
+
+    def _find_files(self, version: int, key: StreamKey) -> StreamFiles:
+        table = self._table
+        assert table is not None, "a snapshot was made of it"
+        if table.version != version:
+            table = ArchiveTable.open(self.root, version)
+        return StreamFiles.of(table.files(EntryFilter(*key)))
+
+
+def _spans(table: ArchiveTable) -> Mapping[StreamKey, Sequence[Span]]:
+    """What the table holds of each stream, ascending: ranges, cut where entries were lost before they were
+    archived.
+    """
+    found: dict[StreamKey, list[Span]] = {}
+    for one in table.ranges():
+        found.setdefault(one.key, []).append(Span(number(one.after), number(one.upto)))
+    for lost in table.lost():
+        gateway, _, stream = lost.key.partition("/")
+        key = StreamKey(gateway, stream, lost.generation)
+        if key in found:
+            after = number(ids.parse(lost.after))
+            upto = found[key][-1].upto if lost.upto is None else number(ids.parse(lost.upto))
+            found[key] = [part for span in found[key] for part in _without(span, after, upto)]
+    return {key: sorted(spans) for key, spans in found.items()}
+
+
+def _without(span: Span, after: int, upto: int) -> list[Span]:
+    parts = (Span(span.after, min(span.upto, after)), Span(max(span.after, upto), span.upto))
+    return [part for part in parts if part.after < part.upto]

@@ -1,0 +1,145 @@
+"""What was read of files, up to a number of bytes: footers, and row groups as they are answered.
+
+Knows: that a file never changes, and that readers who want the same at one time share one read.
+Must never know: which of it a page needs.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from app.history.groups import Deleted, Group, encode_group, read_group
+from pyspark_weir.table.files import DataFile, read_footer
+from pyspark_weir.table.root import ArchiveRoot
+
+T = TypeVar("T")
+
+GROUPS_BYTES_MAX: Final = 256 << 20
+_FOOTERS_BYTES_MAX: Final = 64 << 20
+# One reads while another encodes, which takes the interpreter's lock.
+_THREADS: Final = 2
+_ID_MAX: Final = (1 << 128) - 1
+
+
+class Edges(NamedTuple):
+    """Which IDs a row group may hold, of a stream that it may hold too."""
+
+    number: int
+    low: int
+    high: int
+
+
+class Footer(NamedTuple):
+    """A file's metadata, as Parquet has it, and what its groups may hold."""
+
+    metadata: Any
+    edges: tuple[Edges, ...]
+    # The least and the greatest stream of each group; None where statistics may be cut.
+    streams: tuple[tuple[str, str] | None, ...]
+
+    def groups(self, stream: str, low: int, high: int) -> list[Edges]:
+        """The groups that may hold IDs from `low` to `high` of a stream."""
+        return [
+            edges
+            for edges, names in zip(self.edges, self.streams, strict=True)
+            if edges.high >= low and edges.low <= high and (names is None or names[0] <= stream <= names[1])
+        ]
+
+
+class Shared(Generic[T]):
+    """Values by key, the last used of `bytes_max` together. Who asks for one that is being made waits for it.
+
+    `size_of` a value is in bytes.
+    """
+
+    def __init__(self, bytes_max: int, threads: ThreadPoolExecutor, size_of: Callable[[T], int]) -> None:
+        self.bytes = self.hits = self.misses = 0
+        self._bytes_max = bytes_max
+        self._threads = threads
+        self._size_of = size_of
+        self._values: OrderedDict[Hashable, T] = OrderedDict()
+        self._made: dict[Hashable, asyncio.Future[T]] = {}
+
+    def get(self, key: Hashable) -> T | None:
+        """A value that is here."""
+        found = self._values.get(key)
+        if found is not None:
+            self._values.move_to_end(key)
+            self.hits += 1
+        return found
+
+    async def make(self, key: Hashable, how: Callable[[], T]) -> T:
+        """Make a value in a thread, and keep it. Raises what `how` raises."""
+        making = self._made.get(key)
+        if making is None:
+            self.misses += 1
+            work = asyncio.get_running_loop().run_in_executor(self._threads, how)
+            making = self._made[key] = asyncio.ensure_future(work)
+            making.add_done_callback(lambda made: self._keep(key, made))
+        return await asyncio.shield(making)
+
+    def _keep(self, key: Hashable, made: asyncio.Future[T]) -> None:
+        del self._made[key]
+        if made.cancelled() or made.exception() is not None:
+            return
+        self._drop(key)
+        value = self._values[key] = made.result()
+        self.bytes += self._size_of(value)
+        while self.bytes > self._bytes_max and len(self._values) > 1:
+            self._drop(next(iter(self._values)))
+
+    def _drop(self, key: Hashable) -> None:
+        value = self._values.pop(key, None)
+        if value is not None:
+            self.bytes -= self._size_of(value)
+
+
+class FileCache:
+    """What was read of an archive's files."""
+
+    def __init__(self, root: ArchiveRoot, bytes_max: int = GROUPS_BYTES_MAX) -> None:
+        self._root = root
+        self._threads = ThreadPoolExecutor(_THREADS, "history")
+        self.groups: Shared[Group] = Shared(bytes_max, self._threads, lambda group: group.size)
+        self._footers: Shared[Footer] = Shared(
+            _FOOTERS_BYTES_MAX, self._threads, lambda footer: footer.metadata.serialized_size
+        )
+
+    def close(self) -> None:
+        """Read no more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def footer(self, file: DataFile) -> Footer:
+        """What a file's groups may hold. Raises ArchiveDamagedError."""
+        found = self._footers.get(file.path)
+        return found or await self._footers.make(file.path, lambda: _footer(self._root, file))
+
+    async def group(self, file: DataFile, number: int, deleted: Deleted) -> Group:
+        """A row group without what is deleted. Raises ArchiveDamagedError."""
+        key = (file.path, number)
+        found = self.groups.get(key)
+        if found is not None and deleted.are_left_out_of(found):
+            return found
+        metadata = (await self.footer(file)).metadata
+        return await self.groups.make(
+            key, lambda: encode_group(read_group(self._root, file.path, metadata, number), deleted)
+        )
+
+
+def _footer(root: ArchiveRoot, file: DataFile) -> Footer:
+    metadata = read_footer(root, file.path)
+    places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+    edges, streams = [], []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        of_ids = group.column(places["id_key"]).statistics
+        of_streams = group.column(places["stream"]).statistics
+        has_ids = of_ids is not None and of_ids.has_min_max
+        low, high = (int(of_ids.min, 16), int(of_ids.max, 16)) if has_ids else (0, _ID_MAX)
+        edges.append(Edges(number, low, high))
+        # Other writers cut long names.
+        is_exact = file.is_ours and of_streams is not None and of_streams.has_min_max
+        streams.append((of_streams.min, of_streams.max) if is_exact else None)
+    return Footer(metadata, tuple(edges), tuple(streams))

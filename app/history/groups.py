@@ -1,0 +1,189 @@
+"""A row group of an archive's file as entries: encoded once, so that each page is a slice.
+
+Knows: the columns of a file, the stored form of an entry. Must never know: which groups a page needs.
+
+Entries of one stream in a group are a *run*: their IDs as `id_key`s, ascending, and one text, in which they
+are joined by commas as in a page.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine import entries
+from pyspark_weir.table.files import reading
+from pyspark_weir.table.ranges import ENTRY_KEYS, StreamKey
+from pyspark_weir.table.reading import condition_of
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import EntryFilter
+
+Keys = npt.NDArray[np.bytes_]
+
+_COLUMNS: Final = (*ENTRY_KEYS, "id", "fields")
+_KEY: Final = pa.binary(32)
+_to_json: Final = msgspec.json.Encoder().encode
+# What a run takes beside its text: an `id_key` and an offset an entry.
+_ENTRY_BYTES: Final = 40
+
+
+def key_of(entry_id: int) -> np.bytes_:
+    """An ID as an `id_key`."""
+    return np.bytes_(b"%032x" % entry_id)
+
+
+class Run(NamedTuple):
+    """Entries of one stream: entry `n` is `text[offsets[n] : offsets[n + 1] - 1]`."""
+
+    keys: Keys
+    text: bytes
+    offsets: npt.NDArray[np.int64]
+
+    def within(self, low: int, high: int) -> tuple[int, int]:
+        """Which entries have IDs from `low` to `high`: the first, and the one behind the last."""
+        first = np.searchsorted(self.keys, key_of(low), "left")
+        return int(first), int(np.searchsorted(self.keys, key_of(high), "right"))
+
+    def id(self, place: int) -> int:
+        """The ID of an entry."""
+        return int(self.keys[place], 16)
+
+    def slice(self, first: int, end: int) -> bytes:
+        """The entries from `first` to before `end`, joined by commas; there is one at least."""
+        return self.text[self.offsets[first] : self.offsets[end] - 1]
+
+
+class LeftOut(NamedTuple):
+    """How many entries of a stream were left out of a group, which had it from `low` to `high`."""
+
+    low: np.bytes_
+    high: np.bytes_
+    number: int
+
+
+class Group(NamedTuple):
+    """The runs of a row group, without the entries that are known to be deleted; `size` in bytes."""
+
+    runs: Mapping[StreamKey, Run]
+    left_out: Mapping[StreamKey, LeftOut]
+    size: int
+
+
+class Deleted(NamedTuple):
+    """The recorded deletions at a version, None before there are any: `id_key`s of each stream, ascending."""
+
+    version: int | None
+    keys: Mapping[StreamKey, Keys]
+
+    @classmethod
+    def of(cls, version: int | None, rows: pa.Table) -> Self:
+        """What `deletions.read` found."""
+        return cls(version, {key: np.sort(_keys(own)) for key, own in _by_stream(rows)})
+
+    def within(self, key: StreamKey, low: np.bytes_, high: np.bytes_) -> Keys:
+        """Those of a stream from `low` to `high`."""
+        found = self.keys.get(key)
+        if found is None:
+            return np.array([], "S32")
+        return found[np.searchsorted(found, low) : np.searchsorted(found, high, "right")]
+
+    def are_left_out_of(self, group: Group) -> bool:
+        """Whether a group that was encoded at an earlier version lacks all of them: none is ever taken
+        back.
+        """
+        return all(
+            len(self.within(key, left.low, left.high)) == left.number for key, left in group.left_out.items()
+        )
+
+
+def read_group(root: ArchiveRoot, path: str, footer: Any, number: int) -> pa.Table:  # noqa: ANN401 - pyarrow has no types
+    """The rows of a row group. Raises ArchiveDamagedError."""
+    with reading(path), root.files.open_input_file(root.path(path)) as file:
+        found: pa.Table = pq.ParquetFile(file, metadata=footer).read_row_group(
+            number, columns=list(_COLUMNS), use_threads=False
+        )
+        return found
+
+
+def encode_group(rows: pa.Table, deleted: Deleted) -> Group:
+    """A group's entries, but those that were deleted."""
+    runs: dict[StreamKey, Run] = {}
+    left_out: dict[StreamKey, LeftOut] = {}
+    for key, own in _by_stream(rows):
+        keys, ordered = _in_order(own)
+        gone = deleted.within(key, keys[0], keys[-1])
+        left_out[key] = LeftOut(keys[0], keys[-1], len(gone))
+        if len(gone):
+            kept = ~np.isin(keys, gone)
+            keys, ordered = keys[kept], ordered.filter(pa.array(kept))
+        texts = _texts(ordered)
+        offsets = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum([len(text) + 1 for text in texts], out=offsets[1:])
+        runs[key] = Run(keys, b",".join(texts), offsets)
+    return Group(runs, left_out, sum(len(run.text) + _ENTRY_BYTES * len(run.keys) for run in runs.values()))
+
+
+def _by_stream(rows: pa.Table) -> Iterator[tuple[StreamKey, pa.Table]]:
+    found = [StreamKey(**row) for row in rows.group_by(StreamKey._fields).aggregate([]).to_pylist()]
+    for key in found:
+        yield key, rows if len(found) == 1 else rows.filter(condition_of(EntryFilter(*key)))
+
+
+def _keys(rows: pa.Table) -> Keys:
+    column = rows["id_key"].combine_chunks().cast(pa.binary()).cast(_KEY)
+    data = np.frombuffer(column.buffers()[1], "S32")
+    return data[column.offset : column.offset + len(column)]
+
+
+def _in_order(rows: pa.Table) -> tuple[Keys, pa.Table]:
+    """A foreign OPTIMIZE does not sort."""
+    keys = _keys(rows)
+    if bool((keys[1:] >= keys[:-1]).all()):
+        return keys, rows
+    order = np.argsort(keys, kind="stable")
+    return keys[order], rows.take(pa.array(order))
+
+
+def _texts(rows: pa.Table) -> list[bytes]:
+    """The stored form of each entry."""
+    if not rows.num_rows:
+        return []
+    lists = rows["fields"].combine_chunks()
+    pairs = lists.flatten()
+    names = pairs.field("name").dictionary_encode()
+    known = names.dictionary.to_pylist()
+    named = [known[place] for place in names.indices.to_pylist()]
+    ends = (np.asarray(lists.offsets) - lists.offsets[0].as_py()).tolist()
+    spans = list(pairwise(ends))
+    values, ids = pairs.field("value"), rows["id"].to_pylist()
+    try:
+        texts = values.cast(pa.string()).to_pylist()
+    except pa.ArrowInvalid:
+        # Some value is not UTF-8.
+        return _one_by_one(ids, named, values.to_pylist(), spans)
+    plain = [
+        {"id": one, "fields": dict(zip(named[first:end], texts[first:end], strict=True))}
+        for one, (first, end) in zip(ids, spans, strict=True)
+    ]
+    if sum(len(one["fields"]) for one in plain) != len(named):
+        # A name occurs twice.
+        return _one_by_one(ids, named, texts, spans)
+    return entries.texts(_to_json(plain)[1:-1])
+
+
+def _one_by_one(
+    ids: Sequence[str],
+    names: Sequence[str],
+    values: Sequence[str | bytes],
+    spans: Sequence[tuple[int, int]],
+) -> list[bytes]:
+    return [
+        b'{"id":"%b"%b'
+        % (one.encode(), entries.body(list(zip(names[first:end], values[first:end], strict=True))))
+        for one, (first, end) in zip(ids, spans, strict=True)
+    ]

@@ -1,0 +1,184 @@
+"""A page of a stream out of an archive: in the order of IDs, whatever files its entries are in.
+
+Knows: how files, row groups and runs of entries are merged; limits of a page. Must never know: how they are
+read, what asks.
+
+Files of a stream may overlap, and so may groups of a file that others wrote. What may hold the next entry is
+opened, and nothing else:
+
+    files, by first ID ─► groups, by their footer ─► runs, encoded ─► slices, each up to where the next begins
+
+Read backwards, all of it is mirrored: an *edge* is then the ID negated, so that less comes first.
+"""
+
+import heapq
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+from app.history.archive import Archive, Snapshot
+from app.history.cache import FileCache
+from app.history.groups import Run
+from engine import entries
+from pyspark_weir.table.files import DataFile
+from pyspark_weir.table.ranges import StreamKey
+
+# At one edge, what is not opened yet comes first: it may hold what comes before.
+_UNOPENED: Final = 0
+_OPENED: Final = 1
+
+
+class Wanted(NamedTuple):
+    """Entries with IDs from `low` to `high`: one at least, and at most `number_max` in `bytes_max`."""
+
+    key: StreamKey
+    low: int
+    high: int
+    number_max: int
+    bytes_max: int
+    reverse: bool = False
+
+
+class Found(NamedTuple):
+    """Entries, joined by commas. `more`: a limit ended the page."""
+
+    text: bytes = b""
+    number: int = 0
+    first: int = 0
+    last: int = 0
+    more: bool = False
+
+
+class Slice(NamedTuple):
+    """Entries of a run from `first` to before `end`."""
+
+    run: Run
+    first: int
+    end: int
+
+
+class _Group(NamedTuple):
+    file: DataFile
+    number: int
+
+
+_Item = tuple[int, int, int, DataFile | _Group | Slice]
+
+
+async def read_page(archive: Archive, cache: FileCache, snapshot: Snapshot, wanted: Wanted) -> Found:
+    """The entries that are wanted, as far as limits allow. Raises ArchiveDamagedError."""
+    parts: list[bytes] = []
+    count = size = first = last = 0
+    async for run, begin, end in _Merge(archive, cache, snapshot, wanted).slices():
+        if count:
+            # A foreign OPTIMIZE may have doubled entries.
+            begin, end = _beyond(run, begin, end, last, reverse=wanted.reverse)  # noqa: PLW2901
+            if begin >= end:
+                continue
+        begin, end, is_cut = _fit(run, begin, end, wanted, count, size)  # noqa: PLW2901
+        if begin < end:
+            text = run.slice(begin, end)
+            parts.append(b",".join(reversed(entries.texts(text))) if wanted.reverse else text)
+            edges = run.id(begin), run.id(end - 1)
+            first = first if count else edges[wanted.reverse]
+            last = edges[not wanted.reverse]
+            count, size = count + end - begin, size + len(text) + 1
+        if is_cut or count == wanted.number_max:
+            return Found(b",".join(parts), count, first, last, more=True)
+    return Found(b",".join(parts), count, first, last)
+
+
+def _beyond(run: Run, begin: int, end: int, last: int, *, reverse: bool) -> tuple[int, int]:
+    if reverse:
+        return begin, min(end, run.within(0, last - 1)[1])
+    return max(begin, run.within(0, last)[1]), end
+
+
+def _fit(run: Run, begin: int, end: int, wanted: Wanted, count: int, size: int) -> tuple[int, int, bool]:
+    """As many of a slice as a page has room for, which has `count` in `size` bytes so far."""
+    room = min(end - begin, wanted.number_max - count)
+    offsets = run.offsets
+    # One entry goes in, however long it is.
+    least = 0 if count else 1
+    if wanted.reverse:
+        lowest = int(offsets.searchsorted(offsets[end] - (wanted.bytes_max - size), "left"))
+        fitting = max(end - lowest, least)
+        kept = min(room, fitting)
+        return end - kept, end, fitting < room
+    highest = int(offsets.searchsorted(offsets[begin] + (wanted.bytes_max - size), "right")) - 1
+    fitting = max(highest - begin, least)
+    return begin, begin + min(room, fitting), fitting < room
+
+
+class _Merge:
+    """All entries in a range, in order: each slice ends where another may go on."""
+
+    def __init__(self, archive: Archive, cache: FileCache, snapshot: Snapshot, wanted: Wanted) -> None:
+        self._archive = archive
+        self._cache = cache
+        self._snapshot = snapshot
+        self._wanted = wanted
+        # What may come next, by edge; files further on are only looked at when they are next.
+        self._heap: list[_Item] = []
+        self._files: list[DataFile] = []
+        self._pushed = 0
+
+    async def slices(self) -> AsyncIterator[Slice]:
+        """The slices. Raises ArchiveDamagedError."""
+        wanted, reverse = self._wanted, self._wanted.reverse
+        if wanted.low > wanted.high:
+            return
+        found = (await self._archive.files(self._snapshot, wanted.key)).within(wanted.low, wanted.high)
+        self._files = sorted(found, key=lambda file: _edge_of(file, reverse=reverse), reverse=True)
+        while self._next_edge() is not None:
+            item = heapq.heappop(self._heap)[-1]
+            if isinstance(item, Slice):
+                taken, rest = self._cut(item)
+                yield taken
+                self._push_slice(rest)
+            else:
+                await self._open(item)
+
+    async def _open(self, item: "DataFile | _Group") -> None:
+        key, low, high = self._wanted.key, self._wanted.low, self._wanted.high
+        if isinstance(item, DataFile):
+            for edges in (await self._cache.footer(item)).groups(key.stream, low, high):
+                edge = -edges.high if self._wanted.reverse else edges.low
+                self._push(edge, _UNOPENED, _Group(item, edges.number))
+            return
+        group = await self._cache.group(item.file, item.number, self._snapshot.deleted)
+        run = group.runs.get(key)
+        if run is not None:
+            self._push_slice(Slice(run, *run.within(low, high)))
+
+    def _cut(self, item: Slice) -> tuple[Slice, Slice]:
+        """What comes before all else, one entry at least, and the rest."""
+        (run, begin, end), edge = item, self._next_edge()
+        if edge is None:
+            return item, Slice(run, begin, begin)
+        if self._wanted.reverse:
+            cut = min(max(begin, run.within(-edge, self._wanted.high)[0]), end - 1)
+            return Slice(run, cut, end), Slice(run, begin, cut)
+        cut = max(min(end, run.within(self._wanted.low, edge)[1]), begin + 1)
+        return Slice(run, begin, cut), Slice(run, cut, end)
+
+    def _next_edge(self) -> int | None:
+        reverse = self._wanted.reverse
+        while self._files:
+            edge = _edge_of(self._files[-1], reverse=reverse)
+            if self._heap and self._heap[0][0] < edge:
+                break
+            self._push(edge, _UNOPENED, self._files.pop())
+        return self._heap[0][0] if self._heap else None
+
+    def _push_slice(self, item: Slice) -> None:
+        run, begin, end = item
+        if begin < end:
+            self._push(-run.id(end - 1) if self._wanted.reverse else run.id(begin), _OPENED, item)
+
+    def _push(self, edge: int, kind: int, item: "DataFile | _Group | Slice") -> None:
+        self._pushed += 1
+        heapq.heappush(self._heap, (edge, kind, self._pushed, item))
+
+
+def _edge_of(file: DataFile, *, reverse: bool) -> int:
+    return -int(file.high.id_key, 16) if reverse else int(file.low.id_key, 16)

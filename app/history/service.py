@@ -1,0 +1,185 @@
+"""The service: pages of an archive over HTTP, for gateways that have its token.
+
+Knows: routes, the token, limits, what an answer says to caches. Must never know: how a page is found.
+
+    GET /v1/streams/{stream}/entries?generation=…&after=…    GET /healthz    GET /metrics
+
+It changes nothing in the archive. Where a file that its version counts on is gone, it reads a later version.
+"""
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from deltalake.exceptions import DeltaError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app import logs
+from app.errors import RefusalError, problem, problem_headers
+from app.history.archive import Archive, Snapshot
+from app.history.asking import DEADLINE, Answered, Asked
+from app.history.cache import FileCache
+from app.history.metrics import Metrics
+from app.history.reader import Wanted, read_page
+from engine import Clock
+from pyspark_weir.errors import ArchiveDamagedError, PipelineError
+from pyspark_weir.table.ranges import StreamKey
+from pyspark_weir.table.root import ArchiveRoot
+
+# Pages under way; a gateway asks for two at a time for each of its callers.
+_FETCHES_MAX: Final = 64
+_DEADLINE_S: Final = 30.0
+# Versions to read before a missing file is missing.
+_ATTEMPTS_MAX: Final = 3
+_CACHING: Final = "max-age=86400, immutable, private"
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class History:
+    """One archive, as pages. `token` is empty where everybody may ask."""
+
+    def __init__(self, root: ArchiveRoot, clock: Clock, token: str, cache_bytes: int) -> None:
+        self.archive = Archive(root, clock)
+        self.cache = FileCache(root, cache_bytes)
+        self.metrics = Metrics(self.cache)
+        self._clock = clock
+        self._token = token
+        self._under_way = 0
+
+    def app(self) -> Starlette:
+        """The application."""
+        routes = [
+            Route("/v1/streams/{stream:path}/entries", self._entries),
+            Route("/healthz", self._health),
+            Route("/metrics", self._metrics),
+        ]
+        return Starlette(routes=routes, lifespan=self._lifespan)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+        self.archive.close()
+        self.cache.close()
+
+    async def _entries(self, request: Request) -> Response:
+        began = self._clock.monotonic()
+        try:
+            response = await self._answer(request)
+        except RefusalError as refusal:
+            response = _refuse(refusal)
+            if refusal.kind.status >= 500:
+                logs.get().warning("no page", code=refusal.code, reason=refusal.detail)
+        self.metrics.requests.labels(str(response.status_code)).inc()
+        self.metrics.seconds.observe(self._clock.monotonic() - began)
+        return response
+
+    async def _answer(self, request: Request) -> Response:
+        self._check_token(request)
+        asked = Asked.of(request.path_params["stream"], dict(request.query_params))
+        if self._under_way >= _FETCHES_MAX:
+            raise RefusalError("history_busy", f"{_FETCHES_MAX} pages are being read: try again in a moment")
+        self._under_way += 1
+        try:
+            async with asyncio.timeout(_deadline_s(request)):
+                found = await self.page(asked)
+        except TimeoutError:
+            raise _unavailable("the archive did not answer in time") from None
+        finally:
+            self._under_way -= 1
+        return self._respond(request, asked, found)
+
+    def _respond(self, request: Request, asked: Asked, found: Answered) -> Response:
+        body, headers = found.body(asked), found.headers()
+        # What a limit or the range itself ended stays as it is; what the archive's end cut grows.
+        if found.more or found.covered >= asked.high:
+            tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+            headers |= {"etag": tag, "cache-control": _CACHING}
+            if request.headers.get("if-none-match") == tag:
+                return Response(status_code=304, headers=headers)
+        else:
+            headers["cache-control"] = "no-store"
+        self.metrics.entries.inc(found.number)
+        return Response(body, media_type="application/json", headers=headers)
+
+    def _check_token(self, request: Request) -> None:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if self._token and not (
+            scheme.lower() == "bearer" and hmac.compare_digest(token.encode(), self._token.encode())
+        ):
+            raise RefusalError(
+                "unauthenticated", "the history of streams is for gateways that have its token"
+            )
+
+    # ---- pages
+
+    async def page(self, asked: Asked) -> Answered:
+        """The entries that are asked for, of one version of the archive. Raises RefusalError."""
+        key = StreamKey(asked.gateway, asked.stream, asked.generation)
+        try:
+            snapshot = await self.archive.snapshot(key, asked.high)
+            for _attempt in range(_ATTEMPTS_MAX):
+                self.metrics.version.set(snapshot.version)
+                try:
+                    return await self._read(snapshot, key, asked)
+                except ArchiveDamagedError as error:
+                    fresh = await self.archive.refresh()
+                    if fresh.version == snapshot.version:
+                        raise _unavailable(str(error)) from None
+                    snapshot = fresh
+        except (PipelineError, DeltaError, OSError) as error:
+            raise _unavailable(f"{self.archive.root.url}: {error}") from error
+        raise _unavailable(f"{self.archive.root.url}: files are replaced faster than they are read")
+
+    async def _read(self, snapshot: Snapshot, key: StreamKey, asked: Asked) -> Answered:
+        wanted = Wanted(key, asked.low, asked.high, asked.number, asked.bytes_max, asked.reverse)
+        if asked.reverse:
+            found = await read_page(self.archive, self.cache, snapshot, wanted)
+            return Answered(*found, covered=asked.low)
+        after, missing_upto = max(asked.low - 1, 0), None
+        while (span := snapshot.span(key, after)) is not None and after < asked.high:
+            if span.after > after:
+                after = span.after
+                missing_upto = min(after, asked.high)
+            high = min(asked.high, span.upto)
+            found = await read_page(
+                self.archive, self.cache, snapshot, wanted._replace(low=after + 1, high=high)
+            )
+            if found.number or high == asked.high:
+                covered = found.last if found.more else high
+                return Answered(*found, covered=covered, missing_upto=missing_upto)
+            after = high
+        return Answered(b"", 0, 0, 0, more=False, covered=after, missing_upto=missing_upto)
+
+    # ---- beside them
+
+    async def _health(self, _: Request) -> Response:
+        try:
+            snapshot = await self.archive.snapshot()
+        except (PipelineError, DeltaError, OSError) as error:
+            refusal = _unavailable(f"{self.archive.root.url}: {error}")
+            return _refuse(refusal)
+        return Response(b'{"status":"ok","version":%d}\n' % snapshot.version, media_type="application/json")
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _deadline_s(request: Request) -> float:
+    text = request.headers.get(DEADLINE, "")
+    return min(int(text) / 1000, _DEADLINE_S) if text.isascii() and text.isdigit() else _DEADLINE_S
+
+
+def _unavailable(detail: str) -> RefusalError:
+    return RefusalError("history_unavailable", detail)
+
+
+def _refuse(refusal: RefusalError) -> Response:
+    headers = {name.decode(): value.decode() for name, value in problem_headers(refusal)}
+    return Response(problem(refusal, ""), refusal.kind.status, headers, media_type="application/problem+json")

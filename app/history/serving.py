@@ -1,0 +1,39 @@
+"""The service as a process: its socket, its signals. Must never know: pages."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+import uvloop
+
+from app.history.service import History
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but that a signal to stop is an end like any other: exit code 0."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        yield
+
+
+def run(history: History, listening: socket.socket, say: Callable[[], None]) -> None:
+    """Serve on a socket until SIGTERM or SIGINT; `say` is called when it can."""
+    config = uvicorn.Config(
+        history.app(), http="httptools", ws="none", log_config=None, access_log=False, server_header=False,
+        timeout_graceful_shutdown=10,
+    )  # fmt: skip
+    server = _Server(config)
+
+    async def serve() -> None:
+        serving = asyncio.ensure_future(server.serve([listening]))
+        say()
+        await serving
+
+    uvloop.run(serve())

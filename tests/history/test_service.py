@@ -1,0 +1,122 @@
+"""The service answers pages as the gateway writes them, to those who have its token, and changes nothing."""
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.history.asking import Answered
+from engine import ids
+from pyspark_weir.ids import parse
+from pyspark_weir.table import deletions
+from pyspark_weir.table.compaction import CompactionRules, compact
+from pyspark_weir.table.ranges import StreamKey
+from tests.history.served import Served
+from tests.spark.archive_tables import GATEWAY, GENERATION, Maker
+
+Serve = Callable[..., Served]
+
+
+def test_a_page_is_the_gateways_and_says_from_where_it_is(maker: Maker, serve: Serve) -> None:
+    """With what programs need to go on, and what caches may do with it."""
+    maker.batch({"a/b c": ["1-0", "2-0", "3-0"]}, upto="3-7")
+    served = serve().start()
+    page = served.page("a/b c", GENERATION, after="0-0", count=2)
+    assert (page.status, page.ids) == (200, ["1-0", "2-0"])
+    assert (page.json["next"], page.json["more"]) == ("2-0", True)
+    assert page.headers["weir-source"] == "history"
+    assert page.headers["cache-control"] == "max-age=86400, immutable, private"
+    again = served.page("a/b c", GENERATION, {"if_none_match": page.headers["etag"]}, after="0-0", count=2)
+    assert (again.status, again.body) == (304, b"")
+    rest = served.page("a/b c", GENERATION, after="2-0")
+    assert (rest.ids, rest.json["more"], rest.headers["weir-covered-up-to"]) == (["3-0"], False, "3-7")
+    # It grows with the archive.
+    assert rest.headers["cache-control"] == "no-store"
+    assert served.stop() == 0
+
+
+def test_what_a_gateway_reads_of_a_page_is_what_was_written(maker: Maker, serve: Serve) -> None:
+    """Texts with the words of a page's end in them too."""
+    maker.batch({"orders": ["1-0", "2-0", "3-0"]})
+    served = serve().start()
+    page = served.page("orders", GENERATION, start="0-0", reverse="true", count=2)
+    found = Answered.of(page.body, page.headers)
+    assert (found.number, found.first, found.last, found.more) == (2, 3 << 64, 2 << 64, True)
+    assert b"[%b]" % found.text == page.body[len(b'{"entries":') : page.body.rindex(b',"next"')]
+
+
+def test_nothing_is_answered_of_another_generation_or_stream(maker: Maker, serve: Serve) -> None:
+    """And it says that it has nothing."""
+    maker.batch({"orders": ["1-0"]})
+    served = serve().start()
+    for stream, generation in (("orders", "0" * 16), ("others", GENERATION)):
+        page = served.page(stream, generation, after="0-0")
+        assert (page.status, page.ids, page.headers["weir-covered-up-to"]) == (200, [], "0-0")
+
+
+def test_what_the_archive_lacks_is_a_gap(maker: Maker, serve: Serve) -> None:
+    """To a reader that has a cursor; from the beginning it is none."""
+    maker.skip("orders", "4-0")
+    maker.batch({"orders": ["5-0", "6-0"]})
+    served = serve().start()
+    page = served.page("orders", GENERATION, after="2-0")
+    assert page.ids == ["5-0", "6-0"]
+    assert page.json["gap"] == {"requested": "2-0", "first_available": "5-0", "lost": None}
+    assert page.headers["weir-missing-up-to"] == "4-0"
+
+
+def test_only_the_token_opens_it(maker: Maker, serve: Serve, tmp_path: Path) -> None:
+    """Health and figures are open, as the gateway's are on an address of its own."""
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    token.chmod(stat.S_IRUSR)
+    maker.batch({"orders": ["1-0"]})
+    served = serve("--token-file", str(token)).start()
+    assert served.page("orders", GENERATION).status == 401
+    assert served.page("orders", GENERATION, {"authorization": "Bearer wrong"}).status == 401
+    assert served.page("orders", GENERATION, {"authorization": "Bearer secret"}).ids == ["1-0"]
+    assert served.get("/healthz").json["status"] == "ok"
+    figures = served.get("/metrics").body.decode()
+    assert 'weir_history_requests_total{status="401"} 2.0' in figures
+    assert "weir_history_entries_total 1.0" in figures
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ({"after": "x"}, "malformed_id"),
+        ({"count": "0"}, "invalid"),
+        ({"after": "1-0", "start": "1-0"}, "invalid"),
+        ({"what": "1"}, "unknown_parameter"),
+    ],
+)
+def test_what_it_does_not_understand_it_refuses(
+    maker: Maker, serve: Serve, query: dict[str, object], code: str
+) -> None:
+    """With the gateway's problems."""
+    refused = serve().start().page("orders", GENERATION, None, **query)
+    assert (refused.json["code"], refused.headers["content-type"]) == (code, "application/problem+json")
+    assert maker.table.version >= 0
+
+
+def test_new_batches_and_deletions_are_seen_and_compacted_files_are_not_needed(
+    maker: Maker, serve: Serve
+) -> None:
+    """A reader that asks for what its version lacks gets a later one, and so does one whose file is gone."""
+    written = [file for number in range(1, 5) for file in maker.batch({"orders": [f"{number}-0"]})]
+    served = serve().start()
+    assert served.page("orders", GENERATION, end="4-0").ids == ["1-0", "2-0", "3-0", "4-0"]
+    assert len(list(compact(maker.table, CompactionRules(1 << 20)))) == 1
+    removed = maker.batch({"orders": ["5-0"]})
+    key = StreamKey(GATEWAY, "orders", GENERATION)
+    deletions.record(maker.root, {key: parse("2-0")}, {key: [parse("2-0")]})
+    for path in written:
+        path.unlink()
+    again = serve().start()
+    assert again.page("orders", GENERATION, end="5-0").ids == ["1-0", "3-0", "4-0", "5-0"]
+    for path in removed:
+        path.unlink()
+    refused = serve().start().page("orders", GENERATION, end=ids.format(5 << 64))
+    assert (refused.status, refused.json["code"]) == (503, "history_unavailable")
+    assert removed[0].name in refused.json["detail"]
