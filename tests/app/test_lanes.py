@@ -21,7 +21,7 @@ from app.auth import Grant, TokenPolicy, tokens
 from app.auth.revocations import Revocation
 from app.doors.http.lane import Lane
 from app.gateway import Phase
-from app.live import adds
+from app.live import together
 from app.main import App, create_app
 from app.server import http_server
 from app.settings import Settings
@@ -336,7 +336,7 @@ async def test_what_is_behind_an_entry_that_is_stored_at_once_comes_before_the_n
 ) -> None:
     """By an engine that answers at once, where its batch is full before the cycle ends."""
     asked = await sides.open_lane()
-    monkeypatch.setattr(adds, "_ENTRIES_MAX", 1)
+    monkeypatch.setattr(together, "_ENTRIES_MAX", 1)
     send = sides.fast.engine.send
     at_once = [Added((1 << ids.SEQUENCE_BITS,))]
     monkeypatch.setattr(

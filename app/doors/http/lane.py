@@ -33,8 +33,8 @@ from app.http.entries.line_bodies import ENVELOPE_STARTS
 from app.http.media import NDJSON, MediaType
 from app.http.middleware.request_id import RequestIds
 from app.http.responses import refuse
-from app.live.adds import Answers, Batch, Batches
 from app.live.fair_queue import ConnectionTurn
+from app.live.together import Answers, Batch, Batches
 from engine import CommandEngine, EngineError, ids
 
 _LINES: Final = MediaType(NDJSON, NDJSON)

@@ -1,5 +1,5 @@
 """Lanes of Redis clients: an XADD like the one before is not looked at again. What several clients add is
-stored together, see `app.live.adds`.
+stored together, see `app.live.together`.
 
 Knows: which bytes are an XADD like the one before, whose the IDs are, which refusals may be for all together
 alone. Must never know: how bytes arrive and leave, who a caller is.
@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from app.auth import Principal
 from app.doors.resp.requests import Words, length_of
 from app.gateway import Gateway
-from app.live.adds import Answers, Batch, Batches, Replies
+from app.live.together import Answers, Batch, Batches, Replies
 from app.redis import wire
 from app.redis.runs import body_of
 from engine import CommandEngine, EngineError, ids

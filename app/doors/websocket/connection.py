@@ -45,11 +45,12 @@ from app.http.requests import Request
 from app.live.fair_queue import Flow
 from app.live.sessions import AccessEnd
 from app.live.shares import Share
+from app.live.together import Part, SharedCommand
 from app.metrics import tracing
 from app.redis import executor
 from app.tenants import Tenant
-from engine import Call, How
-from engine.commands import XAdd
+from engine import Call, Done, How
+from engine.commands import XAck, XAdd
 
 # Messages that wait before the socket is read no more: a client that sends one at a time is not paused, which
 # takes two system calls.
@@ -97,6 +98,8 @@ class Connection:
         self._end: asyncio.TimerHandle | None = None
         # Until the client has shown a token.
         self._unknown: asyncio.TimerHandle | None = None
+        # What this connection and others ask in this cycle, if it asks anything.
+        self._shared: SharedCommand | None = None
         self._access = ClientAccess(request.gateway, self._end_access, warn=self._expiring, share=share)
 
     @property
@@ -136,7 +139,7 @@ class Connection:
     def _handle(self, text: bytes) -> None:
         self.flow.note_handled()
         if len(text) <= _INLINE_BYTES_MAX:
-            self.perform(self.session.receive(text))
+            self._perform_next(self.session.receive(text))
         else:
             self._asking = True
             self.spawn(self._handle_long(text))
@@ -275,6 +278,12 @@ class Connection:
         finally:
             self.is_performing = False
 
+    def _perform_next(self, effects: Effects) -> None:
+        """Perform what a message asks, behind what those before it share."""
+        if self._shared is not None and not any(isinstance(one, Submit) for one in effects):
+            self._send_shared()
+        self.perform(effects)
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
@@ -306,9 +315,32 @@ class Connection:
         how = How.ALONE if len(commands) == 1 else How.TOGETHER
         origin = self.request.request_id
         call = Call(commands, how, synced=effect.synced, quotas=quotas, origin=origin)
+        if effect.shared and self._share(call, done):
+            return
+        self._send_shared()
         replies = self.tenant.engine.send(call, done)
         if replies is not None:
             done(replies)
+
+    def _share(self, call: Call, done: Done) -> bool:
+        """Have a call sent with those of other sockets. Returns False, with nothing done, if it is not."""
+        (command,) = call.commands
+        assert isinstance(command, XAdd | XAck), "nothing else is shared"
+        part = Part(call, command, done)
+        if call.quotas or not part.is_small:
+            return False
+        shared = self._hub.shared.of(self.tenant.engine, command)
+        if shared is not self._shared:
+            self._send_shared()
+            self._shared = shared
+        shared.add(part)
+        return True
+
+    def _send_shared(self) -> None:
+        """Keep the order: what waits for the end of the cycle is sent now."""
+        if self._shared is not None:
+            self._shared.send()
+            self._shared = None
 
     def _submitted(self, token: int, flow: Flow, replies: Any) -> None:  # noqa: ANN401 - the engine's
         flow.end_work()
@@ -394,7 +426,7 @@ class Connection:
     def _go_on(self, effects: Effects) -> None:
         """Perform effects, and then handle the messages that waited for them."""
         self._asking = False
-        self.perform(effects)
+        self._perform_next(effects)
         self._wait_for_turn()
 
 

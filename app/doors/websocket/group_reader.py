@@ -262,7 +262,7 @@ class GroupReader:
             answer: Effects = [] if frame.ref is UNSET else [SendFrame(frames.ok(frame.ref, {word: number}))]
             return [*answer, *self.go_on(work), *self._table.close_if_idle()]
 
-        return [self._table.submit([command], done)]
+        return [self._table.submit([command], done, shared=isinstance(command, XAck))]
 
     def tick(self) -> Effects:
         """Check consumers without credit: their entries may have been settled or claimed by others."""

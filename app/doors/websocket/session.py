@@ -36,6 +36,7 @@ from app.http.entries.publishing import AddOptions, added
 from app.http.entries.stored_entries import ParsedEntries
 from app.live.sessions import AccessEnd
 from engine import EngineError
+from engine.commands import XAdd
 from engine.replies import Added
 
 BAD_TOKEN_CLOSE: Final = 4500
@@ -227,7 +228,8 @@ class Session:
             return [SendFrame(frames.ok_with(frame.ref, result))]
 
         synced, traceparent = frames.wants_sync(frame), frames.traceparent(frame)
-        return [self.table.submit([command], done, synced=synced, traceparent=traceparent)]
+        shared = not synced and command == XAdd(stream=stream, bodies=command.bodies)
+        return [self.table.submit([command], done, synced=synced, traceparent=traceparent, shared=shared)]
 
     def _unsubscribe(self, frame: frames.UnsubscribeFrame) -> Effects:
         return [*self.table.end(self.table.find(frame.sub)), SendFrame(frames.ok(frame.ref))]

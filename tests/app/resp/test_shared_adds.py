@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from app.doors.resp.lane import SharedAdds
 from app.gateway import Gateway
-from app.live.adds import Replies
+from app.live.together import Replies
 from app.settings import Settings
 from engine import Engine, EngineError, SystemClock, ids
 from engine.commands import XAdd, XLen

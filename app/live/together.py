@@ -1,29 +1,39 @@
-"""Entries that many clients publish within one cycle of the loop: one command of the engine for each stream.
+"""What many clients ask within one cycle of the loop, as one command of the engine: entries for a stream, and
+what consumers of a group acknowledge.
 
-Knows: which entries are stored together, whose the IDs are that they get, how many are answered in a cycle.
+Knows: what goes together, whose the IDs are that entries get, how many are answered in a cycle.
 Must never know: bytes on the wire, connections, callers, how an entry is parsed.
 
     client 1: one entry ───┐                                              ┌─► 5-0
     client 2: two entries ─┼─► Batch of s ─► AddEach, 4 bodies: one frame ┼─► 5-1, 5-2
     client 3: one entry ───┘                                              └─► 5-3
 
-A turn and its frame cost as much as five entries. No client has an answer yet, so any order is right; each
-has one piece of work under way, so its own commands keep theirs. A client with quotas is served alone.
+    client 4: XADD, two entries ─┐                                        ┌─► 5-4, 5-5
+    client 5: XADD, one entry ───┴─► SharedCommand ─► XADD: all or none ──┴─► 5-6
+    clients 6, 7: XACK ────────────► SharedCommand ─► XACK of all their IDs ─► how many of each were pending
+
+A turn and its frame cost as much as five entries. No client has an answer yet, so any order is right; of a
+`Batch` each has one piece of work under way, so its own commands keep theirs. A client with quotas is served
+alone.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from itertools import accumulate, pairwise, repeat
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from engine import Call, CommandEngine, EngineError
-from engine.commands import AddEach
-from engine.replies import Added, Reply
+from engine import Call, CommandEngine, Done, EngineError
+from engine.commands import Acknowledge, AddEach, Command, XAck, XAdd
+from engine.replies import AcknowledgedIds, Added, Reply
 
 # Entries of a turn, and their bytes but for those of one client alone: larger ones gain nothing.
 _ENTRIES_MAX: Final = 1_000
 _BYTES_MAX: Final = 256 << 10
+# Of what a command has in common with others: with more it would gain nothing.
+_JOINING_NUMBER_MAX: Final = 100
+_JOINING_BYTES_MAX: Final = 16 << 10
 # What follows from an answer takes up to 2 ms: others have their turns in between.
 _ANSWERS_AT_ONCE_MAX: Final = 50
 
@@ -126,6 +136,118 @@ class Batches(Generic[OneBatch]):
         if batch is None:
             batch = self._batches[engine, stream] = self._make(engine, stream)
         return batch
+
+
+class Part(NamedTuple):
+    """What one socket asks, and what gets the reply to it."""
+
+    call: Call
+    command: XAdd | XAck
+    done: Done
+
+    @property
+    def number(self) -> int:
+        """Of its entries, or IDs."""
+        return len(self.command.bodies if isinstance(self.command, XAdd) else self.command.ids)
+
+    def answer(self, reply: Reply | EngineError) -> None:
+        """This is the reply."""
+        self.done([reply])
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there is a gain."""
+        return self.number <= _JOINING_NUMBER_MAX and self.command.entry_bytes() <= _JOINING_BYTES_MAX
+
+
+class SharedCommand:
+    """One command for all, until it is sent."""
+
+    def __init__(self, engine: CommandEngine, forget: Callable[[], object]) -> None:
+        self._engine = engine
+        self._forget = forget
+        self._parts: list[Part] = []
+        self._number = self._bytes = 0
+        self._is_sent = False
+        asyncio.get_running_loop().call_soon(self.send)
+
+    def add(self, part: Part) -> None:
+        """Have this sent too."""
+        self._number += part.number
+        self._bytes += part.command.entry_bytes()
+        self._parts.append(part)
+        if self._number >= _ENTRIES_MAX or self._bytes >= _BYTES_MAX:
+            self.send()
+
+    def send(self) -> None:
+        """Send it now, unless it was sent."""
+        if self._is_sent:
+            return
+        self._is_sent = True
+        self._forget()
+        if len(self._parts) == 1:
+            self._send_alone(self._parts[0])
+            return
+        whole = _together([part.command for part in self._parts])
+        replies = self._engine.send(Call((whole,)), self._answer)
+        if replies is not None:
+            self._answer(replies)
+
+    def _send_alone(self, part: Part) -> None:
+        replies = self._engine.send(part.call, part.done)
+        if replies is not None:
+            part.done(replies)
+
+    def _answer(self, replies: Replies) -> None:
+        (reply,) = replies
+        parts = self._parts
+        if not isinstance(reply, EngineError):
+            _answer_some(map(Part.answer, parts, _apart(reply, parts)))
+        elif reply.code == "internal" or "outcome" in reply.members:
+            # One of them may have caused the fault, or a backend may have done it: none is tried again.
+            _answer_some(map(Part.answer, parts, repeat(reply)))
+        else:
+            # It changed nothing.
+            _answer_some(map(self._send_alone, parts))
+
+
+def _together(commands: Sequence[XAdd | XAck]) -> Command:
+    adds = [one for one in commands if isinstance(one, XAdd)]
+    if adds:
+        return XAdd(stream=adds[0].stream, bodies=[body for one in adds for body in one.bodies])
+    acks = [one for one in commands if isinstance(one, XAck)]
+    wanted = [entry_id for one in acks for entry_id in one.ids]
+    return Acknowledge(stream=acks[0].stream, group=acks[0].group, ids=wanted)
+
+
+def _apart(reply: Reply, parts: Sequence[Part]) -> Sequence[Reply]:
+    """The reply to each."""
+    if isinstance(reply, Added):
+        ends = accumulate([part.number for part in parts], initial=0)
+        return [Added(reply.ids[at:upto]) for at, upto in pairwise(ends)]
+    assert isinstance(reply, AcknowledgedIds), "an acknowledgement answers which IDs were pending"
+    left = set(reply.ids)
+    found: list[Reply] = []
+    for part in parts:
+        # An ID that two have named was acknowledged by the first.
+        found.append(len(left.intersection(part.command.ids)))
+        left.difference_update(part.command.ids)
+    return found
+
+
+class SharedWork:
+    """What the sockets of one gateway share."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[object, ...], SharedCommand] = {}
+
+    def of(self, engine: CommandEngine, command: XAdd | XAck) -> SharedCommand:
+        """What goes with this command at the end of the cycle."""
+        key = engine, command.stream, command.group if isinstance(command, XAck) else None
+        shared = self._open.get(key)
+        if shared is None:
+            shared = self._open[key] = SharedCommand(engine, lambda: self._open.pop(key))
+        return shared
 
 
 def _answer_some(answers: Answers) -> None:
