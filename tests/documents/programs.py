@@ -1,6 +1,6 @@
 """A document's programs: found by their names, written out, and run as the reader would run them.
 
-Knows: fenced `python`, `js` and `go` blocks whose first line is a comment with the file's name.
+Knows: fenced `python`, `js`, `go` and `html` blocks whose first line is a comment with the file's name.
 Must never know: what the programs do.
 """
 
@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 _BLOCK = re.compile(
-    r"^```(?:python\n#|(?:js|go)\n//) (\S+\.(?:py|mjs|go))\n(.*?)^```", re.MULTILINE | re.DOTALL
+    r"^```(?:python\n#|(?:js|go)\n//|html\n<!--) (\S+\.(?:py|mjs|go|html))(?: -->)?\n(.*?)^```",
+    re.MULTILINE | re.DOTALL,
 )
 
 

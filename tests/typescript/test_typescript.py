@@ -5,15 +5,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import sync_playwright
 
+from tests.browsing import open_page, serve_site
 from tests.server import Server
 
 HERE = Path(__file__).parent
@@ -119,25 +116,6 @@ def test_in_node_a_worker_and_a_tail_outlive_kills_of_the_gateway(
     assert found["pending"] == 0
 
 
-@pytest.fixture
-def site(client_module: Path) -> Iterator[str]:
-    """A web site of another origin, which serves the compiled client."""
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(client_module.parent)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 IN_A_PAGE = """
 async ([site, url]) => {
     const { Client, Worker } = await import(`${site}/index.js`);
@@ -158,20 +136,13 @@ async ([site, url]) => {
 """
 
 
-def test_in_a_page_of_an_allowed_origin_it_does_the_same(site: str, tmp_path: Path) -> None:
+def test_in_a_page_of_an_allowed_origin_it_does_the_same(client_module: Path, tmp_path: Path) -> None:
     with (
+        serve_site(client_module.parent) as site,
         Server(tmp_path / "data", "--set", f"allowed_origins={site}") as server,
-        sync_playwright() as playwright,
+        open_page() as page,
     ):
-        browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium",
-            args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"],
-        )
-        try:
-            page = browser.new_page()
-            page.goto(f"{site}/")
-            found = page.evaluate(IN_A_PAGE, [site, server.url])
-        finally:
-            browser.close()
+        page.goto(f"{site}/")
+        found = page.evaluate(IN_A_PAGE, [site, server.url])
     assert found["tailed"] == ["0", "1", "2"]
     assert found["done"] == [f"{via} {number}" for via in ("websocket", "long-poll") for number in range(3)]

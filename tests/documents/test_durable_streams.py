@@ -1,0 +1,142 @@
+"""docs/durable-streams.md: its programs as they stand there, while the gateway is killed."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.browsing import open_page
+from tests.documents.programs import programs
+from tests.server import Server, free_port
+from tests.waiting import until
+
+DOCUMENT: Final = (Path(__file__).parents[2] / "docs" / "durable-streams.md").read_text()
+_SHELL: Final = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COUNT: Final = 120
+TOKENS: Final = [f" {number}" for number in range(COUNT)]
+PAGE_MS_MAX: Final = 60_000
+# It says as many tokens, whatever it is asked.
+MODEL: Final = f"""
+import time
+
+
+def answer(question):
+    for number in range({COUNT}):
+        time.sleep(0.02)
+        yield f" {{number}}"
+"""
+# How many tokens a page shows.
+SHOWN: Final = "document.querySelector('#answer').textContent.split(' ').length - 1"
+
+
+class Reader:
+    """Somebody who follows the document in an empty directory. Its ports are others."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        ports = {"8080": str(free_port()), "8000": str(free_port()), "3000": str(free_port())}
+        self.text = re.sub(r"(?<=[: ])(8080|8000|3000)\b", lambda found: ports[found[0]], DOCUMENT)
+        for name, program in {**programs(self.text), "model.py": MODEL}.items():
+            (directory / name).write_text(program)
+        self.server = Server(
+            directory / "weir-data", *shlex.split(self._line("weir serve"))[2:], port=int(ports["8080"])
+        )
+        self.page = f"http://localhost:{ports['8000']}/page.html"
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def _line(self, begin: str) -> str:
+        """The command of the document that begins so."""
+        blocks: list[str] = _SHELL.findall(self.text)
+        (line,) = {line for block in blocks for line in block.splitlines() if line.startswith(begin)}
+        return line
+
+    def shell(self, begin: str) -> None:
+        """Run a command as the document says."""
+        subprocess.run(self._line(begin), cwd=self.directory, shell=True, check=True)
+
+    def run(self, begin: str) -> subprocess.Popen[bytes]:
+        """Start a program of Python, or of Node, as the document says."""
+        program, *arguments = shlex.split(self._line(begin))
+        with (self.directory / "log").open("ab") as log:
+            started = subprocess.Popen(
+                [sys.executable if program == "python3" else program, *arguments],
+                cwd=self.directory,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._started.append(started)
+        return started
+
+    def said(self) -> str:
+        """What the programs have printed."""
+        return (self.directory / "log").read_text()
+
+    def read(self, stream: str) -> httpx.Response:
+        """What is in a stream."""
+        return httpx.get(f"{self.server.url}/v1/stream/{stream}")
+
+    def close(self) -> None:
+        """End what was started."""
+        for started in self._started:
+            started.kill()
+            started.wait()
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    reader = Reader(tmp_path)
+    with reader.server:
+        yield reader
+        reader.close()
+
+
+@pytest.mark.parametrize("name", ["tokens.py", "page.html"])
+def test_the_programs_are_short(name: str) -> None:
+    """Some twenty lines."""
+    assert len([line for line in programs(DOCUMENT)[name].splitlines() if line]) < 25
+
+
+def test_a_page_shows_each_token_once(reader: Reader) -> None:
+    """Over kills of the gateway, and when it is loaded again."""
+    reader.run("python3 -m http.server")
+    with open_page() as page:
+        producer = reader.run("python3 tokens.py")
+        until(lambda: httpx.get(reader.page).is_success, "the site is there")
+        page.goto(f"{reader.page}#chat/43")
+        page.wait_for_function(f"{SHOWN} > 20", timeout=PAGE_MS_MAX)
+        reader.server.kill()
+        reader.server.start()
+        page.wait_for_function(f"{SHOWN} > 50", timeout=PAGE_MS_MAX)
+        page.reload()
+        page.wait_for_function(f"{SHOWN} > 80", timeout=PAGE_MS_MAX)
+        reader.server.kill()
+        reader.server.start()
+        assert producer.wait(PAGE_MS_MAX / 1000) == 0, reader.said()
+        page.wait_for_function(f"{SHOWN} >= {COUNT}", timeout=PAGE_MS_MAX)
+        assert page.inner_text("#answer", timeout=PAGE_MS_MAX).strip() == "".join(TOKENS).strip()
+    stored = reader.read("chat/43")
+    assert (stored.json(), stored.headers["stream-closed"]) == (TOKENS, "true")
+
+
+def test_a_page_stops_an_answer(reader: Reader) -> None:
+    """It ends where it was, and the page shows all of it."""
+    reader.run("python3 -m http.server")
+    reader.shell("cat")
+    with open_page() as page:
+        producer = reader.run("python3 stoppable.py")
+        until(lambda: httpx.get(reader.page).is_success, "the site is there")
+        page.goto(f"{reader.page}#chat/44")
+        page.wait_for_function(f"{SHOWN} > 20", timeout=PAGE_MS_MAX)
+        page.click("#stop")
+        assert producer.wait(PAGE_MS_MAX / 1000) == 0, reader.said()
+        stored = reader.read("chat/44")
+        page.wait_for_function(f"{SHOWN} == {len(stored.json())}", timeout=PAGE_MS_MAX)
+    assert stored.headers["stream-closed"] == "true"
+    assert 20 < len(stored.json()) < COUNT
+    assert stored.json() == TOKENS[: len(stored.json())]
