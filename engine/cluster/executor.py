@@ -10,6 +10,7 @@ Must never know: single commands, their words.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -40,6 +41,7 @@ from engine.cluster.wire import ConnectionLostError, ServerError, Words, report
 from engine.commands import (
     AddEach,
     BlockingCommand,
+    Close,
     Command,
     Copy,
     Cursor,
@@ -52,15 +54,17 @@ from engine.commands import (
     StreamCommand,
     Undo,
     XAdd,
+    XRead,
     XReadGroup,
 )
+from engine.commands.reading import may_end
 from engine.errors import EngineError
 from engine.histogram import Histogram
 from engine.log_figures import Fsync, Rewritten
 from engine.memory import Memory
 from engine.protocol import Call, How, unexpected
 from engine.read_handle import Done, ReadHandle, Refused, Replies
-from engine.replies import Added, DeadLettered, GroupRead, Planned, Published, Reply, StreamsRead
+from engine.replies import Added, Closed, DeadLettered, GroupRead, Planned, Published, Reply, StreamsRead
 from engine.runtime import resident_bytes
 
 # A waiting read looks again about that often, whether it was woken or not.
@@ -68,7 +72,7 @@ POLL_S: Final = 5.0
 _SCAN_COUNT: Final = 1_000
 
 # Commands that a server does once, however often they are sent.
-_NUMBERED: Final = (XAdd, AddEach, Publish)
+_NUMBERED: Final = (XAdd, AddEach, Close, Publish)
 
 Finish = Callable[[Any], None]
 T = TypeVar("T")
@@ -176,14 +180,20 @@ class ClusterEngine:
         elif call.how is How.ALONE:
             (command,) = call.commands
             self._note_read(command)
-            self._submit(command, lambda reply: done([reply]), call.origin)
+            self._submit(command, partial(self._finish_one, command, done), call.origin)
         else:
             self._spawn(self._answer(call, done))
         return None
 
+    def _finish_one(self, command: Command, done: Done, reply: Reply | EngineError) -> None:
+        done([reply])
+        self._group_waits.note_run(command)
+
     async def _answer(self, call: Call, done: Done) -> None:
         run = self._each if call.how is How.EACH else self._together
         replies = await _attempt(run(call), call.origin)
+        for command in call.commands:
+            self._group_waits.note_run(command)
         done(call.refused(replies) if isinstance(replies, EngineError) else replies)
 
     async def _each(self, call: Call) -> Replies:
@@ -337,6 +347,8 @@ class ClusterEngine:
         if isinstance(reply, StreamsRead):
             self._losses.note(reply)
             return
+        if isinstance(reply, Closed):
+            reply = reply.added
         if isinstance(reply, Added | Published) and not reply.duplicate:
             added = (reply,) if isinstance(reply, Added) else (run for _, run in reply.streams)
             self.appended += sum(len(run.ids) for run in added)
@@ -463,7 +475,7 @@ class ClusterEngine:
                 woken.clear()
                 reply = await self._run(command.to_nonblocking())
                 left_s = ends_at - self._loop.time()
-                if _has_found(reply) or left_s <= 0 or ended.done():
+                if _has_found(reply) or _has_ended(command, reply) or left_s <= 0 or ended.done():
                     return reply
                 if self._ending.done():
                     raise errors.closing()
@@ -600,6 +612,13 @@ def _refusal_of_terms(call: Call) -> EngineError | None:
     if call.quotas:
         return not_supported("a quota", "the server does not count a tenant's memory")
     return None
+
+
+def _has_ended(command: BlockingCommand, reply: Reply) -> bool:
+    """Whether all its streams are closed, and it waits for no more than that."""
+    if not isinstance(command, XRead | XReadGroup) or not isinstance(reply, StreamsRead | GroupRead):
+        return False
+    return may_end(command.until, reply.closed, len(command.streams))
 
 
 def _has_found(reply: Reply) -> bool:

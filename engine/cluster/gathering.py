@@ -19,7 +19,8 @@ import msgspec
 from engine import entries, errors, ids
 from engine.apportion import apportion
 from engine.cluster import group_words, redrive, replies, scripts, words
-from engine.cluster.group_scripts import group_read, read_group, read_stream
+from engine.cluster.ends import end_from
+from engine.cluster.group_scripts import GroupFound, group_read, read_group, read_stream
 from engine.cluster.refusals import not_supported
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import ScriptCall, Word, WriteOrigin, script, stream_keys
@@ -48,7 +49,7 @@ from engine.commands import (
     XRead,
     XReadGroup,
 )
-from engine.commands.reading import Budget
+from engine.commands.reading import Budget, goes_on_after
 from engine.errors import EngineError
 from engine.generations import Generations, Identity, gap_of
 from engine.name_rules import is_name
@@ -65,6 +66,7 @@ from engine.replies import (
     Presence,
     Reply,
     StreamDeliveries,
+    StreamEnd,
     StreamEntries,
     StreamInfo,
     StreamMeasure,
@@ -75,8 +77,6 @@ from engine.replies import (
 
 # What a read gives where it says nothing.
 _COUNT: Final = 1_000
-# What the server says of a stream's edges; what follows is of a cursor whose entry was lost.
-_EDGES: Final = 4
 # How streams ended is not known of a server.
 _NO_GENERATIONS: Final = Generations()
 _GLOB: Final = re.compile(r"([\\*?\[\]])")
@@ -89,12 +89,13 @@ C = TypeVar("C", bound=Command)
 
 class Found(NamedTuple):
     """What one stream gave: the cursor as it was resolved, the entries or None, and the generation, empty
-    where the stream is missing.
+    where the stream is missing; of a closed one its last entry and its end.
     """
 
     after: int
     entries: StreamEntries | None
     generation: str
+    closed: tuple[int, StreamEnd] | None = None
 
 
 def read_request(command: XRead, place: int) -> BackendRequest:
@@ -115,9 +116,10 @@ def read_request(command: XRead, place: int) -> BackendRequest:
 
     def decode(results: Sequence[Any]) -> Found:
         edges: Edges | None = look.decode(results[:1])
+        closed = None if edges is None else _closed(stream, edges, results[0])
         generation = "" if edges is None else edges.generation
         rows = results[1] if between else ()
-        is_lost = edges is not None and len(results[0]) > _EDGES
+        is_lost = edges is not None and len(results[0]) > scripts.EDGES_LOST
         if is_lost:
             *_, rows = results[0]
         run = replies.entries_of(rows, count, command.bytes_of_all) if rows else Entries()
@@ -131,16 +133,32 @@ def read_request(command: XRead, place: int) -> BackendRequest:
             turned = gap_of(after, known, _identity(edges), _NO_GENERATIONS)
             if turned is not None and not (is_lost and turned.reason == "ahead"):
                 more = edges is not None and edges.first_id > 0 and edges.last_id > turned.goes_on_after
-                return Found(after, StreamEntries(stream, Entries(more=more), after, turned), generation)
+                moved = StreamEntries(stream, Entries(more=more), after, turned)
+                return Found(after, moved, generation, closed)
         if edges is None or not run.count:
-            return Found(after, None, generation)
+            rest = (
+                None if edges is None or closed is None or known is None else _rest_of(stream, edges, after)
+            )
+            return Found(after, rest, generation, closed)
         gap = Gap(after, edges.first_id, None) if 0 < after < edges.removed_upto else None
         if is_lost:
             gap = Gap(after, run.first, None, "failover")
         reported = None if cursor is Cursor.LAST_ENTRY else gap
-        return Found(after, StreamEntries(stream, run, after, reported), generation)
+        return Found(after, StreamEntries(stream, run, after, reported), generation, closed)
 
     return msgspec.structs.replace(look, commands=[*look.commands, *between], decode=decode)
+
+
+def _closed(stream: str, edges: Edges, reply: Sequence[Any]) -> tuple[int, StreamEnd] | None:
+    end = end_from(stream, reply[scripts.EDGES_MARK], edges.last_id)
+    return None if end is None else (ids.parse_canonical(reply[scripts.EDGES_LAST_LIVE]), end)
+
+
+def _rest_of(stream: str, edges: Edges, cursor: int) -> StreamEntries | None:
+    """The gap where the last entries of a closed stream are gone: no entry comes that would show it."""
+    if not 0 < cursor < edges.removed_upto:
+        return None
+    return StreamEntries(stream, Entries(), cursor, Gap(cursor, edges.first_id, None, None, edges.last_id))
 
 
 def _identity(edges: Edges | None) -> Identity | None:
@@ -165,7 +183,15 @@ def streams_read(command: XRead, each: Sequence[Found]) -> StreamsRead:
         [(stream, read.after) for (stream, _), read in zip(command.streams, each, strict=True)],
         unfinished,
         () if command.known is None else [read.generation for read in each],
+        _ends(given, each),
     )
+
+
+def _ends(given: Sequence[StreamEntries], each: Sequence[Found]) -> Sequence[StreamEnd]:
+    """The ends of the closed streams of which nothing is left."""
+    closed = [(read.after, *read.closed) for read in each if read.closed is not None]
+    read_upto = {read.stream: read.entries.last or goes_on_after(read) for read in given} if closed else {}
+    return [end for after, last_live_id, end in closed if last_live_id <= read_upto.get(end.stream, after)]
 
 
 def _within(room: Budget, read: StreamEntries) -> StreamEntries | None:
@@ -279,15 +305,13 @@ async def _read_group(backend: Backend, command: XReadGroup) -> Reply:
         ],
     )
     if any(isinstance(result, BaseException) for result in results):
-        await _give_back(
-            backend, command, [result for result in results if isinstance(result, StreamDeliveries)]
-        )
+        await _give_back(backend, command, [result for result in results if isinstance(result, GroupFound)])
     return group_read(_all(results))
 
 
 async def _read_in_order(backend: Backend, command: XReadGroup) -> Reply:
     """One stream after the other, since what a group's read gives is delivered: each gets what is left."""
-    given: list[StreamDeliveries] = []
+    given: list[GroupFound] = []
     unfinished: list[str] = []
     left, has_given = command, False
     for stream, cursor in command.streams:
@@ -296,14 +320,15 @@ async def _read_in_order(backend: Backend, command: XReadGroup) -> Reply:
             continue
         call = read_stream(left, stream, cursor, has_given=has_given)
         try:
-            deliveries = await backend.run_request(words.by_script(stream, call, Lane.GROUP))
+            found = await backend.run_request(words.by_script(stream, call, Lane.GROUP))
         except EngineError:
             await _give_back(backend, command, given)
             raise
+        deliveries = found.deliveries
         if has_given and deliveries.more and not deliveries.entries:
             unfinished.append(stream)
             continue
-        given.append(deliveries)
+        given.append(found)
         left, has_given = _left_of(left, deliveries), has_given or bool(deliveries.entries)
     return msgspec.structs.replace(group_read(given), unfinished=unfinished)
 
@@ -318,7 +343,7 @@ def _left_of(command: XReadGroup, given: StreamDeliveries) -> XReadGroup:
     )
 
 
-async def _give_back(backend: Backend, command: XReadGroup, given: Sequence[StreamDeliveries]) -> None:
+async def _give_back(backend: Backend, command: XReadGroup, found: Sequence[GroupFound]) -> None:
     commands = [
         GiveBack(
             stream=deliveries.stream,
@@ -326,7 +351,7 @@ async def _give_back(backend: Backend, command: XReadGroup, given: Sequence[Stre
             consumer=command.consumer,
             ids=[entry.id for entry in deliveries.entries],
         )
-        for deliveries in given
+        for deliveries, _ in found
         if deliveries.entries and not deliveries.history
     ]
     await _each(backend, [words.only_request(giving_back) for giving_back in commands])
@@ -537,7 +562,7 @@ def _call(command: Plan, name: str, after: int, most: int | None, most_bytes: in
     def decode(reply: Any) -> StreamPlan | None:  # noqa: ANN401 - as the server sent it
         if reply is None:
             return None
-        stop, count, size, *edges, generation, lag, cuts = reply
+        stop, count, size, *edges, generation, lag, cuts, closed = reply
         first, last, removed_upto, max_deleted = map(ids.parse_canonical, edges)
         return StreamPlan(
             stream=name,
@@ -553,6 +578,7 @@ def _call(command: Plan, name: str, after: int, most: int | None, most_bytes: in
             durable=last if command.durable_only else None,
             lag=lag,
             cuts=list(map(ids.parse_canonical, cuts)),
+            closed=bool(closed),
         )
 
     return ScriptCall(script("plan"), stream_keys(name)[:2], words, decode)

@@ -5,12 +5,13 @@ Must never know: connections, who waits (`group_waits`).
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from engine import errors, ids
 from engine.cluster.dead_letters import Dying, due_of, none_configured
+from engine.cluster.ends import end_from
 from engine.cluster.kept import policy_words
 from engine.cluster.scripts import ScriptCall, Word, as_it_is, checked, script, stream_keys
 from engine.cluster.stored import text_of
@@ -33,6 +34,7 @@ from engine.replies import (
     Gap,
     GroupRead,
     StreamDeliveries,
+    StreamEnd,
 )
 
 _parse: Final = ids.parse_canonical
@@ -55,7 +57,7 @@ def update_group(command: UpdateGroup) -> ScriptCall:
     words: list[Word] = [command.group, start, _or_empty(command.entries_read), *policy_words(command.policy)]
 
     def decode(reply: Any) -> bool:  # noqa: ANN401 - as the server sent it
-        checked(command.stream, reply)
+        checked(reply)
         return True
 
     return ScriptCall(script("update_group", "policies"), stream_keys(command.stream)[:2], words, decode)
@@ -72,23 +74,31 @@ def read_group(command: XReadGroup) -> ScriptCall:
     call = read_stream(command, stream, cursor)
 
     def decode(reply: Any) -> GroupRead | Dying:  # noqa: ANN401 - as the server sent it
-        delivered = call.decode(reply)
-        if isinstance(delivered, Dying):
-            return msgspec.structs.replace(delivered, reply=group_read([delivered.reply]))
-        return group_read([delivered])
+        found = call.decode(reply)
+        if isinstance(found, Dying):
+            return msgspec.structs.replace(found, reply=group_read([found.reply]))
+        return group_read([found])
 
     return msgspec.structs.replace(call, decode=decode)
 
 
-def group_read(given: Sequence[StreamDeliveries]) -> GroupRead:
+class GroupFound(NamedTuple):
+    """What one stream gave to its group, and its end where nothing is left to read."""
+
+    deliveries: StreamDeliveries
+    end: StreamEnd | None
+
+
+def group_read(found: Sequence[GroupFound]) -> GroupRead:
     """The reply of XREADGROUP: a stream without new entries is left out."""
-    return GroupRead([stream for stream in given if stream.entries or stream.history])
+    given = [stream for stream, _ in found if stream.entries or stream.history]
+    return GroupRead(given, closed=[end for _, end in found if end is not None])
 
 
 def read_stream(
     command: XReadGroup, stream: str, cursor: int | Cursor, *, has_given: bool = False
 ) -> ScriptCall:
-    """XREADGROUP of one of its streams, without waiting. Reply: `StreamDeliveries`, or `Dying` with it. Where
+    """XREADGROUP of one of its streams, without waiting. Reply: `GroupFound`, or `Dying` with it. Where
     the read `has_given` entries of other streams, even the first of this one may be too long.
     """
     arguments: list[Word] = [
@@ -97,16 +107,21 @@ def read_stream(
         *(ids.format(cursor) if isinstance(cursor, int) else Cursor.NEW.value, int(has_given)),
     ]
 
-    def decode(reply: Any) -> StreamDeliveries | Dying:  # noqa: ANN401 - as the server sent it
+    def decode(reply: Any) -> GroupFound | Dying:  # noqa: ANN401 - as the server sent it
         if reply[0] == b"no":
             raise errors.no_group_in_read(stream, command.group)
-        _, due, letters, generation, *rest = reply
+        _, due, letters, generation, *rest, ended = reply
         given = _history(stream, rest, cursor) if isinstance(cursor, int) else _new(stream, rest, command)
+        found = GroupFound(given, _end(stream, *ended) if ended else None)
         if not due:
-            return given
-        return Dying(stream, command.group, letters.decode(), generation.decode(), due_of(due), given)
+            return found
+        return Dying(stream, command.group, letters.decode(), generation.decode(), due_of(due), found)
 
     return ScriptCall(script("read_group", "policies"), stream_keys(stream)[:2], arguments, decode)
+
+
+def _end(stream: str, mark: bytes, last_id: bytes, drained: int) -> StreamEnd | None:
+    return end_from(stream, mark, _parse(last_id), drained=bool(drained))
 
 
 def _or_empty(number: int | None) -> Word:

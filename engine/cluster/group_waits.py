@@ -18,7 +18,18 @@ from typing import Final
 
 from engine import errors
 from engine.cluster.wakeups import Wakeups, Watch
-from engine.commands import StreamCommand, XReadGroup
+from engine.commands import (
+    Acknowledge,
+    Command,
+    DeadLetterEntries,
+    DeleteConsumer,
+    StreamCommand,
+    XAck,
+    XAckDel,
+    XGroupDelConsumer,
+    XReadGroup,
+)
+from engine.commands.reading import may_end
 from engine.errors import EngineError
 from engine.read_handle import taking_back
 from engine.replies import GroupRead
@@ -34,6 +45,8 @@ _LaneKey = tuple[str, str]
 # A claiming read looks again no sooner, and no later while it waits.
 _CLAIM_S_MIN: Final = 0.1
 _CLAIM_S_MAX: Final = 5.0
+# What may leave nothing pending in a group.
+_SETTLING: Final = (Acknowledge, XAck, XAckDel, XGroupDelConsumer, DeleteConsumer, DeadLetterEntries)
 
 
 class GroupWaiter:
@@ -86,7 +99,7 @@ class GroupWaiter:
 class _Lane:
     """The waiters of one stream and group, first come first served; `busy` while a read for one runs."""
 
-    __slots__ = ("again", "busy", "waiters", "watch")
+    __slots__ = ("again", "busy", "is_closed", "waiters", "watch")
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
@@ -94,6 +107,8 @@ class _Lane:
         self.busy = False
         # The stream has changed while a read ran.
         self.again = False
+        # The stream is closed, and the group has read all of it.
+        self.is_closed = False
 
 
 class GroupWaits:
@@ -147,6 +162,14 @@ class GroupWaits:
         """Something was released, or a group removed: which sends no notification."""
         for key in keys:
             self._pump(key)
+
+    def note_run(self, command: Command) -> None:
+        """What it settled may have been the last that was pending of a closed stream, which nothing says."""
+        if isinstance(command, _SETTLING):
+            key = (command.stream, command.group)
+            lane = self._lanes.get(key)
+            if lane is not None and lane.is_closed:
+                self._pump(key)
 
     def readers(self) -> tuple[dict[str, set[tuple[str, str]]], dict[str, set[tuple[str, str]]]]:
         """By stream, group and consumer of each that waits: the first ones, for which a read looks now and
@@ -219,6 +242,10 @@ class GroupWaits:
                 self._take_back(back)
         elif has_entries or isinstance(result, EngineError) or waiter.is_timed_out:
             waiter.answer(result)
+        else:
+            lane.is_closed = any(end.stream == key[0] for end in result.closed)
+            if may_end(waiter.command.until, result.closed, len(waiter.command.streams)):
+                waiter.answer(result)
         self._drop_if_empty(key, lane)
         for place in waiter.keys:
             beside = self._lanes.get(place)

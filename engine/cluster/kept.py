@@ -77,6 +77,7 @@ def description_of(info: StreamInfo | None) -> str:
         *(str(info.length), str(info.nodes), ids.format(info.last_id), ids.format(info.max_deleted_id)),
         *(str(info.entries_added), ids.format(info.first_id), str(info.groups), info.generation),
         *(ids.format(info.removed_upto), str(-1 if info.expires_at_ms is None else info.expires_at_ms)),
+        "" if info.closed_at_ms is None else f"{info.closed_at_ms} {info.close_reason}",
         *(*limits, *flags, ids.format(info.archived_up_to) if info.archived_up_to else ""),
     ]
     return "/".join(facts)

@@ -13,7 +13,6 @@ from typing import Final
 from engine.cluster.wire import ConnectionLostError, ServerError
 from engine.commands import (
     AppendDurable,
-    Close,
     Command,
     ConfigSet,
     CreateDurable,
@@ -146,7 +145,6 @@ def reason_of(error: EngineError) -> str:
 
 # Commands that no server is sent, in the words of those who send them here.
 _NAMES: Final[Mapping[type[Command], str]] = {
-    Close: "closing a stream (WEIR.CLOSE)",
     ConfigSet: "CONFIG SET",
     DescribeUse: "the use of a stream (MEMORY USAGE, OBJECT)",
     Dump: "DUMP",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from engine import entries, ids
+from engine.cluster.ends import end_from
 from engine.cluster.kept import Fields, policy_of, retention_from
 from engine.cluster.stored import text_of
 from engine.replies import (
@@ -125,9 +126,11 @@ def stream_info(
     edges: Edges,
     expires_at_ms: int,
     memory_bytes: int,
-    retention: Sequence[bytes | None],
+    kept: Sequence[bytes | None],
 ) -> StreamInfo:
-    """XINFO STREAM, and what it does not say."""
+    """XINFO STREAM, and what it does not say: `kept` are the fields `RETENTION` and `CLOSED`."""
+    *retention, mark = kept
+    end = end_from("", mark, edges.last_id)
     first, last = info.get(b"first-entry"), info.get(b"last-entry")
     return StreamInfo(
         length=info[b"length"],
@@ -150,8 +153,8 @@ def stream_info(
         expires_at_ms=expires_at_ms if expires_at_ms > 0 else None,
         memory_bytes=memory_bytes,
         **retention_from(retention),
-        closed_at_ms=None,
-        close_reason="",
+        closed_at_ms=None if end is None else end.closed_at_ms,
+        close_reason="" if end is None else end.reason,
     )
 
 

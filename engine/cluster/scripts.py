@@ -7,7 +7,7 @@ A script's text is `lua/prelude.lua`, the parts that it stands on, and the file 
 list that begins with a word: `no` and a code for a refusal, else what was done.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -16,11 +16,13 @@ from typing import Any, Final
 import msgspec
 
 from engine import errors, ids
+from engine.cluster.ends import end_from
 from engine.cluster.keys import auxiliary_key, slot_key, slot_of
 from engine.cluster.stored import words_of
 from engine.commands import (
     AddEach,
     AutoSequence,
+    Close,
     DescribeEdges,
     IdempotencyKey,
     NewId,
@@ -35,7 +37,7 @@ from engine.commands import (
 from engine.commands.types import Refs
 from engine.errors import EngineError
 from engine.producers import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
-from engine.replies import Added, Deletions, Edges, Published, Republished, StoredRun, Trimmed
+from engine.replies import Added, Closed, Deletions, Edges, Published, Republished, StoredRun, Trimmed
 
 Word = bytes | str | int
 Decode = Callable[[Any], Any]
@@ -93,6 +95,11 @@ _TEXTS: Final = {
     for file in (files("engine") / "cluster" / "lua").iterdir()
 }
 
+# Of what `lua/edges.lua` replies: the mark of the end, the last entry, what follows a cursor that was lost.
+EDGES_MARK: Final = 4
+EDGES_LAST_LIVE: Final = 5
+EDGES_LOST: Final = 6
+
 _GROWING: Final = {"add", "publish"}
 
 
@@ -111,42 +118,33 @@ def stream_keys(stream: str) -> list[bytes]:
     return [stream.encode(), *(auxiliary_key(stream, kind) for kind in "miq")]
 
 
-def _refusal(stream: str, code: str, detail: Sequence[str]) -> EngineError:
-    """The refusal that a script replied."""
-    about = detail[0] if detail else ""
-    match code:
-        case "last_id_mismatch":
-            return errors.last_id_mismatch(about)
-        case "id_not_increasing":
-            return errors.id_not_increasing(about)
-        case "stream_exhausted":
-            return errors.stream_exhausted()
-        case "idempotency_mismatch":
-            return errors.idempotency_mismatch()
-        case "trim_guarded":
-            return errors.trim_guarded(about)
-        case "no_stream":
-            return errors.no_such_key(about)
-        case "stream_changed":
-            return errors.stream_changed()
-        case "lifetime_over":
-            return errors.lifetime_over()
-        case "no_group_for_key":
-            return errors.no_group_for_key(stream, about)
-        case "too_many_chunks":
-            return errors.too_many_chunks(EPOCH_CHUNKS_MAX, EPOCH_BYTES_MAX)
-        case "too_long_to_count":
-            return too_long_to_count(int(about))
-        case _:
-            raise AssertionError(f"{stream}: no script refuses with {code}")
+def _closed(stream: str, last_id: str, at_ms: str) -> EngineError:
+    return errors.stream_closed(stream, last_id, ids.rfc3339(int(at_ms)))
 
 
-def checked(stream: str, reply: Any) -> list[Any]:  # noqa: ANN401 - as the server sent it
+# The refusals that scripts reply, by their code; each is given the words behind it.
+_REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
+    "id_not_increasing": errors.id_not_increasing,
+    "idempotency_mismatch": errors.idempotency_mismatch,
+    "last_id_mismatch": errors.last_id_mismatch,
+    "lifetime_over": errors.lifetime_over,
+    "no_group_for_key": errors.no_group_for_key,
+    "no_stream": errors.no_such_key,
+    "stream_changed": errors.stream_changed,
+    "stream_closed": _closed,
+    "stream_exhausted": lambda _: errors.stream_exhausted(),
+    "too_long_to_count": lambda entries_max: too_long_to_count(int(entries_max)),
+    "too_many_chunks": lambda: errors.too_many_chunks(EPOCH_CHUNKS_MAX, EPOCH_BYTES_MAX),
+    "trim_guarded": errors.trim_guarded,
+}
+
+
+def checked(reply: Any) -> list[Any]:  # noqa: ANN401 - as the server sent it
     """The reply of a script without its first word's refusal. Raises EngineError."""
     first, *others = reply
     if first == b"no":
         code, *detail = [one.decode() if isinstance(one, bytes) else str(one) for one in others]
-        raise _refusal(stream, code, detail)
+        raise _REFUSALS[code](*detail)
     return [first, *others]
 
 
@@ -181,9 +179,29 @@ def add_each(command: AddEach, origin: WriteOrigin) -> ScriptCall:
     return add(XAdd(stream=command.stream, bodies=command.bodies), origin, whole=False)
 
 
-def add(command: XAdd, origin: WriteOrigin, *, whole: bool = True) -> ScriptCall:
+def close(command: Close, origin: WriteOrigin) -> ScriptCall:
+    """Close, maybe with entries. Raises EngineError."""
+    stream = command.stream
+    nothing = XAdd(stream=stream, bodies=(), mkstream=False, expected_last_id=command.expected_last_id)
+    call = add(command.add or nothing, origin, reason=command.reason)
+
+    def decode(reply: Any) -> Closed:  # noqa: ANN401 - as the server sent it
+        if reply is None:
+            raise errors.no_such_key(stream)
+        *stored, (last, mark, before) = checked(reply)
+        end = end_from(stream, mark, ids.parse_canonical(last))
+        assert end is not None, "it is closed by now"
+        if command.add is None:
+            return Closed(end, duplicate=bool(before))
+        added = call.decode(stored)
+        return Closed(end, added, duplicate=added.duplicate)
+
+    return msgspec.structs.replace(call, decode=decode)
+
+
+def add(command: XAdd, origin: WriteOrigin, *, whole: bool = True, reason: str | None = None) -> ScriptCall:
     """XADD without a producer key. Unless `whole`, the first ones are stored where the IDs do not suffice for
-    all. Raises EngineError.
+    all. With a `reason` the stream ends behind them. Raises EngineError.
     """
     if 0 in command.ids:
         raise errors.id_is_zero()
@@ -196,6 +214,7 @@ def add(command: XAdd, origin: WriteOrigin, *, whole: bool = True) -> ScriptCall
         b"" if key is None else key.digest,
         _trim_words(command.trim),
         int(whole),
+        "" if reason is None else f"+{reason}",
         len(command.bodies),
         *_entry_words(command.bodies, command.ids),
     ]
@@ -255,7 +274,7 @@ def _decode_added(stream: str) -> Decode:
     def decode(reply: Any) -> Added | None:  # noqa: ANN401 - as the server sent it
         if reply is None:
             return None
-        word, given, removed, affected = checked(stream, reply)
+        word, given, removed, affected = checked(reply)
         return Added(_ids_of(given), word == b"duplicate", removed, affected)
 
     return decode
@@ -279,7 +298,7 @@ def trim(command: XTrim) -> ScriptCall:
     keys = stream_keys(command.stream)[:2]
 
     def decode(reply: Any) -> Trimmed:  # noqa: ANN401 - as the server sent it
-        _, removed, first, affected = checked(command.stream, reply)
+        _, removed, first, affected = checked(reply)
         return Trimmed(removed, ids.parse_canonical(first), affected)
 
     return ScriptCall(script("trim", "trimming"), keys, [msgspec.json.encode(asked)], decode)
@@ -347,7 +366,7 @@ def remember(stream: str, key: IdempotencyKey, text: str, *, replace: bool) -> S
     """Keep the answer to a call of several requests; the reply is what was kept before, empty for nothing."""
 
     def decode(reply: Any) -> str:  # noqa: ANN401 - as the server sent it
-        _, before = checked(stream, reply)
+        _, before = checked(reply)
         return str(before.decode())
 
     name, answers, order = (stream_keys(stream)[place] for place in (0, 2, 3))
@@ -357,7 +376,7 @@ def remember(stream: str, key: IdempotencyKey, text: str, *, replace: bool) -> S
 
 def _number(stream: str) -> Decode:
     def decode(reply: Any) -> int:  # noqa: ANN401 - as the server sent it
-        _, number = checked(stream, reply)
+        _, number = checked(reply)
         return int(number)
 
     return decode
@@ -374,7 +393,11 @@ def set_last_id(command: XSetId) -> ScriptCall:
     if command.entries_added is not None or command.max_deleted_id is not None:
         words += ["ENTRIESADDED", command.entries_added or 0]
         words += ["MAXDELETEDID", ids.format(command.max_deleted_id or 0)]
-    return ScriptCall(script("set_last_id"), stream_keys(command.stream)[:2], words, bool)
+
+    def decode(reply: Any) -> bool:  # noqa: ANN401 - as the server sent it
+        return bool(checked(reply))
+
+    return ScriptCall(script("set_last_id"), stream_keys(command.stream)[:2], words, decode)
 
 
 def change_lifetime(stream: str, words: Sequence[Word]) -> ScriptCall:
@@ -400,6 +423,15 @@ def describe_edges(
 
     words: list[Word] = [generation, "" if cursor is None else ids.format(cursor), count]
     return ScriptCall(script("edges"), stream_keys(command.stream)[:2], words, decode)
+
+
+def look(stream: str) -> ScriptCall:
+    """What the reader of a range has to know: the last entry of a closed stream, None of an open one."""
+
+    def decode(reply: Any) -> int | None:  # noqa: ANN401 - as the server sent it
+        return ids.parse_canonical(reply[1]) if reply else None
+
+    return ScriptCall(script("look"), stream_keys(stream)[:2], (), decode)
 
 
 def as_it_is(reply: Any) -> Any:  # noqa: ANN401 - as the server sent it
@@ -447,7 +479,7 @@ def _decode_published(command: Publish) -> Decode:
         chunk = command.chunk
         if chunk is not None and reply[:2] == [b"no", b"stale_epoch"]:
             raise errors.stale_epoch(chunk.producer, int(reply[2]))
-        word, texts, trims = checked("", reply)
+        word, texts, trims = checked(reply)
         names_and_ids = texts.split(b"/")
         rows = [
             (name.decode().replace("\n", "/"), _ids_of(given))

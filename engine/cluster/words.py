@@ -12,6 +12,7 @@ import msgspec
 
 from engine import errors, ids
 from engine.cluster import replies, scripts
+from engine.cluster.ends import CLOSED
 from engine.cluster.kept import RETENTION, description_of, retention_words
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.origins import unnumbered
@@ -21,6 +22,7 @@ from engine.cluster.scripts import ScriptCall, WriteOrigin
 from engine.cluster.wire import Word, Words
 from engine.commands import (
     AddEach,
+    Close,
     Command,
     Copy,
     Delete,
@@ -50,6 +52,7 @@ from engine.commands import (
     XSetId,
     XTrim,
 )
+from engine.commands.closing import check_reason
 from engine.replies import DurableInfo, Entries, StreamDetail, StreamInfo
 
 C = TypeVar("C", bound=Command)
@@ -118,6 +121,12 @@ def _xadd(command: XAdd, origin: WriteOrigin) -> BackendRequest:
     if command.trim is not None:
         _check_refs(command.trim)
     return _numbered(by_script(command.stream, scripts.add(command, origin)), origin)
+
+
+@sends(Close)
+def _close(command: Close, origin: WriteOrigin) -> BackendRequest:
+    check_reason(command.reason)
+    return _numbered(by_script(command.stream, scripts.close(command, origin)), origin)
 
 
 @sends(AddEach)
@@ -256,7 +265,18 @@ def _xrange(command: XRange, _: WriteOrigin) -> BackendRequest:
     def decode(rows: Any) -> Entries | None:  # noqa: ANN401 - as the server sent it
         return None if rows is None else replies.entries_of(rows, count, command.bytes_max)
 
-    return one(command, [*between, *bound], decode)
+    if command.reverse:
+        return one(command, [*between, *bound], decode)
+    look = by_script(command.stream, scripts.look(command.stream), Lane.READ)
+
+    def decode_both(results: Sequence[Any]) -> Entries | None:
+        last_live_id, found = look.decode(results[:1]), decode(results[1])
+        if last_live_id is None or found is None:
+            return found
+        read_upto = found.last or max(command.start - 1, ids.ID_MIN)
+        return msgspec.structs.replace(found, closed=last_live_id <= read_upto)
+
+    return msgspec.structs.replace(look, commands=[*look.commands, [*between, *bound]], decode=decode_both)
 
 
 @sends(DescribeEdges)
@@ -281,6 +301,7 @@ def _describe_durable(command: DescribeDurable, _: WriteOrigin) -> BackendReques
             last_id=found.last_id,
             removed_upto=found.removed_upto,
             generation=found.generation,
+            closed=bool(results[0][scripts.EDGES_MARK]),
         )
 
     commands: list[Words] = [*look.commands, ("PEXPIRETIME", command.stream)]
@@ -288,11 +309,13 @@ def _describe_durable(command: DescribeDurable, _: WriteOrigin) -> BackendReques
 
 
 def _beside(name: str) -> list[Words]:
-    """What XINFO does not say: when it expires, its memory by the server's estimate, its retention."""
+    """What XINFO does not say: when it expires, its memory by the server's estimate, its retention and its
+    end.
+    """
     return [
         ("PEXPIRETIME", name),
         ("MEMORY", "USAGE", name),
-        ("HMGET", auxiliary_key(name, "m"), *RETENTION),
+        ("HMGET", auxiliary_key(name, "m"), *RETENTION, CLOSED),
     ]
 
 
@@ -303,8 +326,8 @@ def _xinfo_stream(command: XInfoStream, _: WriteOrigin) -> BackendRequest:
     commands: list[Words] = [("XINFO", "STREAM", name), *_beside(name), *look.commands]
 
     def decode(results: Sequence[Any]) -> StreamInfo:
-        info, expires_at_ms, memory_bytes, retention, *edges = results
-        return replies.stream_info(info, look.decode(edges), expires_at_ms, memory_bytes, retention)
+        info, expires_at_ms, memory_bytes, kept, *edges = results
+        return replies.stream_info(info, look.decode(edges), expires_at_ms, memory_bytes, kept)
 
     return msgspec.structs.replace(look, commands=commands, decode=decode)
 
@@ -323,13 +346,13 @@ def _xinfo_full(command: XInfoStreamFull, _: WriteOrigin) -> BackendRequest:
     ]
 
     def decode(results: Sequence[Any]) -> StreamDetail:
-        info, expires_at_ms, memory_bytes, retention, first, last, kept, *edges = results
+        info, expires_at_ms, memory_bytes, fields, first, last, kept, *edges = results
         described = replies.stream_info(
             {**info, b"first-entry": next(iter(first), None), b"last-entry": next(iter(last), None)},
             look.decode(edges),
             expires_at_ms,
             memory_bytes,
-            retention,
+            fields,
         )
         return replies.stream_detail(info, described, kept)
 

@@ -21,8 +21,7 @@ from engine.replies import Added, Closed
 
 @runs(weir_commands.Close)
 def close(turn: Turn, command: weir_commands.Close) -> Closed:
-    if len(command.reason.encode()) > REASON_BYTES_MAX:
-        raise errors.invalid(f"ERR the reason of an end has at most {REASON_BYTES_MAX} bytes")
+    check_reason(command.reason)
     stream, added = command.stream, _add(turn, command)
     key = turn.key(stream)
     repeated = key.closed is not None
@@ -32,6 +31,12 @@ def close(turn: Turn, command: weir_commands.Close) -> Closed:
     end = end_of(stream, key, ID_MAX)
     assert end is not None, "it is closed by now"
     return Closed(end, added, duplicate=repeated if added is None else added.duplicate)
+
+
+def check_reason(reason: str) -> None:
+    """Raises the refusal of a reason that is too long."""
+    if len(reason.encode()) > REASON_BYTES_MAX:
+        raise errors.invalid(f"ERR the reason of an end has at most {REASON_BYTES_MAX} bytes")
 
 
 def _add(turn: Turn, command: weir_commands.Close) -> Added | None:

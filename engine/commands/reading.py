@@ -62,7 +62,7 @@ def end_of(name: str, key: Key | None, read_upto: int, group: Group | None = Non
     return StreamEnd(name, key.stream.last_id, *key.closed, group is not None and not group.pending)
 
 
-def _may_end(until: types.Until, ends: Sequence[StreamEnd], streams: int) -> bool:
+def may_end(until: types.Until, ends: Sequence[StreamEnd], streams: int) -> bool:
     """Whether a read that waits until then has nothing more to wait for."""
     if until is types.Until.TIMEOUT or len(ends) < streams:
         return False
@@ -152,7 +152,7 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
             streams.append(given)
     turn.count_entries(room.given, sum(len(part) for stream in streams for part in stream.entries.parts))
     ends = _ends(turn, cursors, streams)
-    if not streams and command.block_ms is not None and not _may_end(command.until, ends, len(cursors)):
+    if not streams and command.block_ms is not None and not may_end(command.until, ends, len(cursors)):
         return Blocked(
             msgspec.structs.replace(command, streams=cursors, known=generations if command.known else None),
             tuple(name for name, _ in cursors),
@@ -168,12 +168,12 @@ def _ends(
     closed = [row for row in keys if row[1] is not None and row[1].closed is not None]
     if not closed:
         return ()
-    read_upto = {stream.stream: stream.entries.last or _goes_on_after(stream) for stream in given}
+    read_upto = {stream.stream: stream.entries.last or goes_on_after(stream) for stream in given}
     ends = [end_of(name, key, read_upto.get(name, cursor)) for name, key, cursor in closed]
     return [end for end in ends if end is not None]
 
 
-def _goes_on_after(read: StreamEntries) -> int:
+def goes_on_after(read: StreamEntries) -> int:
     """Where the reader goes on that got no entries."""
     gap = read.gap
     return read.after if gap is None or gap.next is None else gap.next
@@ -260,7 +260,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
         elif delivered.more:
             unfinished.append(name)
     ends = _group_ends(turn, command)
-    if not streams and command.block_ms is not None and not _may_end(command.until, ends, len(cursors)):
+    if not streams and command.block_ms is not None and not may_end(command.until, ends, len(cursors)):
         return block(command)
     return GroupRead(streams, unfinished, ends)
 
@@ -552,7 +552,7 @@ def _is_ready(look: Look, command: types.XRead, _: str | None) -> bool:
         there = None if key is None else key.identity
         if command.known is not None and is_another(cursor, command.known[at], there):
             return True
-    return command.until is not types.Until.TIMEOUT and _may_end(
+    return command.until is not types.Until.TIMEOUT and may_end(
         command.until, _ends(look, _cursors(command)), len(command.streams)
     )
 
@@ -569,7 +569,7 @@ def _nothing(turn: Turn, command: types.XRead) -> StreamsRead:
 def _is_group_ready(look: Look, command: types.XReadGroup, _: str | None) -> bool:
     if any(_group_ready(look, name, command) for name, _ in command.streams):
         return True
-    return command.until is not types.Until.TIMEOUT and _may_end(
+    return command.until is not types.Until.TIMEOUT and may_end(
         command.until, _group_ends(look, command), len(command.streams)
     )
 

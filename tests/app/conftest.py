@@ -13,7 +13,7 @@ from app.settings import Settings
 from engine import Engine, EngineProtocol, SystemClock
 from engine.cluster import BackendDurability, ClusterEngine
 from tests.bounds import bounded
-from tests.cluster.clusters import opened_backend
+from tests.cluster.clusters import backend_of_tests
 from tests.cluster.differences import differences
 from tests.cluster.servers import Backend
 
@@ -67,11 +67,8 @@ def backend(
 ) -> Iterator[Backend | None]:
     """What has the streams, None where the engine is embedded."""
     kind = request.config.getoption("--backend")
-    if kind is None:
-        yield None
-        return
-    with opened_backend(tmp_path_factory.mktemp("backend"), kind) as opened:
-        yield opened
+    with backend_of_tests(tmp_path_factory.mktemp("backend"), kind) as backend:
+        yield backend
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -150,9 +150,9 @@ async def test_all_ways_to_write_refuse(http: httpx.AsyncClient) -> None:
     await store(http, "s", 1)
     await http.post(CLOSE)
     entry = [{"fields": {"n": "3"}}]
-    many = await http.post("/v1/publish", json={"streams": {"t": entry, "s": entry}})
+    many = await http.post("/v1/publish", json={"streams": {"{s}t": entry, "s": entry}})
     assert refusal(many) == (409, "stream_closed")
-    assert refusal(await http.get("/v1/streams/t")) == (404, "no_stream")
+    assert refusal(await http.get("/v1/streams/{s}t")) == (404, "no_stream")
     assert refusal(await http.post(STREAM + "/last-id", json={"last_id": "9-0"})) == (409, "stream_closed")
     assert (await http.delete(STREAM)).status_code == 204
     await store(http, "s", 1)

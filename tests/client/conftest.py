@@ -5,13 +5,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.clusters import backend_of_tests, server_words
 from tests.server import Server
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A running gateway."""
-    with Server(tmp_path_factory.mktemp("client") / "data") as running:
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running gateway, over the backend that the option names."""
+    directory = tmp_path_factory.mktemp("client")
+    with (
+        backend_of_tests(directory / "backend", request.config.getoption("--backend")) as backend,
+        Server(directory / "data", *server_words(backend)) as running,
+    ):
         yield running
 
 

@@ -150,6 +150,24 @@ def opened_backend(directory: Path, kind: str) -> AbstractContextManager[Backend
     return primaries(directory) if kind == "cluster" else BackendServer(directory, kind)
 
 
+@contextmanager
+def backend_of_tests(directory: Path, kind: str | None) -> Iterator[Backend | None]:
+    """What the option `--backend` of the tests names, None where the engine is embedded."""
+    if kind is None:
+        yield None
+        return
+    directory.mkdir(exist_ok=True)
+    with opened_backend(directory, kind) as backend:
+        yield backend
+
+
+def server_words(backend: Backend | None) -> tuple[str, ...]:
+    """How a gateway over it is started."""
+    if backend is None:
+        return ()
+    return ("--backend", backend.url, "--set", "backend_durability=memory")
+
+
 def _server(directory: Path, kind: str, node_timeout_ms: int = NODE_TIMEOUT_ALONE_MS) -> BackendServer:
     directory.mkdir()
     options = {

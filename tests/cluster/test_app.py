@@ -21,9 +21,11 @@ from tests.server import Server
 from tests.waiting import until, until_async
 
 BASE: Final = "http://127.0.0.1:8080"
-APP: Final = Path(__file__).parent.parent / "app"
+TESTS: Final = Path(__file__).parent.parent
+APP: Final = TESTS / "app"
 FILES: Final = (
     "claims",
+    "closed_streams",
     "conditional",
     "entries",
     "groups",
@@ -33,6 +35,8 @@ FILES: Final = (
     "slashes",
     "streams",
 )
+# The same of other folders, for which the page lists nothing.
+BESIDE: Final = ("app/websocket/test_ends_of_streams.py", "client/test_closed_streams.py")
 
 
 @pytest.mark.no_cover
@@ -40,7 +44,7 @@ FILES: Final = (
 def test_the_contract_holds_over_a_server(kind: str) -> None:
     """A test that the page lists and that holds fails here too: the table has nothing that is not so."""
     words = ["-q", "-n", "0", "--no-cov", "-p", "no:cacheprovider", f"--backend={kind}"]
-    files = [str(APP / f"test_{name}.py") for name in FILES]
+    files = [str(APP / f"test_{name}.py") for name in FILES] + [str(TESTS / file) for file in BESIDE]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *words, *files], capture_output=True, text=True, check=False
     )

@@ -79,6 +79,10 @@ end
 local function check_part(part, now_ms)
   local info = find(part.stream)
   part.is_new = not info
+  local closed = part.count > 0 and refuse_closed(part.stream, part.meta, info)
+  if closed then
+    return closed
+  end
   local last = info and info['last-generated-id'] or '0-0'
   if part.expected ~= '' and part.expected ~= last then
     local empty = not info or info['length'] == 0
@@ -104,7 +108,7 @@ local function check_part(part, now_ms)
     at = at + 2 + ARGV[at + 1]
   end
   part.ids = ids
-  part.text = automatic and ids[1] .. '..' .. last or table.concat(ids, ',')
+  part.text = automatic and ids[1] and ids[1] .. '..' .. last or table.concat(ids, ',')
   return nil
 end
 
@@ -125,4 +129,16 @@ local function store_part(part, generation)
   end
   enforce(part.stream, part.meta, false)
   return removed, affected
+end
+
+-- End a stream for good. The reply is its last ID, the mark of its end, and whether it was closed before.
+local function close(part, reason)
+  local before = redis.call('HGET', part.meta, 'c')
+  local mark = before or string.format('%.0f %s', clock_ms(), reason)
+  -- A write in any case: WAIT behind it then covers that of the one that closed it.
+  redis.call('HSET', part.meta, 'c', mark)
+  local last = find(part.stream)['last-generated-id']
+  -- It changes nothing, and its notification wakes who waits.
+  redis.call('XSETID', part.stream, last)
+  return { last, mark, before and 1 or 0 }
 end

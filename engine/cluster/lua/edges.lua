@@ -1,5 +1,7 @@
 -- Where a stream begins and ends; of a cursor whose entry was lost with a primary, also what follows the last entry
 -- that was not.
+-- The reply: the first entry, the last ID, removed_upto, the generation, the mark of the end ('' for none), the last
+-- entry, and these.
 -- KEYS: stream, meta
 -- ARGV: a generation, for a stream that another program made; a cursor ('' for none), and how many may follow
 local stream, cursor = KEYS[1], ARGV[2]
@@ -7,7 +9,7 @@ local info = find(stream)
 if not info then
   return false
 end
-local known = metadata(KEYS[2], 'r', 'b', 'g', 't')
+local known = metadata(KEYS[2], 'r', 'b', 'g', 't', 'c')
 if not known.g then
   redis.call('HSET', KEYS[2], 'g', ARGV[1])
 end
@@ -28,13 +30,13 @@ end
 
 local row = info['first-entry']
 local first, last = row and row[1] or '0-0', info['last-generated-id']
-local reply = { first, last, removed_upto(info, known), known.g or ARGV[1] }
+local reply = { first, last, removed_upto(info, known), known.g or ARGV[1], known.c or '', last_live_id(info) }
 local after = cursor ~= '' and known.t and lost_after()
 if after then
   local rows = entries_after(stream, after, ARGV[3])
   -- A cursor directly before them skips nothing: a reader that was given the gap goes on from there.
   if not (rows[1] and rows[1][1] == id_after(cursor)) then
-    reply[5] = rows
+    reply[7] = rows
   end
 end
 return reply

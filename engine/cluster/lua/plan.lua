@@ -11,7 +11,7 @@ local info = find(stream)
 if not info then
   return false
 end
-local known = metadata(meta, 'r', 'b', 'g')
+local known = metadata(meta, 'r', 'b', 'g', 'c')
 if ARGV[7] == '1' or not known.g then
   redis.call('HSET', meta, 'g', known.g or ARGV[1])
 end
@@ -122,5 +122,5 @@ end
 local first = info['first-entry'] and info['first-entry'][1] or '0-0'
 return {
   stop, count, bytes_of(count), first, last, removed_upto(info, known), info['max-deleted-entry-id'],
-  known.g or ARGV[1], lag, cuts,
+  known.g or ARGV[1], lag, cuts, known.c and 1 or 0,
 }

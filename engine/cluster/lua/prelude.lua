@@ -6,7 +6,7 @@
 -- Keys of a stream (keys.py): m metadata, i answers by idempotency key, q these keys in order of their time.
 -- Metadata: g generation, r removed_upto, b entries-added less length as it was after the last removal through
 -- Weir, p the primary that gave the last ID by clock, f the floor: no ID by clock was above it,
--- t takeovers; the retention,
+-- t takeovers, c the end of a closed stream: when it was closed (ms), and why; the retention,
 -- 'max_len' and so on (kept.py), o and z its bytes; of each group its policy, 'ack_timeout_ms/<group>' and so on.
 
 local HALF_MAX = '18446744073709551615'
@@ -153,6 +153,18 @@ local function metadata(meta, ...)
     found[name] = values[i] or nil
   end
   return found
+end
+
+-- The last entry that is there, '0-0' where none is.
+local function last_live_id(info)
+  local row = info['last-entry']
+  return row and row[1] or '0-0'
+end
+
+-- A closed stream takes no entries. nil where it is open, or not there.
+local function refuse_closed(stream, meta, info)
+  local mark = info and redis.call('HGET', meta, 'c')
+  return mark and refuse('stream_closed', stream, info['last-generated-id'], string.match(mark, '^%d+')) or nil
 end
 
 -- What there is before entries are removed through Weir; `note_removal` keeps what has become of it.

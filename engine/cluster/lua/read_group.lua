@@ -143,6 +143,16 @@ end
 
 local before = state['last-delivered-id']
 
+-- The end of a closed stream for a group that has read so far: its mark, the last ID, and whether nothing is
+-- pending. Empty while the group may be given more.
+local function ended(upto)
+  local mark = redis.call('HGET', KEYS[2], 'c')
+  if not mark or id_less(upto, last_live_id(info)) then
+    return {}
+  end
+  return { mark, info['last-generated-id'], redis.call('XPENDING', stream, group)[1] == 0 and 1 or 0 }
+end
+
 -- How many of these that the consumer holds fit. Entries that were removed take no bytes.
 local function fitting_held(held, most_rows)
   for i = 1, math.min(#held, most_rows) do
@@ -161,7 +171,7 @@ local function history()
   most_rows = fitting_held(held, most_rows)
   if most_rows == 0 then
     see(stream, group, consumer)
-    return { 'history', {}, policy.dead_letter_stream or '', policy.generation, {}, before, 1 }
+    return { 'history', {}, policy.dead_letter_stream or '', policy.generation, {}, before, 1, ended(before) }
   end
   local words = { 'GROUP', group, consumer, 'COUNT', most_rows, 'STREAMS', stream, cursor }
   local rows = {}
@@ -173,7 +183,8 @@ local function history()
       rows[#rows + 1] = { row[1], row[2], row[2] and times + 1 or times }
     end
   end
-  return { 'history', due, policy.dead_letter_stream or '', policy.generation, rows, before, #held > most_rows and 1 or 0 }
+  local more = #held > most_rows and 1 or 0
+  return { 'history', due, policy.dead_letter_stream or '', policy.generation, rows, before, more, ended(before) }
 end
 
 if cursor ~= '>' then
@@ -209,5 +220,5 @@ end
 return {
   'new', due, policy.dead_letter_stream or '', policy.generation,
   claimed, rows, before, last, removed_upto(info, known), first, lost, has_more and 1 or 0,
-  state['entries-read'] or -1, began_ms, ended_ms,
+  state['entries-read'] or -1, began_ms, ended_ms, ended(last),
 }

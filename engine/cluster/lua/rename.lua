@@ -25,4 +25,8 @@ for i = 2, 4 do
 end
 redis.call('HSET', KEYS[6], 'g', ARGV[1])
 redis.call('HDEL', KEYS[6], 'archived_up_to')
+if ARGV[2] == 'COPY' then
+  -- A copy is open.
+  redis.call('HDEL', KEYS[6], 'c')
+end
 return 1

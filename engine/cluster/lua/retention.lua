@@ -218,13 +218,13 @@ end
 
 -- The stream as it is, as one text (kept.py), to be compared with what a client has seen.
 local function described(stream, meta, info)
-  local known = metadata(meta, 'r', 'b', 'g')
+  local known = metadata(meta, 'r', 'b', 'g', 'c')
   local first = info['first-entry']
   local facts = {
     string.format('%.0f', info['length']), string.format('%.0f', info['radix-tree-nodes']),
     info['last-generated-id'], info['max-deleted-entry-id'], string.format('%.0f', info['entries-added']),
     first and first[1] or '0-0', string.format('%.0f', info['groups']), known.g or '', removed_upto(info, known),
-    string.format('%.0f', redis.call('PEXPIRETIME', stream)),
+    string.format('%.0f', redis.call('PEXPIRETIME', stream)), known.c or '',
   }
   local set = metadata(meta, unpack(RETENTION))
   for _, name in ipairs(RETENTION) do

@@ -2,6 +2,10 @@
 -- KEYS: stream, meta
 -- ARGV: the ID, the command's options
 local info = find(KEYS[1])
+local closed = refuse_closed(KEYS[1], KEYS[2], info)
+if closed then
+  return closed
+end
 local before = info and removed_upto(info, metadata(KEYS[2], 'r', 'b'))
 local done = redis.pcall('XSETID', KEYS[1], unpack(ARGV))
 if done.err then
@@ -9,4 +13,4 @@ if done.err then
 end
 local upto = id_less(ARGV[1], before) and ARGV[1] or before
 redis.call('HSET', KEYS[2], 'r', upto, 'b', gone(find(KEYS[1])))
-return done
+return { 'done' }

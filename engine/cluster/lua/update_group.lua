@@ -5,7 +5,10 @@ local stream, group, start, entries_read = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local info = find(stream)
 local state = info and group_of(stream, group)
 if not state then
-  return refuse(info and 'no_group_for_key' or 'no_stream', info and group or stream)
+  if info then
+    return refuse('no_group_for_key', stream, group)
+  end
+  return refuse('no_stream', stream)
 end
 if start ~= '' or entries_read ~= '' then
   local words = { 'XGROUP', 'SETID', stream, group, start ~= '' and start or state['last-delivered-id'] }

@@ -12,21 +12,27 @@ import pytest
 
 from tests.app.conversing import SocketWorld
 from tests.app.sockets import SocketClient, talking
+from tests.cluster.clusters import server_words
+from tests.cluster.servers import Backend
 from tests.server import Server
 
 LIMITS: Final = ("--bound", "heartbeat_ms=200", "--set", "entry_bytes_max=65536")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("socket") / "data", *LIMITS) as server:
+def server(tmp_path_factory: pytest.TempPathFactory, backend: Backend | None) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("socket") / "data"
+    with Server(directory, *LIMITS, *server_words(backend)) as server:
         yield server
 
 
 @pytest.fixture
-def http(server: Server) -> Iterator[httpx.Client]:
+def http(server: Server, backend: Backend | None) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url) as client:
-        client.post("/v1/commands", json=["FLUSHALL"])
+        if backend is None:
+            client.post("/v1/commands", json=["FLUSHALL"])
+        else:
+            backend.call("FLUSHALL")
         yield client
 
 
