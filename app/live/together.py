@@ -18,7 +18,7 @@ alone.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise, repeat
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -59,6 +59,10 @@ class Batch(Generic[Client]):
     def _entries(self, bodies: Sequence[bytes]) -> Sequence[bytes] | None:
         """What to store, an entry of each body; None where one of them cannot be stored with others."""
         raise NotImplementedError
+
+    def _call(self, clients: Sequence[Client], entries: Sequence[bytes]) -> Call:
+        """What stores them."""
+        return Call((AddEach(stream=self.stream, bodies=entries),))
 
     def _answers(self, clients: Sequence[Client], added: Sequence[int]) -> Answers:
         """Answer each with its part of the IDs, which may not suffice for all."""
@@ -104,20 +108,20 @@ class Batch(Generic[Client]):
             _report(error)
             entries = None
         if entries is None:
-            _answer_some(self._refusals(clients, bodies, None))
+            answer_some(self._refusals(clients, bodies, None))
             return
         done = partial(self._answer, clients, bodies)
-        replies = self.engine.send(Call((AddEach(stream=self.stream, bodies=entries),)), done)
+        replies = self.engine.send(self._call(clients, entries), done)
         if replies is not None:
             done(replies)
 
     def _answer(self, clients: Sequence[Client], bodies: Sequence[bytes], replies: Replies) -> None:
         (reply,) = replies
         if isinstance(reply, Added):
-            _answer_some(self._answers(clients, reply.ids))
+            answer_some(self._answers(clients, reply.ids))
         else:
             assert isinstance(reply, EngineError), "what adds is answered IDs or a refusal"
-            _answer_some(self._refusals(clients, bodies, reply))
+            answer_some(self._refusals(clients, bodies, reply))
 
 
 OneBatch = TypeVar("OneBatch", bound=Batch[Any])
@@ -128,13 +132,15 @@ class Batches(Generic[OneBatch]):
 
     def __init__(self, make: Callable[[CommandEngine, str], OneBatch]) -> None:
         self._make = make
-        self._batches: WeakValueDictionary[tuple[CommandEngine, str], OneBatch] = WeakValueDictionary()
+        self._batches: WeakValueDictionary[tuple[CommandEngine, str, Hashable], OneBatch] = (
+            WeakValueDictionary()
+        )
 
-    def of(self, engine: CommandEngine, stream: str) -> OneBatch:
-        """That of a stream."""
-        batch = self._batches.get((engine, stream))
+    def of(self, engine: CommandEngine, stream: str, kind: Hashable = None) -> OneBatch:
+        """That of a stream, for entries of this kind where there are several."""
+        batch = self._batches.get((engine, stream, kind))
         if batch is None:
-            batch = self._batches[engine, stream] = self._make(engine, stream)
+            batch = self._batches[engine, stream, kind] = self._make(engine, stream)
         return batch
 
 
@@ -202,13 +208,13 @@ class SharedCommand:
         (reply,) = replies
         parts = self._parts
         if not isinstance(reply, EngineError):
-            _answer_some(map(Part.answer, parts, _apart(reply, parts)))
+            answer_some(map(Part.answer, parts, _apart(reply, parts)))
         elif reply.code == "internal" or "outcome" in reply.members:
             # One of them may have caused the fault, or a backend may have done it: none is tried again.
-            _answer_some(map(Part.answer, parts, repeat(reply)))
+            answer_some(map(Part.answer, parts, repeat(reply)))
         else:
             # It changed nothing.
-            _answer_some(map(self._send_alone, parts))
+            answer_some(map(self._send_alone, parts))
 
 
 def _together(commands: Sequence[XAdd | XAck]) -> Command:
@@ -250,7 +256,7 @@ class SharedWork:
         return shared
 
 
-def _answer_some(answers: Answers) -> None:
+def answer_some(answers: Answers) -> None:
     """Answer clients, as many as a cycle may; the others in the next one."""
     for _ in range(_ANSWERS_AT_ONCE_MAX):
         try:
@@ -259,7 +265,7 @@ def _answer_some(answers: Answers) -> None:
             return
         except Exception as error:  # noqa: BLE001 - the other clients must have their answers
             _report(error)
-    asyncio.get_running_loop().call_soon(_answer_some, answers)
+    asyncio.get_running_loop().call_soon(answer_some, answers)
 
 
 def _report(error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The two lanes as ways in: over HTTP, and for Redis clients. What they publish is asked for no more.
+"""The lanes as ways in: two over HTTP, and one for Redis clients. What they publish is asked for no more.
 
 Knows: how a lane is opened, and that the next entry takes it. Must never know: what is checked.
 """
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.app.fast_requests import post
 from tests.app.resp.conftest import Wire
-from tests.app.ten_doors import LATE_S, LONG, Bench, Door
+from tests.app.ten_doors import LATE_S, LONG, Bench, Door, Durable
 
 _SHORT: Final = "1"
 
@@ -58,6 +58,7 @@ class HttpLane(LaneDoor):
     async def opened(self, bench: Bench) -> AsyncIterator[Any]:
         reader, writer = await asyncio.open_connection("127.0.0.1", await bench.port())
         try:
+            await self.prepare(bench)
             # A host and a head are known only behind the first requests with them.
             for _ in range(3):
                 await self.add((reader, writer), "orders", _SHORT)
@@ -66,14 +67,33 @@ class HttpLane(LaneDoor):
         finally:
             writer.close()
 
+    async def prepare(self, bench: Bench) -> None:
+        """Have `orders`, if that is needed."""
+
+    def asked(self, stream: str, value: str) -> bytes:
+        """The request to add an entry."""
+        return post(f"/v1/streams/{stream}/entries", b'{"fields":{"f":"%b"}}' % value.encode())
+
     async def add(self, wire: Any, stream: str, value: str) -> str:
         reader, writer = wire
-        writer.write(post(f"/v1/streams/{stream}/entries", b'{"fields":{"f":"%b"}}' % value.encode()))
+        writer.write(self.asked(stream, value))
         async with asyncio.timeout(LATE_S):
             head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0] or b"0")
             body = await reader.readexactly(length)
         return f"{head[9:12].decode()} {body.decode()}"
+
+
+class AppendLane(HttpLane):
+    """POST to a stream of Durable Streams, on one connection."""
+
+    async def prepare(self, bench: Bench) -> None:
+        door = Durable("durable", "rest")
+        await door.delete(bench, "orders")
+        await door.ask(bench, "PUT", "/v1/stream/orders")
+
+    def asked(self, stream: str, value: str) -> bytes:
+        return post(f"/v1/stream/{stream}", b'"%b"' % value.encode())
 
 
 class RedisLane(LaneDoor):
@@ -106,4 +126,8 @@ class RedisLane(LaneDoor):
         bench.resp.port.drain()
 
 
-LANES: Final[tuple[Door, ...]] = (HttpLane("lane", "rest", 201), RedisLane("RESP lane", "resp"))
+LANES: Final[tuple[Door, ...]] = (
+    HttpLane("lane", "rest", 201),
+    AppendLane("append lane", "rest", 204),
+    RedisLane("RESP lane", "resp"),
+)

@@ -24,8 +24,9 @@ from app.auth import Action, Principal, Resource
 from app.auth.certificates import ClientCertificate
 from app.doors.resp.listening import RespServer
 from app.errors import RefusalError
+from app.gateway import Gateway
 from app.live.sessions import OpenSessions
-from app.main import App, create_app
+from app.main import App
 from app.metrics.counters import Door as Label
 from app.metrics.tracing import Tracer
 from app.server import http_server
@@ -170,11 +171,13 @@ async def opened(directory: Path, **settings: Any) -> AsyncIterator[Bench]:
         rate_bytes=f"1/s burst {BURST}",
         drain_s_max=1,
         durable_streams=True,
+        tracing=True,
         **settings,
     )
     allowed = principal_with("read,write,consume,manage:orders*", "admin:*", "manage,read:bad")
     policy = EndingPolicy(FaultyPrincipal("tester", allowed.grants))
-    app = await asyncio.to_thread(lambda: create_app(limits, clock, policy=policy))
+    # Its tracer is that of the bench.
+    app = await asyncio.to_thread(lambda: App(Gateway(limits, clock, policy), fast_path=True))
     engine = Engine.open(None, clock=clock)
     await engine.start()
     app.gateway.open(engine)

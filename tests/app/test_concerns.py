@@ -218,6 +218,7 @@ CONCERNS: Final = (
             "sse": _ASKS,
             **dict.fromkeys(("RESP", "RESP MULTI", "RESP blocked", "RESP lane"), _NO_TRACE),
             "lane": "a request with `traceparent` takes none, see tests/app/test_lanes.py",
+            "append lane": "neither does one of these, see tests/app/test_append_lanes.py",
         },
     ),
     Concern(

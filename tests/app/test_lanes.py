@@ -6,163 +6,25 @@ Each test asks two gateways, one with lanes and one without the fast path, at a 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from copy import copy
-from datetime import UTC, datetime
-from functools import partial
 from itertools import pairwise
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import pytest
-from pydantic import SecretStr
 
-from app.auth import Grant, TokenPolicy, tokens
-from app.auth.revocations import Revocation
 from app.doors.http.lane import Lane
-from app.gateway import Phase
 from app.live import together
-from app.main import App, create_app
-from app.server import http_server
-from app.settings import Settings
-from engine import Call, Engine, EngineError, Fsync, errors, ids
+from engine import Call, EngineError, errors, ids
 from engine.commands import AddEach, XLen
 from engine.read_handle import Refused
 from engine.replies import Added
-from engine.storage.memory import MemoryStorage
 from tests import halves
 from tests.app.fast_requests import ENTRIES, ENTRY, JSON, NDJSON, post, request
-from tests.app.pair import HOST, plain
+from tests.app.lane_sides import CHANGES, LINE_ID, Side, Sides, opened
+from tests.app.pair import HOST
 from tests.app.ten_doors import SAMPLED
 from tests.engine.asking import reply_to
-from tests.engine.clocks import HandClock, settle
-
-LATE_S: Final = 10.0
-_LINE_ID: Final = re.compile(rb'"request_id":"[^"]*"')
-LIVES_S: Final = 60
-SIX: Final = {"requests_per_s": 1, "requests_burst": 6}
-
-
-class Side:
-    """A gateway that listens, with one caller's token, and a connection of that caller."""
-
-    def __init__(self, app: App, policy: TokenPolicy, engine: Engine, token: tokens.CreatedToken) -> None:
-        self.app = app
-        self.gateway = app.gateway
-        self.policy = policy
-        self.engine = engine
-        self.token = token
-        self.server = http_server(self.gateway.settings, app)
-
-    async def connect(self, port: int, stack: AsyncExitStack) -> None:
-        """Connect to it."""
-        self._port, self._stack = port, stack
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
-        stack.callback(self.writer.close)
-
-    async def ask(self, *pieces: bytes) -> bytes:
-        """An answer without what differs each time; with what comes behind it, if that is the end."""
-        for piece in pieces:
-            self.writer.write(piece)
-            await settle()
-        async with asyncio.timeout(LATE_S):
-            head = await self.reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"HTTP/1.1 100 "):
-                head = await self.reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            body = await self.reader.readexactly(length)
-            if b"\r\nconnection: close\r\n" in head:
-                body += await self.reader.read()
-        await settle()
-        return plain(head + body)
-
-    async def another(self) -> "Side":
-        """Another connection of the caller."""
-        other = copy(self)
-        await other.connect(self._port, self._stack)
-        return other
-
-    @property
-    def lines(self) -> list[bytes]:
-        """The log of requests that is not written yet."""
-        return self.app._outermost._lines._lines  # noqa: SLF001
-
-    @property
-    def connection(self) -> Any:
-        """The protocol at its end of the connection."""
-        address = self.writer.get_extra_info("sockname")
-        found: set[Any] = {*self.server.service.connections}
-        return next(one for one in found if one.client == address)
-
-    def change_token(self, **members: Any) -> None:
-        """The file of tokens was read again, and the caller's has another grant."""
-        grant = Grant.from_value({"actions": ["read", "write"], **members})
-        self.policy.replace_tokens([self.token.token.model_copy(update={"grants": (grant,)})])
-
-
-class Sides(NamedTuple):
-    """One with lanes, one without the fast path, and the time of both."""
-
-    fast: Side
-    full: Side
-    clock: HandClock
-
-    async def both(self, asked: bytes) -> bytes:
-        """The answer of both."""
-        fast, full = await self.fast.ask(asked), await self.full.ask(asked)
-        assert fast == full
-        return fast
-
-    async def open_lane(self, *headers: str) -> bytes:
-        """Publish with this head, after which the next request may take the lane. Returns what was asked."""
-        asked = self.entry(ENTRY, *headers)
-        # A head is remembered, and a token is known, only behind a request that went the ordinary way.
-        for _ in range(3):
-            assert (await self.both(asked)).startswith(b"HTTP/1.1 201 ")
-        assert self.fast.connection.lane is not None
-        return asked
-
-    def entry(self, body: bytes, *headers: str) -> bytes:
-        """A request of the caller to publish."""
-        return post(ENTRIES, body, *(headers or (JSON,)), f"Authorization: Bearer {self.fast.token.text}")
-
-
-@asynccontextmanager
-async def opened(fsync: Fsync = "everysec", **set_to: Any) -> AsyncIterator[Sides]:
-    clock, loop = HandClock(), asyncio.get_running_loop()
-    end = datetime.fromtimestamp(clock.wall_ms() / 1000 + LIVES_S, UTC)
-    token = tokens.create((Grant.parse("read,write:*"),), expires_at=end)
-    clock.drive(loop)
-    async with AsyncExitStack() as stack:
-        stack.callback(clock.let_be, loop)
-        fast, full = [
-            await _side(stack, clock, token, fsync, set_to, fast_path=fast_path)
-            for fast_path in (True, False)
-        ]
-        yield Sides(fast, full, clock)
-
-
-async def _side(
-    stack: AsyncExitStack,
-    clock: HandClock,
-    token: tokens.CreatedToken,
-    fsync: Fsync,
-    set_to: dict[str, Any],
-    *,
-    fast_path: bool,
-) -> Side:
-    settings = Settings(root_token=SecretStr("x" * 24), **{"log_requests": "none", **set_to})
-    policy = TokenPolicy([token.token], lambda: clock.wall_ms() / 1000)
-    app = await asyncio.to_thread(partial(create_app, settings, clock, fast_path=fast_path, policy=policy))
-    engine = Engine.open(MemoryStorage(), clock=clock, fsync=fsync)
-    await engine.start()
-    stack.push_async_callback(engine.close)
-    app.gateway.open(engine)
-    side = Side(app, policy, engine, token)
-    server = await asyncio.get_running_loop().create_server(side.server.connect, "127.0.0.1")
-    stack.callback(server.close)
-    await side.connect(server.sockets[0].getsockname()[1], stack)
-    return side
+from tests.engine.clocks import settle
 
 
 @pytest.fixture
@@ -173,51 +35,29 @@ async def sides() -> AsyncIterator[Sides]:
 
 # ---- what has changed between two requests
 
-
-def _expire(sides: Sides) -> None:
-    sides.clock.pass_ms(LIVES_S * 1_000)
-
-
-def _revoked(token: tokens.Token) -> Revocation:
-    now = datetime.now(UTC)
-    return Revocation(kind="token", value=token.id, revoked_at=now, expires_at=None)
-
-
-def _each(change: Callable[[Side], object]) -> Callable[[Sides], None]:
-    def act(sides: Sides) -> None:
-        for side in (sides.fast, sides.full):
-            change(side)
-
-    return act
-
-
-CHANGES: Final[dict[str, tuple[Callable[[Sides], None], Sequence[int]]]] = {
-    "nothing": (_each(lambda _: None), [201, 201]),
-    "it drains": (_each(lambda side: side.gateway.drain()), [503]),
-    "its engine fails": (_each(lambda side: side.gateway.enter(Phase.RESTARTING)), [503, 503]),
-    "its engine is gone": (_each(lambda side: side.gateway.drop()), [503]),
-    "the token is gone": (_each(lambda side: side.policy.replace_tokens([])), [401, 401]),
-    "the token is revoked": (
-        _each(lambda side: side.policy.revoke([_revoked(side.token.token)])),
-        [401, 401],
-    ),
-    "the token has expired": (_expire, [401, 401]),
-    "it may not write": (_each(lambda side: side.change_token(actions=["read"])), [403, 403]),
-    "it may not write here": (_each(lambda side: side.change_token(streams="t")), [403, 403]),
-    "it has a rate": (_each(lambda side: side.change_token(rate=SIX)), [201] * 6 + [429, 429]),
-    "it has a quota": (_each(lambda side: side.change_token(streams="s", bytes_max=1)), [507, 507]),
-    "it is a tenant": (_each(lambda side: side.change_token(prefix="t")), [201, 201]),
+STATUSES: Final = {
+    "nothing": [201, 201],
+    "it drains": [503],
+    "its engine fails": [503, 503],
+    "its engine is gone": [503],
+    "the token is gone": [401, 401],
+    "the token is revoked": [401, 401],
+    "the token has expired": [401, 401],
+    "it may not write": [403, 403],
+    "it may not write here": [403, 403],
+    "it has a rate": [201] * 6 + [429, 429],
+    "it has a quota": [507, 507],
+    "it is a tenant": [201, 201],
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_change_holds_for_the_next_request(sides: Sides, name: str) -> None:
     """It is the first one that is asked anew, and those after it are answered alike."""
-    change, statuses = CHANGES[name]
     asked = await sides.open_lane()
-    change(sides)
+    CHANGES[name](sides)
     await settle()
-    assert [int((await sides.both(asked))[9:12]) for _ in statuses] == [*statuses]
+    assert [int((await sides.both(asked))[9:12]) for _ in STATUSES[name]] == STATUSES[name]
 
 
 # ---- what is unlike the request before
@@ -391,7 +231,7 @@ async def test_requests_are_logged_alike() -> None:
             side.lines[len(old) :] for side, old in zip((sides.fast, sides.full), before, strict=True)
         )
         assert len(fast) == 1
-        assert [_LINE_ID.sub(b"?", line) for line in fast] == [_LINE_ID.sub(b"?", line) for line in full]
+        assert [LINE_ID.sub(b"?", line) for line in fast] == [LINE_ID.sub(b"?", line) for line in full]
 
 
 async def test_a_caller_with_many_connections_takes_turns_with_its_lanes(sides: Sides) -> None:

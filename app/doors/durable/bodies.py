@@ -7,7 +7,7 @@ A JSON message is stored as its text, with the numbers and the order of members 
 """
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -18,9 +18,8 @@ from app.http.entries.stored_entries import check_count, check_size
 from app.limits import EntryLimits
 from engine import entries
 
-# Entries as they are stored, without their IDs; and what makes them of a body.
+# Entries as they are stored, without their IDs.
 Stored = Sequence[bytes]
-Reader = Callable[[bytes], Stored]
 
 JSON: Final = "application/json"
 _BLANKS: Final = b" \t\r\n"
@@ -38,11 +37,9 @@ class _Stored(msgspec.Struct):
 _stored_of: Final = msgspec.json.Decoder(list[_Stored]).decode
 
 
-def reader(kind: str, limits: EntryLimits) -> Reader:
-    """What makes stored entries of a body of this media type. It raises RefusalError."""
-    return (
-        (lambda body: _of_messages(body, limits)) if kind == JSON else (lambda body: _of_bytes(body, limits))
-    )
+def read(kind: str, body: bytes, limits: EntryLimits) -> Stored:
+    """The stored entries of a body of this media type. Raises RefusalError."""
+    return _of_messages(body, limits) if kind == JSON else _of_bytes(body, limits)
 
 
 def _of_messages(body: bytes, limits: EntryLimits) -> Stored:
@@ -52,7 +49,9 @@ def _of_messages(body: bytes, limits: EntryLimits) -> Stored:
     except orjson.JSONDecodeError as error:
         raise RefusalError("malformed_json", f"the body is no JSON text: {error}") from None
     text = body.strip(_BLANKS)
-    messages = [bytes(one) for one in _messages_of(text)] if text.startswith(b"[") else [text]
+    if not text.startswith(b"["):
+        return _checked([entries.data_body(text)], limits)
+    messages = [bytes(one) for one in _messages_of(text)]
     if messages:
         check_count(len(messages), limits)
     return _checked([entries.data_body(one) for one in messages], limits)

@@ -3,16 +3,19 @@
 Knows: how the name of a stream stands in a path, what every answer carries. Must never know: what is done.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from app import names
 from app.auth import Action
 from app.doors.durable import reading, writing
-from app.doors.durable.headers import PREFIX
+from app.doors.durable.appending import appends
+from app.doors.durable.headers import PREFIX, SAFE
 from app.errors import RefusalError
+from app.http.appends import Appends
 from app.http.operations.operation import Operation
+from app.http.operations.options import Options
 from app.http.prepared import Verdict
 from app.http.requests import Request
 from app.http.responses import Header, Response
@@ -21,8 +24,6 @@ from engine import EngineError, ids
 _PATH: Final = PREFIX + "{stream:path}"
 # Names that the protocol keeps for itself.
 _RESERVED: Final = "__ds"
-# A page of another site may not embed it.
-_SAFE: Final = (b"cross-origin-resource-policy", b"same-origin")
 # Names that were found to be some.
 _REMEMBERED_MAX: Final = 4_096
 # Facts of a refusal, and the headers that say them.
@@ -44,18 +45,30 @@ class DurableOperation(Operation):
     """One method of the paths of streams. It is in no document: the protocol describes it."""
 
     def __init__(self, method: str, rule: Action, serve: Serve) -> None:
-        super().__init__(method, _PATH, rule, _endpoint, "durable", {"hidden": True, "fast": True})
+        options = Options(hidden=True, fast=True, coalesced=serve is writing.append)
+        super().__init__(method, _PATH, rule, _endpoint, "durable", options)
         self._serve_stream = serve
 
     async def handler(self, request: Request, verdict: Verdict | None = None) -> Response:
         """Serve the stream that the path names. No verdict is of its requests: each looks at its head."""
         response = await self._serve_stream(request, _name(request))
-        response.raw_headers.append(_SAFE)
+        response.raw_headers.append(SAFE)
         return response
+
+    def coalesces(self, names: Mapping[str, str], headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a request just appends."""
+        return self.appends(names, headers) is not None
+
+    def appends(self, names: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Appends | None:
+        """What it has in common with others that do."""
+        try:
+            return appends(_checked(names["stream"]), headers)
+        except RefusalError:
+            return None
 
     def _refused(self, request: Request, error: Exception) -> Response:
         response = super()._refused(request, error)
-        response.raw_headers += [_SAFE, *_facts(error)]
+        response.raw_headers += [SAFE, *_facts(error)]
         return response
 
 
@@ -74,14 +87,13 @@ def _name(request: Request) -> str:
     if b"%2f" in request.scope.get("raw_path", b"").lower():
         # Rules of proxies about paths would not see which stream it is.
         raise RefusalError("invalid_name", "in the path of a stream a slash is written as it is, not as %2F")
-    name = request.names["stream"]
-    if name.partition("/")[0] == _RESERVED:
-        raise RefusalError("no_route", f"{_RESERVED} is no stream: the protocol keeps this name")
-    return _checked(name)
+    return _checked(request.names["stream"])
 
 
 @lru_cache(_REMEMBERED_MAX)
 def _checked(name: str) -> str:
+    if name.partition("/")[0] == _RESERVED:
+        raise RefusalError("no_route", f"{_RESERVED} is no stream: the protocol keeps this name")
     return names.check_text(name, "stream name")
 
 

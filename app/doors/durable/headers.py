@@ -17,6 +17,8 @@ from app.errors import RefusalError, locate
 from engine.commands import ForkPoint, ProducerBatch
 
 PREFIX: Final = "/v1/stream/"
+# A page of another site may not embed what answers bring.
+SAFE: Final = (b"cross-origin-resource-policy", b"same-origin")
 OCTETS: Final = "application/octet-stream"
 _WHOLE: Final = re.compile("0|[1-9][0-9]{0,15}")
 # Numbers that JavaScript has exactly.
@@ -75,7 +77,7 @@ def lifetime(headers: Headers) -> Lifetime:
     if ttl is not None and expires_at is not None:
         raise malformed("Stream-TTL", "it does not go with Stream-Expires-At")
     if ttl is not None:
-        return Lifetime(ttl_ms=1000 * _whole("Stream-TTL", ttl))
+        return Lifetime(ttl_ms=1000 * whole("Stream-TTL", ttl))
     if expires_at is not None:
         return Lifetime(expires_at_ms=_time_ms(expires_at.decode("latin-1")))
     return Lifetime()
@@ -91,7 +93,8 @@ def _time_ms(text: str) -> int:
         raise refusal from None
 
 
-def _whole(name: str, text: bytes) -> int:
+def whole(name: str, text: bytes) -> int:
+    """The number that a header says."""
     word = text.decode("latin-1")
     if not _WHOLE.fullmatch(word) or int(word) > _NUMBER_MAX:
         raise malformed(name, f"it is a whole number from 0 to {_NUMBER_MAX}, without leading zeros")
@@ -110,7 +113,7 @@ def batch(headers: Headers) -> ProducerBatch | None:
     if not 0 < len(producer) <= _PRODUCER_BYTES_MAX:
         raise malformed("Producer-Id", f"it has 1 to {_PRODUCER_BYTES_MAX} bytes")
     return ProducerBatch(
-        producer.decode("latin-1"), _whole("Producer-Epoch", epoch), _whole("Producer-Seq", seq)
+        producer.decode("latin-1"), whole("Producer-Epoch", epoch), whole("Producer-Seq", seq)
     )
 
 
@@ -127,7 +130,7 @@ def fork(headers: Headers) -> ForkPoint | None:
         offset = 0 if offset is offsets.Word.BEGINNING else None
     elif offset is None and at is not None:
         raise malformed("Stream-Fork-Offset", "it is what an answer gave as Stream-Next-Offset")
-    more = 0 if beyond is None else _whole("Stream-Fork-Sub-Offset", beyond)
+    more = 0 if beyond is None else whole("Stream-Fork-Sub-Offset", beyond)
     return ForkPoint(_source(source.decode("latin-1")), offset, more)
 
 

@@ -3,18 +3,22 @@
 Knows: which command does what, and the answers. Must never know: how entries are stored.
 """
 
+from collections.abc import Callable
 from urllib.parse import quote
 
 from app.auth import Action
 from app.doors.durable import bodies, headers
+from app.doors.durable.appending import answer
 from app.doors.durable.headers import OCTETS, PREFIX, malformed
-from app.doors.durable.reading import CLOSED, closed, describe, media_of, next_offset
+from app.doors.durable.reading import closed, describe, media_of, next_offset
 from app.http.requests import Request
-from app.http.responses import Header, Response
+from app.http.responses import Response
 from engine import errors
 from engine.commands import AppendDurable, CreateDurable, Delete, DescribeDurable, ForkPoint
 from engine.durable_streams import kind_of
-from engine.replies import DurableAppended, DurableCreated
+from engine.replies import DurableCreated
+
+Reader = Callable[[bytes], bodies.Stored]
 
 
 async def create(request: Request, stream: str) -> Response:
@@ -53,10 +57,10 @@ async def _media_of(request: Request, fork: ForkPoint | None) -> str:
     return (await describe(request, fork.source)).media or OCTETS
 
 
-def _optional(kind: str, request: Request) -> bodies.Reader:
+def _optional(kind: str, request: Request) -> Reader:
     """A reader of a body that may be empty."""
-    read = bodies.reader(kind, request.gateway.limits.entries)
-    return lambda body: read(body) if body else ()
+    limits = request.gateway.limits.entries
+    return lambda body: bodies.read(kind, body, limits) if body else ()
 
 
 def _url(request: Request, stream: str) -> bytes:
@@ -77,22 +81,18 @@ async def append(request: Request, stream: str) -> Response:
         stream=stream, bodies=stored, kind=kind_of(media), writer_seq=seq, batch=batch, closes=closes
     )
     done = await request.publish(command, synced=request.preferences.synced)
-    assert isinstance(done, DurableAppended), "that is what it answers"
-    shown: list[Header] = [next_offset(done.last_id), *([CLOSED] if done.closed else [])]
-    if done.epoch is None:
-        return request.respond(204, b"", shown)
-    shown += [(b"producer-epoch", b"%d" % done.epoch), (b"producer-seq", b"%d" % (done.seq or 0))]
-    return request.respond(204 if done.duplicate or not stored else 200, b"", shown)
+    status, shown = answer(done, has_entries=bool(stored))
+    return request.respond(status, b"", shown)
 
 
-def _expected(kind: str, request: Request, *, closes: bool) -> bodies.Reader:
+def _expected(kind: str, request: Request, *, closes: bool) -> Reader:
     """A reader of a body that is only empty where the request closes the stream."""
-    read = bodies.reader(kind, request.gateway.limits.entries)
+    limits = request.gateway.limits.entries
 
     def reader(body: bytes) -> bodies.Stored:
         if body and not kind:
             raise malformed("Content-Type", "it says what the body is")
-        stored = read(body) if body else ()
+        stored = bodies.read(kind, body, limits) if body else ()
         if not stored and not closes:
             raise malformed("", "there is nothing to append")
         return stored

@@ -15,12 +15,10 @@ _SAFETY: Final = header_lines(SAFETY)
 _SAFETY_NAMES: Final = frozenset(name for name, _ in SAFETY)
 _NAME: Final = itemgetter(0)
 GOODBYE: Final = header_lines([CLOSE])
-_STORED: Final = b'\r\n{"id":"', b'","duplicate":false}'
-# The body of an answer that an entry is stored, but for the entry's ID.
-ENTRY_STORED_BYTES: Final = sum(map(len, _STORED)) - 2
+_STORED: Final = b'{"id":"', b'","duplicate":false}'
 # By the length of the ID, which has at most 41 bytes.
 _LENGTHS: Final = [
-    b"\r\ncontent-type: application/json\r\ncontent-length: %d\r\n" % (ENTRY_STORED_BYTES + size)
+    b"\r\ncontent-type: application/json\r\ncontent-length: %d\r\n" % (sum(map(len, _STORED)) + size)
     for size in range(42)
 ]
 
@@ -55,21 +53,21 @@ class FastAnswers:
         )
 
 
-def entry_stored(before: bytes, entry_id: bytes, limits: bytes, request_id: str, goodbye: bytes) -> bytes:
-    """The answer of the route for a single entry. `before` is its beginning, up to the ID that its location
-    ends with; `limits` are lines that show its caller's rate, `goodbye` is `GOODBYE` or nothing.
+def whole(own: bytes, limits: bytes, request_id: str, goodbye: bytes, body: bytes) -> bytes:
+    """An answer. `own` is its beginning with the operation's own headers, `limits` are lines that show its
+    caller's rate, `goodbye` is `GOODBYE` or nothing.
     """
     return b"".join(
-        (
-            before,
-            entry_id,
-            _LENGTHS[len(entry_id)],
-            limits,
-            b"weir-request-id: %b\r\n" % request_id.encode(),
-            _SAFETY,
-            goodbye,
-            _STORED[0],
-            entry_id,
-            _STORED[1],
-        )
+        (own, limits, b"weir-request-id: %b\r\n" % request_id.encode(), _SAFETY, goodbye, b"\r\n", body)
+    )
+
+
+def entry_stored(before: bytes, entry_id: bytes) -> tuple[bytes, bytes]:
+    """The answer of the route for a single entry: its beginning with the operation's own headers, and its
+    body. `before` is the beginning up to the ID that its location ends with.
+    """
+    return b"%b%b%b" % (before, entry_id, _LENGTHS[len(entry_id)]), b"%b%b%b" % (
+        _STORED[0],
+        entry_id,
+        _STORED[1],
     )

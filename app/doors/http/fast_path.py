@@ -21,9 +21,10 @@ from typing import Any, Final
 from app.auth import UNAUTHENTICATED
 from app.auth.rate_limiter import address_key, caller_of
 from app.doors.http.answer_heads import CLOSE
+from app.doors.http.append_lane import AllLanes
 from app.doors.http.fast_answers import FastAnswers
 from app.doors.http.http_connection import HttpConnection
-from app.doors.http.lane import Lane, Lanes
+from app.doors.http.lane import Lane
 from app.doors.http.pending_request import PendingRequest
 from app.doors.http.plain_requests import Head, PlainRequest, PlainRequests
 from app.doors.http.service import HttpService
@@ -61,7 +62,7 @@ class FastPath(FastAnswers):
         self.request_ids = request_ids
         self.proxies = proxies
         self.requests = PlainRequests(gateway.settings, routes, origins)
-        self.lanes = Lanes(gateway, self.requests, request_ids, self)
+        self.lanes = AllLanes(gateway, self.requests, request_ids, self)
 
 
 class FastPathConnection(HttpConnection):

@@ -12,7 +12,7 @@ same, at three times the cost.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import chain, repeat
 from typing import Final, Protocol
@@ -22,7 +22,7 @@ from app.auth import Action, Resource
 from app.auth.certificates import ClientCertificate
 from app.auth.rate_limiter import Meter
 from app.doors.http.answer_heads import header_lines
-from app.doors.http.fast_answers import ENTRY_STORED_BYTES, GOODBYE, FastAnswers, entry_stored
+from app.doors.http.fast_answers import GOODBYE, FastAnswers, entry_stored, whole
 from app.doors.http.pending_request import Connection, PendingRequest
 from app.doors.http.plain_requests import REMEMBERED_MAX, PlainRequest, PlainRequests
 from app.errors import RefusalError, to_refusal
@@ -72,7 +72,7 @@ class Lane:
         self,
         connection: LaneConnection,
         request: PlainRequest,
-        batch: "PublishBatch",
+        batch: "LaneBatch",
         meter: Meter | None,
         stamp: int,
     ) -> None:
@@ -97,6 +97,8 @@ class Lane:
             before = self.request
             if request.head.kind is not before.head.kind or request.stream != before.stream:
                 return False
+            if request.target.route is not before.target.route:
+                return False
             self._be_like(request)
         return True
 
@@ -118,21 +120,32 @@ class Lane:
         body = data[self.request.body_at :]
         if not body.startswith(ENVELOPE_STARTS) or b"\n" in body or len(body) > _ENTRY_BYTES_MAX:
             return False
-        if self.meter is not None:
-            try:
-                self.meter.take_requests(1, len(body))
-            except RefusalError:
-                return False
-        batch, connection = self.batch, self.connection
-        self.data, self.began_s = data, batch.monotonic()
-        connection.answering, connection.idle_since = self, None
-        batch.join(self, body)
+        if self.meter is not None and not self._take_request(len(body)):
+            return False
+        self._begin(data)
+        self.batch.join(self, body)
         return True
+
+    def _take_request(self, size: int) -> bool:
+        assert self.meter is not None, "it counts"
+        try:
+            self.meter.take_requests(1, size)
+        except RefusalError:
+            return False
+        return True
+
+    def _begin(self, data: bytes) -> None:
+        connection = self.connection
+        self.data, self.began_s = data, self.batch.monotonic()
+        connection.answering, connection.idle_since = self, None
+
+    def _give_back(self) -> None:
+        if self.meter is not None:
+            self.meter.give_back()
 
     def serve(self) -> None:
         """Have it served by its route, which counts it again."""
-        if self.meter is not None:
-            self.meter.give_back()
+        self._give_back()
         self.connection.leave_lane(self).serve()
 
     def refuse(self, refusal: EngineError) -> None:
@@ -141,22 +154,77 @@ class Lane:
         pending.finish(refuse(to_refusal(refusal), pending.request_id))
 
 
-class PublishBatch(Batch[Lane]):
-    """Entries of lanes. Bodies are parsed together, at the end of the cycle: each is one line that begins as
-    an entry does. If one turns out to be anything else than a plain entry, or if the command is refused
-    (which changes nothing), each request is served by its route.
+class LaneBatch(Batch[Lane]):
+    """What lanes of one stream have under way. If it is refused, which changes nothing, each request is
+    served by its route.
     """
+
+    lane: type[Lane] = Lane
 
     def __init__(self, lanes: "Lanes", engine: CommandEngine, stream: str) -> None:
         super().__init__(engine, stream)
         gateway = lanes.gateway
         self.stamp, self.monotonic, self.requests = gateway.stamp, gateway.clock.monotonic, lanes.requests
-        self._gateway = gateway
+        self.gateway = gateway
         self._lanes = lanes
+
+    def _start(self, lane: Lane, status: int) -> bytes:
+        """How answers with this status begin."""
+        return self._lanes.answers.start(status, lane.connection.service.default_headers)
+
+    def _finishing(self, first: Lane, status: int) -> Callable[[Lane, tuple[bytes, bytes]], None]:
+        """What answers clients like this one with this status: with a beginning that has the operation's own
+        headers, and a body.
+        """
+        gateway, monotonic, request_ids = self.gateway, self.monotonic, self._lanes.request_ids
+        target = first.request.target
+        new_id, is_logged = request_ids.new_id, request_ids.logged_from <= status
+        statuses, times_s = request_ids.counting(target.route.label)
+
+        def finish(lane: Lane, answer: tuple[bytes, bytes]) -> None:
+            connection, request_id, (own, body) = lane.connection, new_id(), answer
+            is_last = connection.is_leaving or gateway.phase is _DRAINING
+            limits = b"" if lane.meter is None else _charge(lane.meter, len(body))
+            if not connection.transport.is_closing():
+                goodbye = GOODBYE if is_last else b""
+                connection.transport.write(whole(own, limits, request_id, goodbye, body))
+                if is_last:
+                    connection.transport.close()
+            if is_logged:
+                request_ids.note(
+                    request_id,
+                    target.method,
+                    target.path,
+                    status=status,
+                    sent_bytes=len(body),
+                    began_s=lane.began_s,
+                    route=target.route.label,
+                )
+            else:
+                statuses[status] += 1
+                times_s.append(monotonic() - lane.began_s)
+            connection.end_lane(lane)
+
+        return finish
+
+    def _refusals(
+        self, clients: Sequence[Lane], bodies: Sequence[bytes], refusal: EngineError | None
+    ) -> Answers:
+        if refusal is None or not (refusal.code == "internal" or "outcome" in refusal.members):
+            return map(Lane.serve, clients)
+        # One of them may have caused the fault, or a backend may have stored them: none is tried again.
+        return map(Lane.refuse, clients, repeat(refusal))
+
+
+class PublishBatch(LaneBatch):
+    """Entries of lanes. Bodies are parsed together, at the end of the cycle: each is one line that begins as
+    an entry does. If one turns out to be anything else than a plain entry, each request is served by its
+    route.
+    """
 
     def _entries(self, bodies: Sequence[bytes]) -> Sequence[bytes] | None:
         """Parse all as the lines of one body; None unless each is one entry without an ID."""
-        gateway = self._gateway
+        gateway = self.gateway
         if gateway.phase is not Phase.READY:
             return None
         try:
@@ -166,49 +234,11 @@ class PublishBatch(Batch[Lane]):
         return published.bodies if len(published.bodies) == len(bodies) and not published.ids else None
 
     def _answers(self, clients: Sequence[Lane], added: Sequence[int]) -> Answers:
-        lanes, gateway, monotonic = self._lanes, self._gateway, self.monotonic
-        request_ids, target = lanes.request_ids, clients[0].request.target
-        start = lanes.answers.start(_CREATED, clients[0].connection.service.default_headers)
-        before = start + _location(self.stream, self.engine.durability)
-        new_id, is_logged = request_ids.new_id, request_ids.logged_from <= _CREATED
-        statuses, times_s = request_ids.counting(target.route.label)
-
-        def finish(lane: Lane, entry_id: bytes) -> None:
-            connection, request_id = lane.connection, new_id()
-            is_last = connection.is_leaving or gateway.phase is _DRAINING
-            size = len(entry_id) + ENTRY_STORED_BYTES
-            limits = b"" if lane.meter is None else _charge(lane.meter, size)
-            if not connection.transport.is_closing():
-                goodbye = GOODBYE if is_last else b""
-                connection.transport.write(entry_stored(before, entry_id, limits, request_id, goodbye))
-                if is_last:
-                    connection.transport.close()
-            if is_logged:
-                request_ids.note(
-                    request_id,
-                    target.method,
-                    target.path,
-                    status=_CREATED,
-                    sent_bytes=size,
-                    began_s=lane.began_s,
-                    route=target.route.label,
-                )
-            else:
-                statuses[_CREATED] += 1
-                times_s.append(monotonic() - lane.began_s)
-            connection.end_lane(lane)
-
-        stored = map(finish, clients, ids.texts(added))
+        before = self._start(clients[0], _CREATED) + _location(self.stream, self.engine.durability)
+        answers = [entry_stored(before, entry_id) for entry_id in ids.texts(added)]
+        stored = map(self._finishing(clients[0], _CREATED), clients, answers)
         rest = clients[len(added) :]
         return chain(stored, map(Lane.serve, rest)) if rest else stored
-
-    def _refusals(
-        self, clients: Sequence[Lane], bodies: Sequence[bytes], refusal: EngineError | None
-    ) -> Answers:
-        if refusal is None or not (refusal.code == "internal" or "outcome" in refusal.members):
-            return map(Lane.serve, clients)
-        # One of them may have caused the fault, or a backend may have stored them: none is tried again.
-        return map(Lane.refuse, clients, repeat(refusal))
 
 
 class Lanes:
@@ -233,7 +263,7 @@ class Lanes:
         if principal is None or principal.quotas or principal.prefix:
             return None
         try:
-            batch = self._batches.of(gateway.engine, stream)
+            batch = self._batch(request, stream)
             if not principal.may(Action.WRITE, Resource(stream)):
                 return None
         except Exception:  # noqa: BLE001 - the route meets it again, and says what it is
@@ -243,7 +273,11 @@ class Lanes:
             address = client_address({"client": connection.client_of(request.head)})
             meter = limiter.meter(principal, address)
         gateway.stamp.end_with(principal.expires_s)
-        return Lane(connection, request, batch, meter, stamp)
+        return batch.lane(connection, request, batch, meter, stamp)
+
+    def _batch(self, request: PlainRequest, stream: str) -> "LaneBatch":
+        """What stores the entry of this request, and of those like it."""
+        return self._batches.of(self.gateway.engine, stream)
 
 
 def _charge(meter: Meter, size: int) -> bytes:

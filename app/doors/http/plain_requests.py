@@ -73,7 +73,7 @@ class Head(NamedTuple):
 class PlainRequest(NamedTuple):
     """A plain request; its body is at [`body_at`, `end`), counted from its beginning.
 
-    `stream` is set if it publishes JSON with no options, None for any other request. Then `start` is what it
+    `stream` is set if it publishes with no options, None for any other request. Then `start` is what it
     begins with, up to its body. `repeat` is set if one like it was answered.
     """
 
@@ -123,7 +123,7 @@ class PlainRequests:
         if head is None:
             return None
         body_at = len(whole) + len(_HEAD_END)
-        plain = target.route.coalesced and not query and self._is_json_alone(head)
+        plain = target.route.coalesced and not query and self._is_alone(target, head)
         stream = target.names["stream"] if plain else None
         start = b"%b\r\n\r\n" % whole if plain else b""
         request = PlainRequest(target, query, head, body_at, body_at + head.length, stream, start)
@@ -194,10 +194,9 @@ class PlainRequests:
             and headers.get(b"accept", b"*/*") in _ACCEPTED
         )
 
-    def _is_json_alone(self, head: Head) -> bool:
-        """Whether all that the headers say of a body is that it is JSON."""
-        headers = head.headers
-        return headers.get(b"content-type") == b"application/json" and not self._asking & headers.keys()
+    def _is_alone(self, target: Target, head: Head) -> bool:
+        """Whether the headers ask for nothing besides."""
+        return not self._asking & head.headers.keys() and target.route.coalesces(target.names, head.headers)
 
 
 def _name_of(request: PlainRequest) -> tuple[object, ...]:

@@ -21,6 +21,7 @@ from app.auth.rate_limiter import Meter
 from app.errors import invalid
 from app.gateway import Phase
 from app.http import media
+from app.http.appends import Appends
 from app.http.conditional import revalidate, tag_of
 from app.http.media import JSON, MERGE_PATCH
 from app.http.middleware.paths import SLASH
@@ -214,6 +215,14 @@ class Operation(Route):
         if not forwarded:
             self._audit(request, response)
         return response
+
+    def coalesces(self, names: Mapping[str, str], headers: Mapping[bytes, bytes]) -> bool:
+        """Of an operation that coalesces requests without query or condition: whether this one may be."""
+        return headers.get(b"content-type") == b"application/json"
+
+    def appends(self, names: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Appends | None:
+        """What it has in common with others, where it is not one of those that publish an entry."""
+        return None
 
     async def run_for_front(self, request: Request) -> Response:
         """Run it for a front, which has authorised its caller."""

@@ -23,7 +23,8 @@ class RouteTable:
         # Those whose last name is all that follows, by what stands before it.
         self._open: Final = {tuple(one.words[:-1]): one for one in shapes.values() if one.is_open}
         for shape in shapes.values():
-            self._shapes.setdefault((len(shape.words), shape.words[-1]), []).append(shape)
+            if not shape.is_open:
+                self._shapes.setdefault((len(shape.words), shape.words[-1]), []).append(shape)
 
     def find(self, method: str, segments: Sequence[str]) -> tuple[Operation, Mapping[str, str]] | None:
         """The operation of a request, by the decoded segments of its path, and its names."""

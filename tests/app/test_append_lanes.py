@@ -1,0 +1,307 @@
+"""The lane of an append answers as its route does, byte by byte, after any change since it was opened.
+
+Each test asks two gateways, one with lanes and one without the fast path, at a moment that stands still.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import count, repeat
+from random import Random
+from typing import Final
+
+import pytest
+
+from app.doors.http.append_lane import AppendLane
+from engine import Call, EngineError, errors
+from engine.read_handle import Replies
+from tests import halves
+from tests.app.fast_requests import JSON, post, request
+from tests.app.lane_sides import APPENDS, LINE_ID, MESSAGE, Sides, each, opened
+from tests.app.lane_sides import CHANGES as OF_ANY_LANE
+from tests.app.pair import HOST
+from tests.app.ten_doors import SAMPLED
+from tests.engine.clocks import settle
+
+TEXT: Final = "Content-Type: text/plain"
+CHANGES: Final = {
+    **OF_ANY_LANE,
+    "it has a quota": each(lambda side: side.change_token(streams="d", bytes_max=1)),
+}
+STATUSES: Final = {
+    "nothing": [204, 204],
+    "it drains": [503],
+    "its engine fails": [503, 503],
+    "its engine is gone": [503],
+    "the token is gone": [401, 401],
+    "the token is revoked": [401, 401],
+    "the token has expired": [401, 401],
+    "it may not write": [403, 403],
+    "it may not write here": [403, 403],
+    "it has a rate": [204] * 6 + [429, 429],
+    "it has a quota": [507, 507],
+    "it is a tenant": [404, 404],
+}
+
+
+@pytest.fixture
+async def sides() -> AsyncIterator[Sides]:
+    async with opened() as sides:
+        for side in (sides.fast, sides.full):
+            side.change_token(actions=["read", "write", "close", "manage"])
+        yield sides
+
+
+def own(sides: Sides, asked: bytes) -> bytes:
+    """A request of the caller."""
+    return asked.replace(HOST, HOST + f"Authorization: Bearer {sides.fast.token.text}\r\n".encode())
+
+
+def batch(seq: int, *, producer: str = "p", epoch: int = 0, body: bytes = MESSAGE) -> bytes:
+    """A producer's request."""
+    named = (f"Producer-Id: {producer}", f"Producer-Epoch: {epoch}", f"Producer-Seq: {seq}")
+    return post(APPENDS, body, JSON, *named)
+
+
+async def open_producer_lane(sides: Sides, first: int = 0) -> int:
+    """Send batches until the next one may take the lane. Returns its number."""
+    await sides.open_append_lane()
+    for seq in range(first, first + 3):
+        assert (await sides.both(own(sides, batch(seq)))).startswith(b"HTTP/1.1 200 ")
+    assert isinstance(sides.fast.connection.lane, AppendLane)
+    return first + 3
+
+
+async def open_lane(sides: Sides, *, counts: bool) -> Iterator[bytes]:
+    """Open a lane, that of a producer if it counts. Returns the requests that come next."""
+    if counts:
+        return (own(sides, batch(seq)) for seq in count(await open_producer_lane(sides)))
+    return repeat(await sides.open_append_lane())
+
+
+# ---- what has changed between two requests
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("counts", [False, True])
+async def test_a_change_holds_for_the_next_request(sides: Sides, name: str, *, counts: bool) -> None:
+    """It is the first one that is asked anew, and those after it are answered alike."""
+    asked = await open_lane(sides, counts=counts)
+    CHANGES[name](sides)
+    await settle()
+    wanted = [200 if counts and status == 204 else status for status in STATUSES[name]]
+    assert [int((await sides.both(next(asked)))[9:12]) for _ in wanted] == wanted
+
+
+DELETED: Final = request(f"DELETE {APPENDS}")
+HIGHEST: Final = b"18446744073709551615-18446744073709551614"
+# What is done, and the statuses of an append and of a producer's batch behind it.
+BEFORE: Final[dict[str, tuple[Sequence[bytes], int, int]]] = {
+    "closed": ([post(APPENDS, b"", "Stream-Closed: true")], 409, 409),
+    "closed with an entry": ([post(APPENDS, MESSAGE, JSON, "Stream-Closed: true")], 409, 409),
+    "deleted": ([DELETED], 404, 404),
+    "made again as text": ([DELETED, request(f"PUT {APPENDS}", b"", TEXT)], 409, 409),
+    "made again": ([DELETED, request(f"PUT {APPENDS}", b"", JSON)], 204, 409),
+    "made by others": ([DELETED, post("/v1/streams/d/entries", b'{"fields":{"data":"1"}}')], 405, 405),
+    "hidden": (
+        [request("PUT /v1/stream/f", b"", JSON, f"Stream-Forked-From: {APPENDS}"), DELETED],
+        410,
+        410,
+    ),
+    "renamed": ([post("/v1/commands", b'["RENAME","d","e"]')], 404, 404),
+    "at its highest ID but one": (
+        [post("/v1/commands", b'["XADD","d","%b","data","1"]' % HIGHEST)],
+        204,
+        200,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+@pytest.mark.parametrize("counts", [False, True])
+async def test_what_another_has_done_holds_at_once(sides: Sides, name: str, *, counts: bool) -> None:
+    """The stream was closed, deleted, or made again as another, while the lane was open."""
+    asked = await open_lane(sides, counts=counts)
+    done, alone, counted = BEFORE[name]
+    for other in [await side.another() for side in (sides.fast, sides.full)]:
+        for one in done:
+            assert (await other.ask(own(sides, one)))[9:10] == b"2"
+    assert isinstance(sides.fast.connection.lane, AppendLane)
+    answers = [await sides.both(next(asked)) for _ in range(3)]
+    assert int(answers[0][9:12]) == (counted if counts else alone)
+
+
+# ---- what is unlike the request before
+
+BETWEEN: Final = {
+    "several": post(APPENDS, b'[{"token":"a"},{"token":"b"}, 3]'),
+    "a longer one": post(APPENDS, b'{"token":"%b"}' % (b"x" * 300)),
+    "a number": post(APPENDS, b" 5 "),
+    "an empty list": post(APPENDS, b"[]"),
+    "too many": post(APPENDS, b"[%b]" % b",".join([b"1"] * 20_000)),
+    "nothing": post(APPENDS, b""),
+    "no JSON": post(APPENDS, b'{"token":"Hel"'),
+    "two texts": post(APPENDS, b"1,2"),
+    "not UTF-8": post(APPENDS, b'{"token":"H\xffl"}'),
+    "larger": post(APPENDS, b'{"token":"%b"}' % (b"x" * 16_400)),
+    "much larger": post(APPENDS, b'{"token":"%b"}' % (b"x" * 70_000)),
+    "text": post(APPENDS, MESSAGE, TEXT),
+    "a charset": post(APPENDS, MESSAGE, "Content-Type: Application/JSON; charset=utf-8"),
+    "no type": post(APPENDS, MESSAGE, "Accept: */*"),
+    "a wrong type": post(APPENDS, MESSAGE, "Content-Type: json"),
+    "a sequence": post(APPENDS, MESSAGE, JSON, "Stream-Seq: 1"),
+    "an end that is none": post(APPENDS, MESSAGE, JSON, "Stream-Closed: false"),
+    "a query": post(f"{APPENDS}?a=1", MESSAGE),
+    "a key": post(APPENDS, MESSAGE, JSON, "Idempotency-Key: k"),
+    "synced": post(APPENDS, MESSAGE, JSON, "Prefer: durability=fsync"),
+    "a trace": post(APPENDS, MESSAGE, JSON, f"traceparent: {SAMPLED}"),
+    "an expectation": post(APPENDS, MESSAGE, JSON, "Expect: 100-continue"),
+    "its own request ID": post(APPENDS, MESSAGE, JSON, "Weir-Request-Id: mine"),
+    "half a producer": post(APPENDS, MESSAGE, JSON, "Producer-Id: p"),
+    "a producer without a number": post(
+        APPENDS, MESSAGE, JSON, "Producer-Id: p", "Producer-Epoch: 0", "Producer-Seq: x"
+    ),
+    "a zero in front": post(
+        APPENDS, MESSAGE, JSON, "Producer-Id: p", "Producer-Epoch: 0", "Producer-Seq: 00"
+    ),
+    "the next run of a producer": batch(0, producer="q", epoch=1),
+    "a gap": batch(7, producer="q", epoch=1),
+    "a far number": batch((1 << 53) - 1, producer="q", epoch=1),
+    "too far a number": batch(1 << 53, producer="q", epoch=1),
+    "a producer's list": batch(0, producer="r", body=b"[1,2]"),
+    "a producer's empty list": batch(1, producer="r", body=b"[]"),
+    "a slash": post("/v1/stream/d%2Fe", MESSAGE),
+    "another stream": post("/v1/stream/d/e", MESSAGE),
+    "a name that is kept": post("/v1/stream/__ds/e", MESSAGE),
+    "no name": post("/v1/stream/d//e", MESSAGE),
+    "by the way of others": post("/v1/streams/d/entries", b'{"fields":{"data":"1"}}'),
+    "what others may not": post("/v1/streams/d/entries", b'{"fields":{"token":"1"}}'),
+    "a read": request(f"GET {APPENDS}"),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+async def test_a_request_unlike_the_one_before_is_served_as_ever(sides: Sides, name: str) -> None:
+    """As often as it comes, and so is what comes behind it."""
+    asked = await sides.open_append_lane()
+    for _ in range(3):
+        await sides.both(own(sides, BETWEEN[name]))
+    for _ in range(3):
+        assert (await sides.both(asked)).startswith(b"HTTP/1.1 204 ")
+    assert isinstance(sides.fast.connection.lane, AppendLane)
+    last = sides.append(MESSAGE, JSON, "Connection: close")
+    assert b"\r\nconnection: close\r\n" in await sides.both(last)
+
+
+@pytest.mark.parametrize("seq", [0, 2, 3, 4, (1 << 53) - 1, 1 << 53, 10**16, 10**17])
+@pytest.mark.parametrize("epoch", [0, 1])
+async def test_any_batch_behind_the_one_before_is_answered_alike(sides: Sides, seq: int, epoch: int) -> None:
+    """The next one, one that was there, one that leaves some out; and what comes behind it."""
+    assert await open_producer_lane(sides) == 3
+    for number in (seq, seq, seq + 1, 3, 4):
+        await sides.both(own(sides, batch(number, epoch=epoch)))
+    other = batch(5).replace(b"Producer-Seq: 5", b"Producer-Seq: 05")
+    assert len(other) == len(batch(5)) + 1
+    await sides.both(own(sides, other))
+
+
+@pytest.mark.parametrize("seed", range(halves.some(8)))
+async def test_requests_in_any_order_and_any_pieces_are_answered_alike(sides: Sides, seed: int) -> None:
+    """Those that take a lane, those that close it, and a stamp that advances between them."""
+    await sides.open_append_lane()
+    random, seqs = Random(seed), count()
+    likely = [post(APPENDS, body) for body in (b"1", b"2", b'"%b"' % (b"x" * 30), b"[1,2,3]", b"[[]]")]
+    for _ in range(60):
+        asked = random.choice([*likely, batch(next(seqs)), random.choice([*BETWEEN.values()])])
+        asked = own(sides, asked)
+        cut = random.randrange(len(asked)) if random.random() < 0.2 else 0
+        if random.random() < 0.1:
+            sides.fast.gateway.stamp.advance()
+        pieces = [piece for piece in (asked[:cut], asked[cut:]) if piece]
+        fast, full = await sides.fast.ask(*pieces), await sides.full.ask(*pieces)
+        assert fast == full
+        assert fast.startswith(b"HTTP/1.1 ")
+
+
+# ---- what comes together
+
+
+@pytest.mark.parametrize("seed", range(halves.some(8)))
+async def test_what_comes_together_is_answered_as_one_behind_the_other(sides: Sides, seed: int) -> None:
+    """Each has its own place, and what is wrong concerns itself alone."""
+    await open_producer_lane(sides)
+    random = Random(seed)
+    bodies = [b"1", b"[1,2]", b"[[3],4,5]", b"[]", b"{", b'"%b"' % (b"x" * 40)]
+    written = dict.fromkeys("pqr", 2)
+    for seq in range(3):
+        for producer in "qr":
+            await sides.both(own(sides, batch(seq, producer=producer)))
+    for _ in range(10):
+        asked = [post(APPENDS, random.choice(bodies)) for _ in range(5)]
+        for producer, last in written.items():
+            seq = random.choice([last, last + 1, last + 1, last + 3])
+            written[producer] += seq == last + 1
+            asked.append(batch(seq, producer=producer, body=random.choice([b"7", b"[7,8]"])))
+        fast, full = [[await side.another() for _ in asked] for side in (sides.fast, sides.full)]
+        for ways in (fast, full):
+            # Those that have a lane already join what is stored at the end of the cycle.
+            for way in ways:
+                await way.ask(own(sides, request(f"HEAD {APPENDS}")))
+        for way, one in zip(fast, asked, strict=True):
+            way.connection.data_received(own(sides, one))
+        together = [await way.ask(b"") for way in fast]
+        assert together == [await way.ask(own(sides, one)) for way, one in zip(full, asked, strict=True)]
+
+
+# ---- what is counted, and what happens while entries wait
+
+
+@pytest.mark.parametrize("counts", [False, True])
+async def test_each_request_takes_one_from_the_rate(sides: Sides, *, counts: bool) -> None:
+    """What is left stands in the answers, which are alike; what the lane could not take has taken nothing."""
+    rate = {"requests_per_s": 1, "requests_burst": 14, "bytes_per_s": 1_000}
+    for side in (sides.fast, sides.full):
+        side.change_token(rate=rate)
+    asked = await open_lane(sides, counts=counts)
+    await sides.both(own(sides, post(APPENDS, b"{")))
+    answers = [await sides.both(next(asked)) for _ in range(12)]
+    assert {answer[9:12] for answer in answers[:5]} == {b"200" if counts else b"204"}
+    assert {answer[9:12] for answer in answers[-2:]} == {b"429"}
+
+
+@pytest.mark.parametrize("counts", [False, True])
+async def test_requests_are_counted_and_logged_alike(*, counts: bool) -> None:
+    """By route and status, and timed; each with its line."""
+    async with opened(log_requests="all") as sides:
+        asked = await open_lane(sides, counts=counts)
+        before = [[*side.lines] for side in (sides.fast, sides.full)]
+        for _ in range(3):
+            await sides.both(next(asked))
+        fast, full = [
+            [LINE_ID.sub(b"?", line) for line in side.lines[len(old) :]]
+            for side, old in zip((sides.fast, sides.full), before, strict=True)
+        ]
+        assert len(fast) == 3
+        assert fast == full
+        of_fast, of_full = (side.gateway.reports.counters for side in (sides.fast, sides.full))
+        assert of_fast.requests == of_full.requests
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize(
+    ("refusal", "status"),
+    [(errors.internal(), b"500"), (errors.restarting(is_unknown=True), b"503")],
+)
+async def test_what_may_have_been_stored_is_not_tried_again(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch, refusal: EngineError, status: bytes, *, counts: bool
+) -> None:
+    """A fault, or a backend that has not answered: it is refused once."""
+    asked = await open_lane(sides, counts=counts)
+    tried: list[Call] = []
+
+    def fail(call: Call, _: object) -> Replies:
+        tried.append(call)
+        return call.refused(refusal)
+
+    monkeypatch.setattr(sides.fast.engine, "send", fail)
+    assert (await sides.fast.ask(next(asked)))[9:12] == status
+    assert len(tried) == 1
+    assert sides.fast.gateway.reports.counters.rejected[refusal.code] == 1
