@@ -293,6 +293,20 @@ def test_a_head_beyond_the_limit_is_431(server: Server, head: bytes) -> None:
     assert request(server, "GET", "/healthz/live")[0] == 200
 
 
+@pytest.mark.parametrize("header", [b"", b"X-Other: 1\r\n"], ids=["fast", "ordinary"])
+@pytest.mark.parametrize("body", [b"", b'{"fields":{"a":"1"}}'], ids=["GET", "POST"])
+def test_any_number_of_requests_may_come_at_once(server: Server, header: bytes, body: bytes) -> None:
+    """The limit is of each head, however the bytes are cut."""
+    method = b"POST" if body else b"GET"
+    one = b"%b /v1/streams/many/entries HTTP/1.1\r\nHost: localhost\r\n%b" % (method, header)
+    if body:
+        one += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+    one += b"\r\n" + body
+    last = b"GET /v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = raw(server, one * 2_049 + last)
+    assert answer.count(b"HTTP/1.1 20") == 2_050
+
+
 @pytest.mark.parametrize(
     "sent",
     [

@@ -88,9 +88,10 @@ class RequestParser:
         behind = self._feed(data)
         # The head goes on: what the parser holds back of a long header counts too, unless these bytes are of
         # an earlier request as well.
-        if self._head_bytes and (before or (was_over and self.begun == 1)):
+        if self._head_bytes and (not self.begun or (was_over and self.begun == 1)):
             self._head_bytes = before + len(data)
-        if awaits_body:
+        # Where another request has begun, the body before is over.
+        if awaits_body and not self.begun:
             self._void_bytes = 0 if self._has_body_come or self.is_over else self._void_bytes + len(data)
         if max(self._head_bytes, self._void_bytes) > self._head_bytes_max:
             raise self._too_large
