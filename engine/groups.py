@@ -90,17 +90,18 @@ class PendingState(msgspec.Struct, frozen=True, gc=False):
 
 
 class Policy(NamedTuple):
-    """What happens to entries that are not acknowledged; None is nothing.
+    """What is delivered, and what happens to entries that are not acknowledged; None is nothing.
 
     A delivery beyond `max_deliveries` goes to the stream `dead_letter_stream` instead. Entries idle for
     `ack_timeout_ms` are released for the next reader, and so are those of consumers not seen for
-    `consumer_timeout_ms`, which are then removed.
+    `consumer_timeout_ms`, which are then removed. While the group is `paused` it delivers nothing.
     """
 
     dead_letter_stream: str | None = None
     max_deliveries: int | None = None
     ack_timeout_ms: int | None = None
     consumer_timeout_ms: int | None = None
+    paused: bool = False
 
 
 POLICY_DEFAULT: Final = Policy()

@@ -206,12 +206,13 @@ class GroupRead(msgspec.Struct, frozen=True):
     """XREADGROUP: streams in argument order, those without new entries left out; none of them means null.
 
     `unfinished` are the streams left out because a limit ended the read before they gave anything, `closed`
-    those of which the group has nothing left to read.
+    those of which the group has nothing left to read, `paused` those of which it delivers nothing now.
     """
 
     streams: Sequence[StreamDeliveries]
     unfinished: Sequence[str] = ()
     closed: Sequence[StreamEnd] = ()
+    paused: Sequence[str] = ()
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -279,6 +280,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
     max_deliveries: int | None = None
     ack_timeout_ms: int | None = None
     consumer_timeout_ms: int | None = None
+    paused: bool = False
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
@@ -328,6 +330,7 @@ class GroupMeasure(NamedTuple):
     lag: int | None
     pending: int
     oldest_pending_ms: int
+    paused: bool = False
 
 
 class StreamMeasure(NamedTuple):

@@ -32,7 +32,7 @@ router: Final = Router("gateway")
 # What Prometheus keeps for each series is not free; an alert about one stream needs a few.
 STREAM_SERIES_MAX: Final = 1_000
 _SERIES_OF_STREAM: Final = 2
-_SERIES_OF_GROUP: Final = 4
+_SERIES_OF_GROUP: Final = 5
 # Streams measured in one turn: each takes some microseconds, and each of its groups as many.
 _STREAMS_PER_TURN: Final = 50
 
@@ -195,6 +195,7 @@ class _StreamFigures:
         add("weir_group_pending", group.pending, *labels)
         add("weir_group_oldest_pending_seconds", group.oldest_pending_ms / 1000, *labels)
         add("weir_group_dead_letters_total", self._dead.get(labels, 0), *labels)
+        add("weir_group_paused", int(group.paused), *labels)
         return True
 
     def _has_room(self, series: int) -> bool:

@@ -15,6 +15,7 @@ from app.http import cursors, media, query
 from app.http.entries import entry_bodies, stream_bodies
 from app.http.entries.deliveries import (
     DRAINED,
+    PAUSED,
     DeliveredEntry,
     deliveries,
     no_history,
@@ -163,6 +164,7 @@ class StreamRead(ResponseModel):
         bool, Field(description="the stream is closed, and nothing is left to read for the reader")
     ] = absent()
     drained: Annotated[bool, DRAINED] = absent()
+    paused: Annotated[bool, PAUSED] = absent()
 
 
 class ManyReadAnswer(ResponseModel):

@@ -85,6 +85,8 @@ class Taken(NamedTuple):
     caught_up: bool
     # Where its stream is closed, and the group has all of it: once, and once more when it is drained.
     end: StreamEnd | None = None
+    # Where the group was paused, and where it was resumed.
+    paused: bool | None = None
 
     @property
     def is_new(self) -> bool:
@@ -108,6 +110,7 @@ class Consumer:
         "in_flight",
         "is_closed",
         "is_drained",
+        "is_paused",
         "is_unsure",
         "key",
         "noack",
@@ -130,8 +133,8 @@ class Consumer:
         self.in_flight: dict[int, None] = {}
         self.history: int | None = None if noack else ids.ID_MIN
         self.is_unsure = False
-        # What of the end was said.
-        self.is_closed = self.is_drained = False
+        # What of the end was said, and whether that the group is paused.
+        self.is_closed = self.is_drained = self.is_paused = False
         # Where the next check of the entries in flight continues.
         self._looked_upto = ids.ID_MIN
 
@@ -150,6 +153,7 @@ class Consumer:
             bytes_max=self._bytes_max,
             # What was given back comes as long as something is pending.
             until=Until.DRAINED if self.is_closed else Until.CLOSED,
+            knows_paused=self.is_paused,
         )
 
     def take_reply(self, reply: GroupRead) -> Taken:
@@ -168,7 +172,7 @@ class Consumer:
         caught_up = self.history is not None and not more
         if caught_up:
             self.history = None
-        return Taken(delivered, given, caught_up, self._end(reply))
+        return Taken(delivered, given, caught_up, self._end(reply), self._pause(reply))
 
     def _end(self, reply: GroupRead) -> StreamEnd | None:
         """The end, where there is something new to say of it: entries of its own come first."""
@@ -178,6 +182,14 @@ class Consumer:
         is_news = not self.is_closed or (end.drained and not self.is_drained)
         self.is_closed, self.is_drained = True, end.drained
         return end if is_news else None
+
+    def _pause(self, reply: GroupRead) -> bool | None:
+        """Whether the group is paused, where that is news."""
+        is_paused = bool(reply.paused)
+        if is_paused == self.is_paused:
+            return None
+        self.is_paused = is_paused
+        return is_paused
 
     def decline(self, delivered: StreamDeliveries) -> Sequence[int]:
         """What goes back of deliveries that are not sent. One that was in flight before was released

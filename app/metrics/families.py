@@ -116,6 +116,7 @@ FAMILIES: Final = {
             "Longest time since the last delivery of an entry that a consumer holds",
         ),
         Family("weir_group_dead_letters_total", _C, _GROUP, "Entries of a group moved to its dead letters"),
+        Family("weir_group_paused", _G, _GROUP, "1 for a group that an operator has paused, else 0"),
         Family(
             "weir_metrics_streams_left_out",
             _G,

@@ -121,6 +121,7 @@ def _group_read(reply: replies.GroupRead, names: TenantNames) -> replies.GroupRe
         streams=[_deliveries(stream, names) for stream in reply.streams],
         unfinished=[names.strip(name) for name in reply.unfinished],
         closed=_ends(reply.closed, names),
+        paused=[names.strip(name) for name in reply.paused],
     )
 
 

@@ -166,6 +166,12 @@ def no_delays() -> EngineError:
     return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence)
 
 
+def no_pauses() -> EngineError:
+    """A group of the server gives entries to all that ask."""
+    sentence = "over this backend a group cannot be paused: stop its consumers, which keep what they hold"
+    return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence)
+
+
 def too_many_fields() -> EngineError:
     """An entry beyond what a script can hand to the server."""
     return errors.invalid(f"ERR over this backend an entry has at most {FIELDS_MAX} fields")

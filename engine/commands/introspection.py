@@ -123,6 +123,7 @@ def _group_measure(turn: Turn, key: Key, name: str, group: Group) -> GroupMeasur
         lag(key.stream, group.last_delivered_id, group.entries_read),
         len(group.pending),
         0 if oldest is None else oldest.idle_ms(turn.now_ms),
+        group.policy.paused,
     )
 
 
@@ -145,6 +146,7 @@ def group_info(key: Key, name: str, group: Group) -> GroupInfo:
         max_deliveries=group.policy.max_deliveries,
         ack_timeout_ms=group.policy.ack_timeout_ms,
         consumer_timeout_ms=group.policy.consumer_timeout_ms,
+        paused=group.policy.paused,
     )
 
 

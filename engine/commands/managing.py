@@ -34,7 +34,7 @@ from engine.records import (
     RemoveGroup,
     SetLifetime,
     SetMetadata,
-    SetPolicy,
+    policy_changes,
 )
 from engine.replies import (
     Added,
@@ -152,8 +152,10 @@ def _read(key: Key, entries_read: int | None) -> int | None:
 def _set_policy(turn: Turn, stream: str, name: str, changes: Mapping[str, Any]) -> None:
     before = turn.keyspace.keys[stream].groups[name].policy
     policy = before._replace(**changes)
-    if policy != before:
-        turn.emit(SetPolicy(stream, name, *policy))
+    for record in policy_changes(stream, name, before, policy):
+        turn.emit(record)
+    if policy.paused != before.paused:
+        turn.signal(stream)
 
 
 @runs(weir_commands.DescribeGroup)

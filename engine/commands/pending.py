@@ -335,6 +335,8 @@ def _claimed_count(before: int, claim: types.Claim) -> int:
 def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     key, group = turn.group(command.stream, command.group)
     turn.see_consumer(command.stream, command.group, command.consumer)
+    if group.policy.paused:
+        return AutoClaimed(0, (), ())
     taken: list[Delivered] = []
     deleted_ids: list[int] = []
     dead: list[Dead] = []

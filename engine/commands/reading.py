@@ -259,10 +259,23 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
             streams.append(delivered)
         elif delivered.more:
             unfinished.append(name)
-    ends = _group_ends(turn, command)
-    if not streams and command.block_ms is not None and not may_end(command.until, ends, len(cursors)):
+    ends, paused = _group_ends(turn, command), _paused(turn, command)
+    ending = may_end(command.until, ends, len(cursors)) or _pauses_anew(command, paused)
+    if not streams and command.block_ms is not None and not ending:
         return block(command)
-    return GroupRead(streams, unfinished, ends)
+    return GroupRead(streams, unfinished, ends, paused)
+
+
+def _paused(look: Look, command: types.XReadGroup) -> Sequence[str]:
+    """The streams of which the group delivers nothing now."""
+    keys = [(name, look.keyspace.find(name)) for name, _ in command.streams]
+    groups = [(name, None if key is None else key.groups.get(command.group)) for name, key in keys]
+    return [name for name, group in groups if group is not None and group.policy.paused]
+
+
+def _pauses_anew(command: types.XReadGroup, paused: Sequence[str]) -> bool:
+    """Whether the reader is to hear that the group is paused now, or is not any more."""
+    return command.knows_paused is not None and command.knows_paused != bool(paused)
 
 
 def _group_ends(look: Look, command: types.XReadGroup) -> Sequence[StreamEnd]:
@@ -326,6 +339,9 @@ def _deliver(
     """Claimed entries first, where that was asked for, then new ones; `count` bounds both together."""
     key = turn.keyspace.keys[name]
     group = key.groups[command.group]
+    if group.policy.paused:
+        last = group.last_delivered_id
+        return StreamDeliveries(name, (), history=False, after=last, last_delivered_id=last)
     before, gap = group.last_delivered_id, _group_gap(key.stream, group)
     entries_read, move = group.entries_read, group.move
     claimed: list[Delivered] = []
@@ -501,7 +517,8 @@ def block(command: types.XReadGroup) -> Blocked:
     """The read as one that waits."""
     assert command.block_ms is not None, "only a read that waits is blocked"
     streams = tuple(name for name, _ in command.streams)
-    wait_key = (streams, command.group, command.claim_min_idle_ms, command.claims_own, command.until)
+    wanted = (command.claim_min_idle_ms, command.claims_own, command.until, command.knows_paused)
+    wait_key = (streams, command.group, *wanted)
     return Blocked(command, streams, command.block_ms, wait_key)
 
 
@@ -525,7 +542,7 @@ def _claim_due_ms(look: Look, key: Key, command: types.XReadGroup, wait_ms: int)
     for a released one. Where many are gone it is when a read would settle them. None where there is none.
     """
     group = key.groups[command.group]
-    if wait_ms >= CLAIM_NEVER_MS and not group.has_released():
+    if group.policy.paused or (wait_ms >= CLAIM_NEVER_MS and not group.has_released()):
         return None
     stream = key.stream
     # What changes when entries come or go: as long as none does, readers that wait share one look.
@@ -569,6 +586,8 @@ def _nothing(turn: Turn, command: types.XRead) -> StreamsRead:
 def _is_group_ready(look: Look, command: types.XReadGroup, _: str | None) -> bool:
     if any(_group_ready(look, name, command) for name, _ in command.streams):
         return True
+    if _pauses_anew(command, _paused(look, command)):
+        return True
     return command.until is not types.Until.TIMEOUT and may_end(
         command.until, _group_ends(look, command), len(command.streams)
     )
@@ -577,7 +596,11 @@ def _is_group_ready(look: Look, command: types.XReadGroup, _: str | None) -> boo
 def _group_ready(look: Look, name: str, command: types.XReadGroup) -> bool:
     key = look.keyspace.find(name)
     group = key.groups.get(command.group) if key is not None else None
-    if key is None or group is None or key.stream.last_live_id > group.last_delivered_id:
+    if key is None or group is None:
+        return True
+    if group.policy.paused:
+        return False
+    if key.stream.last_live_id > group.last_delivered_id:
         return True
     if command.claim_min_idle_ms is None:
         return False
@@ -590,7 +613,7 @@ waits(
     types.XReadGroup,
     Waiting(
         _is_group_ready,
-        lambda turn, command: GroupRead((), (), _group_ends(turn, command)),
+        lambda turn, command: GroupRead((), (), _group_ends(turn, command), _paused(turn, command)),
         retry_at_ms,
     ),
 )

@@ -249,7 +249,8 @@ class XReadGroup(BoundedRead, frozen=True, kw_only=True):
     """Reply: `GroupRead`. Cursors are IDs (history) or `Cursor.NEW`.
 
     With `claims_own` false, CLAIM passes over what the consumer holds itself, which Redis claims too. At most
-    one such read of a consumer waits.
+    one such read of a consumer waits. With `knows_paused` a wait ends as well when the group of the first
+    stream is paused and the reader does not know it, or is not any more.
     """
 
     queues: ClassVar[bool] = True
@@ -261,6 +262,7 @@ class XReadGroup(BoundedRead, frozen=True, kw_only=True):
     noack: bool = False
     claim_min_idle_ms: int | None = None
     claims_own: bool = True
+    knows_paused: bool | None = None
 
     def reader(self) -> tuple[str, str]:
         return self.group, self.consumer

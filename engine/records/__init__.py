@@ -22,6 +22,7 @@ from engine.records.changes import (
     ForgetProducerKeys,
     MoveGroup,
     Own,
+    PauseGroup,
     PublishChunk,
     Record,
     Regenerate,
@@ -42,6 +43,7 @@ from engine.records.changes import (
     SetMetadata,
     SetPolicy,
     Settle,
+    policy_changes,
 )
 from engine.records.durable import (
     AdvanceProducer,
@@ -86,6 +88,7 @@ __all__ = [
     "MoveGroup",
     "NoteFork",
     "Own",
+    "PauseGroup",
     "PublishChunk",
     "Record",
     "Regenerate",
@@ -119,6 +122,7 @@ __all__ = [
     "Settle",
     "decode",
     "encode",
+    "policy_changes",
     "replay",
     "snapshot",
 ]

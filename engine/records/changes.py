@@ -442,10 +442,38 @@ class SetPolicy(Record, frozen=True):
     consumer_timeout_ms: int | None
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].groups[self.group].policy = Policy(
-            self.dead_letter_stream, self.max_deliveries, self.ack_timeout_ms, self.consumer_timeout_ms
+        group = keyspace.keys[self.stream].groups[self.group]
+        group.policy = group.policy._replace(
+            dead_letter_stream=self.dead_letter_stream,
+            max_deliveries=self.max_deliveries,
+            ack_timeout_ms=self.ack_timeout_ms,
+            consumer_timeout_ms=self.consumer_timeout_ms,
         )
         keyspace.maintained[self.stream] = None
+
+
+class PauseGroup(Record, frozen=True):
+    """A group delivers nothing from now on, or goes on delivering."""
+
+    number = 42
+    stream: str
+    group: str
+    paused: bool
+
+    def apply(self, keyspace: Keyspace) -> None:
+        group = keyspace.keys[self.stream].groups[self.group]
+        group.policy = group.policy._replace(paused=self.paused)
+
+
+def policy_changes(stream: str, group: str, before: Policy, after: Policy) -> list[Record]:
+    """The records that make one policy the other."""
+    records: list[Record] = []
+    # The first four members are one record.
+    if before[:4] != after[:4]:
+        records.append(SetPolicy(stream, group, *after[:4]))
+    if before.paused != after.paused:
+        records.append(PauseGroup(stream, group, after.paused))
+    return records
 
 
 class RememberPublish(Record, frozen=True):

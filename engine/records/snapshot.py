@@ -19,7 +19,7 @@ from zstandard import ZstdCompressor
 from engine import entries
 from engine.blocks import Snapshot
 from engine.durable_streams import DurableStream, ProducerPlace
-from engine.groups import Group, PendingState, Policy
+from engine.groups import POLICY_DEFAULT, Group, PendingState
 from engine.keyspace import (
     SETTINGS_DEFAULT,
     IdempotentPublishReply,
@@ -42,7 +42,7 @@ from engine.records.changes import (
     RememberPublish,
     SetLifetime,
     SetMetadata,
-    SetPolicy,
+    policy_changes,
 )
 from engine.records.durable import AdvanceProducer, NoteFork, RestoreHidden, SetMedia, SetWriterSeq
 from engine.records.restored import (
@@ -205,8 +205,7 @@ def _restore_durable(name: str, durable: DurableStream) -> list[Record]:
 
 def _hold_group(stream: str, name: str, group: Group) -> _HeldGroup:
     before: list[Record] = [CreateGroup(stream, name, group.last_delivered_id, group.entries_read)]
-    if group.policy != Policy():
-        before.append(SetPolicy(stream, name, *group.policy))
+    before += policy_changes(stream, name, POLICY_DEFAULT, group.policy)
     consumers = [(one.name, one.seen_time_ms, one.active_time_ms) for one in group.consumers.values()]
     by_delivery, deferred = group.by_delivery.snapshot(), group.deferred.snapshot()
     return _HeldGroup(name, before, consumers, group.pending.snapshot(), by_delivery, deferred)

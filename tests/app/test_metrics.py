@@ -20,7 +20,7 @@ from app.metrics.families import FAMILIES
 from app.settings import Settings
 from engine import Caps, Engine, Histogram, SystemClock, entries
 from engine.cluster import BackendFigures
-from engine.commands import Cursor, EnsureStream, XAdd, XGroupCreate, XReadGroup
+from engine.commands import Cursor, EnsureStream, UpdateGroup, XAdd, XGroupCreate, XReadGroup
 from engine.storage.memory import MemoryStorage
 from tests.app.conftest import calling
 from tests.app.metrics import OPENMETRICS, Series, parse, scrape, value
@@ -146,6 +146,9 @@ async def test_streams_are_shown_by_choice() -> None:
         assert value(found, "weir_group_pending", **group) == 1
         assert 0 <= value(found, "weir_group_oldest_pending_seconds", **group) < 60
         assert ("weir_group_dead_letters_total", frozenset(group.items())) in found
+        assert value(found, "weir_group_paused", **group) == 0
+        await reply_to(engine, UpdateGroup(stream="orders.eu", group="g", policy={"paused": True}))
+        assert value(await scrape(http), "weir_group_paused", **group) == 1
         assert value(found, "weir_metrics_streams_left_out") == 0
         assert (await http.delete("/v1/streams/x1")).status_code == 204
         await add(engine, "x2")
@@ -174,7 +177,7 @@ def stream_series(found: Series) -> int:
 
 @pytest.mark.parametrize(
     ("streams", "groups", "left_out"),
-    [(500, 0, 0), (501, 0, 1), (100, 2, 0), (1, 249, 0), (1, 250, 1), (101, 2, 1)],
+    [(500, 0, 0), (501, 0, 1), (83, 2, 0), (1, 199, 0), (1, 200, 1), (84, 2, 1)],
 )
 async def test_no_more_than_a_thousand_series(streams: int, groups: int, left_out: int) -> None:
     """At the limit and one beyond, with streams and with groups; what is left out is counted."""

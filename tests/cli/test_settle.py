@@ -1,4 +1,4 @@
-"""`weir ack`, `weir nack`, `weir delete`, `weir groups create|delete`, `weir retention`: what they change.
+"""`weir ack`, `weir nack`, `weir delete`, `weir groups create` and so on, `weir retention`: what changes.
 
 Knows: streams before and after. Must never know: how a command asks for it.
 """
@@ -62,6 +62,16 @@ def test_groups_come_and_go(url: str, stream: str) -> None:
     ]
     assert weir(url, "groups", "delete", stream, "late").out == "deleted\n"
     assert weir(url, "groups", "list", stream, "--json").out == ""
+
+
+def test_a_group_is_paused_and_resumed(url: str, stream: str) -> None:
+    work(url, stream)
+    assert weir(url, "groups", "pause", stream, "g").out == "paused\n"
+    assert redis(url, "XREADGROUP", "GROUP", "g", "c", "STREAMS", stream, ">") is None
+    (resumed,) = weir(url, "groups", "resume", stream, "g", "--json").objects
+    assert (resumed["name"], resumed["paused"]) == ("g", False)
+    missing = weir(url, "groups", "pause", stream, "none")
+    assert (missing.code, "no group" in missing.err) == (1, True)
 
 
 def test_a_stream_may_be_called_as_a_command(url: str) -> None:

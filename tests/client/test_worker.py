@@ -418,3 +418,38 @@ def test_a_backoff_ends_at_its_longest_time_after_any_number_of_deliveries() -> 
     for wrong in ({"first": -1}, {"first": 61, "max": 60}, {"max": 604_801}, {"factor": 0.5}):
         with pytest.raises(weir.InvalidValueError):
             Backoff(**wrong)
+
+
+@vias
+async def test_a_worker_waits_through_a_pause_and_says_so_once(
+    url: str, stream: str, via: Via, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[str] = []
+
+    async def handle(delivery: Delivery) -> None:
+        done.append(delivery.entry.fields["n"])
+
+    async with AsyncClient(url) as client:
+        group = client.group(stream, "g")
+        await group.ensure(start="0")
+        assert (await group.pause())["paused"] is True
+        await client.publish(stream, {"n": 1})
+        worker = Worker(url, stream, group="g", consumer="c", via=via)
+        async with until_done(worker, handle):
+            await asyncio.sleep(0.3)
+            assert (done, (await group.read("other")).paused) == ([], True)
+            assert (await group.resume())["paused"] is False
+            await wait_until_settled(client, stream)
+            # Over long-polls a worker that hears of the pause late has nothing to say of it.
+            await group.pause()
+            await group.resume()
+    assert done == ["1"]
+    said = [one.message for one in caplog.records if f"group g of {stream}" in one.message]
+    assert said[:2] == (
+        [
+            f"group g of {stream} is paused: nothing comes until it is resumed",
+            f"group g of {stream} was resumed",
+        ]
+        if via == "websocket"
+        else []
+    )

@@ -144,5 +144,5 @@ def needing(keyspace: Keyspace) -> set[str]:
         if key.retention != Retention()
         or key.idempotency_table.producers
         or key.answers
-        or any(any(group.policy[2:]) for group in key.groups.values())
+        or any(any(group.policy[2:4]) for group in key.groups.values())
     }

@@ -347,7 +347,11 @@ class Model(ModelTurns):
 
     def _has_news(self, key: str, group: str, claim: int | None) -> bool:
         stream = self.streams.get(key)
-        if stream is None or group not in stream.groups or stream.top > stream.groups[group].last:
+        if stream is None or group not in stream.groups:
+            return True
+        if stream.groups[group].paused:
+            return False
+        if stream.top > stream.groups[group].last:
             return True
         if claim is None:
             return False
@@ -357,7 +361,7 @@ class Model(ModelTurns):
 
     def _next_claim(self, key: str, group: str, claim: int) -> int:
         stream = self.streams.get(key)
-        if stream is None or group not in stream.groups:
+        if stream is None or group not in stream.groups or stream.groups[group].paused:
             return self.now + max(claim, 100)
         pending = stream.groups[group].in_order_of_delivery()
         times = [one.time for entry_id, one in pending if stream.find(entry_id)]
@@ -380,6 +384,8 @@ class Model(ModelTurns):
     ) -> list[Reply]:
         stream, group = self.streams[key], self.streams[key].groups[name]
         found: list[Reply] = []
+        if group.paused:
+            return found
         if claim is not None:
             for entry_id, one in group.in_order_of_delivery():
                 entry = stream.find(entry_id)
@@ -530,7 +536,8 @@ class Model(ModelTurns):
         claimed: list[Reply] = []
         gone: list[str] = []
         cursor = "0-0"
-        for place, (entry_id, one) in enumerate([item for item in found.by_id() if item[0] >= start]):
+        rows = [] if found.paused else [item for item in found.by_id() if item[0] >= start]
+        for place, (entry_id, one) in enumerate(rows):
             if len(claimed) + len(gone) == count or place == 10 * count:
                 cursor = show(entry_id)
                 break
@@ -567,6 +574,13 @@ class Model(ModelTurns):
         stream, found = self._named(key, group)
         found.last = stream.last if start == "$" else parse_id(start)
         found.read = None if read is None else min(read, stream.added)
+        return "OK"
+
+    def pause(self, key: str, group: str, *, paused: bool) -> Reply:
+        _, found = self._named(key, group)
+        if found.paused is not paused:
+            found.paused = paused
+            self.signal(key)
         return "OK"
 
     def xgroup_destroy(self, key: str, group: str) -> Reply:

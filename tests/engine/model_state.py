@@ -95,6 +95,7 @@ class ModelGroup:
     pending: dict[Id, ModelPending] = field(default_factory=dict)
     consumers: dict[str, ModelConsumer] = field(default_factory=dict)
     deliveries: int = 0
+    paused: bool = False
 
     def deliver(
         self, entry_id: Id, owner: str | None, time: int, count: int, until: int | None = None

@@ -211,13 +211,17 @@ def xsetid(draw: st.DrawFn) -> ModelStep:
 
 @st.composite
 def configuring(draw: st.DrawFn, *, newest: bool) -> ModelStep:
-    """CONFIG SET, XCFGSET, DEL, WEIR.CLOSE: what comes seldom."""
-    key, kind = draw(keys), draw(st.sampled_from(["node", "DEL", "XCFGSET", *(["CLOSE"] if newest else [])]))
+    """CONFIG SET, XCFGSET, DEL, WEIR.CLOSE, WEIR.PAUSE: what comes seldom."""
+    own = ["CLOSE", "PAUSE", "RESUME"] if newest else []
+    key, kind = draw(keys), draw(st.sampled_from(["node", "DEL", "XCFGSET", *own]))
     if kind == "CLOSE":
         reason, last = draw(st.sampled_from(["", "done"])), draw(st.sampled_from([(), ("x", "y")]))
         why, added = ["REASON", reason] if reason else [], ["XADD", "*", *last] if last else []
         words = [key, *why, *added]
         return _step("WEIR.CLOSE", *words, play=_model("close", key, reason, last))
+    if kind in {"PAUSE", "RESUME"}:
+        group = draw(groups)
+        return _step(f"WEIR.{kind}", key, group, play=_model("pause", key, group, paused=kind == "PAUSE"))
     if kind == "DEL":
         return _step("DEL", key, play=_model("delete", key))
     if kind == "node" or not newest:

@@ -292,6 +292,19 @@ test("streams and groups are managed", async () => {
   await client.deleteStream(stream);
 });
 
+test("a group is paused and resumed", async () => {
+  const stream = fresh();
+  await client.publish(stream, { n: 1 });
+  const group = client.group(stream, "g");
+  await group.ensure("0");
+  assert.equal((await group.pause()).paused, true);
+  const nothing = await group.read("c");
+  assert.deepEqual([nothing.entries.length, nothing.paused], [0, true]);
+  assert.equal((await group.resume()).paused, false);
+  const page = await group.read("c");
+  assert.deepEqual([page.entries.length, page.paused], [1, undefined]);
+});
+
 test("a tail ends with its stream, and a page says so", async () => {
   const stream = fresh();
   await client.publish(stream, { n: 1 });

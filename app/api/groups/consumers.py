@@ -12,7 +12,14 @@ from app.api.groups import group_calls
 from app.api.groups.group_calls import After, Limit, page_of
 from app.auth import Access, Action, Resource
 from app.errors import invalid
-from app.http.entries.deliveries import CLOSED, DRAINED, DeliveredEntry, deliveries, nothing_delivered
+from app.http.entries.deliveries import (
+    CLOSED,
+    DRAINED,
+    PAUSED,
+    DeliveredEntry,
+    deliveries,
+    nothing_delivered,
+)
 from app.http.entries.entry_pages import preferred_wait_ms
 from app.http.models import (
     INTEGER_MAX,
@@ -265,6 +272,7 @@ class Deliveries(ResponseModel):
     gap: Gap = absent()
     closed: Annotated[bool, CLOSED] = absent()
     drained: Annotated[bool, DRAINED] = absent()
+    paused: Annotated[bool, PAUSED] = absent()
 
 
 _ANYTHING: Final = GroupReading()

@@ -47,7 +47,7 @@ class DeadLetter(RequestModel):
 
 
 class GroupPolicy(RequestModel):
-    """The policy for entries that are not acknowledged."""
+    """The policy: what is delivered, and what happens to entries that are not acknowledged."""
 
     dead_letter: DeadLetter | None = None
     ack_timeout_ms: Annotated[
@@ -62,11 +62,19 @@ class GroupPolicy(RequestModel):
         ),
     ] = None
 
+    paused: Annotated[
+        bool,
+        Field(
+            description="nothing is delivered, new or given back, until it is false; what consumers hold "
+            "they can acknowledge, give back, claim and read again"
+        ),
+    ] = False
+
     def changes(self, stream: str) -> dict[str, Any]:
         """What changes of the engine's policy: the members that are given; null takes a part of it away."""
         given: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("ack_timeout_ms", "consumer_timeout_ms")
+            for name in ("ack_timeout_ms", "consumer_timeout_ms", "paused")
             if name in self.model_fields_set
         }
         if "dead_letter" in self.model_fields_set:
@@ -129,6 +137,7 @@ class Group(ResponseModel):
     dead_letter: DeadLetterTarget | None
     ack_timeout_ms: Milliseconds | None
     consumer_timeout_ms: Milliseconds | None
+    paused: bool
 
     @classmethod
     def of(cls, info: Reply) -> "Group":
@@ -149,6 +158,7 @@ class Group(ResponseModel):
             dead_letter=target,
             ack_timeout_ms=info.ack_timeout_ms,
             consumer_timeout_ms=info.consumer_timeout_ms,
+            paused=info.paused,
         )
 
 
@@ -241,7 +251,7 @@ _UNCHANGED: Final = GroupChanges()
 async def update_group(
     request: RequestParameter, stream: StreamName, group: GroupName, given: GroupChanges = _UNCHANGED
 ) -> Response:
-    """Move a group, or change its policy for entries that are not acknowledged (XGROUP SETID)."""
+    """Move a group, pause or resume it, or change its policy (XGROUP SETID)."""
     command = UpdateGroup(
         stream=stream,
         group=group,

@@ -44,6 +44,7 @@ export class GroupView extends EventTarget {
       list.addEventListener("change", () => this.finishAction());
     }
     this.title = h("h2.small");
+    this.pauseButton = button("Pause", () => this.pause(), { "data-needs": "manage" });
     this.policy = h("p.muted");
     const groupHeads = ["Group", "Lag", "Pending", "Consumers", "Dead letters", "Last delivered"].map((label, index) => makeHead(label, index > 0 && index < 5));
     const consumerHeads = ["Consumer", "Pending", "Idle", "Last delivery", ""].map((label, index) => makeHead(label, index > 0));
@@ -53,6 +54,7 @@ export class GroupView extends EventTarget {
       h("div.bar", {}, this.title,
         button("Policy…", () => this.changePolicy(), { "data-needs": "manage" }),
         button("Move…", () => this.move(), { "data-needs": "manage" }),
+        this.pauseButton,
         button("Delete group…", () => this.deleteGroup(), { "data-needs": "manage" }, "button.button.danger-quiet")),
       this.policy,
       makeTable("Consumers", consumerHeads, this.consumerRows),
@@ -100,6 +102,7 @@ export class GroupView extends EventTarget {
     this.pending.deadLetterStream = group.dead_letter?.stream ?? "";
     this.deadLetters.open(this.stream, this.name, this.pending.deadLetterStream);
     setText(this.policy, describePolicy(group));
+    setText(this.pauseButton, group.paused ? "Resume" : "Pause");
   }
 
   /** @param {Group} group */
@@ -200,6 +203,13 @@ export class GroupView extends EventTarget {
       },
     });
     if (values !== null) this.finishAction();
+  }
+
+  async pause() {
+    if (this.group === null) return;
+    const { name, paused } = this.group;
+    const done = () => paused ? `Resumed ${name}` : `Paused ${name}: it delivers nothing until it is resumed`;
+    if (await attempt(() => api.pauseGroup(this.stream, name, !paused), done)) this.finishAction();
   }
 
   async deleteGroup() {

@@ -9,9 +9,10 @@ import { formatDuration, pluralize } from "../shared/format.js";
 
 /** @typedef {import("../shared/api.js").Policy} Policy */
 
-/** @param {Policy} policy @returns {string} sentences */
-export function describePolicy({ dead_letter: deadLetter, ack_timeout_ms: ackMs, consumer_timeout_ms: consumerMs }) {
+/** @param {Policy & {paused?: boolean}} policy @returns {string} sentences */
+export function describePolicy({ dead_letter: deadLetter, ack_timeout_ms: ackMs, consumer_timeout_ms: consumerMs, paused = false }) {
   return [
+    paused ? "Paused: nothing is delivered until the group is resumed." : "",
     deadLetter === null ? "No dead-letter stream." : describeDeadLetters(deadLetter),
     ackMs === null ? "" : `An entry that is not acknowledged within ${formatDuration(ackMs)} goes to another consumer.`,
     consumerMs === null ? "" : `Consumers that are inactive for ${formatDuration(consumerMs)} are removed.`,

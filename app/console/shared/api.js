@@ -14,7 +14,7 @@
  *   generation: string, memory_bytes: number, max_deleted_id: string, retention: Retention, closed?: boolean,
  *   closed_at?: string, close_reason?: string}} Stream */
 /** @typedef {{name: string, consumers: number, pending: number, last_delivered_id: string,
- *   entries_read: number | null, lag: number | null} & Policy} Group */
+ *   entries_read: number | null, lag: number | null, paused: boolean} & Policy} Group */
 /** @typedef {{dead_letter: {stream: string, max_deliveries: number | null} | null, ack_timeout_ms: number | null,
  *   consumer_timeout_ms: number | null}} Policy */
 /** @typedef {{name: string, pending: number, idle_ms: number, inactive_ms: number | null}} Consumer */
@@ -188,6 +188,9 @@ export const createGroup = (stream, group) => call("POST", `${path(stream)}/grou
 
 /** @param {string} stream @param {string} group @param {string} id */
 export const moveGroup = (stream, group, id) => call("PATCH", path(stream, "groups", group), { last_delivered_id: id });
+
+/** @param {string} stream @param {string} group @param {boolean} paused */
+export const pauseGroup = (stream, group, paused) => call("PATCH", path(stream, "groups", group), { paused });
 
 /** @param {string} stream @param {string} group @param {Policy} policy */
 export const changePolicy = (stream, group, policy) => call("PATCH", path(stream, "groups", group), policy);

@@ -92,6 +92,8 @@ class ConsumerSource:
         self._gateway.reports.trace_read(command.group, command.consumer, reply)
         was_closed = self._consumer.is_closed
         taken = self._consumer.take_reply(reply)
+        if taken.paused is not None:
+            await put(wire.group_paused(paused=taken.paused))
         if taken.ids:
             await self._give(taken, put)
         if taken.end is not None:

@@ -155,6 +155,11 @@ def drained() -> bytes:
     return events.event(b"drained", b"{}")
 
 
+def group_paused(*, paused: bool) -> bytes:
+    """The group delivers nothing, or again."""
+    return events.event(b"paused" if paused else b"resumed", b"{}")
+
+
 def group_gap(missed: EngineGap) -> bytes:
     """What a group can no longer read."""
     return events.event(b"gap", GapReport(missed).text())

@@ -310,14 +310,16 @@ class GapFrame(ServerFrame, frozen=True, kw_only=True, tag="gap"):
 
 
 class PausedFrame(ServerFrame, frozen=True, kw_only=True, tag="paused"):
-    """Further entries wait in their stream: no credit is left, or the backend cannot be used."""
+    """Further entries wait in their stream: no credit is left, the backend cannot be used, or the group was
+    paused.
+    """
 
     sub: Sub
-    reason: Annotated[str, Meta(extra_json_schema={"enum": ["credit", "backend"]})]
+    reason: Annotated[str, Meta(extra_json_schema={"enum": ["credit", "backend", "group"]})]
 
 
 class ResumedFrame(ServerFrame, frozen=True, kw_only=True, tag="resumed"):
-    """The backend can be used again, after `paused` for `backend`: what waited follows."""
+    """What waited follows, after `paused`: the backend can be used again, or the group was resumed."""
 
     sub: Sub
 

@@ -117,7 +117,10 @@ class GroupReader:
             return [*self._send_gap(work, found), *self._decline(work, found), *self.go_on(work)]
         was_closed = work.consumer.is_closed
         taken = work.consumer.take_reply(reply)
-        effects = [*self._table.note_back(work), *self._send(work, taken)]
+        effects = self._table.note_back(work)
+        if taken.paused is not None:
+            effects.append(SendFrame(_paused_frame(work.name, paused=taken.paused)))
+        effects += self._send(work, taken)
         if taken.caught_up:
             last = ids.ID_MIN if found is None else found.last_delivered_id
             frame = caught_up_frame(work.name, work.consumer.key.stream, ids.format(last))
@@ -288,3 +291,8 @@ class GroupReader:
             return self.go_on(work)
 
         return self._table.submit([check.command], done)
+
+
+def _paused_frame(name: str, *, paused: bool) -> bytes:
+    frame = frames.PausedFrame(sub=name, reason="group") if paused else frames.ResumedFrame(sub=name)
+    return frames.encode(frame)

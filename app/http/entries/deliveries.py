@@ -15,6 +15,7 @@ from engine.replies import Delivered, GroupInfo, Reply, StreamDeliveries, Stream
 
 CLOSED: Final = Field(description="the stream is closed, and the group has nothing left to read")
 DRAINED: Final = Field(description="nor is anything pending in the group")
+PAUSED: Final = Field(description="the group was paused: it delivers nothing until it is resumed")
 _JSON_BOOLEANS: Final = {True: b"true", False: b"false"}
 
 
@@ -73,7 +74,8 @@ def nothing_delivered(info: Reply, end: StreamEnd | None = None, *, more: bool) 
     """The answer of a read of new entries that found none; `info` is the group. `more`: a limit ended it."""
     assert isinstance(info, GroupInfo), "describing a group answers the group"
     last = ids.format(info.last_delivered_id).encode()
-    return b'{"entries":[],"last_delivered_id":"%b","more":%b%b}' % (last, _JSON_BOOLEANS[more], _ended(end))
+    state = (b',"paused":true' if info.paused else b"") + _ended(end)
+    return b'{"entries":[],"last_delivered_id":"%b","more":%b%b}' % (last, _JSON_BOOLEANS[more], state)
 
 
 def no_history(after: int) -> bytes:

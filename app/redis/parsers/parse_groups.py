@@ -34,6 +34,7 @@ from engine.commands import (
     Cursor,
     Nack,
     NackMode,
+    UpdateGroup,
     XAck,
     XAckDel,
     XAutoClaim,
@@ -88,6 +89,21 @@ def weir_nack(words: Words) -> CommandRequest:
     stream, group = stream_name(words.take()), group_name(words.take())
     nack = _nack(words, may_delay=True)
     return for_engine(XNack(stream=stream, group=group, nack=nack), replies.count)
+
+
+def pause(words: Words) -> CommandRequest:
+    """WEIR.PAUSE key group: the group delivers nothing until it is resumed."""
+    return _set_paused(words, paused=True)
+
+
+def resume(words: Words) -> CommandRequest:
+    """WEIR.RESUME key group: the group delivers again."""
+    return _set_paused(words, paused=False)
+
+
+def _set_paused(words: Words, *, paused: bool) -> CommandRequest:
+    stream, group = stream_name(words.take()), group_name(words.take())
+    return for_engine(UpdateGroup(stream=stream, group=group, policy={"paused": paused}))
 
 
 def _no_group(group: str) -> Callable[[str, Presence], EngineError]:

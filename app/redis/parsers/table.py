@@ -119,6 +119,8 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "del": CommandRow(-2, _MANAGE, parse_server.delete),
     "unlink": CommandRow(-2, _MANAGE, parse_server.delete),
     "weir.nack": CommandRow(-7, _CONSUME, parse_groups.weir_nack),
+    "weir.pause": CommandRow(3, _MANAGE, parse_groups.pause),
+    "weir.resume": CommandRow(3, _MANAGE, parse_groups.resume),
     "expire": CommandRow(-3, _MANAGE, parse_keys.EXPIRE),
     "expireat": CommandRow(-3, _MANAGE, parse_keys.EXPIREAT),
     "pexpire": CommandRow(-3, _MANAGE, parse_keys.PEXPIRE),

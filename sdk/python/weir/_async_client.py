@@ -429,6 +429,16 @@ class AsyncGroup:
         """
         return await self._call(_calls.ensure_group(self.stream, self.name, start, policy))
 
+    async def pause(self) -> GroupInfo:
+        """Deliver nothing from now on, neither new entries nor those given back, until `resume`. What
+        consumers hold stays theirs. Raises NotFoundError if the group does not exist.
+        """
+        return await self._call(_calls.update_group(self.stream, self.name, {"paused": True}))
+
+    async def resume(self) -> GroupInfo:
+        """Deliver again, from where the group was paused."""
+        return await self._call(_calls.update_group(self.stream, self.name, {"paused": False}))
+
     async def info(self) -> GroupInfo:
         """The group as it is now. Raises NotFoundError if it does not exist."""
         return await self._call(_calls.get_group(self.stream, self.name))

@@ -47,6 +47,7 @@ class GroupInfo(TypedDict):
     dead_letter: NotRequired[dict[str, Any] | None]
     ack_timeout_ms: NotRequired[int | None]
     consumer_timeout_ms: NotRequired[int | None]
+    paused: NotRequired[bool]
 
 
 class ConsumerInfo(TypedDict):
@@ -272,6 +273,11 @@ def delete_stream(stream: str) -> Call[None]:
 def ensure_group(stream: str, group: str, start: str, policy: Mapping[str, object]) -> Call[GroupInfo]:
     """Create a group (and its stream) where it is missing; an existing group keeps its position."""
     return Call("PUT", group_path(stream, group), as_is, body={"start": start, **policy})
+
+
+def update_group(stream: str, group: str, changes: Mapping[str, object]) -> Call[GroupInfo]:
+    """Change what is named of a group."""
+    return Call("PATCH", group_path(stream, group), as_is, body=changes)
 
 
 def get_group(stream: str, group: str) -> Call[GroupInfo]:

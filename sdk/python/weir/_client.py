@@ -422,6 +422,16 @@ class Group:
         """
         return self._call(_calls.ensure_group(self.stream, self.name, start, policy))
 
+    def pause(self) -> GroupInfo:
+        """Deliver nothing from now on, neither new entries nor those given back, until `resume`. What
+        consumers hold stays theirs. Raises NotFoundError if the group does not exist.
+        """
+        return self._call(_calls.update_group(self.stream, self.name, {"paused": True}))
+
+    def resume(self) -> GroupInfo:
+        """Deliver again, from where the group was paused."""
+        return self._call(_calls.update_group(self.stream, self.name, {"paused": False}))
+
     def info(self) -> GroupInfo:
         """The group as it is now. Raises NotFoundError if it does not exist."""
         return self._call(_calls.get_group(self.stream, self.name))

@@ -124,10 +124,12 @@ class WebSocketLink:
         # Over a subscription, what is given back would come again at once.
         await _settle_by_requests(self._worker, self._wake)
 
-    def _note_backend(self, frame: dict[str, Any]) -> None:
-        """Log that entries wait for the gateway's backend, and that they come again."""
+    def _note_pause(self, frame: dict[str, Any]) -> None:
+        """Log that entries wait for the gateway's backend or for their group, and that they come again."""
         worker = self._worker
-        if frame["op"] == "resumed":
+        if frame.get("reason") == "group" or worker.is_paused:
+            worker.note_paused(paused=frame["op"] == "paused")
+        elif frame["op"] == "resumed":
             log.info("worker %s of %s goes on", worker.consumer, worker.stream)
         elif frame["reason"] == "backend":
             url = worker.client.url
@@ -220,7 +222,7 @@ class WebSocketLink:
         elif op == "gap":
             return parse_gap(frame)
         elif op in ("paused", "resumed"):
-            self._note_backend(frame)
+            self._note_pause(frame)
         elif op == "revoked":
             raise self._end_of(frame["reason"])
         elif op == "drained":
@@ -344,6 +346,7 @@ class LongPollLink:
             self._pauses.reset()
             if page.gap is not None:
                 self._worker.gap(page.gap)
+            self._worker.note_paused(paused=page.paused)
             for entry in page.entries:
                 self._worker.receive(entry, history=False)
             if page.drained:

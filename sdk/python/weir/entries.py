@@ -86,7 +86,8 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Page:
     """Entries of one read. Continue after `next`; `more` says whether further entries exist now. `closed`:
-    the stream is, and has nothing behind; `drained`, of a group: nor is anything pending in it.
+    the stream is, and has nothing behind; `drained`, of a group: nor is anything pending in it; `paused`, of
+    a group: it delivers nothing until it is resumed.
     """
 
     entries: tuple[Entry, ...]
@@ -95,6 +96,7 @@ class Page:
     gap: Gap | None = None
     closed: bool = False
     drained: bool = False
+    paused: bool = False
 
     @classmethod
     def parse(cls, members: Mapping[str, Any], stream: str) -> Self:
@@ -107,6 +109,7 @@ class Page:
             gap=None if gap is None else parse_gap(gap),
             closed=bool(members.get("closed")),
             drained=bool(members.get("drained")),
+            paused=bool(members.get("paused")),
         )
 
 

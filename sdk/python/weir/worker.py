@@ -181,6 +181,8 @@ class Worker:
         self._unconfirmed: dict[str, Settlement] = {}
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
+        # Whether the group delivers nothing, as far as this worker knows.
+        self._is_paused = False
         self._link: WorkerLink = WebSocketLink(self) if via == "websocket" else LongPollLink(self)
         self._linking: asyncio.Task[None] | None = None
 
@@ -292,8 +294,22 @@ class Worker:
         """What the gateway has not confirmed yet, oldest first."""
         return list(self._unconfirmed.values())
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether it knows that its group is paused."""
+        return self._is_paused
+
+    def note_paused(self, *, paused: bool) -> None:
+        """The group delivers nothing, or again: said once in the log."""
+        if paused != self._is_paused:
+            self._is_paused = paused
+            what = "is paused: nothing comes until it is resumed" if paused else "was resumed"
+            log.warning("group %s of %s %s", self.group, self.stream, what)
+
     def receive(self, entry: Entry, *, history: bool) -> None:
         """An entry was delivered; `history` if this consumer had it before the connection was made."""
+        if not history:
+            self.note_paused(paused=False)
         settled = self._unconfirmed.get(entry.id)
         if entry.id in self._held or (settled is not None and (history or settled.kind == "ack")):
             return

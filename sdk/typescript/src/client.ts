@@ -298,6 +298,23 @@ export class Group {
     return this.#json<Answer<"ensureGroup">>({ method: "PUT", path: this.#path, body }, "name");
   }
 
+  /**
+   * Deliver nothing from now on, neither new entries nor those given back, until `resume`. What consumers hold stays
+   * theirs. An ApiError with status 404 if the group does not exist.
+   */
+  async pause(): Promise<GroupInfo> {
+    return this.#update({ paused: true });
+  }
+
+  /** Deliver again, from where the group was paused. */
+  async resume(): Promise<GroupInfo> {
+    return this.#update({ paused: false });
+  }
+
+  async #update(body: Body<"updateGroup">): Promise<GroupInfo> {
+    return this.#json<Answer<"updateGroup">>({ method: "PATCH", path: this.#path, body, repeatable: true }, "name");
+  }
+
   /** The group as it is now; an ApiError with status 404 if it does not exist. */
   async info(): Promise<GroupInfo> {
     return this.#json<Answer<"getGroup">>({ path: this.#path }, "name");

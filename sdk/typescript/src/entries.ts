@@ -45,6 +45,8 @@ export interface Page {
   readonly closed?: boolean;
   /** Of a group: nor is anything pending in it. */
   readonly drained?: boolean;
+  /** Of a group: it delivers nothing until it is resumed. */
+  readonly paused?: boolean;
 }
 
 /** What was stored. `duplicate`: the same idempotency key had stored it before; nothing was stored now. */
@@ -70,6 +72,7 @@ export function parsePage(wire: Answer<"readEntries"> | Answer<"readGroup">, str
     ...(wire.gap && { gap: wire.gap }),
     ...(wire.closed && { closed: true }),
     ...("drained" in wire && wire.drained && { drained: true }),
+    ...("paused" in wire && wire.paused && { paused: true }),
   };
 }
 

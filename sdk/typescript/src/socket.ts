@@ -111,6 +111,8 @@ class Connection {
     else if (frame.op === "caught_up") this.#inHistory = false;
     else if (frame.op === "revoked") this.#end(this.#endOf(frame.reason));
     else if (frame.op === "paused" && frame.reason === "backend") this.#worker.reportAway();
+    else if (frame.op === "paused" && frame.reason === "group") this.#worker.reportPaused(true);
+    else if (frame.op === "resumed") this.#worker.reportPaused(false);
     else if (frame.op === "drained") this.#drained();
     else if (frame.op === "error") this.#refused(frame.problem);
     else if (frame.op === "ok") this.#ok(frame.ref);

@@ -102,6 +102,8 @@ export class Worker {
   #failure: { error: unknown } | undefined;
   /** The gateway could not be used last time, and that was said. */
   #away = false;
+  /** The group delivers nothing, as far as this worker knows. */
+  #paused = false;
   /** The entry that was delivered last. */
   #lastId = "0-0";
 
@@ -154,6 +156,7 @@ export class Worker {
 
   /** For links: an entry was delivered; `history` if this consumer had it before the connection was made. */
   receive(entry: Entry, history: boolean): void {
+    if (!history) this.reportPaused(false);
     const settled = this.#unconfirmed.get(entry.id);
     if (this.#held.has(entry.id) || (settled && (history || settled.kind === "ack"))) return;
     // Otherwise a settled entry has been given back, and comes again before the answer to that.
@@ -190,6 +193,14 @@ export class Worker {
   /** For links: the backend of the gateway cannot be used, and entries wait there. */
   reportAway(): void {
     console.warn(`worker ${this.options.consumer} waits: the backend of ${this.client.http.url.href} is away`);
+  }
+
+  /** For links: the group delivers nothing, or again. */
+  reportPaused(paused: boolean): void {
+    if (paused === this.#paused) return;
+    this.#paused = paused;
+    const { group, stream } = this.options;
+    console.warn(`group ${group} of ${stream} ${paused ? "is paused: nothing comes until it is resumed" : "was resumed"}`);
   }
 
   /** For links: resolves when something was received, settled or confirmed, or it stops. */
@@ -337,6 +348,7 @@ export class Worker {
         });
         this.reportReached();
         if (page.gap) this.reportGap(page.gap);
+        this.reportPaused(page.paused ?? false);
         for (const entry of page.entries) this.receive(entry, false);
         if (page.drained) this.stop();
       } catch (error) {

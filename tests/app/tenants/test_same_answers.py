@@ -71,6 +71,8 @@ COMMANDS: Final[Sequence[Sequence[str]]] = [
     ("WEIR.CLOSE", "missing"),
     ("WEIR.INFO", "missing"),
     ("WEIR.NACK", "orders", "missing", "FAIL", "IDS", "1", "1-0", "DELAY", "5"),
+    ("WEIR.PAUSE", "orders", "missing"),
+    ("WEIR.RESUME", "orders", "missing"),
     ("XACK", "orders", "g", "1-0"),
     ("XACKDEL", "orders", "g", "KEEPREF", "IDS", "1", "2-0"),
     ("XGROUP", "DELCONSUMER", "orders", "g", "c2"),

@@ -17,6 +17,7 @@ from engine.commands import (
     Nack,
     NackMode,
     Trim,
+    UpdateGroup,
     XClaim,
     XGroupDestroy,
     XNack,
@@ -171,6 +172,31 @@ def test_a_consumer_gets_its_own_entries_first(world: SocketWorld) -> None:
     assert [one["delivery_count"] for one in sent[1]["entries"]] == [2, 2, 2]
     assert "delivery_count" not in sent[3]["entries"][0]
     assert again.pushed("w") == again.texts("s")
+
+
+def test_a_consumer_is_told_that_its_group_is_paused_and_that_it_is_not(world: SocketWorld) -> None:
+    """Once each, whatever comes meanwhile; one that begins is told too."""
+    working(world, 1)
+    assert pausing(world, paused=True) == [("paused", "group")]
+    world.add("s")
+    assert pausing(world, paused=True) == []
+    again = SocketWorld()
+    again.keyspace = world.keyspace
+    sent = again.say("consume", sub="w", stream="s", group="g", consumer="other")
+    assert [(one["op"], one.get("reason")) for one in sent] == [
+        ("ok", None),
+        ("paused", "group"),
+        ("caught_up", None),
+    ]
+    assert pausing(world, paused=False) == [("resumed", None), ("entries", None)]
+
+
+def pausing(world: SocketWorld, *, paused: bool) -> list[tuple[str, str | None]]:
+    """What is sent when the group is paused or resumed: of each frame what it is, and why."""
+    before = len(world.sent)
+    world.run(UpdateGroup(stream="s", group="g", policy={"paused": paused}))
+    world.settle()
+    return [(one["op"], one.get("reason")) for one in world.sent[before:]]
 
 
 def test_an_acknowledgement_gives_its_credit_back(world: SocketWorld) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 commands: Final = typer.Typer(
     cls=options.DefaultGroup,
-    help="List the groups of a stream: how many consumers, how much is pending, how far behind; create and "
-    "delete them.",
+    help="List the groups of a stream: how many consumers, how much is pending, how far behind; create, "
+    "pause, resume and delete them.",
     no_args_is_help=True,
     # Those of `list`.
     context_settings={"ignore_unknown_options": True},
@@ -90,8 +90,32 @@ def delete(given: DeleteOptions) -> None:
     output.lines([output.json_line({"deleted": True, "pending": held}) if given.as_json else "deleted"])
 
 
+@dataclass(frozen=True, kw_only=True)
+class PauseOptions(options.GatewayOptions):
+    """Which group."""
+
+    stream: options.Stream
+    group: options.Group
+
+
+def pause(given: PauseOptions) -> None:
+    """Let a group deliver nothing until it is resumed. What consumers hold stays theirs; nothing is lost."""
+    with given.connect() as client:
+        found = client.group(given.stream, given.group).pause()
+    output.lines([output.json_line(found) if given.as_json else "paused"])
+
+
+def resume(given: PauseOptions) -> None:
+    """Let a group that was paused deliver again, from where it was."""
+    with given.connect() as client:
+        found = client.group(given.stream, given.group).resume()
+    output.lines([output.json_line(found) if given.as_json else "resumed"])
+
+
 commands.command("create")(options.as_command(create))
 commands.command("delete")(options.as_command(delete))
+commands.command("pause")(options.as_command(pause))
+commands.command("resume")(options.as_command(resume))
 
 
 def pending(  # noqa: PLR0913 - a command's options are its parameters

@@ -273,7 +273,8 @@ export interface components {
         };
         /**
          * PausedFrame
-         * @description Further entries wait in their stream: no credit is left, or the backend cannot be used.
+         * @description Further entries wait in their stream: no credit is left, the backend cannot be used, or the group was
+         *         paused.
          */
         readonly PausedFrame: {
             /** @enum {unknown} */
@@ -281,11 +282,11 @@ export interface components {
             /** @description the subscription's name */
             readonly sub: string;
             /** @enum {string} */
-            readonly reason: "credit" | "backend";
+            readonly reason: "credit" | "backend" | "group";
         };
         /**
          * ResumedFrame
-         * @description The backend can be used again, after `paused` for `backend`: what waited follows.
+         * @description What waited follows, after `paused`: the backend can be used again, or the group was resumed.
          */
         readonly ResumedFrame: {
             /** @enum {unknown} */

@@ -610,8 +610,8 @@ export interface paths {
         readonly options?: never;
         readonly head?: never;
         /**
-         * Move a group, or change its policy for entries that are not acknowledged (XGROUP SETID).
-         * @description Move a group, or change its policy for entries that are not acknowledged (XGROUP SETID).
+         * Move a group, pause or resume it, or change its policy (XGROUP SETID).
+         * @description Move a group, pause or resume it, or change its policy (XGROUP SETID).
          */
         readonly patch: operations["updateGroup"];
         readonly trace?: never;
@@ -1308,6 +1308,8 @@ export interface components {
             readonly closed?: boolean;
             /** @description nor is anything pending in the group */
             readonly drained?: boolean;
+            /** @description the group was paused: it delivers nothing until it is resumed */
+            readonly paused?: boolean;
         };
         /** @description When the log is synced, null where a server has it, and what an answer promises. */
         readonly Durability: {
@@ -1322,6 +1324,8 @@ export interface components {
             readonly ack_timeout_ms?: number | null;
             /** @description consumers that have not read or been connected for so long are removed, and what they hold is released */
             readonly consumer_timeout_ms?: number | null;
+            /** @description nothing is delivered, new or given back, until it is false; what consumers hold they can acknowledge, give back, claim and read again; `false` by default */
+            readonly paused?: boolean | null;
             /** @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default */
             readonly start?: string | null;
             /** @description make the stream where it is missing; `true` by default */
@@ -1487,6 +1491,7 @@ export interface components {
             readonly dead_letter: components["schemas"]["DeadLetterTarget"] | null;
             readonly ack_timeout_ms: number | null;
             readonly consumer_timeout_ms: number | null;
+            readonly paused: boolean;
         };
         /** @description What is to change; what is not named stays. Null takes a part of the policy away. */
         readonly GroupChanges: {
@@ -1495,6 +1500,8 @@ export interface components {
             readonly ack_timeout_ms?: number | null;
             /** @description consumers that have not read or been connected for so long are removed, and what they hold is released */
             readonly consumer_timeout_ms?: number | null;
+            /** @description nothing is delivered, new or given back, until it is false; what consumers hold they can acknowledge, give back, claim and read again; `false` by default */
+            readonly paused?: boolean | null;
             readonly last_delivered_id?: string | null;
             readonly entries_read?: number | null;
         };
@@ -1516,6 +1523,7 @@ export interface components {
             readonly dead_letter: components["schemas"]["DeadLetterTarget"] | null;
             readonly ack_timeout_ms: number | null;
             readonly consumer_timeout_ms: number | null;
+            readonly paused: boolean;
             /** Format: int64 */
             readonly nacked: number;
             readonly pending_entries: readonly components["schemas"]["PendingDetail"][];
@@ -1528,6 +1536,8 @@ export interface components {
             readonly ack_timeout_ms?: number | null;
             /** @description consumers that have not read or been connected for so long are removed, and what they hold is released */
             readonly consumer_timeout_ms?: number | null;
+            /** @description nothing is delivered, new or given back, until it is false; what consumers hold they can acknowledge, give back, claim and read again; `false` by default */
+            readonly paused?: boolean | null;
             /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */
             readonly name: string;
             /** @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default */
@@ -2196,6 +2206,8 @@ export interface components {
             readonly closed?: boolean;
             /** @description nor is anything pending in the group */
             readonly drained?: boolean;
+            /** @description the group was paused: it delivers nothing until it is resumed */
+            readonly paused?: boolean;
         };
         /** @description A ticket. It can be used once, by pages of the origin that asked for it. */
         readonly Ticket: {
