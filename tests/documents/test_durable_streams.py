@@ -1,7 +1,9 @@
 """docs/durable-streams.md: its programs as they stand there, while the gateway is killed."""
 
+import contextlib
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from tests.waiting import until
 
 DOCUMENT: Final = (Path(__file__).parents[2] / "docs" / "durable-streams.md").read_text()
 _SHELL: Final = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MODULES: Final = Path(__file__).parents[1] / "sdk" / "node_modules"
 COUNT: Final = 120
 TOKENS: Final = [f" {number}" for number in range(COUNT)]
 PAGE_MS_MAX: Final = 60_000
@@ -31,6 +34,35 @@ def answer(question):
         time.sleep(0.02)
         yield f" {{number}}"
 """
+# The chunks of both, of an answer with these tokens: before, for each, and after them.
+CHUNKS: Final = {
+    "aisdk": (
+        '{ type: "start", messageId: "a" }, { type: "text-start", id: "text" }',
+        '{ type: "text-delta", id: "text", delta }',
+        '{ type: "text-end", id: "text" }, { type: "finish" }',
+    ),
+    "tanstack": (
+        '{ type: "RUN_STARTED", ...run }, { type: "TEXT_MESSAGE_START", messageId: "a", role: "assistant" }',
+        '{ type: "TEXT_MESSAGE_CONTENT", messageId: "a", delta }',
+        '{ type: "TEXT_MESSAGE_END", messageId: "a" }, { type: "RUN_FINISHED", ...run }',
+    ),
+}
+NODE_MODEL: Final = """
+import { setTimeout } from "node:timers/promises"
+
+const run = { runId: "run", threadId: "thread", model: "counting", finishReason: "stop" }
+
+export async function* answer(messages) {
+  if (!JSON.stringify(messages).includes("sky")) throw new Error("it was asked something else")
+  yield* [%s]
+  for (let number = 0; number < %d; number += 1) {
+    await setTimeout(20)
+    const delta = ` ${number}`
+    yield %s
+  }
+  yield* [%s]
+}
+"""
 # How many tokens a page shows.
 SHOWN: Final = "document.querySelector('#answer').textContent.split(' ').length - 1"
 
@@ -40,8 +72,8 @@ class Reader:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        ports = {"8080": str(free_port()), "8000": str(free_port()), "3000": str(free_port())}
-        self.text = re.sub(r"(?<=[: ])(8080|8000|3000)\b", lambda found: ports[found[0]], DOCUMENT)
+        self._ports = ports = {"8080": str(free_port()), "8000": str(free_port()), "3000": str(free_port())}
+        self.text = re.sub(r"\b(8080|8000|3000)\b", lambda found: ports[found[0]], DOCUMENT)
         for name, program in {**programs(self.text), "model.py": MODEL}.items():
             (directory / name).write_text(program)
         self.server = Server(
@@ -80,6 +112,17 @@ class Reader:
     def read(self, stream: str) -> httpx.Response:
         """What is in a stream."""
         return httpx.get(f"{self.server.url}/v1/stream/{stream}")
+
+    def stored(self) -> int:
+        """How many entries all streams have."""
+        streams = httpx.get(f"{self.server.url}/v1/streams").json()["streams"]
+        return sum(stream["length"] for stream in streams)
+
+    def has_application(self) -> bool:
+        """Whether a program listens at the application's port."""
+        with contextlib.suppress(OSError), socket.create_connection(("localhost", int(self._ports["3000"]))):
+            return True
+        return False
 
     def close(self) -> None:
         """End what was started."""
@@ -140,3 +183,20 @@ def test_a_page_stops_an_answer(reader: Reader) -> None:
     assert stored.headers["stream-closed"] == "true"
     assert 20 < len(stored.json()) < COUNT
     assert stored.json() == TOKENS[: len(stored.json())]
+
+
+@pytest.mark.parametrize("kit", CHUNKS)
+def test_a_chat_goes_on(reader: Reader, kit: str) -> None:
+    """The gateway is killed while both its server and its reader are at work."""
+    begin, token, end = CHUNKS[kit]
+    (reader.directory / "model.mjs").write_text(NODE_MODEL % (begin, COUNT, token, end))
+    (reader.directory / "node_modules").symlink_to(MODULES)
+    reader.run(f"node {kit}_server.mjs")
+    until(reader.has_application, "its server is there")
+    chat = reader.run(f"node {kit}_reader.mjs")
+    for count in (COUNT // 4, COUNT // 2):
+        until(lambda count=count: reader.stored() > count, "tokens are stored")
+        reader.server.kill()
+        reader.server.start()
+    assert chat.wait(PAGE_MS_MAX / 1000) == 0, reader.said()
+    assert reader.said().splitlines()[-1] == "".join(TOKENS)
