@@ -306,6 +306,47 @@ def _too_many(what: str, remedy: str, limit: str) -> EngineError:
     return EngineError("invalid", f"ERR {sentence}", sentence, limit=limit)
 
 
+def too_many_schedules(most: int, limit: str, stream: str | None = None) -> EngineError:
+    """A cap is reached, `limit`: of the stream, or of all of them."""
+    whose = "in all streams together" if stream is None else f"in the stream '{_printable(stream)}'"
+    sentence = f"there may be {most} schedules {whose}: cancel some, or wait until some have run"
+    return EngineError("invalid", f"ERR {sentence}", sentence, limit=limit)
+
+
+def invalid_schedule(sentence: str) -> EngineError:
+    """A rule, or a name, that cannot be; the sentence begins with the member."""
+    return invalid(f"ERR {sentence}")
+
+
+def no_schedule(stream: str, name: str) -> EngineError:
+    sentence = f"the stream '{_printable(stream)}' has no schedule {name!r}: it has run, or was cancelled"
+    return EngineError("no_schedule", f"ERR {sentence}", sentence, schedule=name)
+
+
+def schedule_gone(name: str) -> EngineError:
+    sentence = f"the schedule {name!r} has run or was cancelled: nothing was published"
+    return EngineError("schedule_gone", f"ERR {sentence}", sentence, schedule=name)
+
+
+def schedule_exists(name: str) -> EngineError:
+    sentence = f"there is a schedule {name!r}: leave the condition out to replace it"
+    return EngineError("schedule_exists", f"ERR {sentence}", sentence, schedule=name)
+
+
+def recurring_forbidden() -> EngineError:
+    sentence = "what recurs takes the right to manage the stream"
+    return EngineError("forbidden", f"NOPERM {sentence}", sentence)
+
+
+def has_schedules(stream: str, count: int) -> EngineError:
+    """A stream that is not closed while entries are scheduled."""
+    sentence = (
+        f"the stream '{_printable(stream)}' has {count} schedules, which would never run: cancel them, or "
+        "close it with schedules=drop"
+    )
+    return EngineError("has_schedules", f"ERR {sentence}", sentence, schedules=count)
+
+
 def too_much_metadata(bytes_max: int) -> EngineError:
     """What is kept beside the streams has no more room."""
     return invalid(f"ERR what is kept beside the streams has at most {bytes_max} bytes: remove some of it")

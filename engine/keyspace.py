@@ -18,7 +18,7 @@ from engine.garbage import Garbage
 from engine.generations import GENERATION_BYTES, Generations, Identity
 from engine.groups import Group
 from engine.idempotency import IdempotencyTable
-from engine.lifetimes import Deferrals, Lifetimes
+from engine.lifetimes import DueTimes, Lifetimes
 from engine.memory import (
     ANSWER_BYTES,
     ANSWER_ID_BYTES,
@@ -32,6 +32,7 @@ from engine.names import SortedNames
 from engine.nodes import Text
 from engine.producers import Producers
 from engine.quotas import QuotaCounts
+from engine.schedules import Schedule, StreamSchedules
 from engine.sealed import DecodedNodeCache
 from engine.stream import NodeLimits, Stream
 from engine.versions import Versions
@@ -52,8 +53,8 @@ SETTINGS_DEFAULT: Final = {
 
 
 class Caps(NamedTuple):
-    """How many there may be: of streams, of groups in a stream, of consumers in a group; and how much memory
-    all of it may take, None for any.
+    """How many there may be: of streams, of groups in a stream, of consumers in a group, of schedules in all
+    and in a stream; and how much memory all of it may take, None for any.
 
     Clients name them, and each costs memory for good. What a log holds beyond them is kept: they concern
     what comes into being.
@@ -63,6 +64,8 @@ class Caps(NamedTuple):
     groups_max: int = 1_000
     consumers_max: int = 10_000
     memory_bytes_max: int | None = None
+    schedules_max: int = 1_000_000
+    stream_schedules_max: int = 100_000
 
 
 CAPS_DEFAULT: Final = Caps()
@@ -134,6 +137,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
     closed: Closed | None = None
     # Of Durable Streams, None of others.
     durable: DurableStream | None = None
+    # Entries for later, None where there are none.
+    schedules: StreamSchedules | None = None
     # When a command last named it, a `Keyspace.moment`; 0 if none has since the start.
     used_ms: int = 0
 
@@ -207,7 +212,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
     def garbage(self) -> list[object]:
         """What is large in a key that was removed."""
         parts = [self.groups, self.answers, self.idempotency_table.producers, self.stream.nodes]
-        return [part for part in parts if part]
+        scheduled = [] if self.schedules is None else self.schedules.garbage()
+        return [part for part in parts if part] + scheduled
 
     @property
     def footprint_bytes(self) -> int:
@@ -217,7 +223,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
         own_bytes = STREAM_BYTES + self.stream.footprint_bytes + self.idempotency_table.footprint_bytes
         closed_bytes = 0 if self.closed is None else self.closed.footprint_bytes
         durable_bytes = 0 if self.durable is None else self.durable.footprint_bytes
-        return own_bytes + groups_bytes + answers_bytes + closed_bytes + durable_bytes
+        scheduled_bytes = 0 if self.schedules is None else self.schedules.footprint_bytes
+        return own_bytes + groups_bytes + answers_bytes + closed_bytes + durable_bytes + scheduled_bytes
 
 
 class IdempotentPublishReply(NamedTuple):
@@ -260,7 +267,10 @@ class Keyspace:
         self.maintained: dict[str, None] = {}
         self.lifetimes = Lifetimes()
         self.forks = Forks()
-        self.deferrals = Deferrals()
+        self.deferrals = DueTimes()
+        self.due_schedules = DueTimes()
+        # How many schedules all streams have.
+        self.scheduled = 0
         self._moment_ms = 0
         self.generations = Generations()
         self.versions = Versions()
@@ -311,6 +321,9 @@ class Keyspace:
             self.lifetimes.add(name, key.expires_at_ms)
         if key.groups:
             self.deferrals.hasten(name, key.deferred_until_ms)
+        if key.schedules is not None:
+            self.due_schedules.hasten(name, key.schedules.first_ms)
+            self.scheduled += len(key.schedules)
 
     def remove(self, name: str) -> None:
         """Take a stream out, with all that hangs on it."""
@@ -332,6 +345,8 @@ class Keyspace:
         key = self.keys.pop(name)
         self._drop_lifetime(name, key)
         self.deferrals.replace(name, None)
+        self.due_schedules.replace(name, None)
+        self.scheduled -= 0 if key.schedules is None else len(key.schedules)
         key.footprint.leave_all()
         self.maintained.pop(name, None)
         if not self._is_loading:
@@ -346,6 +361,36 @@ class Keyspace:
         """Everything is as if each record had been applied by itself."""
         self._is_loading = False
         self._names.replace(sorted(self.keys))
+
+    def put_schedule(self, name: str, schedule_name: str, schedule: Schedule) -> None:
+        """Enter a schedule of a stream; one of that name goes."""
+        key = self.keys[name]
+        schedules = key.schedules = key.schedules or StreamSchedules()
+        count, size = len(schedules), schedules.bytes
+        schedules.put(schedule_name, schedule)
+        self.scheduled += len(schedules) - count
+        key.footprint.add(schedules.bytes - size)
+        self.due_schedules.hasten(name, schedule.at_ms)
+
+    def drop_schedule(self, name: str, schedule_name: str) -> None:
+        """Take out a schedule of a stream, which is there."""
+        key = self.keys[name]
+        assert key.schedules is not None, "the command has looked"
+        size = key.schedules.bytes
+        key.schedules.drop(schedule_name)
+        self.scheduled -= 1
+        key.footprint.add(key.schedules.bytes - size)
+        if not key.schedules:
+            key.schedules = None
+
+    def drop_schedules(self, name: str) -> None:
+        """Take out all schedules of a stream."""
+        key = self.keys[name]
+        schedules, key.schedules = key.schedules, None
+        if schedules:
+            key.footprint.add(-schedules.bytes)
+            self.garbage.add(schedules, schedules.bytes)
+            self.scheduled -= len(schedules)
 
     def expire_at(self, name: str, at_ms: int | None) -> None:
         """Let a stream expire at that time; None for never."""
@@ -385,6 +430,8 @@ class Keyspace:
         self.lifetimes.clear()
         self.forks.clear()
         self.deferrals.clear()
+        self.due_schedules.clear()
+        self.scheduled = 0
         self.round.clear()
         self._names.replace([])
         self.cold.clear()
@@ -428,12 +475,10 @@ class Keyspace:
         assert len(self.lifetimes) == sum(key.expires_at_ms is not None for key in self.keys.values()), (
             "each lifetime is there once"
         )
-        found_ms = {name: key.deferred_until_ms for name, key in self.keys.items()}
-        times_ms = dict(self.deferrals.items())
-        assert times_ms.keys() <= self.keys.keys(), "what comes back is of a stream"
-        assert all(times_ms[name] <= at_ms for name, at_ms in found_ms.items() if at_ms is not None), (
-            "no deferred entry comes back before its stream is looked at"
-        )
+        self._check_due(self.deferrals, {name: key.deferred_until_ms for name, key in self.keys.items()})
+        scheduled = {name: key.schedules for name, key in self.keys.items() if key.schedules is not None}
+        self._check_due(self.due_schedules, {name: one.first_ms for name, one in scheduled.items()})
+        assert self.scheduled == sum(map(len, scheduled.values())), "the schedules are those of the streams"
         self.producers.check()
         self.forks.check()
         answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
@@ -446,5 +491,14 @@ class Keyspace:
         for key in self.keys.values():
             assert key.footprint.bytes == key.footprint_bytes, "a stream's memory is that of its parts"
             key.stream.check()
+            if key.schedules is not None:
+                key.schedules.check()
             for group in key.groups.values():
                 group.check()
+
+    def _check_due(self, times: DueTimes, found_ms: Mapping[str, int | None]) -> None:
+        times_ms = dict(times.items())
+        assert times_ms.keys() <= self.keys.keys(), "what is due is of a stream"
+        assert all(times_ms[name] <= at_ms for name, at_ms in found_ms.items() if at_ms is not None), (
+            "nothing is due before its stream is looked at"
+        )

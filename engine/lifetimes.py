@@ -1,4 +1,4 @@
-"""Which streams expire when, or have entries that come back: the earliest first.
+"""Which streams expire when, or have entries that come back or are scheduled: the earliest first.
 
 Knows: names and times (milliseconds of the wall clock).
 Must never know: what a stream is, what time it is, what happens to a stream when its time comes.
@@ -9,6 +9,7 @@ Each change and each look costs a bisection, however many streams expire.
 """
 
 from collections.abc import Callable
+from itertools import islice, takewhile
 
 from engine.blocks import SortedMap
 
@@ -82,10 +83,12 @@ class Lifetimes:
         return [(name, at_ms) for at_ms, names in self._names.items() for name in names]
 
 
-class Deferrals(Lifetimes):
-    """The streams of which groups have deferred entries, each with a time before which none comes back.
+class DueTimes(Lifetimes):
+    """The streams in which something is due, deferred entries or schedules, each with a time before which
+    nothing is.
 
-    It may be too early by what was acknowledged or claimed meanwhile: then a look finds the true one.
+    It may be too early by what was acknowledged, claimed or cancelled meanwhile: then a look finds the true
+    one.
     """
 
     __slots__ = ("_times",)
@@ -108,6 +111,11 @@ class Deferrals(Lifetimes):
         if at_ms is not None:
             self._times[name] = at_ms
             self.add(name, at_ms)
+
+    def due(self, now_ms: int, limit: int) -> list[str]:
+        """The streams to look at, the earliest first, at most `limit`."""
+        times = takewhile(lambda item: item[0] <= now_ms, self._names.items())
+        return list(islice((name for _, names in times for name in names), limit))
 
     def clear(self) -> None:
         """Take all streams out."""

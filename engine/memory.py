@@ -44,6 +44,8 @@ HELD_LIST_BYTES: Final = 50
 ANSWER_BYTES: Final = 460
 ANSWER_ID_BYTES: Final = 56
 PRODUCER_BYTES: Final = 620
+# A schedule, beside its name, its entry and its rule.
+SCHEDULE_BYTES: Final = 250
 # What a stream of Durable Streams has beside its entries, and of that a producer.
 DURABLE_BYTES: Final = 420
 DURABLE_PRODUCER_BYTES: Final = 330

@@ -196,6 +196,14 @@ class EngineProtocol(CommandEngine, Protocol):
         """The mean of the times (wall clock) at which they expire, 0 if none does."""
 
     @property
+    def schedules(self) -> int:
+        """How many entries are scheduled."""
+
+    @property
+    def schedules_late_s(self) -> float:
+        """For how many seconds the first entry has been due that is not appended yet; 0 if there is none."""
+
+    @property
     def waiting(self) -> int:
         """How many reads wait."""
 

@@ -13,6 +13,7 @@ import msgspec
 
 from engine import entries
 from engine.ids import EntryId
+from engine.recurrence import Rule
 
 T = TypeVar("T")
 
@@ -453,6 +454,41 @@ class StreamPage(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
+class ScheduleInfo(msgspec.Struct, frozen=True):
+    """A schedule: when its entry, of which `body` is the body, is appended next. `left` runs are left, None
+    where they are not counted.
+    """
+
+    name: str
+    at_ms: int
+    body: bytes
+    rule: Rule
+    left: int | None = None
+
+
+class ScheduleSet(msgspec.Struct, frozen=True):
+    """A schedule that was made or changed; without `changed` it was the same before."""
+
+    schedule: ScheduleInfo
+    created: bool
+    changed: bool = True
+
+
+class SchedulePage(msgspec.Struct, frozen=True):
+    """Schedules in the order asked for; `more` if there are others behind them."""
+
+    schedules: Sequence[ScheduleInfo]
+    more: bool
+
+
+class AddedScheduled(msgspec.Struct, frozen=True):
+    """What was appended, None for nothing; each schedule's name and time; whether one was cancelled."""
+
+    added: Added | None
+    scheduled: Sequence[tuple[str, int]] = ()
+    cancelled: bool = False
+
+
 class DeadLettered(msgspec.Struct, frozen=True):
     """Entries moved to the dead-letter stream `stream`."""
 
@@ -581,6 +617,10 @@ Reply = (
     | Deletions
     | ConfigValues
     | StreamPage
+    | ScheduleInfo
+    | ScheduleSet
+    | SchedulePage
+    | AddedScheduled
     | DeadLettered
     | MetadataPage
     | DeadLettersFound

@@ -17,6 +17,8 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     streams: int
     expiring_streams: int
     mean_expiry_ms: int
+    schedules: int
+    schedules_late_s: float
     appended: int
     memory_used_bytes: int
     memory_estimated_bytes: int
@@ -36,6 +38,8 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
             streams=engine.streams,
             expiring_streams=engine.expiring_streams,
             mean_expiry_ms=engine.mean_expiry_ms,
+            schedules=engine.schedules,
+            schedules_late_s=engine.schedules_late_s,
             appended=engine.appended,
             memory_used_bytes=memory.used_bytes,
             memory_estimated_bytes=memory.estimated_bytes,

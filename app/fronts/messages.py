@@ -21,6 +21,7 @@ from engine.commands import (
     Command,
     EnforceRetention,
     ExpireStreams,
+    FireDueSchedules,
     Maintain,
     StreamCommand,
 )
@@ -53,7 +54,7 @@ class MessageKind(IntEnum):
 
 OF_LEASES: Final = frozenset({MessageKind.ALONE, MessageKind.REPLACED, MessageKind.NOT_LEASED})
 # The engine runs these itself; one of them holds a function.
-ENGINE_ONLY: Final = frozenset({Maintain, EnforceRetention, ExpireStreams})
+ENGINE_ONLY: Final = frozenset({Maintain, EnforceRetention, ExpireStreams, FireDueSchedules})
 _ABSTRACT: Final = frozenset({Command, StreamCommand, BlockingCommand, BoundedRead})
 _EVERY: Final = [
     kind for kind in vars(known).values() if isinstance(kind, type) and issubclass(kind, Command)

@@ -172,6 +172,16 @@ class RemoteEngine:
         return self._figures.mean_expiry_ms
 
     @property
+    def schedules(self) -> int:
+        """How many entries are scheduled."""
+        return self._figures.schedules
+
+    @property
+    def schedules_late_s(self) -> float:
+        """For how many seconds the first one has been due."""
+        return self._figures.schedules_late_s
+
+    @property
     def waiting(self) -> int:
         """How many reads of this front wait."""
         return len(self._waiting)

@@ -20,16 +20,20 @@ from app.tenants.stripping import ShownInfo
 from app.tenants.tenant_names import TenantNames
 from engine import EngineError, dump
 from engine.commands import (
+    AddScheduled,
     Close,
     Command,
     DbSize,
     Exists,
     ForkPoint,
     IdempotencyKey,
+    ListSchedules,
     ListStreams,
     MeasureStreams,
+    NewSchedule,
     Publish,
     Restore,
+    SetSchedule,
     StreamInfos,
     XAdd,
 )
@@ -122,7 +126,7 @@ FIELDS: Final[Mapping[str, Callable[[Any, TenantNames], object]]] = {
 # Text that names no stream; a key belongs to the stream beside it.
 _NO_NAMES: Final = frozenset(
     {
-        *("batch", "consumer", "group", "idempotency", "kind", "known", "media", "named", "reason"),
+        *("batch", "consumer", "group", "idempotency", "kind", "known", "media", "name", "named", "reason"),
         *("retention", "transfer_to"),
     }
 )
@@ -160,6 +164,25 @@ def _close(command: Close, names: TenantNames) -> Command:
     return replace(command, stream=names.add(command.stream), add=add)
 
 
+def _schedule(new: NewSchedule, names: TenantNames) -> NewSchedule:
+    return replace(new, body=_bodies([new.body], names)[0])
+
+
+def _set_schedule(command: SetSchedule, names: TenantNames) -> Command:
+    return replace(command, stream=names.add(command.stream), schedule=_schedule(command.schedule, names))
+
+
+def _add_scheduled(command: AddScheduled, names: TenantNames) -> Command:
+    add = None if command.add is None else _add(command.add, names)
+    later = [_schedule(one, names) for one in command.later]
+    return replace(command, stream=names.add(command.stream), add=add, later=later)
+
+
+def _list_schedules(command: ListSchedules, names: TenantNames) -> Command:
+    # Those of one stream, by names of their own.
+    return replace(command, stream=names.add(command.stream))
+
+
 def _publish(command: Publish, names: TenantNames) -> Command:
     # What a key was used for belongs to no stream, so tenants would share it.
     key, chunk = command.idempotency, command.chunk
@@ -177,10 +200,13 @@ def _count_nothing(_: DbSize, __: TenantNames) -> Command:
 
 
 WHOLE: Final[Mapping[type[Command], Callable[[Any, TenantNames], Command]]] = {
+    AddScheduled: _add_scheduled,
     Close: _close,
     DbSize: _count_nothing,
+    ListSchedules: _list_schedules,
     ListStreams: _list,
     Publish: _publish,
     Restore: _restore,
+    SetSchedule: _set_schedule,
     StreamInfos: _list,
 }

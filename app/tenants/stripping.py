@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
-from app.tenants.sources import names_source, rename_in_dump, rename_in_entry
+from app.tenants.sources import names_source, rename_in_body, rename_in_dump, rename_in_entry
 from app.tenants.tenant_names import TenantNames
 from engine import EngineError, dump, entries, errors, replies
 from engine.replies import Reply, by_type
@@ -172,6 +172,21 @@ def _page(reply: replies.StreamPage, names: TenantNames) -> replies.StreamPage:
     return replies.StreamPage(own, _next(reply.next, names))
 
 
+def _schedule(info: replies.ScheduleInfo, names: TenantNames) -> replies.ScheduleInfo:
+    if not names_source(info.body):
+        return info
+    shown = rename_in_body(info.body, lambda source: source.removeprefix(names.prefix_bytes))
+    return replace(info, body=shown)
+
+
+def _schedule_set(reply: replies.ScheduleSet, names: TenantNames) -> replies.ScheduleSet:
+    return replace(reply, schedule=_schedule(reply.schedule, names))
+
+
+def _schedules(reply: replies.SchedulePage, names: TenantNames) -> replies.SchedulePage:
+    return replace(reply, schedules=[_schedule(one, names) for one in reply.schedules])
+
+
 def _of_stream(reply: Any, names: TenantNames) -> Any:  # noqa: ANN401 - replies with a stream
     return replace(reply, stream=names.strip(reply.stream))
 
@@ -216,6 +231,7 @@ REPLIES: Final[Mapping[type, Strip]] = {
     tuple: _each,
     replies.AcknowledgedIds: _same,
     replies.Added: _same,
+    replies.AddedScheduled: _same,
     replies.AutoClaimed: _claimed,
     replies.Closed: _closed,
     replies.Claimed: _claimed,
@@ -238,6 +254,9 @@ REPLIES: Final[Mapping[type, Strip]] = {
     replies.Published: _published,
     replies.Redriven: _same,
     replies.Republished: _republished,
+    replies.ScheduleInfo: _schedule,
+    replies.SchedulePage: _schedules,
+    replies.ScheduleSet: _schedule_set,
     replies.StreamDetail: _detail,
     replies.StreamInfo: _info,
     replies.StreamPage: _page,

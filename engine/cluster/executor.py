@@ -107,6 +107,8 @@ class ClusterEngine:
         self.sync_seconds: Final = Histogram((1.0,))
         self.appended = 0
         self.streams = 0
+        self.schedules = 0
+        self.schedules_late_s = 0.0
         self.expiring_streams = 0
         self.mean_expiry_ms = 0
         self._waiting_for_streams = 0

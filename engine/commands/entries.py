@@ -65,7 +65,7 @@ def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:
     if key is None and not command.mkstream:
         return None
     if key is not None and key.durable is not None:
-        _check_bodies(key.durable, command.bodies)
+        check_bodies(key.durable, command.bodies)
     return prepare_checked(turn, key, command)
 
 
@@ -75,12 +75,12 @@ def prepare_checked(turn: Turn, key: Key | None, command: types.XAdd) -> Prepare
     repeated = _repeated(turn, key, command)
     if repeated is not None:
         return repeated
-    _expect_open(turn, command.stream, key)
+    expect_open(turn, command.stream, key)
     expect_last_id(key, command.expected_last_id)
     return PreparedEntries(command, *_new_ids(turn, key, command))
 
 
-def _check_bodies(durable: DurableStream, bodies: Sequence[bytes]) -> None:
+def check_bodies(durable: DurableStream, bodies: Sequence[bytes]) -> None:
     """Refuse what readers of Durable Streams could not read."""
     for body in bodies:
         data = entries.data_of(body)
@@ -102,9 +102,17 @@ def store(turn: Turn, prepared: PreparedEntries) -> Added:
     return Added(new_ids, trimmed=trimmed.deleted, pending_affected=trimmed.pending_affected)
 
 
-def _expect_open(turn: Turn, stream: str, key: Key | None) -> None:
+def expect_open(turn: Turn, stream: str, key: Key | None) -> None:
+    """Refuse entries of a closed stream."""
     if key is not None and (refusal := turn.refuse_entries(stream, key)) is not None:
         raise refusal
+
+
+def expect_no_schedules(turn: Turn, stream: str) -> None:
+    """Refuse to close a stream while there are entries for later."""
+    key = turn.keyspace.find(stream)
+    if key is not None and key.schedules:
+        raise errors.has_schedules(stream, len(key.schedules))
 
 
 def expect_last_id(key: Key | None, expected: int | None) -> None:
@@ -284,7 +292,7 @@ def xsetid(turn: Turn, command: types.XSetId) -> bool:
             "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
         )
     key = turn.key(command.stream)
-    _expect_open(turn, command.stream, key)
+    expect_open(turn, command.stream, key)
     stream = key.stream
     entries_added = stream.entries_added if command.entries_added is None else command.entries_added
     if command.last_id < stream.max_deleted_id:

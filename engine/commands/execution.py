@@ -25,6 +25,7 @@ from engine.commands import (
     planning,
     reading,
     redriving,
+    scheduling,
     types,
 )
 from engine.commands.base import BlockingCommand, Command, MemoryNeed
@@ -69,6 +70,7 @@ _MODULES: Final = (
     planning,
     reading,
     redriving,
+    scheduling,
 )
 
 # The streams of one read.

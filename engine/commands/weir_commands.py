@@ -70,7 +70,7 @@ class AddEach(StreamCommand, frozen=True, kw_only=True):
 
 class Close(StreamCommand, frozen=True, kw_only=True):
     """End the stream for good, behind the entries of `add` where there are any: both or neither. One that is
-    closed stays as it is. Reply: `Closed`.
+    closed stays as it is. Refused while it has schedules, unless `drops_schedules`. Reply: `Closed`.
 
     `expected_last_id` is a precondition where there are no entries.
     """
@@ -78,6 +78,7 @@ class Close(StreamCommand, frozen=True, kw_only=True):
     reason: str = ""
     add: XAdd | None = None
     expected_last_id: int | None = None
+    drops_schedules: bool = False
 
     def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
         return MemoryNeed.NONE if self.add is None else self.add.memory_need(keyspace)

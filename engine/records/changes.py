@@ -25,6 +25,7 @@ from engine.keyspace import (
     Retention,
 )
 from engine.memory import Footprint, Total
+from engine.schedules import Schedule
 
 # How `engine.records.payload` writes a field that MessagePack has no form for.
 Id = Annotated[int, "id"]
@@ -518,6 +519,33 @@ class ForgetAnswers(Record, frozen=True):
             _forget_oldest(keyspace.answers, self.count, keyspace.memory.shared)
 
 
+class PutSchedule(Record, frozen=True):
+    """An entry for later, of which `left` runs are left where they are counted; one of that name goes."""
+
+    number = 40
+    stream: str
+    name: str
+    text: bytes
+    rule: str
+    at_ms: int
+    left: int | None
+
+    def apply(self, keyspace: Keyspace) -> None:
+        schedule = Schedule(self.text, self.rule, self.at_ms, self.left)
+        keyspace.put_schedule(self.stream, self.name, schedule)
+
+
+class DropSchedule(Record, frozen=True):
+    """An entry for later was cancelled, or has run for the last time."""
+
+    number = 41
+    stream: str
+    name: str
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.drop_schedule(self.stream, self.name)
+
+
 class SetLifetime(Record, frozen=True):
     """When the stream is removed, by the wall clock; None for never. The removal is a record of its own."""
 
@@ -561,7 +589,9 @@ class CopyStream(Record, frozen=True):
 
 
 class CloseStream(Record, frozen=True):
-    """The stream has ended: behind its last entry comes nothing more. A copy of it is open."""
+    """The stream has ended: behind its last entry comes nothing more, and what was scheduled goes. A copy of
+    it is open.
+    """
 
     number = 33
     stream: str
@@ -572,6 +602,7 @@ class CloseStream(Record, frozen=True):
         key = keyspace.keys[self.stream]
         key.closed = Closed(self.at_ms, self.reason)
         key.footprint.add(key.closed.footprint_bytes)
+        keyspace.drop_schedules(self.stream)
 
 
 class Regenerate(Record, frozen=True):

@@ -36,6 +36,7 @@ from engine.records.changes import (
     CreateGroup,
     Describe,
     PublishChunk,
+    PutSchedule,
     Record,
     Regenerate,
     RememberAnswer,
@@ -55,6 +56,7 @@ from engine.records.restored import (
     RestoreProducerKey,
     RestoreStream,
 )
+from engine.schedules import Schedule
 
 # Pending entries in one record of a snapshot.
 _PENDING_ROWS_MAX: Final = 512
@@ -72,6 +74,7 @@ class _HeldStream(NamedTuple):
     idempotency_table: list[tuple[bytes, dict[bytes, int]]]
     answers: dict[str, IdempotentReply]
     producers: dict[str, ProducerPlace]
+    schedules: list[tuple[str, Schedule]]
     groups: "list[_HeldGroup]"
 
 
@@ -194,6 +197,7 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
         idempotency_table,
         dict(key.answers),
         producers,
+        [] if key.schedules is None else key.schedules.items(),
         groups,
     )
 
@@ -233,6 +237,8 @@ def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Recor
         yield RememberAnswer(held.name, answer_key, answer.digest, answer.ids, answer.at_ms)
     for producer_name, place in held.producers.items():
         yield AdvanceProducer(held.name, producer_name, *place)
+    for schedule_name, one in held.schedules:
+        yield PutSchedule(held.name, schedule_name, one.text, one.rule, one.at_ms, one.left)
     for group in held.groups:
         yield from group.before
         for consumer in sorted(group.consumers):

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import Command, ExpireStreams, ReleaseDeferred, XReadGroup
+from engine.commands import Command, ExpireStreams, FireDueSchedules, ReleaseDeferred, XReadGroup
 from engine.commands.execution import Blocked, Unfinished, block_group_read, is_ready
 from engine.commands.planning import durable_queue
 from engine.errors import EngineError
@@ -91,6 +91,7 @@ class Engine:
         self._due_timers = (
             DueTimer(keyspace.lifetimes, clock, lambda: self._run_due(ExpireStreams())),
             DueTimer(keyspace.deferrals, clock, lambda: self._run_due(ReleaseDeferred())),
+            DueTimer(keyspace.due_schedules, clock, self._fire_due),
         )
         self._housekeeping = Housekeeping(keyspace, self._waits, self._rewriter, self._packer)
         # The error of a turn that had already changed something, and the callback that gets it.
@@ -227,6 +228,17 @@ class Engine:
     def mean_expiry_ms(self) -> int:
         """The mean of the times (wall clock) at which they expire, 0 if none does."""
         return self._keyspace.lifetimes.mean_ms
+
+    @property
+    def schedules(self) -> int:
+        """The number of entries that are scheduled."""
+        return self._keyspace.scheduled
+
+    @property
+    def schedules_late_s(self) -> float:
+        """For how many seconds the first entry has been due that is not appended yet; 0 if there is none."""
+        next_ms = self._keyspace.due_schedules.next_ms
+        return 0.0 if next_ms is None else max(0, self._clock.wall_ms() - next_ms) / 1000
 
     @property
     def appended(self) -> int:
@@ -568,6 +580,11 @@ class Engine:
         """Do what is due. Returns whether there is more, None if the log has no room."""
         more = self._waits.run_unasked(command)
         return None if more is None else more is True
+
+    def _fire_due(self) -> bool | None:
+        """Append what is scheduled until now, in a turn that ends by the clock."""
+        until_s = self._clock.monotonic() + _RUN_S_MAX
+        return self._run_due(FireDueSchedules(has_time=lambda: self._clock.monotonic() < until_s))
 
     # --- a fault --------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ DERIVED: Final = frozenset(
         "held",
         "lifetimes",
         "deferrals",
+        "due_schedules",
         "notifies",
         "quotas",
         "text_bytes",

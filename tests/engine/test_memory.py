@@ -17,6 +17,7 @@ import pytest
 
 from engine import Caps, Engine, EngineError, Memory, entries
 from engine.commands import (
+    AddScheduled,
     AppendDurable,
     Claim,
     CreateDurable,
@@ -24,9 +25,13 @@ from engine.commands import (
     DeadLetterEntries,
     EnsureGroup,
     EnsureStream,
+    FireDueSchedules,
+    FireSchedule,
     Nack,
+    NewSchedule,
     Publish,
     Redrive,
+    SetSchedule,
     Trim,
     XAck,
     XAckDel,
@@ -42,6 +47,7 @@ from engine.commands import (
     XRead,
     XReadGroup,
     XTrim,
+    schedule_commands,
     types,
     weir_commands,
 )
@@ -52,6 +58,7 @@ from engine.dump import dump_key
 from engine.idempotency import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 from engine.records.snapshot import Capture
+from engine.recurrence import Rule
 from engine.replies import Reply
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import begin_read, reply_to, submit, turn_of
@@ -69,7 +76,7 @@ GOING_ON: Final = {
     types.ConfigSet, weir_commands.UpdateStream, weir_commands.UpdateGroup, weir_commands.DeleteGroup,
     weir_commands.DeleteConsumer, weir_commands.Maintain, weir_commands.EndWait, weir_commands.GiveBack,
     weir_commands.Acknowledge, weir_commands.PutMetadata, weir_commands.Undo,
-    weir_commands.EnforceRetention, weir_commands.ReleaseDeferred,
+    weir_commands.EnforceRetention, weir_commands.ReleaseDeferred, schedule_commands.CancelSchedule,
 }  # fmt: skip
 
 READ_NEW: Final = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])
@@ -88,6 +95,10 @@ ADDING: Final[list[Command]] = [
     Publish(parts=[adding("s"), adding("t")]),
     DeadLetterEntries(stream="s", group="g", ids=[id_of("5-0")], reason="r"),
     Redrive(stream="s", group="g", letters="dead", ids=[id_of("5-0")]),
+    SetSchedule(stream="s", schedule=NewSchedule("a", entries.body([("a", "1")]), Rule(in_ms=1))),
+    AddScheduled(stream="s", add=adding("s")),
+    FireSchedule(stream="s", name="a"),
+    FireDueSchedules(),
 ]
 DELIVERING: Final[list[Command]] = [
     READ_NEW,

@@ -22,7 +22,7 @@ from engine.records import CreateStream, RemoveStream, RenameStream, encode, rep
 COUNT: Final = 2_000
 # Bytes that the interpreter asks for, a stream with a name of 16 characters and an entry of 63: some 30 less
 # than that is what it takes. The allocator adds a twentieth.
-STREAM_BYTES_MAX: Final = 720
+STREAM_BYTES_MAX: Final = 730
 # Calls of functions, Python's own too, to read one from a log of frames and from a snapshot.
 CALLS_MAX: Final = {"log": 56, "snapshot": 53}
 # With an empty group.

@@ -45,6 +45,10 @@ SAMPLES: Final[list[Record]] = [
     records.SetLifetime("orders", 1_700_000_000_000),
     records.RenameStream("orders", "bills", "0123456789abcdef"),
     records.CloseStream("orders", 1_700_000_000_000, "done"),
+    records.PutSchedule(
+        "orders", "größe", b',"fields":{"a":"1"}}', '{"every_ms":1000}', 1_700_000_000_000, 3
+    ),
+    records.DropSchedule("orders", "größe"),
     records.CopyStream("bills", "orders", "0123456789abcdef"),
     records.CreateGroup("orders", "größe", FIRST, None),
     records.MoveGroup("orders", "g", SECOND, 2),

@@ -11,22 +11,28 @@ from typing import Final
 from app.redis import CommandRequest, parse
 from engine import entries, ids
 from engine.commands import (
+    AddScheduled,
     AppendDurable,
+    CancelSchedule,
     Close,
     Command,
     CreateDurable,
     Delete,
     EnsureGroup,
     EnsureStream,
+    FireSchedule,
     ForkPoint,
     IdempotencyKey,
+    NewSchedule,
     ProducerBatch,
     Publish,
     Retention,
+    SetSchedule,
     UpdateGroup,
     XAdd,
 )
 from engine.commands.types import NewId
+from engine.recurrence import Rule
 
 STREAMS: Final = ("s", "t", "u")
 GROUPS: Final = ("g", "h")
@@ -47,7 +53,7 @@ class Clients:
         self._kinds: Sequence[tuple[int, Callable[[], Command]]] = (
             (9, self._add), (2, self._publish), (1, self._add_once), (5, self._read_group),
             (4, self._settle), (3, self._claim), (2, self._remove), (2, self._group),
-            (2, self._look), (1, self._configure), (1, self._rare), (3, self._durable),
+            (2, self._look), (1, self._configure), (1, self._rare), (3, self._durable), (3, self._schedule),
         )  # fmt: skip
 
     def tell(self, stream: str, some: Sequence[int]) -> None:
@@ -189,7 +195,28 @@ class Clients:
         """With or without last entries. Only the end of the name begins it anew."""
         count = self._chance.choice((0, 1, 2))
         add = XAdd(stream=stream, bodies=self._bodies(count)) if count else None
-        return Close(stream=stream, reason="r" * count, add=add)
+        return Close(stream=stream, reason="r" * count, add=add, drops_schedules=self._chance.random() < 0.5)
+
+    def _schedule(self) -> Command:
+        """Entries for later: set, published, cancelled, fired."""
+        stream, name = self._stream(), self._chance.choice("123")
+        (body,) = self._bodies(1)
+        kind = self._chance.choice(("set", "set", "later", "instead", "cancel", "fire"))
+        if kind == "set":
+            count = self._chance.choice((None, 1, 3))
+            rule = self._chance.choice((Rule(in_ms=700), Rule(every_ms=1_000, count=count)))
+            return SetSchedule(stream=stream, schedule=NewSchedule(name, body, rule))
+        if kind == "later":
+            rules = [Rule(in_ms=self._chance.choice((1, 300, 2_000))) for _ in range(3)]
+            later = [NewSchedule(f"{self._serial}-{at}", body, rule) for at, rule in enumerate(rules)]
+            return AddScheduled(stream=stream, later=later)
+        if kind == "instead":
+            add = XAdd(stream=stream, bodies=[body])
+            required = self._chance.random() < 0.5
+            return AddScheduled(stream=stream, add=add, cancel=name, cancel_required=required)
+        if kind == "cancel":
+            return CancelSchedule(stream=stream, name=name)
+        return FireSchedule(stream=stream, name=name)
 
     def _durable(self) -> Command:
         """Of Durable Streams: made, forked, written by producers, closed, removed."""

@@ -20,6 +20,7 @@ from engine.log.manifest import MANIFEST, file_number
 from engine.records import decode, encode, snapshot
 from engine.replies import (
     Added,
+    AddedScheduled,
     AutoClaimed,
     Claimed,
     Closed,
@@ -442,6 +443,8 @@ def _shown(command: Command, reply: Reply | None) -> list[tuple[str, tuple[str, 
     if isinstance(reply, Added):
         return [(stream, None, list(reply.ids))]
     if isinstance(reply, Closed):
+        return [] if reply.added is None else [(stream, None, list(reply.added.ids))]
+    if isinstance(reply, AddedScheduled):
         return [] if reply.added is None else [(stream, None, list(reply.added.ids))]
     if isinstance(reply, DurableAppended):
         return [] if reply.duplicate else [(stream, None, [reply.last_id])]

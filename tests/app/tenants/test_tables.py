@@ -40,18 +40,25 @@ RENAMED: Final[Mapping[type[Command], set[str]]] = {
 }
 # A function of their own renames these fields.
 WHOLE_FIELDS: Final[Mapping[type[Command], set[str]]] = {
+    commands.AddScheduled: {"stream", "add", "later", "cancel"},
     commands.Close: {"stream", "add"},
     commands.DbSize: set(),
+    commands.ListSchedules: {"stream", "after", "before", "before_ms", "by_name"},
     commands.ListStreams: {"prefix", "after"},
     commands.Publish: {"parts", "idempotency", "chunk"},
     commands.Restore: {"stream", "dump", "size"},
+    commands.SetSchedule: {"stream", "schedule"},
     commands.StreamInfos: {"prefix", "after"},
 }
-WITHOUT_NAMES: Final = {"at", "expected_last_id", "limit", "ms", "reason", "relative", "replace"}
+WITHOUT_NAMES: Final = {
+    *("at", "cancel_required", "drops_schedules", "expected_last_id", "limit", "mkstream", "ms"),
+    *("only_new", "reason", "recurring", "relative", "replace"),
+}
 REFUSED: Final = {
     commands.ConfigGet,
     commands.ConfigSet,
     commands.ExpireStreams,
+    commands.FireDueSchedules,
     commands.FlushAll,
     commands.ListMetadata,
     commands.EnforceRetention,
@@ -63,7 +70,9 @@ REFUSED: Final = {
 # Fields of replies that are shown as they are.
 NO_NAMES: Final = frozenset(
     {
+        "added",
         "archived_up_to",
+        "cancelled",
         "closed",
         "consumers",
         "copies",
@@ -106,6 +115,7 @@ NO_NAMES: Final = frozenset(
         "pids_tracked",
         "removed_upto",
         "results",
+        "scheduled",
         "seq",
         "ttl_ms",
         "trimmed",

@@ -1,0 +1,111 @@
+"""The commands of schedules: entries that are appended at a time of their own.
+
+Knows: the arguments of each. Must never know: HTTP, how rules are written by clients, what a command does.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from engine import rows
+from engine.commands.base import Command, MemoryNeed, StreamCommand
+from engine.commands.types import XAdd
+from engine.recurrence import Rule
+
+
+class NewSchedule(msgspec.Struct, frozen=True):
+    """An entry, as its body, and when it is to be appended."""
+
+    name: str
+    body: bytes
+    rule: Rule
+
+
+class SetSchedule(StreamCommand, frozen=True, kw_only=True):
+    """Schedule an entry; a stream that is missing is made. Reply: `ScheduleSet`.
+
+    One of that name with the same definition stays, with its next time; another one is replaced, unless
+    `only_new`. Without `recurring` it neither makes nor replaces what recurs.
+    """
+
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
+    schedule: NewSchedule
+    only_new: bool = False
+    recurring: bool = True
+
+    def entry_bytes(self) -> int:
+        return len(self.schedule.body)
+
+
+class AddScheduled(StreamCommand, frozen=True, kw_only=True):
+    """Append the entries of `add`, schedule others, and cancel a schedule: all or nothing. Reply:
+    `AddedScheduled`, or None where the stream is missing and not to be made.
+
+    A schedule with the name of an earlier one replaces it. Without `recurring` none that recurs is touched.
+    With `cancel_required` a schedule that is not there any more refuses everything.
+    """
+
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
+    add: XAdd | None = None
+    later: Sequence[NewSchedule] = ()
+    cancel: str | None = None
+    cancel_required: bool = False
+    mkstream: bool = True
+    recurring: bool = True
+
+    def entry_bytes(self) -> int:
+        added_bytes = 0 if self.add is None else self.add.entry_bytes()
+        return added_bytes + rows.size([one.body for one in self.later])
+
+
+class CancelSchedule(StreamCommand, frozen=True, kw_only=True):
+    """Forget a schedule. Reply: True; one that is not there is refused."""
+
+    makes_room: ClassVar[bool] = True
+
+    name: str
+    recurring: bool = True
+
+
+class FireSchedule(StreamCommand, frozen=True, kw_only=True):
+    """Append the entry of a schedule now. One that recurs keeps its next time. Reply: `Added`."""
+
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
+    name: str
+    recurring: bool = True
+
+
+class DescribeSchedule(StreamCommand, frozen=True, kw_only=True):
+    """Reply: `ScheduleInfo`."""
+
+    changes: ClassVar[bool] = False
+
+    name: str
+
+
+class ListSchedules(StreamCommand, frozen=True, kw_only=True):
+    """Reply: `SchedulePage`, at most `limit` and 8 MiB: behind a time and a name, before a time. With
+    `by_name`: those whose names are between two names.
+    """
+
+    changes: ClassVar[bool] = False
+
+    by_name: bool = False
+    after: tuple[int, str] = (0, "")
+    before_ms: int | None = None
+    before: str | None = None
+    limit: int = 100
+
+
+class FireDueSchedules(Command, frozen=True, kw_only=True):
+    """The gateway runs it when the time of a schedule has come: append what is due, a bounded part of it in
+    one turn, as long as it `has_time`. Reply: whether there is more; None where a stream takes no entries.
+    """
+
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
+    has_time: Callable[[], bool] = lambda: True

@@ -1,0 +1,287 @@
+"""Schedules: entries that are appended at a time of their own, once or again and again.
+
+Knows: what is refused, which definition is the same, and how much fires in one turn.
+Must never know: when turns come, wire formats.
+
+    orders   "reminder" {"text":"pay"} due at 17:00                    is dropped
+             9-0 text=pay                                              is appended
+
+Both changes are in the same frame, and so is the next time of what recurs: after a crash there are both or
+neither, and no run is lost or comes twice.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from engine import errors
+from engine.commands import types
+from engine.commands.entries import PreparedEntries, check_bodies, expect_open, prepare, store
+from engine.commands.registry import runs
+from engine.commands.schedule_commands import (
+    AddScheduled,
+    CancelSchedule,
+    DescribeSchedule,
+    FireDueSchedules,
+    FireSchedule,
+    ListSchedules,
+    NewSchedule,
+    SetSchedule,
+)
+from engine.commands.turn import Turn
+from engine.errors import EngineError
+from engine.keyspace import Key
+from engine.records import DropSchedule, PutSchedule, Record
+from engine.recurrence import rule_of
+from engine.replies import Added, AddedScheduled, ScheduleInfo, SchedulePage, ScheduleSet
+from engine.schedules import Schedule
+
+# What one turn fires: entries, and bytes of the log, where what recurs is written twice. It draws on the
+# log's reserve.
+TURN_FIRED_MAX: Final = 1_000
+TURN_FIRED_BYTES_MAX: Final = 4 << 20
+# Streams that one turn looks at, and schedules that it takes between two looks at the clock.
+_TURN_LOOKS_MAX: Final = 500
+_RUN_MAX: Final = 100
+# Schedules of one page.
+PAGE_MAX: Final = 1_000
+_PAGE_BYTES_MAX: Final = 8 << 20
+NAME_BYTES_MAX: Final = 512
+
+
+@runs(SetSchedule)
+def set_schedule(turn: Turn, command: SetSchedule) -> ScheduleSet:
+    stream, wanted = command.stream, command.schedule
+    before = _find(turn, stream, wanted.name)
+    if before is not None:
+        if command.only_new:
+            raise errors.schedule_exists(wanted.name)
+        _expect_right(before, recurring=command.recurring)
+        if (before.text, before.rule) == (wanted.body, wanted.rule.text) and not _has_moved(before, wanted):
+            return ScheduleSet(_info(wanted.name, before), created=False, changed=False)
+    record = _prepare(turn, stream, wanted, recurring=command.recurring)
+    _expect_room(turn, stream, int(before is None))
+    _put(turn, stream, [record])
+    schedule = _find(turn, stream, wanted.name)
+    assert schedule is not None, "it was put"
+    return ScheduleSet(_info(wanted.name, schedule), created=before is None)
+
+
+def _has_moved(before: Schedule, wanted: NewSchedule) -> bool:
+    """Whether it is due at another time, which is all of its rule."""
+    return not before.rule and before.at_ms != wanted.rule.at_ms
+
+
+@runs(AddScheduled)
+def add_scheduled(turn: Turn, command: AddScheduled) -> AddedScheduled | None:
+    stream, later = command.stream, {one.name: one for one in command.later}
+    if len(later) < len(command.later):
+        raise errors.invalid_schedule("schedule: each name once in a publication")
+    if turn.keyspace.find(stream) is None and not command.mkstream:
+        return None
+    prepared = None if command.add is None else prepare(turn, command.add)
+    if isinstance(prepared, Added):
+        # A repetition: the first time has done all of it.
+        return AddedScheduled(prepared)
+    cancelled = None if command.cancel is None else _find(turn, stream, command.cancel)
+    if cancelled is None and command.cancel is not None and command.cancel_required:
+        raise errors.schedule_gone(command.cancel)
+    known = {name: _find(turn, stream, name) for name in later}
+    for one in (cancelled, *known.values()):
+        if one is not None:
+            _expect_right(one, recurring=command.recurring)
+    # Once they are in the stream nobody asks how long they waited: a time is all that is kept.
+    puts = [
+        replace(_prepare(turn, stream, one, recurring=command.recurring), rule="") for one in command.later
+    ]
+    _expect_room(turn, stream, sum(one is None for one in known.values()))
+    if command.cancel is not None and cancelled is not None:
+        turn.emit(DropSchedule(stream, command.cancel))
+    added = None if prepared is None else store(turn, prepared)
+    _put(turn, stream, puts)
+    return AddedScheduled(added, [(one.name, one.at_ms) for one in puts], cancelled=cancelled is not None)
+
+
+@runs(CancelSchedule)
+def cancel_schedule(turn: Turn, command: CancelSchedule) -> bool:
+    schedule = _get(turn, command.stream, command.name)
+    _expect_right(schedule, recurring=command.recurring)
+    turn.emit(DropSchedule(command.stream, command.name))
+    return True
+
+
+@runs(FireSchedule)
+def fire_schedule(turn: Turn, command: FireSchedule) -> Added:
+    stream, name = command.stream, command.name
+    schedule = _get(turn, stream, name)
+    _expect_right(schedule, recurring=command.recurring)
+    prepared = prepare(turn, types.XAdd(stream=stream, bodies=[schedule.text]))
+    assert isinstance(prepared, PreparedEntries), "the stream exists, and the entry has no key to repeat"
+    next_ms = schedule.at_ms if rule_of(schedule.rule, schedule.at_ms).recurs else None
+    turn.emit(_rest(stream, name, schedule, next_ms))
+    return store(turn, prepared)
+
+
+@runs(DescribeSchedule)
+def describe_schedule(turn: Turn, command: DescribeSchedule) -> ScheduleInfo:
+    return _info(command.name, _get(turn, command.stream, command.name))
+
+
+@runs(ListSchedules)
+def list_schedules(turn: Turn, command: ListSchedules) -> SchedulePage:
+    schedules = turn.key(command.stream).schedules
+    most = min(command.limit, PAGE_MAX)
+    if schedules is None:
+        return SchedulePage([], more=False)
+    if command.by_name:
+        found = schedules.page_by_name(command.after[1], command.before, most + 1)
+    else:
+        before_ms = 1 << 63 if command.before_ms is None else command.before_ms
+        found = schedules.page_by_time(command.after, before_ms, most + 1)
+    page: list[ScheduleInfo] = []
+    size = 0
+    for name, schedule in found[:most]:
+        size += len(schedule.text)
+        if page and size > _PAGE_BYTES_MAX:
+            break
+        page.append(_info(name, schedule))
+    return SchedulePage(page, more=len(page) < len(found))
+
+
+# --- what is due --------------------------------------------------------------------------------------------
+
+
+class _Budget:
+    """What one turn may still fire."""
+
+    __slots__ = ("bytes_left", "fired_left", "has_time")
+
+    def __init__(self, command: FireDueSchedules) -> None:
+        self.fired_left = TURN_FIRED_MAX
+        self.bytes_left = TURN_FIRED_BYTES_MAX
+        self.has_time = command.has_time
+
+    def spent(self) -> bool:
+        return self.fired_left <= 0 or self.bytes_left <= 0 or not self.has_time()
+
+
+@runs(FireDueSchedules)
+def fire_due_schedules(turn: Turn, command: FireDueSchedules) -> bool | None:
+    times, budget = turn.keyspace.due_schedules, _Budget(command)
+    refused = False
+    for name in times.due(turn.now_ms, _TURN_LOOKS_MAX):
+        turn.expire(name)
+        key = turn.keyspace.find(name)
+        while key is not None and _is_due(key, turn.now_ms):
+            if not _fire_run(turn, name, key, budget):
+                refused = True
+                break
+            if budget.spent():
+                return True
+        else:
+            times.replace(name, None if key is None or key.schedules is None else key.schedules.first_ms)
+    return None if refused else times.is_due(turn.now_ms)
+
+
+def _is_due(key: Key, now_ms: int) -> bool:
+    first_ms = None if key.schedules is None else key.schedules.first_ms
+    return first_ms is not None and first_ms <= now_ms
+
+
+def _fire_run(turn: Turn, stream: str, key: Key, budget: _Budget) -> bool:
+    """Fire the first of a stream's schedules that are due; False where it takes no entries."""
+    assert key.schedules is not None, "the caller has looked"
+    bodies: list[bytes] = []
+    rest: list[Record] = []
+    for name, schedule in key.schedules.due(turn.now_ms, min(_RUN_MAX, budget.fired_left)):
+        rule = rule_of(schedule.rule, schedule.at_ms)
+        is_missed = rule.is_missed(schedule.at_ms, turn.now_ms)
+        if not is_missed:
+            bodies.append(schedule.text)
+        next_ms = rule.next_ms(schedule.at_ms, turn.now_ms)
+        rest.append(_rest(stream, name, schedule, next_ms, runs=int(not is_missed)))
+        budget.fired_left -= 1
+        budget.bytes_left -= len(schedule.text) * (1 if next_ms is None else 2)
+        if budget.spent():
+            break
+    if bodies:
+        try:
+            prepared = prepare(turn, types.XAdd(stream=stream, bodies=bodies))
+        except EngineError:
+            return False
+        assert isinstance(prepared, PreparedEntries), "the stream exists, and entries have no key to repeat"
+        store(turn, prepared)
+    for record in rest:
+        turn.emit(record)
+    return True
+
+
+def _rest(stream: str, name: str, schedule: Schedule, next_ms: int | None, *, runs: int = 1) -> Record:
+    """What is left of a schedule behind a run of it."""
+    left = None if schedule.left is None else schedule.left - runs
+    if next_ms is None or left == 0:
+        return DropSchedule(stream, name)
+    return PutSchedule(stream, name, schedule.text, schedule.rule, next_ms, left)
+
+
+# --- what is asked ------------------------------------------------------------------------------------------
+
+
+def _find(turn: Turn, stream: str, name: str) -> Schedule | None:
+    key = turn.keyspace.find(stream)
+    return None if key is None or key.schedules is None else key.schedules.get(name)
+
+
+def _get(turn: Turn, stream: str, name: str) -> Schedule:
+    turn.key(stream)
+    schedule = _find(turn, stream, name)
+    if schedule is None:
+        raise errors.no_schedule(stream, name)
+    return schedule
+
+
+def _expect_right(schedule: Schedule, *, recurring: bool) -> None:
+    """Refuse to touch what recurs, where that takes another right."""
+    if not recurring and rule_of(schedule.rule, schedule.at_ms).recurs:
+        raise errors.recurring_forbidden()
+
+
+def _prepare(turn: Turn, stream: str, wanted: NewSchedule, *, recurring: bool) -> PutSchedule:
+    """Check everything but how many there are."""
+    rule = wanted.rule
+    if rule.recurs and not recurring:
+        raise errors.recurring_forbidden()
+    if not 1 <= len(wanted.name.encode()) <= NAME_BYTES_MAX:
+        raise errors.invalid_schedule(f"schedule: a name has between 1 and {NAME_BYTES_MAX} bytes")
+    key = turn.keyspace.find(stream)
+    expect_open(turn, stream, key)
+    if key is not None and key.durable is not None:
+        check_bodies(key.durable, [wanted.body])
+    at_ms = rule.first_ms(turn.now_ms)
+    return PutSchedule(stream, wanted.name, wanted.body, rule.text, at_ms, rule.count)
+
+
+def _expect_room(turn: Turn, stream: str, new: int) -> None:
+    """Refuse new schedules if there are too many, of the stream or of all; and a new stream for them."""
+    keyspace, key = turn.keyspace, turn.keyspace.find(stream)
+    caps = keyspace.caps
+    have = 0 if key is None or key.schedules is None else len(key.schedules)
+    if new and have + new > caps.stream_schedules_max:
+        raise errors.too_many_schedules(caps.stream_schedules_max, "stream_schedules_max", stream)
+    if new and keyspace.scheduled + new > caps.schedules_max:
+        raise errors.too_many_schedules(caps.schedules_max, "schedules_max")
+    if key is None:
+        turn.expect_room(1)
+
+
+def _put(turn: Turn, stream: str, puts: Sequence[PutSchedule]) -> None:
+    if puts and turn.keyspace.find(stream) is None:
+        turn.create_stream(stream)
+    for record in puts:
+        turn.emit(record)
+
+
+def _info(name: str, schedule: Schedule) -> ScheduleInfo:
+    rule = rule_of(schedule.rule, schedule.at_ms)
+    return ScheduleInfo(name, schedule.at_ms, schedule.text, rule, schedule.left)

@@ -1,0 +1,153 @@
+"""When an entry is due that was scheduled: once, at regular intervals, or by a cron expression.
+
+Knows: rules and their texts, calendars and time zones, the ends of daylight saving time.
+Must never know: streams, what time it is, what happens when a time has come.
+
+    {"every_ms":60000}    {"cron":"30 2 * * *","tz":"Europe/Berlin"}    {"in_ms":5000}    nothing: a time
+
+The text of a rule is all of its definition: two schedules are the same if their entries and texts are.
+Where the clocks go forward, a time of the day that is missing is the end of the gap; where they go back, one
+that is there twice counts once. What is due each so many minutes goes on through both, as in Debian's cron.
+"""
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final, Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from engine import errors
+
+# How far ahead one may be: ten years. And the shortest time between two runs.
+AHEAD_MS_MAX: Final = 10 * 366 * 24 * 3600 * 1000
+EVERY_MS_MIN: Final = 1_000
+# A run that comes later than this has been missed, for rules that skip those.
+MISSED_AFTER_MS: Final = 10_000
+CRON_BYTES_MAX: Final = 256
+_TIMES: Final = ("at_ms", "in_ms", "every_ms", "cron")
+_COUNT_MAX: Final = 1 << 53
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When a schedule is due: exactly one of `at_ms`, `in_ms`, `every_ms` and `cron`.
+
+    What recurs ends behind `until_ms`, and after `count` runs. A run that comes later than `expires_in_ms`
+    is left out; with `missed` "skip", one later than 10 seconds.
+    """
+
+    at_ms: int | None = None
+    in_ms: int | None = None
+    every_ms: int | None = None
+    cron: str | None = None
+    tz: str = "UTC"
+    until_ms: int | None = None
+    count: int | None = None
+    missed: Literal["once", "skip"] = "once"
+    expires_in_ms: int | None = None
+
+    @property
+    def recurs(self) -> bool:
+        """Whether there is more than one time."""
+        return self.every_ms is not None or self.cron is not None
+
+    @property
+    def text(self) -> str:
+        """What is kept of it; nothing of a time alone, which is kept anyway."""
+        return "" if self == Rule(at_ms=self.at_ms) else _encode(self).decode()
+
+    def check(self) -> None:
+        """Raise `invalid` for what contradicts itself or is out of range."""
+        given = [name for name in _TIMES if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise errors.invalid_schedule("at: give one of at, in_ms, every_ms and cron")
+        if not self.recurs and (self.until_ms is not None or self.count is not None):
+            raise errors.invalid_schedule(
+                "until: until and count are for what recurs: give every_ms or cron with them"
+            )
+        if self.every_ms is not None and self.every_ms < EVERY_MS_MIN:
+            raise errors.invalid_schedule(f"every_ms: at least {EVERY_MS_MIN}")
+        if self.count is not None and not 1 <= self.count <= _COUNT_MAX:
+            raise errors.invalid_schedule(f"count: between 1 and {_COUNT_MAX}")
+        if self.expires_in_ms is not None and not 1 <= self.expires_in_ms <= AHEAD_MS_MAX:
+            raise errors.invalid_schedule(f"expires_in_ms: between 1 and {AHEAD_MS_MAX}")
+        if self.tz != "UTC" and self.cron is None:
+            raise errors.invalid_schedule("tz: it is for cron alone")
+
+    def first_ms(self, now_ms: int) -> int:
+        """When it is due first, seen from now. Raises `invalid` if that is never, or too far ahead."""
+        self.check()
+        at_ms = self.at_ms if self.at_ms is not None else self._after(now_ms, now_ms)
+        if at_ms is None or (self.until_ms is not None and at_ms > self.until_ms):
+            raise errors.invalid_schedule("until: it would never be due: give a later time, or another cron")
+        if not 0 <= at_ms <= now_ms + AHEAD_MS_MAX:
+            raise errors.invalid_schedule("at: at most ten years from now, and not before 1970")
+        return at_ms
+
+    def next_ms(self, at_ms: int, now_ms: int) -> int | None:
+        """When it is due again after a run that was due at `at_ms`; None for never. Times that have passed
+        until now are one run together.
+        """
+        if not self.recurs:
+            return None
+        next_ms = self._after(at_ms, max(at_ms, now_ms))
+        return None if next_ms is None or (self.until_ms is not None and next_ms > self.until_ms) else next_ms
+
+    def is_missed(self, at_ms: int, now_ms: int) -> bool:
+        """Whether a run that was due at `at_ms` comes too late now."""
+        late_ms_max = self.expires_in_ms
+        if late_ms_max is None and self.missed == "skip":
+            late_ms_max = MISSED_AFTER_MS
+        return late_ms_max is not None and now_ms - at_ms > late_ms_max
+
+    def _after(self, at_ms: int, now_ms: int) -> int | None:
+        if self.in_ms is not None:
+            return now_ms + self.in_ms
+        if self.every_ms is not None:
+            return at_ms + ((now_ms - at_ms) // self.every_ms + 1) * self.every_ms
+        assert self.cron is not None, "one of them is given"
+        return _cron_after(self.cron, self.tz, now_ms)
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(Rule).decode
+
+
+@lru_cache(maxsize=1_000)
+def _read(text: str) -> Rule:
+    return _decode(text)
+
+
+def rule_of(text: str, at_ms: int) -> Rule:
+    """The rule of a schedule that is due at `at_ms`."""
+    return _read(text) if text else Rule(at_ms=at_ms)
+
+
+def _cron_after(expression: str, tz: str, now_ms: int) -> int | None:
+    """The first time of a cron expression that is above `now_ms`."""
+    # Loaded with the first one: most gateways have none.
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415
+
+    if len(expression.encode()) > CRON_BYTES_MAX or len(expression.split()) != 5:
+        raise errors.invalid_schedule("cron: five fields: minute, hour, day of month, month, day of week")
+    try:
+        now = datetime.fromtimestamp(now_ms // 1000, UTC if tz == "UTC" else _zone(tz))
+        for found in CronSim(expression, now):
+            # In the second of two equal hours the first one's times come once more.
+            if (at_ms := int(found.timestamp()) * 1000) > now_ms:
+                return at_ms
+    except CronSimError as error:
+        raise errors.invalid_schedule(f"cron: {error}; fields are as in crontab(5)") from None
+    except (OverflowError, ValueError):
+        # Beyond the last year of calendars.
+        return None
+    return None
+
+
+# There are some 600.
+@lru_cache(maxsize=1_000)
+def _zone(tz: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(tz)
+    except (KeyError, OSError, ValueError):
+        raise errors.invalid_schedule("tz: a time zone by its name, such as Europe/Berlin") from None

@@ -1,0 +1,139 @@
+"""The entries of a stream that are appended at a time of their own: by name, and the earliest first.
+
+Knows: of each schedule its name, its entry's body, when it is due, the text of its rule.
+Must never know: what a rule says, what time it is, what happens when a schedule is due.
+
+    name  → schedule
+    at_ms → name or names    an ordered map; names with the same time stand in the order of their schedules
+    names                    in order, for pages of them
+
+A million takes 300 bytes each, so nothing is kept twice: the time in the map is the schedule's, and a time
+that one schedule has alone leads to its name without a dict.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from engine.blocks import SortedMap
+from engine.memory import SCHEDULE_BYTES
+from engine.names import SortedNames
+
+
+class Schedule(msgspec.Struct, frozen=True, gc=False):
+    """An entry for later: its body, and the text of the rule that gives its times; empty for `at_ms` alone.
+
+    `left` is how many runs are left where they are counted.
+    """
+
+    text: bytes
+    rule: str
+    at_ms: int
+    left: int | None = None
+
+
+class StreamSchedules:
+    """The schedules of one stream."""
+
+    __slots__ = ("_by_name", "_names", "_times", "bytes")
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Schedule] = {}
+        self._times: SortedMap[str | dict[str, None]] = SortedMap()
+        self._names = SortedNames()
+        # How much memory they take.
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Schedule | None:
+        """The schedule of that name."""
+        return self._by_name.get(name)
+
+    def put(self, name: str, schedule: Schedule) -> None:
+        """Enter a schedule, behind all that were entered before; one of that name goes."""
+        if name in self._by_name:
+            self.drop(name)
+        self.bytes += _footprint_bytes(name, schedule)
+        self._by_name[name] = schedule
+        self._names.add(name)
+        known = self._times.get(schedule.at_ms)
+        if known is None:
+            self._times.set(schedule.at_ms, name)
+        elif isinstance(known, str):
+            self._times.set(schedule.at_ms, {known: None, name: None})
+        else:
+            known[name] = None
+
+    def drop(self, name: str) -> None:
+        """Take out a schedule that is there."""
+        schedule = self._by_name.pop(name)
+        self.bytes -= _footprint_bytes(name, schedule)
+        self._names.remove(name)
+        known = self._times.get(schedule.at_ms)
+        if not isinstance(known, dict):
+            self._times.pop(schedule.at_ms)
+            return
+        del known[name]
+        if len(known) == 1:
+            self._times.set(schedule.at_ms, *known)
+
+    @property
+    def first_ms(self) -> int | None:
+        """When the first one is due."""
+        first = self._times.first()
+        return None if first is None else first[0]
+
+    def due(self, now_ms: int, limit: int) -> list[tuple[str, Schedule]]:
+        """Those that are due, the earliest first, at most `limit`."""
+        return list(islice(self._between(0, now_ms), limit))
+
+    def items(self) -> list[tuple[str, Schedule]]:
+        """All of them, in the order in which they were entered."""
+        return list(self._by_name.items())
+
+    def page_by_time(self, after: tuple[int, str], before_ms: int, limit: int) -> list[tuple[str, Schedule]]:
+        """Those behind a time and a name, and before a time; those with the same time by name."""
+        page: list[tuple[str, Schedule]] = []
+        for at_ms, known in self._times.items(after[0]):
+            if at_ms >= before_ms or len(page) >= limit:
+                break
+            names = [known] if isinstance(known, str) else sorted(known)
+            page += [(name, self._by_name[name]) for name in names if (at_ms, name) > after]
+        return page[:limit]
+
+    def page_by_name(self, after: str, before: str | None, limit: int) -> list[tuple[str, Schedule]]:
+        """Those whose names are between these two, by name."""
+        names = self._names.page(after=after, limit=limit)
+        return [(name, self._by_name[name]) for name in names if before is None or name < before]
+
+    def garbage(self) -> list[object]:
+        """What is large in it, once the stream was removed."""
+        return [self._by_name, self._times] if self._by_name else []
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory they take, counted anew."""
+        return sum(_footprint_bytes(name, schedule) for name, schedule in self._by_name.items())
+
+    def check(self) -> None:
+        """Assert that the orders hold each schedule once."""
+        self._times.check()
+        timed = [(name, schedule.at_ms) for name, schedule in self._between(0, 1 << 63)]
+        assert sorted(timed) == [(name, one.at_ms) for name, one in sorted(self._by_name.items())], (
+            "each schedule is due once, at its time"
+        )
+        assert self._names.page() == sorted(self._by_name), "the order of names holds each schedule once"
+
+    def _between(self, low_ms: int, high_ms: int) -> Iterator[tuple[str, Schedule]]:
+        for at_ms, known in self._times.items(low_ms):
+            if at_ms > high_ms:
+                return
+            for name in (known,) if isinstance(known, str) else known:
+                yield name, self._by_name[name]
+
+
+def _footprint_bytes(name: str, schedule: Schedule) -> int:
+    return SCHEDULE_BYTES + len(name.encode()) + len(schedule.text) + len(schedule.rule)

@@ -1,0 +1,466 @@
+"""Entries that are scheduled: each is appended at its time, once, whatever happens meanwhile.
+
+Knows: turns of the engine, and the real engine on a modelled disk, under a clock that is moved by hand.
+Must never know: how it notices that a time has come.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import pytest
+
+from engine import Engine, EngineError, entries
+from engine.commands import (
+    AddScheduled,
+    CancelSchedule,
+    Close,
+    CreateDurable,
+    DescribeSchedule,
+    EnsureStream,
+    FireDueSchedules,
+    FireSchedule,
+    FlushAll,
+    IdempotencyKey,
+    ListSchedules,
+    NewSchedule,
+    Rename,
+    SetSchedule,
+    XAdd,
+)
+from engine.commands.scheduling import TURN_FIRED_MAX
+from engine.keyspace import Caps, Keyspace
+from engine.recurrence import Rule
+from engine.replies import AddedScheduled, ScheduleInfo, SchedulePage, ScheduleSet
+from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to
+from tests.engine.conversation import Conversation
+from tests.engine.house import House, adding
+from tests.engine.images import image
+from tests.engine.running import keyspace_of
+
+HOUR_MS: Final = 3_600_000
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+@pytest.fixture
+async def talk() -> AsyncIterator[Conversation]:
+    async with Conversation(fsync="always") as conversation:
+        yield conversation
+
+
+def body(value: str = "1") -> bytes:
+    return entries.body([("n", value)])
+
+
+def setting(
+    name: str, *, stream: str = "s", value: str = "1", only_new: bool = False, **rule: Any
+) -> SetSchedule:
+    return SetSchedule(
+        stream=stream, schedule=NewSchedule(name, body(value), Rule(**rule)), only_new=only_new
+    )
+
+
+def later(*names: str, in_ms: int = 100, **more: Any) -> AddScheduled:
+    each = [NewSchedule(name, body(name), Rule(in_ms=in_ms)) for name in names]
+    return AddScheduled(stream="s", later=each, **more)
+
+
+def fire(house: House, ms: int = 0) -> list[str]:
+    """What is appended once this time has passed."""
+    house.pass_ms(ms)
+    before = len(house.pairs("s"))
+    while house.run(FireDueSchedules()):
+        pass
+    return [value.decode() for pairs in house.pairs("s")[before:] for _, value in pairs]
+
+
+def names(house: House, **more: Any) -> list[str]:
+    return [one.name for one in house.of(SchedulePage, ListSchedules(stream="s", **more)).schedules]
+
+
+# --- one entry --------------------------------------------------------------------------------------------
+
+
+def test_an_entry_for_later_is_in_no_read_until_its_time(house: House) -> None:
+    reply = house.of(AddedScheduled, later("a"))
+    assert reply.scheduled == [("a", house.now_ms + 100)]
+    assert house.live("s") == []
+    assert fire(house, 99) == []
+    assert fire(house, 1) == ["a"]
+    # Its ID is of the time when it was appended.
+    assert house.live("s") == [f"{house.now_ms}-0"]
+    assert names(house) == []
+    assert fire(house, HOUR_MS) == []
+
+
+def test_what_is_due_together_is_appended_in_the_order_of_times_and_then_of_scheduling(house: House) -> None:
+    house.run(later("c", in_ms=200))
+    house.run(later("b", "a", in_ms=100))
+    assert fire(house, 200) == ["b", "a", "c"]
+
+
+def test_a_time_that_is_over_is_due_at_once(house: House) -> None:
+    house.run(setting("a", at_ms=house.now_ms - HOUR_MS))
+    assert fire(house) == ["1"]
+
+
+def test_the_same_definition_keeps_its_next_time(house: House) -> None:
+    """As a program does that sets its schedules whenever it is started."""
+    first = house.of(ScheduleSet, setting("a", every_ms=1_000))
+    assert (first.created, first.changed) == (True, True)
+    house.pass_ms(999)
+    again = house.of(ScheduleSet, setting("a", every_ms=1_000))
+    assert (again.created, again.changed, again.schedule) == (False, False, first.schedule)
+    assert not house.turn.records
+    other = house.of(ScheduleSet, setting("a", every_ms=2_000))
+    assert (other.created, other.changed) == (False, True)
+    assert other.schedule.at_ms == house.now_ms + 2_000
+    assert house.of(ScheduleSet, setting("a", every_ms=2_000, value="2")).changed
+    assert names(house) == ["a"]
+
+
+def test_a_thousand_recurring_ones_set_ten_times_are_a_thousand(house: House) -> None:
+    for _ in range(10):
+        for number in range(1_000):
+            house.run(setting(f"job-{number}", every_ms=60_000))
+        house.pass_ms(1_000)
+    assert house.keyspace.scheduled == 1_000
+    assert len(fire(house, 50_000)) == 1_000
+
+
+def test_a_one_shot_set_again_keeps_its_time_too(house: House) -> None:
+    at_ms = house.of(ScheduleSet, setting("a", in_ms=1_000)).schedule.at_ms
+    house.pass_ms(500)
+    assert house.of(ScheduleSet, setting("a", in_ms=1_000)).schedule.at_ms == at_ms
+    assert not house.of(ScheduleSet, setting("b", at_ms=at_ms)).schedule.rule.recurs
+    assert not house.of(ScheduleSet, setting("b", at_ms=at_ms)).changed
+    assert house.of(ScheduleSet, setting("b", at_ms=at_ms + 1)).changed
+
+
+def test_one_that_exists_refuses_a_new_one_where_only_that_is_wanted(house: House) -> None:
+    house.run(setting("a", in_ms=1_000, only_new=True))
+    assert house.refused(setting("a", in_ms=1_000, only_new=True)).code == "schedule_exists"
+
+
+# --- again and again --------------------------------------------------------------------------------------
+
+
+def test_what_recurs_is_one_run_for_all_that_was_missed(house: House) -> None:
+    house.run(setting("a", every_ms=1_000))
+    assert [len(fire(house, ms)) for ms in (999, 1, 999, 1, 60_500, 500)] == [0, 1, 0, 1, 1, 1]
+
+
+def test_what_is_skipped_waits_for_the_next_time(house: House) -> None:
+    house.run(setting("a", every_ms=60_000, missed="skip"))
+    assert [len(fire(house, ms)) for ms in (60_000, 75_000, 45_000)] == [1, 0, 1]
+
+
+def test_a_one_shot_that_expired_is_gone(house: House) -> None:
+    house.run(setting("a", in_ms=1_000, expires_in_ms=500))
+    assert fire(house, 1_501) == []
+    assert names(house) == []
+
+
+def test_runs_are_counted(house: House) -> None:
+    house.run(setting("a", every_ms=1_000, count=2))
+    assert len(fire(house, 1_000)) == 1
+    assert house.of(ScheduleInfo, DescribeSchedule(stream="s", name="a")).left == 1
+    house.restart()
+    assert len(fire(house, 1_000)) == 1
+    assert names(house) == []
+
+
+def test_one_fired_by_hand_keeps_its_next_time_if_it_recurs(house: House) -> None:
+    at_ms = house.of(ScheduleSet, setting("a", every_ms=1_000)).schedule.at_ms
+    house.run(setting("b", in_ms=1_000, value="2"))
+    for name in "ab":
+        house.run(FireSchedule(stream="s", name=name))
+    assert house.pairs("s") == [[("n", b"1")], [("n", b"2")]]
+    assert house.of(ScheduleInfo, DescribeSchedule(stream="s", name="a")).at_ms == at_ms
+    assert house.refused(FireSchedule(stream="s", name="b")).code == "no_schedule"
+
+
+@pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
+def test_a_clock_that_is_set_back_and_forth_loses_nothing_and_repeats_nothing(
+    house: House, jump_ms: int
+) -> None:
+    for number in range(100):
+        house.run(later(f"{number}", in_ms=60_000 * (number + 1)))
+    house.run(setting("tick", every_ms=60_000, value="tick"))
+    got: list[str] = []
+    for minute in range(240):
+        got += fire(house, 60_000)
+        if minute in {20, 50}:
+            house.pass_ms(jump_ms if minute == 20 else -jump_ms)
+    ran = [one for one in got if one != "tick"]
+    assert sorted(ran, key=int) == [str(number) for number in range(100)]
+    assert len(got) - len(ran) <= 240
+
+
+# --- cancel ------------------------------------------------------------------------------------------------
+
+
+def test_one_that_is_cancelled_is_not_appended(house: House) -> None:
+    house.run(later("a", "b"))
+    assert house.run(CancelSchedule(stream="s", name="a")) is True
+    assert fire(house, 100) == ["b"]
+    for name in "ab":
+        assert house.refused(CancelSchedule(stream="s", name=name)).code == "no_schedule"
+    assert house.refused(CancelSchedule(stream="missing", name="a")).code == "no_stream"
+
+
+def test_cancel_and_publish_are_one_frame(house: House) -> None:
+    house.run(later("timeout"))
+    frames = len(house.payloads)
+    paid = AddScheduled(stream="s", add=adding("s"), cancel="timeout", cancel_required=True)
+    assert house.of(AddedScheduled, paid).cancelled
+    assert len(house.payloads) == frames + 1
+    assert house.refused(paid).code == "schedule_gone"
+    assert len(house.live("s")) == 1
+    anyway = house.of(AddedScheduled, AddScheduled(stream="s", add=adding("s"), cancel="timeout"))
+    assert not anyway.cancelled
+    assert len(house.live("s")) == 2
+
+
+def test_a_repeated_publication_that_cancels_is_answered_as_the_first_time(house: House) -> None:
+    house.run(later("timeout"))
+    add = XAdd(stream="s", bodies=[body()], idempotency=IdempotencyKey("k", b"d"))
+    paid = AddScheduled(stream="s", add=add, cancel="timeout", cancel_required=True)
+    first, again = house.of(AddedScheduled, paid), house.of(AddedScheduled, paid)
+    assert first.added is not None
+    assert again.added is not None
+    assert (again.added.ids, again.added.duplicate) == (tuple(first.added.ids), True)
+
+
+def test_what_recurs_takes_another_right(house: House) -> None:
+    house.run(setting("a", every_ms=1_000))
+    for command in (
+        SetSchedule(stream="s", schedule=NewSchedule("b", body(), Rule(every_ms=1_000)), recurring=False),
+        SetSchedule(stream="s", schedule=NewSchedule("a", body(), Rule(in_ms=1)), recurring=False),
+        CancelSchedule(stream="s", name="a", recurring=False),
+        FireSchedule(stream="s", name="a", recurring=False),
+        AddScheduled(stream="s", add=adding("s"), cancel="a", recurring=False),
+        later("a", recurring=False),
+    ):
+        assert house.refused(command).code == "forbidden"
+    house.run(later("b", recurring=False))
+    house.run(CancelSchedule(stream="s", name="b", recurring=False))
+
+
+# --- pages -------------------------------------------------------------------------------------------------
+
+
+def test_pages_go_by_time_and_by_name(house: House) -> None:
+    for name, ms in (("d", 100), ("b", 300), ("c", 100), ("a", 200)):
+        house.run(later(name, in_ms=ms))
+    now = house.now_ms
+    assert names(house) == ["c", "d", "a", "b"]
+    assert names(house, after=(now + 100, "c")) == ["d", "a", "b"]
+    assert names(house, after=(now + 100, "d"), limit=1) == ["a"]
+    assert names(house, before_ms=now + 200) == ["c", "d"]
+    assert names(house, by_name=True) == ["a", "b", "c", "d"]
+    assert names(house, by_name=True, after=(0, "a"), before="d") == ["b", "c"]
+    pages = [house.of(SchedulePage, ListSchedules(stream="s", limit=limit)).more for limit in (3, 4)]
+    assert pages == [True, False]
+
+
+# --- the stream -------------------------------------------------------------------------------------------
+
+
+def test_they_follow_a_rename_and_no_copy(house: House) -> None:
+    house.run(later("a"))
+    house.call("COPY", "s", "copied")
+    house.run(Rename(stream="s", target="t"))
+    house.pass_ms(100)
+    house.run(FireDueSchedules())
+    assert [len(house.pairs(name)) for name in ("t", "copied")] == [1, 0]
+
+
+def test_a_dump_has_none_and_a_restore_in_its_place_drops_them(house: House) -> None:
+    house.run(adding("s"))
+    dump: Any = house.call("DUMP", "s")
+    house.run(later("a"))
+    assert house.call("DUMP", "s") == dump
+    house.call("RESTORE", "s", "0", dump, "REPLACE")
+    assert (names(house), house.keyspace.scheduled) == ([], 0)
+
+
+@pytest.mark.parametrize("words", [("DEL", "s"), ("FLUSHALL",), ("PEXPIRE", "s", "50")])
+def test_they_go_with_their_stream(house: House, words: tuple[str, ...]) -> None:
+    house.run(later("a", "b"))
+    house.call(*words)
+    house.pass_ms(100)
+    house.run(FireDueSchedules())
+    assert "s" not in house.keyspace.keys
+    house.run(EnsureStream(stream="s"))
+    assert (fire(house, 100), house.keyspace.scheduled) == ([], 0)
+    house.keyspace.check()
+
+
+def test_a_stream_is_closed_only_without_them(house: House) -> None:
+    house.run(later("a"))
+    assert house.refused(Close(stream="s")).code == "has_schedules"
+    house.run(Close(stream="s", drops_schedules=True))
+    assert (fire(house, 100), house.keyspace.scheduled) == ([], 0)
+    assert house.refused(later("b")).code == "stream_closed"
+    house.keyspace.check()
+
+
+def test_a_stream_of_durable_streams_takes_only_what_its_readers_can_read(house: House) -> None:
+    house.run(CreateDurable(stream="s", media="text/plain"))
+    assert house.refused(later("a")).code == "invalid"
+    data = NewSchedule("a", entries.data_body(b"1"), Rule(in_ms=100))
+    house.run(AddScheduled(stream="s", later=[data]))
+    assert fire(house, 100) == ["1"]
+
+
+def test_a_restart_and_a_rewrite_keep_everything(house: House) -> None:
+    house.run(later("b", "a", in_ms=100))
+    house.run(setting("tick", every_ms=1_000, count=5, value="tick"))
+    before = image(house.keyspace)
+    for go_on in (house.restart, house.rewrite, house.restart):
+        go_on()
+        assert image(house.keyspace) == before
+        house.keyspace.check()
+    assert fire(house, 1_000) == ["b", "a", "tick"]
+
+
+def test_limits_are_named() -> None:
+    house = House()
+    house.keyspace = Keyspace(caps=Caps(schedules_max=3, stream_schedules_max=2))
+    house.run(later("a", "b"))
+    assert house.refused(later("c")).members == {"limit": "stream_schedules_max"}
+    house.run(later("a"))
+    house.run(setting("a", stream="t", in_ms=1))
+    assert house.refused(setting("b", stream="t", in_ms=1)).members == {"limit": "schedules_max"}
+
+
+@pytest.mark.parametrize("name", ["", "x" * 513])
+def test_a_name_has_a_length(house: House, name: str) -> None:
+    assert house.refused(later(name)).code == "invalid"
+    assert house.refused(later("a", "a")).code == "invalid"
+
+
+# --- turns ------------------------------------------------------------------------------------------------
+
+
+def test_many_that_are_due_at_once_take_several_turns(house: House) -> None:
+    count = 2 * TURN_FIRED_MAX + 1
+    house.run(later(*map(str, range(count))))
+    house.pass_ms(100)
+    turns = [house.run(FireDueSchedules()) for _ in range(3)]
+    assert turns == [True, True, False]
+    assert [value for pairs in house.pairs("s") for _, value in pairs] == [b"%d" % n for n in range(count)]
+
+
+def test_a_turn_ends_by_its_bytes_and_by_the_clock(house: House) -> None:
+    big = entries.body([("n", "x" * (1 << 20))])
+    for name in "abcdef":
+        house.run(AddScheduled(stream="s", later=[NewSchedule(name, big, Rule(in_ms=1))]))
+    house.pass_ms(1)
+    assert house.run(FireDueSchedules()) is True
+    assert len(house.live("s")) == 4
+    assert house.run(FireDueSchedules(has_time=lambda: False)) is True
+    assert len(house.live("s")) == 5
+
+
+def test_a_stream_that_takes_no_entries_keeps_no_other_from_its_own(house: House) -> None:
+    house.call("XADD", "s", "18446744073709551615-18446744073709551615", "a", "1")
+    house.run(later("a"))
+    house.run(setting("b", stream="t", in_ms=100))
+    house.pass_ms(100)
+    assert house.run(FireDueSchedules()) is None
+    assert (len(house.live("t")), names(house)) == (1, ["a"])
+
+
+# --- the engine at work -------------------------------------------------------------------------------------
+
+
+def values(engine: Engine) -> list[bytes]:
+    stream = keyspace_of(engine).keys["s"].stream
+    texts = [stream.get(entry_id) for entry_id in stream.live_ids()]
+    return [value for text in texts if text for _, value in entries.pairs_of(text)]
+
+
+async def test_one_is_appended_at_its_millisecond_and_wakes_readers(talk: Conversation) -> None:
+    await reply_to(talk.engine, later("a", in_ms=200))
+    reader = await talk.begin("XREAD", "BLOCK", "60000", "STREAMS", "s", "$")
+    await talk.pass_ms(199)
+    assert not reader.done()
+    await talk.pass_ms(1)
+    reply: Any = await reader
+    assert reply[0][1][0][1] == ["n", "a"]
+
+
+async def test_what_was_due_while_nothing_ran_is_appended_at_once() -> None:
+    storage = MemoryStorage()
+    async with Conversation(storage, fsync="always") as talk:
+        await reply_to(talk.engine, later("a", "b", in_ms=200))
+        await reply_to(talk.engine, later("c", in_ms=HOUR_MS))
+        crashed = storage.crash()
+    late = Conversation(crashed)
+    late.clock.pass_ms(60_000)
+    async with late as talk:
+        await talk.pass_ms(0)
+        assert values(talk.engine) == [b"a", b"b"]
+        assert talk.engine.schedules == 1
+
+
+class Small(Conversation):
+    """An engine with a limit of memory."""
+
+    def opened(self) -> Engine:
+        caps = Caps(memory_bytes_max=1 << 30)
+        return Engine.open(self.storage, clock=self.clock, fsync="always", caps=caps)
+
+
+async def test_full_memory_makes_them_late_and_loses_none() -> None:
+    async with Small() as talk:
+        await reply_to(talk.engine, later("a", in_ms=200))
+        memory = talk.engine.memory
+        memory.shared.add(1 << 30)
+        await talk.pass_ms(2_500)
+        assert (values(talk.engine), talk.engine.schedules_late_s) == ([], 2.3)
+        memory.shared.add(-1 << 30)
+        await talk.pass_ms(1_000)
+        assert (values(talk.engine), talk.engine.schedules_late_s) == ([b"a"], 0.0)
+
+
+async def fill(engine: Engine, size: int) -> None:
+    """Add entries of this size to another stream, until one is refused."""
+    while True:
+        await reply_to(engine, XAdd(stream="t", bodies=[entries.body([("n", "x" * size)])]))
+
+
+async def test_a_full_disk_makes_them_late_and_loses_none() -> None:
+    disk = MemoryStorage(space_bytes=40 << 20)
+    async with Conversation(disk, fsync="always") as talk:
+        await reply_to(talk.engine, later("a", in_ms=60_000))
+        for size in (1 << 20, 1 << 10, 0):
+            with pytest.raises(EngineError, match="disk is full"):
+                await fill(talk.engine, size)
+        await talk.pass_ms(61_000)
+        assert values(talk.engine) == []
+        assert talk.engine.schedules_late_s >= 1
+        await talk.call("DEL", "t")
+        await talk.engine.rewrite()
+        await talk.pass_ms(2_000)
+        assert (values(talk.engine), talk.engine.schedules_late_s) == ([b"a"], 0.0)
+
+
+async def test_a_clock_that_is_set_back_delays_them(talk: Conversation) -> None:
+    await reply_to(talk.engine, later("a", in_ms=1_000))
+    talk.clock.pass_ms(-HOUR_MS, 0)
+    await talk.pass_ms(1_000)
+    assert values(talk.engine) == []
+    talk.clock.pass_ms(HOUR_MS, 0)
+    talk.clock.pass_ms(0, 1_000)
+    await talk.pass_ms(0)
+    assert values(talk.engine) == [b"a"]
+    with pytest.raises(EngineError, match="has no schedule"):
+        await reply_to(talk.engine, CancelSchedule(stream="s", name="a"))
+    await reply_to(talk.engine, FlushAll())
