@@ -18,7 +18,6 @@ from engine.commands import DescribeDurable, Until, XRange, XRead
 from engine.durable_streams import kind_of
 from engine.replies import DurableInfo, Entries
 
-PAGE_COUNT_MAX: Final = 1_000
 # Larger pages are made in a thread: this takes up to 5 ms.
 _INLINE_BYTES_MAX: Final = 256 << 10
 # A page of it stays as it is; what a cache has of the end of a stream it asks about.
@@ -115,12 +114,14 @@ async def _read_page(request: Request, stream: str, wanted: Query) -> _Page:
 
 
 async def _page(request: Request, stream: str, after: int) -> _Page:
+    settings = request.gateway.settings
+    # As much as may be: who does not follow reads one page alone with the protocol's client for TypeScript.
     look = XRange(
         stream=stream,
         start=min(after + 1, ids.ID_MAX),
         end=ids.ID_MAX,
-        count=PAGE_COUNT_MAX,
-        bytes_max=request.gateway.settings.answer_bytes_max,
+        count=settings.count_max,
+        bytes_max=settings.answer_bytes_max,
     )
     described, found = await request.transaction([DescribeDurable(stream=stream), look])
     info = _there(described, stream)

@@ -10,13 +10,14 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.doors.durable.reading import PAGE_COUNT_MAX
 from tests.sdk.durable.test_client import CLIENT_S_MAX
 from tests.server import Server
 
 STREAM: Final = "/v1/streams/orders"
 ENTRIES: Final = f"{STREAM}/entries"
 GROUP: Final = f"{STREAM}/groups/billing"
+PAGE_COUNT_MAX: Final = 100
+SETTINGS: Final = ("--set", f"count_max={PAGE_COUNT_MAX}")
 PATH: Final = "/v1/stream/orders"
 # More than the connection's buffers hold.
 LARGE: Final = "x" * 500_000
@@ -50,7 +51,7 @@ class Reader:
 def test_entries_are_read_as_they_are_stored(tmp_path: Path) -> None:
     """JSON and bytes are what `GET …/entries` says, and groups do not notice."""
     binary = base64.b64encode(bytes(range(256))).decode()
-    with Server(tmp_path / "data") as server, httpx.Client(base_url=server.url) as http:
+    with Server(tmp_path / "data", *SETTINGS) as server, httpx.Client(base_url=server.url) as http:
         http.put(GROUP, json={"start": "0"}).raise_for_status()
         for entry in (
             {"fields": {"order": '{"item": "apple", "price": 1.50}', "empty": ""}},
@@ -67,7 +68,7 @@ def test_entries_are_read_as_they_are_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 def test_a_closed_one_ends(live: str, tmp_path: Path) -> None:
     """Who follows it learns that nothing comes any more."""
-    with Server(tmp_path / "data") as server, httpx.Client(base_url=server.url) as http:
+    with Server(tmp_path / "data", *SETTINGS) as server, httpx.Client(base_url=server.url) as http:
         http.post(ENTRIES, json={"fields": {"n": "1"}}).raise_for_status()
         reader = Reader(server, live)
         http.post(f"{STREAM}/close", json={"entry": {"fields": {"n": "2"}}}).raise_for_status()
@@ -78,7 +79,7 @@ def test_a_closed_one_ends(live: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("live", ["pages", "sse"])
 def test_all_pages_are_read(live: str, tmp_path: Path) -> None:
-    with Server(tmp_path / "data") as server, httpx.Client(base_url=server.url) as http:
+    with Server(tmp_path / "data", *SETTINGS) as server, httpx.Client(base_url=server.url) as http:
         numbers = _publish(http)
         http.post(f"{STREAM}/close", json={}).raise_for_status()
         found = Reader(server, live).finish()
@@ -88,7 +89,7 @@ def test_all_pages_are_read(live: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("live", ["pages", "long-poll"])
 def test_pages_that_were_trimmed_away_are_an_error(live: str, tmp_path: Path) -> None:
     """It asks for one page after the other, and learns that those behind its place are gone."""
-    with Server(tmp_path / "data") as server, httpx.Client(base_url=server.url) as http:
+    with Server(tmp_path / "data", *SETTINGS) as server, httpx.Client(base_url=server.url) as http:
         numbers = _publish(http)
         reader = Reader(server, live)
         http.post(f"{STREAM}/trim", json={"maxlen": 1}).raise_for_status()
@@ -97,7 +98,7 @@ def test_pages_that_were_trimmed_away_are_an_error(live: str, tmp_path: Path) ->
 
 def test_events_that_were_trimmed_away_are_an_error(tmp_path: Path) -> None:
     """They come faster than it reads, so that what it has not taken can be trimmed away."""
-    with Server(tmp_path / "data") as server, httpx.Client(base_url=server.url) as http:
+    with Server(tmp_path / "data", *SETTINGS) as server, httpx.Client(base_url=server.url) as http:
         values = ["first", *(f"{number} {LARGE}" for number in range(LARGE_COUNT))]
         http.post(ENTRIES, json={"fields": {"n": values[0]}}).raise_for_status()
         reader = Reader(server, "sse")
