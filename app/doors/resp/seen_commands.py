@@ -6,8 +6,9 @@ Must never know: how a command is parsed, what it does.
     words ─► find: the same words, caller and stamp ─► the request, as it was parsed, allowed and bounded
                   └► no: the usual way ─► keep
 
-An XACK is like one before if it is of the same group: its IDs are read each time. It is a verdict, see
-`app.auth.stamp` and docs/decisions/lanes.md.
+An XACK is like one before if it is of the same group: its IDs are read each time. Of ranges only those of a
+whole stream are kept: pages have bounds of their own. It is a verdict, see `app.auth.stamp` and
+docs/decisions/lanes.md.
 """
 
 from typing import Final, NamedTuple
@@ -20,20 +21,21 @@ from app.gateway import Gateway
 from app.redis import CommandRequest, checked
 from app.redis.parsers.words import entry_ids
 from engine import EngineError
-from engine.commands import XAck, XAutoClaim, XLen, XPending, XReadGroup
+from engine.commands import XAck, XAutoClaim, XLen, XPending, XRange, XReadGroup
 
 # What workers and those who watch them send again and again; of others most have words of their own.
-_KINDS: Final = (XAck, XAutoClaim, XLen, XPending, XReadGroup)
+_KINDS: Final = (XAck, XAutoClaim, XLen, XPending, XRange, XReadGroup)
 # As clients spell them; of other commands no word is looked at, however long it is.
 _NAMES: Final = frozenset(
     spelt
-    for name in (b"xack", b"xautoclaim", b"xlen", b"xpending", b"xreadgroup")
+    for name in (b"xack", b"xautoclaim", b"xlen", b"xpending", b"xrange", b"xreadgroup", b"xrevrange")
     for spelt in (name, name.upper())
 )
 # Of all clients together: at most some megabytes.
 _COMMANDS_MAX: Final = 4_096
 _WORDS_MAX: Final = 16
 _WORDS_BYTES_MAX: Final = 256
+_BOUNDS: Final = frozenset({b"-", b"+"})
 _XACK: Final = frozenset({b"XACK", b"xack"})
 # Of an XACK: itself, the stream and the group.
 _BEFORE_IDS: Final = 3
@@ -82,6 +84,8 @@ class SeenCommands:
             return
         if isinstance(request.command, XAck):
             words = words[:_BEFORE_IDS]
+        elif isinstance(request.command, XRange) and not _BOUNDS.issuperset(words[2:4]):
+            return
         if len(words) > _WORDS_MAX or sum(map(len, words)) > _WORDS_BYTES_MAX:
             return
         if len(self._seen) >= _COMMANDS_MAX:

@@ -17,7 +17,10 @@ from tests.app.resp.sides import Side, Word, side_of
 from tests.engine.clocks import HandClock
 
 READ: Final = ("XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", "s", ">")
-COMMANDS: Final = (READ, ("XACK", "s", "g", "1-0"), ("XLEN", "s"), ("XPENDING", "s", "g"))
+COMMANDS: Final = (
+    *(READ, ("XACK", "s", "g", "1-0"), ("XLEN", "s"), ("XPENDING", "s", "g")),
+    *(("XRANGE", "s", "-", "+", "COUNT", "3"), ("XREVRANGE", "s", "+", "-")),
+)
 
 
 class Sides(NamedTuple):
@@ -101,6 +104,29 @@ async def test_what_is_remembered_is_not_looked_at_again(
     assert len(parsed) == len(COMMANDS)
 
 
+async def test_pages_are_not_remembered(sides: Sides) -> None:
+    """Each has bounds of its own."""
+    await sides.begin()
+    before = len(sides.fast.seen._seen)  # noqa: SLF001
+    for words in (("XRANGE", "s", "2", "+"), ("XRANGE", "s", "-", "(5-0"), ("XREVRANGE", "s", "5-0", "3-0")):
+        await sides.both(*words)
+    assert len(sides.fast.seen._seen) == before  # noqa: SLF001
+
+
+async def test_a_remembered_range_is_read_each_time(sides: Sides) -> None:
+    """What was added, deleted and removed since shows."""
+    await sides.begin()
+    for change in (
+        ("XADD", "s", "9-0", "n", "9"),
+        ("XDEL", "s", "1-0"),
+        ("XTRIM", "s", "MAXLEN", "1"),
+        ("DEL", "s"),
+    ):
+        await sides.both(*change)
+        for words in COMMANDS[-2:]:
+            await sides.both(*words)
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -147,7 +173,12 @@ async def test_little_is_remembered(sides: Sides) -> None:
     await sides.begin()
     seen: Any = sides.fast.seen._seen  # noqa: SLF001
     before = len(seen)
-    for words in (("XLEN", "n" * 300), ("XADD", "s", "9-0", "a", "1"), ("XRANGE", "s", "-", "+"), ("PING",)):
+    for words in (
+        ("XLEN", "n" * 300),
+        ("XADD", "s", "9-0", "a", "1"),
+        ("XREAD", "STREAMS", "s", "0"),
+        ("PING",),
+    ):
         await sides.both(*words)
     assert len(seen) == before == len(COMMANDS)
     request = next(iter(seen.values())).request
