@@ -104,7 +104,7 @@ class CommandQueue:
         run, words = CommandRun(self._port.gateway.limits.commands, client.stream_to_add_to), commands[0]
         has_time = slice_of(self._monotonic, _PARSING_S_MAX)
         self._take_alike(run, has_time)
-        while commands and not run.long and not run.is_full():
+        while commands and not run.is_full():
             if not run.add_plain(commands[0]) and not self._add(run, commands[0]):
                 break
             client.last_command = commands.popleft()[0].lower()
@@ -143,10 +143,10 @@ class CommandQueue:
         parsed = self._runner.parse_for(words)
         if isinstance(parsed, CommandRequest):
             is_long = redis.is_long(parsed)
-            # A long reply leaves before the next is made.
-            if runs_alone(parsed) or (is_long and run.count):
+            # A long reply leaves before the next is made; short ones leave with it.
+            if runs_alone(parsed) or (is_long and run.long):
                 return False
-            run.long = is_long
+            run.long |= is_long
         run.add(parsed, sum(map(len, words)))
         return True
 
