@@ -14,6 +14,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app import logs
+from app.archived.client import HistoryClient
+from app.archived.reaching import ReachingEngine
 from app.auth import AccessPolicy, TokenPolicy
 from app.auth.revocation_file import RevocationFile
 from app.auth.stamp import Stamp
@@ -91,6 +93,8 @@ class Gateway:
         self.waits = Waits(settings, self.access.sessions, self.limits.turns)
         self.backups = Backups(settings, clock)
         self.processes = OtherProcesses()
+        # Reads what the streams have no more.
+        self._history = HistoryClient(settings) if settings.history_url else None
         self.health.checks |= {
             "backup_failed": lambda: self.backups.last.state == "failed",
             "audit_failed": lambda: self.access.audit.is_failing,
@@ -154,7 +158,8 @@ class Gateway:
         revocations beside its log.
         """
         self._engine = engine
-        self._tenants = Tenants(engine, self.leases)
+        client = self._history
+        self._tenants = Tenants(ReachingEngine(engine, client) if client else engine, self.leases)
         budgets, reports = self.limits.budgets, self.reports
         if engine.memory.bytes_max is not None:
             budgets.size(engine.memory.bytes_max)

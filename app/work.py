@@ -17,7 +17,7 @@ from app.limits import entries_in, text_bytes
 from app.live.budgets import FREE_BYTES, Reservation
 from app.metrics.counters import Door
 from app.tenants import Tenant
-from engine import Call, CommandEngine, EngineError, How, ask_one
+from engine import Call, CommandEngine, EngineError, How, Reader, ask_one
 from engine.commands import Command, XReadGroup
 from engine.replies import GroupRead, Reply
 
@@ -136,8 +136,15 @@ class Work:
 
     def call(self, commands: Sequence[Command], how: How = How.ALONE, *, synced: bool = False) -> Call:
         """What the engine is asked: within the caller's quotas, and with what is held for the replies."""
-        quotas, origin = self.principal.quotas, self.request_id
-        return Call(commands, how, synced=synced, quotas=quotas, origin=origin, on_run=self.note_run)
+        quotas, origin, reader = self.principal.quotas, self.request_id, self.reader
+        return Call(
+            commands, how, synced=synced, quotas=quotas, origin=origin, on_run=self.note_run, reader=reader
+        )
+
+    @property
+    def reader(self) -> Reader | None:
+        """Whose reads go on in the archive: those over HTTP do."""
+        return Reader(self.caller) if self.door == "rest" else None
 
     async def run_now(self, command: Command, *, synced: bool = False) -> Reply:
         """The reply to a command that does not wait. Raises EngineError."""

@@ -23,7 +23,9 @@ class EngineError(Exception):
 
 
 # Refusals by a server behind the engine that are not about the request: later the same may be done.
-OF_BACKEND: Final = frozenset({"backend_unavailable", "backend_error", "backend_forbidden"})
+OF_BACKEND: Final = frozenset(
+    {"backend_unavailable", "backend_error", "backend_forbidden", "history_busy", "history_unavailable"}
+)
 
 
 def _printable(name: str) -> str:

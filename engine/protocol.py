@@ -22,7 +22,7 @@ A read that may wait comes with the handle that ends it early, and is always ans
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -49,6 +49,15 @@ class How(IntEnum):
     EACH = 2
 
 
+class Reader(NamedTuple):
+    """Whose read may go on where the stream has no entries any more, in its archive. One that `follows` waits
+    for its turn there; others are refused.
+    """
+
+    caller: str
+    follows: bool = False
+
+
 class Call(msgspec.Struct, frozen=True):
     """What is asked of an engine."""
 
@@ -66,6 +75,8 @@ class Call(msgspec.Struct, frozen=True):
     origin: str = ""
     # Where replies are known before they may leave, this gets them at once.
     on_run: Done | None = None
+    # None: what the stream does not have is not looked for elsewhere.
+    reader: Reader | None = None
 
     def refused(self, error: EngineError) -> Replies:
         """A refusal of the whole, as its replies."""

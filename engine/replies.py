@@ -24,7 +24,8 @@ class Entries(msgspec.Struct, frozen=True):
     `parts` are slices of stored text, each one or more entries joined by `,`; joining the parts by `,` gives
     the inside of a JSON array. `first` and `last` are the IDs of the first and last entry answered, 0 when
     there is none. `more` means that a limit ended the run, not the end of the range. `closed`: the stream is
-    closed, and has nothing above the run; never of one that was read backwards.
+    closed, and has nothing above the run; never of one that was read backwards. `archived`: the stream has
+    them no more. `whole`: what was trimmed before them was read, in the archive.
     """
 
     parts: Sequence[bytes] = ()
@@ -33,6 +34,8 @@ class Entries(msgspec.Struct, frozen=True):
     last: int = 0
     more: bool = False
     closed: bool = False
+    archived: bool = False
+    whole: bool = False
 
     def json(self) -> bytes:
         """The entries as the inside of a JSON array."""
@@ -359,6 +362,17 @@ class Edges(msgspec.Struct, frozen=True):
     generation: str
 
 
+class Archived(msgspec.Struct, frozen=True):
+    """What an archive may have of a stream that the stream has no more. `deleted` are entries that were
+    deleted one by one, ascending, of those in the range that was asked about.
+    """
+
+    generation: str
+    removed_upto: int
+    archived_up_to: int
+    deleted: Sequence[int] = ()
+
+
 class Dumped(msgspec.Struct, frozen=True):
     """A stream as text (`engine.dump`)."""
 
@@ -629,6 +643,7 @@ Reply = (
     | Republished
     | Planned
     | Edges
+    | Archived
     | StreamUse
     | DurableInfo
     | DurableCreated

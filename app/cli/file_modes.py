@@ -43,6 +43,7 @@ def loose_files(settings: Settings) -> list[str]:
     kinds = {
         "root_token_file": _SECRET,
         "backend_password_file": _SECRET,
+        "history_token_file": _SECRET,
         "tls_key": _SECRET,
         # It holds the key where there is no other file for that.
         "tls_certificate": _DECIDING if settings.tls_key else _SECRET,

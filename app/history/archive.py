@@ -24,7 +24,7 @@ from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable, EntryFilter
 
 REFRESH_S: Final = 5.0
-# Between looks because of what the version at hand does not have.
+# Between looks because of what the last look has not found either.
 _HURRY_S: Final = 0.5
 # Lists of files that a version keeps, of as many streams.
 _STREAMS_MAX: Final = 1_000
@@ -71,6 +71,8 @@ class Snapshot:
         self.seen_at = seen_at
         self.spans = _spans(table)
         self.files: dict[StreamKey, StreamFiles] = {}
+        # Streams of which more was asked for than this version has.
+        self.too_short: set[StreamKey] = set()
 
     def span(self, key: StreamKey, after: int) -> Span | None:
         """What the archive holds of a stream after an ID, up to where something is missing; None where it
@@ -110,8 +112,14 @@ class Archive:
         if found is None:
             return await self.refresh()
         age_s = self._clock.monotonic() - found.seen_at
-        is_short = key is not None and found.upto(key) < upto
-        return await self.refresh() if age_s > (_HURRY_S if is_short else REFRESH_S) else found
+        if key is None or found.upto(key) >= upto:
+            return await self.refresh() if age_s > REFRESH_S else found
+        if key in found.too_short and age_s <= _HURRY_S:
+            return found
+        found = await self.refresh()
+        if found.upto(key) < upto:
+            found.too_short.add(key)
+        return found
 
     async def refresh(self) -> Snapshot:
         """The latest version; callers at one time share a look."""

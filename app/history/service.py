@@ -21,9 +21,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app import logs
+from app.archived.asking import DEADLINE, Answered, Asked
 from app.errors import RefusalError, problem, problem_headers
 from app.history.archive import Archive, Snapshot
-from app.history.asking import DEADLINE, Answered, Asked
 from app.history.cache import FileCache
 from app.history.metrics import Metrics
 from app.history.reader import Wanted, read_page

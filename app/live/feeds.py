@@ -22,7 +22,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.live.budgets import FREE_BYTES
-from engine import Call, CommandEngine, EngineError, How, ReadHandle, ask, ask_one, errors, ids
+from engine import Call, CommandEngine, EngineError, How, Reader, ReadHandle, ask, ask_one, errors, ids
 from engine.commands import Command, Cursor, DescribeEdges, Until, XRange, XRead
 from engine.replies import Edges, Entries, Reply, StreamEnd, StreamsRead
 from engine.replies import Gap as EngineGap
@@ -140,11 +140,13 @@ class Feeds:
         last: int | None = None,
         bytes_max: int | None = None,
         generation: str = "",
+        reader: str | None = None,
     ) -> "Subscriber":
         """Follow `stream` after the ID `after`, which is of this `generation` (empty for the one that there
         is now), or from its end with `Cursor.LATEST`.
 
         `last` overrides `after`: begin that many entries back, or fewer if they exceed `bytes_max`.
+        `reader` is the caller that reads what is archived, None for one that does not.
         The subscriber's `cursor` is an ID from the start: reconnecting with it misses nothing.
         Raises EngineError.
         """
@@ -170,7 +172,7 @@ class Feeds:
         feed = self._feeds.get(stream)
         if feed is None:
             feed = self._feeds[stream] = StreamFeed(self, stream, latest, there)
-        return Subscriber(feed, cursor, there if last or not generation else generation)
+        return Subscriber(feed, cursor, there if last or not generation else generation, reader)
 
     def close(self, failure: EngineError | None = None) -> None:
         """Stop reading. Subscribers fail with `failure`, by default `draining`."""
@@ -387,9 +389,9 @@ class Subscriber:
     without a task of its own uses `call_when_ready` and `take`.
     """
 
-    __slots__ = ("_dry_edition", "_feed", "_has_end", "callback", "cursor", "generation", "joined")
+    __slots__ = ("_dry_edition", "_feed", "_has_end", "_reader", "callback", "cursor", "generation", "joined")
 
-    def __init__(self, feed: StreamFeed, cursor: int, generation: str) -> None:
+    def __init__(self, feed: StreamFeed, cursor: int, generation: str, reader: str | None = None) -> None:
         self.cursor = cursor
         self.generation = generation
         # Called by the feed, while the subscriber waits.
@@ -401,6 +403,7 @@ class Subscriber:
         # Whether it was given the end.
         self._has_end = False
         self._feed = feed
+        self._reader = None if reader is None else Reader(reader, follows=True)
         feed.enter(self)
 
     @property
@@ -537,7 +540,9 @@ class Subscriber:
             bytes_max=bytes_max,
         )
         look = XRead(streams=[(feed.stream, cursor)], count=1, known=[self.generation])
-        looked, entries, edges = await _turn(feed.engine, [look, between, DescribeEdges(stream=feed.stream)])
+        looked, entries, edges = await _turn(
+            feed.engine, [look, between, DescribeEdges(stream=feed.stream)], self._reader
+        )
         assert isinstance(looked, StreamsRead), "XREAD replies with StreamsRead"
         (generation,) = looked.generations
         gap = looked.streams[0].gap if looked.streams else None
@@ -564,9 +569,11 @@ class Subscriber:
             self.cursor = position
 
 
-async def _turn(engine: CommandEngine, commands: Sequence[Command]) -> list[Reply]:
+async def _turn(
+    engine: CommandEngine, commands: Sequence[Command], reader: Reader | None = None
+) -> list[Reply]:
     replies: list[Reply] = []
-    for reply in await ask(engine, Call(commands, How.TOGETHER, origin=_ORIGIN)):
+    for reply in await ask(engine, Call(commands, How.TOGETHER, origin=_ORIGIN, reader=reader)):
         if isinstance(reply, EngineError):
             raise reply
         replies.append(reply)

@@ -124,6 +124,14 @@ class Settings(BaseSettings, Bounds):
     backend_timeout_ms: int = Field(
         5_000, ge=50, le=60_000, description="time in which the backend must answer, in milliseconds"
     )
+    history_url: str = Field(
+        "",
+        pattern="^$|^https?://",
+        description="URL of the service of history (`weir history serve`), which reads that begin before the "
+        "stream does go to; empty: none",
+    )
+    history_token_file: str = Field("", description="file with the token of the service of history")
+    history_gateway: str = Field("g0", description="name of this gateway in its archive")
     insecure: bool = Field(default=False, description="listen on more than loopback without authentication")
     strict_files: bool = Field(
         default=False,

@@ -242,6 +242,7 @@ REPLIES: Final[Mapping[type, Strip]] = {
     replies.DurableAppended: _same,
     replies.DurableCreated: _same,
     replies.DurableInfo: _same,
+    replies.Archived: _same,
     replies.Edges: _same,
     replies.StreamUse: _same,
     replies.Entries: _entries,

@@ -13,7 +13,7 @@ import msgspec
 from engine import errors, ids
 from engine.cluster import replies, scripts
 from engine.cluster.ends import CLOSED
-from engine.cluster.kept import RETENTION, description_of, retention_words
+from engine.cluster.kept import RETENTION, description_of, retention_from, retention_words
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.origins import unnumbered
 from engine.cluster.refusals import not_supported
@@ -26,6 +26,7 @@ from engine.commands import (
     Command,
     Copy,
     Delete,
+    DescribeArchived,
     DescribeDurable,
     DescribeEdges,
     EnsureStream,
@@ -53,7 +54,7 @@ from engine.commands import (
     XTrim,
 )
 from engine.commands.closing import check_reason
-from engine.replies import DurableInfo, Entries, StreamDetail, StreamInfo
+from engine.replies import Archived, DurableInfo, Entries, StreamDetail, StreamInfo
 
 C = TypeVar("C", bound=Command)
 Make = Callable[[Any, WriteOrigin], BackendRequest]
@@ -330,6 +331,23 @@ def _xinfo_stream(command: XInfoStream, _: WriteOrigin) -> BackendRequest:
         return replies.stream_info(info, look.decode(edges), expires_at_ms, memory_bytes, kept)
 
     return msgspec.structs.replace(look, commands=commands, decode=decode)
+
+
+@sends(DescribeArchived)
+def _describe_archived(command: DescribeArchived, _: WriteOrigin) -> BackendRequest:
+    """A server keeps no list of deleted entries."""
+    name = command.stream
+    look = edges(DescribeEdges(stream=name), unnumbered())
+    kept: Words = ("HMGET", auxiliary_key(name, "m"), *RETENTION)
+
+    def decode(results: Sequence[Any]) -> Archived | None:
+        found, retention = look.decode(results[:1]), results[1]
+        if found is None:
+            return None
+        archived_up_to = retention_from(retention)["archived_up_to"]
+        return Archived(found.generation, found.removed_upto, archived_up_to)
+
+    return msgspec.structs.replace(look, commands=[*look.commands, kept], decode=decode)
 
 
 @sends(XInfoStreamFull)

@@ -15,6 +15,7 @@ from engine.groups import Consumer, Group, PendingState
 from engine.keyspace import Key
 from engine.lag import lag
 from engine.replies import (
+    Archived,
     ConsumerDetail,
     ConsumerInfo,
     Edges,
@@ -100,6 +101,14 @@ def describe_edges(turn: Turn, command: weir_commands.DescribeEdges) -> Edges | 
         return None
     stream = key.stream
     return Edges(stream.first_id, stream.last_id, stream.removed_upto, key.generation)
+
+
+@runs(weir_commands.DescribeArchived)
+def describe_archived(turn: Turn, command: weir_commands.DescribeArchived) -> Archived | None:
+    key = turn.keyspace.find(command.stream)
+    if key is None:
+        return None
+    return Archived(key.generation, key.stream.removed_upto, key.archived_up_to)
 
 
 @runs(weir_commands.MeasureStreams)

@@ -141,6 +141,17 @@ class DescribeEdges(StreamCommand, frozen=True, kw_only=True):
     changes: ClassVar[bool] = False
 
 
+class DescribeArchived(StreamCommand, frozen=True, kw_only=True):
+    """Reply: `Archived`, None for a missing stream. `low` and `high`: among which IDs deleted ones are looked
+    for.
+    """
+
+    changes: ClassVar[bool] = False
+
+    low: int
+    high: int
+
+
 class EnsureGroup(StreamCommand, frozen=True, kw_only=True):
     """Create the group with the fields of `Policy` given; one that is there keeps position and policy.
 

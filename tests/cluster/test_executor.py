@@ -25,6 +25,7 @@ from engine.commands import (
     DeadLetterEntries,
     Delete,
     DeleteConsumer,
+    DescribeArchived,
     DescribeEdges,
     DescribeGroup,
     DescribeUse,
@@ -63,6 +64,7 @@ from engine.commands import (
 )
 from engine.replies import (
     Added,
+    Archived,
     ConfigValues,
     Deletions,
     Edges,
@@ -351,6 +353,9 @@ async def test_scripts_are_sent_again_to_a_server_that_forgot_them(
     for _ in range(2):
         assert isinstance(await reply_to(engine, XAdd(stream="s", bodies=[BODY])), Added)
         assert isinstance(await reply_to(engine, DescribeEdges(stream="s")), Edges)
+        archived = await reply_to(engine, DescribeArchived(stream="s", low=0, high=ids.ID_MAX))
+        assert isinstance(archived, Archived)
+        assert (archived.archived_up_to, archived.deleted) == (0, ())
         assert isinstance(await reply_to(engine, XRead(streams=[("s", 0)])), StreamsRead)
         backend.call("SCRIPT", "FLUSH")
 

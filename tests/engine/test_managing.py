@@ -14,6 +14,7 @@ from engine.commands import (
     Cursor,
     DeleteConsumer,
     DeleteGroup,
+    DescribeArchived,
     DescribeEdges,
     DescribeGroup,
     EnsureGroup,
@@ -30,7 +31,7 @@ from engine.commands.base import Command
 from engine.commands.execution import Blocked, execute, execute_all
 from engine.commands.managing import TRANSFERRED_MAX
 from engine.keyspace import Retention
-from engine.replies import Edges, GroupInfo, StreamPage
+from engine.replies import Archived, Edges, GroupInfo, StreamPage
 from tests.engine.house import House, adding, id_of
 
 
@@ -104,6 +105,8 @@ def test_the_edges_of_a_stream(house: House) -> None:
     house.fill("s", 3)
     house.run(XDel(stream="s", ids=[id_of("1"), id_of("3")]))
     edges = house.of(Edges, DescribeEdges(stream="s"))
+    archived = house.of(Archived, DescribeArchived(stream="s", low=0, high=ids.ID_MAX))
+    assert (archived.generation, archived.removed_upto) == (edges.generation, edges.removed_upto)
     assert (edges.first_id, edges.last_id, edges.removed_upto) == (id_of("2"), id_of("3"), id_of("1"))
     assert edges.generation == house.keyspace.keys["s"].generation
 

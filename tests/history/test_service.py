@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.history.asking import Answered
+from app.archived.asking import Answered
 from engine import ids
 from pyspark_weir.ids import parse
 from pyspark_weir.table import deletions

@@ -264,6 +264,7 @@ class PageRange(DirectedRange):
         **WHERE,
         "Weir-More": "whether a limit, not the end, ended the page",
         **entry_pages.IS_CLOSED,
+        **entry_pages.IS_ARCHIVED,
     },
     end=end_with,
     forms={
@@ -322,6 +323,8 @@ def _page(
         following = gap.goes_on_after
     headers = where(following, edges, gap, generation)
     headers.append((b"weir-more", b"true" if shown.more else b"false"))
+    if shown.archived:
+        headers.append(entry_pages.ARCHIVED_HEADER)
     if closed:
         headers.append(entry_pages.CLOSED_HEADER)
     page = entry_pages.page(shown, following, report, asked.fields, generation, closed=closed)
@@ -389,7 +392,7 @@ def _wait_ms(request: Request, asked: PageRange) -> int | None:
 def _forwards(run: Entries) -> Entries:
     """Entries that were read backwards, in the order of the stream; they end where it ends."""
     texts = entries.texts(run.json()) if run.count else []
-    return Entries(texts[::-1], run.count, run.last, run.first)
+    return Entries(texts[::-1], run.count, run.last, run.first, archived=run.archived)
 
 
 @router.get(

@@ -200,6 +200,8 @@ class Export(msgspec.Struct):
     def _lost(self, edges: Edges | None, entries: Entries) -> Gap | None:
         """What a trim, or the end of the whole stream, took of what was still to come."""
         assert self.edges is not None, "there was a page before, and more to come"
+        if entries.whole:
+            return None
         if edges is None or edges.generation != self.edges.generation:
             first, reason = (0, "deleted") if edges is None else (edges.first_id, "recreated")
             return Gap(self.cursor, first, None, reason, 0)

@@ -173,7 +173,7 @@ async def _follow(
             return Response(204)
         if wanted.fail_on_gap:
             _refuse_gaps(wanted, found)
-    begin = partial(TailSource.begin, request.tenant.feeds, wanted, gateway)
+    begin = partial(TailSource.begin, request.tenant.feeds, wanted, gateway, request.caller)
     return await _stream(request, begin)
 
 

@@ -248,12 +248,16 @@ class TailSource:
         self._count_max = max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails))
 
     @classmethod
-    async def begin(cls, feeds: Feeds, wanted: TailOptions, gateway: Gateway) -> "TailSource":
-        """Follow all streams or none. Raises EngineError."""
+    async def begin(
+        cls, feeds: Feeds, wanted: TailOptions, gateway: Gateway, reader: str | None = None
+    ) -> "TailSource":
+        """Follow all streams or none; `reader` as in `subscribe`. Raises EngineError."""
         tails: list[Subscriber] = []
         try:
             for stream, (after, generation) in zip(wanted.streams, wanted.after, strict=True):
-                tails.append(await feeds.subscribe(stream, after, wanted.last, _PIECE_BYTES_MAX, generation))
+                tails.append(
+                    await feeds.subscribe(stream, after, wanted.last, _PIECE_BYTES_MAX, generation, reader)
+                )
         except BaseException:
             for tail in tails:
                 tail.close()

@@ -162,7 +162,7 @@ class FollowedStreams(_Reads):
                 if effect.key not in self._opening:
                     break
                 tails[stream] = await self._connection.tenant.feeds.subscribe(
-                    stream, after, effect.last, generation=generation
+                    stream, after, effect.last, generation=generation, reader=self._connection.request.caller
                 )
         except EngineError as error:
             _close_all(tails)
@@ -244,7 +244,10 @@ class FollowedStreams(_Reads):
             await asyncio.sleep(_rest_s())
             try:
                 found = await self._connection.tenant.feeds.subscribe(
-                    stream, position.id, generation=position.generation
+                    stream,
+                    position.id,
+                    generation=position.generation,
+                    reader=self._connection.request.caller,
                 )
             except EngineError as error:
                 if error.code not in OF_BACKEND:

@@ -254,6 +254,8 @@ WHERE: Final = {
 }
 IS_CLOSED: Final = {"Weir-Closed": "`true`: the stream is closed, and has nothing behind `next`"}
 CLOSED_HEADER: Final = (b"weir-closed", b"true")
+IS_ARCHIVED: Final = {"Weir-Source": "`history`: the stream has these entries no more, its archive has"}
+ARCHIVED_HEADER: Final = (b"weir-source", b"history")
 
 
 def where(
