@@ -167,6 +167,16 @@ def test_a_page_shows_each_token_once(reader: Reader) -> None:
     assert (stored.json(), stored.headers["stream-closed"]) == (TOKENS, "true")
 
 
+def test_an_answer_ends_where_the_model_fails(reader: Reader) -> None:
+    (reader.directory / "model.py").write_text(
+        "def answer(question):\n    yield 'Hel'\n    raise ValueError\n"
+    )
+    assert reader.run("python3 tokens.py").wait(PAGE_MS_MAX / 1000) == 1
+    assert reader.said().endswith("ValueError\n")
+    stored = reader.read("chat/43")
+    assert (stored.json(), stored.headers["stream-closed"]) == (["Hel"], "true")
+
+
 def test_a_page_stops_an_answer(reader: Reader) -> None:
     """It ends where it was, and the page shows all of it."""
     reader.run("python3 -m http.server")
