@@ -505,7 +505,7 @@ class Request(Work):
         return size
 
     def release_output(self) -> None:
-        """Give back what is held for an answer that has been handed to a connection which counts its own."""
+        """Give back what is held for an answer that a connection has which counts its own, or that waits."""
         held: Reservation | None = self.scope["state"].pop(OUTPUT_STATE, None)
         if held is not None:
             held.release()

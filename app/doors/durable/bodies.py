@@ -8,6 +8,7 @@ A JSON message is stored as its text, with the numbers and the order of members 
 
 import base64
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -25,6 +26,10 @@ JSON: Final = "application/json"
 _BLANKS: Final = b" \t\r\n"
 # What a stored entry has around its value.
 _AROUND_BYTES: Final = 64
+
+# Pages that are kept take 8 MB at most, with the entries that they are found by.
+_KEPT_PAGES_MAX: Final = 64
+_KEPT_BYTES_MAX: Final = 64 << 10
 
 _messages_of: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -70,11 +75,20 @@ def _checked(bodies: Stored, limits: EntryLimits) -> Stored:
 
 
 def page(kind: str | None, joined: bytes) -> bytes:
-    """The body of an answer with these stored entries; without a kind, the entries themselves."""
+    """The body of an answer with these stored entries; without a kind, the entries themselves. A short one is
+    kept for a while: long-polls that end together get the same.
+    """
+    return _page(kind, joined) if len(joined) > _KEPT_BYTES_MAX else _kept_page(kind, joined)
+
+
+def _page(kind: str | None, joined: bytes) -> bytes:
     if kind is None:
         return b"[%b]" % joined
     values = [_value(one) for one in _stored_of(b"[%b]" % joined)]
     return b"[%b]" % b",".join(values) if kind == JSON else b"".join(values)
+
+
+_kept_page: Final = lru_cache(_KEPT_PAGES_MAX)(_page)
 
 
 def _value(stored: _Stored) -> bytes:

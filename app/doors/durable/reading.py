@@ -6,6 +6,8 @@ Knows: which command finds what, and the headers of each answer. Must never know
 import asyncio
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from app.doors.durable import bodies, offsets
 from app.doors.durable.events import DurableStreamResponse, Following
 from app.doors.durable.headers import Query, query
@@ -16,7 +18,7 @@ from app.http.responses import Header, Response
 from engine import errors, ids
 from engine.commands import DescribeDurable, Until, XRange, XRead
 from engine.durable_streams import kind_of
-from engine.replies import DurableInfo, Entries
+from engine.replies import DurableInfo, Entries, StreamsRead
 
 # Larger pages are made in a thread: this takes up to 5 ms.
 _INLINE_BYTES_MAX: Final = 256 << 10
@@ -132,17 +134,28 @@ async def _page(request: Request, stream: str, after: int) -> _Page:
 
 
 async def _wait(request: Request, stream: str, page: _Page) -> _Page:
-    """The page once there is something behind it, or in vain."""
+    """What comes behind the page, or the page again."""
     settings = request.gateway.settings
     wait = XRead(
         streams=[(stream, page.last_id)],
-        count=1,
+        count=settings.count_max,
+        bytes_max=settings.answer_bytes_max,
         block_ms=min(round(1000 * settings.durable_long_poll_s), settings.wait_ms_max),
         known=[page.stream.generation],
         until=Until.CLOSED,
     )
-    await request.reply_to(wait)
-    return await _page(request, stream, page.last_id)
+    # How much comes is not known yet.
+    request.release_output()
+    reply = await request.reply_to(wait)
+    assert isinstance(reply, StreamsRead), "that is what it answers"
+    found = Entries()
+    for one in reply.streams:
+        if one.gap is not None:
+            # It is another stream, or gone.
+            return await _page(request, stream, page.last_id)
+        found = one.entries
+    info = replace(page.stream, closed=bool(reply.closed))
+    return _Page(info, found, page.last_id, found.last or page.last_id)
 
 
 def _places(page: _Page) -> list[Header]:
