@@ -266,6 +266,8 @@ class Keyspace:
         # Streams that time changes: with retention, policies, producers' keys or answers under keys.
         self.maintained: dict[str, None] = {}
         self.lifetimes = Lifetimes()
+        # Streams that have ended.
+        self.closed: dict[str, None] = {}
         self.forks = Forks()
         self.deferrals = DueTimes()
         self.due_schedules = DueTimes()
@@ -319,6 +321,8 @@ class Keyspace:
         self.quotas.enter(name)
         if key.expires_at_ms is not None:
             self.lifetimes.add(name, key.expires_at_ms)
+        if key.closed is not None:
+            self.closed[name] = None
         if key.groups:
             self.deferrals.hasten(name, key.deferred_until_ms)
         if key.schedules is not None:
@@ -349,6 +353,7 @@ class Keyspace:
         self.scheduled -= 0 if key.schedules is None else len(key.schedules)
         key.footprint.leave_all()
         self.maintained.pop(name, None)
+        self.closed.pop(name, None)
         if not self._is_loading:
             self._names.remove(name)
         return key
@@ -392,6 +397,13 @@ class Keyspace:
             self.garbage.add(schedules, schedules.bytes)
             self.scheduled -= len(schedules)
 
+    def close(self, name: str, closed: Closed) -> None:
+        """End a stream."""
+        key = self.keys[name]
+        key.closed = closed
+        key.footprint.add(closed.footprint_bytes)
+        self.closed[name] = None
+
     def expire_at(self, name: str, at_ms: int | None) -> None:
         """Let a stream expire at that time; None for never."""
         key = self.keys[name]
@@ -428,6 +440,7 @@ class Keyspace:
         self.keys = {}
         self.maintained.clear()
         self.lifetimes.clear()
+        self.closed.clear()
         self.forks.clear()
         self.deferrals.clear()
         self.due_schedules.clear()
@@ -474,6 +487,9 @@ class Keyspace:
         )
         assert len(self.lifetimes) == sum(key.expires_at_ms is not None for key in self.keys.values()), (
             "each lifetime is there once"
+        )
+        assert self.closed.keys() == {name for name, key in self.keys.items() if key.closed is not None}, (
+            "each stream that has ended is there"
         )
         self._check_due(self.deferrals, {name: key.deferred_until_ms for name, key in self.keys.items()})
         scheduled = {name: key.schedules for name, key in self.keys.items() if key.schedules is not None}

@@ -203,6 +203,14 @@ class EngineProtocol(CommandEngine, Protocol):
         """How many of them have a lifetime."""
 
     @property
+    def closed_streams(self) -> int | None:
+        """How many of them have ended; None where a server has them."""
+
+    @property
+    def hidden_streams(self) -> int | None:
+        """How many names removed streams keep, because they have forks; None where a server has them."""
+
+    @property
     def mean_expiry_ms(self) -> int:
         """The mean of the times (wall clock) at which they expire, 0 if none does."""
 

@@ -109,6 +109,13 @@ class GatewayStatus(ResponseModel):
     log: Annotated[LogState | None, Field(description="null where a server has it")]
     memory: MemoryState
     streams: Count
+    streams_closed: Annotated[
+        Count | None, Field(description="that have ended; null where a server has them")
+    ]
+    streams_hidden: Annotated[
+        Count | None,
+        Field(description="names of removed streams that have forks; null where a server has them"),
+    ]
     connections: Connections
     rewrite: RewriteState
     backup: BackupState
@@ -181,6 +188,8 @@ async def get_status(request: RequestParameter) -> GatewayStatus:
         log=log and LogState.model_construct(**log._asdict()),
         memory=_memory(engine),
         streams=engine.streams,
+        streams_closed=engine.closed_streams,
+        streams_hidden=engine.hidden_streams,
         connections=Connections.model_construct(
             open=report.open_connections,
             following=report.following,

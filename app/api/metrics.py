@@ -111,6 +111,9 @@ def _add_engine(figures: Figures, engine: EngineProtocol) -> None:
     memory = engine.memory
     figures.add("weir_entries_published_total", engine.appended)
     figures.add("weir_streams", engine.streams)
+    for what, count in (("closed", engine.closed_streams), ("hidden", engine.hidden_streams)):
+        if count is not None:
+            figures.add(f"weir_streams_{what}", count)
     figures.add("weir_blocked_reads", engine.waiting)
     if (log := engine.log_figures()) is not None:
         figures.add("weir_log_bytes", log.bytes)

@@ -16,6 +16,8 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     streams: int
     expiring_streams: int
+    closed_streams: int | None
+    hidden_streams: int | None
     mean_expiry_ms: int
     schedules: int
     schedules_late_s: float
@@ -37,6 +39,8 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             streams=engine.streams,
             expiring_streams=engine.expiring_streams,
+            closed_streams=engine.closed_streams,
+            hidden_streams=engine.hidden_streams,
             mean_expiry_ms=engine.mean_expiry_ms,
             schedules=engine.schedules,
             schedules_late_s=engine.schedules_late_s,

@@ -167,6 +167,16 @@ class RemoteEngine:
         return self._figures.expiring_streams
 
     @property
+    def closed_streams(self) -> int | None:
+        """How many of them have ended."""
+        return self._figures.closed_streams
+
+    @property
+    def hidden_streams(self) -> int | None:
+        """How many names removed streams keep."""
+        return self._figures.hidden_streams
+
+    @property
     def mean_expiry_ms(self) -> int:
         """The mean of the times at which they expire."""
         return self._figures.mean_expiry_ms

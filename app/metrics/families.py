@@ -47,6 +47,8 @@ FAMILIES: Final = {
         Family("weir_dead_letters_total", _C, (), "Entries moved to dead-letter streams"),
         Family("weir_dead_letters_refused_total", _C, (), "Moves to dead-letter streams that were refused"),
         Family("weir_streams", _G, (), "Streams"),
+        Family("weir_streams_closed", _G, (), "Streams that have ended"),
+        Family("weir_streams_hidden", _G, (), "Names of removed streams that have forks"),
         Family("weir_connections", _G, ("door",), "Open connections, by API"),
         Family("weir_blocked_reads", _G, (), "Reads that wait for entries"),
         Family("weir_fronts", _G, ("state",), "Fronts: wanted, and up; none without `fronts`"),

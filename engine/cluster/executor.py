@@ -110,6 +110,8 @@ class ClusterEngine:
         self.schedules = 0
         self.schedules_late_s = 0.0
         self.expiring_streams = 0
+        self.closed_streams: int | None = None
+        self.hidden_streams: int | None = None
         self.mean_expiry_ms = 0
         self._waiting_for_streams = 0
         self._topology = topology

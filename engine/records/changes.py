@@ -599,9 +599,7 @@ class CloseStream(Record, frozen=True):
     reason: str
 
     def apply(self, keyspace: Keyspace) -> None:
-        key = keyspace.keys[self.stream]
-        key.closed = Closed(self.at_ms, self.reason)
-        key.footprint.add(key.closed.footprint_bytes)
+        keyspace.close(self.stream, Closed(self.at_ms, self.reason))
         keyspace.drop_schedules(self.stream)
 
 

@@ -225,6 +225,16 @@ class Engine:
         return len(self._keyspace.lifetimes)
 
     @property
+    def closed_streams(self) -> int:
+        """The number of streams that have ended."""
+        return len(self._keyspace.closed)
+
+    @property
+    def hidden_streams(self) -> int:
+        """The number of names of removed streams with forks."""
+        return len(self._keyspace.forks.hidden)
+
+    @property
     def mean_expiry_ms(self) -> int:
         """The mean of the times (wall clock) at which they expire, 0 if none does."""
         return self._keyspace.lifetimes.mean_ms

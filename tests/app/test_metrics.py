@@ -116,6 +116,34 @@ async def test_figures_of_the_log_and_of_memory() -> None:
         assert ("weir_log_answers_waiting", frozenset()) in found
 
 
+async def test_streams_that_have_ended_and_hidden_names_are_counted() -> None:
+    """Until they are removed, also by another name; what a gateway has read from its log too."""
+    async with serving() as (http, _, __):
+        for name in "ab":
+            assert (
+                await http.post(f"/v1/streams/{name}/close", json={"entry": {"fields": {"a": "1"}}})
+            ).status_code == 200
+        await http.put("/v1/stream/source")
+        await http.put("/v1/stream/fork", headers={"stream-forked-from": "/v1/stream/source"})
+        await http.delete("/v1/stream/source")
+
+        async def counts() -> tuple[float, ...]:
+            found, status = await scrape(http), (await http.get("/v1/status")).json()
+            shown = [value(found, f"weir_streams_{what}") for what in ("closed", "hidden")]
+            assert shown == [status["streams_closed"], status["streams_hidden"]]
+            return value(found, "weir_streams"), *shown
+
+        assert await counts() == (3, 2, 1)
+        await http.post("/v1/commands", json=["RENAME", "a", "c"])
+        await http.delete("/v1/streams/b")
+        assert await counts() == (2, 1, 1)
+        await http.post("/v1/commands", json=["COPY", "c", "d"])
+        await http.delete("/v1/stream/fork")
+        assert await counts() == (2, 1, 0)
+        await http.post("/v1/commands", json=["FLUSHALL"])
+        assert await counts() == (0, 0, 0)
+
+
 async def test_a_failed_log_is_shown() -> None:
     """Also with streams, which are measured on."""
     storage = MemoryStorage()

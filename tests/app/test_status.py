@@ -51,7 +51,7 @@ async def test_the_status_names_all_that_an_operator_looks_for(http: httpx.Async
     status = (await http.get("/v1/status")).json()
     assert set(status) == {
         *("status", "version", "backend", "missing", "uptime_ms", "durability", "log", "memory"),
-        *("rows", "streams", "connections", "rewrite", "backup"),
+        *("rows", "streams", "streams_closed", "streams_hidden", "connections", "rewrite", "backup"),
     }
     assert status["rows"] == rows.way()
     assert status["version"] == version("weir-gateway")

@@ -1410,6 +1410,10 @@ export interface components {
             readonly memory: components["schemas"]["MemoryState"];
             /** Format: int64 */
             readonly streams: number;
+            /** @description that have ended; null where a server has them */
+            readonly streams_closed: number | null;
+            /** @description names of removed streams that have forks; null where a server has them */
+            readonly streams_hidden: number | null;
             readonly connections: components["schemas"]["Connections"];
             readonly rewrite: components["schemas"]["RewriteState"];
             readonly backup: components["schemas"]["BackupState"];
