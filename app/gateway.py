@@ -165,6 +165,7 @@ class Gateway:
             budgets.size(engine.memory.bytes_max)
         engine.memory.buffers = budgets.resident_bytes
         engine.on_dead_lettered = reports.dead_letters.note
+        engine.on_expired = reports.dead_letters.note_expired
         engine.on_letters_refused = reports.dead_letters.note_refused
         engine.on_slow = reports.slow_turns.note
         self.health.watch(engine)

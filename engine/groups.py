@@ -94,13 +94,15 @@ class Policy(NamedTuple):
 
     A delivery beyond `max_deliveries` goes to the stream `dead_letter_stream` instead. Entries idle for
     `ack_timeout_ms` are released for the next reader, and so are those of consumers not seen for
-    `consumer_timeout_ms`, which are then removed. While the group is `paused` it delivers nothing.
+    `consumer_timeout_ms`, which are then removed. Entries whose IDs are older than `max_age_ms` are
+    acknowledged in place of a delivery. While the group is `paused` it delivers nothing.
     """
 
     dead_letter_stream: str | None = None
     max_deliveries: int | None = None
     ack_timeout_ms: int | None = None
     consumer_timeout_ms: int | None = None
+    max_age_ms: int | None = None
     paused: bool = False
 
 

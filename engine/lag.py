@@ -4,6 +4,8 @@ Knows: the counters of a stream and the position of a group.
 Must never know: pending lists, consumers, commands.
 """
 
+from collections.abc import Sequence
+
 from engine.stream import Stream
 
 
@@ -14,6 +16,18 @@ def entries_read_after(
     if entries_read is not None and _counts_on(stream, last_delivered_id):
         return entries_read + 1
     return stream.distance_from_first(delivered_id) if stream.entries_added else entries_read
+
+
+def entries_read_after_run(
+    stream: Stream, last: int, entries_read: int | None, new_ids: Sequence[int]
+) -> int | None:
+    """The same after several entries, one after the other; `last` is the ID delivered before them."""
+    for place, entry_id in enumerate(new_ids):
+        if entries_read is not None and _counts_on(stream, last):
+            return entries_read + len(new_ids) - place
+        entries_read = entries_read_after(stream, last, entries_read, entry_id)
+        last = entry_id
+    return entries_read
 
 
 def _counts_on(stream: Stream, last_delivered_id: int) -> bool:

@@ -174,6 +174,8 @@ class EngineProtocol(CommandEngine, Protocol):
     on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None
     # Called when entries could not become dead letters: stream, group, dead-letter stream and why, of each.
     on_letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], None] | None
+    # Called after a turn in which entries were too old to be delivered: stream, group and how many.
+    on_expired: Callable[[Sequence[tuple[str, str, int]]], None] | None
     # Called with the commands of a turn that took longer than 10 ms, and its seconds.
     on_slow: Callable[[Sequence[Command], float], None] | None
     # Called with what a turn changed, as soon as that may be seen, in the order of the turns: pairs of event

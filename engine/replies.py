@@ -284,6 +284,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
     max_deliveries: int | None = None
     ack_timeout_ms: int | None = None
     consumer_timeout_ms: int | None = None
+    max_age_ms: int | None = None
     paused: bool = False
 
 

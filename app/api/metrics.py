@@ -101,6 +101,7 @@ def _add_report(figures: Figures, report: Report) -> None:
 
 def _add_gateway(figures: Figures, gateway: Gateway, failing: Sequence[str]) -> None:
     figures.add("weir_dead_letters_total", gateway.reports.dead_letters.total)
+    figures.add("weir_expired_total", gateway.reports.dead_letters.expired_total)
     figures.add("weir_dead_letters_refused_total", gateway.reports.dead_letters.refused_total)
     for what in gateway.health.failures():
         figures.add("weir_failing", what in failing, what)

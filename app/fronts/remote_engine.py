@@ -60,6 +60,7 @@ class RemoteEngine:
         self.on_failing: Callable[[Sequence[str]], None] = lambda _: None
         # The engine's process looks after these. Nothing calls them here.
         self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
+        self.on_expired: Callable[[Sequence[tuple[str, str, int]]], None] | None = None
         self.on_letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], None] | None = None
         self.on_slow: Callable[[Sequence[Command], float], None] | None = None
         self.on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None

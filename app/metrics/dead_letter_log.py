@@ -1,4 +1,4 @@
-"""Reports dead letters to operators: a warning in the log, and a count.
+"""Reports dead letters to operators: a warning in the log, and a count; a count of what expires.
 
 Knows: which entries were dead-lettered or could not be, of which group, and why.
 Must never know: what entries contain.
@@ -34,6 +34,8 @@ class DeadLetterLog:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.total = 0
+        # Entries that were too old to be delivered, with a dead letter or without.
+        self.expired_total = 0
         self.refused_total = 0
         self._monotonic = monotonic
         # Until when nothing is logged of entries of a stream and group that cannot be moved.
@@ -58,6 +60,10 @@ class DeadLetterLog:
                 count=len(moved),
                 ids=moved[:_IDS_MAX],
             )
+
+    def note_expired(self, expired: Sequence[tuple[str, str, int]]) -> None:
+        """Count entries that were too old to be delivered, by stream and group."""
+        self.expired_total += sum(count for _, _, count in expired)
 
     def note_refused(self, refused: Sequence[RefusedEntry]) -> None:
         """Count entries that could not be moved, and log them once a minute for each group."""

@@ -45,6 +45,7 @@ FAMILIES: Final = {
         Family("weir_entries_published_total", _C, (), "Entries appended to streams, dead letters included"),
         Family("weir_entries_delivered_total", _C, ("door",), "Entries sent to readers, by API"),
         Family("weir_dead_letters_total", _C, (), "Entries moved to dead-letter streams"),
+        Family("weir_expired_total", _C, (), "Entries acknowledged as too old for their group (max_age_ms)"),
         Family("weir_dead_letters_refused_total", _C, (), "Moves to dead-letter streams that were refused"),
         Family("weir_streams", _G, (), "Streams"),
         Family("weir_streams_closed", _G, (), "Streams that have ended"),

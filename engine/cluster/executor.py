@@ -98,6 +98,7 @@ class ClusterEngine:
     def __init__(self, topology: Topology, clock: Clock, poll_s: float = POLL_S) -> None:
         self.fsync: Fsync = "no"
         self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
+        self.on_expired: Callable[[Sequence[tuple[str, str, int]]], None] | None = None
         self.on_letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], None] | None = None
         self.on_slow: Callable[[Sequence[Command], float], None] | None = None
         self.on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from engine import ids
-from engine.cluster.scripts import Word, no_pauses
+from engine.cluster.scripts import Word, no_ages, no_pauses
 from engine.replies import StreamInfo
 
 Fields = Mapping[bytes, bytes]
@@ -23,6 +23,8 @@ def policy_words(policy: Mapping[str, Any]) -> list[Word]:
     """Changes of a group's policy as `lua/policies.lua` reads them. Raises what no backend can do."""
     if policy.get("paused"):
         raise no_pauses()
+    if policy.get("max_age_ms") is not None:
+        raise no_ages()
     changes = [(name, policy[name]) for name in POLICY if name in policy]
     return [word for name, value in changes for word in (name, "" if value is None else value)]
 

@@ -1,6 +1,7 @@
-"""Dead letters: entries delivered too often are moved to a stream of their own, in the same turn.
+"""Dead letters: entries that are not delivered any more, since that was too often or they are too old, are
+moved to a stream of their own, in the same turn.
 
-Knows: what a dead letter holds beside the entry's fields.
+Knows: why an entry is not delivered any more; what a dead letter holds beside the entry's fields.
 Must never know: their readers.
 """
 
@@ -14,6 +15,7 @@ from engine.groups import Group, PendingState
 from engine.records import Append
 
 TOO_MANY: Final = "max_deliveries"
+EXPIRED: Final = "expired"
 # What one turn buries at most: frames stay within the log's reserve, and others get their turns. The entries
 # beyond stay pending and are not delivered.
 TURN_LETTERS_MAX: Final = 1_000
@@ -32,26 +34,39 @@ _TOLD_BYTES: Final = 200
 
 
 class Dead(NamedTuple):
-    """A pending entry on its way out."""
+    """A pending entry on its way out, and why."""
 
     id: int
     text: bytes
     pending: PendingState
+    reason: str
 
 
-def is_dead(turn: Turn, group: Group, delivery_count: int, names: tuple[str, str]) -> bool:
-    """Whether one more delivery, which would be number `delivery_count`, is one too many. Where the
-    dead-letter stream takes none, entries go on being delivered; `names` are the group's stream and its own,
-    to say so.
+def oldest_delivered(now_ms: int, group: Group) -> int:
+    """The lowest ID that is not too old."""
+    max_age_ms = group.policy.max_age_ms
+    return 0 if max_age_ms is None else ids.make(max(0, now_ms - max_age_ms), 0)
+
+
+def why_dead(
+    turn: Turn, group: Group, entry_id: int, delivery_count: int, names: tuple[str, str]
+) -> str | None:
+    """Why an entry is not delivered once more: it is too old, or that delivery, number `delivery_count`,
+    would be one too many. None where it is delivered; also where the dead-letter stream takes none: `names`
+    are the group's stream and its own, to say so.
     """
     policy = group.policy
     target = policy.dead_letter_stream
-    if target is None or policy.max_deliveries is None or delivery_count <= policy.max_deliveries:
-        return False
-    if (refusal := refuse_letters(turn, target)) is None:
-        return True
+    if entry_id < oldest_delivered(turn.now_ms, group):
+        reason = EXPIRED
+    elif target is None or policy.max_deliveries is None or delivery_count <= policy.max_deliveries:
+        return None
+    else:
+        reason = TOO_MANY
+    if target is None or (refusal := refuse_letters(turn, target)) is None:
+        return reason
     turn.letters_refused.append((*names, target, refusal.detail))
-    return False
+    return None
 
 
 def refuse_letters(turn: Turn, target: str) -> EngineError | None:
@@ -71,16 +86,23 @@ def refuse_letters(turn: Turn, target: str) -> EngineError | None:
     return turn.refuse_entries(target, key)
 
 
-def move_to_dead_letters(
-    turn: Turn, stream: str, group_name: str, dead: Sequence[Dead], reason: str
-) -> list[int]:
-    """Append entries to the group's dead-letter stream and settle them; which of them, as far as the turn has
-    room.
+def move_to_dead_letters(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead]) -> list[int]:
+    """Append entries to the group's dead-letter stream, if it has one, and settle them; which of them, as far
+    as the turn has room.
     """
+    moved = append_letters(turn, stream, group_name, dead)
+    turn.settle(stream, group_name, moved)
+    return moved
+
+
+def append_letters(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead]) -> list[int]:
+    """The same, but nothing is settled. Without a dead-letter stream there is room for all."""
     if not dead:
         return []
     target = turn.keyspace.keys[stream].groups[group_name].policy.dead_letter_stream
-    assert target is not None, "only a group with a dead-letter stream buries"
+    if target is None:
+        turn.expired.append((stream, group_name, len(dead)))
+        return [letter.id for letter in dead]
     turn.expire(target)
     if (refusal := refuse_letters(turn, target)) is not None:
         turn.letters_refused += [(stream, group_name, target, refusal.detail)] * len(dead)
@@ -91,15 +113,16 @@ def move_to_dead_letters(
     key = turn.keyspace.find(target) or turn.create_stream(target)
     now_ms = max(turn.now_ms, turn.keyspace.floor_ms + 1)
     first = max(ids.make(now_ms, 0), key.stream.last_id + 1)
-    bodies = [_body(stream, group_name, letter, reason) for letter in dead]
+    bodies = [_body(stream, group_name, letter) for letter in dead]
     new_ids = range(first, first + len(bodies))
     turn.emit(Append(target, rows.stored(first, bodies), new_ids))
     turn.auto_ms = max(turn.auto_ms, ids.ms_of(new_ids[-1]))
     turn.signal(target)
-    dead_lettered = [letter.id for letter in dead]
-    turn.settle(stream, group_name, dead_lettered)
-    turn.dead_lettered += [(stream, group_name, entry_id, reason) for entry_id in dead_lettered]
-    return dead_lettered
+    turn.dead_lettered += [(stream, group_name, letter.id, letter.reason) for letter in dead]
+    expired = sum(letter.reason is EXPIRED for letter in dead)
+    if expired:
+        turn.expired.append((stream, group_name, expired))
+    return [letter.id for letter in dead]
 
 
 def _fitting(turn: Turn, dead: Sequence[Dead], told_bytes: int) -> Sequence[Dead]:
@@ -112,10 +135,10 @@ def _fitting(turn: Turn, dead: Sequence[Dead], told_bytes: int) -> Sequence[Dead
     return dead
 
 
-def _body(stream: str, group: str, letter: Dead, reason: str) -> bytes:
+def _body(stream: str, group: str, letter: Dead) -> bytes:
     owner = letter.pending.consumer
     origin = (stream, ids.format(letter.id), group, owner.name if owner else "")
-    return letter_of(letter.text, origin, letter.pending.delivery_count, reason)
+    return letter_of(letter.text, origin, letter.pending.delivery_count, letter.reason)
 
 
 def letter_of(text: bytes, origin: tuple[str, str, str, str], deliveries: int, reason: str) -> bytes:

@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from engine.commands import weir_commands
-from engine.commands.dead_letters import TOO_MANY, Dead, is_dead, move_to_dead_letters
+from engine.commands.dead_letters import Dead, move_to_dead_letters, why_dead
 from engine.commands.registry import runs
 from engine.commands.retention import TURN_ENTRIES_MAX, enforce
 from engine.commands.turn import Turn
@@ -168,8 +168,8 @@ def _silent(
 def _give_back(
     turn: Turn, name: str, group_name: str, rows: Sequence[tuple[int, PendingState]], budget: _TurnBudget
 ) -> None:
-    """Release entries for the next reader. Those delivered often enough become dead letters. Those whose
-    entry was deleted are settled, since no reader can get them.
+    """Release entries for the next reader. Those delivered often enough, or too old, become dead letters.
+    Those whose entry was deleted are settled, since no reader can get them.
     """
     budget.releases_left -= len(rows)
     if rows:
@@ -180,11 +180,12 @@ def _give_back(
     turn.settle(name, group_name, [entry_id for entry_id, _ in rows if _is_gone(key, entry_id)])
     names = (name, group_name)
     dead = [
-        Dead(entry_id, text, state)
+        Dead(entry_id, text, state, why)
         for entry_id, state in rows
-        if is_dead(turn, group, state.delivery_count + 1, names) and (text := key.stream.get(entry_id))
+        if (why := why_dead(turn, group, entry_id, state.delivery_count + 1, names))
+        and (text := key.stream.get(entry_id))
     ]
-    move_to_dead_letters(turn, name, group_name, dead, TOO_MANY)
+    move_to_dead_letters(turn, name, group_name, dead)
     counts = {entry_id: state.delivery_count for entry_id, state in rows if entry_id in group.pending}
     if counts:
         turn.emit(Release(name, group_name, list(counts), list(counts.values())))

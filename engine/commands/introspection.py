@@ -155,6 +155,7 @@ def group_info(key: Key, name: str, group: Group) -> GroupInfo:
         max_deliveries=group.policy.max_deliveries,
         ack_timeout_ms=group.policy.ack_timeout_ms,
         consumer_timeout_ms=group.policy.consumer_timeout_ms,
+        max_age_ms=group.policy.max_age_ms,
         paused=group.policy.paused,
     )
 

@@ -225,11 +225,11 @@ def dead_letter_entries(turn: Turn, command: weir_commands.DeadLetterEntries) ->
     pending = {entry_id: state for entry_id in wanted if (state := group.pending.get(entry_id))}
     texts = key.stream.find_each(pending)
     dead = [
-        Dead(entry_id, texts[entry_id], state) for entry_id, state in pending.items() if entry_id in texts
+        Dead(entry_id, texts[entry_id], state, command.reason)
+        for entry_id, state in pending.items()
+        if entry_id in texts
     ]
-    return DeadLettered(
-        target, move_to_dead_letters(turn, command.stream, command.group, dead, command.reason)
-    )
+    return DeadLettered(target, move_to_dead_letters(turn, command.stream, command.group, dead))
 
 
 # --- many streams ---------------------------------------------------------------------------------------

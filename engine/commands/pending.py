@@ -13,7 +13,7 @@ from typing import Final
 
 from engine import errors
 from engine.commands import types, weir_commands
-from engine.commands.dead_letters import TOO_MANY, TURN_LETTERS_MAX, Dead, is_dead, move_to_dead_letters
+from engine.commands.dead_letters import TURN_LETTERS_MAX, Dead, move_to_dead_letters, why_dead
 from engine.commands.entries import absent, ask_references, delete_each
 from engine.commands.reading import DELIVERY_COUNT_MAX, Budget, pending_of, with_texts
 from engine.commands.registry import runs
@@ -232,7 +232,7 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     for entry_id in claim.ids:
         claiming.take_entry(entry_id, texts.get(entry_id), held.get(entry_id))
     turn.settle(command.stream, command.group, list(claiming.gone))
-    move_to_dead_letters(turn, command.stream, command.group, list(claiming.dead.values()), TOO_MANY)
+    move_to_dead_letters(turn, command.stream, command.group, list(claiming.dead.values()))
     claimed = claiming.found
     if claimed:
         _own(turn, command, claimed, time_ms)
@@ -310,10 +310,10 @@ class _Claiming:
             pending is not None
             and again is None
             and count > before
-            and is_dead(self._turn, self._group, count, self._names)
+            and (why := why_dead(self._turn, self._group, entry_id, count, self._names))
         ):
             if len(self.dead) < TURN_LETTERS_MAX:
-                self.dead[entry_id] = Dead(entry_id, text, pending)
+                self.dead[entry_id] = Dead(entry_id, text, pending, why)
             else:
                 self.more = True
         elif self._room.takes(len(text)):
@@ -355,11 +355,13 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
             deleted_ids.append(entry_id)
         elif not _is_free(turn, pending, command.min_idle_ms):
             continue
-        elif not command.just_ids and is_dead(turn, group, pending.delivery_count + 1, names):
+        elif not command.just_ids and (
+            why := why_dead(turn, group, entry_id, pending.delivery_count + 1, names)
+        ):
             if len(dead) == TURN_LETTERS_MAX:
                 next_start = entry_id
                 break
-            dead.append(Dead(entry_id, text, pending))
+            dead.append(Dead(entry_id, text, pending, why))
         elif not room.takes(len(text)):
             next_start = entry_id
             break
@@ -368,7 +370,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     else:
         next_start, _ = next(rows, (0, None))
     turn.lookups_left -= len(taken) + len(deleted_ids) + len(dead)
-    move_to_dead_letters(turn, command.stream, command.group, dead, TOO_MANY)
+    move_to_dead_letters(turn, command.stream, command.group, dead)
     turn.settle(command.stream, command.group, deleted_ids)
     turn.count_ids(len(deleted_ids) + len(taken))
     if taken:

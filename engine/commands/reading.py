@@ -12,13 +12,14 @@ import msgspec
 
 from engine import errors
 from engine.commands import types
-from engine.commands.dead_letters import TOO_MANY, TURN_LETTERS_MAX, Dead, is_dead, move_to_dead_letters
+from engine.commands.ages import expire_unread, has_expired
+from engine.commands.dead_letters import TURN_LETTERS_MAX, Dead, move_to_dead_letters, why_dead
 from engine.commands.registry import Waiting, runs, waits
 from engine.commands.turn import Blocked, Look, Turn
 from engine.generations import gap_of, is_another
 from engine.groups import Consumer, Group, PendingState, first_there
 from engine.keyspace import Key
-from engine.lag import entries_read_after
+from engine.lag import entries_read_after_run
 from engine.records import Own
 from engine.replies import (
     Delivered,
@@ -311,8 +312,10 @@ def _history(
             or _looked_enough(turn, delivered)
         ):
             more = True
-        elif text is not None and is_dead(turn, group, pending.delivery_count + 1, (name, command.group)):
-            dead.append(Dead(entry_id, text, pending))
+        elif text is not None and (
+            why := why_dead(turn, group, entry_id, pending.delivery_count + 1, (name, command.group))
+        ):
+            dead.append(Dead(entry_id, text, pending, why))
             continue
         else:
             more = not room.takes(len(text or b""))
@@ -322,7 +325,7 @@ def _history(
             Delivered(entry_id, text, _one_more(pending.delivery_count) if text else pending.delivery_count)
         )
     turn.lookups_left -= len(delivered) + len(dead)
-    move_to_dead_letters(turn, name, command.group, dead, TOO_MANY)
+    move_to_dead_letters(turn, name, command.group, dead)
     again = [entry for entry in delivered if entry.text is not None]
     if again:
         counts = [entry.delivery_count for entry in again]
@@ -342,17 +345,18 @@ def _deliver(
     if group.policy.paused:
         last = group.last_delivered_id
         return StreamDeliveries(name, (), history=False, after=last, last_delivered_id=last)
-    before, gap = group.last_delivered_id, _group_gap(key.stream, group)
-    entries_read, move = group.entries_read, group.move
+    gap, expiring = _group_gap(key.stream, group), expire_unread(turn, name, key, command.group)
+    # Undoing the delivery does not bring back what was too old for it.
+    before, entries_read, move = group.last_delivered_id, group.entries_read, group.move
     claimed: list[Delivered] = []
     more = False
     if claim_min_idle_ms is not None and (claim_min_idle_ms < CLAIM_NEVER_MS or group.has_released()):
         claimed, more = _claim_idle(turn, name, key, command, claim_min_idle_ms, room)
     left = None if command.count is None else command.count - len(claimed)
     claims, mark = claim_min_idle_ms is not None, None
-    new = (
-        _deliver_new(turn, name, key, command, left, room, claims=claims) if left is None or left > 0 else []
-    )
+    new = []
+    if (left is None or left > 0) and not expiring:
+        new = _deliver_new(turn, name, key, command, left, room, claims=claims)
     if new:
         order = 0 if command.noack else group.first_order(len(new), turn.now_ms)
         moved = (group.number, move, group.move)
@@ -397,7 +401,7 @@ def _deliver_new(
     if not fresh or not room.takes(size, len(fresh)):
         return []
     new_ids = [entry_id for entry_id, _ in fresh]
-    entries_read = _entries_read(key.stream, group, new_ids)
+    entries_read = entries_read_after_run(key.stream, group.last_delivered_id, group.entries_read, new_ids)
     if not command.noack:
         turn.emit(Own(name, command.group, command.consumer, new_ids, turn.now_ms, [1] * len(new_ids)))
         turn.count_ids(len(new_ids))
@@ -407,17 +411,6 @@ def _deliver_new(
     if claims:
         return [Delivered(entry_id, text, 1, 0, 0) for entry_id, text in fresh]
     return [Delivered(entry_id, text, 1) for entry_id, text in fresh]
-
-
-def _entries_read(stream: Stream, group: Group, new_ids: Sequence[int]) -> int | None:
-    """The group's `entries_read` after these were delivered, one after the other."""
-    entries_read, last = group.entries_read, group.last_delivered_id
-    for place, entry_id in enumerate(new_ids):
-        if entries_read is not None and last >= stream.first_id and not stream.has_tombstone_from(last):
-            return entries_read + len(new_ids) - place
-        entries_read = entries_read_after(stream, last, entries_read, entry_id)
-        last = entry_id
-    return entries_read
 
 
 def _claim_idle(
@@ -441,8 +434,8 @@ def _claim_idle(
         elif text is None:
             gone.append(entry_id)
             continue
-        elif is_dead(turn, group, pending.delivery_count + 1, (name, command.group)):
-            dead.append(Dead(entry_id, text, pending))
+        elif why := why_dead(turn, group, entry_id, pending.delivery_count + 1, (name, command.group)):
+            dead.append(Dead(entry_id, text, pending, why))
             continue
         else:
             more = len(claimed) == command.count or not room.takes(len(text))
@@ -452,7 +445,7 @@ def _claim_idle(
         idle_ms, released = pending.idle_ms(turn.now_ms), pending.consumer is None
         claimed.append(Delivered(entry_id, text, _one_more(count), idle_ms, count, released))
     turn.lookups_left -= len(claimed) + len(dead)
-    move_to_dead_letters(turn, name, command.group, dead, TOO_MANY)
+    move_to_dead_letters(turn, name, command.group, dead)
     if len(gone) > _PASSED_OVER_MAX:
         turn.settle(name, command.group, gone)
         turn.count_ids(len(gone))
@@ -525,9 +518,13 @@ def block(command: types.XReadGroup) -> Blocked:
 def retry_at_ms(look: Look, command: types.XReadGroup) -> int | None:
     """When (wall clock) a blocked read may find something without any write, None for never."""
     wait_ms = command.claim_min_idle_ms
+    keys = [look.keyspace.find(name) for name, _ in command.streams]
+    groups = [(key, key.groups.get(command.group)) for key in keys if key]
+    if any(group is not None and has_expired(look, key, group) for key, group in groups):
+        # The last turn has acknowledged some of what is too old, and had to end.
+        return look.now_ms
     if wait_ms is None:
         return None
-    keys = [look.keyspace.find(name) for name, _ in command.streams]
     due_ms = [
         _claim_due_ms(look, key, command, wait_ms) for key in keys if key and command.group in key.groups
     ]

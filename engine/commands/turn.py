@@ -159,6 +159,7 @@ class Turn(Look):
         "dead_lettered",
         "entries_left",
         "events",
+        "expired",
         "frame_bytes_left",
         "ids_seen",
         "letters_bytes",
@@ -193,6 +194,8 @@ class Turn(Look):
         self.auto_ms = -1
         # Dead letters made: stream, group, ID and reason of each.
         self.dead_lettered: list[tuple[str, str, int, str]] = []
+        # Entries that were too old to be delivered: stream, group and how many.
+        self.expired: list[tuple[str, str, int]] = []
         # Entries that were to be dead letters and could not: stream, group, dead-letter stream and why.
         self.letters_refused: list[tuple[str, str, str, str]] = []
         # What happened, and to which stream, in Redis's words for keyspace events; None if no caller asks.
@@ -234,6 +237,7 @@ class Turn(Look):
             and self.scans_left == TURN_SCANNED_MAX
             and self._shared_ids < _SHARED_IDS_MAX
             and not self.dead_lettered
+            and not self.expired
         )
 
     def ids_left(self) -> int:

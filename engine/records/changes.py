@@ -466,12 +466,27 @@ class PauseGroup(Record, frozen=True):
         group.policy = group.policy._replace(paused=self.paused)
 
 
+class LimitAge(Record, frozen=True):
+    """From which age on a group acknowledges entries in place of delivering them; None for no age."""
+
+    number = 43
+    stream: str
+    group: str
+    max_age_ms: int | None
+
+    def apply(self, keyspace: Keyspace) -> None:
+        group = keyspace.keys[self.stream].groups[self.group]
+        group.policy = group.policy._replace(max_age_ms=self.max_age_ms)
+
+
 def policy_changes(stream: str, group: str, before: Policy, after: Policy) -> list[Record]:
     """The records that make one policy the other."""
     records: list[Record] = []
     # The first four members are one record.
     if before[:4] != after[:4]:
         records.append(SetPolicy(stream, group, *after[:4]))
+    if before.max_age_ms != after.max_age_ms:
+        records.append(LimitAge(stream, group, after.max_age_ms))
     if before.paused != after.paused:
         records.append(PauseGroup(stream, group, after.paused))
     return records

@@ -288,6 +288,15 @@ class Engine:
         self._turns.on_dead_lettered = call
 
     @property
+    def on_expired(self) -> Callable[[Sequence[tuple[str, str, int]]], None] | None:
+        """Called after a turn in which entries were too old to be delivered: stream, group and how many."""
+        return self._turns.on_expired
+
+    @on_expired.setter
+    def on_expired(self, call: Callable[[Sequence[tuple[str, str, int]]], None] | None) -> None:
+        self._turns.on_expired = call
+
+    @property
     def on_letters_refused(self) -> Callable[[Sequence[tuple[str, str, str, str]]], None] | None:
         """Called after a turn in which entries could not become dead letters: stream, group, dead-letter
         stream and why, of each.

@@ -126,6 +126,8 @@ class Turns:
         self.on_broken: Callable[[BaseException], None] = lambda _: None
         # Called after a turn that made dead letters: stream, group, ID and reason of each.
         self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
+        # Called after a turn in which entries were too old to be delivered: stream, group and how many.
+        self.on_expired: Callable[[Sequence[tuple[str, str, int]]], None] | None = None
         # Called after a turn in which entries could not become dead letters: stream, group, dead-letter
         # stream and why, of each.
         self.on_letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], None] | None = None
@@ -266,6 +268,8 @@ class Turns:
             self._unsynced.note_staged(turn.records, position)
         if turn.dead_lettered and self.on_dead_lettered is not None:
             self.on_dead_lettered(turn.dead_lettered)
+        if turn.expired and self.on_expired is not None:
+            self.on_expired(turn.expired)
         if turn.events:
             self._writer.call_when_safe(position, partial(self._announce, position, turn.events))
         self._touched.note(turn.records, position)

@@ -35,6 +35,7 @@ async def test_a_group_is_made_and_shown(group: httpx.AsyncClient) -> None:
         "dead_letter": None,
         "ack_timeout_ms": None,
         "consumer_timeout_ms": None,
+        "max_age_ms": None,
         "paused": False,
     }
     latest = await group.post(GROUPS, json={"name": "latest"})

@@ -57,6 +57,7 @@ async def test_one_group_is_shown(group: httpx.AsyncClient) -> None:
         "dead_letter": None,
         "ack_timeout_ms": None,
         "consumer_timeout_ms": None,
+        "max_age_ms": None,
         "paused": False,
     }
 

@@ -270,7 +270,7 @@ async def test_a_policy_is_set_and_an_entry_moved_to_dead_letters(
 
     await page.get_by_role("button", name="Policy…").press("Enter")
     await expect(page.get_by_label("Dead-letter stream")).to_be_focused()
-    for text in ("policy-dead", "3", "60", "1800.5"):
+    for text in ("policy-dead", "3", "60", "1800.5", "3600"):
         await page.keyboard.type(text)
         await page.keyboard.press("Tab")
     await page.keyboard.press("Tab")
@@ -279,7 +279,8 @@ async def test_a_policy_is_set_and_an_entry_moved_to_dead_letters(
     await expect(detail).to_contain_text("After 3 deliveries an entry moves to policy-dead.")
     await expect(detail).to_contain_text("not acknowledged within 1 min goes to another consumer.")
     group = await gateway.call("GET", "policy/groups/team")
-    assert [str(group[name]) for name in ("ack_timeout_ms", "consumer_timeout_ms")] == ["60000", "1800500"]
+    shown = [str(group[name]) for name in ("ack_timeout_ms", "consumer_timeout_ms", "max_age_ms")]
+    assert shown == ["60000", "1800500", "3600000"]
 
     await page.get_by_role("button", name="Dead letter…").press("Enter")
     await page.get_by_label("Reason").fill("no such town")

@@ -69,6 +69,7 @@ SAMPLES: Final[list[Record]] = [
     records.PublishChunk("job", 2, 3, b'{"answer":1}'),
     records.Configure("stream-node-max-entries", 50),
     records.SetPolicy("orders", "g", "dead", 5, None, 60_000),
+    records.LimitAge("orders", "g", 60_000),
     records.PauseGroup("orders", "g", True),  # noqa: FBT003 - a record's field
     records.RememberPublish(
         "key", b"digest", ["orders", "other"], [1, 1], [FIRST, SECOND], 1_700_000_000_000

@@ -62,6 +62,13 @@ class GroupPolicy(RequestModel):
         ),
     ] = None
 
+    max_age_ms: Annotated[
+        Timeout | None,
+        Field(
+            description="entries whose IDs are older when they would be delivered are acknowledged instead, "
+            "with a dead letter (`expired`) where the group has `dead_letter`"
+        ),
+    ] = None
     paused: Annotated[
         bool,
         Field(
@@ -74,7 +81,7 @@ class GroupPolicy(RequestModel):
         """What changes of the engine's policy: the members that are given; null takes a part of it away."""
         given: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("ack_timeout_ms", "consumer_timeout_ms", "paused")
+            for name in ("ack_timeout_ms", "consumer_timeout_ms", "max_age_ms", "paused")
             if name in self.model_fields_set
         }
         if "dead_letter" in self.model_fields_set:
@@ -137,6 +144,7 @@ class Group(ResponseModel):
     dead_letter: DeadLetterTarget | None
     ack_timeout_ms: Milliseconds | None
     consumer_timeout_ms: Milliseconds | None
+    max_age_ms: Milliseconds | None
     paused: bool
 
     @classmethod
@@ -158,6 +166,7 @@ class Group(ResponseModel):
             dead_letter=target,
             ack_timeout_ms=info.ack_timeout_ms,
             consumer_timeout_ms=info.consumer_timeout_ms,
+            max_age_ms=info.max_age_ms,
             paused=info.paused,
         )
 

@@ -10,11 +10,12 @@ import { formatDuration, pluralize } from "../shared/format.js";
 /** @typedef {import("../shared/api.js").Policy} Policy */
 
 /** @param {Policy & {paused?: boolean}} policy @returns {string} sentences */
-export function describePolicy({ dead_letter: deadLetter, ack_timeout_ms: ackMs, consumer_timeout_ms: consumerMs, paused = false }) {
+export function describePolicy({ dead_letter: deadLetter, ack_timeout_ms: ackMs, consumer_timeout_ms: consumerMs, max_age_ms: ageMs, paused = false }) {
   return [
     paused ? "Paused: nothing is delivered until the group is resumed." : "",
     deadLetter === null ? "No dead-letter stream." : describeDeadLetters(deadLetter),
     ackMs === null ? "" : `An entry that is not acknowledged within ${formatDuration(ackMs)} goes to another consumer.`,
+    ageMs === null ? "" : `Entries older than ${formatDuration(ageMs)} are acknowledged instead of delivered.`,
     consumerMs === null ? "" : `Consumers that are inactive for ${formatDuration(consumerMs)} are removed.`,
   ].filter((sentence) => sentence !== "").join(" ");
 }
@@ -26,7 +27,7 @@ function describeDeadLetters({ stream, max_deliveries: deliveries }) {
 }
 
 /** @param {Policy} policy @returns {import("../shared/dialogs.js").Field[]} */
-export function policyFields({ dead_letter: deadLetter, ack_timeout_ms: ackMs, consumer_timeout_ms: consumerMs }) {
+export function policyFields({ dead_letter: deadLetter, ack_timeout_ms: ackMs, consumer_timeout_ms: consumerMs, max_age_ms: ageMs }) {
   return [
     { name: "stream", label: "Dead-letter stream", value: deadLetter?.stream ?? "", hint: "Leave empty for no dead letters." },
     {
@@ -53,6 +54,14 @@ export function policyFields({ dead_letter: deadLetter, ack_timeout_ms: ackMs, c
       value: formatSeconds(consumerMs),
       hint: "Then an inactive consumer is removed and its entries are released. Leave empty for none.",
     },
+    {
+      name: "age",
+      label: "Maximum age in seconds",
+      type: "number",
+      min: 0,
+      value: formatSeconds(ageMs),
+      hint: "Older entries are acknowledged instead of delivered, with a dead letter where there is a stream for them. Leave empty for none.",
+    },
   ];
 }
 
@@ -62,5 +71,6 @@ export function parsePolicy(values) {
     dead_letter: values.stream ? { stream: values.stream, max_deliveries: parseNumber(values.deliveries) } : null,
     ack_timeout_ms: parseMs(values.ack),
     consumer_timeout_ms: parseMs(values.consumer),
+    max_age_ms: parseMs(values.age),
   };
 }

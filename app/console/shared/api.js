@@ -16,7 +16,7 @@
 /** @typedef {{name: string, consumers: number, pending: number, last_delivered_id: string,
  *   entries_read: number | null, lag: number | null, paused: boolean} & Policy} Group */
 /** @typedef {{dead_letter: {stream: string, max_deliveries: number | null} | null, ack_timeout_ms: number | null,
- *   consumer_timeout_ms: number | null}} Policy */
+ *   consumer_timeout_ms: number | null, max_age_ms: number | null}} Policy */
 /** @typedef {{name: string, pending: number, idle_ms: number, inactive_ms: number | null}} Consumer */
 /** @typedef {{id: string, consumer: string | null, idle_ms: number, delivery_count: number}} Pending */
 

@@ -47,6 +47,7 @@ class GroupInfo(TypedDict):
     dead_letter: NotRequired[dict[str, Any] | None]
     ack_timeout_ms: NotRequired[int | None]
     consumer_timeout_ms: NotRequired[int | None]
+    max_age_ms: NotRequired[int | None]
     paused: NotRequired[bool]
 
 

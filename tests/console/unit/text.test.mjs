@@ -81,9 +81,9 @@ test("a time of another day has its date", () => {
 
 test("a policy survives the way through its fields, in milliseconds", () => {
   for (const one of [
-    { dead_letter: null, ack_timeout_ms: null, consumer_timeout_ms: null },
-    { dead_letter: { stream: "dead", max_deliveries: 3 }, ack_timeout_ms: 60_000, consumer_timeout_ms: 1_800_500 },
-    { dead_letter: { stream: "dead", max_deliveries: null }, ack_timeout_ms: 1, consumer_timeout_ms: null },
+    { dead_letter: null, ack_timeout_ms: null, consumer_timeout_ms: null, max_age_ms: null },
+    { dead_letter: { stream: "dead", max_deliveries: 3 }, ack_timeout_ms: 60_000, consumer_timeout_ms: 1_800_500, max_age_ms: null },
+    { dead_letter: { stream: "dead", max_deliveries: null }, ack_timeout_ms: 1, consumer_timeout_ms: null, max_age_ms: 90_000 },
   ]) {
     assert.deepEqual(parsePolicy(Object.fromEntries(policyFields(one).map(({ name, value = "" }) => [name, value]))), one);
   }
@@ -98,8 +98,9 @@ test("limits survive the way through their fields, and are described", () => {
 });
 
 test("a policy is described by what it does", () => {
-  assert.equal(describePolicy({ dead_letter: null, ack_timeout_ms: null, consumer_timeout_ms: null }), "No dead-letter stream.");
-  assert.match(describePolicy({ dead_letter: { stream: "dead", max_deliveries: 1 }, ack_timeout_ms: 1, consumer_timeout_ms: 2 }), /^After 1 delivery an entry moves to dead\. .*1 ms.*2 ms/);
+  assert.equal(describePolicy({ dead_letter: null, ack_timeout_ms: null, consumer_timeout_ms: null, max_age_ms: null }), "No dead-letter stream.");
+  assert.match(describePolicy({ dead_letter: { stream: "dead", max_deliveries: 1 }, ack_timeout_ms: 1, consumer_timeout_ms: 2, max_age_ms: 60_000 }), /^After 1 delivery an entry moves to dead\. .*1 ms.*older than 1 min.*2 ms/);
+  assert.match(describePolicy({ dead_letter: null, ack_timeout_ms: null, consumer_timeout_ms: null, max_age_ms: null, paused: true }), /^Paused: /);
 });
 
 test("an address holds any name; an invalid address is the overview", () => {

@@ -1324,6 +1324,8 @@ export interface components {
             readonly ack_timeout_ms?: number | null;
             /** @description consumers that have not read or been connected for so long are removed, and what they hold is released */
             readonly consumer_timeout_ms?: number | null;
+            /** @description entries whose IDs are older when they would be delivered are acknowledged instead, with a dead letter (`expired`) where the group has `dead_letter` */
+            readonly max_age_ms?: number | null;
             /** @description nothing is delivered, new or given back, until it is false; what consumers hold they can acknowledge, give back, claim and read again; `false` by default */
             readonly paused?: boolean | null;
             /** @description `$` (what is there now), `0` or an ID: read what comes after it; `$` by default */
@@ -1495,6 +1497,7 @@ export interface components {
             readonly dead_letter: components["schemas"]["DeadLetterTarget"] | null;
             readonly ack_timeout_ms: number | null;
             readonly consumer_timeout_ms: number | null;
+            readonly max_age_ms: number | null;
             readonly paused: boolean;
         };
         /** @description What is to change; what is not named stays. Null takes a part of the policy away. */
@@ -1504,6 +1507,8 @@ export interface components {
             readonly ack_timeout_ms?: number | null;
             /** @description consumers that have not read or been connected for so long are removed, and what they hold is released */
             readonly consumer_timeout_ms?: number | null;
+            /** @description entries whose IDs are older when they would be delivered are acknowledged instead, with a dead letter (`expired`) where the group has `dead_letter` */
+            readonly max_age_ms?: number | null;
             /** @description nothing is delivered, new or given back, until it is false; what consumers hold they can acknowledge, give back, claim and read again; `false` by default */
             readonly paused?: boolean | null;
             readonly last_delivered_id?: string | null;
@@ -1527,6 +1532,7 @@ export interface components {
             readonly dead_letter: components["schemas"]["DeadLetterTarget"] | null;
             readonly ack_timeout_ms: number | null;
             readonly consumer_timeout_ms: number | null;
+            readonly max_age_ms: number | null;
             readonly paused: boolean;
             /** Format: int64 */
             readonly nacked: number;
@@ -1540,6 +1546,8 @@ export interface components {
             readonly ack_timeout_ms?: number | null;
             /** @description consumers that have not read or been connected for so long are removed, and what they hold is released */
             readonly consumer_timeout_ms?: number | null;
+            /** @description entries whose IDs are older when they would be delivered are acknowledged instead, with a dead letter (`expired`) where the group has `dead_letter` */
+            readonly max_age_ms?: number | null;
             /** @description nothing is delivered, new or given back, until it is false; what consumers hold they can acknowledge, give back, claim and read again; `false` by default */
             readonly paused?: boolean | null;
             /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */

@@ -1,0 +1,179 @@
+"""Groups with `max_age_ms`: what is too old when it would be delivered is acknowledged instead.
+
+Knows: turns of the engine, under a clock that is moved by hand.
+Must never know: how readers wait, what an operator sees.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from engine import ids
+from engine.commands import EnsureGroup, Undo, UpdateGroup, XReadGroup
+from engine.commands.dead_letters import TURN_LETTERS_MAX
+from engine.commands.execution import Blocked, retry_at_ms
+from engine.commands.types import Cursor
+from engine.replies import GroupRead
+from tests.engine.asking import reply_to
+from tests.engine.conversation import Conversation
+from tests.engine.house import House, adding
+from tests.engine.world import NOW_MS
+
+AGE_MS = 1_000
+OLD, JUST, YOUNG = NOW_MS - AGE_MS - 1, NOW_MS - AGE_MS, NOW_MS - 1
+
+
+def begin(house: House, *times_ms: int, **policy: object) -> None:
+    """A group, and entries of these times."""
+    house.run(
+        EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy={"max_age_ms": AGE_MS, **policy})
+    )
+    if times_ms:
+        house.run(adding("s", *[f"{time_ms}-0" for time_ms in times_ms]))
+
+
+def reading(count: int | None = None, **more: Any) -> XReadGroup:
+    return XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], count=count, **more)
+
+
+def read(house: House, **more: Any) -> Sequence[int]:
+    """The times of the entries that a read gives."""
+    streams = house.of(GroupRead, reading(**more)).streams
+    return [ids.ms_of(entry.id) for stream in streams for entry in stream.entries]
+
+
+def state_of(house: House) -> tuple[int, object, object]:
+    """How many entries are pending, and what the group has read and has still to read."""
+    groups: Any = house.call("XINFO", "GROUPS", "s")
+    shown = dict(zip(groups[0][::2], groups[0][1::2], strict=True))
+    return shown["pending"], shown["entries-read"], shown["lag"]
+
+
+def test_what_is_too_old_is_passed_over(house: House) -> None:
+    """To the millisecond; the group has read it, and it is not pending."""
+    begin(house, OLD - 1, OLD, JUST, YOUNG)
+    assert read(house) == [JUST, YOUNG]
+    assert state_of(house) == (2, 4, 0)
+    assert house.turn.expired == [("s", "g", 2)]
+
+
+def test_an_entry_is_as_old_as_its_id_says(house: House) -> None:
+    """One with an ID of 1970 is never delivered, and one of the future always."""
+    begin(house, 5, NOW_MS + 1_000_000)
+    assert read(house) == [NOW_MS + 1_000_000]
+
+
+def test_a_clock_that_is_set_back_makes_entries_younger(house: House) -> None:
+    begin(house, OLD, YOUNG)
+    house.now_ms -= 1
+    assert read(house) == [OLD, YOUNG]
+
+
+def test_without_a_limit_and_in_other_groups_everything_is_delivered(house: House) -> None:
+    begin(house, OLD)
+    house.call("XGROUP", "CREATE", "s", "other", "0")
+    other: Any = house.call("XREADGROUP", "GROUP", "other", "c", "STREAMS", "s", ">")
+    assert len(other[0][1]) == 1
+    house.run(UpdateGroup(stream="s", group="g", policy={"max_age_ms": None}))
+    assert read(house) == [OLD]
+
+
+def test_it_becomes_a_dead_letter_where_there_is_a_stream_for_them(house: House) -> None:
+    begin(house, OLD, YOUNG, dead_letter_stream="dead")
+    assert read(house) == [YOUNG]
+    assert house.turn.dead_lettered == [("s", "g", ids.make(OLD, 0), "expired")]
+    (letter,) = house.pairs("dead")
+    shown = dict(letter)
+    assert (shown["a"], shown["weir-reason"], shown["weir-deliveries"]) == (b"1", b"expired", b"0")
+    assert (shown["weir-id"], shown["weir-consumer"]) == (f"{OLD}-0".encode(), b"")
+
+
+def test_where_no_dead_letter_can_be_made_it_is_delivered(house: House) -> None:
+    begin(house, OLD, dead_letter_stream="dead")
+    house.run(adding("dead"))
+    house.call("WEIR.CLOSE", "dead")
+    assert read(house) == [OLD]
+    assert [refused[:3] for refused in house.turn.letters_refused] == [("s", "g", "dead")]
+
+
+@pytest.mark.parametrize("letters", [None, "dead"])
+def test_what_was_given_back_is_too_old_as_well(house: House, letters: str | None) -> None:
+    begin(house, YOUNG, NOW_MS, dead_letter_stream=letters)
+    read(house)
+    house.call("XNACK", "s", "g", "FAIL", "IDS", "2", f"{YOUNG}-0", f"{NOW_MS}-0")
+    house.now_ms += AGE_MS
+    assert read(house, claim_min_idle_ms=1 << 40) == [NOW_MS]
+    assert state_of(house)[0] == 1
+    assert ("dead" in house.keyspace.keys) is (letters is not None)
+
+
+@pytest.mark.parametrize(
+    "taking",
+    [
+        ("XAUTOCLAIM", "s", "g", "d", "0", "0"),
+        ("XCLAIM", "s", "g", "d", "0", f"{YOUNG}-0"),
+        ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", "0"),
+    ],
+)
+def test_neither_claims_nor_histories_deliver_it_again(house: House, taking: tuple[str, ...]) -> None:
+    """Nobody has worked on it in time. Extending what is held is no delivery."""
+    begin(house, YOUNG)
+    read(house)
+    house.now_ms += AGE_MS
+    assert house.call("XCLAIM", "s", "g", "c", "0", f"{YOUNG}-0", "JUSTID") == [f"{YOUNG}-0"]
+    assert f"{YOUNG}-0" not in str(house.call(*taking))
+    assert state_of(house)[0] == 0
+
+
+def test_a_paused_group_lets_nothing_expire(house: House) -> None:
+    begin(house, OLD, paused=True)
+    assert read(house) == []
+    assert state_of(house) == (0, None, 1)
+
+
+@pytest.mark.parametrize("letters", [None, "dead"])
+def test_many_take_several_turns(house: House, letters: str | None) -> None:
+    """A read that waits goes on at once, until it has come to what is young."""
+    begin(house, dead_letter_stream=letters)
+    house.run(adding("s", *[f"{OLD}-{number}" for number in range(2 * TURN_LETTERS_MAX + 1)], f"{YOUNG}-0"))
+    blocked = Blocked(reading(block_ms=1_000), ("s",), 1_000)
+    for left in (TURN_LETTERS_MAX + 2, 2):
+        assert house.run(reading(block_ms=1_000)) is None
+        assert sum(count for _, _, count in house.turn.expired) == TURN_LETTERS_MAX
+        assert state_of(house)[2] == left
+        assert retry_at_ms(house.keyspace, blocked, house.now_ms) == house.now_ms
+    assert read(house, block_ms=1_000) == [YOUNG]
+    assert retry_at_ms(house.keyspace, blocked, house.now_ms) is None
+
+
+def test_a_read_that_does_not_wait_says_that_there_is_more(house: House) -> None:
+    begin(house)
+    house.run(adding("s", *[f"{OLD}-{number}" for number in range(TURN_LETTERS_MAX)], f"{YOUNG}-0"))
+    house.run(adding("s", f"{YOUNG}-1"))
+    assert read(house, count=1) == [YOUNG]
+    house.call("XGROUP", "SETID", "s", "g", "0")
+    house.now_ms += 2 * AGE_MS
+    assert house.of(GroupRead, reading()).unfinished == ["s"]
+
+
+def test_undoing_a_delivery_does_not_bring_it_back(house: House) -> None:
+    begin(house, OLD, YOUNG, dead_letter_stream="dead")
+    (given,) = house.of(GroupRead, reading()).streams
+    assert given.mark is not None
+    undo = Undo(stream="s", group="g", consumer="c", ids=[ids.make(YOUNG, 0)], mark=given.mark)
+    assert house.run(undo) is True
+    assert read(house) == [YOUNG]
+    assert house.key("dead").stream.length == 1
+
+
+async def test_a_reader_that_waits_gets_what_is_young_behind_many_that_are_old() -> None:
+    async with Conversation() as talk:
+        now_ms = talk.clock.wall_ms()
+        await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        for number in range(2_500):
+            await talk.call("XADD", "s", f"1-{number}", "a", "1")
+        await talk.call("XADD", "s", f"{now_ms}-0", "a", "1")
+        await reply_to(talk.engine, UpdateGroup(stream="s", group="g", policy={"max_age_ms": AGE_MS}))
+        reply: Any = await talk.call("XREADGROUP", "GROUP", "g", "c", "BLOCK", "60000", "STREAMS", "s", ">")
+        assert [entry[0] for entry in reply[0][1]] == [f"{now_ms}-0"]
