@@ -16,6 +16,7 @@ from engine.commands import (
     BlockingCommand,
     Command,
     Exists,
+    Extend,
     FindGroup,
     ListStreams,
     XAutoClaim,
@@ -112,7 +113,7 @@ class CommandRequest(msgspec.Struct, frozen=True):
         command = self.command
         if isinstance(command, XClaim):
             return command.claim.just_ids
-        return isinstance(command, XAutoClaim) and command.just_ids
+        return isinstance(command, Extend) or (isinstance(command, XAutoClaim) and command.just_ids)
 
     def bounded(self, block_ms_max: int) -> "CommandRequest":
         """Return the request with BLOCK at most `block_ms_max`; BLOCK 0 is without limit."""

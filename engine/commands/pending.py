@@ -331,6 +331,22 @@ def _claimed_count(before: int, claim: types.Claim) -> int:
     return before if claim.just_ids else min(before + 1, DELIVERY_COUNT_MAX)
 
 
+@runs(weir_commands.Extend)
+def extend(turn: Turn, command: weir_commands.Extend) -> Claimed:
+    _, group = turn.group(command.stream, command.group)
+    consumer = group.consumers.get(command.consumer)
+    if consumer is None:
+        return Claimed(())
+    pending = group.pending.items_of(sorted(set(command.ids)))
+    held = {entry_id: state for entry_id, state in pending.items() if state.consumer is consumer}
+    turn.see_consumer(command.stream, command.group, command.consumer)
+    if held:
+        counts = [state.delivery_count for state in held.values()]
+        turn.emit(Own(command.stream, command.group, command.consumer, list(held), turn.now_ms, counts))
+        turn.mark_active(command.stream, command.group, command.consumer)
+    return Claimed([Delivered(entry_id, None, state.delivery_count) for entry_id, state in held.items()])
+
+
 @runs(types.XAutoClaim)
 def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     key, group = turn.group(command.stream, command.group)

@@ -410,6 +410,19 @@ class Acknowledge(StreamCommand, frozen=True, kw_only=True):
         return self.ids
 
 
+class Extend(StreamCommand, frozen=True, kw_only=True):
+    """Start the idle time of pending entries anew, of those that the consumer holds; they count no delivery.
+    Reply: `Claimed`, with these alone, as of XCLAIM with JUSTID.
+    """
+
+    group: str
+    consumer: str
+    ids: Ids
+
+    def named_ids(self) -> Ids:
+        return self.ids
+
+
 class Undo(StreamCommand, frozen=True, kw_only=True):
     """Undo a delivery of new entries whose reply never left, if nothing else has moved the group since: it is
     as if they had never been read. Otherwise they stay with their consumer, a delivery less.

@@ -306,6 +306,7 @@ async def test_nowhere_to_transfer_to(group: httpx.AsyncClient, pending: str, st
         ("POST", "/ack", {"ids": ["1-0"]}),
         ("POST", "/nack", {"ids": ["1-0"], "mode": "fail"}),
         ("POST", "/claim", {"ids": ["1-0"], "consumer": "c", "min_idle_ms": 0}),
+        ("POST", "/extend", {"ids": ["1-0"], "consumer": "c"}),
         ("POST", "/autoclaim", {"consumer": "c", "min_idle_ms": 0}),
         ("POST", "/dead-letter", {"ids": ["1-0"]}),
     ],

@@ -43,7 +43,7 @@ IDS = {
     *("startBackup", "getBackup", "startRewrite", "getRewrite", "getStatus"),
     *("listGroups", "createGroup", "ensureGroup", "getGroup", "updateGroup", "deleteGroup"),
     *("listConsumers", "getConsumer", "createConsumer", "deleteConsumer", "readGroup", "ackEntries"),
-    *("nackEntries", "listPending", "claimEntries", "autoclaimEntries", "deadLetterEntries"),
+    *("nackEntries", "listPending", "claimEntries", "extendEntries", "autoclaimEntries", "deadLetterEntries"),
     *("redriveDeadLetters", "createTicket", "getCaller", "createToken", "listTokens", "getToken"),
     *("deleteToken", "createRevocation", "listRevocations"),
 }

@@ -193,6 +193,7 @@ MOST: Final[dict[str, tuple[str, Callable[[list[str]], object]]]] = {
     "ack and delete": (f"{GROUP}/ack", lambda found: {"ids": _every(found), "delete": "delete"}),
     "nack": (f"{GROUP}/nack", lambda found: {"ids": _every(found), "mode": "fail"}),
     "claim": (f"{GROUP}/claim", lambda found: {"ids": _every(found), "consumer": "d", "min_idle_ms": 0}),
+    "extend": (f"{GROUP}/extend", lambda found: {"ids": _every(found), "consumer": "c"}),
     "autoclaim": (f"{GROUP}/autoclaim", lambda _: {"consumer": "d", "min_idle_ms": 0, "count": 10_000}),
     "delete": ("/v1/streams/s/entries/delete", lambda found: {"ids": _every(found)}),
     "XACK": ("/v1/commands", lambda found: ["XACK", "s", "g", *found[: SETTINGS.ids_max]]),

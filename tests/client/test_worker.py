@@ -5,10 +5,12 @@ import contextlib
 import gc
 import os
 import signal
+import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import pytest
 
@@ -453,3 +455,115 @@ async def test_a_worker_waits_through_a_pause_and_says_so_once(
         if via == "websocket"
         else []
     )
+
+
+@vias
+async def test_an_entry_stays_with_a_worker_that_lives(url: str, stream: str, via: Via) -> None:
+    """However long it takes: the time to acknowledge counts from the worker's last word."""
+    handled: list[int | None] = []
+
+    async def handle(delivery: Delivery) -> None:
+        handled.append(delivery.entry.delivery_count)
+        await asyncio.sleep(3)
+
+    async with AsyncClient(url) as client:
+        await client.group(stream, "g").ensure(start="0", ack_timeout_ms=1_000)
+        await client.publish(stream, {"n": 1})
+        worker = Worker(url, stream, group="g", consumer="a", via=via)
+        other = Worker(url, stream, group="g", consumer="b", via=via)
+        async with until_done(worker, handle), until_done(other, handle):
+            await wait_until_settled(client, stream)
+    assert len(handled) == 1
+
+
+async def test_without_a_lease_it_goes_to_another(url: str, stream: str) -> None:
+    """So would it with the other test's worker, if that did not extend it."""
+    held, taken = asyncio.Event(), asyncio.Event()
+
+    async def work(_: Delivery) -> None:
+        held.set()
+        await taken.wait()
+
+    async def take(_: Delivery) -> None:
+        taken.set()
+
+    async with AsyncClient(url) as client:
+        await client.group(stream, "g").ensure(start="0", ack_timeout_ms=500)
+        await client.publish(stream, {"n": 1})
+        async with until_done(Worker(url, stream, group="g", consumer="a", lease="off"), work):
+            await held.wait()
+            async with until_done(Worker(url, stream, group="g", consumer="b"), take), asyncio.timeout(20):
+                await taken.wait()
+
+
+KILLED: Final = """
+import asyncio, sys
+from weir import Worker
+
+async def handle(delivery):
+    print(delivery.entry.id, flush=True)
+    await asyncio.sleep(600)
+
+url, stream = sys.argv[1:]
+asyncio.run(Worker(url, stream, group="g", consumer="killed").run(handle))
+"""
+
+
+async def test_an_entry_of_a_killed_worker_comes_back_within_its_timeout(url: str, stream: str) -> None:
+    timeout_s = 2
+    async with AsyncClient(url) as client:
+        group = client.group(stream, "g")
+        await group.ensure(start="0", ack_timeout_ms=timeout_s * 1_000)
+        await client.publish(stream, {"n": 1})
+        killed = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", KILLED, url, stream, stdout=asyncio.subprocess.PIPE
+        )
+        assert killed.stdout is not None
+        entry_id = (await killed.stdout.readline()).decode().strip()
+        # For longer than the timeout it is the worker's.
+        await asyncio.sleep(1.5 * timeout_s)
+        assert not (await group.read("b", claim_min_idle_ms=1 << 40)).entries
+        killed.kill()
+        await killed.wait()
+        killed_at = time.monotonic()
+        page = await group.read("b", claim_min_idle_ms=1 << 40, wait_ms=20_000)
+    assert [entry.id for entry in page.entries] == [entry_id]
+    # The gateway looks every second.
+    assert time.monotonic() - killed_at < timeout_s + 3
+
+
+@vias
+async def test_a_handler_learns_that_its_entry_was_given_to_another(url: str, stream: str, via: Via) -> None:
+    """What it decides then does not count, and the worker goes on with others."""
+    lost, done = asyncio.Event(), asyncio.Event()
+
+    async def handle(delivery: Delivery) -> None:
+        if delivery.entry.fields["n"] == "2":
+            done.set()
+            return
+        await client.group(stream, "g").claim("other", delivery.entry.id)
+        while not delivery.lost:  # noqa: ASYNC110 - it is asked, as a handler does between two steps
+            await asyncio.sleep(0.02)
+        lost.set()
+
+    async with AsyncClient(url) as client:
+        await client.group(stream, "g").ensure(start="0", ack_timeout_ms=1_000)
+        await client.publish_batch(stream, [{"n": 1}, {"n": 2}])
+        async with until_done(Worker(url, stream, group="g", consumer="a", via=via), handle):
+            async with asyncio.timeout(20):
+                await lost.wait()
+                await done.wait()
+        held = [one["consumer"] async for one in client.group(stream, "g").pending()]
+    # It is the other's, or it was released again since that does not extend it.
+    assert held in (["other"], [None])
+
+
+async def test_extending_takes_nothing_from_others(url: str, stream: str) -> None:
+    async with AsyncClient(url) as client:
+        await client.publish_batch(stream, [{"n": 1}, {"n": 2}])
+        group = client.group(stream, "g")
+        await group.ensure(start="0")
+        first, second = [entry.id for entry in (await group.read("a")).entries]
+        await group.claim("b", second)
+        assert await group.extend("a", first, second, "9-0") == [first]
+        assert [one["consumer"] async for one in group.pending()] == ["a", "b"]

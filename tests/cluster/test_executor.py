@@ -31,6 +31,7 @@ from engine.commands import (
     DescribeUse,
     Dump,
     EnsureGroup,
+    Extend,
     FindGroup,
     FlushAll,
     GiveBack,
@@ -66,6 +67,7 @@ from engine.commands import (
 from engine.replies import (
     Added,
     Archived,
+    Claimed,
     ConfigValues,
     Deletions,
     Edges,
@@ -303,6 +305,24 @@ async def test_what_no_server_does_for_a_group_is_refused(
         assert (await refused(engine, command)).code == "not_supported_by_backend"
     nothing = {"paused": False, "max_age_ms": None}
     assert await reply_to(engine, UpdateGroup(stream="s", group="g", policy=nothing)) is True
+
+
+async def test_extending_takes_nothing_from_others(engine: ClusterEngine) -> None:
+    added = await reply_to(engine, XAdd(stream="s", bodies=[BODY, BODY]))
+    assert isinstance(added, Added)
+    first, second = added.ids
+    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0))
+    for consumer in "ab":
+        await reply_to(engine, msgspec.structs.replace(reading(consumer=consumer), count=1))
+    command = Extend(stream="s", group="g", consumer="a", ids=[first, second, second + 1, first])
+    held = await reply_to(engine, command)
+    assert isinstance(held, Claimed)
+    assert [(entry.id, entry.delivery_count) for entry in held.entries] == [(first, 1)]
+    pending = await reply_to(engine, XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    assert isinstance(pending, PendingList)
+    assert [(row.id, row.consumer) for row in pending.entries] == [(first, "a"), (second, "b")]
+    command = Extend(stream="s", group="none", consumer="a", ids=[first])
+    assert (await refused(engine, command)).code == "no_group"
 
 
 async def test_callbacks_get_replies_in_order(engine: ClusterEngine) -> None:

@@ -75,7 +75,7 @@ GOING_ON: Final = {
     types.Expire, types.Persist, types.Rename, weir_commands.ExpireStreams, weir_commands.Close,
     types.ConfigSet, weir_commands.UpdateStream, weir_commands.UpdateGroup, weir_commands.DeleteGroup,
     weir_commands.DeleteConsumer, weir_commands.Maintain, weir_commands.EndWait, weir_commands.GiveBack,
-    weir_commands.Acknowledge, weir_commands.PutMetadata, weir_commands.Undo,
+    weir_commands.Acknowledge, weir_commands.Extend, weir_commands.PutMetadata, weir_commands.Undo,
     weir_commands.EnforceRetention, weir_commands.ReleaseDeferred, schedule_commands.CancelSchedule,
 }  # fmt: skip
 

@@ -208,6 +208,7 @@ ID_BODIES = {
     "ack": ("POST", "/v1/streams/s/groups/g/ack", "ids"),
     "nack": ("POST", "/v1/streams/s/groups/g/nack", "ids"),
     "claim": ("POST", "/v1/streams/s/groups/g/claim", "ids"),
+    "extend": ("POST", "/v1/streams/s/groups/g/extend", "ids"),
     "dead_letter": ("POST", "/v1/streams/s/groups/g/dead-letter", "ids"),
     "delete": ("POST", "/v1/streams/s/entries/delete", "ids"),
     "last-id": ("POST", "/v1/streams/s/last-id", "last_id"),
@@ -219,6 +220,7 @@ ID_BODIES = {
 }
 MORE: dict[str, dict[str, object]] = {
     "claim": {"consumer": "c", "min_idle_ms": 0},
+    "extend": {"consumer": "c"},
     "autoclaim": {"consumer": "c", "min_idle_ms": 0},
     "nack": {"mode": "silent"},
     "start of a group": {"name": "h"},

@@ -407,6 +407,41 @@ for (const via of ["websocket", "long-poll"]) {
     for (const [place, least] of [90, 290, 190].entries()) assert.ok(waits[place] >= least, `${waits}`);
   });
 
+  test(`an entry stays with a worker that lives, ${via}`, async () => {
+    const stream = fresh();
+    const group = client.group(stream, "g");
+    await group.ensure("0", { ack_timeout_ms: 1_000 });
+    await client.publish(stream, { n: 0 });
+    const given = [];
+    const workers = ["a", "b"].map((consumer) => new Worker(url, { ...options(stream), consumer }));
+    const running = workers.map((one) =>
+      one.run(async ({ entry }) => {
+        given.push(entry.delivery_count);
+        await new Promise((resolve) => setTimeout(resolve, 3_000));
+      }),
+    );
+    await until(settled(stream));
+    for (const one of workers) one.stop();
+    await Promise.all(running);
+    assert.equal(given.length, 1);
+  });
+
+  test(`a handler learns that its entry was given to another, ${via}`, async () => {
+    const stream = fresh();
+    const group = client.group(stream, "g");
+    await group.ensure("0", { ack_timeout_ms: 1_000 });
+    await client.publish(stream, { n: 0 });
+    const worker = new Worker(url, options(stream));
+    await worker.run(async (delivery) => {
+      assert.equal(delivery.lost, false);
+      await group.claim("other", [delivery.entry.id]);
+      await until(() => delivery.lost);
+      worker.stop();
+    });
+    const left = (await collect(group.pending())).map(({ consumer }) => consumer);
+    assert.ok(left.length === 1 && [null, "other"].includes(left[0]), `${left}`);
+  });
+
   test(`a worker ends within its grace if the gateway is away, ${via}`, async () => {
     const stream = fresh();
     await client.publish(stream, { n: 0 });

@@ -1,7 +1,7 @@
 """Claims: who takes over which pending entries."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import orjson
 from pydantic import Field
@@ -30,7 +30,7 @@ from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response
 from engine import commands, ids
-from engine.commands import XAutoClaim, XClaim
+from engine.commands import Extend, XAutoClaim, XClaim
 from engine.replies import AutoClaimed, Claimed, Delivered
 
 router: Final = Router("groups")
@@ -91,6 +91,36 @@ async def claim_entries(
     assert isinstance(reply, Claimed), "XCLAIM answers what was claimed"
     more = b"true" if reply.more else b"false"
     return request.respond(200, b'{%b,"more":%b}' % (_taken(reply.entries, just_ids=given.just_ids), more))
+
+
+class Extension(RequestModel):
+    """Entries that a consumer still works on."""
+
+    consumer: ConsumerName
+    ids: LookedUpIds
+
+
+class ExtendedEntries(ResponseModel):
+    """How many the consumer still holds, and the result for each."""
+
+    extended: Count
+    results: dict[str, Literal["extended", "not_held"]]
+
+
+@router.post(_GROUP + "/extend", Action.CONSUME, model=ExtendedEntries, refusals=_REFUSALS, writes=True)
+async def extend_entries(
+    request: RequestParameter, stream: StreamName, group: GroupName, given: Extension
+) -> Response:
+    """Say that the work on these entries goes on: their idle time begins anew (`ack_timeout_ms`,
+    `min_idle_ms`). What the consumer does not hold any more stays as it is.
+    """
+    request.require(Action.CONSUME, stream, group, given.consumer)
+    command = Extend(stream=stream, group=group, consumer=given.consumer, ids=given.ids)
+    (reply,) = await group_calls.write(request, command)
+    assert isinstance(reply, Claimed), "an extension answers what is held"
+    held = {entry.id for entry in reply.entries}
+    results = {ids.format(one): "extended" if one in held else "not_held" for one in given.ids}
+    return request.respond(200, orjson.dumps({"extended": len(held), "results": results}))
 
 
 class AutoClaim(RequestModel):

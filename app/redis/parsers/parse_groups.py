@@ -32,6 +32,7 @@ from engine.commands import (
     DELAY_MS_MAX,
     Claim,
     Cursor,
+    Extend,
     Nack,
     NackMode,
     UpdateGroup,
@@ -89,6 +90,14 @@ def weir_nack(words: Words) -> CommandRequest:
     stream, group = stream_name(words.take()), group_name(words.take())
     nack = _nack(words, may_delay=True)
     return for_engine(XNack(stream=stream, group=group, nack=nack), replies.count)
+
+
+def extend(words: Words) -> CommandRequest:
+    """WEIR.EXTEND key group consumer id [id …]: the IDs that the consumer still holds."""
+    stream, group = stream_name(words.take()), group_name(words.take())
+    consumer = consumer_name(words.take())
+    command = Extend(stream=stream, group=group, consumer=consumer, ids=entry_ids(words.rest()))
+    return for_engine(command, replies.just_ids)
 
 
 def pause(words: Words) -> CommandRequest:

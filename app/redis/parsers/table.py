@@ -119,6 +119,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "del": CommandRow(-2, _MANAGE, parse_server.delete),
     "unlink": CommandRow(-2, _MANAGE, parse_server.delete),
     "weir.nack": CommandRow(-7, _CONSUME, parse_groups.weir_nack),
+    "weir.extend": CommandRow(-5, _CONSUME, parse_groups.extend),
     "weir.pause": CommandRow(3, _MANAGE, parse_groups.pause),
     "weir.resume": CommandRow(3, _MANAGE, parse_groups.resume),
     "expire": CommandRow(-3, _MANAGE, parse_keys.EXPIRE),

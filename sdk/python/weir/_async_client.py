@@ -516,7 +516,9 @@ class AsyncGroup:
         return await self._call(_calls.claim(self.stream, self.name, body))
 
     async def extend(self, consumer: str, *ids: str) -> list[str]:
-        """Start the idle time of a consumer's own entries anew: the work on them goes on."""
+        """Start the idle time of a consumer's own entries anew: the work on them goes on. The IDs that it
+        still holds; what was given to another consumer stays there.
+        """
         return await self._call(_calls.extend(self.stream, self.name, consumer, ids))
 
     async def pending(

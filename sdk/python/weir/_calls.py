@@ -395,9 +395,12 @@ def redrive(
 
 def extend(stream: str, group: str, consumer: str, ids: Sequence[str]) -> Call[list[str]]:
     """Start the idle time of one's own entries anew, delivery counts as they are; the IDs still held."""
-    body = {"consumer": consumer, "min_idle_ms": 0, "ids": list(ids), "just_ids": True}
-    path = f"{group_path(stream, group)}/claim"
-    return Call("POST", path, lambda answer: list(answer["ids"]), body=body)
+    body = {"consumer": consumer, "ids": list(ids)}
+    return Call("POST", f"{group_path(stream, group)}/extend", _still_held, body=body)
+
+
+def _still_held(answer: Mapping[str, Any]) -> list[str]:
+    return [entry_id for entry_id, result in answer["results"].items() if result == "extended"]
 
 
 def list_pending(

@@ -508,7 +508,9 @@ class Group:
         return self._call(_calls.claim(self.stream, self.name, body))
 
     def extend(self, consumer: str, *ids: str) -> list[str]:
-        """Start the idle time of a consumer's own entries anew: the work on them goes on."""
+        """Start the idle time of a consumer's own entries anew: the work on them goes on. The IDs that it
+        still holds; what was given to another consumer stays there.
+        """
         return self._call(_calls.extend(self.stream, self.name, consumer, ids))
 
     def pending(

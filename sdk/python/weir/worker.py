@@ -11,7 +11,8 @@ import contextlib
 import logging
 import math
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -20,6 +21,7 @@ from weir import _tracing
 from weir._async_client import AsyncClient
 from weir._calls import NackMode, References
 from weir._http import Token, Verify
+from weir._leases import keep_leases
 from weir._links import LongPollLink, WebSocketLink, WorkerLink
 from weir._settling import Settlement
 from weir.entries import Entry, Gap
@@ -74,7 +76,7 @@ class Backoff:
         return min(self.max, self.first * times) if self.first else 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Delivery:
     """An entry that this worker holds until it acknowledges it or gives it back.
 
@@ -108,9 +110,16 @@ class Delivery:
 
     async def extend(self) -> bool:
         """Say that the work goes on, so that no other consumer takes the entry over; whether it is still
-        held.
+        held. A worker does that by itself, unless its `lease` is `off`.
         """
-        return await self._worker.extend(self.entry.id)
+        return await self._worker.extend(self)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the gateway has given the entry to another consumer meanwhile: stop working on it. What is
+        decided about it here does not count.
+        """
+        return self._worker.has_lost(self)
 
     async def __aenter__(self) -> Entry:
         return self.entry
@@ -139,7 +148,9 @@ class Worker:
     oldest entry, `$` with the next. `claim_min_idle_ms` also takes over what other consumers have held for so
     long. `via` is the way to the gateway. `on_gap` is called for entries that were removed unread; without
     it a warning is logged. `retry` is how long `run` waits before it gives back what its handler failed with;
-    without it others get that at once. `grace_s` is how long `close` waits for what is being worked on.
+    without it others get that at once. `lease` says whether what it holds is extended by itself: with `auto`
+    neither the group's `ack_timeout_ms` nor others' `claim_min_idle_ms` takes it while this worker lives.
+    `grace_s` is how long `close` waits for what is being worked on.
     """
 
     def __init__(  # noqa: PLR0913 - a worker's options
@@ -158,6 +169,7 @@ class Worker:
         on_gap: Callable[[Gap], None] | None = None,
         on_gone: Literal["raise", "recreate"] = "raise",
         retry: Backoff | None = None,
+        lease: Literal["auto", "off"] = "auto",
         grace_s: float = GRACE_S_DEFAULT,
     ) -> None:
         if credit < 1:
@@ -171,6 +183,9 @@ class Worker:
         self._on_gap = on_gap
         self._on_gone = on_gone
         self._retry = retry
+        self._lease = lease
+        # What was given to another consumer while the program held it.
+        self._lost: weakref.WeakSet[Delivery] = weakref.WeakSet()
         # The entry that was delivered last.
         self._last_id = "0-0"
         self._grace_s = grace_s
@@ -185,6 +200,7 @@ class Worker:
         self._is_paused = False
         self._link: WorkerLink = WebSocketLink(self) if via == "websocket" else LongPollLink(self)
         self._linking: asyncio.Task[None] | None = None
+        self._leasing: asyncio.Task[None] | None = None
 
     # --- for programs -------------------------------------------------------------------------------------
 
@@ -192,6 +208,8 @@ class Worker:
         if self._client.is_closed:
             raise ClientClosedError("worker")
         self._linking = asyncio.create_task(self._keep_linked())
+        if self._lease == "auto":
+            self._leasing = asyncio.create_task(keep_leases(self))
         return self
 
     async def __aexit__(
@@ -206,7 +224,8 @@ class Worker:
         ForbiddenError among it), ConsumerReplacedError where another connection took the consumer's place.
         """
         while (delivery := await self._queue.get()) is not None:
-            yield delivery
+            if not delivery.lost:
+                yield delivery
         # For others that iterate.
         self._queue.put_nowait(None)
         self._raise_failure()
@@ -253,9 +272,11 @@ class Worker:
                         await self._until_settled(linking)
         finally:
             # Also where the wait is cancelled.
-            if linking is not None:
-                linking.cancel()
-                await asyncio.wait((linking,))
+            tasks = [task for task in (linking, self._leasing) if task is not None]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
             await self._client.close()
 
     # --- for links and deliveries -------------------------------------------------------------------------
@@ -364,10 +385,36 @@ class Worker:
         self._changed.set()
         self._link.wake()
 
-    async def extend(self, entry_id: str) -> bool:
+    async def extend(self, delivery: Delivery) -> bool:
         """Start the idle time of an entry anew; whether this consumer still has it."""
-        held = await self._client.group(self.stream, self.group).extend(self.consumer, entry_id)
-        return entry_id in held
+        entry_id = delivery.entry.id
+        is_held = entry_id in await self._client.group(self.stream, self.group).extend(
+            self.consumer, entry_id
+        )
+        if not is_held:
+            self.lose([delivery])
+        return is_held
+
+    @property
+    def held(self) -> list[Delivery]:
+        """What the program holds or is about to get."""
+        return list(self._held.values())
+
+    def lose(self, deliveries: Sequence[Delivery]) -> None:
+        """The gateway says that these are not this consumer's: what the program has not settled meanwhile is
+        another's.
+        """
+        for delivery in deliveries:
+            if self._held.get(delivery.entry.id) is delivery:
+                del self._held[delivery.entry.id]
+                self._lost.add(delivery)
+                log.warning("entry %s of %s was given to another consumer", delivery.entry.id, self.stream)
+        self._changed.set()
+        self._link.wake()
+
+    def has_lost(self, delivery: Delivery) -> bool:
+        """Whether the entry was given to another consumer while the program held it."""
+        return delivery in self._lost
 
     # --- inside -------------------------------------------------------------------------------------------
 

@@ -380,10 +380,13 @@ export class Group {
     return list(answer.entries ?? []).map((entry) => parseEntry(entry, this.stream));
   }
 
-  /** Start the idle time of a consumer's own entries anew; the IDs that it still holds. */
+  /**
+   * Start the idle time of a consumer's own entries anew; the IDs that it still holds. What was given to another consumer
+   * stays there.
+   */
   async extend(consumer: string, ids: readonly string[]): Promise<string[]> {
-    const body = { consumer, ids, min_idle_ms: 0, just_ids: true };
-    return [...list((await this.#post<"claimEntries">("/claim", body, true, "ids")).ids ?? [])];
+    const { results } = await this.#post<"extendEntries">("/extend", { consumer, ids }, true, "results");
+    return Object.entries(results).flatMap(([id, result]) => (result === "extended" ? [id] : []));
   }
 
   /** What was delivered and not acknowledged, by ID. */
@@ -409,7 +412,7 @@ export class Group {
     return parsePage(await this.#json<Answer<"readGroup">>({ method: "POST", path, body, ...more }, "entries"), this.stream);
   }
 
-  async #post<Id extends "ackEntries" | "nackEntries" | "claimEntries" | "deadLetterEntries">(
+  async #post<Id extends "ackEntries" | "nackEntries" | "claimEntries" | "deadLetterEntries" | "extendEntries">(
     action: string,
     body: Sent<Body<Id>>,
     repeatable: boolean,

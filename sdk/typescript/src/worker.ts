@@ -11,6 +11,7 @@ import {
   StreamDeletedError,
 } from "./errors.js";
 import { isTemporary, sleep } from "./http.js";
+import { keepLeases, type Holder } from "./leases.js";
 import { batches, settleByRequest, type Settlement } from "./settlements.js";
 import { consumeOverSocket } from "./socket.js";
 
@@ -57,6 +58,11 @@ export interface WorkerOptions {
   onGone?: "throw" | "recreate";
   /** How long to wait before an entry that `handle` failed with is given back; without it others get it at once. */
   retry?: Backoff;
+  /**
+   * Whether what it holds is extended by itself: with `auto`, the default, neither the group's `ack_timeout_ms` nor others'
+   * `claimMinIdleMs` takes it while this worker lives.
+   */
+  lease?: "auto" | "off";
   /** Called with what `handle` threw; without it an error is logged. */
   onError?: (error: unknown, entry: Entry) => void;
   /** How long `run` waits at its end for what is being worked on. */
@@ -75,8 +81,16 @@ export interface Delivery {
    * keeps the time, even if this worker ends.
    */
   retryIn(ms: number, mode?: NackMode): void;
-  /** Say that the work goes on, so that no other consumer takes the entry over; whether it is still held. */
+  /**
+   * Say that the work goes on, so that no other consumer takes the entry over; whether it is still held. A worker does
+   * that by itself, unless its `lease` is `off`.
+   */
   extend(): Promise<boolean>;
+  /**
+   * Whether the gateway has given the entry to another consumer meanwhile: stop working on it. What is decided about it
+   * here does not count.
+   */
+  readonly lost: boolean;
 }
 
 export type Handler = (delivery: Delivery) => unknown;
@@ -93,6 +107,8 @@ export class Worker {
   readonly #group: Group;
   readonly #queue: Delivery[] = [];
   readonly #held = new Map<string, Delivery>();
+  /** What was given to another consumer while the program held it. */
+  readonly #lost = new WeakSet<Delivery>();
   readonly #unconfirmed = new Map<string, Settlement>();
   readonly #stopping = new AbortController();
   /** Aborted at the very end: nothing is sent any more. */
@@ -143,6 +159,7 @@ export class Worker {
       if (!this.#over.signal.aborted) this.#failure ??= { error };
       this.#notify();
     });
+    const leasing = this.options.lease === "off" ? undefined : keepLeases(this.#group, this.#holder(), this.#over.signal);
     await Promise.all(Array.from({ length: concurrency }, () => this.#work(handle)));
     const deadline = performance.now() + (this.options.graceMs ?? GRACE_MS_DEFAULT);
     while (!this.#failure && this.#held.size + this.#unconfirmed.size > 0 && performance.now() < deadline) {
@@ -151,6 +168,7 @@ export class Worker {
     this.#over.abort();
     this.#notify();
     await linking;
+    await leasing?.catch((error: unknown) => (this.#failure ??= { error }));
     if (this.#failure) throw this.#failure.error;
   }
 
@@ -209,6 +227,7 @@ export class Worker {
   }
 
   #delivery(entry: Entry): Delivery {
+    const lost = this.#lost;
     const delivery: Delivery = {
       entry,
       ack: (remove) => this.#settle(delivery, { id: entry.id, kind: "ack", detail: remove }),
@@ -217,9 +236,31 @@ export class Worker {
         if (!(ms >= 0 && ms <= DELAY_MS_MAX)) throw new InvalidValueError(`a delay is 0 to ${DELAY_MS_MAX} milliseconds`);
         this.#settle(delivery, { id: entry.id, kind: "nack", detail: mode, delayMs: Math.round(ms) });
       },
-      extend: async () => (await this.#group.extend(this.options.consumer, [entry.id])).includes(entry.id),
+      extend: async () => {
+        const held = await this.#group.extend(this.options.consumer, [entry.id]);
+        if (held.length === 0) this.#lose(delivery);
+        return held.length > 0;
+      },
+      get lost() {
+        return lost.has(delivery);
+      },
     };
     return delivery;
+  }
+
+  #holder(): Holder {
+    const { consumer, claimMinIdleMs } = this.options;
+    return { consumer, claimMinIdleMs, held: () => [...this.#held.values()], lose: (one) => this.#lose(one) };
+  }
+
+  /** The gateway says that this is not this consumer's: unless the program has settled it meanwhile, it is another's. */
+  #lose(delivery: Delivery): void {
+    const { id } = delivery.entry;
+    if (this.#held.get(id) !== delivery) return;
+    this.#held.delete(id);
+    this.#lost.add(delivery);
+    console.warn(`entry ${id} of ${this.options.stream} was given to another consumer`);
+    this.#notify();
   }
 
   #settle(delivery: Delivery, settlement: Settlement): void {
@@ -233,6 +274,7 @@ export class Worker {
   async #work(handle: Handler): Promise<void> {
     for (;;) {
       const delivery = this.#queue.shift();
+      if (delivery?.lost) continue;
       if (delivery) await this.#handle(handle, delivery);
       else if (this.stopping.aborted || this.#failure) return;
       else await this.#change;

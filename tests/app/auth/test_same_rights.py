@@ -57,6 +57,7 @@ DEEDS: Final = [
     Deed("POST", f"{G}/ack", {**IDS, "delete": "keep"}, ACKDEL, {"consume", "write"}),
     Deed("POST", f"{G}/nack", {**IDS, "mode": "fail"}, NACK, {"consume"}),
     Deed("POST", f"{G}/claim", CLAIM | IDS, ["XCLAIM", "s", "g", "c", "0", "1-0"], {"consume"}),
+    Deed("POST", f"{G}/extend", {**IDS, "consumer": "c"}, ["WEIR.EXTEND", "s", "g", "c", "1-0"], {"consume"}),
     Deed("POST", f"{G}/autoclaim", CLAIM, ["XAUTOCLAIM", "s", "g", "c", "0", "0"], {"consume"}),
     Deed(
         "DELETE",

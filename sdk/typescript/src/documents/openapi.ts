@@ -787,6 +787,26 @@ export interface paths {
         readonly patch?: never;
         readonly trace?: never;
     };
+    readonly "/v1/streams/{stream}/groups/{group}/extend": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly get?: never;
+        readonly put?: never;
+        /**
+         * Say that the work on these entries goes on: their idle time begins anew (`ack_timeout_ms`, `min_idle_ms`). What the consumer does not hold any more stays as it is.
+         * @description Say that the work on these entries goes on: their idle time begins anew (`ack_timeout_ms`, `min_idle_ms`). What the consumer does not hold any more stays as it is.
+         */
+        readonly post: operations["extendEntries"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
     readonly "/v1/streams/{stream}/groups/{group}/autoclaim": {
         readonly parameters: {
             readonly query?: never;
@@ -1357,6 +1377,20 @@ export interface components {
             /** @description [name, value], in order, where a name occurs twice */
             readonly pairs?: readonly (readonly string[])[];
             readonly meta?: components["schemas"]["Meta"];
+        };
+        /** @description How many the consumer still holds, and the result for each. */
+        readonly ExtendedEntries: {
+            /** Format: int64 */
+            readonly extended: number;
+            readonly results: {
+                readonly [key: string]: "extended" | "not_held";
+            };
+        };
+        /** @description Entries that a consumer still works on. */
+        readonly Extension: {
+            /** @description 1 to 512 bytes of UTF-8 without control characters; between slashes (`%2F` in paths) nothing is empty, `.` or `..`; not beginning with `weir/` */
+            readonly consumer: string;
+            readonly ids: readonly string[];
         };
         /**
          * @description Entries after the cursor are not there to be read; `lost` is null where it is unknown.
@@ -3897,6 +3931,38 @@ export interface operations {
                 };
                 content: {
                     readonly "application/json": components["schemas"]["ClaimedEntries"];
+                };
+            };
+        };
+    };
+    readonly extendEntries: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                readonly Prefer?: string;
+            };
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: string;
+                /** @description The group's name */
+                readonly group: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["Extension"];
+            };
+        };
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["ExtendedEntries"];
                 };
             };
         };

@@ -1,0 +1,67 @@
+/**
+ * A worker's lease on the entries that it holds: extended for as long as the worker lives.
+ *
+ * Knows: how often the gateway has to hear that the work goes on. Must never know: how entries come, what the program
+ * does with them.
+ */
+
+import type { Group, GroupInfo } from "./client.js";
+import { WeirError } from "./errors.js";
+import { sleep } from "./http.js";
+import type { Delivery } from "./worker.js";
+
+/** Where nothing says after which time an entry is given to another consumer. */
+const INTERVAL_MS_DEFAULT = 10_000;
+const INTERVAL_MS_MIN = 50;
+/** Two extensions may fail. */
+const INTERVALS_OF_TIMEOUT = 3;
+/** The policy of a group may change. */
+const POLICY_MS_MAX = 30_000;
+/** The group may not be there yet, or the gateway is away. */
+const RETRY_MS = 500;
+/** A request names no more IDs. */
+const IDS_MAX = 500;
+
+/** What keeps its entries: a worker. */
+export interface Holder {
+  readonly consumer: string;
+  readonly claimMinIdleMs: number | undefined;
+  /** What the program holds or is about to get. */
+  held(): Delivery[];
+  /** The gateway says that this is not this consumer's. */
+  lose(delivery: Delivery): void;
+}
+
+/** Extend what the worker holds, until aborted. */
+export async function keepLeases(group: Group, holder: Holder, over: AbortSignal): Promise<void> {
+  let [intervalMs, knownUntil] = [INTERVAL_MS_DEFAULT, 0];
+  while (!over.aborted) {
+    try {
+      if (performance.now() >= knownUntil) {
+        intervalMs = interval(await group.info(), holder.claimMinIdleMs);
+        knownUntil = performance.now() + POLICY_MS_MAX;
+      }
+      await sleep(intervalMs, over);
+      const held = holder.held();
+      for (let start = 0; start < held.length; start += IDS_MAX) {
+        const some = held.slice(start, start + IDS_MAX);
+        const kept = new Set(await group.extend(holder.consumer, some.map(({ entry }) => entry.id)));
+        for (const one of some) if (!kept.has(one.entry.id)) holder.lose(one);
+      }
+    } catch (error) {
+      if (over.aborted) return;
+      if (!(error instanceof WeirError)) throw error;
+      // The link says what is wrong, and ends the worker where that is for good. A worker that may not look at its
+      // group extends as if nothing was known.
+      knownUntil = performance.now() + RETRY_MS;
+      await sleep(RETRY_MS, over).catch(() => undefined);
+    }
+  }
+}
+
+/** A part of the time after which the gateway, or another worker with the same options, takes an entry. */
+function interval(info: GroupInfo, claimMinIdleMs: number | undefined): number {
+  const timeouts = [info.ack_timeout_ms, claimMinIdleMs].filter((ms) => typeof ms === "number");
+  const part = Math.min(...timeouts) / INTERVALS_OF_TIMEOUT;
+  return Math.min(INTERVAL_MS_DEFAULT, Math.max(INTERVAL_MS_MIN, part));
+}

@@ -1,0 +1,60 @@
+"""Extending what a consumer holds: its idle time begins anew, and nothing else changes."""
+
+from engine import ids
+from engine.commands import EnsureGroup, Extend, Maintain, XReadGroup
+from engine.commands.types import Cursor
+from engine.replies import Claimed
+from tests.engine.house import House, id_of
+
+TIMEOUT_MS = 1_000
+
+
+def extend(house: House, consumer: str, *entry_ids: str) -> list[str]:
+    command = Extend(stream="s", group="g", consumer=consumer, ids=list(map(id_of, entry_ids)))
+    return [ids.format(entry.id) for entry in house.of(Claimed, command).entries]
+
+
+def begin(house: House) -> None:
+    """Two entries, which `a` holds."""
+    policy = {"ack_timeout_ms": TIMEOUT_MS}
+    house.run(EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
+    house.fill("s", 2)
+    house.run(XReadGroup(group="g", consumer="a", streams=[("s", Cursor.NEW)], count=9))
+
+
+def owners(house: House) -> dict[str, str | None]:
+    """Whose each pending entry is."""
+    pending = house.key("s").groups["g"].pending.items()
+    return {ids.format(one): state.consumer.name if state.consumer else None for one, state in pending}
+
+
+def test_the_time_to_acknowledge_counts_from_the_last_word(house: House) -> None:
+    begin(house)
+    for _ in range(3):
+        house.now_ms += TIMEOUT_MS - 1
+        assert extend(house, "a", "2-0") == ["2-0"]
+        house.run(Maintain())
+    assert owners(house) == {"1-0": None, "2-0": "a"}
+    house.now_ms += TIMEOUT_MS
+    house.run(Maintain())
+    assert owners(house) == {"1-0": None, "2-0": None}
+
+
+def test_an_entry_that_is_not_its_own_is_left_alone(house: House) -> None:
+    """Given back, deferred, acknowledged or another's."""
+    begin(house)
+    house.call("XCLAIM", "s", "g", "b", "0", "1-0", "JUSTID")
+    house.call("WEIR.NACK", "s", "g", "FAIL", "IDS", "1", "2-0", "DELAY", "5000")
+    assert extend(house, "a", "1-0", "2-0", "2-0", "3-0") == []
+    assert owners(house) == {"1-0": "b", "2-0": None}
+
+
+def test_extending_counts_no_delivery_and_no_id_twice(house: House) -> None:
+    begin(house)
+    assert extend(house, "a", "1-0", "1-0") == ["1-0"]
+    assert [state.delivery_count for _, state in house.key("s").groups["g"].pending.items()] == [1, 1]
+
+
+def test_a_missing_group_is_named(house: House) -> None:
+    command = Extend(stream="s", group="g", consumer="a", ids=[1])
+    assert house.refused(command).code == "no_group"
