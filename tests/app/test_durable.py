@@ -118,6 +118,22 @@ async def test_what_was_removed_is_a_gap(http: httpx.AsyncClient) -> None:
     assert (await http.get(_PATH)).text == "2"
 
 
+async def test_an_offset_of_an_earlier_stream_is_a_gap(http: httpx.AsyncClient) -> None:
+    """What comes before it would be passed over. An empty stream is read from its start."""
+    entries = "/v1/streams/orders/entries"
+    await http.post(entries, json={"id": "8-0", "fields": {"n": "1"}})
+    offset = (await http.get("/v1/stream/orders")).headers["stream-next-offset"]
+    await http.delete("/v1/streams/orders")
+    await http.post(entries, json={"id": "3-0", "fields": {"n": "2"}})
+    for live in ("", "&live=sse", "&live=long-poll"):
+        refused = await http.get(f"/v1/stream/orders?offset={offset}{live}")
+        assert (refused.status_code, refused.json()["code"]) == (410, "gap")
+    assert [one["id"] for one in (await http.get("/v1/stream/orders?offset=-1")).json()] == ["3-0"]
+    await http.put(_PATH, headers=_TEXT)
+    empty = await http.get(f"{_PATH}?offset={offset}")
+    assert (empty.text, empty.headers["stream-next-offset"]) == ("", f"{0:016x}_{0:016x}")
+
+
 # --- bodies -------------------------------------------------------------------------------------------------
 
 

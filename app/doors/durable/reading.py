@@ -128,9 +128,17 @@ async def _page(request: Request, stream: str, after: int) -> _Page:
     described, found = await request.transaction([DescribeDurable(stream=stream), look])
     info = _there(described, stream)
     assert isinstance(found, Entries), "that is what it answers"
-    if 0 < after < info.removed_upto:
-        raise RefusalError("gap", "entries behind this offset were removed: begin with offset=-1")
+    if after != ids.ID_MAX:
+        _check(info, after)
     return _Page(info, found, after, found.last if found.more else info.last_id)
+
+
+def _check(stream: DurableInfo, after: int) -> None:
+    """Raise RefusalError where a reader that goes on there would pass over entries and not know it."""
+    if 0 < after < stream.removed_upto:
+        raise RefusalError("gap", "entries behind this offset were removed: begin with offset=-1")
+    if 0 < stream.last_id < after:
+        raise RefusalError("gap", "the offset is of an earlier stream of this name: begin with offset=-1")
 
 
 async def _wait(request: Request, stream: str, page: _Page) -> _Page:
@@ -187,8 +195,7 @@ async def _follow(request: Request, stream: str, wanted: Query) -> Response:
     """The stream as events, from there on."""
     found = await describe(request, stream)
     after = wanted.offset if isinstance(wanted.offset, int) else 0
-    if 0 < after < found.removed_upto:
-        raise RefusalError("gap", "entries behind this offset were removed: begin with offset=-1")
+    _check(found, after)
     if wanted.offset is offsets.Word.NOW or after > found.last_id:
         after = found.last_id
     gateway = request.gateway
