@@ -249,6 +249,7 @@ class NameType(_Type):
 StreamName = Annotated[str, NameType("stream name")]
 GroupName = Annotated[str, NameType("group name")]
 ConsumerName = Annotated[str, NameType("consumer name")]
+ScheduleName = Annotated[str, NameType("schedule name")]
 
 
 class StreamNames(_Type):

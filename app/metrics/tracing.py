@@ -20,7 +20,7 @@ import msgspec
 
 from app import VERSION
 from engine import EngineError, entries
-from engine.commands import AppendDurable, Close, Publish, XAdd
+from engine.commands import AddScheduled, AppendDurable, Close, Publish, XAdd
 from engine.replies import Reply
 
 Done = Callable[[Sequence[Reply | EngineError]], None]
@@ -46,7 +46,7 @@ ATTRIBUTES: Final = {
 }
 
 
-Publishing = XAdd | AppendDurable | Publish | Close
+Publishing = XAdd | AddScheduled | AppendDurable | Publish | Close
 
 
 def valid(header: bytes | None) -> bytes | None:
@@ -62,6 +62,13 @@ def with_traceparent(command: Publishing, traceparent: str) -> Publishing:
     if isinstance(command, Close):
         add = None if command.add is None else _with_traceparent(command.add, traceparent)
         return msgspec.structs.replace(command, add=add)
+    if isinstance(command, AddScheduled):
+        add = None if command.add is None else _with_traceparent(command.add, traceparent)
+        later = [
+            msgspec.structs.replace(one, body=bodies_with([one.body], traceparent)[0])
+            for one in command.later
+        ]
+        return msgspec.structs.replace(command, add=add, later=later)
     bodies = bodies_with(command.bodies, traceparent)
     return msgspec.structs.replace(command, bodies=bodies)
 
@@ -69,7 +76,7 @@ def with_traceparent(command: Publishing, traceparent: str) -> Publishing:
 def _parts(command: Publishing) -> Sequence[XAdd | AppendDurable]:
     if isinstance(command, Publish):
         return command.parts
-    if isinstance(command, Close):
+    if isinstance(command, Close | AddScheduled):
         return [] if command.add is None else [command.add]
     return [command]
 

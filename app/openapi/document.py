@@ -29,6 +29,7 @@ _NAMES: Final[Mapping[str, Json]] = {
     "stream": {"description": "The stream's name", "example": "orders"},
     "group": {"description": "The group's name", "example": "billing"},
     "consumer": {"description": "The consumer's name", "example": "worker-1"},
+    "schedule": {"description": "The schedule's name", "example": "nightly"},
     "token": {"description": "The token's ID", "example": "Zb3kq0VJm2aX"},
     "id": {"description": "The entry's ID", "example": "1526919030474-0"},
 }
@@ -37,6 +38,7 @@ _OF_SCHEMAS: Final = frozenset(("$ref", "anyOf", "type"))
 _TAGS: Final = (
     ("streams", "Streams: what there is, how much of each is kept, trimming."),
     ("entries", "Publishing and reading the entries of one stream."),
+    ("schedules", "Entries for later, once or again and again."),
     ("many", "Publishing into many streams, and reading from many."),
     ("groups", "Groups of consumers that share the work of a stream: who got what, and what is done."),
     ("commands", "The same as Redis's commands, for SDKs that speak them over HTTP."),

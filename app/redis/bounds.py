@@ -23,6 +23,7 @@ from engine.commands import (
     ConfigGet,
     ListStreams,
     ProducerKey,
+    SetSchedule,
     XAdd,
     XAutoClaim,
     XIdmpRecord,
@@ -72,6 +73,8 @@ def checked(request: CommandRequest, limits: CommandLimits) -> CommandRequest:
         return request
     if type(command) is Close and command.add is not None:
         _check_added(command.add, limits)
+    if type(command) is SetSchedule:
+        _check_entry(command.schedule.body, limits)
     if type(command) is XIdmpRecord:
         _check_production(command.producer_key)
     named = command.named_streams() or ()

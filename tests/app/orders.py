@@ -92,3 +92,5 @@ async def _fill(http: httpx.AsyncClient) -> None:
     for path, body in requests:
         (await http.post(path, json=body)).raise_for_status()
     (await http.put("/v1/streams/orders/groups/billing/consumers/worker-2")).raise_for_status()
+    nightly = {"entry": {"fields": {"report": "orders"}}, "cron": "30 2 * * *", "tz": "Europe/Berlin"}
+    (await http.put("/v1/streams/orders/schedules/nightly", json=nightly)).raise_for_status()

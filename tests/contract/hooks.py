@@ -52,6 +52,11 @@ _MEANT = (
     "the reason of an end has at most ",
     "it is at least as large as count",
     "it goes with ",
+    # Rules of entries for later.
+    *("give one of at, ", "five fields: ", "a time zone by its name", "it is for cron alone", "cron: Bad "),
+    *("it would never be due", "at most ten years", "until and count are for", "an entry for later gets "),
+    *("a name is for one entry", "give the entry a name", "has schedules", "each name once"),
+    *("its ID when it is appended", "Wrong number of fields"),
     "it is at least as large as count",
     " goes with Weir-",
     "only a read with `after` can wait",

@@ -1,10 +1,10 @@
 """The end of a stream, with or without last entries."""
 
 from functools import partial
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 import orjson
-from fastapi import Depends, Header
+from fastapi import Depends, Header, Query
 from pydantic import Field
 
 from app.auth import Action
@@ -118,7 +118,7 @@ def _entries(text: bytes, place: str, limits: EntryLimits) -> ParsedEntries:
     model=StreamClosed,
     refusals=(
         "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "stream_closed",
-        "last_id_mismatch", "entry_too_large", "too_many_entries", "idempotency_mismatch",
+        "last_id_mismatch", "entry_too_large", "too_many_entries", "idempotency_mismatch", "has_schedules",
     ),
     prefer="`return=minimal`: without `ids`",
     writes=True,
@@ -127,6 +127,10 @@ async def close_stream(
     request: RequestParameter,
     stream: StreamName,
     body: Annotated[_EndingBody, Depends(request_of)],
+    schedules: Annotated[
+        Literal["refuse", "drop"],
+        Query(description="whether entries for later forbid the end or are dropped"),
+    ] = "refuse",
     if_match: IfMatchHeader = None,
     idempotency_key: KeyHeader = None,
 ) -> Response:
@@ -146,7 +150,10 @@ async def close_stream(
             stream=stream, bodies=last.bodies, ids=last.ids, mkstream=if_match != "*", idempotency=key,
             expected_last_id=expected,
         )  # fmt: skip
-    found = await ended(request, Close(stream=stream, reason=reason, add=add, expected_last_id=expected))
+    command = Close(
+        stream=stream, reason=reason, add=add, expected_last_id=expected, drops_schedules=schedules == "drop"
+    )
+    found = await ended(request, command)
     end = found.end
     shown = {
         "closed": True,

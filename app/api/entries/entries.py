@@ -1,6 +1,6 @@
 """Publishing, reading and deleting the entries of one stream."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Final, Literal, Protocol, Self, TypedDict
 
@@ -13,7 +13,7 @@ from app.api.entries.closing import IfMatchHeader, ended
 from app.api.entries.columns import read_accepted_columns
 from app.api.entries.export import export_entries
 from app.api.streams import change
-from app.auth import Action
+from app.auth import Action, Resource
 from app.doors.sse.tails import end_with
 from app.errors import RefusalError, invalid
 from app.http import media
@@ -38,6 +38,7 @@ from app.http.entries.publishing import (
     RawBody,
     References,
     added,
+    scheduled,
 )
 from app.http.entries.stored_entries import ParsedEntries
 from app.http.media import Preferences
@@ -60,7 +61,18 @@ from app.http.requests import Request
 from app.http.responses import Header as AnswerHeader
 from app.http.responses import Response, location
 from engine import EngineError, entries, ids, replies
-from engine.commands import Close, Cursor, DescribeEdges, Refs, Until, XAdd, XDelEx, XRange, XRead
+from engine.commands import (
+    AddScheduled,
+    Close,
+    Cursor,
+    DescribeEdges,
+    Refs,
+    Until,
+    XAdd,
+    XDelEx,
+    XRange,
+    XRead,
+)
 from engine.replies import Deletions, Edges, Entries, Reply, StreamsRead
 
 router: Final = Router("entries")
@@ -91,6 +103,7 @@ class _Publishing(TypedDict):
 
     status: int
     model: type[Added]
+    also: Mapping[int, str]
     refusals: Sequence[str]
     prefer: str
     writes: bool
@@ -99,9 +112,10 @@ class _Publishing(TypedDict):
 _PUBLISHING: Final[_Publishing] = {
     "status": 201,
     "model": Added,
+    "also": {202: "The entries are appended later"},
     "refusals": (
         "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "stream_closed",
-        "last_id_mismatch", "entry_too_large", "too_many_entries", "idempotency_mismatch",
+        "last_id_mismatch", "entry_too_large", "too_many_entries", "idempotency_mismatch", "schedule_gone",
     ),
     "prefer": "`return=minimal`: without `ids`",
     "writes": True,
@@ -173,14 +187,26 @@ async def _publish(
     published = await read(digest=key is not None)
     request.take_more(len(published.bodies))
     command = options.command(stream, published, if_match, key)
-    if options.close:
-        reply: Reply = await _add_last(request, command)
-    else:
-        reply = await request.publish(command, synced=preferences.synced)
+    may_manage = request.principal.may(Action.MANAGE, Resource(stream))
+    reply: Reply = await _add(request, options, command, options.scheduled(command, recurring=may_manage))
+    cancelled = None
+    if isinstance(reply, replies.AddedScheduled):
+        cancelled = None if options.cancel_schedule is None else reply.cancelled
+        if options.is_later:
+            content = scheduled(reply, batch=published.batch, cancelled=cancelled)
+            return request.respond(202, content)
+        reply = reply.added
     if not isinstance(reply, replies.Added):
         raise _not_created(stream, if_match)
     trims, shows_ids = command.trim is not None, not preferences.minimal
-    content = added(reply, batch=published.batch, trims=trims, ids_wanted=shows_ids, closes=options.close)
+    content = added(
+        reply,
+        batch=published.batch,
+        trims=trims,
+        ids_wanted=shows_ids,
+        closes=options.close,
+        cancelled=cancelled,
+    )
     safe = b"fsync" if preferences.synced else request.engine.durability.encode()
     headers: list[AnswerHeader] = [(b"weir-durability", safe)]
     if not published.batch and not options.removes(reply.ids[0]):
@@ -188,6 +214,12 @@ async def _publish(
     if preferences.applied:
         headers.append((b"preference-applied", preferences.applied))
     return Response(201, content, headers)
+
+
+async def _add(request: Request, options: AddOptions, command: XAdd, later: AddScheduled | None) -> Reply:
+    if options.close:
+        return await _add_last(request, command)
+    return await request.publish(later or command, synced=request.preferences.synced)
 
 
 async def _add_last(request: Request, command: XAdd) -> replies.Added | None:

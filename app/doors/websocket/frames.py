@@ -143,7 +143,9 @@ class AuthFrame(ClientFrame, frozen=True, kw_only=True, tag="auth"):
 
 
 class PublishFrame(ClientFrame, frozen=True, kw_only=True, tag="publish"):
-    """Append entries, all or none (XADD): `entries`, or one entry's `fields`."""
+    """Append entries, all or none (XADD): `entries`, or one entry's `fields`; with `deliver_at` or `delay_ms`
+    later.
+    """
 
     stream: Name
     entries: Entries | UnsetType = UNSET
@@ -158,6 +160,11 @@ class PublishFrame(ClientFrame, frozen=True, kw_only=True, tag="publish"):
     refs: str | UnsetType = UNSET
     idempotency_key: str | UnsetType = UNSET
     if_last_id: Id | UnsetType = UNSET
+    deliver_at: str | UnsetType = UNSET
+    delay_ms: Whole | UnsetType = UNSET
+    schedule: Name | UnsetType = UNSET
+    cancel_schedule: Name | UnsetType = UNSET
+    required: bool | UnsetType = UNSET
     durability: Durability | UnsetType = UNSET
     traceparent: Traceparent | UnsetType = UNSET
 
@@ -449,7 +456,10 @@ def _text(given: Raw | UnsetType) -> bytes | None:
 
 
 _JSON: Final = media.MediaType(media.JSON, media.JSON)
-_OPTIONS: Final = ("nomkstream", "maxlen", "minid", "approx", "limit", "refs")
+_OPTIONS: Final = (
+    *("nomkstream", "maxlen", "minid", "approx", "limit", "refs"),
+    *("deliver_at", "delay_ms", "schedule", "cancel_schedule", "required"),
+)
 _PLAIN: Final = AddOptions()
 # None of these bounds is a setting.
 _SETTINGS: Final = Settings.model_construct()

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from app.auth import UNAUTHENTICATED, Action, Principal
+from app.auth import UNAUTHENTICATED, Action, Principal, Resource
 from app.auth.policy import unauthenticated
 from app.auth.rate_limiter import Meter
 from app.doors.websocket import frame_reader, frames
@@ -32,12 +32,12 @@ from app.doors.websocket.group_reader import GroupReader
 from app.doors.websocket.stream_reader import StreamReader
 from app.doors.websocket.subscription_table import ConsumerSubscription, Replies, SubscriptionTable
 from app.errors import RefusalError, draining, invalid, to_refusal
-from app.http.entries.publishing import AddOptions, added
+from app.http.entries.publishing import AddOptions, added, scheduled
 from app.http.entries.stored_entries import ParsedEntries
 from app.live.sessions import AccessEnd
 from engine import EngineError
 from engine.commands import XAdd
-from engine.replies import Added
+from engine.replies import Added, AddedScheduled
 
 BAD_TOKEN_CLOSE: Final = 4500
 TOKEN_EXPIRED_CLOSE: Final = 4002
@@ -216,20 +216,32 @@ class Session:
         if self.meter is not None:
             self.meter.take_more(len(published.bodies))
         command = wanted.command(stream, published, last_id, frames.idempotency_key(frame))
+        may_manage = self.table.principal.may(Action.MANAGE, Resource(stream))
+        later = wanted.scheduled(command, recurring=may_manage)
 
         def done(replies: Replies) -> Effects:
             reply = replies[0]
             if isinstance(reply, EngineError):
                 return [self.table.error(frame.ref, to_refusal(reply))]
+            cancelled = None
+            if isinstance(reply, AddedScheduled):
+                cancelled = None if wanted.cancel_schedule is None else reply.cancelled
+                if wanted.is_later:
+                    result = scheduled(reply, batch=True, cancelled=cancelled)
+                    return [SendFrame(frames.ok_with(frame.ref, result))]
+                reply = reply.added
             if not isinstance(reply, Added):
                 detail = f"there is no stream {stream!r}, and nomkstream forbids to make it"
                 return [self.table.error(frame.ref, RefusalError("no_stream", detail))]
-            result = added(reply, batch=True, trims=command.trim is not None, ids_wanted=True)
+            trims = command.trim is not None
+            result = added(reply, batch=True, trims=trims, ids_wanted=True, cancelled=cancelled)
             return [SendFrame(frames.ok_with(frame.ref, result))]
 
         synced, traceparent = frames.wants_sync(frame), frames.traceparent(frame)
-        shared = not synced and command == XAdd(stream=stream, bodies=command.bodies)
-        return [self.table.submit([command], done, synced=synced, traceparent=traceparent, shared=shared)]
+        shared = not synced and later is None and command == XAdd(stream=stream, bodies=command.bodies)
+        return [
+            self.table.submit([later or command], done, synced=synced, traceparent=traceparent, shared=shared)
+        ]
 
     def _unsubscribe(self, frame: frames.UnsubscribeFrame) -> Effects:
         return [*self.table.end(self.table.find(frame.sub)), SendFrame(frames.ok(frame.ref))]

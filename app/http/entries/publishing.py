@@ -6,12 +6,15 @@ the bytes of a body (`entry_bodies` does).
 
 from collections.abc import Sequence
 from functools import partial
+from secrets import token_urlsafe
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 import msgspec
+import orjson
 from fastapi import Depends, Header
 from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
+from app.errors import invalid
 from app.http.entries import entry_bodies
 from app.http.entries.entry_pages import Base64
 from app.http.entries.stored_entries import ParsedEntries
@@ -23,9 +26,11 @@ from app.http.models import (
     Flag,
     IdempotencyKey,
     IdText,
+    Moment,
     QueryModel,
     RequestModel,
     ResponseModel,
+    ScheduleName,
     Whole,
     absent,
     wrong,
@@ -33,7 +38,8 @@ from app.http.models import (
 from app.http.operations.binder import Body, request_of
 from app.http.requests import INLINE_BYTES_MAX
 from engine import commands, ids, replies
-from engine.commands import Refs, Trim, XAdd
+from engine.commands import AddScheduled, NewSchedule, Refs, Trim, XAdd
+from engine.recurrence import AHEAD_MS_MAX, Rule
 
 References = Annotated[
     Literal["keep", "delete", "acked"],
@@ -159,6 +165,44 @@ class AddOptions(QueryModel):
     close: Annotated[
         Flag, Field(description="close the stream behind the entries: both or neither; needs `close` too")
     ] = False
+    deliver_at: Annotated[
+        Moment | None, Field(description="append the entries at this time, and answer 202")
+    ] = None
+    delay_ms: Annotated[
+        Annotated[int, Whole(0, AHEAD_MS_MAX)] | None,
+        Field(description="append the entries after this many milliseconds, and answer 202"),
+    ] = None
+    schedule: Annotated[
+        ScheduleName | None,
+        Field(description="with these: the name of the schedule, of one entry; it replaces one of that name"),
+    ] = None
+    cancel_schedule: Annotated[
+        ScheduleName | None, Field(description="cancel this schedule: both or neither")
+    ] = None
+    required: Annotated[
+        Flag,
+        Field(description="with `cancel_schedule`: `schedule_gone` where that has run already"),
+    ] = False
+
+    @model_validator(mode="after")
+    def _check_later(self) -> Self:
+        if self.required and self.cancel_schedule is None:
+            raise wrong("it goes with cancel_schedule", at="required")
+        if self.deliver_at is not None and self.delay_ms is not None:
+            raise wrong("it does not go with deliver_at", at="delay_ms")
+        if self.schedule is not None and not self.is_later:
+            raise wrong("it goes with deliver_at or delay_ms", at="schedule")
+        if self.is_later and (self.close or self.maxlen is not None or self.minid is not None):
+            name = "close" if self.close else "minid" if self.maxlen is None else "maxlen"
+            raise wrong("it does not go with entries for later", at=name)
+        if self.cancel_schedule is not None and self.close:
+            raise wrong("it does not go with close: close with schedules=drop", at="cancel_schedule")
+        return self
+
+    @property
+    def is_later(self) -> bool:
+        """Whether the entries are appended at a time of their own."""
+        return self.deliver_at is not None or self.delay_ms is not None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -208,6 +252,41 @@ class AddOptions(QueryModel):
             expected_last_id=None if expected == "*" else expected,
         )
 
+    def scheduled(self, add: XAdd, *, recurring: bool) -> AddScheduled | None:
+        """The same, where entries are for later or a schedule is cancelled; else None. `recurring`: it may be
+        one that recurs. Raises 422 for what goes with no entry for later.
+        """
+        if not self.is_later:
+            if self.cancel_schedule is None:
+                return None
+            cancel = self.cancel_schedule
+            return AddScheduled(
+                stream=add.stream, add=add, cancel=cancel, cancel_required=self.required,
+                mkstream=add.mkstream, recurring=recurring,
+            )  # fmt: skip
+        if add.ids:
+            raise invalid("/id", "an entry for later gets its ID when it is appended: leave it out")
+        if add.idempotency is not None:
+            raise invalid(
+                "Idempotency-Key", "give the entry a name by the query schedule: it replaces itself"
+            )
+        if add.expected_last_id is not None:
+            raise invalid("If-Match", "it does not go with entries for later")
+        if self.schedule is not None and len(add.bodies) > 1:
+            raise invalid("schedule", "a name is for one entry: leave it out, or publish one by one")
+        rule = Rule(at_ms=self.deliver_at, in_ms=self.delay_ms)
+        names = [self.schedule or _new_name() for _ in add.bodies]
+        later = [NewSchedule(name, body, rule) for name, body in zip(names, add.bodies, strict=True)]
+        return AddScheduled(
+            stream=add.stream, later=later, cancel=self.cancel_schedule, cancel_required=self.required,
+            mkstream=add.mkstream, recurring=recurring,
+        )  # fmt: skip
+
+
+def _new_name() -> str:
+    """A name for a schedule that has none: too long to be guessed or to come twice, and short enough."""
+    return f"sch_{token_urlsafe(8)}"
+
 
 class LinesOptions(AddOptions):
     """The same, and how lines are read."""
@@ -238,6 +317,13 @@ class PublishOptions(LinesOptions):
 # ---- the answer
 
 
+class Scheduled(ResponseModel):
+    """An entry that is appended later."""
+
+    schedule: Annotated[str, Field(description="its name, to look at it or to cancel it")]
+    deliver_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
 class Added(ResponseModel):
     """What was stored: `id` for one entry, the others for a batch."""
 
@@ -252,9 +338,23 @@ class Added(ResponseModel):
         Count, Field(description="trimmed entries that are still pending in a group")
     ] = absent()
     closed: Annotated[bool, Field(description="the stream is closed, as `close` asked for")] = absent()
+    cancelled: Annotated[bool, Field(description="whether `cancel_schedule` had not run yet")] = absent()
+    schedule: Annotated[str, Field(description="202: the name of the entry for later")] = absent()
+    deliver_at: Annotated[
+        str, Field(description="202: when it is appended", json_schema_extra={"format": "date-time"})
+    ] = absent()
+    scheduled: Annotated[list[Scheduled], Field(description="202: those of a batch")] = absent()
 
 
-def added(reply: replies.Added, *, batch: bool, trims: bool, ids_wanted: bool, closes: bool = False) -> bytes:
+def added(
+    reply: replies.Added,
+    *,
+    batch: bool,
+    trims: bool,
+    ids_wanted: bool,
+    closes: bool = False,
+    cancelled: bool | None = None,
+) -> bytes:
     """The bytes of `Added`."""
     if batch:
         shown = b',"ids":[%b]' % ids_text(reply.ids) if ids_wanted else b""
@@ -265,8 +365,22 @@ def added(reply: replies.Added, *, batch: bool, trims: bool, ids_wanted: bool, c
     trimmed = b""
     if trims:
         trimmed = b',"trimmed":%d,"pending_affected":%d' % (reply.trimmed, reply.pending_affected)
-    closed = b',"closed":true' if closes else b""
-    return b'{%b,"duplicate":%b%b%b}' % (what, b"true" if reply.duplicate else b"false", trimmed, closed)
+    more = b',"closed":true' if closes else b""
+    if cancelled is not None:
+        more += b',"cancelled":' + _flag(cancelled)
+    return b'{%b,"duplicate":%b%b%b}' % (what, _flag(reply.duplicate), trimmed, more)
+
+
+def _flag(value: bool) -> bytes:  # noqa: FBT001 - it is what is written
+    return b"true" if value else b"false"
+
+
+def scheduled(reply: replies.AddedScheduled, *, batch: bool, cancelled: bool | None) -> bytes:
+    """The bytes of `Added` where all entries are for later."""
+    each = [{"schedule": name, "deliver_at": ids.rfc3339(at_ms)} for name, at_ms in reply.scheduled]
+    what: dict[str, object] = {"scheduled": each, "count": len(each)} if batch else {**each[0]}
+    more = {} if cancelled is None else {"cancelled": cancelled}
+    return orjson.dumps({**what, "duplicate": False, **more})
 
 
 def _id(entry_id: int) -> bytes:

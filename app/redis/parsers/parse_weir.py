@@ -15,20 +15,24 @@ from engine.commands import Close, XAdd, XInfoStream
 
 
 def close(words: Words) -> CommandRequest:
-    """WEIR.CLOSE key [REASON reason] [XADD [options] <*|id> field value [field value …]]."""
-    key, reason = words.take(), ""
+    """WEIR.CLOSE key [REASON reason] [SCHEDULES DROP] [XADD [options] <*|id> field value [field value …]]."""
+    key, reason, drops = words.take(), "", False
     while words.left:
         if words.took(b"REASON", values=1):
             reason = _reason(words.take())
+        elif words.took(b"SCHEDULES", values=1):
+            drops = words.took(b"DROP")
+            if not drops:
+                raise errors.syntax_error()
         elif words.took(b"XADD"):
             adding = parse_entries.xadd(Words([b"XADD", key, *words.rest()]))
             assert isinstance(adding.command, XAdd), "it is one of the engine's"
-            command = Close(stream=stream_name(key), reason=reason, add=adding.command)
+            command = Close(stream=stream_name(key), reason=reason, add=adding.command, drops_schedules=drops)
             # Who may close may not yet write.
             return msgspec.structs.replace(for_engine(command), actions=("write",))
         else:
             raise errors.syntax_error()
-    return for_engine(Close(stream=stream_name(key), reason=reason))
+    return for_engine(Close(stream=stream_name(key), reason=reason, drops_schedules=drops))
 
 
 def _reason(word: bytes) -> str:

@@ -17,6 +17,7 @@ from app.redis.parsers import (
     parse_groups,
     parse_keys,
     parse_reads,
+    parse_schedules,
     parse_server,
     parse_weir,
 )
@@ -105,6 +106,11 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "xautoclaim": CommandRow(-6, _CONSUME, parse_groups.xautoclaim),
     "weir.close": CommandRow(-2, _CLOSE, parse_weir.close),
     "weir.info": CommandRow(2, _READ, parse_weir.info),
+    # Of what recurs it takes `manage` too.
+    "weir.schedule|set": CommandRow(-9, _WRITE, parse_schedules.set_schedule),
+    "weir.schedule|get": CommandRow(4, _READ, parse_schedules.get_schedule),
+    "weir.schedule|list": CommandRow(-3, _READ, parse_schedules.list_schedules),
+    "weir.schedule|del": CommandRow(-4, _WRITE, parse_schedules.delete_schedule),
     "xgroup|create": CommandRow(-5, _MANAGE, parse_groups.xgroup_create),
     "xgroup|setid": CommandRow(-5, _MANAGE, parse_groups.xgroup_setid),
     "xgroup|destroy": CommandRow(4, _MANAGE, parse_groups.xgroup_destroy),

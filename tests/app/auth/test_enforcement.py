@@ -54,6 +54,7 @@ NEEDED: Final = {
 
 async def ask(http: httpx.AsyncClient, route: Operation, stream: str = "s") -> httpx.Response:
     names = {"stream": stream, "group": "g", "consumer": "c", "id": "1-0", "token": "000000000000"}
+    names["schedule"] = "a"
     path = re.sub(r"\{(\w+)\}", lambda match: names[match[1]], route.template)
     if route.operation_id == "tailStreams":
         path += f"?stream={stream}"

@@ -73,6 +73,11 @@ COMMANDS: Final[Sequence[Sequence[str]]] = [
     ("WEIR.NACK", "orders", "missing", "FAIL", "IDS", "1", "1-0", "DELAY", "5"),
     ("WEIR.EXTEND", "orders", "g", "c", "1-0"),
     ("WEIR.PAUSE", "orders", "missing"),
+    ("WEIR.SCHEDULE", "SET", "orders", "once", "AT", "9999999999999999", "FIELDS", "weir-source", "acme.x"),
+    ("WEIR.SCHEDULE", "SET", "orders", "once", "AT", "1900000000000", "FIELDS", "weir-source", "acme.x"),
+    ("WEIR.SCHEDULE", "GET", "orders", "once"),
+    ("WEIR.SCHEDULE", "LIST", "orders"),
+    ("WEIR.SCHEDULE", "DEL", "orders", "once"),
     ("WEIR.RESUME", "orders", "missing"),
     ("XACK", "orders", "g", "1-0"),
     ("XACKDEL", "orders", "g", "KEEPREF", "IDS", "1", "2-0"),
@@ -132,6 +137,7 @@ NOT_OF_TENANTS: Final = {"config|get", "config|set", "dbsize", "flushall", "flus
 BY_CHANCE: Final = {"randomkey"}
 
 Call = tuple[str, str, dict[str, Any]]
+AT: Final = "2030-01-01T00:00:00.000Z"
 ROUTES: Final[Sequence[Call]] = [
     ("GET", "/", {}),
     ("GET", "/v1", {}),
@@ -208,6 +214,13 @@ ROUTES: Final[Sequence[Call]] = [
     ("DELETE", f"{G}", {}),
     ("POST", f"{S}/trim", {"json": {"maxlen": 3}}),
     ("POST", "/v1/streams/missing/close", {"json": {"reason": "acme."}}),
+    ("PUT", f"{S}/schedules/once", {"json": {"entry": {"fields": {"weir-source": "acme.x"}}, "at": AT}}),
+    ("GET", f"{S}/schedules/once", {}),
+    ("GET", f"{S}/schedules", {}),
+    ("POST", f"{S}/entries?deliver_at={AT}&schedule=a&cancel_schedule=b", {"json": {"fields": {"v": "9"}}}),
+    ("POST", f"{S}/entries?cancel_schedule=a&required=true", {"json": {"id": "100-0", "fields": {"v": "9"}}}),
+    ("POST", f"{S}/schedules/missing/fire", {}),
+    ("DELETE", f"{S}/schedules/once", {}),
     ("DELETE", f"{S}/entries/1-0", {}),
     ("POST", f"{S}/entries/delete", {"json": {"ids": ["1-0"]}}),
     ("DELETE", "/v1/streams/c", {}),

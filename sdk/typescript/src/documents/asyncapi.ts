@@ -19,7 +19,8 @@ export interface components {
         };
         /**
          * PublishFrame
-         * @description Append entries, all or none (XADD): `entries`, or one entry's `fields`.
+         * @description Append entries, all or none (XADD): `entries`, or one entry's `fields`; with `deliver_at` or `delay_ms`
+         *         later.
          */
         readonly PublishFrame: {
             /** @enum {unknown} */
@@ -57,6 +58,11 @@ export interface components {
             readonly idempotency_key?: string;
             /** @description an entry's ID, `<ms>-<seq>` */
             readonly if_last_id?: string;
+            readonly deliver_at?: string;
+            readonly delay_ms?: number;
+            readonly schedule?: string;
+            readonly cancel_schedule?: string;
+            readonly required?: boolean;
             /**
              * @description `fsync`: answer only when the entries are on disk, with any setting of `fsync`
              * @enum {string}

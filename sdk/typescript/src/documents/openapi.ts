@@ -390,6 +390,75 @@ export interface paths {
         readonly patch?: never;
         readonly trace?: never;
     };
+    readonly "/v1/streams/{stream}/schedules": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * List what is scheduled for a stream, the next one first, or by name.
+         * @description List what is scheduled for a stream, the next one first, or by name.
+         */
+        readonly get: operations["listSchedules"];
+        readonly put?: never;
+        readonly post?: never;
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/v1/streams/{stream}/schedules/{schedule}": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * Show one schedule: its entry, its rule, and when it is due next.
+         * @description Show one schedule: its entry, its rule, and when it is due next.
+         */
+        readonly get: operations["getSchedule"];
+        /**
+         * Schedule an entry, once or again and again; a missing stream is made.
+         * @description It may be repeated whenever a program starts: with the same entry and rule everything stays, the next time
+         *     too. One with another definition is replaced. What recurs takes `manage` too.
+         */
+        readonly put: operations["putSchedule"];
+        readonly post?: never;
+        /**
+         * Cancel a schedule; 404 `no_schedule` where it has run already. What recurs takes `manage` too.
+         * @description Cancel a schedule; 404 `no_schedule` where it has run already. What recurs takes `manage` too.
+         */
+        readonly delete: operations["deleteSchedule"];
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/v1/streams/{stream}/schedules/{schedule}/fire": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly get?: never;
+        readonly put?: never;
+        /**
+         * Append the entry now. What recurs keeps its next time, and takes `manage` too; else it is done with.
+         * @description Append the entry now. What recurs keeps its next time, and takes `manage` too; else it is done with.
+         */
+        readonly post: operations["fireSchedule"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
     readonly "/v1/streams/{name}/export": {
         readonly parameters: {
             readonly query?: never;
@@ -1093,6 +1162,17 @@ export interface components {
             readonly pending_affected?: number;
             /** @description the stream is closed, as `close` asked for */
             readonly closed?: boolean;
+            /** @description whether `cancel_schedule` had not run yet */
+            readonly cancelled?: boolean;
+            /** @description 202: the name of the entry for later */
+            readonly schedule?: string;
+            /**
+             * Format: date-time
+             * @description 202: when it is appended
+             */
+            readonly deliver_at?: string;
+            /** @description 202: those of a batch */
+            readonly scheduled?: readonly components["schemas"]["Scheduled"][];
         };
         /**
          * @description Take over what has been idle for `min_idle_ms`, in order of IDs from `start` on; one answer has at
@@ -2007,6 +2087,63 @@ export interface components {
             readonly duration_ms: number | null;
             readonly error: string | null;
         };
+        /** @description An entry for later; of its rule what was given. */
+        readonly Schedule: {
+            readonly name: string;
+            /**
+             * Format: date-time
+             * @description when it is appended next
+             */
+            readonly next_at: string;
+            readonly entry: components["schemas"]["ScheduledEntry"];
+            /** Format: date-time */
+            readonly at?: string;
+            /** Format: int64 */
+            readonly in_ms?: number;
+            /** Format: int64 */
+            readonly every_ms?: number;
+            readonly cron?: string;
+            readonly tz?: string;
+            /** Format: date-time */
+            readonly until?: string;
+            /** Format: int64 */
+            readonly count?: number;
+            /**
+             * Format: int64
+             * @description runs that are left of `count`
+             */
+            readonly left?: number;
+            /** @enum {string} */
+            readonly missed?: "once" | "skip";
+            /** Format: int64 */
+            readonly expires_in_ms?: number;
+        };
+        /** @description An entry that is appended later. */
+        readonly Scheduled: {
+            /** @description its name, to look at it or to cancel it */
+            readonly schedule: string;
+            /** Format: date-time */
+            readonly deliver_at: string;
+        };
+        /** @description An entry that has no ID yet. */
+        readonly ScheduledEntry: {
+            readonly fields: {
+                readonly [key: string]: string;
+            };
+            /**
+             * @description `base64`: all values are base64
+             * @constant
+             */
+            readonly encoding?: "base64";
+            /** @description [name, value], in order, where a name occurs twice */
+            readonly pairs?: readonly (readonly string[])[];
+            readonly meta?: components["schemas"]["Meta"];
+        };
+        /** @description A page of schedules; go on with `after=<next>` until it is null. */
+        readonly Schedules: {
+            readonly schedules: readonly components["schemas"]["Schedule"][];
+            readonly next: string | null;
+        };
         /** @description A stream. `0-0` stands for no ID; `entries_added` counts all that ever were. */
         readonly Stream: {
             readonly name: string;
@@ -2381,6 +2518,28 @@ export interface components {
             readonly streams: {
                 readonly [key: string]: readonly components["schemas"]["EntryInput"][];
             };
+        };
+        /** @description An entry, and when it is appended. */
+        readonly ScheduleInput: {
+            /** @description once, at this time */
+            readonly at?: string | null;
+            /** @description once, milliseconds from now */
+            readonly in_ms?: number | null;
+            /** @description again and again, first after this time */
+            readonly every_ms?: number | null;
+            /** @description again and again: minute, hour, day of month, month, day of week, as in crontab(5) */
+            readonly cron?: string | null;
+            /** @description the time zone of `cron`, by its IANA name; `UTC` by default */
+            readonly tz?: string | null;
+            /** @description no run is later than this */
+            readonly until?: string | null;
+            /** @description this many runs */
+            readonly count?: number | null;
+            /** @description runs whose time passed while nothing ran: one for all of them, or none that is more than 10 seconds late; `once` by default */
+            readonly missed?: ("once" | "skip") | null;
+            /** @description a run that would be later than this is left out */
+            readonly expires_in_ms?: number | null;
+            readonly entry: components["schemas"]["EntryInput"];
         };
         /** @description A refusal (RFC 9457). What else it has depends on its code: IDs, counts, names. */
         readonly Problem: {
@@ -2889,6 +3048,16 @@ export interface operations {
                 readonly refs?: "keep" | "delete" | "acked";
                 /** @description close the stream behind the entries: both or neither; needs `close` too */
                 readonly close?: boolean;
+                /** @description append the entries at this time, and answer 202 */
+                readonly deliver_at?: string;
+                /** @description append the entries after this many milliseconds, and answer 202 */
+                readonly delay_ms?: number;
+                /** @description with these: the name of the schedule, of one entry; it replaces one of that name */
+                readonly schedule?: string;
+                /** @description cancel this schedule: both or neither */
+                readonly cancel_schedule?: string;
+                /** @description with `cancel_schedule`: `schedule_gone` where that has run already */
+                readonly required?: boolean;
                 /** @description `json`: values that are objects, lists or null are stored as their JSON text; a line, or an item of a list, is then always the fields of an entry, under any names */
                 readonly nested?: "json";
                 /** @description the body of any type is one entry as it is: its field `data` */
@@ -2942,6 +3111,16 @@ export interface operations {
                 readonly refs?: "keep" | "delete" | "acked";
                 /** @description close the stream behind the entries: both or neither; needs `close` too */
                 readonly close?: boolean;
+                /** @description append the entries at this time, and answer 202 */
+                readonly deliver_at?: string;
+                /** @description append the entries after this many milliseconds, and answer 202 */
+                readonly delay_ms?: number;
+                /** @description with these: the name of the schedule, of one entry; it replaces one of that name */
+                readonly schedule?: string;
+                /** @description cancel this schedule: both or neither */
+                readonly cancel_schedule?: string;
+                /** @description with `cancel_schedule`: `schedule_gone` where that has run already */
+                readonly required?: boolean;
                 /** @description `json`: values that are objects, lists or null are stored as their JSON text; a line, or an item of a list, is then always the fields of an entry, under any names */
                 readonly nested?: "json";
             };
@@ -2993,6 +3172,16 @@ export interface operations {
                 readonly refs?: "keep" | "delete" | "acked";
                 /** @description close the stream behind the entries: both or neither; needs `close` too */
                 readonly close?: boolean;
+                /** @description append the entries at this time, and answer 202 */
+                readonly deliver_at?: string;
+                /** @description append the entries after this many milliseconds, and answer 202 */
+                readonly delay_ms?: number;
+                /** @description with these: the name of the schedule, of one entry; it replaces one of that name */
+                readonly schedule?: string;
+                /** @description cancel this schedule: both or neither */
+                readonly cancel_schedule?: string;
+                /** @description with `cancel_schedule`: `schedule_gone` where that has run already */
+                readonly required?: boolean;
             };
             readonly header?: {
                 /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
@@ -3116,7 +3305,10 @@ export interface operations {
     };
     readonly closeStream: {
         readonly parameters: {
-            readonly query?: never;
+            readonly query?: {
+                /** @description whether entries for later forbid the end or are dropped */
+                readonly schedules?: "refuse" | "drop";
+            };
             readonly header?: {
                 /** @description the stream's last ID in quotation marks, `"0-0"` for an empty or missing stream; `*` for any stream that exists */
                 readonly "If-Match"?: string;
@@ -3144,6 +3336,153 @@ export interface operations {
                 };
                 content: {
                     readonly "application/json": components["schemas"]["StreamClosed"];
+                };
+            };
+        };
+    };
+    readonly listSchedules: {
+        readonly parameters: {
+            readonly query?: {
+                /** @description in which order */
+                readonly by?: "time" | "name";
+                /** @description later than this time, or names above this one; or a page's `next` */
+                readonly after?: string;
+                /** @description earlier than this time, or names below this one */
+                readonly before?: string;
+                /** @description maximum number of schedules */
+                readonly limit?: number;
+            };
+            readonly header?: never;
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Schedules"];
+                };
+            };
+        };
+    };
+    readonly getSchedule: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: string;
+                /** @description The schedule's name */
+                readonly schedule: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Schedule"];
+                };
+            };
+        };
+    };
+    readonly putSchedule: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description `*`: only if there is none */
+                readonly "If-None-Match"?: "*";
+                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                readonly Prefer?: string;
+            };
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: string;
+                /** @description The schedule's name */
+                readonly schedule: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["ScheduleInput"];
+            };
+        };
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Schedule"];
+                };
+            };
+        };
+    };
+    readonly deleteSchedule: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                readonly Prefer?: string;
+            };
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: string;
+                /** @description The schedule's name */
+                readonly schedule: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": null;
+                };
+            };
+        };
+    };
+    readonly fireSchedule: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description `durability=fsync`: the answer leaves when the change is on disk */
+                readonly Prefer?: string;
+            };
+            readonly path: {
+                /** @description The stream's name */
+                readonly stream: string;
+                /** @description The schedule's name */
+                readonly schedule: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Added"];
                 };
             };
         };

@@ -1,0 +1,298 @@
+"""Entries for later over REST, the command API and in tokens: what is answered, and who may."""
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from app.auth.grants import Action, Grant
+from app.auth.principal import Principal
+from tests.app.conftest import store
+
+STREAM: Final = "/v1/streams/s"
+ENTRIES: Final = STREAM + "/entries"
+SCHEDULES: Final = STREAM + "/schedules"
+ENTRY: Final = {"fields": {"n": "1"}}
+
+
+def refusal(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["code"]
+
+
+def place(answer: httpx.Response) -> str:
+    assert answer.status_code == 422, answer.text
+    return str(next(iter(answer.json()["errors"][0].values())))
+
+
+async def call(http: httpx.AsyncClient, *words: str) -> Any:
+    """A reply of the command API."""
+    answer = (await http.post("/v1/commands", json=list(words))).json()
+    return answer.get("result", answer.get("error"))
+
+
+async def fields(http: httpx.AsyncClient) -> list[dict[str, str]]:
+    return [entry["fields"] for entry in (await http.get(ENTRIES)).json()["entries"]]
+
+
+async def until_there_are(http: httpx.AsyncClient, count: int) -> list[dict[str, str]]:
+    for _ in range(200):
+        if len(found := await fields(http)) >= count:
+            return found
+        await asyncio.sleep(0.01)
+    raise AssertionError("they never came")
+
+
+# ---- publishing
+
+
+async def test_an_entry_for_later_is_answered_with_its_name_and_time(http: httpx.AsyncClient) -> None:
+    answer = await http.post(ENTRIES + "?delay_ms=60000", json=ENTRY)
+    assert (answer.status_code, answer.headers["weir-durability"]) == (202, "os")
+    given = answer.json()
+    assert given["schedule"].startswith("sch_")
+    at = datetime.fromisoformat(given["deliver_at"])
+    assert timedelta(seconds=50) < at - datetime.now(UTC) <= timedelta(seconds=60)
+    assert await fields(http) == []
+    shown = (await http.get(f"{SCHEDULES}/{given['schedule']}")).json()
+    assert shown == {
+        "name": given["schedule"], "next_at": given["deliver_at"], "at": given["deliver_at"], "entry": ENTRY,
+    }  # fmt: skip
+
+
+async def test_it_is_appended_at_its_time(http: httpx.AsyncClient) -> None:
+    await http.post(ENTRIES + "?delay_ms=20", json=ENTRY)
+    assert await until_there_are(http, 1) == [{"n": "1"}]
+    at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    await http.post(ENTRIES, params={"deliver_at": at}, json={"fields": {"n": "2"}})
+    assert (await until_there_are(http, 2))[1] == {"n": "2"}
+
+
+async def test_a_batch_for_later_is_a_schedule_each(http: httpx.AsyncClient) -> None:
+    answer = await http.post(ENTRIES + "?delay_ms=60000", json={"entries": [ENTRY, ENTRY]})
+    given = answer.json()
+    assert (answer.status_code, given["count"], len(given["scheduled"])) == (202, 2, 2)
+    page = (await http.get(SCHEDULES)).json()
+    assert sorted(one["name"] for one in page["schedules"]) == sorted(
+        one["schedule"] for one in given["scheduled"]
+    )
+
+
+async def test_a_name_replaces_itself(http: httpx.AsyncClient) -> None:
+    for value in "12":
+        await http.post(ENTRIES + "?delay_ms=60000&schedule=reminder", json={"fields": {"n": value}})
+    (one,) = (await http.get(SCHEDULES)).json()["schedules"]
+    assert (one["name"], one["entry"]["fields"]) == ("reminder", {"n": "2"})
+
+
+async def test_cancel_and_publish_are_one(http: httpx.AsyncClient) -> None:
+    await http.post(ENTRIES + "?delay_ms=60000&schedule=timeout", json=ENTRY)
+    paid = ENTRIES + "?cancel_schedule=timeout&required=true"
+    answer = await http.post(paid, json=ENTRY)
+    assert (answer.status_code, answer.json()["cancelled"]) == (201, True)
+    assert refusal(await http.post(paid, json=ENTRY)) == (412, "schedule_gone")
+    anyway = await http.post(ENTRIES + "?cancel_schedule=timeout", json=ENTRY)
+    assert (anyway.status_code, anyway.json()["cancelled"]) == (201, False)
+    assert len(await fields(http)) == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "body", "where"),
+    [
+        ("delay_ms=1&deliver_at=2030-01-01T00:00:00Z", {}, ENTRY, "delay_ms"),
+        ("schedule=a", {}, ENTRY, "schedule"),
+        ("required=true", {}, ENTRY, "required"),
+        ("delay_ms=1&maxlen=1", {}, ENTRY, "maxlen"),
+        ("delay_ms=1&close=true", {}, ENTRY, "close"),
+        ("delay_ms=1", {"Idempotency-Key": "k"}, ENTRY, "Idempotency-Key"),
+        ("delay_ms=1", {"If-Match": '"0-0"'}, ENTRY, "If-Match"),
+        ("delay_ms=1", {}, {"id": "1-0", **ENTRY}, "/id"),
+        ("delay_ms=1&schedule=a", {}, {"entries": [ENTRY, ENTRY]}, "schedule"),
+        ("delay_ms=400000000000", {}, ENTRY, "delay_ms"),
+        ("deliver_at=soon", {}, ENTRY, "deliver_at"),
+    ],
+)
+async def test_what_goes_with_no_entry_for_later_is_refused(
+    http: httpx.AsyncClient, query: str, headers: dict[str, str], body: object, where: str
+) -> None:
+    answer = await http.post(f"{ENTRIES}?{query}", json=body, headers=headers)
+    assert place(answer) == where
+    assert (await http.get(SCHEDULES)).status_code == 404
+
+
+async def test_a_missing_stream_is_made_unless_that_is_forbidden(http: httpx.AsyncClient) -> None:
+    answer = await http.post(ENTRIES + "?delay_ms=60000&nomkstream=true", json=ENTRY)
+    assert refusal(answer) == (404, "no_stream")
+    await http.post(ENTRIES + "?delay_ms=60000", json=ENTRY)
+    assert (await http.get(STREAM)).json()["length"] == 0
+
+
+# ---- the resource
+
+
+async def test_a_put_may_be_repeated(http: httpx.AsyncClient) -> None:
+    """As a program does it whenever it starts."""
+    wanted = {"entry": ENTRY, "every_ms": 60_000}
+    first = await http.put(SCHEDULES + "/tick", json=wanted)
+    assert (first.status_code, first.headers["location"]) == (201, "/v1/streams/s/schedules/tick")
+    shown = first.json()
+    assert shown == {"name": "tick", "next_at": shown["next_at"], "entry": ENTRY, "every_ms": 60_000}
+    again = await http.put(SCHEDULES + "/tick", json=wanted)
+    assert (again.status_code, again.json()) == (200, shown)
+    other = await http.put(SCHEDULES + "/tick", json={**wanted, "every_ms": 90_000})
+    assert (other.status_code, other.json()["every_ms"]) == (200, 90_000)
+    new = await http.put(SCHEDULES + "/tick", json=wanted, headers={"If-None-Match": "*"})
+    assert refusal(new) == (412, "schedule_exists")
+
+
+async def test_all_of_a_rule_is_shown(http: httpx.AsyncClient) -> None:
+    rule = {
+        "cron": "30 2 * * *", "tz": "Europe/Berlin", "until": "2030-01-01T00:00:00.000Z", "count": 5,
+        "missed": "skip", "expires_in_ms": 9_000,
+    }  # fmt: skip
+    answer = await http.put(SCHEDULES + "/nightly", json={"entry": ENTRY, **rule})
+    shown = answer.json()
+    assert shown == {"name": "nightly", "next_at": shown["next_at"], "entry": ENTRY, "left": 5, **rule}
+    assert (await http.get(SCHEDULES + "/nightly")).json() == shown
+
+
+async def test_pages_go_on_by_time_and_by_name(http: httpx.AsyncClient) -> None:
+    for name, ms in (("b", 60_000), ("a/1", 90_000), ("c", 60_000)):
+        target = SCHEDULES + "/" + name.replace("/", "%2F")
+        assert (await http.put(target, json={"entry": ENTRY, "in_ms": ms})).status_code == 201
+    found: dict[str, list[str]] = {}
+    for by in ("time", "name"):
+        after: str | None = ""
+        while after is not None:
+            params = {"by": by, "limit": "1", **({"after": after} if after else {})}
+            page = (await http.get(SCHEDULES, params=params)).json()
+            found.setdefault(by, []).extend(one["name"] for one in page["schedules"])
+            after = page["next"]
+    assert found == {"time": ["b", "c", "a/1"], "name": ["a/1", "b", "c"]}
+    soon = (datetime.now(UTC) + timedelta(seconds=75)).isoformat().replace("+00:00", "Z")
+    bounds = [
+        [one["name"] for one in (await http.get(SCHEDULES, params={which: soon})).json()["schedules"]]
+        for which in ("before", "after")
+    ]
+    assert bounds == [["b", "c"], ["a/1"]]
+
+
+async def test_one_is_fired_and_cancelled(http: httpx.AsyncClient) -> None:
+    await http.put(SCHEDULES + "/tick", json={"entry": ENTRY, "every_ms": 60_000})
+    fired = await http.post(SCHEDULES + "/tick/fire")
+    assert (fired.status_code, await fields(http)) == (201, [{"n": "1"}])
+    assert fired.headers["location"] == f"{ENTRIES}/{fired.json()['id']}"
+    assert (await http.delete(SCHEDULES + "/tick")).status_code == 204
+    for answer in (
+        await http.delete(SCHEDULES + "/tick"),
+        await http.get(SCHEDULES + "/tick"),
+        await http.post(SCHEDULES + "/tick/fire"),
+    ):
+        assert refusal(answer) == (404, "no_schedule")
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ({"in_ms": 1}, "/entry"),
+        ({"entry": {"fields": {}}, "in_ms": 1}, "/entry/fields"),
+        ({"entry": {"id": "1-0", **ENTRY}, "in_ms": 1}, "/entry"),
+        ({"entry": ENTRY, "every_ms": 999}, "/every_ms"),
+        ({"entry": ENTRY, "cron": 5}, "/cron"),
+        ({"entry": ENTRY, "in_ms": 1, "again": True}, "/again"),
+    ],
+)
+async def test_a_definition_that_is_wrong_is_refused(
+    http: httpx.AsyncClient, body: dict[str, object], where: str
+) -> None:
+    assert place(await http.put(SCHEDULES + "/a", json=body)) == where
+
+
+@pytest.mark.parametrize(
+    "rule", [{}, {"in_ms": 1, "every_ms": 1_000}, {"cron": "61 * * * *"}, {"in_ms": 1, "count": 1}]
+)
+async def test_a_rule_that_cannot_be_is_refused(http: httpx.AsyncClient, rule: dict[str, object]) -> None:
+    answer = await http.put(SCHEDULES + "/a", json={"entry": ENTRY, **rule})
+    assert refusal(answer) == (422, "invalid")
+    assert (await http.get(STREAM)).status_code == 404
+
+
+async def test_a_stream_is_closed_only_without_them(http: httpx.AsyncClient) -> None:
+    await http.put(SCHEDULES + "/a", json={"entry": ENTRY, "in_ms": 60_000})
+    answer = await http.post(STREAM + "/close")
+    assert (refusal(answer), answer.json()["schedules"]) == ((409, "has_schedules"), 1)
+    assert (await http.post(STREAM + "/close?schedules=drop")).status_code == 200
+    assert (await http.get(SCHEDULES)).json() == {"schedules": [], "next": None}
+
+
+# ---- the command API
+
+
+async def test_the_commands_of_weir_are_of_the_command_api(http: httpx.AsyncClient) -> None:
+    set_it = ["WEIR.SCHEDULE", "SET", "s", "tick", "EVERY", "60000", "COUNT", "3", "FIELDS", "n", "1"]
+    at_ms = await call(http, *set_it)
+    assert 50_000 < at_ms - time.time() * 1000 <= 60_000
+    assert await call(http, *set_it) == at_ms
+    shown = await call(http, "WEIR.SCHEDULE", "GET", "s", "tick")
+    rule = '{"every_ms":60000,"count":3}'
+    assert shown == ["name", "tick", "at-ms", at_ms, "rule", rule, "left", 3, "fields", ["n", "1"]]
+    assert await call(http, "WEIR.SCHEDULE", "LIST", "s", "BYNAME") == [shown]
+    assert await call(http, "WEIR.SCHEDULE", "DEL", "s", "tick") == (
+        "NOPERM what recurs takes the right to manage the stream"
+    )
+    assert await call(http, "WEIR.SCHEDULE", "DEL", "s", "tick", "RECURRING") == 1
+    assert await call(http, "WEIR.SCHEDULE", "SET", "s", "a", "NX", "IN", "9", "FIELDS", "n") == (
+        "ERR syntax error"
+    )
+    await call(http, "WEIR.SCHEDULE", "SET", "s", "a", "IN", "60000", "FIELDS", "n", "1")
+    assert await call(http, "WEIR.SCHEDULE", "DEL", "s", "a") == 1
+    assert await call(http, "WEIR.CLOSE", "s", "SCHEDULES", "DROP") is not None
+
+
+# ---- rights
+
+
+def principal(*actions: Action) -> Principal:
+    return Principal("t", [Grant(actions=frozenset(actions))])
+
+
+@pytest.fixture
+def caller(app: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets what the caller may do."""
+
+    def become(*actions: Action) -> None:
+        known = principal(*actions)
+        monkeypatch.setattr(app.gateway.access.policy, "recognise", lambda *_: known)
+
+    return become
+
+
+async def test_what_recurs_takes_manage_too(http: httpx.AsyncClient, caller: Any) -> None:
+    recurring, once = {"entry": ENTRY, "every_ms": 60_000}, {"entry": ENTRY, "in_ms": 60_000}
+    await http.put(SCHEDULES + "/tick", json=recurring)
+    caller(Action.WRITE)
+    assert (await http.put(SCHEDULES + "/a", json=once)).status_code == 201
+    for answer in (
+        await http.put(SCHEDULES + "/b", json=recurring),
+        await http.put(SCHEDULES + "/tick", json=once),
+        await http.delete(SCHEDULES + "/tick"),
+        await http.post(SCHEDULES + "/tick/fire"),
+        await http.post(ENTRIES + "?cancel_schedule=tick", json=ENTRY),
+    ):
+        assert refusal(answer) == (403, "forbidden")
+    assert (await http.delete(SCHEDULES + "/a")).status_code == 204
+    caller(Action.READ)
+    assert refusal(await http.put(SCHEDULES + "/a", json=once)) == (403, "forbidden")
+    assert (await http.get(SCHEDULES)).status_code == 200
+    caller(Action.WRITE, Action.MANAGE)
+    assert (await http.put(SCHEDULES + "/b", json=recurring)).status_code == 201
+
+
+async def test_the_figures_count_them(http: httpx.AsyncClient) -> None:
+    await store(http, "s", 1)
+    await http.put(SCHEDULES + "/a", json={"entry": ENTRY, "in_ms": 60_000})
+    text = (await http.get("/metrics")).text
+    assert "weir_schedules 1" in text
+    assert "weir_schedules_late_seconds 0" in text
