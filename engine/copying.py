@@ -6,6 +6,7 @@ Must never know: names, records, who asks.
 Bytes of entries are shared. What is copied is an object a node, a pending entry and a consumer.
 """
 
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -13,7 +14,9 @@ from engine import entries, ids
 from engine.groups import Consumer, Group
 from engine.idempotency import unused_table
 from engine.keyspace import Key
-from engine.nodes import Text
+from engine.nodes import SealedNode, Text
+from engine.runs import Run
+from engine.sealed import Part
 from engine.stream import NodeLimits, Stream
 
 # What a copy costs, in nodes.
@@ -66,7 +69,7 @@ def fork_key(key: Key, generation: str, upto: int, limits: NodeLimits) -> tuple[
 
 def _copy_upto(stream: Stream, copy: Stream, upto: int, limits: NodeLimits) -> list[Text]:
     last = stream.range(ids.ID_MIN, upto, count=1, reverse=True).last
-    nodes = [node.copy() for node in takewhile(lambda node: node.last <= upto, stream.nodes.values())]
+    nodes = _copies(takewhile(lambda part: part.last <= upto, stream.nodes.values()))
     for node in nodes:
         copy.restore_node(node)
     copy.first_id, copy.last_live_id = stream.first_id if last else 0, last
@@ -77,19 +80,28 @@ def _copy_upto(stream: Stream, copy: Stream, upto: int, limits: NodeLimits) -> l
     copy.max_deleted_id, copy.removed_upto = min(stream.max_deleted_id, upto), min(stream.removed_upto, upto)
     copy.forgotten_upto = min(stream.forgotten_upto, upto)
     copy.entries_added = max(copy.length, stream.entries_added - (stream.length - copy.length))
-    return [*cold, *(node.text for node in nodes if not node.text.is_packed)]
+    return [*cold, *_unpacked(nodes)]
 
 
 def _copy_entries(stream: Stream, copy: Stream) -> list[Text]:
     copy.first_id, copy.last_live_id, copy.last_id = stream.first_id, stream.last_live_id, stream.last_id
     copy.max_deleted_id, copy.removed_upto = stream.max_deleted_id, stream.removed_upto
     copy.forgotten_upto, copy.entries_added = stream.forgotten_upto, stream.entries_added
-    nodes = [node.copy() for node in stream.nodes.values()]
+    nodes = _copies(stream.nodes.values())
     for node in nodes:
         copy.restore_node(node)
     if stream.open is not None:
         copy.restore_open(list(stream.open.ids), list(stream.open.stored), stream.open.deleted)
-    return [node.text for node in nodes if not node.text.is_packed]
+    return _unpacked(nodes)
+
+
+def _copies(parts: Iterable[Part]) -> list[Part]:
+    """The same for another stream; a run may be in both."""
+    return [part if isinstance(part, Run) else part.copy() for part in parts]
+
+
+def _unpacked(parts: Sequence[Part]) -> list[Text]:
+    return [part.text for part in parts if isinstance(part, SealedNode) and not part.text.is_packed]
 
 
 def _copy_group(group: Group) -> Group:

@@ -183,7 +183,9 @@ def dump_key(key: Key) -> StreamDump:
     """Describe a stream."""
     stream, table = key.stream, key.idempotency_table
     nodes = []
-    for node in stream.nodes.values():
+    for node in stream.nodes_from():
+        if isinstance(node, OpenNode):
+            break
         texts = node.texts()
         live = [texts[place] for place in live_places(node, node.held)]
         nodes.append(NodePart(ids.format(node.first), ids.format(node.last), node.count, entry_parts(live)))

@@ -450,6 +450,17 @@ def storage_failed(*, is_unknown: bool = False) -> EngineError:
     )
 
 
+def run_damaged() -> EngineError:
+    """A part of a stream that is in a file of its own cannot be read back."""
+    return EngineError(
+        "storage_failed",
+        "MISCONF a part of this stream cannot be read from the disk: see the gateway's log",
+        "a part of this stream cannot be read from the disk, the rest of it can: the gateway's log has the "
+        "file and the remedy",
+        outcome=_outcome(is_unknown=False),
+    )
+
+
 def storage_full(*, stalled: bool = False) -> EngineError:
     detail = (
         "the disk is full: nothing was changed; reads, trims and deletes go on, and writes do once the log "

@@ -32,6 +32,7 @@ from engine.names import SortedNames
 from engine.nodes import Text
 from engine.producers import Producers
 from engine.quotas import QuotaCounts
+from engine.runs import Runs
 from engine.schedules import Schedule, StreamSchedules
 from engine.sealed import DecodedNodeCache
 from engine.stream import NodeLimits, Stream
@@ -54,7 +55,8 @@ SETTINGS_DEFAULT: Final = {
 
 class Caps(NamedTuple):
     """How many there may be: of streams, of groups in a stream, of consumers in a group, of schedules in all
-    and in a stream; and how much memory all of it may take, None for any.
+    and in a stream; and how much memory all of it may take, None for any. Above the soft limit cold entries
+    go to files.
 
     Clients name them, and each costs memory for good. What a log holds beyond them is kept: they concern
     what comes into being.
@@ -66,6 +68,7 @@ class Caps(NamedTuple):
     memory_bytes_max: int | None = None
     schedules_max: int = 1_000_000
     stream_schedules_max: int = 100_000
+    memory_bytes_soft: int | None = None
 
 
 CAPS_DEFAULT: Final = Caps()
@@ -318,6 +321,7 @@ class Keyspace:
         self.keys[name] = key
         key.footprint.join(self.memory.streams)
         key.stream.node_cache = self._node_cache
+        key.stream.nodes.enter(self.runs)
         self.quotas.enter(name)
         if key.expires_at_ms is not None:
             self.lifetimes.add(name, key.expires_at_ms)
@@ -352,6 +356,7 @@ class Keyspace:
         self.due_schedules.replace(name, None)
         self.scheduled -= 0 if key.schedules is None else len(key.schedules)
         key.footprint.leave_all()
+        key.stream.nodes.leave()
         self.maintained.pop(name, None)
         self.closed.pop(name, None)
         if not self._is_loading:
@@ -436,6 +441,7 @@ class Keyspace:
         self.answers.clear()
         self.garbage.add(self.keys, self.memory.streams.bytes)
         self.memory.streams = Total()
+        self.runs.files.clear()
         self.quotas.clear()
         self.keys = {}
         self.maintained.clear()
@@ -460,6 +466,11 @@ class Keyspace:
         self.clear()
         while self.garbage.free_some():
             pass
+
+    @property
+    def runs(self) -> Runs:
+        """What of all streams is in files."""
+        return self._node_cache.runs
 
     @property
     def names_taken(self) -> int:

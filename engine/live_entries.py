@@ -8,14 +8,16 @@ Must never know: how entries are added or removed, callers, the time, consumer g
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 import msgspec
 
 from engine import entries, ids
-from engine.memory import NODE_BYTES, SEALED_NODES_BYTES, Footprint
-from engine.nodes import Node, OpenNode, SealedNode, Text, last_live_place, live_places, weight_of
+from engine.memory import SEALED_NODES_BYTES, Footprint
+from engine.nodes import Node, OpenNode, SealedNode, Text, last_live_place, live_place, live_places, weight_of
 from engine.replies import Entries
+from engine.runs import Run, RunLeft, in_range, measure
 from engine.sealed import NO_NODES, SPARE_CACHE, DecodedNodeCache, SealedNodes
 
 # Up to this many entries of a cold node are searched for in its text; for more, the text is split.
@@ -121,7 +123,7 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
     @property
     def node_count(self) -> int:
         """How many nodes there are (Redis's radix-tree-keys)."""
-        return len(self.nodes) + (self.open is not None)
+        return self.nodes.node_count + (self.open is not None)
 
     def live_below(self, bound: int) -> int:
         """The highest live ID below `bound`, or 0."""
@@ -202,11 +204,21 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         if not last:
             return False
         if reverse:
+            if low <= self.first_id:
+                return self.first_id < last
             before = self._runs_down(low, last - 1, 1)
-            return self.first_id < last and low < last and next(before, None) is not None
+            return low < last and next(before, None) is not None
         if last >= self.last_live_id or last >= high:
             return False
-        return high >= self.last_live_id or next(self._runs(last + 1, high, 1), None) is not None
+        return high >= self.last_live_id or self._any_from(last + 1, high)
+
+    def _any_from(self, low: int, high: int) -> bool:
+        """Whether there is a live entry in `[low, high]`; looks into no run whose edges say so."""
+        for part in self.parts_from(low):
+            if isinstance(part, Run) and low <= part.last_live and part.first_live >= low:
+                return part.first_live <= high
+            break
+        return next(self._runs(low, high, 1), None) is not None
 
     def after(self, cursor: int, count: int | None, bytes_max: int | None = None) -> list[tuple[int, bytes]]:
         """IDs and texts of the live entries above `cursor`, at least one of them where there is one."""
@@ -231,13 +243,19 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         return self._count_below(high + 1) - self._count_below(low)
 
     def _count_below(self, bound: int) -> int:
-        node = self.node_of(bound)
-        if node is None:
+        part = self.part_of(bound)
+        if part is None:
             return 0
-        before = self.nodes.weight_below(node.first, weight_of) >> 64
-        if bound > node.last:
-            return before + node.live
-        return before + self.live_before(node, bound)
+        before = self.nodes.weight_below(part.first, weight_of) >> 64
+        if bound > part.last:
+            return before + part.live
+        if isinstance(part, Run):
+            for node in self.nodes_of(part):
+                if bound <= node.last:
+                    return before + self.live_before(node, bound)
+                before += node.live
+            return before
+        return before + self.live_before(part, bound)
 
     # --- memory ---------------------------------------------------------------------------------------------
 
@@ -245,7 +263,7 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
     def footprint_bytes(self) -> int:
         """How much memory its nodes take, counted anew."""
         opened = self.open.footprint_bytes if self.open else 0
-        sealed = 0 if self.nodes is NO_NODES else SEALED_NODES_BYTES + len(self.nodes) * NODE_BYTES
+        sealed = 0 if self.nodes is NO_NODES else SEALED_NODES_BYTES + self.nodes.footprint_bytes
         return self.nodes.byte_counter.held_bytes + sealed + opened
 
     @property
@@ -260,28 +278,87 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
     # --- finding --------------------------------------------------------------------------------------------
 
     def nodes_from(self, low: int = 0) -> Iterator[Node]:
-        """The nodes upwards, from the one that may hold `low`."""
+        """The nodes upwards, from the one that may hold `low`; those of runs too."""
         if self.open is not None and low >= self.open.first:
             # What readers that keep up ask for.
             return iter((self.open,))
+        parts = self.parts_from(low)
+        return self._nodes_in(parts, low) if self.nodes.runs else parts  # type: ignore[return-value]
+
+    def _nodes_in(self, parts: Iterable[Node | Run], low: int) -> Iterator[Node]:
+        for part in parts:
+            if isinstance(part, Run):
+                yield from (node for node in self.nodes_of(part) if node.last >= low)
+            else:
+                yield part
+
+    def parts_from(self, low: int = 0) -> Iterator[Node | Run]:
+        """The nodes upwards, from the one that may hold `low`; a run as one."""
+        if self.open is not None and low >= self.open.first:
+            return iter((self.open,))
         floor = self.nodes.floor(low)
         if floor is None:
-            nodes = self.nodes.values_from(0)
+            parts = self.nodes.values_from(0)
         else:
             # It may end before `low`; none behind it does.
-            nodes = self.nodes.values_from(floor[0] + (floor[1].last < low))
-        return nodes if self.open is None else chain(nodes, (self.open,))
+            parts = self.nodes.values_from(floor[0] + (floor[1].last < low))
+        return parts if self.open is None else chain(parts, (self.open,))
 
-    def _head(self) -> Node | None:
+    def nodes_of(self, run: Run) -> Sequence[SealedNode]:
+        """The nodes that are left of a run: the one place that looks inside. Raises NotInMemoryError in a
+        turn that may wait, EngineError where the disk does not give them.
+        """
+        return self.node_cache.runs.nodes_of(run)
+
+    def _head(self) -> Node | Run | None:
         first = self.nodes.first()
         return first[1] if first else self.open
 
-    def node_of(self, entry_id: int) -> Node | None:
-        """The node that may hold `entry_id`."""
+    def part_of(self, entry_id: int) -> Node | Run | None:
+        """The node or the run that may hold `entry_id`."""
         if self.open is not None and entry_id >= self.open.first:
             return self.open
         floor = self.nodes.floor(entry_id)
         return floor[1] if floor else None
+
+    def node_of(self, entry_id: int) -> Node | None:
+        """The node that may hold `entry_id`."""
+        part = self.part_of(entry_id)
+        if not isinstance(part, Run):
+            return part
+        if entry_id > part.last:
+            return None
+        nodes = self.nodes_of(part)
+        place = bisect_right(nodes, entry_id, key=attrgetter("first")) - 1
+        return nodes[place] if place >= 0 else None
+
+    def first_of(self, part: Node | Run) -> int:
+        """The lowest live ID of a node or a run."""
+        return part.first_live if isinstance(part, Run) else self.id_at(part, live_place(part.deleted, 0))
+
+    def left_below(self, cut: int) -> RunLeft | None:
+        """What a cut leaves of the run that it ends in; None where it ends in none."""
+        part = self.part_of(cut - 1) if cut and self.nodes.runs else None
+        if not isinstance(part, Run) or not part.first_live < cut <= part.last:
+            return None
+        if cut > part.last_live:
+            return measure(part.first, cut, (), part.last_live)
+        nodes = self.node_cache.runs.without(part, cut, part.gone)
+        highest = next(run_ids[-1] for run_ids, _ in self._runs_down(part.first, cut - 1, 1))
+        return measure(part.first, cut, nodes, highest)
+
+    def left_without(self, gone: Sequence[int]) -> list[RunLeft]:
+        """What is left of each run when these live entries go."""
+        ordered, left = sorted(set(gone)), list[RunLeft]()
+        while ordered:
+            part = self.part_of(ordered[0])
+            inside = in_range(part, ordered) if isinstance(part, Run) else ()
+            if isinstance(part, Run) and inside:
+                nodes = self.node_cache.runs.without(part, part.floor, sorted({*part.gone, *inside}))
+                left.append(measure(part.first, part.floor, nodes, inside[-1]))
+            upto = ordered[0] if part is None else max(part.last, ordered[0])
+            ordered = ordered[bisect_right(ordered, upto) :]
+        return left
 
     def _find_each(self, ordered: Sequence[int]) -> Iterator[Found]:
         """Of ascending IDs those that are live, node by node, each with its place and its text."""
@@ -334,8 +411,10 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         place = self.place_of(node, self.texts_of(node), bound)
         return place - (node.deleted & (1 << place) - 1).bit_count()
 
-    def _last_live(self, node: Node) -> int:
+    def _last_live(self, node: Node | Run) -> int:
         """The node's highest live ID; known without a look inside where nothing was ever deleted."""
+        if isinstance(node, Run):
+            return node.last_live
         if not node.deleted and (isinstance(node, OpenNode) or node.held == node.count):
             return node.last
         return self.id_at(node, last_live_place(node.deleted, len(self.texts_of(node))))
@@ -402,12 +481,24 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
             run = self._window(self.open, low, high, cut)
             if run[0]:
                 yield run
-        for _, node in self.nodes.items_down(high):
-            if node.last < low:
-                return
+        for node in self._nodes_down(low, high):
             run = self._window(node, low, high, cut)
             if run[0]:
                 yield run
+
+    def _nodes_down(self, low: int, high: int) -> Iterator[SealedNode]:
+        """The sealed nodes downwards that may hold IDs in `[low, high]`."""
+        for _, part in self.nodes.items_down(high):
+            if part.last < low:
+                return
+            if isinstance(part, SealedNode):
+                yield part
+                continue
+            for node in reversed(self.nodes_of(part)):
+                if node.last < low:
+                    return
+                if node.first <= high:
+                    yield node
 
 
 def _places_of(node: Node, texts: Sequence[bytes], ordered: Sequence[int]) -> list[tuple[int, int]]:

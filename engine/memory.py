@@ -32,6 +32,9 @@ OPEN_NODE_BYTES: Final = 190
 ENTRY_BYTES: Final = 112
 # A sealed node, beside its text.
 NODE_BYTES: Final = 400
+# A run, whatever it holds, and an ID that was deleted in one.
+RUN_BYTES: Final = 430
+GONE_ID_BYTES: Final = 56
 # What a stream has once its first node is sealed, beside the nodes.
 SEALED_NODES_BYTES: Final = 800
 GROUP_BYTES: Final = 660

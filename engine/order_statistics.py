@@ -8,12 +8,15 @@ left, for its text is not taken apart. Sums are weights as `SealedNode` has them
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Final, NamedTuple
 
 from engine import ids
 from engine.live_entries import LiveEntries
 from engine.nodes import Node, OpenNode, SealedNode, live_place, weight_of
+from engine.runs import Run
+from engine.sealed import Part
 
 _BYTES: Final = (1 << 64) - 1
 
@@ -32,12 +35,18 @@ def amount_below(stream: LiveEntries, bound: int) -> Amount:
         if stream.open is not None:
             total += stream.open.live << 64 | _node_bytes(stream.open, stream.open.live, len(stream.open.ids))
         return _amount(total)
-    node = stream.node_of(bound)
-    if node is None:
+    part = stream.part_of(bound)
+    if part is None:
         return Amount(0, 0)
-    before = _amount(stream.nodes.weight_below(node.first, weight_of))
-    if isinstance(node, SealedNode) and bound > node.last:
-        return _amount((before.live << 64 | before.size) + node.weight)
+    total = stream.nodes.weight_below(part.first, weight_of)
+    if not isinstance(part, OpenNode) and bound > part.last:
+        return _amount(total + part.weight)
+    if isinstance(part, Run):
+        total, inner = _inside(stream, part, total, lambda _, node: node.last >= bound)
+        if inner is None:
+            return _amount(total)
+        part = inner
+    before, node = _amount(total), part
     place = stream.place_of(node, stream.texts_of(node), bound)
     live = place - (node.deleted & (1 << place) - 1).bit_count()
     inside = _bytes_before(stream, node, place, live)
@@ -52,7 +61,33 @@ def count_within(stream: LiveEntries, bytes_max: int) -> int:
             return stream.length
         before, node = _below_open(stream), stream.open
         return (before >> 64) + _count_within(stream, node, bytes_max - (before & _BYTES))
-    return (spot[0] >> 64) + _count_within(stream, spot[1], bytes_max - (spot[0] & _BYTES))
+    before, part = _innermost(stream, *spot, lambda total: _bytes_of(total) > bytes_max)
+    return (before >> 64) + _count_within(stream, part, bytes_max - (before & _BYTES))
+
+
+def _innermost(
+    stream: LiveEntries, before: int, part: Part, is_beyond: Callable[[int], bool]
+) -> tuple[int, SealedNode]:
+    """Of a run the node with which the sum comes beyond, or its last one, and the sum before it."""
+    if not isinstance(part, Run):
+        return before, part
+    total, node = _inside(stream, part, before, lambda total, node: is_beyond(total + node.weight))
+    if node is None:
+        # The bytes of a run with deletions are known in proportion alone.
+        node = stream.nodes_of(part)[-1]
+        total -= node.weight
+    return total, node
+
+
+def _inside(
+    stream: LiveEntries, run: Run, before: int, ends: Callable[[int, SealedNode], bool]
+) -> tuple[int, SealedNode | None]:
+    """The first node of a run that ends the search, and the sum before it."""
+    for node in stream.nodes_of(run):
+        if ends(before, node):
+            return before, node
+        before += node.weight
+    return before, None
 
 
 def id_at(stream: LiveEntries, number: int, *, roughly: bool = False) -> int:
@@ -66,9 +101,10 @@ def id_at(stream: LiveEntries, number: int, *, roughly: bool = False) -> int:
         node: Node = stream.open
         before = _below_open(stream) >> 64
     else:
-        before, node = spot[0] >> 64, spot[1]
-    if roughly and isinstance(node, SealedNode):
-        return node.last
+        if roughly:
+            return spot[1].last
+        sum_before, node = _innermost(stream, *spot, lambda total: _count_of(total) > number)
+        before = sum_before >> 64
     return stream.id_at(node, live_place(node.deleted, number - before))
 
 

@@ -5,19 +5,22 @@ Must never know: callers, the time, consumer groups.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from engine import ids, rows
 from engine.live_entries import Found, LiveEntries
 from engine.memory import ENTRY_BYTES, OPEN_NODE_BYTES, SEALED_NODES_BYTES
 from engine.nodes import Node, OpenNode, SealedNode, Text, last_live_place, live_place
-from engine.sealed import NO_NODES, UNPACKED_NODES, SealedNodes
+from engine.runs import Run, RunLeft, in_range
+from engine.sealed import NO_NODES, SPARE_CACHE, UNPACKED_NODES, Part, SealedNodes
 
 # Redis keeps the counter in a signed 64-bit integer.
 _ENTRIES_ADDED_MAX: Final = (1 << 63) - 1
 # Nodes that one removal may repack. The others wait until the next removal from them.
 _REPACKS_MAX: Final = 100
+_NOTHING_LEFT: Final[Mapping[int, RunLeft]] = MappingProxyType({})
 
 
 class NodeLimits(NamedTuple):
@@ -157,8 +160,8 @@ class Stream(LiveEntries, gc=False, eq=False):
             size += len(text)
         return texts
 
-    def cut(self, below: int) -> int:
-        """Remove all entries with IDs below `below`; how many were live."""
+    def cut(self, below: int, left: Mapping[int, RunLeft] = _NOTHING_LEFT) -> int:
+        """Remove all entries with IDs below `below`; how many were live. `left` is what `left_below` gave."""
         if below <= self.first_id or not self.length:
             return 0
         before, highest = self.length, 0
@@ -167,19 +170,19 @@ class Stream(LiveEntries, gc=False, eq=False):
             last_whole = self._cut_whole(below)
             head = self._head()
         if head is not None and head.first < below:
-            highest = self._cut_inside(head, below)
+            highest = self._cut_run(head, left) if isinstance(head, Run) else self._cut_inside(head, below)
         if not highest and last_whole is not None:
             highest = self._last_live(last_whole)
         head = self._head()
-        self.first_id = 0 if head is None else self.id_at(head, live_place(head.deleted, 0))
+        self.first_id = 0 if head is None else self.first_of(head)
         self.last_live_id = self.last_live_id if self.length else 0
         self.removed_upto = max(self.removed_upto, highest)
         return before - self.length
 
-    def _cut_whole(self, below: int) -> Node | None:
+    def _cut_whole(self, below: int) -> Node | Run | None:
         """Remove the nodes entirely below the bound; return the last of them."""
         whole = 0
-        last_whole: Node | None = None
+        last_whole: Node | Run | None = None
         for node in self.nodes.values():
             if node.last >= below:
                 break
@@ -193,6 +196,21 @@ class Stream(LiveEntries, gc=False, eq=False):
         self._drop_open(emptied)
         self.length -= emptied.live
         return emptied
+
+    def _cut_run(self, head: Run, left: Mapping[int, RunLeft]) -> int:
+        """The same of a run."""
+        if head.first not in left:
+            return 0
+        self._leave(head, left[head.first], ())
+        return left[head.first].highest
+
+    def _leave(self, run: Run, left: RunLeft, gone: Sequence[int]) -> None:
+        """Let `left` be what the run has, and nothing of it stay that has no live entries."""
+        self.length -= run.live - left.live
+        if left.live:
+            self.nodes.replace(run, run.leave(left, gone))
+        else:
+            self.nodes.pop(run.first)
 
     def _cut_inside(self, head: Node, below: int) -> int:
         """Remove from the front of the first node; the highest live ID that went, 0 if none did.
@@ -217,12 +235,19 @@ class Stream(LiveEntries, gc=False, eq=False):
         self._found = list(texts), rows
         return texts
 
-    def remove(self, gone: Sequence[int], *, tombstone: bool) -> int:
-        """Remove single entries; how many were live. `tombstone` is a deletion (XDEL), else it is a trim."""
-        before = self.length
-        removed: list[int] = []
-        repacks_left = _REPACKS_MAX
-        for node, live in self._found_before(sorted(set(gone))):
+    def remove(
+        self, gone: Sequence[int], *, tombstone: bool, left: Mapping[int, RunLeft] = _NOTHING_LEFT
+    ) -> int:
+        """Remove single entries; how many were live. `tombstone` is a deletion (XDEL), else it is a trim.
+        `left` is what `left_without` gave.
+        """
+        before, ordered = self.length, sorted(set(gone))
+        removed = self._remove_from_runs(ordered, left)
+        if removed:
+            there = set(removed)
+            ordered = [entry_id for entry_id in ordered if entry_id not in there]
+        in_runs, repacks_left = len(removed), _REPACKS_MAX
+        for node, live in self._found_before(ordered):
             mask = node.deleted
             for place, _ in live.values():
                 mask |= 1 << place
@@ -230,6 +255,8 @@ class Stream(LiveEntries, gc=False, eq=False):
             removed += live
         if not removed:
             return 0
+        if in_runs:
+            removed.sort()
         if tombstone:
             self.max_deleted_id = max(self.max_deleted_id, removed[-1])
         first_before = self.first_id
@@ -238,6 +265,17 @@ class Stream(LiveEntries, gc=False, eq=False):
             edge = self.first_id or ids.ID_MAX + 1
             self.removed_upto = max(self.removed_upto, removed[bisect_left(removed, edge) - 1])
         return before - self.length
+
+    def _remove_from_runs(self, ordered: Sequence[int], left: Mapping[int, RunLeft]) -> list[int]:
+        """Remove those of ascending IDs that are in runs; which these are."""
+        removed: list[int] = []
+        for first, row in left.items():
+            run = self.nodes.get(first)
+            assert isinstance(run, Run), "the run is there as it was when the record was made"
+            inside = in_range(run, ordered)
+            self._leave(run, row, inside)
+            removed += inside
+        return removed
 
     def _found_before(self, ordered: list[int]) -> list[Found]:
         """What `find_each` has found for these IDs just now, or what is found anew."""
@@ -285,14 +323,29 @@ class Stream(LiveEntries, gc=False, eq=False):
     def _find_edges(self, removed: Sequence[int]) -> None:
         """Look for the first and the last live entry again, where `removed` (ascending) held them."""
         if removed[0] <= self.first_id <= removed[-1]:
-            self.first_id = next((run_ids[0] for run_ids, _ in self._runs(0, ids.ID_MAX)), 0)
+            head = self._head()
+            self.first_id = 0 if head is None else self.first_of(head)
         if removed[-1] >= self.last_live_id:
-            self.last_live_id = next((run_ids[-1] for run_ids, _ in self._runs_down(0, ids.ID_MAX)), 0)
+            last = self.nodes.last()
+            tail = self.open or (last[1] if last else None)
+            self.last_live_id = 0 if tail is None else self._last_live(tail)
 
-    def restore_node(self, node: SealedNode) -> None:
-        """Take a sealed node of a snapshot; the counters were restored before it."""
-        self._own_nodes().extend((node.first,), (node,))
+    def restore_node(self, node: Part) -> None:
+        """Take a sealed node or a run of a snapshot; the counters were restored before it."""
+        self._own_nodes()
+        self._expect_run()
+        self.nodes.extend((node.first,), (node,))
         self.length += node.live
+
+    def store(self, run: Run) -> None:
+        """Let a run stand for the nodes that it holds."""
+        self._expect_run()
+        self.nodes.store(run)
+
+    def _expect_run(self) -> None:
+        """Runs of a stream in a keyspace are counted there."""
+        if self.node_cache is not SPARE_CACHE:
+            self.nodes.runs_of_all = self.node_cache.runs
 
     def restore_open(self, run_ids: Sequence[int], texts: Sequence[bytes], deleted: int) -> None:
         """Take the open node of a snapshot."""

@@ -4,11 +4,12 @@ Knows: the live entries of a stream, node by node.
 Must never know: which entries are pending, callers, the time.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from engine.live_entries import LiveEntries
 from engine.nodes import Node, live_place
+from engine.runs import Run
 
 
 class TrimPlan(NamedTuple):
@@ -33,45 +34,68 @@ class RemovalLimits(NamedTuple):
 
 
 def plan_cut(
-    stream: LiveEntries, *, maxlen: int | None, minid: int | None, approx: bool, limit: int
+    stream: LiveEntries,
+    *,
+    maxlen: int | None,
+    minid: int | None,
+    approx: bool,
+    limit: int,
+    whole_runs: bool = False,
 ) -> TrimPlan:
     """What a trim that keeps references removes. Walks over whole nodes from the head, as Redis does.
 
     `limit` 0 is none. With `approx` no node is split, not even for the limit; without, the limit is met
-    exactly.
+    exactly. With `whole_runs` and `approx` no run is looked into.
     """
     length, removed, cut = stream.length, 0, 0
     if maxlen == length - 1 and not approx:
         # One entry too many: the common case, each append to a stream with MAXLEN.
         return TrimPlan(stream.first_id + 1, (), 1)
-    for node in stream.nodes_from():
+
+    def is_whole(part: Node | Run) -> bool:
+        fits = length - part.live >= maxlen if maxlen is not None else part.last < (minid or 0)
+        return fits and not (limit and removed + part.live > limit)
+
+    for node in _parts(stream, lambda run: whole_runs or is_whole(run)):
         live = node.live
         if maxlen is not None and length <= maxlen:
             break
-        whole = length - live >= maxlen if maxlen is not None else node.last < (minid or 0)
-        if whole and not (limit and removed + live > limit):
+        if is_whole(node):
             length, removed, cut = length - live, removed + live, node.last + 1
             continue
-        if not approx:
+        if not approx and not isinstance(node, Run):
             count = stream.live_before(node, minid or 0) if maxlen is None else length - maxlen
             return _cut_inside(stream, node, min(count, limit - removed) if limit else count, removed, cut)
         break
     return TrimPlan(cut, (), removed)
 
 
+def _parts(stream: LiveEntries, is_whole: Callable[[Run], bool]) -> Iterator[Node | Run]:
+    """The nodes upwards; a run as one where that is enough."""
+    for part in stream.parts_from():
+        if isinstance(part, Run) and not is_whole(part):
+            yield from stream.nodes_of(part)
+        else:
+            yield part
+
+
 def plan_bytes(stream: LiveEntries, bytes_max: int, *, approx: bool, limit: int) -> TrimPlan:
     """What to remove, in whole nodes, so that the remaining texts take about `bytes_max`, never less.
 
-    A node is split only where `limit` requires it, and never with `approx`.
+    A node is split only where `limit` requires it, and never with `approx`, which looks into no run either.
     """
     size, removed, cut = stream.text_bytes, 0, 0
-    for node in stream.nodes_from():
+
+    def is_whole(run: Run) -> bool:
+        return approx or (size - run.size >= bytes_max and not (limit and removed + run.live > limit))
+
+    for node in _parts(stream, is_whole):
         if size - node.size < bytes_max:
             break
         if limit and removed + node.live > limit:
             return (
                 TrimPlan(cut, (), removed)
-                if approx
+                if approx or isinstance(node, Run)
                 else _cut_inside(stream, node, limit - removed, removed, cut)
             )
         size, removed, cut = size - node.size, removed + node.live, node.last + 1

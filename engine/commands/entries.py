@@ -11,7 +11,14 @@ from msgspec.structs import replace
 
 from engine import entries, errors, ids, rows
 from engine.commands import types, weir_commands
-from engine.commands.references import find_referenced, references_of, remove_references, trim, trim_in_turns
+from engine.commands.references import (
+    find_referenced,
+    look_before_trim,
+    references_of,
+    remove_references,
+    trim,
+    trim_in_turns,
+)
 from engine.commands.registry import runs
 from engine.commands.retention import enforce
 from engine.commands.turn import Turn, Unfinished
@@ -91,6 +98,7 @@ def check_bodies(durable: DurableStream, bodies: Sequence[bytes]) -> None:
 def store(turn: Turn, prepared: PreparedEntries) -> Added:
     """Append what was prepared, in the same turn; then trim, and keep what the retention keeps."""
     command, new_ids, auto_ms = prepared
+    look_before_storing(turn, prepared)
     key = turn.keyspace.find(command.stream) or turn.create_stream(command.stream)
     turn.emit(Append(command.stream, _texts(new_ids, command.bodies), new_ids))
     turn.auto_ms = max(turn.auto_ms, auto_ms)
@@ -100,6 +108,14 @@ def store(turn: Turn, prepared: PreparedEntries) -> Added:
         enforce(turn, command.stream, exact=False)
     turn.signal(command.stream)
     return Added(new_ids, trimmed=trimmed.deleted, pending_affected=trimmed.pending_affected)
+
+
+def look_before_storing(turn: Turn, prepared: PreparedEntries) -> None:
+    """Look into the runs that the trim will look into."""
+    command = prepared.command
+    key = None if command.trim is None else turn.keyspace.find(command.stream)
+    if key is not None and command.trim is not None and key.stream.nodes.runs:
+        look_before_trim(turn, key, command.trim, len(prepared.ids))
 
 
 def expect_open(turn: Turn, stream: str, key: Key | None) -> None:

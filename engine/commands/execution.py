@@ -26,15 +26,17 @@ from engine.commands import (
     reading,
     redriving,
     scheduling,
+    storing,
     types,
 )
 from engine.commands.base import BlockingCommand, Command, MemoryNeed
 from engine.commands.registry import RUN, WAIT
-from engine.commands.turn import TURN_WORK_US_MAX, Blocked, DirtyTurnError, Look, Turn, Unfinished
+from engine.commands.turn import TURN_WORK_US_MAX, Blocked, DirtyTurnError, Look, Turn, Unfinished, Unread
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.quotas import Quota
 from engine.replies import Reply
+from engine.runs import HeldRuns, NotInMemoryError
 
 __all__ = [
     "READ_STREAMS_MAX",
@@ -43,6 +45,7 @@ __all__ = [
     "Execution",
     "Turn",
     "Unfinished",
+    "Unread",
     "block_group_read",
     "check_memory",
     "check_quotas",
@@ -71,6 +74,7 @@ _MODULES: Final = (
     reading,
     redriving,
     scheduling,
+    storing,
 )
 
 # The streams of one read.
@@ -91,14 +95,16 @@ def execute(
     command: Command,
     now_ms: int,
     so_far: Any = None,  # noqa: ANN401 - each command has its own
+    held: HeldRuns | None = None,
 ) -> Execution:
     """Run one command as a turn of its own. A refusal has changed nothing, nor has an exception, unless it is
     DirtyTurnError.
 
-    Where the reply is `Unfinished` the command runs again, with its `so_far`.
+    Where the reply is `Unfinished` the command runs again, with its `so_far`. It may be `Unread` where `held`
+    is given; else runs are read as they are looked at.
     """
     turn = Turn(keyspace, now_ms, so_far, may_continue=True)
-    return Execution(_run(turn, command), turn)
+    return Execution(_run(turn, command, held=held), turn)
 
 
 def execute_all(
@@ -139,7 +145,7 @@ def execute_each(
     replies: list[Reply | Unfinished | EngineError] = []
     for command in commands:
         try:
-            reply = _run(turn, command.to_nonblocking(), len(turn.records))
+            reply = _run(turn, command.to_nonblocking(), len(turn.records), {})
         except DirtyTurnError:
             raise
         except Exception:
@@ -149,14 +155,33 @@ def execute_each(
             break
         assert not isinstance(reply, Blocked), "it does not wait"
         replies.append(reply)
-        if type(reply) is Unfinished or (turn.signalled and wakes(turn.signalled)) or not turn.renew():
+        if isinstance(reply, Unfinished) or (turn.signalled and wakes(turn.signalled)) or not turn.renew():
             break
         if not has_time():
             break
     return replies, turn
 
 
-def _run(turn: Turn, command: Command, records_before: int = 0) -> Reply | Blocked | Unfinished | EngineError:
+def _run(
+    turn: Turn, command: Command, records_before: int = 0, held: HeldRuns | None = None
+) -> Reply | Blocked | Unfinished | EngineError:
+    runs = turn.keyspace.runs
+    if not runs.files:
+        return _run_command(turn, command, records_before)
+    began_at = len(turn.records)
+    runs.begin_turn({} if held is None else held, lambda: held is not None and len(turn.records) == began_at)
+    try:
+        return _run_command(turn, command, records_before)
+    except NotInMemoryError as missing:
+        assert held is not None, "only what may wait does"
+        return Unread(turn.so_far, missing.runs, held)
+    finally:
+        runs.end_turn()
+
+
+def _run_command(
+    turn: Turn, command: Command, records_before: int
+) -> Reply | Blocked | Unfinished | EngineError:
     try:
         if turn.keyspace.lifetimes.is_due(turn.now_ms):
             for stream in command.depends_on() or ():
@@ -169,6 +194,8 @@ def _run(turn: Turn, command: Command, records_before: int = 0) -> Reply | Block
         return reply
     except EngineError as refusal:
         return refusal
+    except NotInMemoryError:
+        raise
     except Exception as error:
         if len(turn.records) > records_before:
             raise DirtyTurnError from error
@@ -232,7 +259,11 @@ def check_quotas(keyspace: Keyspace, commands: Sequence[Command], quotas: Sequen
 
 def is_ready(keyspace: Keyspace, blocked: Blocked, now_ms: int, queue: str | None = None) -> bool:
     """Whether a blocked read may find something by now: in the queue that was signalled, None for any."""
-    return WAIT[type(blocked.command)].is_ready(Look(keyspace, now_ms), blocked.command, queue)
+    try:
+        return WAIT[type(blocked.command)].is_ready(Look(keyspace, now_ms), blocked.command, queue)
+    except EngineError:
+        # The disk does not give what would tell: the read itself is refused for that.
+        return True
 
 
 def give_up(keyspace: Keyspace, blocked: Blocked, now_ms: int) -> Reply:
@@ -247,4 +278,7 @@ def block_group_read(command: types.XReadGroup) -> Blocked:
 
 def retry_at_ms(keyspace: Keyspace, blocked: Blocked, now_ms: int) -> int | None:
     """When (wall clock) a blocked read may find something without any write, None for never."""
-    return WAIT[type(blocked.command)].retry_at_ms(Look(keyspace, now_ms), blocked.command)
+    try:
+        return WAIT[type(blocked.command)].retry_at_ms(Look(keyspace, now_ms), blocked.command)
+    except EngineError:
+        return now_ms

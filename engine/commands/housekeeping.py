@@ -14,6 +14,7 @@ from engine.commands.dead_letters import Dead, move_to_dead_letters, why_dead
 from engine.commands.registry import runs
 from engine.commands.retention import TURN_ENTRIES_MAX, enforce
 from engine.commands.turn import Turn
+from engine.errors import EngineError
 from engine.groups import Consumer, Group, PendingState
 from engine.keyspace import IdempotentPublishReply, IdempotentReply, Key, Retention
 from engine.records import ANSWER_AGE_MS_MAX, ForgetAnswers, ForgetProducerKeys, Release, RemoveConsumer
@@ -183,7 +184,7 @@ def _give_back(
         Dead(entry_id, text, state, why)
         for entry_id, state in rows
         if (why := why_dead(turn, group, entry_id, state.delivery_count + 1, names))
-        and (text := key.stream.get(entry_id))
+        and (text := _text_of(key, entry_id))
     ]
     move_to_dead_letters(turn, name, group_name, dead)
     counts = {entry_id: state.delivery_count for entry_id, state in rows if entry_id in group.pending}
@@ -215,9 +216,20 @@ def release_deferred(turn: Turn, _: weir_commands.ReleaseDeferred) -> bool:
 def _is_gone(key: Key, entry_id: int) -> bool:
     """Whether the entry is not in the stream any more; looks into a node only where it may have a hole."""
     stream = key.stream
-    return not stream.first_id <= entry_id <= stream.last_live_id or (
-        entry_id <= stream.gone_upto and entry_id not in stream
-    )
+    if not stream.first_id <= entry_id <= stream.last_live_id:
+        return True
+    try:
+        return entry_id <= stream.gone_upto and entry_id not in stream
+    except EngineError:
+        return False
+
+
+def _text_of(key: Key, entry_id: int) -> bytes | None:
+    """The entry; None where it is gone, or the disk does not give it: then it is delivered once more."""
+    try:
+        return key.stream.get(entry_id)
+    except EngineError:
+        return None
 
 
 @runs(weir_commands.EndWait)

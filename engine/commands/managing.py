@@ -14,7 +14,7 @@ import msgspec
 from engine import errors, ids
 from engine.commands import types, weir_commands
 from engine.commands.dead_letters import Dead, move_to_dead_letters, refuse_letters
-from engine.commands.entries import PreparedEntries, prepare, store
+from engine.commands.entries import PreparedEntries, look_before_storing, prepare, store
 from engine.commands.expiring import expiry_of
 from engine.commands.grouping import drop_consumer, existing_group
 from engine.commands.introspection import expect, group_info, stream_info
@@ -247,6 +247,8 @@ def publish(turn: Turn, command: weir_commands.Publish) -> Published | Republish
         raise errors.publishes_too_much(took_us, PUBLISH_WORK_US_MAX)
     prepared = [_prepared(turn, part) for part in command.parts]
     turn.expect_room(sum(part.stream not in turn.keyspace.keys for part in command.parts))
+    for part in prepared:
+        look_before_storing(turn, part)
     added = [(part.command.stream, store(turn, part)) for part in prepared]
     key, chunk = command.idempotency, command.chunk
     if key is not None:

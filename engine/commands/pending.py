@@ -223,11 +223,11 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     claim = command.claim
     time_ms = _claim_time(turn, claim)
     turn.expect_consumer(command.stream, command.group, command.consumer)
+    texts = key.stream.find_each(claim.ids)
     if claim.last_id is not None and claim.last_id > group.last_delivered_id:
         turn.move_group(command.stream, command.group, claim.last_id, group.entries_read)
     turn.see_consumer(command.stream, command.group, command.consumer)
     claiming = _Claiming(turn, group, command, time_ms)
-    texts = key.stream.find_each(claim.ids)
     held = group.pending.items_of(sorted(set(claim.ids)))
     for entry_id in claim.ids:
         claiming.take_entry(entry_id, texts.get(entry_id), held.get(entry_id))
@@ -350,6 +350,7 @@ def extend(turn: Turn, command: weir_commands.Extend) -> Claimed:
 @runs(types.XAutoClaim)
 def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     key, group = turn.group(command.stream, command.group)
+    _look_ahead(turn, key.stream, group, command)
     turn.see_consumer(command.stream, command.group, command.consumer)
     if group.policy.paused:
         return AutoClaimed(0, (), ())
@@ -392,6 +393,19 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     if taken:
         _own(turn, command, taken, turn.now_ms)
     return AutoClaimed(next_start, taken, deleted_ids)
+
+
+def _look_ahead(turn: Turn, stream: Stream, group: Group, command: types.XAutoClaim) -> None:
+    """Look into the runs that will be read, before anything is changed: after that no turn may wait."""
+    if not stream.nodes.runs:
+        return
+    left = min(command.count, max(1, turn.lookups_left))
+    may_take = partial(_may_take, turn, stream, command.min_idle_ms)
+    rows = islice(group.pending.items(command.start), command.attempts)
+    for row in with_texts(stream, rows, left, may_take):
+        left -= may_take(row[:2])
+        if left < 0:
+            return
 
 
 def _is_free(turn: Turn, one: PendingState, min_idle_ms: int) -> bool:

@@ -15,7 +15,7 @@ from engine.commands import types
 from engine.commands.ages import expire_unread, has_expired
 from engine.commands.dead_letters import TURN_LETTERS_MAX, Dead, move_to_dead_letters, why_dead
 from engine.commands.registry import Waiting, runs, waits
-from engine.commands.turn import Blocked, Look, Turn
+from engine.commands.turn import TURN_LOOKUPS_MAX, Blocked, Look, Turn
 from engine.generations import gap_of, is_another
 from engine.groups import Consumer, Group, PendingState, first_there
 from engine.keyspace import Key
@@ -232,6 +232,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
     cursors = [(name, _group_cursor(turn, name, command.group, cursor)) for name, cursor in command.streams]
     for name, _ in cursors:
         turn.expect_consumer(name, command.group, command.consumer)
+    _look_ahead(turn, command, cursors)
     streams: list[StreamDeliveries] = []
     unfinished: list[str] = []
     claim_min_idle_ms = command.claim_min_idle_ms
@@ -277,6 +278,30 @@ def _paused(look: Look, command: types.XReadGroup) -> Sequence[str]:
 def _pauses_anew(command: types.XReadGroup, paused: Sequence[str]) -> bool:
     """Whether the reader is to hear that the group is paused now, or is not any more."""
     return command.knows_paused is not None and command.knows_paused != bool(paused)
+
+
+def _look_ahead(
+    turn: Turn, command: types.XReadGroup, cursors: Sequence[tuple[str, int | types.Cursor]]
+) -> None:
+    """Look into the runs that will be read, before anything is changed: after that no turn may wait."""
+    if not turn.keyspace.runs.files:
+        return
+    room = Budget(command.bytes_of_all, turn.deliveries_left(), command.count_total)
+    most = TURN_LOOKUPS_MAX if command.count is None else min(command.count + 1, TURN_LOOKUPS_MAX)
+    for name, cursor in cursors:
+        stream, group = turn.keyspace.keys[name].stream, turn.keyspace.keys[name].groups[command.group]
+        if not stream.nodes.runs:
+            continue
+        consumer = group.consumers.get(command.consumer)
+        rows: Iterable[tuple[int, PendingState]] = ()
+        if not isinstance(cursor, int):
+            stream.after(group.last_delivered_id, room.most(command.count), room.bytes_left)
+            if command.claim_min_idle_ms is not None:
+                rows = _idle_rows(turn, group, command, command.claim_min_idle_ms)
+        elif consumer is not None:
+            rows = pending_of(group, consumer, cursor + 1)
+        for _ in islice(with_texts(stream, rows, command.count), most):
+            pass
 
 
 def _group_ends(look: Look, command: types.XReadGroup) -> Sequence[StreamEnd]:
@@ -424,10 +449,7 @@ def _claim_idle(
     gone: list[int] = []
     more = False
     group = key.groups[command.group]
-    rows = takewhile(
-        lambda row: row[1].consumer is None or row[1].idle_ms(turn.now_ms) >= min_idle_ms,
-        _claimable(group, command),
-    )
+    rows = _idle_rows(turn, group, command, min_idle_ms)
     for entry_id, pending, text in with_texts(key.stream, rows, command.count):
         if len(gone) == _SETTLED_MAX or len(dead) == TURN_LETTERS_MAX or _looked_enough(turn, claimed):
             more = True
@@ -461,6 +483,16 @@ def _take_over(turn: Turn, name: str, command: types.XReadGroup, claimed: Sequen
     )
     turn.mark_active(name, command.group, command.consumer)
     turn.count_ids(len(claimed))
+
+
+def _idle_rows(
+    turn: Turn, group: Group, command: types.XReadGroup, min_idle_ms: int
+) -> Iterator[tuple[int, PendingState]]:
+    """What is released or idle for long enough, in order of delivery."""
+    return takewhile(
+        lambda row: row[1].consumer is None or row[1].idle_ms(turn.now_ms) >= min_idle_ms,
+        _claimable(group, command),
+    )
 
 
 def _claimable(group: Group, command: types.XReadGroup) -> Iterator[tuple[int, PendingState]]:

@@ -8,6 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from engine import errors, ids
 from engine.commands.retention import needed_from
 from engine.commands.turn import TURN_REMOVALS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
@@ -106,6 +108,20 @@ def _carry_out(
     elif plan.removed:
         turn.emit(Cut(stream, plan.cut))
     return Trimmed(plan.removed, key.stream.first_id, affected)
+
+
+def look_before_trim(turn: Turn, key: Key, asked: Trim, added: int) -> None:
+    """Look into the runs that the trim behind an append will look into: after that no turn may wait."""
+    maxlen = None if asked.maxlen is None else max(0, asked.maxlen - added)
+    scans_left = turn.scans_left
+    plan = plan_trim(turn, key, replace(asked, maxlen=maxlen))
+    turn.scans_left = scans_left
+    if asked.count_pending:
+        pending_affected(key, plan)
+    if plan.ids:
+        key.stream.left_without(plan.ids)
+    elif plan.removed:
+        key.stream.left_below(plan.cut)
 
 
 def _highest(key: Key, plan: TrimPlan) -> int:

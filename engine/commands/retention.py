@@ -4,12 +4,15 @@ Knows: limits by length, age and bytes, and what groups and archives still need.
 Must never know: how a limit was asked for.
 """
 
+from contextlib import suppress
 from typing import Final
 
 from engine import ids
 from engine.commands.turn import Turn
+from engine.errors import EngineError
 from engine.keyspace import Key
 from engine.records import Cut
+from engine.runs import Run
 from engine.trim_plans import TrimPlan, plan_bytes, plan_cut
 
 # What one turn removes at most: a stream that turns old all at once goes in several.
@@ -31,22 +34,51 @@ def enforce(turn: Turn, stream: str, *, exact: bool, limit: int = TURN_ENTRIES_M
     if not before or kept_from <= key.stream.first_id:
         return 0
     plans = _plans(turn, key, exact=exact, limit=limit)
-    cut = min(max((plan.cut for plan in plans), default=0), kept_from)
+    cut = _beside_runs(key, min(max((plan.cut for plan in plans), default=0), kept_from), exact=exact)
     if cut > key.stream.first_id:
         turn.emit(Cut(stream, cut))
     return before - key.stream.length
 
 
+def _beside_runs(key: Key, cut: int, *, exact: bool) -> int:
+    """The cut, or where it would end in a run that is not to be looked into, the beginning of that."""
+    part = key.stream.part_of(cut - 1) if cut and key.stream.nodes.runs else None
+    if not isinstance(part, Run) or not part.first_live < cut <= part.last_live:
+        return cut
+    if exact:
+        with suppress(EngineError):
+            key.stream.left_below(cut)
+            return cut
+    return part.first
+
+
 def _plans(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan]:
+    """What each limit asks for. A run that the disk does not give back stays until all of it may go."""
+    if exact and key.stream.nodes.runs:
+        with suppress(EngineError):
+            return _plans_as(turn, key, exact=True, limit=limit)
+        exact = False
+    return _plans_as(turn, key, exact=exact, limit=limit)
+
+
+def _plans_as(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan]:
     stream, kept = key.stream, key.retention
     plans: list[TrimPlan] = []
     if kept.max_len is not None:
-        plans.append(plan_cut(stream, maxlen=kept.max_len, minid=None, approx=not exact, limit=limit))
+        plans.append(
+            plan_cut(
+                stream, maxlen=kept.max_len, minid=None, approx=not exact, limit=limit, whole_runs=not exact
+            )
+        )
     if kept.max_age_ms is not None:
         oldest = ids.make(max(0, turn.now_ms - kept.max_age_ms), 0)
         # Looking into the first node may unpack it: not each second for nothing.
         if stream.first_id < oldest:
-            plans.append(plan_cut(stream, maxlen=None, minid=oldest, approx=not exact, limit=limit))
+            plans.append(
+                plan_cut(
+                    stream, maxlen=None, minid=oldest, approx=not exact, limit=limit, whole_runs=not exact
+                )
+            )
     if kept.max_bytes is not None:
         plans.append(plan_bytes(stream, kept.max_bytes, approx=not exact, limit=limit))
     return plans

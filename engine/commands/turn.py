@@ -5,7 +5,7 @@ wake, and what Redis calls the event of a record in keyspace notifications.
 Must never know: what any command means, asyncio, disk, wire formats.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +22,7 @@ from engine.records import (
     CreateGroup,
     CreateStream,
     Cut,
+    CutStored,
     Defer,
     MoveGroup,
     Own,
@@ -31,13 +32,16 @@ from engine.records import (
     RemoveAll,
     RemoveConsumer,
     RemoveGroup,
+    RemoveStored,
     RemoveStream,
     RenameStream,
     SeeConsumer,
     SetCounters,
     SetLifetime,
     Settle,
+    Stored,
 )
+from engine.runs import HeldRuns, Run, pack_left
 from engine.versions import Versions
 
 _EVENTS: Final[dict[type[Record], str]] = {
@@ -47,6 +51,7 @@ _EVENTS: Final[dict[type[Record], str]] = {
     CreateGroup: "xgroup-create",
     CreateStream: "new",
     Cut: "xtrim",
+    CutStored: "xtrim",
     RemoveConsumer: "xgroup-delconsumer",
     RemoveGroup: "xgroup-destroy",
     SetCounters: "xsetid",
@@ -94,8 +99,9 @@ ID_FRAME_BYTES: Final = 25
 
 
 # What consumers do with entries changes neither the stream nor which groups it has, for those who watch it.
+# Nor does it where entries are kept.
 _OF_CONSUMERS: Final = frozenset(
-    {CreateConsumer, Defer, MoveGroup, Own, Release, RemoveConsumer, SeeConsumer, Settle}
+    {CreateConsumer, Defer, MoveGroup, Own, Release, RemoveConsumer, SeeConsumer, Settle, Stored}
 )
 
 
@@ -118,6 +124,15 @@ class Unfinished(msgspec.Struct, frozen=True):
     so_far: Any
 
 
+class Unread(Unfinished, frozen=True):
+    """Nothing was done: the command runs again once these runs were read, with all that it looks at in
+    `held`.
+    """
+
+    runs: Sequence[Run]
+    held: HeldRuns
+
+
 class DirtyTurnError(Exception):
     """A turn failed after it had begun to change the keyspace, which now differs from the log.
 
@@ -133,6 +148,18 @@ def _note_change(versions: Versions, record: Record) -> None:
         versions.change(getattr(record, "stream", ""))
         if type(record) is RenameStream:
             versions.change(record.target)
+
+
+def _resolve(record: Cut | Remove, keyspace: Keyspace) -> Record:
+    """The record that also says what is left of runs, which are looked into here for the last time."""
+    stream = keyspace.keys[record.stream].stream
+    if not stream.nodes.runs:
+        return record
+    if isinstance(record, Cut):
+        row = stream.left_below(record.below)
+        return record if row is None else CutStored(record.stream, record.below, pack_left([row]))
+    left = stream.left_without(record.ids)
+    return RemoveStored(record.stream, record.ids, record.tombstone, pack_left(left)) if left else record
 
 
 class Look:
@@ -315,6 +342,8 @@ class Turn(Look):
 
     def emit_quietly(self, record: Record) -> None:
         """The same; what happened is not noted."""
+        if type(record) is Cut or type(record) is Remove:
+            record = _resolve(record, self.keyspace)
         before_change = self.keyspace.before_change
         if before_change is not None:
             before_change(getattr(record, "stream", ""))

@@ -6,7 +6,7 @@ Must never know: commands, the keyspace, or what a payload means; nor asyncio.
 """
 
 from engine.log.errors import LogPoisonedError, LogRefusedError, StorageFullError
-from engine.log.files import BaseFile, PreparedSegment
+from engine.log.files import BaseFile, PreparedSegment, RunsFile
 from engine.log.log import FrameBatch, Log
 from engine.log.recovery import Recovery
 
@@ -18,5 +18,6 @@ __all__ = [
     "LogRefusedError",
     "PreparedSegment",
     "Recovery",
+    "RunsFile",
     "StorageFullError",
 ]

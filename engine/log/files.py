@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from engine.codec import FILE_FRAME_BYTES, RESERVE_PAYLOAD, Kind, encode_file_frame, encode_header
-from engine.log.manifest import Base, Manifest, Seal, Segment, file_number
+from engine.log.manifest import Base, Manifest, Seal, Segment, file_number, run_name, run_number
 from engine.storage import Handle, Storage
 
 SET_ASIDE: Final = ".set-aside"  # behind the name of what is not served and not deleted
@@ -42,8 +42,9 @@ def free_name(storage: Storage, stem: str) -> str:
 
 def next_number(storage: Storage, manifest: Manifest) -> int:
     """Return a number above every file's: names are never used twice, not even those of forgotten files."""
-    there = [number for name in storage.names() if (number := file_number(name)) is not None]
-    return max([0, *there, *(file.number for file in manifest.files())]) + 1
+    numbers = [(file_number(name), run_number(name)) for name in storage.names()]
+    there = [number for pair in numbers for number in pair if number is not None]
+    return max([0, *there, *manifest.runs, *(file.number for file in manifest.files())]) + 1
 
 
 def prepare_segment(storage: Storage, number: int, salt: int, *, room_bytes: int) -> PreparedSegment:
@@ -137,3 +138,35 @@ class BaseFile:
         """Remove the file, which must not be named."""
         self._handle.close()
         self._storage.unlink(self._base().name)
+
+
+class RunsFile:
+    """A file of runs that grows, named by the manifest. All of it blocks."""
+
+    def __init__(self, storage: Storage, number: int) -> None:
+        self.number = number
+        self.length = 0
+        self._storage = storage
+        self._handle = storage.create(run_name(number))
+        try:
+            self._handle.sync()
+            storage.sync_directory()
+        except BaseException:
+            self._handle.close()
+            raise
+
+    def append(self, content: bytes) -> None:
+        """Write and sync. After an error the file is as it was, or not to be written any more."""
+        try:
+            self._handle.append(content)
+            self._handle.sync()
+        except OSError:
+            self._handle.close()
+            with suppress(OSError):
+                self._storage.truncate(run_name(self.number), self.length)
+            raise
+        self.length += len(content)
+
+    def close(self) -> None:
+        """Write no more."""
+        self._handle.close()

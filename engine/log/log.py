@@ -25,13 +25,14 @@ Threads: nothing here locks. `stage`, `take`, `start_segment`, `begin_rewrite`, 
 `ensure_reserve`, `ensure_bare_reserve` and `restore_reserve` belong to one thread; `write` may run in
 another, one batch at a time, in the order taken; `sync` may run in a third, one at a time, beside both; what
 works on files alone (`make_way`, `prepare_segment`, `discard_segment`, `name_segments`, `create_base`,
-`install_base`, `keep_ballast`) in a fourth, one after the other. `close` needs the log to itself.
+`install_base`, `create_runs`, `keep_ballast`) in a fourth, one after the other. `close` needs the log to
+itself.
 """
 
 import errno
 import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -50,15 +51,27 @@ from engine.codec import (
 from engine.log.ballast import give_ballast_back, take_ballast
 from engine.log.errors import LogPoisonedError, LogRefusedError, StorageFullError
 from engine.log.files import (
+    SET_ASIDE,
     BaseFile,
     PreparedSegment,
+    RunsFile,
     Salt,
     create_first_segment,
     discard_segment,
+    free_name,
     next_number,
     prepare_segment,
 )
-from engine.log.manifest import MANIFEST, MANIFEST_BYTES_MAX, Base, Manifest, Seal, Segment
+from engine.log.manifest import (
+    MANIFEST,
+    MANIFEST_BYTES_MAX,
+    Base,
+    Manifest,
+    Seal,
+    Segment,
+    run_name,
+    run_number,
+)
 from engine.log.recovery import (
     PAYLOAD_KINDS,
     LogTail,
@@ -488,20 +501,61 @@ class Log:
         assert self.durable_upto >= self._segment.position + FILE_FRAME_BYTES, "the first frame is synced"
         self._storage.replace(MANIFEST, [self._manifest.encode()])
 
+    def create_runs(self) -> RunsFile:
+        """Begin a file of runs, and let the manifest name it. Blocks; an `OSError` leaves all as it is."""
+        self._check_poison()
+        file = RunsFile(self._storage, next_number(self._storage, self._manifest))
+        self._manifest = replace(self._manifest, runs=(*self._manifest.runs, file.number))
+        try:
+            self._storage.replace(MANIFEST, [self._manifest.encode()])
+        except OSError:
+            # The file goes with the next base; a start finds nothing that refers to it.
+            file.close()
+            raise
+        return file
+
+    def read_run(self, file: int, offset: int, length: int) -> bytes:
+        """Bytes of a file of runs. Blocks; for any thread."""
+        return self._storage.read(run_name(file), offset, length)
+
+    def settle_runs(self, lengths: Mapping[int, int]) -> list[str]:
+        """At a start: cut files of runs to the length that something refers to; remove those to which nothing
+        does, and set aside what no manifest named. Returns the new names of the latter. Blocks.
+        """
+        named, aside = self._manifest.runs, list[str]()
+        if tuple(sorted(lengths)) != named:
+            self._manifest = replace(self._manifest, runs=tuple(sorted(lengths)))
+            self._storage.replace(MANIFEST, [self._manifest.encode()])
+        for name in self._storage.names():
+            number = run_number(name)
+            if number is None:
+                continue
+            size = self._storage.size(name)
+            if number in lengths:
+                if size > lengths[number]:
+                    self._storage.truncate(name, lengths[number])
+            elif number in named or not size:
+                self._storage.unlink(name)
+            else:
+                aside.append(free_name(self._storage, f"{name}{SET_ASIDE}"))
+                self._storage.rename(name, aside[-1])
+        return aside
+
     def create_base(self, position: int) -> BaseFile:
         """Begin a base that stands for everything before `position`, where a segment begins. Blocks."""
         number = next_number(self._storage, self._manifest)
         return BaseFile(self._storage, number, position, self._new_salt())
 
-    def install_base(self, base: Base) -> None:
-        """Let the manifest name the base instead of what is before it, then remove that. Blocks.
+    def install_base(self, base: Base, runs: Collection[int | None] = ()) -> None:
+        """Let the manifest name the base instead of what is before it, then remove that, and the files of
+        runs that are not among these. Blocks.
 
         After an `OSError` either manifest may be on disk. Both are good, as long as no file goes
         that either names.
         """
         old = self._manifest
         segments = tuple(segment for segment in old.segments if segment.position >= base.position)
-        manifest = Manifest(base, segments)
+        manifest = Manifest(base, segments, tuple(run for run in old.runs if run in runs))
         try:
             self._storage.replace(MANIFEST, [manifest.encode()])
         except OSError:
@@ -510,6 +564,7 @@ class Log:
         self._manifest = manifest
         named = {file.name for file in manifest.files()}
         self._obsolete += [file.name for file in old.files() if file.name not in named]
+        self._obsolete += [run_name(run) for run in old.runs if run not in manifest.runs]
         self._remove_obsolete()
 
     def _discard_unnamed(self, base: Base) -> None:

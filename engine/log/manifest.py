@@ -8,14 +8,16 @@ Knows: the text of the manifest, and which manifests make sense. Must never know
     base-3.weir position=9210 length=4711 checksum=0badcafe
     segment-2.weir position=9210 sequence=57 previous=00c0ffee length=1300 checksum=deadbeef
     segment-4.weir position=10510 sequence=71 previous=deadbeef
+    run-5.weir
     checksum=89abcdef
 
 A base stands for everything before `position`, and replaces the segments that held it. Segments follow
 without a gap: `position`, `sequence` and `previous` are those of a segment's first frame. All but the last
 are sealed, that is finished: they have a length, and as checksum that of their last frame, which by the chain
-covers the whole file. The last line is the crc32 of everything above. Every manifest has one text, and any
-other is refused. First and last line keep their form in every version. A manifest without any file is that of
-a log that is just being made.
+covers the whole file. Files of runs have entries that left memory; the log says where in them. They are named
+before anything refers to them, and until nothing does. The last line is the crc32 of everything above. Every
+manifest has one text, and any other is refused. First and last line keep their form in every version. A
+manifest without any file is that of a log that is just being made.
 
 After a clean stop the last line of a segment ends with how long the file was then::
 
@@ -42,6 +44,7 @@ _SEGMENT = re.compile(
     r"segment-(\d{1,18})\.weir position=(\d{1,20}) sequence=(\d{1,20}) previous=([0-9a-f]{8})"
     r"(?:( stopped)? length=(\d{1,20}) checksum=([0-9a-f]{8}))?"
 )
+_RUNS = re.compile(r"run-(\d{1,18})\.weir")
 _FILE_NAME = re.compile(r"(?:base|segment)-(\d{1,18})\.weir")
 
 
@@ -105,10 +108,13 @@ class Manifest:
 
     base: Base | None = None
     segments: tuple[Segment, ...] = ()
+    # The numbers of the files of runs, ascending.
+    runs: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """Return the one text of this manifest."""
         lines = ["weir log 1", *([str(self.base)] if self.base else []), *map(str, self.segments)]
+        lines += map(run_name, self.runs)
         text = "".join(f"{line}\n" for line in lines).encode()
         return text + f"checksum={crc32(text):08x}\n".encode()
 
@@ -120,6 +126,17 @@ class Manifest:
     def files(self) -> list[Base | Segment]:
         """Return base and segments."""
         return [*([self.base] if self.base else []), *self.segments]
+
+
+def run_name(number: int) -> str:
+    """The name of a file of runs."""
+    return f"run-{number}.weir"
+
+
+def run_number(name: str) -> int | None:
+    """Return the number in the name of a file of runs; None for any other name."""
+    match = _RUNS.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def file_number(name: str) -> int | None:
@@ -162,6 +179,7 @@ def _checked_lines(text: bytes) -> list[str]:
 def _parse(lines: list[str]) -> Manifest:
     base = None
     segments: list[Segment] = []
+    runs: list[int] = []
     for line in lines:
         if match := _BASE.fullmatch(line):
             if base or segments:
@@ -175,9 +193,11 @@ def _parse(lines: list[str]) -> Manifest:
             end = None if length is None else Seal(int(length), int(checksum, 16))
             seal, stop = (None, end) if stopped else (end, None)
             segments.append(Segment(int(number), int(position), int(sequence), int(previous, 16), seal, stop))
+        elif match := _RUNS.fullmatch(line):
+            runs.append(int(match[1]))
         else:
             raise LogRefusedError(MANIFEST, f"has a line of a newer version, or none at all: {line[:80]!r}")
-    return Manifest(base, tuple(segments))
+    return Manifest(base, tuple(segments), tuple(runs))
 
 
 def _fault(manifest: Manifest) -> str | None:
@@ -194,6 +214,8 @@ def _fault(manifest: Manifest) -> str | None:
     numbers = [segment.number for segment in manifest.segments]
     if numbers != sorted(set(numbers)):
         return "its segments are doubled or out of order"
+    if list(manifest.runs) != sorted(set(manifest.runs)):
+        return "its files of runs are doubled or out of order"
     for segment in manifest.segments:
         if segment.position != position or segment.previous != previous or segment.sequence <= sequence:
             return f"{segment.name} does not follow what is named before it"

@@ -17,7 +17,7 @@ from engine.storage import Handle, NotAFileError, Reader, Storage
 
 # An attempt fails only if a rewrite ended while the files were opened, which takes far longer than that.
 _ATTEMPTS_MAX: Final = 100
-_OURS: Final = ("base-", "segment-", MANIFEST)
+_OURS: Final = ("base-", "segment-", "run-", MANIFEST)
 
 
 class _HeldFile(Reader):
@@ -93,7 +93,8 @@ class LogView(Storage):
 
         They fit together if the manifest did not change while they were opened, for files go only after a
         manifest without them. Their lengths are taken from the newest to the oldest, for a segment gets its
-        first frame after the one before got its last. Raises OSError; LogRefusedError after many attempts.
+        first frame after the one before got its last; those of runs come at the end, for the log refers to
+        them once they are there. Raises OSError; LogRefusedError after many attempts.
         """
         for _ in range(_ATTEMPTS_MAX):
             manifest = _manifest(storage)
@@ -101,9 +102,9 @@ class LogView(Storage):
             if manifest is not None and MANIFEST not in names:
                 names.append(MANIFEST)  # a listing may miss what is renamed while it is made
             held = _hold(storage, [name for name in names if name.startswith(_OURS)])
+            newest_first = sorted(held.readers, key=lambda name: file_number(name) or 0, reverse=True)
+            sizes = {name: held.readers[name].size() for name in newest_first}
             if _manifest(storage) == manifest:
-                newest_first = sorted(held.readers, key=lambda name: file_number(name) or 0, reverse=True)
-                sizes = {name: held.readers[name].size() for name in newest_first}
                 return cls(held, sizes, frozenset(names) - frozenset(held.readers))
             _close(held.readers)
         raise LogRefusedError(MANIFEST, "changes faster than its files can be opened")

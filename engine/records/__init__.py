@@ -16,6 +16,7 @@ from engine.records.changes import (
     CreateGroup,
     CreateStream,
     Cut,
+    CutStored,
     Defer,
     Describe,
     DropSchedule,
@@ -37,6 +38,7 @@ from engine.records.changes import (
     RemoveAll,
     RemoveConsumer,
     RemoveGroup,
+    RemoveStored,
     RemoveStream,
     RenameStream,
     RepeatProducerKey,
@@ -46,6 +48,7 @@ from engine.records.changes import (
     SetMetadata,
     SetPolicy,
     Settle,
+    Stored,
     policy_changes,
 )
 from engine.records.durable import (
@@ -65,6 +68,7 @@ from engine.records.restored import (
     RestoreOpenNode,
     RestorePending,
     RestoreProducerKey,
+    RestoreRun,
     RestoreStream,
 )
 from engine.records.snapshot import Capture, snapshot
@@ -83,6 +87,7 @@ __all__ = [
     "CreateGroup",
     "CreateStream",
     "Cut",
+    "CutStored",
     "Defer",
     "Describe",
     "DropSchedule",
@@ -106,6 +111,7 @@ __all__ = [
     "RemoveAll",
     "RemoveConsumer",
     "RemoveGroup",
+    "RemoveStored",
     "RemoveStream",
     "RenameStream",
     "RepeatProducerKey",
@@ -117,6 +123,7 @@ __all__ = [
     "RestoreOpenNode",
     "RestorePending",
     "RestoreProducerKey",
+    "RestoreRun",
     "RestoreStream",
     "SeeConsumer",
     "SetCounters",
@@ -126,6 +133,7 @@ __all__ = [
     "SetPolicy",
     "SetWriterSeq",
     "Settle",
+    "Stored",
     "decode",
     "encode",
     "policy_changes",

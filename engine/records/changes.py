@@ -25,6 +25,7 @@ from engine.keyspace import (
     Retention,
 )
 from engine.memory import Footprint, Total
+from engine.runs import Run, unpack_left
 from engine.schedules import Schedule
 
 # How `engine.records.payload` writes a field that MessagePack has no form for.
@@ -148,6 +149,68 @@ class Remove(Record, frozen=True):
         stream = keyspace.keys[self.stream].stream
         stream.remove(self.ids, tombstone=self.tombstone)
         keyspace.cold += stream.take_cold()
+
+
+class CutStored(Cut, frozen=True):
+    """A trim that ends in a run: what that has left, so that no file is needed to do it again."""
+
+    number = 47
+    left: bytes
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].stream.cut(self.below, unpack_left(self.left))
+
+
+class RemoveStored(Remove, frozen=True):
+    """Single entries removed, some of them from runs: the same."""
+
+    number = 48
+    left: bytes
+
+    def apply(self, keyspace: Keyspace) -> None:
+        stream = keyspace.keys[self.stream].stream
+        stream.remove(self.ids, tombstone=self.tombstone, left=unpack_left(self.left))
+        keyspace.cold += stream.take_cold()
+
+
+class Stored(Record, frozen=True):
+    """Nodes are in a file from here on, or a run in another one. The bytes were synced before."""
+
+    number = 44
+    stream: str
+    first: Id
+    last: Id
+    file: int
+    offset: int
+    length: int
+    checksum: int
+    live: int
+    nodes: int
+    size: int
+    text_bytes: int
+    first_live: Id
+    last_live: Id
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].stream.store(self.run())
+
+    def run(self) -> Run:
+        """What takes the place of the nodes."""
+        return Run(
+            first=self.first,
+            last=self.last,
+            file=self.file,
+            offset=self.offset,
+            length=self.length,
+            checksum=self.checksum,
+            held=self.live,
+            live=self.live,
+            nodes=self.nodes,
+            size=self.size,
+            weight=self.live << 64 | self.text_bytes,
+            first_live=self.first_live,
+            last_live=self.last_live,
+        )
 
 
 class SetCounters(Record, frozen=True):

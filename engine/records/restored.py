@@ -5,12 +5,14 @@ Must never know: files, frames, how the keyspace came to be so.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from engine.groups import Consumer
 from engine.idempotency import unused_table
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
 from engine.records.changes import Id, IdList, IdsInTexts, Record, TextList, counted
+from engine.runs import Run
 
 
 class RestoreStream(Record, frozen=True):
@@ -73,6 +75,51 @@ class RestoreNode(Record, frozen=True):
             text=Text(None, self.packed),
         )  # fmt: skip
         keyspace.keys[self.stream].stream.restore_node(node)
+
+
+class RestoreRun(Record, frozen=True):
+    """Of a snapshot: a run, with where it is and what is left of it; its texts stay where they are."""
+
+    number = 74
+    stream: str
+    first: Id
+    last: Id
+    file: int
+    offset: int
+    length: int
+    checksum: int
+    held: int
+    live: int
+    nodes: int
+    size: int
+    text_bytes: int
+    first_live: Id
+    last_live: Id
+    floor: Id
+    ids: IdList
+
+    @classmethod
+    def of(cls, stream: str, run: Run) -> "RestoreRun":
+        """The record of a run."""
+        return cls(
+            stream, run.first, run.last, run.file, run.offset, run.length, run.checksum, run.held, run.live,
+            run.nodes, run.size, run.weight & _BYTES, run.first_live, run.last_live, run.floor, run.gone,
+        )  # fmt: skip
+
+    def apply(self, keyspace: Keyspace) -> None:
+        # Equal ones are one integer, as of nodes that were just stored.
+        first_live = self.first if self.first_live == self.first else self.first_live
+        last_live = self.last if self.last_live == self.last else self.last_live
+        run = Run(
+            first=self.first, last=self.last, file=self.file, offset=self.offset, length=self.length,
+            checksum=self.checksum, held=self.held, live=self.live, nodes=self.nodes, size=self.size,
+            weight=self.live << 64 | self.text_bytes, first_live=first_live, last_live=last_live,
+            floor=self.floor, gone=tuple(self.ids),
+        )  # fmt: skip
+        keyspace.keys[self.stream].stream.restore_node(run)
+
+
+_BYTES: Final = (1 << 64) - 1
 
 
 class RestoreOpenNode(Record, frozen=True):

@@ -54,9 +54,12 @@ from engine.records.restored import (
     RestoreOpenNode,
     RestorePending,
     RestoreProducerKey,
+    RestoreRun,
     RestoreStream,
 )
+from engine.runs import Run
 from engine.schedules import Schedule
+from engine.sealed import Part
 
 # Pending entries in one record of a snapshot.
 _PENDING_ROWS_MAX: Final = 512
@@ -69,7 +72,7 @@ class _HeldStream(NamedTuple):
 
     name: str
     before: list[Record]
-    nodes: Snapshot[SealedNode]
+    nodes: Snapshot[Part]
     opened: list[Record]
     idempotency_table: list[tuple[bytes, dict[bytes, int]]]
     answers: dict[str, IdempotentReply]
@@ -227,8 +230,11 @@ def _restore_open(name: str, node: OpenNode) -> RestoreOpenNode:
 
 def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Record]:
     yield from held.before
-    for node in held.nodes.values():
-        yield _restore_node(held.name, node, compressor)
+    for part in held.nodes.values():
+        if isinstance(part, Run):
+            yield RestoreRun.of(held.name, part)
+        else:
+            yield _restore_node(held.name, part, compressor)
     yield from held.opened
     for producer, keys in held.idempotency_table:
         for key, entry_id in keys.items():

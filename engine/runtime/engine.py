@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from engine import errors
 from engine.clock import Clock
 from engine.commands import Command, ExpireStreams, FireDueSchedules, ReleaseDeferred, XReadGroup
-from engine.commands.execution import Blocked, Unfinished, block_group_read, is_ready
+from engine.commands.execution import Blocked, Unfinished, Unread, block_group_read, is_ready
 from engine.commands.planning import durable_queue
 from engine.errors import EngineError
 from engine.histogram import Histogram
@@ -31,10 +31,12 @@ from engine.quotas import Quota
 from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import GroupRead, Reply
 from engine.runtime.answers import Answers
+from engine.runtime.fetching import Fetcher
 from engine.runtime.housekeeping import DueTimer, Housekeeping
-from engine.runtime.loading import Progress, no_progress, recover
+from engine.runtime.loading import Progress, no_progress, recover, run_lengths
 from engine.runtime.packing import Packer
 from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter
+from engine.runtime.storing import Storer
 from engine.runtime.turns import FurtherTurns, FurtherWork, TurnResult, Turns
 from engine.runtime.unsynced import UnsyncedPositions
 from engine.runtime.waits import WaitResult, Waits
@@ -45,6 +47,9 @@ from engine.storage.file import FileStorage
 # A run of commands goes on in the next cycle of the loop after this time, behind the command that took the
 # last of it.
 _RUN_S_MAX: Final = 0.005
+
+# Before the first turn of a command.
+_FIRST: Final = Unfinished(None)
 
 # To find a member in its class takes Python 3.11 a third of a microsecond.
 _TOGETHER: Final = How.TOGETHER
@@ -85,6 +90,9 @@ class Engine:
         self._rewriter = Rewriter(keyspace, self._writer, clock, growth)
         self._packer = Packer(keyspace, clock)
         self._turns = Turns(keyspace, self._writer, clock, self._packer, self._unsynced)
+        self._storer = Storer(keyspace, self._turns, self._rewriter, clock)
+        self._rewriter.growing_runs = lambda: self._storer.file_number
+        self._fetcher = Fetcher(keyspace.runs, log.read_run)
         self._turns.on_broken = self._break_down
         self._waits = Waits(keyspace, self._turns, clock)
         self._further = FurtherTurns()
@@ -93,7 +101,7 @@ class Engine:
             DueTimer(keyspace.deferrals, clock, lambda: self._run_due(ReleaseDeferred())),
             DueTimer(keyspace.due_schedules, clock, self._fire_due),
         )
-        self._housekeeping = Housekeeping(keyspace, self._waits, self._rewriter, self._packer)
+        self._housekeeping = Housekeeping(keyspace, self._waits, self._rewriter, self._packer, self._storer)
         # The error of a turn that had already changed something, and the callback that gets it.
         self._fault: BaseException | None = None
         self._on_fault: Callable[[BaseException], None] | None = None
@@ -120,7 +128,10 @@ class Engine:
         keyspace.floor_ms = log.recovery.floor_ms
         engine = cls(storage, log, keyspace, clock, fsync, growth)
         # Which files are needless is known once everything was read.
-        engine.set_aside = remove_leftovers(storage, log.manifest)
+        engine.set_aside = [
+            *remove_leftovers(storage, log.manifest),
+            *log.settle_runs(run_lengths(keyspace)),
+        ]
         # Commands come first: what the disk has beyond their reserve is kept for a rewrite.
         with suppress(StorageFullError):
             log.ensure_bare_reserve()
@@ -157,6 +168,8 @@ class Engine:
         # A rewrite waits for what is staged.
         await self._writer.write_all()
         await self._rewriter.close()
+        await self._storer.close()
+        await self._fetcher.close()
         try:
             await self._writer.close()
         finally:
@@ -404,7 +417,7 @@ class Engine:
         commands, together = call.commands, call.how is _TOGETHER
         if not together:
             commands = (commands[0].to_nonblocking(),)
-        ran = self._run(commands, together=together, quotas=call.quotas)
+        ran = self._run(commands, before=_FIRST, together=together, quotas=call.quotas)
         if not together and isinstance(first := ran.replies[0], Unfinished):
             self._answer_later(self._run_rest(commands[0], first), call, done)
             return None
@@ -494,7 +507,9 @@ class Engine:
         while not _all_ran(commands, replies):
             let_in = False
             if replies and isinstance(last := replies[-1], Unfinished):
-                replies[-1], upto = yield from self._run_further(commands[len(replies) - 1], last)
+                replies[-1], upto = yield from self._run_further(
+                    commands[len(replies) - 1].to_nonblocking(), last
+                )
                 position = max(position, upto)
             elif self._waits.serving.must_wait_behind(commands[len(replies) :]):
                 yield self._waits.serving.wait_behind
@@ -506,7 +521,7 @@ class Engine:
 
     # --- a read that may wait
 
-    def _read(self, call: Call, handle: ReadHandle) -> None:
+    def _read(self, call: Call, handle: ReadHandle, before: Unfinished = _FIRST) -> None:
         """Answered by `done`, never at once. A reader of a group that reads on was seen when it was given
         something, so there is nothing to log unless something more is there for it.
         """
@@ -521,8 +536,12 @@ class Engine:
             if call.going_on and isinstance(command, XReadGroup) and command.block_ms is not None:
                 reply = block_group_read(command)
             if not isinstance(reply, Blocked) or is_ready(self._keyspace, reply, self._clock.wall_ms()):
-                ran = self._run((command,))
+                ran = self._run((command,), before=before)
                 reply, position = ran.replies[0], ran.position
+            if isinstance(reply, Unread):
+                self._fetcher.expect_room()
+                self._fetcher.wait(reply, partial(self._read, call, handle, reply))
+                return
             if isinstance(reply, Blocked):
                 self._waits.block(reply, partial(self._serve, handle, synced=call.synced), handle)
                 return
@@ -564,18 +583,25 @@ class Engine:
     ) -> TurnResult:
         """Run a turn, and serve the reads that it wakes."""
         so_far = None if before is None else before.so_far
-        ran = self._turns.run_commands(commands, so_far=so_far, together=together, quotas=quotas)
+        held = before.held if isinstance(before, Unread) else None if before is None else {}
+        ran = self._turns.run_commands(commands, so_far=so_far, held=held, together=together, quotas=quotas)
         self._waits.serving.serve(ran.turn.signalled, ran.turn.now_ms)
         return ran
 
     def _run_further(self, command: Command, reply: Unfinished) -> FurtherWork[WaitResult]:
         """Run further turns of a command to its end, with others' turns between."""
+        has_begun = False
         while True:
-            yield self._further.wait
+            if isinstance(reply, Unread):
+                self._fetcher.expect_room()
+                yield partial(self._fetcher.wait, reply)
+            else:
+                has_begun = True
+                yield self._further.wait
             try:
                 ran = self._run((command,), before=reply)
             except EngineError as refusal:
-                raise errors.in_part(refusal) from None
+                raise (errors.in_part(refusal) if has_begun else refusal) from None
             further: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
             if not isinstance(further, Unfinished):
                 assert not isinstance(further, Blocked), "reads take one turn"
@@ -635,6 +661,8 @@ class Engine:
         """
         await self._packer.close()
         await self._rewriter.close()
+        await self._storer.close()
+        await self._fetcher.close()
         await self._writer.abandon()
         return self._storage
 

@@ -16,6 +16,7 @@ from engine.lifetimes import Lifetimes
 from engine.runtime.packing import Packer
 from engine.runtime.resident import resident_bytes
 from engine.runtime.rewriting import Rewriter
+from engine.runtime.storing import Storer
 from engine.runtime.waits import Waits
 
 _INTERVAL_S: Final = 1.0
@@ -24,11 +25,14 @@ _INTERVAL_S: Final = 1.0
 class Housekeeping:
     """The housekeeping of one engine, on its event loop."""
 
-    def __init__(self, keyspace: Keyspace, waits: Waits, rewriter: Rewriter, packer: Packer) -> None:
+    def __init__(
+        self, keyspace: Keyspace, waits: Waits, rewriter: Rewriter, packer: Packer, storer: Storer
+    ) -> None:
         self._keyspace = keyspace
         self._waits = waits
         self._rewriter = rewriter
         self._packer = packer
+        self._storer = storer
         # Returns the (group, consumer) pairs of a stream that are connected without a blocked read, so that
         # they are not expired as silent.
         self.active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
@@ -61,6 +65,7 @@ class Housekeeping:
                 self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
         self._rewriter.begin_if_due()
         self._packer.begin_packing()
+        self._storer.begin_if_due()
 
     def _maintain(self) -> bool:
         """Do what is due, on a full disk what makes room there. Returns whether there is more."""

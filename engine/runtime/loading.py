@@ -13,6 +13,7 @@ from engine.keyspace import Caps, Keyspace
 from engine.log import Log, LogRefusedError
 from engine.nodes import Text, compress_each
 from engine.records import replay
+from engine.runs import Run
 from engine.storage import Storage
 from engine.storage.file import FileStorage
 from engine.storage.memory import MemoryStorage
@@ -40,6 +41,7 @@ def recover(
     storage = _storage_of(data, holder)
     log = Log.open(storage, on_progress=partial(on_progress, "checking"))
     keyspace = Keyspace(caps=caps)
+    keyspace.runs.read = lambda run: log.read_run(run.file, run.offset, run.length)
     try:
         _load(keyspace, log, on_progress)
     except BaseException:
@@ -98,3 +100,13 @@ def _storage_of(data: Path | Storage | None, holder: int | None) -> Storage:
     if isinstance(data, Path):
         return FileStorage(data, create=True, holder=holder)
     return MemoryStorage() if data is None else data
+
+
+def run_lengths(keyspace: Keyspace) -> dict[int, int]:
+    """How long each file of runs has to be for what refers to it. Takes a look at each run."""
+    lengths: dict[int, int] = {}
+    for key in keyspace.keys.values():
+        for part in key.stream.nodes.values() if key.stream.nodes.runs else ():
+            if isinstance(part, Run):
+                lengths[part.file] = max(lengths.get(part.file, 0), part.offset + part.length)
+    return lengths

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from engine.clock import Clock
 from engine.keyspace import Keyspace
-from engine.log import BaseFile, LogPoisonedError, PreparedSegment
+from engine.log import BaseFile, LogPoisonedError, PreparedSegment, RunsFile
 from engine.log_figures import Rewritten
 from engine.records import Capture, Record, encode
 from engine.runtime.writer import Writer
@@ -63,7 +63,7 @@ class RewriteFailedError(Exception):
     """The disk did not accept the new log: nothing is lost or changed."""
 
 
-class _StoppingError(Exception):
+class StoppingError(Exception):
     """The engine is about to close."""
 
 
@@ -85,6 +85,10 @@ class Rewriter:
         self._retry_at = 0.0
         self._retry_s = _RETRY_S_MIN
         self._ballast_at = 0.0
+        # Held by what writes files: a rewrite, or what stores runs.
+        self.files = asyncio.Lock()
+        # Returns the number of the file of runs that is being written, None if there is none.
+        self.growing_runs: Callable[[], int | None] = lambda: None
         # Tasks that wait for the disk, and for which no answer waits.
         self._thread = ThreadPoolExecutor(1, "weir-rewrite")
 
@@ -124,6 +128,10 @@ class Rewriter:
             self._running.add_done_callback(_look_at)
         return self._running
 
+    def create_runs(self) -> RunsFile:
+        """Begin a file of runs. Blocks."""
+        return self._log.create_runs()
+
     def stop(self) -> None:
         """Let no further step begin."""
         self._stopping = True
@@ -139,8 +147,9 @@ class Rewriter:
         started = self._clock.monotonic()
         bytes_before = self._log.total_bytes
         try:
-            await self._rewrite_and_make_ready()
-        except _StoppingError:
+            async with self.files:
+                await self._rewrite_and_make_ready()
+        except StoppingError:
             raise RewriteFailedError("the engine is being closed") from None
         except Exception as error:
             # Any exception: this rewrite may have no waiter, and the next one would fail in the same way.
@@ -168,34 +177,36 @@ class Rewriter:
             self._writer.look_for_room()
 
     async def _rewrite(self) -> None:
-        await self._on_files(self._log.make_way)
+        await self.on_files(self._log.make_way)
         await self._writer.try_again()
         prepared = None
         if self._log.fresh_position is None:
-            prepared = await self._on_files(self._log.prepare_segment)
+            prepared = await self.on_files(self._log.prepare_segment)
         # One turn: what is before the position is in the snapshot, what is behind it in the new segment.
         try:
             self._check_stopping()
             position = self._position(prepared)
-        except (LogPoisonedError, _StoppingError):
+        except (LogPoisonedError, StoppingError):
             if prepared is not None:
                 await self._in_thread(partial(self._log.discard_segment, prepared))
             raise
         self._log.begin_rewrite()
         capture = Capture(self._keyspace)
+        # What nothing refers to now will never be referred to again.
+        runs = {*self._keyspace.runs.files, self.growing_runs()}
         reservation_ms = self._writer.reserved_ms
         try:
             await self._writer.safe(self._writer.staged_upto, synced=True)
-            await self._on_files(self._log.name_segments)
-            base = await self._on_files(lambda: self._log.create_base(position))
+            await self.on_files(self._log.name_segments)
+            base = await self.on_files(lambda: self._log.create_base(position))
             try:
                 await self._write(base, capture.records())
-                finished = await self._on_files(lambda: base.finish(reservation_ms=reservation_ms))
+                finished = await self.on_files(lambda: base.finish(reservation_ms=reservation_ms))
             except BaseException:
                 with suppress(OSError):
                     await self._in_thread(base.discard)
                 raise
-            await self._on_files(lambda: self._log.install_base(finished))
+            await self.on_files(lambda: self._log.install_base(finished, runs))
         finally:
             capture.close()
 
@@ -236,9 +247,10 @@ class Rewriter:
         return batch
 
     async def _append(self, base: BaseFile, payloads: list[bytes]) -> None:
-        await self._on_files(lambda: base.append(payloads))
+        await self.on_files(lambda: base.append(payloads))
 
-    async def _on_files(self, work: Callable[[], T]) -> T:
+    async def on_files(self, work: Callable[[], T]) -> T:
+        """Run what blocks on files in the thread for that. Raises StoppingError at the end."""
         self._check_stopping()
         return await self._in_thread(work)
 
@@ -247,7 +259,7 @@ class Rewriter:
 
     def _check_stopping(self) -> None:
         if self._stopping:
-            raise _StoppingError
+            raise StoppingError
 
 
 def _look_at(task: "asyncio.Task[Rewritten]") -> None:

@@ -37,6 +37,7 @@ from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.quotas import Quota
 from engine.records import Record, RemoveAll, RenameStream, encode
+from engine.runs import HeldRuns
 from engine.runtime.loading import PACK_TEXTS_MIN
 from engine.runtime.packing import Packer
 from engine.runtime.unsynced import UnsyncedPositions
@@ -149,10 +150,12 @@ class Turns:
         commands: Sequence[Command],
         *,
         so_far: Any = None,  # noqa: ANN401 - each command has its own
+        held: HeldRuns | None = None,
         together: bool = False,
         quotas: Sequence[Quota] = (),
     ) -> TurnResult:
-        """Run one command, which may wait or be `Unfinished`, or several together, which may not.
+        """Run one command, which may wait or be `Unfinished`, or several together, which may not. It may be
+        `Unread` where runs that it `held` before are given.
 
         Raises EngineError if everything is refused: with nothing changed, or as `internal` if the turn failed
         half-way, and the engine with it.
@@ -161,7 +164,7 @@ class Turns:
         def execute_now(now_ms: int) -> tuple[Sequence[Any], Turn]:
             if together:
                 return execute_all(self._keyspace, commands, now_ms)
-            outcome = execute(self._keyspace, commands[0], now_ms, so_far)
+            outcome = execute(self._keyspace, commands[0], now_ms, so_far, held)
             return [outcome.reply], outcome.turn
 
         return self._run(commands, execute_now, quotas)

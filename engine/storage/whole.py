@@ -16,7 +16,7 @@ from engine.storage.file import LOCK_NAME, FileStorage
 
 _LOST_AND_FOUND: Final = "lost+found"  # in every new ext4
 # What an interrupted copy leaves: these names alone are ever removed.
-_OURS: Final = re.compile(r"lock|(?:manifest|base-\d+\.weir|segment-\d+\.weir)(?:\.tmp)?")
+_OURS: Final = re.compile(r"lock|(?:manifest|base-\d+\.weir|segment-\d+\.weir|run-\d+\.weir)(?:\.tmp)?")
 
 
 @contextmanager

@@ -54,6 +54,7 @@ from engine.commands import (
 from engine.commands.base import Command, MemoryNeed
 from engine.commands.execution import check_memory
 from engine.commands.registry import RUN
+from engine.commands.storing import StoreRuns
 from engine.dump import dump_key
 from engine.idempotency import IdempotencyTable
 from engine.keyspace import Key, Keyspace
@@ -77,6 +78,7 @@ GOING_ON: Final = {
     weir_commands.DeleteConsumer, weir_commands.Maintain, weir_commands.EndWait, weir_commands.GiveBack,
     weir_commands.Acknowledge, weir_commands.Extend, weir_commands.PutMetadata, weir_commands.Undo,
     weir_commands.EnforceRetention, weir_commands.ReleaseDeferred, schedule_commands.CancelSchedule,
+    StoreRuns,
 }  # fmt: skip
 
 READ_NEW: Final = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])

@@ -88,6 +88,12 @@ SAMPLES: Final[list[Record]] = [
     records.RestorePending("orders", "g", [SECOND, FIRST], [None, "a"], [0, 1_700_000_000_000], [0, 1]),
     records.RestoreDeferred("orders", "g", [SECOND, FIRST], [1, 1_700_000_000_000], [0, 3]),
     records.RestoreProducerKey("orders", b"p", b"\xff", SECOND),
+    records.CutStored("orders", SECOND, b"left"),
+    records.RemoveStored("orders", [FIRST, SECOND], tombstone=False, left=b"left"),
+    records.Stored("orders", FIRST, SECOND, 3, 1 << 20, 4096, 0xFFFFFFFF, 2, 1, 89, 88, FIRST, SECOND),
+    records.RestoreRun(
+        "orders", FIRST, SECOND + 2, 3, 0, 4096, 1, 4, 2, 1, 89, 88, FIRST, SECOND + 1, FIRST, [SECOND]
+    ),
 ]
 
 

@@ -14,7 +14,7 @@ from zstandard import ZstdDecompressor
 from engine import entries, ids
 from engine.idempotency import IdempotencyTable
 from engine.keyspace import Key, Keyspace
-from engine.nodes import Text
+from engine.nodes import SealedNode, Text
 from engine.records import SetCounters
 from engine.rows import StoredTexts
 from engine.sealed import UNPACKED_NODES
@@ -210,9 +210,14 @@ def test_a_batch_makes_the_nodes_that_its_entries_would_one_by_one(
     assert described(batch) == described(one_by_one)
 
 
+def sealed(stream: Stream) -> list[SealedNode]:
+    """Its sealed nodes."""
+    return [node for node in stream.nodes.values() if isinstance(node, SealedNode)]
+
+
 def described(stream: Stream) -> list[object]:
     """All that entries leave in a stream."""
-    nodes = [(node.first, node.last, node.count, node.text.plain()) for node in stream.nodes.values()]
+    nodes = [(node.first, node.last, node.count, node.text.plain()) for node in sealed(stream)]
     opened = None if stream.open is None else (stream.open.ids, stream.open.stored, stream.open.size)
     counters = stream.length, stream.first_id, stream.last_id, stream.entries_added, stream.footprint.bytes
     return [nodes, opened, counters]
@@ -221,8 +226,8 @@ def described(stream: Stream) -> list[object]:
 def test_the_newest_nodes_stay_warm() -> None:
     """Texts are given out for compression once enough newer nodes are sealed, each once."""
     stream, cold = filled(100, NodeLimits(5, 0))
-    sealed = [node.text for node in stream.nodes.values()]
-    assert cold == sealed[: len(sealed) - UNPACKED_NODES]
+    texts = [node.text for node in sealed(stream)]
+    assert cold == texts[: len(texts) - UNPACKED_NODES]
 
 
 def test_a_range_of_whole_nodes_is_their_texts() -> None:
@@ -230,19 +235,19 @@ def test_a_range_of_whole_nodes_is_their_texts() -> None:
     stream, _ = filled(1_000, NodeLimits(100, 0))
     run = stream.range(0, ids.ID_MAX)
     assert (len(run.parts), run.count) == (10, 1_000)
-    first = next(iter(stream.nodes.values()))
+    first = sealed(stream)[0]
     assert run.parts[0] is first.text.plain()
 
 
 def test_a_node_half_dead_is_packed_anew() -> None:
     """Its text shrinks; what Redis would count of it stays; its borders too."""
     stream, _ = filled(11, NodeLimits(10, 0))
-    before = next(iter(stream.nodes.values()))
+    before = sealed(stream)[0]
     stream.remove([2, 3, 4, 5, 6], tombstone=True)
-    half = next(iter(stream.nodes.values()))
+    half = sealed(stream)[0]
     assert half.text is before.text
     stream.remove([7], tombstone=True)
-    packed = next(iter(stream.nodes.values()))
+    packed = sealed(stream)[0]
     assert (packed.held, packed.count, packed.deleted) == (4, 10, 0)
     assert (packed.first, packed.last) == (1, 10)
     assert packed.size < half.size
@@ -252,10 +257,10 @@ def test_a_node_half_dead_is_packed_anew() -> None:
 def test_a_packed_node_is_to_be_packed_again_when_it_shrinks() -> None:
     """It is cold: the plain form would be held for no reader."""
     stream, _ = filled(11, NodeLimits(10, 0), size=200)
-    text = next(iter(stream.nodes.values())).text
+    text = sealed(stream)[0].text
     text.keep_packed(text.compress())
     stream.remove([1, 2, 3, 4, 5, 6], tombstone=True)
-    shrunk = next(iter(stream.nodes.values()))
+    shrunk = sealed(stream)[0]
     (cold,) = stream.take_cold()
     assert cold is shrunk.text
     cold.keep_packed(cold.compress())
@@ -272,9 +277,9 @@ def test_a_node_that_is_repacked_goes_cold_as_it_would_have() -> None:
     cold = stream.take_cold()
     for number in range(10, 60):
         cold += stream.append([number], [text_of(number)], NodeLimits(4, 0))
-    assert cold == [node.text for node in stream.nodes.values()][:-UNPACKED_NODES]
+    assert cold == [node.text for node in sealed(stream)][:-UNPACKED_NODES]
     stream.remove([5, 6, 7], tombstone=True)
-    assert stream.take_cold() == [list(stream.nodes.values())[1].text]
+    assert stream.take_cold() == [sealed(stream)[1].text]
 
 
 TEXTS_EACH: Final = 400

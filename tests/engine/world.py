@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from app.redis import Resp, parse
 from engine import EngineError
 from engine.commands import Command
-from engine.commands.execution import Blocked, Unfinished, execute, execute_all
+from engine.commands.execution import Blocked, Execution, Unfinished, execute, execute_all
 from engine.keyspace import Keyspace
 from engine.records import Record, RemoveStream, decode, encode, replay, snapshot
 from engine.replies import Reply
@@ -69,11 +69,19 @@ class World:
     def execute(self, command: Command) -> tuple[Reply | EngineError] | None:
         """Run a command of the engine; its reply in a tuple, None where it would wait."""
         self.kinds.add(type(command))
-        outcome = execute(self.keyspace, command, self.now_ms)
+        outcome = self.run_turn(command)
         self.signalled = list(outcome.turn.signalled)
         self._log(outcome.turn.records, changed=not isinstance(outcome.reply, EngineError))
         assert not isinstance(outcome.reply, Unfinished), "a small world"
         return None if isinstance(outcome.reply, Blocked) else (outcome.reply,)
+
+    def run_turn(self, command: Command) -> Execution:
+        """One turn of a command."""
+        return execute(self.keyspace, command, self.now_ms)
+
+    def empty_keyspace(self) -> Keyspace:
+        """Another world, to be filled from what this one has."""
+        return Keyspace()
 
     def transaction(self, *commands: Sequence[Word]) -> list[object]:
         """The replies of commands that are one turn."""
@@ -136,13 +144,13 @@ class World:
         """Assert integrity, and that log and snapshot each give the same state."""
         self.keyspace.check()
         now = image(self.keyspace)
-        replayed = Keyspace()
+        replayed = self.empty_keyspace()
         for payload in self.payloads:
             replay(replayed, payload)
         replayed.check()
         assert image(replayed) == now, "replaying the log gives the same state"
         written = list(snapshot(self.keyspace))
-        restored = Keyspace()
+        restored = self.empty_keyspace()
         for record in decode(encode(written)):
             record.apply(restored)
         restored.check()

@@ -24,6 +24,7 @@ _MOVED: Final = "tests.proof.test_damage:test_frames_that_moved"
 _DELETED: Final = "tests.engine.test_rewrite:TestARewrite.test_leaves_no_byte_of_what_was_deleted"
 _FOREIGN: Final = "tests.proof.test_damage:test_a_segment_of_another_time_is_not_adopted"
 _STOP: Final = "tests/engine/test_log_clean_stop.py"
+_RUNS: Final = "tests/engine/test_runs.py"
 _FAULT: Final = "tests/engine/test_fault.py"
 _KERNEL: Final = "tests/engine/test_kernel_syncs.py"
 _UNDO, _UNDOING = "engine/commands/pending.py", "tests/engine/test_undoing.py"
@@ -124,9 +125,21 @@ BUGS: Final[dict[str, Bug]] = {
         "            self._storage.sync_directory()\n", _CUTS, fsync="always",
     ),
     "old files removed before the manifest": _bug(
-        LOG, "        manifest = Manifest(base, segments)\n",
-        "        manifest = Manifest(base, segments)\n        self._storage.unlink(old.files()[0].name)\n",
+        LOG, "        old = self._manifest\n        segments =",
+        "        old = self._manifest\n        self._storage.unlink(old.files()[0].name)\n        segments =",
         _CUTS, fsync="always",
+    ),
+    "run let go before it is synced": _bug(
+        FILES, "            self._handle.append(content)\n            self._handle.sync()\n",
+        "            self._handle.append(content)\n", f"{_RUNS}::test_a_power_cut_at_any_step_loses_nothing",
+    ),
+    "run served without its checksum": _bug(
+        "engine/runs.py", "    if crc32(frame) != checksum:\n", "    if not frame:\n",
+        f"{_RUNS}::test_no_damage_of_a_file_is_served",
+    ),
+    "files of runs removed while a run refers to them": _bug(
+        "engine/runtime/rewriting.py", "        runs = {*self._keyspace.runs.files, self.growing_runs()}\n",
+        "        runs = {self.growing_runs()}\n", f"{_RUNS}::test_a_file_stays_as_long_as_a_run_refers_to_it",
     ),
     "following segment adopted without its chain": _bug(
         RECOVERY, "        if _goes_on(storage, segment):\n", "        if True:\n", _FOREIGN,

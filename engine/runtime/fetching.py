@@ -1,0 +1,112 @@
+"""Reads runs from the disk in a thread, for commands that wait for them.
+
+Knows: which commands wait for which runs, how many may, in which order a disk likes to be asked.
+Must never know: what a command does with them.
+
+    a turn looks into a run that is not in memory, before it has changed anything
+        → the command waits; a thread reads all that is wanted by now, in order of its place
+        → the command runs again, and holds what was read until it is done
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import Final
+
+from engine import errors
+from engine.commands.execution import Unread
+from engine.runs import DamagedRunError, LoadedRun, Place, Run, Runs, verify
+
+# Commands that wait for runs. What each holds is bounded by what a turn may look at.
+_WAITING_MAX: Final = 64
+# Bytes of one read: runs that stand side by side are read together.
+_READ_BYTES_MAX: Final = 2 << 20
+
+# Reads bytes of a file: its number, an offset, a length. Blocks; raises OSError.
+ReadFile = Callable[[int, int, int], bytes]
+
+
+class Fetcher:
+    """The reads of one engine, on its event loop."""
+
+    def __init__(self, runs: Runs, read: ReadFile) -> None:
+        self._runs = runs
+        self._read = read
+        self._waiting: list[tuple[Unread, Callable[[], None]]] = []
+        self._reading: asyncio.Task[None] | None = None
+        self._count = 0
+        self._thread = ThreadPoolExecutor(1, "weir-fetch")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def expect_room(self) -> None:
+        """Refuse one more command that waits if there are too many."""
+        if self._count >= _WAITING_MAX:
+            raise errors.too_many_waiters()
+
+    def wait(self, unread: Unread, go_on: Callable[[], None]) -> None:
+        """Call back once the runs were read, or found damaged."""
+        self._count += 1
+        self._waiting.append((unread, go_on))
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read_on())
+
+    async def close(self) -> None:
+        """Wait for the thread."""
+        if self._reading is not None:
+            await asyncio.wait((self._reading,))
+        self._thread.shutdown(wait=False)
+
+    async def _read_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                wanted = {run.place: run for unread, _ in waiting for run in unread.runs}
+                found = await loop.run_in_executor(self._thread, self._fetch, list(wanted.values()))
+                kept = {place: self._runs.keep(wanted[place], loaded) for place, loaded in found.items()}
+                self._count -= len(waiting)
+                for unread, go_on in waiting:
+                    for run in unread.runs:
+                        if (loaded := kept[run.place]) is not None:
+                            unread.held[run.place] = loaded
+                    go_on()
+        finally:
+            self._reading = None
+
+    def _fetch(self, runs: Sequence[Run]) -> dict[Place, LoadedRun | DamagedRunError]:
+        """In the thread."""
+        found: dict[Place, LoadedRun | DamagedRunError] = {}
+        for together in _side_by_side(sorted(runs, key=lambda run: run.place)):
+            start, end = together[0].offset, together[-1].offset + together[-1].length
+            try:
+                content = self._read(together[0].file, start, end - start)
+            except OSError as error:
+                reason = DamagedRunError(error.strerror or str(error))
+                found |= {run.place: reason for run in together}
+                continue
+            for run in together:
+                part = content[run.offset - start : run.offset - start + run.length]
+                found[run.place] = verify(run, part)
+        return found
+
+
+def _side_by_side(runs: Sequence[Run]) -> list[list[Run]]:
+    """Ascending runs, those that may be read at once together."""
+    groups: list[list[Run]] = []
+    for _, of_file in groupby(runs, key=lambda run: run.file):
+        fresh = True
+        for run in of_file:
+            last = groups[-1] if groups and not fresh else None
+            if (
+                last is not None
+                and last[-1].offset + last[-1].length == run.offset
+                and run.offset + run.length - last[0].offset <= _READ_BYTES_MAX
+            ):
+                last.append(run)
+            else:
+                groups.append([run])
+            fresh = False
+    return groups

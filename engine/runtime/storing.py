@@ -1,0 +1,229 @@
+"""Cold nodes go to files as runs when memory is short.
+
+Knows: which nodes of a stream are cold, how they are made ready in a thread, the order of the steps.
+Must never know: what is in a file, readers.
+
+    nodes are chosen, the oldest of each stream → a thread makes runs of them, writes and syncs them
+        → a turn puts each run in the place of its nodes, if these are still what was written
+
+Until that turn the nodes stay, and the log has their entries until the next rewrite: there is no moment at
+which they are in one place alone that is not safe.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import zstandard
+
+from engine import entries
+from engine.clock import Clock
+from engine.commands.storing import StoreRuns
+from engine.errors import EngineError
+from engine.keyspace import Keyspace
+from engine.log import LogPoisonedError, RunsFile
+from engine.nodes import SealedNode, Text, live_places, new_compressor
+from engine.records import Stored
+from engine.runs import RUN_BYTES_MAX, RUN_NODES_MAX, Written, write_run
+from engine.runtime.rewriting import Rewriter, StoppingError
+from engine.runtime.turns import Turns
+from engine.stream import Stream
+
+# The newest sealed nodes of a stream stay in memory.
+COLD_AFTER_NODES: Final = 64
+# Of one write and one turn: bytes in memory. And of a file, about: with more the next one begins.
+_BATCH_BYTES: Final = 4 << 20
+FILE_BYTES_MAX: Final = 256 << 20
+# It goes on until this part of the soft limit is in use, so that it does not begin again at once.
+_ENOUGH: Final = 0.9
+# Streams that are looked at in one cycle of the event loop, and the pause where nothing is cold, or the disk
+# has refused.
+_LOOKS_MAX: Final = 200
+_PAUSE_S: Final = 10.0
+_BYTES: Final = (1 << 64) - 1
+
+
+class ColdNodes(NamedTuple):
+    """Consecutive nodes of a stream, and their texts as they were when they were chosen."""
+
+    stream: str
+    nodes: Sequence[SealedNode]
+    contents: Sequence[bytes]
+    packed: Sequence[bool]
+
+
+def cold_nodes(name: str, stream: Stream, after_nodes: int = COLD_AFTER_NODES) -> Iterator[ColdNodes]:
+    """Those that may go, a run's worth at a time, the oldest first."""
+    kept = len(stream.nodes) - after_nodes
+    taken: list[SealedNode] = []
+    size = 0
+    for place, part in enumerate(stream.nodes.values()):
+        is_cold = place < kept and isinstance(part, SealedNode)
+        grown = part.text.held_bytes() if isinstance(part, SealedNode) else 0
+        if taken and (not is_cold or len(taken) == RUN_NODES_MAX or size + grown > RUN_BYTES_MAX):
+            yield _chosen(name, taken)
+            taken, size = [], 0
+        if place >= kept:
+            return
+        if isinstance(part, SealedNode):
+            taken.append(part)
+            size += grown
+    if taken:
+        yield _chosen(name, taken)
+
+
+def _chosen(name: str, nodes: Sequence[SealedNode]) -> ColdNodes:
+    texts = [node.text for node in nodes]
+    packed = [text.is_packed for text in texts]
+    # A packed text is given as it is, so nothing is compressed here.
+    contents = [text.compress() if text.is_packed else text.plain() for text in texts]
+    return ColdNodes(name, nodes, contents, packed)
+
+
+def make_run(cold: ColdNodes) -> Written:
+    """The run of these nodes, without what is deleted in them. For any thread: it has its own contexts."""
+    compressor, decompressor = new_compressor(), zstandard.ZstdDecompressor()
+    nodes: list[SealedNode] = []
+    frames: list[bytes] = []
+    edges: list[int] = []
+    for node, content, is_packed in zip(cold.nodes, cold.contents, cold.packed, strict=True):
+        is_whole = not node.deleted and node.held == node.count
+        is_edge = node is cold.nodes[0] or node is cold.nodes[-1]
+        frame = content
+        if node.deleted or not is_packed or (is_edge and not is_whole):
+            texts = entries.texts(decompressor.decompress(content) if is_packed else content)
+            live = [texts[place] for place in live_places(node, node.held)]
+            edges += (entries.id_of(live[0]), entries.id_of(live[-1]))
+            frame = content if is_packed and not node.deleted else compressor.compress(b",".join(live))
+        else:
+            edges += (node.first, node.last)
+        nodes.append(_as_written(node, frame) if node.deleted else node)
+        frames.append(frame)
+    return write_run(nodes, frames, (edges[0], edges[-1]))
+
+
+def _as_written(node: SealedNode, frame: bytes) -> SealedNode:
+    """A node without its deleted entries."""
+    return SealedNode(
+        first=node.first, last=node.last, count=node.count, held=node.live, deleted=0, text=Text(None, frame)
+    )
+
+
+def stored(name: str, first: int, last: int, file: int, offset: int, written: Written) -> Stored:
+    """The record that lets nodes go, once the run is on the disk."""
+    fields = written.fields
+    return Stored(
+        name, first, last, file, offset, len(written.content), written.checksum, fields["live"],
+        fields["nodes"], fields["size"], fields["weight"] & _BYTES, fields["first_live"], fields["last_live"],
+    )  # fmt: skip
+
+
+class Storer:
+    """Stores cold nodes while memory is above the soft limit of the caps. On the event loop."""
+
+    def __init__(
+        self,
+        keyspace: Keyspace,
+        turns: Turns,
+        rewriter: Rewriter,
+        clock: Clock,
+        after_nodes: int = COLD_AFTER_NODES,
+    ) -> None:
+        self.soft_bytes = keyspace.caps.memory_bytes_soft
+        # Why storing has failed the last time; called with that.
+        self.failure: str | None = None
+        self.on_failed: Callable[[str], None] | None = None
+        self._keyspace = keyspace
+        self._turns = turns
+        self._rewriter = rewriter
+        self._clock = clock
+        self._after_nodes = after_nodes
+        self._file: RunsFile | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._not_before = 0.0
+
+    def begin_if_due(self) -> None:
+        """Begin to store if there is too little memory."""
+        if self._running is None and self._is_due() and self._clock.monotonic() >= self._not_before:
+            self._running = asyncio.ensure_future(self._run())
+
+    def _is_due(self, part: float = 1.0) -> bool:
+        return self.soft_bytes is not None and self._keyspace.memory.used_bytes > self.soft_bytes * part
+
+    async def close(self) -> None:
+        """Wait for the step in progress."""
+        self.soft_bytes = None
+        if self._running is not None:
+            await asyncio.wait((self._running,))
+        if self._file is not None:
+            self._file.close()
+
+    async def _run(self) -> None:
+        try:
+            await self.store(lambda: self._is_due(_ENOUGH))
+            self.failure = None
+        except (StoppingError, LogPoisonedError, EngineError):
+            pass
+        except Exception as error:  # noqa: BLE001 - the nodes are as they were in any case
+            self.failure = str(error) or repr(error)
+            if self.on_failed is not None:
+                self.on_failed(self.failure)
+        finally:
+            self._not_before = self._clock.monotonic() + (_PAUSE_S if self._is_due(_ENOUGH) else 0)
+            self._running = None
+
+    async def store(self, goes_on: Callable[[], bool]) -> int:
+        """Store cold nodes as long as `goes_on`; how many runs. Raises OSError, EngineError."""
+        count, batch, size = 0, list[ColdNodes](), 0
+        for place, name in enumerate(list(self._keyspace.keys)):
+            if not place % _LOOKS_MAX:
+                await asyncio.sleep(0)
+            if not goes_on():
+                break
+            key = self._keyspace.find(name)
+            for cold in [] if key is None else list(cold_nodes(name, key.stream, self._after_nodes)):
+                batch.append(cold)
+                size += sum(map(len, cold.contents))
+                if size >= _BATCH_BYTES:
+                    count += await self._store(batch)
+                    batch, size = [], 0
+                    if not goes_on():
+                        break
+        return count + (await self._store(batch) if batch else 0)
+
+    async def _store(self, batch: Sequence[ColdNodes]) -> int:
+        async with self._rewriter.files:
+            number, offsets, written = await self._rewriter.on_files(lambda: self._write(batch))
+            rows = [
+                (stored(cold.stream, cold.nodes[0].first, cold.nodes[-1].last, number, at, run), cold.nodes)
+                for cold, at, run in zip(batch, offsets, written, strict=True)
+            ]
+            ran = self._turns.run_commands((StoreRuns(rows=rows),))
+        reply = ran.replies[0]
+        if isinstance(reply, EngineError):
+            raise reply
+        return int(reply)
+
+    def _write(self, batch: Sequence[ColdNodes]) -> tuple[int, Sequence[int], Sequence[Written]]:
+        """In the thread."""
+        written = [make_run(cold) for cold in batch]
+        if self._file is not None and self._file.length >= FILE_BYTES_MAX:
+            self._file.close()
+            self._file = None
+        file = self._file = self._file or self._rewriter.create_runs()
+        offsets, offset = list[int](), file.length
+        for run in written:
+            offsets.append(offset)
+            offset += len(run.content)
+        try:
+            file.append(b"".join([run.content for run in written]))
+        except OSError:
+            # What follows goes to another file: what this one has now is unknown.
+            self._file = None
+            raise
+        return file.number, offsets, written
+
+    @property
+    def file_number(self) -> int | None:
+        """The file that grows, which has to stay."""
+        return None if self._file is None else self._file.number
