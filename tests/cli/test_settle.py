@@ -21,6 +21,8 @@ def test_acknowledge_and_give_back(url: str, stream: str) -> None:
     assert weir(url, "nack", stream, "g", "2-0", "--mode", "silent").out == "given back 1 of 1\n"
     assert weir(url, "nack", stream, "g", "2-0", "--json").objects == [{"given_back": 1}]
     assert weir(url, "nack", stream, "g", "2-0", "--delay", "3600").out == "given back 1 of 1\n"
+    shown = weir(url, "pending", stream, "g", "--list").out.splitlines()
+    assert (shown[0].split()[-2:], shown[1][-1], shown[2].split()[-1]) == (["deferred", "until"], "Z", "-")
     assert weir(url, "ack", stream, "g", "3-0", "--delete", "delete", "--json").objects == [
         {"acknowledged": 1}
     ]

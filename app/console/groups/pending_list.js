@@ -9,7 +9,7 @@ import * as api from "../shared/api.js";
 import { ask, show } from "../shared/dialogs.js";
 import { button, fill, h, makeHead, makeTable, reconcile, setText } from "../shared/dom.js";
 import { parseMs } from "../shared/fields.js";
-import { countEntries, formatCount, formatDuration } from "../shared/format.js";
+import { countEntries, formatCount, formatDuration, formatWhen } from "../shared/format.js";
 import { Selection } from "./selection.js";
 
 /** @typedef {import("../shared/api.js").Pending} Pending */
@@ -133,8 +133,10 @@ export class PendingList extends EventTarget {
     const update = (/** @type {Pending} */ entry) => {
       box.checked = this.selection.ids.has(id);
       setText(consumer, entry.consumer ?? "–");
-      consumer.title = entry.consumer === null ? "Released: it goes to the next consumer that reads" : "";
-      setText(cells[0], formatDuration(entry.idle_ms));
+      const backAt = entry.deferred_until ? formatWhen(Date.parse(entry.deferred_until), Date.now()) : "";
+      if (entry.consumer !== null) consumer.title = "";
+      else consumer.title = backAt ? "Given back for later" : "Released: it goes to the next consumer that reads";
+      setText(cells[0], backAt ? `back ${backAt}` : formatDuration(entry.idle_ms));
       setText(cells[1], formatCount(entry.delivery_count));
     };
     const link = button(id, inspect, { title: "Show the entry" }, "button.link.id");

@@ -18,7 +18,8 @@
 /** @typedef {{dead_letter: {stream: string, max_deliveries: number | null} | null, ack_timeout_ms: number | null,
  *   consumer_timeout_ms: number | null, max_age_ms: number | null}} Policy */
 /** @typedef {{name: string, pending: number, idle_ms: number, inactive_ms: number | null}} Consumer */
-/** @typedef {{id: string, consumer: string | null, idle_ms: number, delivery_count: number}} Pending */
+/** @typedef {{id: string, consumer: string | null, idle_ms: number, delivery_count: number,
+ *   deferred_until?: string}} Pending */
 
 /** @typedef {{name: string, grants: {actions: string[], streams: string}[], expires_at: string | null}} Caller */
 

@@ -5,7 +5,8 @@
  * does with them.
  */
 
-import type { Group, GroupInfo } from "./client.js";
+import type { Group } from "./client.js";
+import type { GroupInfo } from "./entries.js";
 import { WeirError } from "./errors.js";
 import { sleep } from "./http.js";
 import type { Delivery } from "./worker.js";

@@ -161,7 +161,9 @@ def pending(  # noqa: PLR0913 - a command's options are its parameters
 
 
 def _show_pending(answer: dict[str, Any], *, as_json: bool) -> None:
-    output.rows(answer["pending"], _PENDING, as_json=as_json)
+    deferred = any("deferred_until" in row for row in answer["pending"])
+    columns = (*_PENDING, "deferred_until") if deferred else _PENDING
+    output.rows(answer["pending"], columns, as_json=as_json)
     if answer.get("more") and not as_json:
         output.say(f"there are more: --start '({answer['next']}' goes on")
 
