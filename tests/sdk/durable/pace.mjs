@@ -4,7 +4,7 @@ import { setTimeout } from "node:timers/promises"
 
 const COUNT = Number(process.env.COUNT)
 
-// The client rejects promises that no program has when a connection breaks.
+// When a connection breaks, the client rejects a promise of its own, too.
 process.on("unhandledRejection", (error) => console.error(error.message))
 
 // The transports append without a number, so a batch whose answer was lost would come twice.

@@ -118,7 +118,7 @@ def _publish(http: httpx.Client) -> list[str]:
 
 
 def _is_a_gap(found: dict[str, Any], values: list[str]) -> None:
-    """It has read the beginning, whole and in order, and was told that the rest is not to be had."""
+    """It has read the beginning, whole and in order, and learned that the rest is not to be had."""
     read = [item["fields"]["n"] for item in found["items"]]
     assert 0 < len(read) < len(values)
     assert read == values[: len(read)]
