@@ -4,8 +4,9 @@ Knows: which streams there are and what belongs to one.
 Must never know: commands, waiting readers, the log.
 """
 
+from bisect import insort
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from secrets import token_bytes
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -23,6 +24,7 @@ from engine.memory import (
     ANSWER_BYTES,
     ANSWER_ID_BYTES,
     CLOSED_BYTES,
+    DELETED_BYTES,
     STREAM_BYTES,
     Footprint,
     Memory,
@@ -99,6 +101,28 @@ class Closed(NamedTuple):
         return CLOSED_BYTES + len(self.reason.encode())
 
 
+class Archive(msgspec.Struct, gc=False, eq=False):
+    """How far a stream is archived, and the highest DELETED_MAX of the entries deleted since it is."""
+
+    upto: int = 0
+    deleted: list[int] = msgspec.field(default_factory=list)
+
+    def note_deleted(self, gone: Sequence[int]) -> None:
+        """Remember these, which ascend."""
+        if len(gone) <= _INSERTED_MAX:
+            for one in gone:
+                insort(self.deleted, one)
+        else:
+            self.deleted += gone
+            self.deleted.sort()
+        del self.deleted[:-DELETED_MAX]
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory it takes, about."""
+        return len(self.deleted) * DELETED_BYTES
+
+
 class Retention(NamedTuple):
     """How much of a stream is kept; None is no limit.
 
@@ -114,6 +138,10 @@ class Retention(NamedTuple):
 
 
 RETENTION_DEFAULT: Final = Retention()
+# Deleted entries that are remembered of a stream with an archive.
+DELETED_MAX: Final = 10_000
+# To sort takes longer than to insert as many.
+_INSERTED_MAX: Final = 8
 # What has no groups, or no answers.
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -133,7 +161,8 @@ class Key(msgspec.Struct, gc=False, eq=False):
     groups: Mapping[str, Group] = _NOTHING
     answers: Mapping[str, IdempotentReply] = _NOTHING
     retention: Retention = RETENTION_DEFAULT
-    archived_up_to: int = 0
+    # None until it is archived.
+    archive: Archive | None = None
     # When it is removed, by the wall clock; None for never.
     expires_at_ms: int | None = None
     # Set for good: the stream takes no entries any more.
@@ -169,6 +198,32 @@ class Key(msgspec.Struct, gc=False, eq=False):
     def footprint(self) -> Footprint:
         """How much memory it takes, kept."""
         return self.stream.footprint
+
+    @property
+    def archived_up_to(self) -> int:
+        """Everything up to here is kept elsewhere."""
+        return 0 if self.archive is None else self.archive.upto
+
+    def note_archived(self, upto: int) -> None:
+        """Everything up to here is kept elsewhere; 0 where nothing is."""
+        if upto:
+            self.archive = self.archive or Archive()
+            self.archive.upto = upto
+        elif self.archive is not None:
+            self.footprint.add(-self.archive.footprint_bytes)
+            self.archive = None
+
+    @property
+    def deleted(self) -> Sequence[int]:
+        """Entries that were deleted since there is an archive, which may have them."""
+        return () if self.archive is None else self.archive.deleted
+
+    def note_deleted(self, gone: Sequence[int]) -> None:
+        """Entries were deleted, in the order of IDs."""
+        if self.archive is not None:
+            before = self.archive.footprint_bytes
+            self.archive.note_deleted(gone)
+            self.footprint.add(self.archive.footprint_bytes - before)
 
     def own_groups(self) -> dict[str, Group]:
         """The groups, to add to."""
@@ -226,8 +281,10 @@ class Key(msgspec.Struct, gc=False, eq=False):
         own_bytes = STREAM_BYTES + self.stream.footprint_bytes + self.idempotency_table.footprint_bytes
         closed_bytes = 0 if self.closed is None else self.closed.footprint_bytes
         durable_bytes = 0 if self.durable is None else self.durable.footprint_bytes
+        archive_bytes = 0 if self.archive is None else self.archive.footprint_bytes
         scheduled_bytes = 0 if self.schedules is None else self.schedules.footprint_bytes
-        return own_bytes + groups_bytes + answers_bytes + closed_bytes + durable_bytes + scheduled_bytes
+        beside_bytes = closed_bytes + durable_bytes + scheduled_bytes + archive_bytes
+        return own_bytes + groups_bytes + answers_bytes + beside_bytes
 
 
 class IdempotentPublishReply(NamedTuple):

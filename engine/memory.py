@@ -46,6 +46,8 @@ HELD_LIST_BYTES: Final = 50
 # What is remembered of an idempotent publication: its key and digest, and each of its IDs.
 ANSWER_BYTES: Final = 460
 ANSWER_ID_BYTES: Final = 56
+# An entry that was deleted after it was archived.
+DELETED_BYTES: Final = 52
 PRODUCER_BYTES: Final = 620
 # A schedule, beside its name, its entry and its rule.
 SCHEDULE_BYTES: Final = 250

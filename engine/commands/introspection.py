@@ -4,6 +4,7 @@ Knows: which numbers Redis shows, and Weir's own beside them (docs/semantics.md)
 Must never know: in what shape they are shown. Changes nothing.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import islice
 
@@ -108,7 +109,9 @@ def describe_archived(turn: Turn, command: weir_commands.DescribeArchived) -> Ar
     key = turn.keyspace.find(command.stream)
     if key is None:
         return None
-    return Archived(key.generation, key.stream.removed_upto, key.archived_up_to)
+    first, end = bisect_left(key.deleted, command.low), bisect_right(key.deleted, command.high)
+    deleted = key.deleted[first:end]
+    return Archived(key.generation, key.stream.removed_upto, key.archived_up_to, deleted)
 
 
 @runs(weir_commands.MeasureStreams)

@@ -63,6 +63,7 @@ from engine.records.payload import decode, encode, replay
 from engine.records.restored import (
     RestoreConsumer,
     RestoreDeferred,
+    RestoreDeleted,
     RestoreForgotten,
     RestoreNode,
     RestoreOpenNode,
@@ -117,6 +118,7 @@ __all__ = [
     "RepeatProducerKey",
     "RestoreConsumer",
     "RestoreDeferred",
+    "RestoreDeleted",
     "RestoreForgotten",
     "RestoreHidden",
     "RestoreNode",

@@ -146,8 +146,11 @@ class Remove(Record, frozen=True):
     tombstone: bool
 
     def apply(self, keyspace: Keyspace) -> None:
-        stream = keyspace.keys[self.stream].stream
+        key = keyspace.keys[self.stream]
+        stream = key.stream
         stream.remove(self.ids, tombstone=self.tombstone)
+        if self.tombstone:
+            key.note_deleted(self.ids)
         keyspace.cold += stream.take_cold()
 
 
@@ -258,7 +261,7 @@ class Describe(Record, frozen=True):
         key.retention = Retention(
             self.max_len, self.max_age_ms, self.max_bytes, self.keep_unacknowledged, self.keep_unarchived
         )
-        key.archived_up_to = self.archived_up_to
+        key.note_archived(self.archived_up_to)
         keyspace.maintained[self.stream] = None
         # It may have outlived its time because it was not archived.
         keyspace.expire_at(self.stream, key.expires_at_ms)
@@ -647,7 +650,8 @@ class RenameStream(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         key = keyspace.rename(self.stream, self.target)
-        key.generation, key.archived_up_to = self.generation, 0
+        key.generation = self.generation
+        key.note_archived(0)
 
 
 class CopyStream(Record, frozen=True):

@@ -49,6 +49,7 @@ from engine.records.durable import AdvanceProducer, NoteFork, RestoreHidden, Set
 from engine.records.restored import (
     RestoreConsumer,
     RestoreDeferred,
+    RestoreDeleted,
     RestoreForgotten,
     RestoreNode,
     RestoreOpenNode,
@@ -184,6 +185,8 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
         before.append(CloseStream(name, *key.closed))
     if key.retention != Retention() or key.archived_up_to:
         before.append(Describe(name, *key.retention, key.archived_up_to))
+    if key.deleted:
+        before.append(RestoreDeleted(name, tuple(key.deleted)))
     if key.expires_at_ms is not None:
         before.append(SetLifetime(name, key.expires_at_ms))
     if key.durable is not None:

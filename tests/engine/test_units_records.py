@@ -82,6 +82,7 @@ SAMPLES: Final[list[Record]] = [
     records.AdvanceProducer("orders", "größe", 2, 3, 1_700_000_000_000),
     records.RestoreStream("orders", "0123456789abcdef", FIRST, SECOND, SECOND, 1, FIRST, 9, (100, 101, 2, 1)),
     records.RestoreForgotten("orders", SECOND),
+    records.RestoreDeleted("orders", [FIRST, SECOND]),
     records.RestoreNode("orders", FIRST, SECOND, 3, 2, b"\x01", PACKED),
     RestoreOpenNode("orders", TEXTS, [FIRST, SECOND], b""),
     records.RestoreConsumer("orders", "g", "a", 1_700_000_000_000, 1_700_000_000_001),

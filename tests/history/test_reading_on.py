@@ -210,6 +210,35 @@ def test_another_generation_is_another_stream(room: Room) -> None:
     assert room.ids(after=new[1]) == new[2:]
 
 
+def test_what_was_deleted_since_it_was_archived_is_not_shown(room: Room) -> None:
+    """However the stream was trimmed: the archive's own list names what `weir-spark trim` found, the gateway
+    remembers the others, over a restart too.
+    """
+    all_ids = room.publish(*"0123456789")
+    room.archiver.run(STREAM)
+
+    def delete(*places: int) -> None:
+        for place in places:
+            answer = room.http.delete(f"/v1/streams/{STREAM}/entries/{all_ids[place]}")
+            assert answer.status_code in (200, 204)
+
+    delete(0, 3)
+    left = [all_ids[place] for place in (1, 2, 4, 5, 6, 7, 8, 9)]
+    assert room.ids(after="0") == left
+    room.http.post(f"/v1/streams/{STREAM}/trim", json={"minid": all_ids[5]})
+    delete(6)
+    assert room.archiver.trim() == 4
+    left.remove(all_ids[6])
+    for _ in range(2):
+        assert room.ids(after="0") == left
+        assert room.ids(after="0", count=1) == left[:1]
+        assert room.ids(reverse="true") == left[::-1]
+        assert room.http.get(f"/v1/streams/{STREAM}/entries/{all_ids[3]}").status_code == 404
+        room.gateway.kill()
+        room.gateway.start()
+    room.publish("new")
+
+
 def test_without_the_service_the_refusal_says_what_is_missing(filled: tuple[Room, list[str]]) -> None:
     """And what is live is read as ever."""
     room, all_ids = filled
