@@ -10,7 +10,6 @@ Must never know: single commands, their words.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -40,10 +39,12 @@ from engine.cluster.wakeups import Wakeups
 from engine.cluster.wire import ConnectionLostError, ServerError, Words, report
 from engine.commands import (
     AddEach,
+    AppendDurable,
     BlockingCommand,
     Close,
     Command,
     Copy,
+    CreateDurable,
     Cursor,
     Delete,
     Exists,
@@ -64,7 +65,17 @@ from engine.log_figures import Fsync, Rewritten
 from engine.memory import Memory
 from engine.protocol import Call, How, unexpected
 from engine.read_handle import Done, ReadHandle, Refused, Replies
-from engine.replies import Added, Closed, DeadLettered, GroupRead, Planned, Published, Reply, StreamsRead
+from engine.replies import (
+    Added,
+    Closed,
+    DeadLettered,
+    DurableAppended,
+    GroupRead,
+    Planned,
+    Published,
+    Reply,
+    StreamsRead,
+)
 from engine.runtime import resident_bytes
 
 # A waiting read looks again about that often, whether it was woken or not.
@@ -72,7 +83,7 @@ POLL_S: Final = 5.0
 _SCAN_COUNT: Final = 1_000
 
 # Commands that a server does once, however often they are sent.
-_NUMBERED: Final = (XAdd, AddEach, Close, Publish)
+_NUMBERED: Final = (XAdd, AddEach, AppendDurable, Close, CreateDurable, Publish)
 
 Finish = Callable[[Any], None]
 T = TypeVar("T")
@@ -185,20 +196,14 @@ class ClusterEngine:
         elif call.how is How.ALONE:
             (command,) = call.commands
             self._note_read(command)
-            self._submit(command, partial(self._finish_one, command, done), call.origin)
+            self._submit(command, lambda reply: done([reply]), call.origin)
         else:
             self._spawn(self._answer(call, done))
         return None
 
-    def _finish_one(self, command: Command, done: Done, reply: Reply | EngineError) -> None:
-        done([reply])
-        self._group_waits.note_run(command)
-
     async def _answer(self, call: Call, done: Done) -> None:
         run = self._each if call.how is How.EACH else self._together
         replies = await _attempt(run(call), call.origin)
-        for command in call.commands:
-            self._group_waits.note_run(command)
         done(call.refused(replies) if isinstance(replies, EngineError) else replies)
 
     async def _each(self, call: Call) -> Replies:
@@ -220,7 +225,10 @@ class ClusterEngine:
         together = [request for request in requests if request is not None]
         is_one = self._is_one_turn([request.stream for request in together])
         if len(together) == len(requests) and is_one:
-            return await self._turn(together, call.origin)
+            replies = await self._turn(together, call.origin)
+            for command, reply in zip(commands, replies, strict=True):
+                self._note_run(command, reply)
+            return replies
         if len(commands) == 1 or not any(command.changes for command in commands):
             return [await _attempt(self._run(command), call.origin) for command in commands]
         if is_one:
@@ -248,6 +256,11 @@ class ClusterEngine:
             self._count(reply)
             replies.append(await _attempt(self._move(reply), origin) if isinstance(reply, Dying) else reply)
         return replies
+
+    def _note_run(self, command: Command, reply: Reply | EngineError) -> None:
+        if isinstance(command, AppendDurable) and isinstance(reply, DurableAppended) and not reply.duplicate:
+            self.appended += len(command.bodies)
+        self._group_waits.note_run(command)
 
     def _read(self, call: Call, handle: ReadHandle) -> None:
         (command,) = call.commands
@@ -298,7 +311,9 @@ class ClusterEngine:
     def _made(self, command: Command, origin: WriteOrigin) -> BackendRequest | None:
         if isinstance(command, Publish):
             return words.publish(command, origin, has_slots=self._topology.has_slots)
-        if isinstance(command, Rename | Copy) and not self._is_one_turn(command.named_streams()):
+        if isinstance(command, Rename | Copy | CreateDurable) and not self._is_one_turn(
+            command.named_streams()
+        ):
             raise cross_slot()
         return words.request(self._losses.informed(command), origin)
 
@@ -311,6 +326,7 @@ class ClusterEngine:
         request = self._request(command)
         assert request is not None, "it is not gathered"
         reply: Reply = await self.run_request(request)
+        self._note_run(command, reply)
         return reply
 
     async def _run_at_once(self, command: Command) -> Reply:
@@ -336,6 +352,7 @@ class ClusterEngine:
                 self._spawn(_finish(self._move(reply), finish, origin))
             else:
                 finish(reply)
+            self._note_run(command, reply)
 
         self._send(request, settle)
 

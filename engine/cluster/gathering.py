@@ -18,7 +18,14 @@ import msgspec
 
 from engine import entries, errors, ids
 from engine.apportion import apportion
-from engine.cluster import group_words, redrive, replies, scripts, words
+from engine.cluster import (
+    durable_words,  # noqa: F401 - registers what it sends
+    group_words,
+    redrive,
+    replies,
+    scripts,
+    words,
+)
 from engine.cluster.ends import end_from
 from engine.cluster.group_scripts import GroupFound, group_read, read_group, read_stream
 from engine.cluster.refusals import not_supported

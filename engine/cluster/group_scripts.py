@@ -92,7 +92,7 @@ class GroupFound(NamedTuple):
 def group_read(found: Sequence[GroupFound]) -> GroupRead:
     """The reply of XREADGROUP: a stream without new entries is left out."""
     given = [stream for stream, _ in found if stream.entries or stream.history]
-    return GroupRead(given, closed=[end for _, end in found if end is not None])
+    return GroupRead(given, closed=tuple(end for _, end in found if end is not None))
 
 
 def read_stream(

@@ -12,10 +12,8 @@ from typing import Final
 
 from engine.cluster.wire import ConnectionLostError, ServerError
 from engine.commands import (
-    AppendDurable,
     Command,
     ConfigSet,
-    CreateDurable,
     DescribeUse,
     Dump,
     FlushAll,
@@ -148,7 +146,6 @@ _NAMES: Final[Mapping[type[Command], str]] = {
     ConfigSet: "CONFIG SET",
     DescribeUse: "the use of a stream (MEMORY USAGE, OBJECT)",
     Dump: "DUMP",
-    **dict.fromkeys((AppendDurable, CreateDurable), "writing to Durable Streams"),
     FlushAll: "FLUSHALL",
     Restore: "RESTORE",
     Unchanged: "WATCH",

@@ -18,7 +18,7 @@ import msgspec
 from engine import errors, ids
 from engine.cluster.ends import end_from
 from engine.cluster.keys import auxiliary_key, slot_key, slot_of
-from engine.cluster.stored import words_of
+from engine.cluster.stored import META_FIELD, words_of
 from engine.commands import (
     AddEach,
     AutoSequence,
@@ -35,6 +35,7 @@ from engine.commands import (
     XTrim,
 )
 from engine.commands.types import Refs
+from engine.entries import is_json
 from engine.errors import EngineError
 from engine.producers import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
 from engine.replies import Added, Closed, Deletions, Edges, Published, Republished, StoredRun, Trimmed
@@ -100,7 +101,7 @@ EDGES_MARK: Final = 4
 EDGES_LAST_LIVE: Final = 5
 EDGES_LOST: Final = 6
 
-_GROWING: Final = {"add", "publish"}
+_GROWING: Final = {"add", "append_durable", "create_durable", "publish"}
 
 
 @cache
@@ -122,17 +123,33 @@ def _closed(stream: str, last_id: str, at_ms: str) -> EngineError:
     return errors.stream_closed(stream, last_id, ids.rfc3339(int(at_ms)))
 
 
+_TOO_LARGE_TO_FORK: Final = (
+    "over this backend a fork has up to 10,000 entries of its source, or all of them, up to 150,000: "
+    "fork it at the end"
+)
+
 # The refusals that scripts reply, by their code; each is given the words behind it.
 _REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
     "id_not_increasing": errors.id_not_increasing,
+    "epoch_begins_at_zero": errors.epoch_begins_at_zero,
+    "fork_beyond_end": errors.fork_beyond_end,
     "idempotency_mismatch": errors.idempotency_mismatch,
     "last_id_mismatch": errors.last_id_mismatch,
     "lifetime_over": errors.lifetime_over,
+    "media_type_differs": errors.media_type_differs,
     "no_group_for_key": errors.no_group_for_key,
     "no_stream": errors.no_such_key,
+    "not_data": errors.not_data,
+    "not_durable": errors.not_durable,
+    "producer_fenced": lambda producer, epoch: errors.producer_fenced(producer, int(epoch)),
+    "producer_gap": lambda producer, *seqs: errors.producer_gap(producer, *map(int, seqs)),
+    "sequence_too_small": errors.writer_seq_too_small,
     "stream_changed": errors.stream_changed,
     "stream_closed": _closed,
+    "stream_exists": errors.stream_exists,
     "stream_exhausted": lambda _: errors.stream_exhausted(),
+    "stream_gone": errors.stream_gone,
+    "too_large_to_fork": lambda: errors.invalid(f"ERR {_TOO_LARGE_TO_FORK}"),
     "too_long_to_count": lambda entries_max: too_long_to_count(int(entries_max)),
     "too_many_chunks": lambda: errors.too_many_chunks(EPOCH_CHUNKS_MAX, EPOCH_BYTES_MAX),
     "trim_guarded": errors.trim_guarded,
@@ -143,7 +160,9 @@ def checked(reply: Any) -> list[Any]:  # noqa: ANN401 - as the server sent it
     """The reply of a script without its first word's refusal. Raises EngineError."""
     first, *others = reply
     if first == b"no":
-        code, *detail = [one.decode() if isinstance(one, bytes) else str(one) for one in others]
+        code, *detail = [
+            one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in others
+        ]
         raise _REFUSALS[code](*detail)
     return [first, *others]
 
@@ -222,7 +241,7 @@ def add(command: XAdd, origin: WriteOrigin, *, whole: bool = True, reason: str |
         raise errors.id_is_zero()
     key = command.idempotency
     arguments: list[Word] = [
-        *_origin_words(origin),
+        *origin_words(origin),
         int(command.mkstream),
         "" if command.expected_last_id is None else ids.format(command.expected_last_id),
         "" if key is None else key.key,
@@ -230,31 +249,53 @@ def add(command: XAdd, origin: WriteOrigin, *, whole: bool = True, reason: str |
         _trim_words(command.trim),
         int(whole),
         "" if reason is None else f"+{reason}",
-        len(command.bodies),
-        *_entry_words(command.bodies, command.ids),
+        *_form_and_entries(command.bodies, command.ids),
     ]
-    keys = [*stream_keys(command.stream), _requests_key(slot_of(command.stream.encode()), origin)]
-    return ScriptCall(_adding("add"), keys, arguments, _decode_added(command.stream))
+    keys = [*stream_keys(command.stream), requests_key(command.stream, origin)]
+    return ScriptCall(adding("add"), keys, arguments, _decode_added(command.stream))
 
 
-def _adding(name: str) -> Script:
-    return script(name, "trimming", "retention", "answers", "adding")
+def adding(name: str, *parts: str) -> Script:
+    """A script that adds entries."""
+    return script(name, "trimming", "retention", "answers", "adding", *parts)
 
 
-def _origin_words(origin: WriteOrigin) -> list[Word]:
+def origin_words(origin: WriteOrigin) -> list[Word]:
+    """What every script that adds entries begins with."""
     numbered: list[Word] = [origin.number, origin.settled] if origin.front else ["", ""]
     return [origin.generation, origin.primary, *numbered]
 
 
-def _requests_key(slot: int, origin: WriteOrigin) -> bytes:
-    return slot_key(slot, "h", origin.front)
+def requests_key(stream: str, origin: WriteOrigin) -> bytes:
+    """The key of what this gateway's requests in the stream's slot were answered."""
+    return slot_key(slot_of(stream.encode()), "h", origin.front)
 
 
-def _entry_words(bodies: Sequence[bytes], new_ids: Sequence[NewId]) -> list[Word]:
+def _form_and_entries(bodies: Sequence[bytes], new_ids: Sequence[NewId]) -> list[Word]:
+    """What all entries are, for streams that take no others; how many, and the entries."""
+    entries = [words_of(body) for body in bodies]
+    return [_form_of(entries), *_count_and_entries(entries, new_ids)]
+
+
+def _form_of(all_words: Sequence[Sequence[bytes]]) -> str:
+    form = "json"
+    for words in all_words:
+        if words[0] != b"data" or (words[2:] and words[2] != META_FIELD):
+            return ""
+        if form and not is_json(words[1]):
+            form = "data"
+    return form
+
+
+def count_and_entries(bodies: Sequence[bytes]) -> list[Word]:
+    """How many, and the entries."""
+    return _count_and_entries([words_of(body) for body in bodies], ())
+
+
+def _count_and_entries(all_words: Sequence[Sequence[bytes]], new_ids: Sequence[NewId]) -> list[Word]:
     """The entries as `lua/adding.lua` reads them."""
-    words: list[Word] = []
-    for place, body in enumerate(bodies):
-        entry = words_of(body)
+    words: list[Word] = [len(all_words)]
+    for place, entry in enumerate(all_words):
         if len(entry) > 2 * FIELDS_MAX:
             raise too_many_fields()
         words += [_id_word(new_ids[place]) if new_ids else "*", len(entry)]
@@ -421,9 +462,15 @@ def change_lifetime(stream: str, words: Sequence[Word]) -> ScriptCall:
 
 
 def describe_edges(
-    command: DescribeEdges, generation: str, cursor: int | None = None, count: int = 0
+    command: DescribeEdges,
+    generation: str,
+    cursor: int | None = None,
+    count: int = 0,
+    *,
+    is_use: bool = True,
 ) -> ScriptCall:
-    """Where the stream begins and ends; `generation` is for a stream that another program made.
+    """Where the stream begins and ends; `generation` is for a stream that another program made. Unless
+    `is_use`, a lifetime that counts from the last use does not begin anew.
 
     The server's reply has a fifth member where the entry at the cursor was lost with a primary: up to `count`
     entries behind the last one that was not.
@@ -436,7 +483,7 @@ def describe_edges(
         parse = ids.parse_canonical
         return Edges(parse(first), parse(last), parse(removed_upto), found.decode())
 
-    words: list[Word] = [generation, "" if cursor is None else ids.format(cursor), count]
+    words: list[Word] = [generation, int(is_use), "" if cursor is None else ids.format(cursor), count]
     return ScriptCall(script("edges"), stream_keys(command.stream)[:2], words, decode)
 
 
@@ -469,13 +516,13 @@ def publish(command: Publish, origin: WriteOrigin, *, has_slots: bool = True) ->
         raise errors.id_is_zero()
     key, chunk, slot = command.idempotency, command.chunk, slots.pop()
     arguments: list[Word] = [
-        *_origin_words(origin),
+        *origin_words(origin),
         *("" if key is None else key.key, b"" if key is None else key.digest),
         *("" if chunk is None else chunk.epoch, "" if chunk is None else chunk.number),
         len(command.parts),
     ]
     producer = "" if chunk is None else chunk.producer
-    keys = [_requests_key(slot, origin), *(slot_key(slot, kind, "") for kind in "iq")]
+    keys = [slot_key(slot, "h", origin.front), *(slot_key(slot, kind, "") for kind in "iq")]
     keys.append(slot_key(slot, "p", producer))
     for part in command.parts:
         keys += stream_keys(part.stream)
@@ -483,10 +530,9 @@ def publish(command: Publish, origin: WriteOrigin, *, has_slots: bool = True) ->
             int(part.mkstream),
             "" if part.expected_last_id is None else ids.format(part.expected_last_id),
             _trim_words(part.trim),
-            len(part.bodies),
-            *_entry_words(part.bodies, part.ids),
+            *_form_and_entries(part.bodies, part.ids),
         ]
-    return ScriptCall(_adding("publish"), keys, arguments, _decode_published(command))
+    return ScriptCall(adding("publish"), keys, arguments, _decode_published(command))
 
 
 def _decode_published(command: Publish) -> Decode:

@@ -27,7 +27,6 @@ from engine.commands import (
     Copy,
     Delete,
     DescribeArchived,
-    DescribeDurable,
     DescribeEdges,
     EnsureStream,
     Exists,
@@ -54,7 +53,7 @@ from engine.commands import (
     XTrim,
 )
 from engine.commands.closing import check_reason
-from engine.replies import Archived, DurableInfo, Entries, StreamDetail, StreamInfo
+from engine.replies import Archived, Entries, StreamDetail, StreamInfo
 
 C = TypeVar("C", bound=Command)
 Make = Callable[[Any, WriteOrigin], BackendRequest]
@@ -121,27 +120,28 @@ def _xadd(command: XAdd, origin: WriteOrigin) -> BackendRequest:
         raise not_supported("an idempotent producer (IDMP)", "no XADD IDMP")
     if command.trim is not None:
         _check_refs(command.trim)
-    return _numbered(by_script(command.stream, scripts.add(command, origin)), origin)
+    return numbered(by_script(command.stream, scripts.add(command, origin)), origin)
 
 
 @sends(Close)
 def _close(command: Close, origin: WriteOrigin) -> BackendRequest:
     check_reason(command.reason)
-    return _numbered(by_script(command.stream, scripts.close(command, origin)), origin)
+    return numbered(by_script(command.stream, scripts.close(command, origin)), origin)
 
 
 @sends(AddEach)
 def _add_each(command: AddEach, origin: WriteOrigin) -> BackendRequest:
-    return _numbered(by_script(command.stream, scripts.add_each(command, origin)), origin)
+    return numbered(by_script(command.stream, scripts.add_each(command, origin)), origin)
 
 
 def publish(command: Publish, origin: WriteOrigin, *, has_slots: bool) -> BackendRequest:
     """Publish over several streams, which need one slot where a backend `has_slots`. Raises EngineError."""
     call = scripts.publish(command, origin, has_slots=has_slots)
-    return _numbered(by_script(command.parts[0].stream, call), origin)
+    return numbered(by_script(command.parts[0].stream, call), origin)
 
 
-def _numbered(request: BackendRequest, origin: WriteOrigin) -> BackendRequest:
+def numbered(request: BackendRequest, origin: WriteOrigin) -> BackendRequest:
+    """The same, which the server does once."""
     return msgspec.structs.replace(request, number=origin.number)
 
 
@@ -284,29 +284,6 @@ def _xrange(command: XRange, _: WriteOrigin) -> BackendRequest:
 def edges(command: DescribeEdges, _: WriteOrigin) -> BackendRequest:
     """Where the stream begins and ends."""
     return by_script(command.stream, scripts.describe_edges(command, token_hex(8)), Lane.READ)
-
-
-@sends(DescribeDurable)
-def _describe_durable(command: DescribeDurable, _: WriteOrigin) -> BackendRequest:
-    """A stream that was not created by Durable Streams, as none is over a server: they only read it."""
-    look = edges(DescribeEdges(stream=command.stream), unnumbered())
-
-    def decode(results: Sequence[Any]) -> DurableInfo | None:
-        found, expires_at_ms = look.decode(results[:1]), results[1]
-        if found is None:
-            return None
-        return DurableInfo(
-            media=None,
-            ttl_ms=None,
-            expires_at_ms=expires_at_ms if expires_at_ms > 0 else None,
-            last_id=found.last_id,
-            removed_upto=found.removed_upto,
-            generation=found.generation,
-            closed=bool(results[0][scripts.EDGES_MARK]),
-        )
-
-    commands: list[Words] = [*look.commands, ("PEXPIRETIME", command.stream)]
-    return msgspec.structs.replace(look, commands=commands, decode=decode)
 
 
 def _beside(name: str) -> list[Words]:

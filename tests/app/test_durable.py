@@ -38,15 +38,6 @@ def settings() -> Settings:
     )
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    engine = Engine.open(None, clock=SystemClock())
-    await engine.start()
-    yield engine
-    engine.check()
-    await engine.close()
-
-
 async def stored(http: httpx.AsyncClient, stream: str = "chat%2F42") -> list[dict[str, object]]:
     entries: list[dict[str, object]] = (await http.get(f"/v1/streams/{stream}/entries")).json()["entries"]
     return entries

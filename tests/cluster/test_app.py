@@ -27,6 +27,7 @@ FILES: Final = (
     "claims",
     "closed_streams",
     "conditional",
+    "durable",
     "entries",
     "groups",
     "pending",

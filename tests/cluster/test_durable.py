@@ -1,4 +1,4 @@
-"""Durable Streams over a backend: every stream is read, and none is written."""
+"""Durable Streams over a backend: streams of other programs are read."""
 
 from collections.abc import AsyncIterator
 
@@ -38,13 +38,10 @@ async def test_a_stream_is_read_page_by_page(http: httpx.AsyncClient, backend: B
     assert (await http.head(_PATH)).headers["stream-next-offset"] == live.headers["stream-next-offset"]
 
 
-async def test_none_is_written(http: httpx.AsyncClient, backend: Backend) -> None:
-    """The refusal says so; what there is can be deleted."""
-    assert (await http.get(_PATH)).status_code == 404
-    headers = {"content-type": "application/json"}
-    for method in ("PUT", "POST"):
-        refused = await http.request(method, _PATH, headers=headers, content="1")
-        assert (refused.status_code, refused.json()["code"]) == (501, "not_supported_by_backend")
+async def test_a_stream_of_others_takes_none_here(http: httpx.AsyncClient, backend: Backend) -> None:
+    """It was not made by Durable Streams; it can be deleted."""
     backend.call("XADD", "orders", "1-0", "n", 1)
+    refused = await http.post(_PATH, headers={"content-type": "application/json"}, content="1")
+    assert (refused.status_code, refused.json()["code"]) == (405, "not_durable")
     assert (await http.delete(_PATH)).status_code == 204
     assert (await http.delete(_PATH)).status_code == 404

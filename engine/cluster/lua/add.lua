@@ -1,13 +1,13 @@
 -- Entries for a stream, which ends behind them where that is asked for: then there may be none.
 -- KEYS: stream, meta, answers, order, requests
 -- ARGV: generation, primary, number and settled of the request ('' for none), mkstream, expected,
---       key, digest, trim (JSON), whole, end ('' for none, else '+' and why), count, entries
+--       key, digest, trim (JSON), whole, end ('' for none, else '+' and why), form, count, entries
 local generation, primary, number, settled = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local key, digest = ARGV[7], ARGV[8]
 local part = {
   stream = KEYS[1], meta = KEYS[2], answers = KEYS[3], order = KEYS[4],
   expected = ARGV[6], trim = ARGV[9] ~= '' and cjson.decode(ARGV[9]) or nil,
-  whole = ARGV[10] == '1', count = tonumber(ARGV[12]), at = 13,
+  whole = ARGV[10] == '1', form = ARGV[12], count = tonumber(ARGV[13]), at = 14,
 }
 local function done(...)
   local reply = { ... }

@@ -1,7 +1,8 @@
 -- XADD: check all, then write all.
 --
 -- A part is what one stream gets: its keys; `at`, where its entries begin among the arguments, and `count`. Unless
--- it is `whole`, the first ones are stored where the IDs do not suffice for all.
+-- it is `whole`, the first ones are stored where the IDs do not suffice for all. `form` says what all entries are:
+-- 'data' of one field of that name, 'json' where its values are JSON, which is what streams of Durable Streams take.
 -- An entry is its ID ('*', 'ms-*' or 'ms-seq'), the number of its words, and these.
 
 -- How far ahead of the clock the floor is written, and how near the clock may come to it.
@@ -9,6 +10,7 @@ local FLOOR_AHEAD_MS = 10000
 local FLOOR_LEFT_MS = 5000
 -- Takeovers that readers find out about afterwards, the newest first.
 local TAKEOVERS_MAX = 16
+local JSON_MEDIA = 'application/json'
 
 -- The next ID, or nil and a code.
 local function next_id(last, wanted, now_ms)
@@ -79,10 +81,14 @@ end
 local function check_part(part, now_ms)
   local info = find(part.stream)
   part.is_new = not info
-  local closed = part.count > 0 and refuse_closed(part.stream, part.meta, info)
-  if closed then
-    return closed
+  local known = info and metadata(part.meta, 'c', 'kind', 'ttl') or {}
+  if known.c and part.count > 0 then
+    return refuse_closed(part.stream, info, known.c)
   end
+  if known.kind and (part.form == '' or (known.kind == JSON_MEDIA and part.form ~= 'json')) then
+    return refuse('not_data', known.kind)
+  end
+  part.ttl_ms = known.ttl
   local last = info and info['last-generated-id'] or '0-0'
   if part.expected ~= '' and part.expected ~= last then
     local empty = not info or info['length'] == 0
@@ -114,7 +120,7 @@ end
 
 local function store_part(part, generation)
   if part.is_new then
-    begin_stream(generation, part.meta, part.answers, part.order)
+    begin_stream(part.stream, generation, part.meta, part.answers, part.order)
   end
   local at = part.at
   for i = 1, part.count do
@@ -128,6 +134,7 @@ local function store_part(part, generation)
     removed, affected = went, lost
   end
   enforce(part.stream, part.meta, false)
+  use(part.stream, part.ttl_ms)
   return removed, affected
 end
 

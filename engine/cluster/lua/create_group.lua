@@ -21,7 +21,7 @@ if made.err then
   return made
 end
 if not info then
-  begin_stream(ARGV[1], KEYS[2], KEYS[3], KEYS[4])
+  begin_stream(stream, ARGV[1], unpack(KEYS, 2))
 end
 -- Another program may have removed a group of that name.
 set_policy(KEYS[2], group, 7, true)

@@ -9,5 +9,5 @@ end
 local count = is_there and redis.call('DEL', KEYS[1]) or 0
 -- A write in any case: WAIT behind it then covers that of the one that did it before.
 redis.call('HSET', KEYS[2], 'g', '')
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+forget(unpack(KEYS))
 return { 'done', count }

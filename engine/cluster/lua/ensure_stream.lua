@@ -18,9 +18,7 @@ if at_ms then
   end
 end
 if not info then
-  redis.call('XGROUP', 'CREATE', stream, 'weir:maker', '0', 'MKSTREAM')
-  redis.call('XGROUP', 'DESTROY', stream, 'weir:maker')
-  begin_stream(ARGV[1], meta, KEYS[3], KEYS[4])
+  make_stream(stream, ARGV[1], meta, KEYS[3], KEYS[4])
 end
 -- A write in any case: WAIT behind it then covers that of the one that did it before.
 redis.call('HSET', meta, 'g', metadata(meta, 'g').g or ARGV[1])

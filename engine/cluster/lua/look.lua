@@ -1,8 +1,9 @@
--- What the reader of a range has to know beside it: of a closed stream the mark of its end, and the last entry.
+-- A range is read. Of a closed stream its reader has to know the mark of the end, and the last entry.
 -- KEYS: stream, meta
-local mark = redis.call('HGET', KEYS[2], 'c')
-if not mark then
+local known = metadata(KEYS[2], 'c', 'ttl')
+use(KEYS[1], known.ttl)
+if not known.c then
   return {}
 end
 local row = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
-return { mark, row and row[1] or '0-0' }
+return { known.c, row and row[1] or '0-0' }

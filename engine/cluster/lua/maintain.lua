@@ -46,7 +46,7 @@ if redis.call('EXISTS', stream) == 1 then
   return has_more and 1 or 0
 end
 local known = metadata(meta, 'p', 'f')
-redis.call('DEL', meta, KEYS[3], KEYS[4])
+forget(unpack(KEYS))
 if known.f and tonumber(known.f) > clock_ms() - FLOOR_AGE_MS then
   redis.call('HSET', meta, 'p', known.p, 'f', known.f)
 end

@@ -3,11 +3,15 @@
 -- IDs are text, 'ms-seq'. Both halves are unsigned 64-bit decimals, and Lua's numbers lose digits above 2^53:
 -- so they are compared and counted up as text.
 --
--- Keys of a stream (keys.py): m metadata, i answers by idempotency key, q these keys in order of their time.
+-- Keys of a stream (keys.py): m metadata, i answers by idempotency key, q these keys in order of their time, w how
+-- far each producer of Durable Streams is.
 -- Metadata: g generation, r removed_upto, b entries-added less length as it was after the last removal through
 -- Weir, p the primary that gave the last ID by clock, f the floor: no ID by clock was above it,
 -- t takeovers, c the end of a closed stream: when it was closed (ms), and why; the retention,
 -- 'max_len' and so on (kept.py), o and z its bytes; of each group its policy, 'ack_timeout_ms/<group>' and so on.
+-- Of Durable Streams: media, its kind without parameters, the config that it was created with, ttl in ms, s the last
+-- Stream-Seq; of a fork its source and source_meta, the key of that one's metadata; of a source the number of its
+-- forks, and of each 'fork/<fork>' the key of its metadata. A stream that is not there and has forks was removed.
 
 local HALF_MAX = '18446744073709551615'
 local ID_MAX = HALF_MAX .. '-' .. HALF_MAX
@@ -161,10 +165,9 @@ local function last_live_id(info)
   return row and row[1] or '0-0'
 end
 
--- A closed stream takes no entries. nil where it is open, or not there.
-local function refuse_closed(stream, meta, info)
-  local mark = info and redis.call('HGET', meta, 'c')
-  return mark and refuse('stream_closed', stream, info['last-generated-id'], string.match(mark, '^%d+')) or nil
+-- A closed stream takes no entries.
+local function refuse_closed(stream, info, mark)
+  return refuse('stream_closed', stream, info['last-generated-id'], string.match(mark, '^%d+'))
 end
 
 -- What there is before entries are removed through Weir; `note_removal` keeps what has become of it.
@@ -181,12 +184,78 @@ local function note_removal(meta, before, count, highest)
   redis.call('HSET', meta, 'r', upto, 'b', before.gone + count)
 end
 
+-- A stream is used: where its lifetime counts from then, it lives on for `ttl_ms` and a little more. Not at each use:
+-- the server's notification of it wakes those who wait, and a reader that was woken uses the stream.
+local function use(stream, ttl_ms)
+  local ttl = tonumber(ttl_ms or '')
+  if ttl and redis.call('PTTL', stream) < ttl then
+    local grain = math.max(1, math.min(1000, ttl / 20))
+    -- Beyond that number not every one is exact.
+    redis.call('PEXPIREAT', stream, string.format('%.0f', math.min(2 ^ 53, clock_ms() + ttl + grain)))
+  end
+end
+
+-- A fork is gone. So is its source, where that was removed before and has no other: then its name is free.
+local function leave_source(fork, meta)
+  local known = metadata(meta, 'source', 'source_meta')
+  while known.source and redis.call('HDEL', known.source_meta, 'fork/' .. fork) == 1 do
+    if redis.call('HINCRBY', known.source_meta, 'forks', -1) > 0 then
+      return
+    end
+    redis.call('HDEL', known.source_meta, 'forks')
+    if is_stream(known.source) then
+      return
+    end
+    fork, meta = known.source, known.source_meta
+    known = metadata(meta, 'source', 'source_meta')
+    redis.call('HDEL', meta, 'source', 'source_meta')
+  end
+end
+
+-- The key of another kind beside the same stream. Scripts do not name these keys: while a slot moves, a server runs no
+-- script that names a key which is not there, and refuses a command on it within.
+local function beside(meta, kind)
+  return (string.gsub(meta, '/m/', '/' .. kind .. '/', 1))
+end
+
+local BESIDE = { 'w' }
+
+local function drop(meta, ...)
+  redis.call('DEL', ...)
+  for _, kind in ipairs(BESIDE) do
+    redis.pcall('DEL', beside(meta, kind))
+  end
+end
+
+-- What is kept beside a stream that is gone goes too. While it has forks, these stay, and so its name is not free.
+local function forget(stream, meta, answers, order)
+  drop(meta, answers, order)
+  if redis.call('HEXISTS', meta, 'forks') == 0 then
+    leave_source(stream, meta)
+    redis.call('DEL', meta)
+    return
+  end
+  for _, field in ipairs(redis.call('HKEYS', meta)) do
+    if field ~= 'forks' and field ~= 'source' and field ~= 'source_meta' and string.sub(field, 1, 5) ~= 'fork/' then
+      redis.call('HDEL', meta, field)
+    end
+  end
+end
+
 -- A stream that is new has nothing of the one that had its name before, but for the floor of IDs.
-local function begin_stream(generation, meta, answers, order)
+local function begin_stream(stream, generation, meta, answers, order)
   local known = metadata(meta, 'p', 'f')
-  redis.call('DEL', meta, answers, order)
+  leave_source(stream, meta)
+  drop(meta, meta, answers, order)
   redis.call('HSET', meta, 'g', generation)
   for name, value in pairs(known) do
     redis.call('HSET', meta, name, value)
   end
+end
+
+-- Make a stream without entries.
+local function make_stream(stream, ...)
+  redis.call('XGROUP', 'CREATE', stream, 'weir:maker', '0', 'MKSTREAM')
+  redis.call('XGROUP', 'DESTROY', stream, 'weir:maker')
+  begin_stream(stream, ...)
 end

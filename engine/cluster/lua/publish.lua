@@ -1,7 +1,8 @@
 -- Publish: several streams of one slot, all or nothing.
 -- KEYS: requests, answers and order of the slot, producer; then stream, meta, answers and order of each part
 -- ARGV: generation, primary, number and settled of the request ('' for none), key, digest, epoch and
---       chunk of the producer ('' for none), number of parts; of each part mkstream, expected, trim (JSON), count, entries
+--       chunk of the producer ('' for none), number of parts; of each part mkstream, expected, trim (JSON), form,
+--       count, entries
 local generation, primary, number, settled = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local key, digest = ARGV[5], ARGV[6]
 local epoch, chunk = ARGV[7], ARGV[8]
@@ -47,7 +48,7 @@ for i = 1, tonumber(ARGV[9]) do
   local part = {
     stream = KEYS[first], meta = KEYS[first + 1], answers = KEYS[first + 2], order = KEYS[first + 3],
     expected = ARGV[at + 1], trim = ARGV[at + 2] ~= '' and cjson.decode(ARGV[at + 2]) or nil,
-    whole = true, count = tonumber(ARGV[at + 3]), at = at + 4,
+    whole = true, form = ARGV[at + 3], count = tonumber(ARGV[at + 4]), at = at + 5,
   }
   if ARGV[at] == '0' and redis.call('EXISTS', part.stream) == 0 then
     return refuse('no_stream', part.stream)

@@ -146,7 +146,9 @@ local before = state['last-delivered-id']
 -- The end of a closed stream for a group that has read so far: its mark, the last ID, and whether nothing is
 -- pending. Empty while the group may be given more.
 local function ended(upto)
-  local mark = redis.call('HGET', KEYS[2], 'c')
+  local known = metadata(KEYS[2], 'c', 'ttl')
+  use(stream, known.ttl)
+  local mark = known.c
   if not mark or id_less(upto, last_live_id(info)) then
     return {}
   end

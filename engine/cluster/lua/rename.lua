@@ -13,20 +13,45 @@ end
 if done == 0 or KEYS[1] == KEYS[5] then
   return 0
 end
+leave_source(KEYS[5], KEYS[6])
 -- What the target had is overwritten, and not removed before: see answers.lua.
-for i = 2, 4 do
-  if redis.call('EXISTS', KEYS[i]) == 0 then
-    redis.call('DEL', KEYS[i + 4])
+local function take_along(from, to)
+  local is_there = redis.pcall('EXISTS', from)
+  if is_there ~= 1 then
+    redis.pcall('DEL', to)
   elseif ARGV[2] == 'COPY' then
-    redis.call('COPY', KEYS[i], KEYS[i + 4], 'REPLACE')
+    redis.call('COPY', from, to, 'REPLACE')
   else
-    redis.call('RENAME', KEYS[i], KEYS[i + 4])
+    redis.call('RENAME', from, to)
   end
 end
-redis.call('HSET', KEYS[6], 'g', ARGV[1])
-redis.call('HDEL', KEYS[6], 'archived_up_to')
+
+for _, kind in ipairs(BESIDE) do
+  take_along(beside(KEYS[2], kind), beside(KEYS[6], kind))
+end
+for i = 2, 4 do
+  take_along(KEYS[i], KEYS[i + 4])
+end
+local meta = KEYS[6]
+redis.call('HSET', meta, 'g', ARGV[1])
+redis.call('HDEL', meta, 'archived_up_to')
+local forks = {}
+if redis.call('HEXISTS', meta, 'forks') == 1 then
+  for _, field in ipairs(redis.call('HKEYS', meta)) do
+    forks[#forks + 1] = string.sub(field, 1, 5) == 'fork/' and field or nil
+  end
+end
 if ARGV[2] == 'COPY' then
-  -- A copy is open.
-  redis.call('HDEL', KEYS[6], 'c')
+  -- A copy is open, it is no fork, and has none.
+  redis.call('HDEL', meta, 'c', 'source', 'source_meta', 'forks', unpack(forks))
+  return 1
+end
+for _, field in ipairs(forks) do
+  redis.call('HSET', redis.call('HGET', meta, field), 'source', KEYS[5], 'source_meta', meta)
+end
+local known = metadata(meta, 'source_meta')
+if known.source_meta then
+  redis.call('HDEL', known.source_meta, 'fork/' .. KEYS[1])
+  redis.call('HSET', known.source_meta, 'fork/' .. KEYS[5], meta)
 end
 return 1

@@ -1,4 +1,4 @@
-"""The public suite for servers of Durable Streams passes: alone, behind fronts, with tokens."""
+"""The public suite for servers of Durable Streams passes: alone, behind fronts, with tokens, on backends."""
 
 import json
 import os
@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 
+from tests.cluster.clusters import opened_backend, server_words
 from tests.server import Server
 
 SDK: Final = Path(__file__).parents[1]
@@ -26,6 +28,12 @@ WAYS: Final = {
     "alone": (),
     "fronts": ("--fronts", "2"),
     "tokens": ("--set", f"root_token={TOKEN}"),
+}
+# Over a cluster a fork has to be in the slot of its source: as all streams of this caller are.
+ONE_SLOT: Final = {
+    "actions": ["read", "write", "close", "manage"],
+    "streams": "*",
+    "prefix": "{suite}/",
 }
 # They are skipped unless one asks for them.
 NOT_SERVED: Final = "Reserved subscription APIs"
@@ -59,7 +67,27 @@ def run_suite(server: Server, report: Path, token: str = "") -> Mapping[str, str
 def test_the_public_suite_passes(way: str, tmp_path: Path) -> None:
     """Every test of it, but those of what is not served."""
     with Server(tmp_path / "data", *SETTINGS, *WAYS[way]) as server:
-        ended = run_suite(server, tmp_path / "report.json", TOKEN if way == "tokens" else "")
+        check(run_suite(server, tmp_path / "report.json", TOKEN if way == "tokens" else ""))
+
+
+@pytest.mark.skipif(node_version() < NODE_MIN, reason="vitest needs a newer Node")
+@pytest.mark.parametrize("kind", ["redis", "cluster"])
+def test_it_passes_over_a_backend(kind: str, tmp_path: Path) -> None:
+    """All the same tests: over Redis, and over a cluster of Valkey in one slot of it."""
+    (tmp_path / "backend").mkdir()
+    with (
+        opened_backend(tmp_path / "backend", kind) as backend,
+        Server(tmp_path / "data", *SETTINGS, *server_words(backend), *WAYS["tokens"]) as server,
+    ):
+        made = httpx.post(
+            f"{server.url}/v1/admin/tokens",
+            headers={"authorization": f"Bearer {TOKEN}"},
+            json={"grants": [ONE_SLOT]},
+        ).json()
+        check(run_suite(server, tmp_path / "report.json", made["token"]))
+
+
+def check(ended: Mapping[str, str]) -> None:
     served = {name: status for name, status in ended.items() if not name.startswith(NOT_SERVED)}
     assert {name for name, status in served.items() if status != "passed"} == set()
     assert len(served) == 332

@@ -1,0 +1,265 @@
+"""Durable Streams over a backend, written: what the public suite and the tests of the gateway do not ask for.
+
+Names of one slot of a cluster, but where that is what is tested.
+"""
+
+import asyncio
+from typing import Any, Final
+
+import pytest
+
+from engine import EngineError, entries
+from engine.cluster import ClusterEngine
+from engine.cluster.keys import auxiliary_key
+from engine.commands import (
+    AppendDurable,
+    Copy,
+    CreateDurable,
+    Delete,
+    DescribeDurable,
+    EnsureGroup,
+    ForkPoint,
+    ProducerBatch,
+    Rename,
+    XAdd,
+    XInfoGroups,
+    XLen,
+    XRange,
+)
+from engine.ids import ID_MAX, ID_MIN
+from engine.replies import DurableAppended, DurableInfo, Entries
+from tests.cluster.engines import opened, refused
+from tests.cluster.servers import Backend, BackendServer
+from tests.cluster.test_repeating import opened as opened_losing
+from tests.engine.asking import reply_to
+from tests.waiting import PATIENCE_S
+
+S: Final = "{t}s"
+F: Final = "{t}f"
+TEXT: Final = "text/plain"
+
+
+def body(data: str) -> bytes:
+    return entries.body([("data", data)])
+
+
+def creating(stream: str = S, media: str = TEXT, **more: Any) -> CreateDurable:
+    return CreateDurable(stream=stream, media=media, **more)
+
+
+def forking(stream: str = F, source: str = S, upto: int | None = None, **more: Any) -> CreateDurable:
+    return creating(stream, "", fork=ForkPoint(source, upto), **more)
+
+
+def appending(*texts: str, stream: str = S, seq: int | None = None, **more: Any) -> AppendDurable:
+    batch = None if seq is None else ProducerBatch("p", 0, seq)
+    return AppendDurable(stream=stream, bodies=[*map(body, texts)], kind=TEXT, batch=batch, **more)
+
+
+async def texts_of(engine: ClusterEngine, stream: str) -> list[str]:
+    found = await reply_to(engine, XRange(stream=stream, start=ID_MIN, end=ID_MAX))
+    assert isinstance(found, Entries)
+    return [fields[0][1].decode() for _, fields in found.pairs()]
+
+
+async def info_of(engine: ClusterEngine, stream: str) -> DurableInfo | None:
+    found = await reply_to(engine, DescribeDurable(stream=stream))
+    assert found is None or isinstance(found, DurableInfo)
+    return found
+
+
+@pytest.mark.parametrize("command", [appending("b"), appending("b", seq=0), appending("b", closes=True)])
+async def test_an_append_whose_reply_was_lost_is_done_once(
+    server: BackendServer, command: AppendDurable
+) -> None:
+    """With a producer or without, and has the reply of the first time."""
+    async with opened_losing(server) as (engine, link):
+        await reply_to(engine, creating(bodies=[body("a")]))
+        link.losing = 1
+        found = await reply_to(engine, command)
+        assert isinstance(found, DurableAppended)
+        assert (found.duplicate, found.closed, link.lost) == (False, command.closes, 1)
+        assert await texts_of(engine, S) == ["a", "b"]
+        assert engine.appended == 1
+
+
+async def test_other_gateways_know_what_a_producer_wrote(backend: Backend, engine: ClusterEngine) -> None:
+    """A batch that comes again through another one is not stored again."""
+    await reply_to(engine, creating())
+    await reply_to(engine, appending("a", seq=0))
+    async with opened(backend) as other:
+        again = await reply_to(other, appending("a", seq=0))
+        assert isinstance(again, DurableAppended)
+        assert (again.duplicate, again.seq) == (True, 0)
+        assert (await refused(other, appending("c", seq=2))).code == "producer_gap"
+        await reply_to(other, appending("b", seq=1, closes=True))
+    assert await texts_of(engine, S) == ["a", "b"]
+    assert (await refused(engine, appending("c", seq=2))).code == "stream_closed"
+
+
+async def test_of_too_many_producers_those_that_wrote_longest_ago_go(
+    backend: Backend, engine: ClusterEngine
+) -> None:
+    """A thousand at once."""
+    await reply_to(engine, creating())
+    key = auxiliary_key(S, "w")
+    now_ms = int((await reply_to(engine, appending("a", seq=0))).last_id >> 64)  # type: ignore[union-attr]
+    for start in range(0, 10_000, 1_000):
+        rows = [word for n in range(start, start + 1_000) for word in (f"p{n}", f"0 7 {now_ms - 20_000 + n}")]
+        backend.call("HSET", key, *rows)
+    await reply_to(engine, appending("b", seq=1))
+    assert backend.call("HLEN", key) == 9_001
+    assert [backend.call("HEXISTS", key, name) for name in ("p999", "p1000", "p")] == [0, 1, 1]
+
+
+async def test_a_producer_that_is_silent_for_a_week_is_forgotten(
+    backend: Backend, engine: ClusterEngine
+) -> None:
+    """It begins at 0 again."""
+    await reply_to(engine, creating())
+    await reply_to(engine, appending("a", seq=0))
+    epoch, seq, at_ms = backend.call("HGET", auxiliary_key(S, "w"), "p").split()
+    week_ms = 7 * 24 * 3600 * 1000
+    backend.call("HSET", auxiliary_key(S, "w"), "p", b"%b %b %d" % (epoch, seq, int(at_ms) - week_ms - 1_000))
+    assert (await refused(engine, appending("b", seq=1))).code == "producer_gap"
+    await reply_to(engine, appending("b", seq=0))
+
+
+async def test_a_fork_needs_the_slot_of_its_source(backend: Backend, engine: ClusterEngine) -> None:
+    """Over a cluster, where one script has to make it; the refusal says how names come into one slot."""
+    await reply_to(engine, creating("a", bodies=[body("x")]))
+    made = forking("b", "a")
+    if backend.kind == "cluster":
+        refusal = await refused(engine, made)
+        assert (refusal.code, "braces" in refusal.detail) == ("cross_slot", True)
+        assert await info_of(engine, "b") is None
+        return
+    await reply_to(engine, made)
+    assert await texts_of(engine, "b") == ["x"]
+
+
+async def test_a_fork_has_the_entries_alone(engine: ClusterEngine) -> None:
+    """No group, no producer, no end, and the source's of all IDs go on from there."""
+    await reply_to(engine, creating(bodies=[body("a")]))
+    await reply_to(engine, appending("b", seq=0, writer_seq=b"9"))
+    await reply_to(engine, EnsureGroup(stream=S, group="g", start=0, mkstream=False, policy={}))
+    middle = await info_of(engine, S)
+    assert middle is not None
+    await reply_to(engine, appending("c", seq=1, closes=True))
+    await reply_to(engine, forking())
+    await reply_to(engine, forking("{t}early", upto=middle.last_id))
+    assert await texts_of(engine, F) == ["a", "b", "c"]
+    for name, texts in ((F, ["a", "b", "c", "d"]), ("{t}early", ["a", "b", "d"])):
+        assert await reply_to(engine, XInfoGroups(stream=name)) == []
+        await reply_to(engine, appending("d", stream=name, seq=0, writer_seq=b"1"))
+        assert await texts_of(engine, name) == texts
+    assert await texts_of(engine, S) == ["a", "b", "c"]
+
+
+async def test_a_fork_in_the_midst_has_ten_thousand_entries_at_most(engine: ClusterEngine) -> None:
+    """One at the end is the server's own copy."""
+    await reply_to(engine, creating(bodies=[body("a")] * 5_001))
+    await reply_to(engine, appending(*["b"] * 5_000))
+    middle = await info_of(engine, S)
+    assert middle is not None
+    await reply_to(engine, appending("c"))
+    refusal = await refused(engine, forking(upto=middle.last_id))
+    assert ("at the end" in refusal.detail, await info_of(engine, F)) == (True, None)
+    await reply_to(engine, forking(upto=middle.last_id - 1))
+    assert await reply_to(engine, XLen(stream=F)) == 10_000
+    await reply_to(engine, forking("{t}whole"))
+    assert await reply_to(engine, XLen(stream="{t}whole")) == 10_002
+
+
+async def test_forks_follow_their_source_to_another_name(engine: ClusterEngine) -> None:
+    """And a copy of either is a stream of its own."""
+    await reply_to(engine, creating(bodies=[body("a")]))
+    await reply_to(engine, forking())
+    await reply_to(engine, Copy(stream=S, target="{t}copy", replace=False))
+    await reply_to(engine, Copy(stream=F, target="{t}copy2", replace=False))
+    await reply_to(engine, Rename(stream=S, target="{t}t"))
+    await reply_to(engine, Rename(stream=F, target="{t}g"))
+    await reply_to(engine, Delete(streams=["{t}t"]))
+    assert await info_of(engine, S) is None
+    assert (await refused(engine, DescribeDurable(stream="{t}t"))).code == "stream_gone"
+    await reply_to(engine, Delete(streams=["{t}copy"]))
+    await reply_to(engine, Delete(streams=["{t}copy2"]))
+    assert await info_of(engine, "{t}copy") is None
+    assert (await refused(engine, DescribeDurable(stream="{t}t"))).code == "stream_gone"
+    await reply_to(engine, Delete(streams=["{t}g"]))
+    assert await info_of(engine, "{t}t") is None
+
+
+async def test_forks_that_expire_let_their_source_go(engine: ClusterEngine) -> None:
+    """Over several levels, once a gateway comes to look."""
+    await reply_to(engine, creating(bodies=[body("a")]))
+    await reply_to(engine, forking())
+    await reply_to(engine, forking("{t}g", F, ttl_ms=200))
+    await reply_to(engine, Delete(streams=[S]))
+    await reply_to(engine, Delete(streams=[F]))
+    for name in (S, F):
+        assert (await refused(engine, DescribeDurable(stream=name))).code == "stream_gone"
+        assert (await refused(engine, creating(name))).code == "stream_exists"
+    async with asyncio.timeout(PATIENCE_S):
+        while isinstance(await _look_at(engine, S), EngineError):  # noqa: ASYNC110 - the other side is a process
+            await asyncio.sleep(0.05)
+    assert await info_of(engine, F) is None
+    await reply_to(engine, creating(S))
+
+
+async def _look_at(engine: ClusterEngine, stream: str) -> DurableInfo | EngineError | None:
+    try:
+        return await info_of(engine, stream)
+    except EngineError as refusal:
+        return refusal
+
+
+async def test_a_source_that_expires_is_removed_with_forks(engine: ClusterEngine) -> None:
+    """Its name is taken at once."""
+    await reply_to(engine, creating(bodies=[body("a")], ttl_ms=200))
+    await reply_to(engine, forking(ttl_ms=60_000))
+    await asyncio.sleep(0.3)
+    assert (await refused(engine, DescribeDurable(stream=S))).code == "stream_gone"
+    assert await texts_of(engine, F) == ["a"]
+
+
+async def test_a_stream_lives_on_for_its_time_after_each_use(backend: Backend, engine: ClusterEngine) -> None:
+    """A description is none. Uses that follow at once change nothing, which would wake readers that wait."""
+    await reply_to(engine, creating(bodies=[body("a")], ttl_ms=60_000))
+    backend.call("PEXPIRE", S, 50_000)
+    await info_of(engine, S)
+    assert backend.call("PTTL", S) <= 50_000
+    for use in (appending("b"), XRange(stream=S, start=ID_MIN, end=ID_MAX)):
+        backend.call("PEXPIRE", S, 50_000)
+        await reply_to(engine, use)
+        first = backend.call("PEXPIRETIME", S)
+        assert 60_000 < backend.call("PTTL", S) <= 61_000
+        await reply_to(engine, use)
+        assert backend.call("PEXPIRETIME", S) == first
+    found = await info_of(engine, S)
+    assert found is not None
+    assert found.ttl_ms == 60_000
+
+
+async def test_a_stream_that_is_made_anew_has_nothing_of_the_old_one(
+    backend: Backend, engine: ClusterEngine
+) -> None:
+    """Another program may have deleted it."""
+    await reply_to(engine, creating(closes=True, bodies=[body("a")]))
+    backend.call("DEL", S)
+    await reply_to(engine, XAdd(stream=S, bodies=[entries.body([("n", "1")])]))
+    found = await info_of(engine, S)
+    assert found is not None
+    assert (found.media, found.closed) == (None, False)
+    assert (await refused(engine, appending("b"))).code == "not_durable"
+
+
+async def test_entries_of_others_have_to_be_data(engine: ClusterEngine) -> None:
+    """JSON where the stream is JSON; with what belongs to a trace too."""
+    await reply_to(engine, creating(media="application/json"))
+    fits = entries.with_meta(body('{"a":1}'), {"traceparent": "00-1-1-00"})
+    await reply_to(engine, XAdd(stream=S, bodies=[fits]))
+    more = entries.body([("data", "1"), ("n", "1")])
+    for other in (body("{"), body("NaN"), entries.body([("n", "1")]), more):
+        assert (await refused(engine, XAdd(stream=S, bodies=[fits, other]))).code == "invalid"
+    assert await reply_to(engine, XLen(stream=S)) == 1
