@@ -1,5 +1,6 @@
 """The protocol's own client for Python writes and reads through a gateway that is killed."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from durable_streams import (
     LiveMode,
     RetentionGoneError,
     SeqConflictError,
+    astream,
     stream,
 )
 
@@ -64,8 +66,30 @@ def read_tokens(url: str, live: LiveMode, read: list[int]) -> None:
             time.sleep(0.05)
 
 
+async def follow_tokens(url: str, live: LiveMode, read: list[int]) -> None:
+    """The same in a loop."""
+    offset = "-1"
+    while len(read) < COUNT:
+        try:
+            async with astream(url, offset=offset, live=live) as reading:
+                async for event in reading.iter_events(mode="json"):
+                    read.extend(item["token"] for item in event.data)
+                    offset = event.next_offset
+                    if len(read) >= COUNT:
+                        break
+        except AWAY:
+            await asyncio.sleep(0.05)
+
+
+def read_in_loop(url: str, live: LiveMode, read: list[int]) -> None:
+    asyncio.run(follow_tokens(url, live, read))
+
+
+@pytest.mark.parametrize("reader", [read_tokens, read_in_loop])
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-def test_tokens_arrive_once_and_in_order_over_kills(live: LiveMode, tmp_path: Path) -> None:
+def test_tokens_arrive_once_and_in_order_over_kills(
+    live: LiveMode, reader: Callable[..., None], tmp_path: Path
+) -> None:
     """It has no producers: a sequence tells it which appends were stored before a kill."""
     read: list[int] = []
     with Server(tmp_path / "data") as server:
@@ -73,7 +97,7 @@ def test_tokens_arrive_once_and_in_order_over_kills(live: LiveMode, tmp_path: Pa
         DurableStream.create(url, content_type="application/json").close()
         threads = [
             threading.Thread(target=write_tokens, args=[url], daemon=True),
-            threading.Thread(target=read_tokens, args=[url, live, read], daemon=True),
+            threading.Thread(target=reader, args=[url, live, read], daemon=True),
         ]
         for thread in threads:
             thread.start()
