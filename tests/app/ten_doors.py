@@ -392,7 +392,7 @@ class WebSocket(Door):
             await connection.recv()
             yield connection
 
-    async def _ask(self, bench: Bench, *sent: Mapping[str, object]) -> str:
+    async def ask(self, bench: Bench, *sent: Mapping[str, object]) -> str:
         """The answers to frames, each up to what it asks for."""
         got = ""
         # A fault ends the connection.
@@ -407,24 +407,24 @@ class WebSocket(Door):
         return got
 
     async def read(self, bench: Bench, *streams: str) -> str:
-        return await self._ask(
+        return await self.ask(
             bench, {"op": "subscribe", "sub": "s", "streams": dict.fromkeys(streams, "0"), "credit": 9}
         )
 
     async def publish(self, bench: Bench, stream: str) -> str:
         frame = {"op": "publish", "stream": stream, "fields": {"f": LONG}, "traceparent": SAMPLED}
-        return await self._ask(bench, frame)
+        return await self.ask(bench, frame)
 
     async def delete(self, bench: Bench, *streams: str) -> str:
-        return await self._ask(bench, *[{"op": "command", "command": ["DEL", one]} for one in streams])
+        return await self.ask(bench, *[{"op": "command", "command": ["DEL", one]} for one in streams])
 
     async def read_for_group(self, bench: Bench, group: str = "g") -> str:
         place = {"stream": "orders", "group": group, "consumer": "c"}
-        return await self._ask(bench, {"op": "consume", "sub": "s", **place, "credit": 9})
+        return await self.ask(bench, {"op": "consume", "sub": "s", **place, "credit": 9})
 
     async def read_long(self, bench: Bench, stream: str) -> str:
         """As a command."""
-        return await self._ask(bench, {"op": "command", "command": ["XRANGE", stream, "-", "+"]})
+        return await self.ask(bench, {"op": "command", "command": ["XRANGE", stream, "-", "+"]})
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
         got = ""

@@ -38,18 +38,19 @@ from app.doors.websocket.hub import Hub
 from app.doors.websocket.session import Session
 from app.doors.websocket.socket_link import SocketLink, UnsentDeliveries
 from app.doors.websocket.subscriptions import FollowedStreams, GroupReads, event
-from app.errors import RefusalError
+from app.errors import CODES, RefusalError
 from app.http.client_address import client_address
 from app.http.middleware.request_id import as_refusal
 from app.http.requests import Request
 from app.live.fair_queue import Flow
 from app.live.sessions import AccessEnd
 from app.live.shares import Share
-from app.live.together import Part, SharedCommand
+from app.live.together import Part, Replies, SharedCommand
 from app.metrics import tracing
 from app.redis import executor
 from app.tenants import Tenant
-from engine import Call, Done, How
+from engine import Call, Done, EngineError, How
+from engine.commands import Close as CloseStream
 from engine.commands import XAck, XAdd
 
 # Messages that wait before the socket is read no more: a client that sends one at a time is not paused, which
@@ -307,9 +308,11 @@ class Connection:
         tracer = self._hub.gateway.reports.tracer
         if tracer is not None and effect.traceparent is not None:
             (command,) = commands
-            assert isinstance(command, XAdd), "what has a trace publishes"
+            assert isinstance(command, XAdd | CloseStream), "what has a trace publishes"
             traced, done = tracer.begin_publishing(command, effect.traceparent, done)
             commands = [traced]
+        if isinstance(commands[0], CloseStream):
+            done = self._auditing(commands[0].stream, done)
         quotas = self.request.principal.quotas
         self.flow.begin_work()
         how = How.ALONE if len(commands) == 1 else How.TOGETHER
@@ -321,6 +324,17 @@ class Connection:
         replies = self.tenant.engine.send(call, done)
         if replies is not None:
             done(replies)
+
+    def _auditing(self, stream: str, done: Done) -> Done:
+        """Have the audit log say that a publish has closed the stream, or why not."""
+
+        def end(replies: Replies) -> None:
+            code = replies[0].code if isinstance(replies[0], EngineError) else ""
+            facts = {"action": "close", "operation": "publish", "stream": stream}
+            self.request.audit(facts, status=CODES[code].status if code else 200, code=code)
+            done(replies)
+
+        return end
 
     def _share(self, call: Call, done: Done) -> bool:
         """Have a call sent with those of other sockets. Returns False, with nothing done, if it is not."""

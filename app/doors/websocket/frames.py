@@ -144,7 +144,7 @@ class AuthFrame(ClientFrame, frozen=True, kw_only=True, tag="auth"):
 
 class PublishFrame(ClientFrame, frozen=True, kw_only=True, tag="publish"):
     """Append entries, all or none (XADD): `entries`, or one entry's `fields`; with `deliver_at` or `delay_ms`
-    later.
+    later. With `close` the stream ends behind them.
     """
 
     stream: Name
@@ -158,6 +158,7 @@ class PublishFrame(ClientFrame, frozen=True, kw_only=True, tag="publish"):
     approx: bool | UnsetType = UNSET
     limit: Whole | UnsetType = UNSET
     refs: str | UnsetType = UNSET
+    close: bool | UnsetType = UNSET
     idempotency_key: str | UnsetType = UNSET
     if_last_id: Id | UnsetType = UNSET
     deliver_at: str | UnsetType = UNSET
@@ -457,7 +458,7 @@ def _text(given: Raw | UnsetType) -> bytes | None:
 
 _JSON: Final = media.MediaType(media.JSON, media.JSON)
 _OPTIONS: Final = (
-    *("nomkstream", "maxlen", "minid", "approx", "limit", "refs"),
+    *("nomkstream", "maxlen", "minid", "approx", "limit", "refs", "close"),
     *("deliver_at", "delay_ms", "schedule", "cancel_schedule", "required"),
 )
 _PLAIN: Final = AddOptions()

@@ -36,8 +36,9 @@ from app.http.entries.publishing import AddOptions, added, scheduled
 from app.http.entries.stored_entries import ParsedEntries
 from app.live.sessions import AccessEnd
 from engine import EngineError
+from engine.commands import Close as CloseStream
 from engine.commands import XAdd
-from engine.replies import Added, AddedScheduled
+from engine.replies import Added, AddedScheduled, Closed
 
 BAD_TOKEN_CLOSE: Final = 4500
 TOKEN_EXPIRED_CLOSE: Final = 4002
@@ -215,12 +216,14 @@ class Session:
         wanted, published, last_id = publication
         if self.meter is not None:
             self.meter.take_more(len(published.bodies))
-        command = wanted.command(stream, published, last_id, frames.idempotency_key(frame))
+        if wanted.close:
+            self.table.require(Action.CLOSE, stream)
+        add = wanted.command(stream, published, last_id, frames.idempotency_key(frame))
         may_manage = self.table.principal.may(Action.MANAGE, Resource(stream))
-        later = wanted.scheduled(command, recurring=may_manage)
+        later = wanted.scheduled(add, recurring=may_manage)
 
         def done(replies: Replies) -> Effects:
-            reply = replies[0]
+            reply = replies[0].added if isinstance(replies[0], Closed) else replies[0]
             if isinstance(reply, EngineError):
                 return [self.table.error(frame.ref, to_refusal(reply))]
             cancelled = None
@@ -233,15 +236,20 @@ class Session:
             if not isinstance(reply, Added):
                 detail = f"there is no stream {stream!r}, and nomkstream forbids to make it"
                 return [self.table.error(frame.ref, RefusalError("no_stream", detail))]
-            trims = command.trim is not None
-            result = added(reply, batch=True, trims=trims, ids_wanted=True, cancelled=cancelled)
+            result = added(
+                reply,
+                batch=True,
+                trims=add.trim is not None,
+                ids_wanted=True,
+                closes=wanted.close,
+                cancelled=cancelled,
+            )
             return [SendFrame(frames.ok_with(frame.ref, result))]
 
         synced, traceparent = frames.wants_sync(frame), frames.traceparent(frame)
-        shared = not synced and later is None and command == XAdd(stream=stream, bodies=command.bodies)
-        return [
-            self.table.submit([later or command], done, synced=synced, traceparent=traceparent, shared=shared)
-        ]
+        command = CloseStream(stream=stream, add=add) if wanted.close else later or add
+        shared = not synced and command == XAdd(stream=stream, bodies=add.bodies)
+        return [self.table.submit([command], done, synced=synced, traceparent=traceparent, shared=shared)]
 
     def _unsubscribe(self, frame: frames.UnsubscribeFrame) -> Effects:
         return [*self.table.end(self.table.find(frame.sub)), SendFrame(frames.ok(frame.ref))]

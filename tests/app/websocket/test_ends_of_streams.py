@@ -1,8 +1,11 @@
 """The end of a stream on a socket: subscriptions and consumers end with it."""
 
+from pathlib import Path
+
 import httpx
 
 from tests.app.sockets import SocketClient
+from tests.app.ten_doors import WebSocket, opened
 from tests.app.websocket.group_calls import add
 
 
@@ -55,4 +58,39 @@ def test_a_consumer_is_told_closed_and_drained(client: SocketClient, http: httpx
     assert [frame["op"] for frame in client.until("drained") if frame["op"] != "heartbeat"][-2:] == [
         "closed",
         "drained",
+    ]
+
+
+def test_a_publish_may_close(client: SocketClient, http: httpx.Client) -> None:
+    """Both or neither: readers get the entries and the end."""
+    answer = client.ask(
+        "publish", stream="s", entries=[{"fields": {"n": 1}}, {"fields": {"n": 2}}], close=True
+    )
+    assert (answer["count"], answer["duplicate"], answer["closed"]) == (2, False, True)
+    client.ask("subscribe", sub="live", streams={"s": "0"})
+    frames = client.until("closed")
+    assert frames[-1]["last_id"] == answer["last_id"]
+    assert http.get("/v1/streams/s").json()["closed"] is True
+    refused = client.ask("publish", stream="s", fields={"n": "3"}, close=True)
+    assert refused["problem"]["code"] == "stream_closed"
+    missing = client.ask("publish", stream="none", fields={"n": "3"}, close=True, nomkstream=True)
+    assert missing["problem"]["code"] == "no_stream"
+    open_still = client.ask("publish", stream="t", fields={"n": "1"}, close=False)
+    assert "closed" not in open_still
+    repeated = [
+        client.ask("publish", stream="t", fields={"n": "2"}, close=True, idempotency_key="k") for _ in "12"
+    ]
+    assert [one["duplicate"] for one in repeated] == [False, True]
+    assert repeated[0]["ids"] == repeated[1]["ids"]
+
+
+async def test_the_audit_log_has_an_end_by_a_publish(tmp_path: Path) -> None:
+    """As it has one by any other way in, also where it is refused."""
+    frame = {"op": "publish", "stream": "orders", "fields": {"n": "1"}, "close": True}
+    async with opened(tmp_path) as bench:
+        await WebSocket("websocket", "websocket").ask(bench, frame, frame, {**frame, "close": False})
+        lines = [line for line in await bench.audited() if line["action"] == "close"]
+    assert [(line["operation"], line["stream"], line["status"]) for line in lines] == [
+        ("publish", "orders", 200),
+        ("publish", "orders", 409),
     ]

@@ -15,6 +15,8 @@ def test_what_is_not_allowed_is_refused_by_frame() -> None:
     consume = {"sub": "w", "stream": "s", "group": "g", "consumer": "c", "create": "0"}
     frames: list[tuple[str, Json, str]] = [
         ("publish", {"fields": {"a": "1"}, "stream": "s"}, "write:s"),
+        # An end cannot be undone.
+        ("publish", {"fields": {"a": "1"}, "stream": "s", "close": True}, "close:s"),
         ("subscribe", {"sub": "t", "streams": {"s": "0"}}, "read:s"),
         ("consume", consume, "consume:s"),
         # To create the group is another action.

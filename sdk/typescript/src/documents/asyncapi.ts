@@ -20,7 +20,7 @@ export interface components {
         /**
          * PublishFrame
          * @description Append entries, all or none (XADD): `entries`, or one entry's `fields`; with `deliver_at` or `delay_ms`
-         *         later.
+         *         later. With `close` the stream ends behind them.
          */
         readonly PublishFrame: {
             /** @enum {unknown} */
@@ -55,6 +55,7 @@ export interface components {
             readonly approx?: boolean;
             readonly limit?: number;
             readonly refs?: string;
+            readonly close?: boolean;
             readonly idempotency_key?: string;
             /** @description an entry's ID, `<ms>-<seq>` */
             readonly if_last_id?: string;
