@@ -1,20 +1,30 @@
-"""What an operation that appends says of itself, so that its requests can be stored with those of others.
+"""What an operation that appends or acknowledges says of itself, so that its requests can be sent to the
+engine with those of others.
 
-Knows: what has to be known of a request to store its entries beside others', and to answer it.
+Knows: what has to be known of a request to do it beside others, and to answer it.
 Must never know: how bytes arrive, how requests come together, who a caller is.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from app.limits import EntryLimits
 from engine.commands import Command
 from engine.replies import Reply
 
 
+class Answer(NamedTuple):
+    """The status of an answer, the lines of its headers up to the caller's rate, and its body."""
+
+    status: int
+    lines: bytes
+    body: bytes = b""
+
+
 class Appends(Protocol):
-    """What requests have in common that append to one stream, with heads that differ in two numbers at most:
-    the length of the body, and what the header `counter` says. Equal ones are the same.
+    """What requests have in common that append entries to one stream, or acknowledge IDs of it, with heads
+    that differ in two numbers at most: the length of the body, and what the header `counter` says. Equal ones
+    are the same.
     """
 
     @property
@@ -28,13 +38,16 @@ class Appends(Protocol):
         """
 
     def read(self, body: bytes, limits: EntryLimits) -> Sequence[bytes]:
-        """The entries of a body, as they are stored. Raises RefusalError."""
+        """The entries of a body, as they are stored, or the IDs; none where only its route can serve it.
+        Raises RefusalError.
+        """
 
     def command(self, entries: Sequence[bytes], count: bytes) -> Command:
-        """What stores entries. Raises RefusalError: of a count."""
+        """What is done with them. Raises RefusalError: of a count."""
 
-    def parts(self, reply: Reply, numbers: Sequence[int]) -> Iterable[Reply]:
-        """The replies to requests of these numbers of entries, which one command has stored."""
-
-    def answer(self, reply: Reply, durability: str) -> tuple[int, bytes]:
-        """The status of the answer to one request, and the lines of its headers. It has no body."""
+    def answers(
+        self, reply: Reply, asked: Sequence[Sequence[bytes]], durability: str
+    ) -> Iterable[Answer | None]:
+        """The answers to requests of these entries or IDs, for which there was one command; None to one that
+        changed nothing and that its route answers.
+        """

@@ -226,15 +226,19 @@ def _together(commands: Sequence[XAdd | XAck]) -> Command:
     return Acknowledge(stream=acks[0].stream, group=acks[0].group, ids=wanted)
 
 
-def _apart(reply: Reply, parts: Sequence[Part]) -> Sequence[Reply]:
+def parts(numbers: Sequence[int], whole: Sequence[Any]) -> list[Sequence[Any]]:
+    """What of it is each client's, by the number of its entries."""
+    return [whole[at:upto] for at, upto in pairwise(accumulate(numbers, initial=0))]
+
+
+def _apart(reply: Reply, asked: Sequence[Part]) -> Sequence[Reply]:
     """The reply to each."""
     if isinstance(reply, Added):
-        ends = accumulate([part.number for part in parts], initial=0)
-        return [Added(reply.ids[at:upto]) for at, upto in pairwise(ends)]
+        return [*map(Added, parts([part.number for part in asked], reply.ids))]
     assert isinstance(reply, AcknowledgedIds), "an acknowledgement answers which IDs were pending"
     left = set(reply.ids)
     found: list[Reply] = []
-    for part in parts:
+    for part in asked:
         # An ID that two have named was acknowledged by the first.
         found.append(len(left.intersection(part.command.ids)))
         left.difference_update(part.command.ids)

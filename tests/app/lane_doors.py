@@ -1,4 +1,4 @@
-"""The lanes as ways in: two over HTTP, and one for Redis clients. What they publish is asked for no more.
+"""The lanes as ways in: three over HTTP, and one for Redis clients. What they do is asked for no more.
 
 Knows: how a lane is opened, and that the next entry takes it. Must never know: what is checked.
 """
@@ -8,15 +8,23 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
+from engine import ids
+from engine.commands import Cursor, XAdd, XReadGroup
+from engine.entries import body
 from tests.app.fast_requests import post
 from tests.app.resp.conftest import Wire
 from tests.app.ten_doors import LATE_S, LONG, Bench, Door, Durable
+from tests.engine.asking import reply_to
 
 _SHORT: Final = "1"
+# IDs to acknowledge, behind all that is given by the clock.
+_FIRST: Final = 9_000_000_000_000
+_PENDING: Final = 500
+_ID_BYTES: Final = len('"9000000000000-0"')
 
 
 class LaneDoor(Door):
-    """A lane to `orders`. It publishes, and does nothing else: to read a stream is to publish into it."""
+    """A lane to `orders`. It does one thing: to read a stream is to publish into it, or to acknowledge."""
 
     def opened(self, bench: Bench) -> AbstractAsyncContextManager[Any]:
         """A connection whose next entry takes the lane."""
@@ -96,6 +104,26 @@ class AppendLane(HttpLane):
         return post(f"/v1/stream/{stream}", b'"%b"' % value.encode())
 
 
+class AckLane(HttpLane):
+    """POST of IDs to acknowledge, on one connection."""
+
+    def __init__(self, name: str, label: Any, status: int) -> None:
+        super().__init__(name, label, status)
+        self._ids = iter(range(1, _PENDING))
+
+    async def prepare(self, bench: Bench) -> None:
+        new = [ids.make(number, 0) for number in range(_FIRST, _FIRST + _PENDING)]
+        self._ids = iter(range(_FIRST, _FIRST + _PENDING))
+        await reply_to(bench.engine, XAdd(stream="orders", bodies=[body([("f", "1")])] * _PENDING, ids=new))
+        read = XReadGroup(group="g", consumer="c", streams=[("orders", Cursor.NEW)])
+        await reply_to(bench.engine, read)
+
+    def asked(self, stream: str, value: str) -> bytes:
+        number = 1 if value == _SHORT else len(LONG) // _ID_BYTES
+        named = b",".join([b'"%d-0"' % next(self._ids) for _ in range(number)])
+        return post(f"/v1/streams/{stream}/groups/g/ack", b'{"ids":[%b]}' % named)
+
+
 class RedisLane(LaneDoor):
     """XADD on one connection."""
 
@@ -129,5 +157,6 @@ class RedisLane(LaneDoor):
 LANES: Final[tuple[Door, ...]] = (
     HttpLane("lane", "rest", 201),
     AppendLane("append lane", "rest", 204),
+    AckLane("ack lane", "rest", 200),
     RedisLane("RESP lane", "resp"),
 )

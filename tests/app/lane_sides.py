@@ -102,7 +102,7 @@ class Sides(NamedTuple):
     async def both(self, asked: bytes) -> bytes:
         """The answer of both."""
         fast, full = await self.fast.ask(asked), await self.full.ask(asked)
-        assert fast == full
+        assert fast == full, (fast, full)
         return fast
 
     async def open_lane(self, *headers: str) -> bytes:

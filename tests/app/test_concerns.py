@@ -1,4 +1,4 @@
-"""What holds at every way in: 11 doors, 2 lanes × 14 concerns, each cell checked or with a reason.
+"""What holds at every way in: 11 doors, 4 lanes × 14 concerns, each cell checked or with a reason.
 
 `CONCERNS` names the functions that implement a concern. Where there are several, the doors differ in more
 than their bytes.
@@ -187,11 +187,11 @@ _ONE_TURN: Final = "it is one turn: none of it stays open"
 _PUSHED: Final = "what is pushed is not counted, see docs/limits.md: credit and the reader's pace bound it"
 _ASKS: Final = "events are asked for, without a body"
 _NO_TRACE: Final = "Redis's protocol has no place for `traceparent`"
-_ONE_ID: Final = "it is answered with one ID, which tests/app/test_lanes.py counts"
+_ONE_ID: Final = "it is answered with an ID or some, which tests/app/test_lanes.py and others count"
 
 
 def _lanes(reason: str) -> dict[str, str]:
-    """Why neither lane has any of a concern."""
+    """Why no lane has any of a concern."""
     return dict.fromkeys([lane.name for lane in LANES], reason)
 
 
@@ -209,7 +209,7 @@ CONCERNS: Final = (
     Concern(
         changes_are_audited,
         (Work.audit,),
-        {"sse": "events change nothing", **_lanes("entries that are added are not audited")},
+        {"sse": "events change nothing", **_lanes("entries that are added or acknowledged are not audited")},
     ),
     Concern(
         publishing_is_traced,
@@ -218,6 +218,7 @@ CONCERNS: Final = (
             "sse": _ASKS,
             **dict.fromkeys(("RESP", "RESP MULTI", "RESP blocked", "RESP lane"), _NO_TRACE),
             "lane": "a request with `traceparent` takes none, see tests/app/test_lanes.py",
+            "ack lane": "an acknowledgement has no span",
             "append lane": "neither does one of these, see tests/app/test_append_lanes.py",
         },
     ),

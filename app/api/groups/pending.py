@@ -9,6 +9,7 @@ from fastapi import Query
 from pydantic import Field
 
 from app.api.groups import group_calls
+from app.api.groups.acks import acks
 from app.auth import Action
 from app.errors import invalid
 from app.http.models import (
@@ -194,7 +195,16 @@ class Acknowledged(ResponseModel):
     results: dict[str, Literal["acknowledged", "deleted", "kept", "absent"]]
 
 
-@router.post(_GROUP + "/ack", Action.CONSUME, model=Acknowledged, refusals=_REFUSALS, writes=True, fast=True)
+@router.post(
+    _GROUP + "/ack",
+    Action.CONSUME,
+    model=Acknowledged,
+    refusals=_REFUSALS,
+    writes=True,
+    fast=True,
+    coalesced=True,
+    appends=acks,
+)
 async def ack_entries(
     request: RequestParameter, stream: StreamName, group: GroupName, given: Acknowledgement
 ) -> Response:

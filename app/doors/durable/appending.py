@@ -11,6 +11,7 @@ from app.doors.durable import headers
 from app.doors.durable.bodies import read
 from app.doors.durable.offsets import write
 from app.doors.durable.reading import CLOSED, next_offset
+from app.http.appends import Answer
 from app.http.responses import Header, Response
 from app.limits import EntryLimits
 from engine.commands import AppendDurable, ProducerBatch
@@ -49,17 +50,19 @@ class DurableAppends(NamedTuple):
             batch = ProducerBatch(self.producer, self.epoch, headers.whole("Producer-Seq", count))
         return AppendDurable(stream=self.stream, bodies=entries, kind=self.kind, batch=batch)
 
-    def parts(self, reply: Reply, numbers: Sequence[int]) -> Iterable[Reply]:
-        """The replies to requests of these numbers of entries, whose IDs follow each other."""
+    def answers(self, reply: Reply, asked: Sequence[Sequence[bytes]], durability: str) -> Iterable[Answer]:
+        """The answers to requests of these entries, whose IDs follow each other."""
         assert isinstance(reply, DurableAppended), "that is what it answers"
+        if reply.epoch is not None:
+            return [self._answer_batch(reply, durability)]
+        numbers = [len(entries) for entries in asked]
         before = reply.last_id - sum(numbers)
-        return map(DurableAppended, accumulate(numbers[1:], initial=before + numbers[0]))
+        last_ids = accumulate(numbers[1:], initial=before + numbers[0])
+        safe = durability.encode()
+        return [Answer(204, _APPENDED % (safe, write(last_id))) for last_id in last_ids]
 
-    def answer(self, reply: Reply, durability: str) -> tuple[int, bytes]:
-        """The status of the answer to one request, and the lines of its headers."""
-        assert isinstance(reply, DurableAppended), "that is what it answers"
-        if reply.epoch is None:
-            return 204, _APPENDED % (durability.encode(), write(reply.last_id))
+    @staticmethod
+    def _answer_batch(reply: DurableAppended, durability: str) -> Answer:
         status, shown = answer(reply, has_entries=True)
         response = Response(
             status,
@@ -70,7 +73,7 @@ class DurableAppends(NamedTuple):
             ],
         )
         lines = [b"%b: %b\r\n" % header for header in [*response.raw_headers, headers.SAFE]]
-        return status, b"".join(lines)
+        return Answer(status, b"".join(lines))
 
 
 def answer(reply: Reply, *, has_entries: bool) -> tuple[int, list[Header]]:

@@ -10,6 +10,7 @@ Must never know: what an operation appends to, how it is answered.
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache, lru_cache, partial
+from itertools import chain
 from typing import Final, cast
 
 from app.auth.rate_limiter import Meter
@@ -18,10 +19,10 @@ from app.doors.http.lane import Lane, LaneBatch, LaneConnection, Lanes
 from app.doors.http.plain_requests import Head, PlainRequest, PlainRequests
 from app.errors import RefusalError
 from app.gateway import Gateway, Phase
-from app.http.appends import Appends
+from app.http.appends import Answer, Appends
 from app.http.middleware.request_id import RequestIds
-from app.live.together import Answers, Batches, Replies, answer_some
-from engine import Call, EngineError, How
+from app.live.together import Answers, Batches, Replies, answer_some, parts
+from engine import Call, CommandEngine, EngineError, How
 from engine.commands import Command
 from engine.replies import Reply
 
@@ -141,6 +142,10 @@ class AppendBatch(LaneBatch):
 
     lane = AppendLane
 
+    def __init__(self, lanes: Lanes, engine: CommandEngine, stream: str) -> None:
+        super().__init__(lanes, engine, stream)
+        self._leases = self.gateway.tenant("").leases
+
     def _entries(self, bodies: Sequence[bytes]) -> Sequence[bytes] | None:
         return bodies if self.gateway.phase is Phase.READY else None
 
@@ -152,32 +157,37 @@ class AppendBatch(LaneBatch):
 
     def _answer(self, clients: Sequence[Lane], bodies: Sequence[bytes], replies: Replies) -> None:
         lanes = cast("Sequence[AppendLane]", clients)
-        appends, each = lanes[0].appends, cast("Iterable[Reply | EngineError]", replies)
-        if not appends.counter:
-            (reply,) = replies
-            if isinstance(reply, EngineError):
-                answer_some(self._refusals(clients, bodies, reply))
-                return
-            each = appends.parts(reply, [lane.number for lane in lanes])
-        answer_some(self._answer_each(lanes, each))
+        asked = parts([lane.number for lane in lanes], bodies)
+        if lanes[0].appends.counter:
+            each = map(self._answers_of, lanes, replies, ([one] for one in asked))
+        else:
+            each = map(self._answers_of, lanes[:1], replies, [asked])
+        answer_some(self._answer_each(lanes, chain.from_iterable(each)))
+        self._leases.settled(self.stream)
 
-    def _answer_each(self, lanes: Sequence[AppendLane], replies: Iterable[Reply | EngineError]) -> Answers:
-        durability = self.engine.durability
+    def _answers_of(
+        self, lane: AppendLane, reply: Reply | EngineError, asked: Sequence[Sequence[bytes]]
+    ) -> Iterable[Answer | EngineError | None]:
+        if isinstance(reply, EngineError):
+            return [reply] * len(asked)
+        return lane.appends.answers(reply, asked, self.engine.durability)
 
+    def _answer_each(
+        self, lanes: Sequence[AppendLane], answers: Iterable[Answer | EngineError | None]
+    ) -> Answers:
         @cache
         def ways(status: int) -> tuple[bytes, Callable[[Lane, tuple[bytes, bytes]], None]]:
             return self._start(lanes[0], status), self._finishing(lanes[0], status)
 
-        def finish(lane: AppendLane, reply: Reply | EngineError) -> None:
-            if isinstance(reply, EngineError):
-                for _ in self._refusals([lane], (), reply):
+        def finish(lane: AppendLane, answer: Answer | EngineError | None) -> None:
+            if answer is None or isinstance(answer, EngineError):
+                for _ in self._refusals([lane], (), answer):
                     pass
                 return
-            status, lines = lane.appends.answer(reply, durability)
-            start, end = ways(status)
-            end(lane, (start + lines, b""))
+            start, end = ways(answer.status)
+            end(lane, (start + answer.lines, answer.body))
 
-        return map(finish, lanes, replies)
+        return map(finish, lanes, answers)
 
     def _refusals(
         self, clients: Sequence[Lane], bodies: Sequence[bytes], refusal: EngineError | None

@@ -18,13 +18,13 @@ from itertools import chain, repeat
 from typing import Final, Protocol
 from urllib.parse import quote
 
-from app.auth import Action, Resource
+from app.auth import Action, Principal, Resource
 from app.auth.certificates import ClientCertificate
 from app.auth.rate_limiter import Meter
 from app.doors.http.answer_heads import header_lines
 from app.doors.http.fast_answers import GOODBYE, FastAnswers, entry_stored, whole
 from app.doors.http.pending_request import Connection, PendingRequest
-from app.doors.http.plain_requests import REMEMBERED_MAX, PlainRequest, PlainRequests
+from app.doors.http.plain_requests import REMEMBERED_MAX, PlainRequest, PlainRequests, Target
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase
 from app.http.client_address import client_address
@@ -97,7 +97,7 @@ class Lane:
             before = self.request
             if request.head.kind is not before.head.kind or request.stream != before.stream:
                 return False
-            if request.target.route is not before.target.route:
+            if request.target != before.target:
                 return False
             self._be_like(request)
         return True
@@ -254,7 +254,7 @@ class Lanes:
         self._batches = Batches(partial(PublishBatch, self))
 
     def open(self, connection: LaneConnection, request: PlainRequest, stream: str) -> Lane | None:
-        """The lane of a request, if its caller may publish under this name and has no quotas. Otherwise the
+        """The lane of a request, if its caller may do what it asks and has no quotas. Otherwise the
         route decides.
         """
         gateway, stamp = self.gateway, self.gateway.stamp.value
@@ -264,7 +264,7 @@ class Lanes:
             return None
         try:
             batch = self._batch(request, stream)
-            if not principal.may(Action.WRITE, Resource(stream)):
+            if not _may(principal, request.target):
                 return None
         except Exception:  # noqa: BLE001 - the route meets it again, and says what it is
             return None
@@ -278,6 +278,13 @@ class Lanes:
     def _batch(self, request: PlainRequest, stream: str) -> "LaneBatch":
         """What stores the entry of this request, and of those like it."""
         return self._batches.of(self.gateway.engine, stream)
+
+
+def _may(principal: Principal, target: Target) -> bool:
+    """Whether this caller may do what the route does."""
+    rule, names = target.route.rule, target.names.get
+    resource = Resource(names("stream"), names("group"), names("consumer"))
+    return isinstance(rule, Action) and principal.may(rule, resource)
 
 
 def _charge(meter: Meter, size: int) -> bytes:

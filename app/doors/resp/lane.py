@@ -11,13 +11,13 @@ A lane is a verdict that is remembered, see `app.auth.stamp` and docs/decisions/
 """
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise, repeat
+from itertools import repeat
 from typing import Any, Final, Protocol
 
 from app.auth import Principal
 from app.doors.resp.requests import Words, length_of
 from app.gateway import Gateway
-from app.live.together import Answers, Batch, Batches, Replies
+from app.live.together import Answers, Batch, Batches, Replies, parts
 from app.redis import wire
 from app.redis.runs import body_of
 from engine import CommandEngine, EngineError, ids
@@ -145,9 +145,7 @@ def _answer(client: Lane | Share, reply: Reply | EngineError) -> None:
 
 
 def _parts(clients: Sequence[Lane | Share], whole: Sequence[Any]) -> list[Sequence[Any]]:
-    """What of it is each client's."""
-    ends = [*accumulate([client.number for client in clients], initial=0)]
-    return [whole[at:upto] for at, upto in pairwise(ends)]
+    return parts([client.number for client in clients], whole)
 
 
 class SharedAdds:

@@ -222,7 +222,8 @@ class Operation(Route):
 
     def appends(self, names: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Appends | None:
         """What it has in common with others, where it is not one of those that publish an entry."""
-        return None
+        common = self._options.get("appends")
+        return None if common is None else common(names)
 
     async def run_for_front(self, request: Request) -> Response:
         """Run it for a front, which has authorised its caller."""

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from pydantic import BaseModel
 
 from app.errors import RefusalError
+from app.http.appends import Appends
 from app.http.requests import Request
 from app.http.responses import Response
 
@@ -23,7 +24,8 @@ class Options(TypedDict, total=False):
     `refusals` are the codes of its own, beside those that every operation of its kind may answer with.
     `writes`: it changes something; it takes `Prefer: durability=fsync` and answers `Weir-Durability`.
     `prefer`: what else Prefer may say. `fast`: it is served on the fast path too; `coalesced`:
-    single entries that come together are published as one command. `hidden`: not described.
+    what comes together is done by one command: single entries, or what `appends` says of its path.
+    `hidden`: not described.
     `offers` are the media types of its answers where server-sent events are among them; `end` makes the
     answer to an EventSource of a refusal that will pass.
     `forms` answer instead where Accept asks for their media types, which the document leaves out.
@@ -43,6 +45,7 @@ class Options(TypedDict, total=False):
     prefer: str
     fast: bool
     coalesced: bool
+    appends: Callable[[Mapping[str, str]], Appends]
     hidden: bool
     offers: Sequence[str]
     end: Callable[[RefusalError], Response]
