@@ -54,6 +54,25 @@ test("what is published is read as it was", async () => {
   assert.deepEqual(pairs.pairs, [["a", "1"], ["a", "2"]]);
 });
 
+test("an entry for later comes at its time, once or again and again", async () => {
+  const stream = fresh();
+  assert.match((await client.publishLater(stream, { n: 1 }, { delayMs: 20 })).schedule, /^sch_/);
+  const page = await client.readAfter(stream, "0", { waitMs: 5_000 });
+  assert.deepEqual(page.entries.map(({ fields }) => fields), [{ n: "1" }]);
+  const set = () => client.schedule(stream, "tick", { n: 2 }, { every_ms: 60_000 });
+  const first = await set();
+  assert.deepEqual(await set(), first);
+  assert.deepEqual(await client.getSchedule(stream, "tick"), first);
+  assert.deepEqual((await collect(client.listSchedules(stream))).map(({ name }) => name), ["tick"]);
+  assert.match(await client.fireSchedule(stream, "tick"), /^\d+-\d+$/);
+  assert.equal(await client.cancelSchedule(stream, "tick"), true);
+  assert.equal(await client.cancelSchedule(stream, "tick"), false);
+  assert.equal(await client.getSchedule(stream, "tick"), undefined);
+  await client.publishLater(stream, { n: 3 }, { delayMs: 60_000, name: "timeout" });
+  await client.publish(stream, { n: 4 }, { cancel_schedule: "timeout", required: true });
+  assert.deepEqual(await collect(client.listSchedules(stream, "name")), []);
+});
+
 test("neighbouring IDs are distinct", async () => {
   const stream = fresh();
   for (const id of ["5-0", "5-1", "5-2"]) await client.publish(stream, { n: id }, { id });

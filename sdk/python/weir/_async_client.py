@@ -9,7 +9,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 import httpx
 
@@ -24,6 +24,9 @@ from weir._calls import (
     PendingEntry,
     Redriven,
     References,
+    Schedule,
+    ScheduledEntry,
+    ScheduleRule,
     StreamEnd,
     StreamInfo,
 )
@@ -298,6 +301,62 @@ class AsyncClient:
     ) -> StreamEnd:
         """End a stream for good, behind a last entry if there is one: both are stored, or neither."""
         return await self._call(_calls.close_stream(stream, entry, reason, idempotency_key))
+
+    # --- schedules ----------------------------------------------------------------------------------------
+
+    async def publish_later(
+        self,
+        stream: str,
+        fields: Fields,
+        *,
+        delay_ms: int | None = None,
+        deliver_at: str | None = None,
+        name: str | None = None,
+    ) -> ScheduledEntry:
+        """Add one entry after `delay_ms`, or at a time (RFC 3339). With a `name` it replaces the one of that
+        name, and is sent again where the answer is lost.
+        """
+        return await self._call(_calls.publish_later(stream, fields, delay_ms, deliver_at, name))
+
+    async def schedule(
+        self, stream: str, name: str, fields: Fields, *, only_new: bool = False, **rule: Unpack[ScheduleRule]
+    ) -> Schedule:
+        """Add an entry at a time, or again and again: `every_ms=60_000`, or `cron="30 2 * * *"` with `tz`.
+
+        Call it whenever the program starts: the same definition keeps its next time, another one replaces it.
+        """
+        return await self._call(_calls.put_schedule(stream, name, fields, rule, only_new=only_new))
+
+    async def get_schedule(self, stream: str, name: str) -> Schedule | None:
+        """One schedule; None if it has run or was cancelled."""
+        try:
+            return await self._call(_calls.get_schedule(stream, name))
+        except NotFoundError:
+            return None
+
+    async def list_schedules(
+        self, stream: str, *, by: Literal["time", "name"] = "time"
+    ) -> AsyncIterator[Schedule]:
+        """What is scheduled for a stream, the next one first."""
+        after = None
+        while True:
+            page, after = await self._call(_calls.list_schedules(stream, by, after))
+            for one in page:
+                yield one
+            if after is None:
+                return
+
+    async def cancel_schedule(self, stream: str, name: str) -> bool:
+        """Cancel a schedule; False if it has run already, or never was."""
+        try:
+            await self._call(_calls.cancel_schedule(stream, name))
+        except NotFoundError:
+            return False
+        return True
+
+    async def fire_schedule(self, stream: str, name: str) -> Published:
+        """Add the entry of a schedule now. What recurs keeps its next time."""
+        return await self._call(_calls.fire_schedule(stream, name))
 
     async def delete_stream(self, stream: str) -> None:
         """Delete a stream with its entries and groups."""

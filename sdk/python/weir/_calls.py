@@ -10,7 +10,7 @@ from uuid import uuid4
 from weir._cursors import WITH_GENERATION
 from weir._http import Call, as_is
 from weir.entries import Entry, Fields, Page, Published, encode_entry
-from weir.paths import consumer_path, group_path, segment, stream_path
+from weir.paths import consumer_path, group_path, schedule_path, segment, stream_path
 
 References = Literal["keep", "delete", "acked"]
 NackMode = Literal["silent", "fail", "fatal"]
@@ -123,12 +123,56 @@ class StreamEnd(TypedDict):
     duplicate: bool
 
 
+class ScheduledEntry(TypedDict):
+    """An entry for later: the name of its schedule, and when it is appended."""
+
+    schedule: str
+    deliver_at: str
+
+
+class Schedule(TypedDict):
+    """A schedule: when its entry is appended next, and of its rule what was given."""
+
+    name: str
+    next_at: str
+    entry: dict[str, Any]
+    at: NotRequired[str]
+    in_ms: NotRequired[int]
+    every_ms: NotRequired[int]
+    cron: NotRequired[str]
+    tz: NotRequired[str]
+    until: NotRequired[str]
+    count: NotRequired[int]
+    left: NotRequired[int]
+    missed: NotRequired[Literal["once", "skip"]]
+    expires_in_ms: NotRequired[int]
+
+
+class ScheduleRule(TypedDict, total=False):
+    """When an entry is appended: one of `at` (RFC 3339), `in_ms`, `every_ms` and `cron` with `tz`.
+
+    What recurs ends behind `until` and after `count` runs. Runs that were missed are one (`missed="once"`) or
+    none ("skip"); one later than `expires_in_ms` is left out.
+    """
+
+    at: str
+    in_ms: int
+    every_ms: int
+    cron: str
+    tz: str
+    until: str
+    count: int
+    missed: Literal["once", "skip"]
+    expires_in_ms: int
+
+
 class AddOptions(TypedDict, total=False):
     """What may accompany a publish.
 
     `maxlen` or `minid` trim, with `approx` (default true) and `limit`; `refs` says what happens to entries
     that groups still hold. `nomkstream` refuses to create the stream; `if_last_id` publishes only directly
-    after that entry; `durability="fsync"` answers when the entry is on disk.
+    after that entry; `durability="fsync"` answers when the entry is on disk. `cancel_schedule` cancels an
+    entry for later in the same step; with `required` nothing is published where that has run already.
     """
 
     maxlen: int
@@ -138,6 +182,8 @@ class AddOptions(TypedDict, total=False):
     refs: References
     nomkstream: bool
     if_last_id: str
+    cancel_schedule: str
+    required: bool
     durability: Literal["fsync"]
 
 
@@ -266,6 +312,55 @@ def _stream_end(answer: Any) -> StreamEnd:  # noqa: ANN401 - JSON
 def delete_stream(stream: str) -> Call[None]:
     """Delete a stream with its groups."""
     return Call("DELETE", stream_path(stream), _nothing, repeatable=False)
+
+
+# --- schedules -------------------------------------------------------------------------------------------
+
+
+def publish_later(
+    stream: str, fields: Fields, delay_ms: int | None, deliver_at: str | None, name: str | None
+) -> Call[ScheduledEntry]:
+    """An entry for later. Without a name it cannot be told from another one, so it is not sent again."""
+    return Call(
+        "POST",
+        f"{stream_path(stream)}/entries",
+        lambda answer: {"schedule": answer["schedule"], "deliver_at": answer["deliver_at"]},
+        query={"delay_ms": delay_ms, "deliver_at": deliver_at, "schedule": name},
+        body=encode_entry(fields),
+        repeatable=name is not None,
+    )
+
+
+def put_schedule(
+    stream: str, name: str, fields: Fields, rule: ScheduleRule, *, only_new: bool
+) -> Call[Schedule]:
+    """Schedule an entry; the same definition changes nothing."""
+    headers = {"if-none-match": "*"} if only_new else {}
+    body = {"entry": encode_entry(fields), **rule}
+    path = schedule_path(stream, name)
+    return Call("PUT", path, as_is, body=body, headers=headers, repeatable=not only_new)
+
+
+def get_schedule(stream: str, name: str) -> Call[Schedule]:
+    """One schedule."""
+    return Call("GET", schedule_path(stream, name), as_is)
+
+
+def list_schedules(stream: str, by: str, after: str | None) -> Call[tuple[list[Schedule], str | None]]:
+    """A page of schedules, and where to go on."""
+    query = {"by": by, "after": after, "limit": 1_000}
+    path = f"{stream_path(stream)}/schedules"
+    return Call("GET", path, lambda answer: (answer["schedules"], answer["next"]), query=query)
+
+
+def cancel_schedule(stream: str, name: str) -> Call[None]:
+    """Cancel a schedule."""
+    return Call("DELETE", schedule_path(stream, name), _nothing, repeatable=False)
+
+
+def fire_schedule(stream: str, name: str) -> Call[Published]:
+    """Append the entry of a schedule now."""
+    return Call("POST", f"{schedule_path(stream, name)}/fire", Published.parse, repeatable=False)
 
 
 # --- groups ----------------------------------------------------------------------------------------------

@@ -15,6 +15,9 @@ from weir._calls import (
     Redriven,
     RedrivenEntry,
     References,
+    Schedule,
+    ScheduledEntry,
+    ScheduleRule,
     StreamInfo,
 )
 from weir._client import Client, Group
@@ -87,6 +90,9 @@ __all__ = [
     "Redriven",
     "RedrivenEntry",
     "References",
+    "Schedule",
+    "ScheduleRule",
+    "ScheduledEntry",
     "StaleProducerError",
     "StreamDeletedError",
     "StreamInfo",

@@ -29,6 +29,11 @@ def group_path(stream: str, group: str) -> str:
     return f"{stream_path(stream)}/groups/{segment(group, 'group')}"
 
 
+def schedule_path(stream: str, schedule: str) -> str:
+    """The path of a schedule. Raises InvalidNameError."""
+    return f"{stream_path(stream)}/schedules/{segment(schedule, 'schedule')}"
+
+
 def consumer_path(stream: str, group: str, consumer: str) -> str:
     """The path of a consumer. Raises InvalidNameError."""
     return f"{group_path(stream, group)}/consumers/{segment(consumer, 'consumer')}"

@@ -32,7 +32,12 @@ const STILL_THE_STREAM = new Set([undefined, "trimmed", "failover", "ahead"]);
 export type References = NonNullable<Schema<"Deletion">["refs"]>;
 export type NackMode = Schema<"Negation">["mode"];
 
-export interface AddOptions extends Query<"addEntries"> {
+/** Of an entry for later: when it is appended. */
+export type ScheduledEntry = Schema<"Scheduled">;
+export type ScheduleRule = Omit<Body<"putSchedule">, "entry">;
+export type Schedule = Answer<"getSchedule">;
+
+export interface AddOptions extends Omit<Query<"addEntries">, "deliver_at" | "delay_ms" | "schedule"> {
   /** Idempotency key; random if not given. */
   key?: string;
   /** Publish only directly after this entry. */
@@ -243,6 +248,61 @@ export class Client {
     }, "last_id");
   }
 
+  /**
+   * Add one entry after `delayMs`, or at a time (RFC 3339). With a `name` it replaces the one of that name, and is sent
+   * again where the answer is lost.
+   */
+  async publishLater(
+    stream: string,
+    fields: Fields,
+    when: { delayMs?: number; deliverAt?: string; name?: string },
+  ): Promise<ScheduledEntry> {
+    const { delayMs: delay_ms, deliverAt: deliver_at, name: schedule } = when;
+    const query: Sent<Query<"addEntries">> = { delay_ms, deliver_at, schedule };
+    const repeatable = schedule !== undefined;
+    const call: Call = { method: "POST", path: `${streamPath(stream)}/entries`, query, body: encodeEntry(fields), repeatable };
+    const answer = await this.http.json<ScheduledEntry>(call, "schedule", "deliver_at");
+    return { schedule: answer.schedule, deliver_at: answer.deliver_at };
+  }
+
+  /**
+   * Add an entry at a time, or again and again. Call it whenever the program starts: the same definition keeps its next
+   * time, another one replaces it.
+   */
+  async schedule(stream: string, name: string, fields: Fields, rule: Partial<ScheduleRule>): Promise<Schedule> {
+    const call: Call = { method: "PUT", path: schedulePath(stream, name), body: { entry: encodeEntry(fields), ...rule } };
+    return this.http.json<Schedule>(call, "name");
+  }
+
+  /** One schedule; undefined if it has run or was cancelled. */
+  async getSchedule(stream: string, name: string): Promise<Schedule | undefined> {
+    return ifFound(this.http.json<Schedule>({ path: schedulePath(stream, name) }, "name"));
+  }
+
+  /** What is scheduled for a stream, the next one first. */
+  async *listSchedules(stream: string, by: "time" | "name" = "time"): AsyncGenerator<Schedule> {
+    for (let after: string | null | undefined; after !== null; ) {
+      const query: Sent<Query<"listSchedules">> = { by, after, limit: 1_000 };
+      const path = `${streamPath(stream)}/schedules`;
+      const page = await this.http.json<Answer<"listSchedules">>({ path, query }, "schedules", "next");
+      yield* list(page.schedules);
+      after = page.next;
+    }
+  }
+
+  /** Cancel a schedule; false if it has run already, or never was. */
+  async cancelSchedule(stream: string, name: string): Promise<boolean> {
+    const call: Call = { method: "DELETE", path: schedulePath(stream, name) };
+    return (await ifFound(this.http.json(call).then(() => true))) ?? false;
+  }
+
+  /** Add the entry of a schedule now; its ID. What recurs keeps its next time. */
+  async fireSchedule(stream: string, name: string): Promise<string> {
+    const call: Call = { method: "POST", path: `${schedulePath(stream, name)}/fire` };
+    const published = parsePublished(await this.http.json<Answer<"fireSchedule">>(call, "duplicate"));
+    return published.ids[0] as string;
+  }
+
   /** Delete a stream with its entries and groups. */
   async deleteStream(stream: string): Promise<void> {
     await this.http.json({ method: "DELETE", path: streamPath(stream) });
@@ -429,6 +489,10 @@ export class Group {
 
 function streamPath(stream: string): string {
   return `/v1/streams/${segment(stream)}`;
+}
+
+function schedulePath(stream: string, name: string): string {
+  return `${streamPath(stream)}/schedules/${segment(name)}`;
 }
 
 function newKey(): string {

@@ -25,6 +25,7 @@ from weir.cli import (
     read,
     redrive,
     retention,
+    schedules,
     settle,
     streams,
     tail,
@@ -68,6 +69,8 @@ cli.command("streams", rich_help_panel=_OPERATIONS)(streams.streams)
 cli.command("info", rich_help_panel=_OPERATIONS)(streams.info)
 cli.command("trim", rich_help_panel=_OPERATIONS)(streams.trim)
 cli.command("close", rich_help_panel=_OPERATIONS)(streams.close)
+cli.command("schedule", rich_help_panel=_OPERATIONS)(schedules.schedule)
+cli.command("schedules", rich_help_panel=_OPERATIONS)(schedules.schedules)
 cli.command("delete", rich_help_panel=_OPERATIONS)(as_command(settle.delete))
 cli.command("retention", rich_help_panel=_OPERATIONS)(as_command(retention.retention))
 cli.add_typer(groups.commands, name="groups", rich_help_panel=_OPERATIONS)

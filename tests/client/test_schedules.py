@@ -1,0 +1,61 @@
+"""The Python client and its command line with entries for later."""
+
+import time
+
+import pytest
+
+from tests.cli.command import weir
+from weir import ApiError, Client
+
+
+def test_an_entry_comes_after_its_delay(url: str, stream: str) -> None:
+    with Client(url) as client:
+        given = client.publish_later(stream, {"n": 1}, delay_ms=20)
+        assert given["schedule"].startswith("sch_")
+        page = client.read_after(stream, "0", wait_ms=5_000)
+        assert [entry.fields for entry in page.entries] == [{"n": "1"}]
+        client.publish_later(stream, {"n": 2}, delay_ms=60_000, name="a")
+        client.publish_later(stream, {"n": 3}, delay_ms=60_000, name="a")
+        (one,) = client.list_schedules(stream)
+        assert (one["name"], one["entry"]["fields"]) == ("a", {"n": "3"})
+
+
+def test_a_schedule_set_at_each_start_keeps_its_time(url: str, stream: str) -> None:
+    with Client(url) as client:
+        first = client.schedule(stream, "nightly", {"n": 1}, cron="30 2 * * *", tz="Europe/Berlin")
+        time.sleep(0.01)
+        assert client.schedule(stream, "nightly", {"n": 1}, cron="30 2 * * *", tz="Europe/Berlin") == first
+        assert client.get_schedule(stream, "nightly") == first
+        with pytest.raises(ApiError) as refused:
+            client.schedule(stream, "nightly", {"n": 1}, only_new=True, in_ms=1)
+        assert refused.value.code == "schedule_exists"
+        assert len(client.fire_schedule(stream, "nightly").ids) == 1
+        assert client.cancel_schedule(stream, "nightly") is True
+        assert client.cancel_schedule(stream, "nightly") is False
+        assert client.get_schedule(stream, "nightly") is None
+
+
+def test_a_publish_cancels_in_the_same_step(url: str, stream: str) -> None:
+    with Client(url) as client:
+        client.schedule(stream, "timeout", {"n": 1}, in_ms=60_000)
+        client.publish(stream, {"paid": 1}, cancel_schedule="timeout", required=True)
+        with pytest.raises(ApiError) as refused:
+            client.publish(stream, {"paid": 1}, cancel_schedule="timeout", required=True)
+        assert refused.value.code == "schedule_gone"
+        assert list(client.list_schedules(stream, by="name")) == []
+
+
+def test_the_command_line_sets_lists_fires_and_cancels(url: str, stream: str) -> None:
+    where = ("--url", url)
+    said = weir("schedule", stream, "tick", "n=1", "--every", "1m", "--count", "3", *where)
+    assert said.out.startswith("next at ")
+    assert (
+        weir("schedule", stream, "tick", "n=1", "--every", "1m", "--count", "3", *where).out == said.out
+    )
+    listed = weir("schedules", stream, *where).out
+    assert "tick" in listed
+    assert "every 60000 ms" in listed
+    assert weir("schedules", stream, "--fire", "tick", *where).out.strip().endswith("-0")
+    assert weir("schedules", stream, "--cancel", "tick", *where).code == 0
+    gone = weir("schedules", stream, "--cancel", "tick", *where)
+    assert (gone.code, "has no schedule 'tick'" in gone.err) == (1, True)
