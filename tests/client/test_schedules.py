@@ -46,16 +46,13 @@ def test_a_publish_cancels_in_the_same_step(url: str, stream: str) -> None:
 
 
 def test_the_command_line_sets_lists_fires_and_cancels(url: str, stream: str) -> None:
-    where = ("--url", url)
-    said = weir("schedule", stream, "tick", "n=1", "--every", "1m", "--count", "3", *where)
+    said = weir(url, "schedule", stream, "tick", "n=1", "--every", "1m", "--count", "3")
     assert said.out.startswith("next at ")
-    assert (
-        weir("schedule", stream, "tick", "n=1", "--every", "1m", "--count", "3", *where).out == said.out
-    )
-    listed = weir("schedules", stream, *where).out
+    assert weir(url, "schedule", stream, "tick", "n=1", "--every", "1m", "--count", "3").out == said.out
+    listed = weir(url, "schedules", stream).out
     assert "tick" in listed
     assert "every 60000 ms" in listed
-    assert weir("schedules", stream, "--fire", "tick", *where).out.strip().endswith("-0")
-    assert weir("schedules", stream, "--cancel", "tick", *where).code == 0
-    gone = weir("schedules", stream, "--cancel", "tick", *where)
+    assert weir(url, "schedules", stream, "--fire", "tick").out.strip().endswith("-0")
+    assert weir(url, "schedules", stream, "--cancel", "tick").code == 0
+    gone = weir(url, "schedules", stream, "--cancel", "tick")
     assert (gone.code, "has no schedule 'tick'" in gone.err) == (1, True)

@@ -21,6 +21,9 @@
 /** @typedef {{id: string, consumer: string | null, idle_ms: number, delivery_count: number,
  *   deferred_until?: string}} Pending */
 
+/** @typedef {{name: string, next_at: string, entry: {fields: Record<string, string>}, cron?: string, tz?: string,
+ *   every_ms?: number, left?: number}} Schedule */
+
 /** @typedef {{name: string, grants: {actions: string[], streams: string}[], expires_at: string | null}} Caller */
 
 /** A request that failed, with the gateway's own message. */
@@ -180,6 +183,16 @@ export const publish = (stream, entry) => call("POST", `${path(stream)}/entries`
 /** @param {string} stream @param {string} lines
  * @returns {Promise<{count: number, first_id: string, last_id: string}>} */
 export const publishLines = (stream, lines) => call("POST", `${path(stream)}/entries`, lines, "application/x-ndjson");
+
+/** @param {string} stream @param {number} limit
+ * @returns {Promise<{schedules: Schedule[], next: string | null}>} */
+export const listSchedules = (stream, limit) => call("GET", `${path(stream, "schedules")}${query({ limit })}`);
+
+/** @param {string} stream @param {string} name @returns {Promise<{id: string}>} */
+export const fireSchedule = (stream, name) => call("POST", path(stream, "schedules", name, "fire"));
+
+/** @param {string} stream @param {string} name */
+export const cancelSchedule = (stream, name) => call("DELETE", path(stream, "schedules", name));
 
 /** @param {string} stream @returns {Promise<{groups: Group[], next: string | null}>} */
 export const listGroups = (stream) => call("GET", `${path(stream)}/groups`);

@@ -18,9 +18,10 @@ import { LiveView } from "../live/live_view.js";
 import { Charts, LagChart } from "./charts.js";
 import { Measures } from "./measures.js";
 import { PublishForm } from "./publish_form.js";
+import { ScheduleList } from "./schedule_list.js";
 
 /** @type {Record<string, string>} */
-const LABELS = { live: "Live", groups: "Groups", publish: "Publish" };
+const LABELS = { live: "Live", groups: "Groups", scheduled: "Scheduled", publish: "Publish" };
 
 /** Fires `change` after an action that changes figures elsewhere. */
 export class StreamPage extends EventTarget {
@@ -40,6 +41,7 @@ export class StreamPage extends EventTarget {
     this.inspector = new Inspector();
     this.live = new LiveView(tail, (entry) => this.inspector.open(this.name, entry));
     this.groups = new GroupView(this.lagChart.element, lengthOf);
+    this.schedules = new ScheduleList();
     this.publish = new PublishForm();
     this.title = h("h1");
     this.figures = h("p.figures");
@@ -51,7 +53,7 @@ export class StreamPage extends EventTarget {
       onclick: () => this.openView(view),
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.moveTab(event, view),
     }, LABELS[view] ?? view));
-    const views = [this.live.element, this.groups.element, this.publish.element];
+    const views = [this.live.element, this.groups.element, this.schedules.element, this.publish.element];
     this.panels = VIEWS.map((view, index) => h(`div.view.${view}`, { role: "tabpanel", id: `view-${view}`, "aria-labelledby": `tab-${view}`, hidden: true }, views[index]));
     this.element = h(
       "div.stream", { hidden: true },
@@ -86,7 +88,7 @@ export class StreamPage extends EventTarget {
       this.publish.copy(/** @type {CustomEvent} */ (event).detail);
     });
     this.groups.addEventListener("inspect", (event) => this.inspect(/** @type {CustomEvent} */ (event).detail));
-    this.groups.addEventListener("change", () => this.refresh().catch(() => undefined));
+    for (const view of [this.groups, this.schedules]) view.addEventListener("change", () => this.refresh().catch(() => undefined));
   }
 
   /** @param {import("../shared/address.js").Address} address */
@@ -102,6 +104,7 @@ export class StreamPage extends EventTarget {
       this.tabs[index].tabIndex = isOpen ? 0 : -1;
     }
     this.groups.open(address.stream, address.group);
+    this.schedules.open(address.stream);
     this.publish.open(address.stream);
     if (isOther) await this.openStream();
     else if (address.view === "live") this.live.grid.draw();
@@ -153,6 +156,7 @@ export class StreamPage extends EventTarget {
       return;
     }
     if (this.view === "groups") await this.groups.refresh().catch(() => undefined);
+    if (this.view === "scheduled") await this.schedules.refresh().catch(() => undefined);
   }
 
   /** @param {import("../shared/api.js").Stream} stream */

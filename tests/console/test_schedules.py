@@ -1,0 +1,30 @@
+"""Entries for later in the console: when each is appended next, fired and cancelled."""
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.console.conftest import ConsoleGateway
+from tests.console.test_console import opened
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_what_is_scheduled_is_shown_fired_and_cancelled(page: Page, gateway: ConsoleGateway) -> None:
+    later = {"entry": {"fields": {"n": "later"}}}
+    await gateway.call(
+        "PUT", "timed/schedules/nightly", {**later, "cron": "30 2 * * *", "tz": "Europe/Berlin"}
+    )
+    await gateway.call("PUT", "timed/schedules/tick", {**later, "every_ms": 3_600_000, "count": 3})
+    await opened(page, gateway, "timed", "scheduled")
+    rows = page.get_by_role("table", name="Schedules").locator("tbody tr")
+    await expect(rows).to_have_count(2)
+    tick = rows.filter(has_text="tick")
+    await expect(tick).to_contain_text("every 3,600,000 ms, 3 left")
+    await expect(rows.filter(has_text="nightly")).to_contain_text("30 2 * * * Europe/Berlin")
+    await tick.get_by_role("button", name="Fire now").click()
+    await expect(page.locator(".toast").last).to_contain_text("Appended ")
+    await expect(tick).to_contain_text("2 left")
+    await rows.filter(has_text="nightly").get_by_role("button", name="Cancel…").click()
+    await page.get_by_role("button", name="Cancel schedule").click()
+    await expect(page.locator(".toast").last).to_contain_text("Cancelled nightly")
+    await expect(rows).to_have_count(1)
