@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pytest
 
@@ -567,3 +567,82 @@ async def test_extending_takes_nothing_from_others(url: str, stream: str) -> Non
         await group.claim("b", second)
         assert await group.extend("a", first, second, "9-0") == [first]
         assert [one["consumer"] async for one in group.pending()] == ["a", "b"]
+
+
+async def test_entries_of_the_first_stream_come_before_those_of_the_second(url: str, stream: str) -> None:
+    """A flood of them keeps all others waiting; what is being worked on is not interrupted."""
+    high, low = f"{stream}:high", f"{stream}:low"
+    order: list[str] = []
+
+    async def handle(delivery: Delivery) -> None:
+        name = delivery.entry.stream.removeprefix(f"{stream}:")
+        order.append(name)
+        if name == "high" and len(order) < 30:
+            await client.publish(high, {"n": len(order)})
+        elif name == "low" and order.count("low") == 3:
+            await client.publish_batch(high, [{"n": 1}, {"n": 2}])
+
+    async with AsyncClient(url) as client:
+        await client.publish_batch(low, [{"n": number} for number in range(10)])
+        await client.publish(high, {"n": 0})
+        worker = Worker(url, streams=[high, low], priority="strict", group="g", consumer="c")
+        async with until_done(worker, handle):
+            await wait_until_settled(client, high)
+            await wait_until_settled(client, low)
+    assert order == ["high"] * 30 + ["low"] * 3 + ["high"] * 2 + ["low"] * 7
+
+
+async def test_entries_of_one_id_in_two_streams_are_two(url: str, stream: str) -> None:
+    """Each is settled in its own stream, also what came to an earlier life of the worker."""
+    streams = [f"{stream}:{number}" for number in range(3)]
+    done: Counter[tuple[str, str]] = Counter()
+
+    async def handle(delivery: Delivery) -> None:
+        done[delivery.entry.stream, delivery.entry.id] += 1
+
+    async with AsyncClient(url) as client:
+        for name in streams:
+            for number in (1, 2):
+                await client.publish(name, {"n": number}, id=f"{number}-0")
+            await client.group(name, "g").ensure(start="0")
+            await client.group(name, "g").read("c", count=1)
+        worker = Worker(url, streams=streams, group="g", consumer="c", credit=2)
+        async with until_done(worker, handle, concurrency=2):
+            for name in streams:
+                await wait_until_settled(client, name)
+    assert done == Counter({(name, one): 1 for name in streams for one in ("1-0", "2-0")})
+
+
+async def test_a_group_of_several_streams_that_is_deleted_is_made_again(url: str, stream: str) -> None:
+    """The others' entries stay with the worker meanwhile."""
+    high, low = f"{stream}:high", f"{stream}:low"
+    seen: list[tuple[str, str]] = []
+    held, deleted = asyncio.Event(), asyncio.Event()
+
+    async def handle(delivery: Delivery) -> None:
+        seen.append((delivery.entry.stream, delivery.entry.fields["n"]))
+        if delivery.entry.stream == high:
+            held.set()
+            await deleted.wait()
+
+    async with AsyncClient(url) as client:
+        await client.publish(high, {"n": 1})
+        worker = Worker(
+            url, streams=[high, low], group="g", consumer="c", on_gone="recreate", on_gap=lambda _: None
+        )
+        async with until_done(worker, handle):
+            await held.wait()
+            await client.group(low, "g").delete()
+            await client.publish(low, {"n": 2})
+            deleted.set()
+            await wait_until_settled(client, high)
+            await wait_until_settled(client, low)
+    assert seen == [(high, "1"), (low, "2")]
+
+
+@pytest.mark.parametrize(
+    "named", [{}, {"stream": "a", "streams": ["b"]}, {"streams": ["a", "a"]}, {"streams": ["a"], "credit": 0}]
+)
+def test_a_worker_has_one_stream_or_several(named: dict[str, Any]) -> None:
+    with pytest.raises(weir.InvalidValueError):
+        Worker("http://localhost:1", **{"group": "g", "consumer": "c", **named})

@@ -324,6 +324,29 @@ test("a group is paused and resumed", async () => {
   assert.deepEqual([page.entries.length, page.paused], [1, undefined]);
 });
 
+test("entries of the first stream come before those of the second", async () => {
+  const streams = ["high", "low"].map((part) => `${fresh()}:${part}`);
+  const [high, low] = streams;
+  for (const stream of streams) await client.publish(stream, { n: 0 }, { id: "1-0" });
+  await client.publishBatch(low, [{ n: 1 }, { n: 2 }]);
+  const order = [];
+  const worker = new Worker(url, { streams, priority: "strict", group: "g", consumer: "c" });
+  const running = worker.run(async ({ entry }) => {
+    order.push(entry.stream === high ? "high" : "low");
+    if (order.length < 20) await client.publish(high, { n: order.length });
+  });
+  for (const stream of streams) await until(settled(stream));
+  worker.stop();
+  await running;
+  assert.deepEqual(order, [...Array(20).fill("high"), ...Array(3).fill("low")]);
+});
+
+test("a worker has one stream or several", () => {
+  for (const named of [{}, { stream: "a", streams: ["b"] }, { streams: ["a", "a"] }, { streams: [] }]) {
+    assert.throws(() => new Worker(url, { group: "g", consumer: "c", ...named }), { name: "InvalidValueError" });
+  }
+});
+
 test("a tail ends with its stream, and a page says so", async () => {
   const stream = fresh();
   await client.publish(stream, { n: 1 });

@@ -186,6 +186,24 @@ class AsyncClient:
         """
         return await self._call(_calls.read(stream, {"after": after, "count": count}, wait_ms))
 
+    async def read_group(
+        self,
+        streams: Sequence[str],
+        *,
+        group: str,
+        consumer: str,
+        count: int = 100,
+        wait_ms: int = 0,
+        claim_min_idle_ms: int | None = None,
+    ) -> dict[str, Page]:
+        """Deliver new entries of several streams to a consumer of their groups of this name: `count` of all
+        together, those of the first stream first. If the answer is lost (NoAnswerError) they are delivered
+        all the same: `history` of each group has them.
+        """
+        body = {"count_total": count, "count": count, "claim_min_idle_ms": claim_min_idle_ms}
+        given = {name: value for name, value in body.items() if value is not None}
+        return await self._call(_calls.group_read_many(streams, group, consumer, given, wait_ms))
+
     async def entries(
         self, stream: str, *, after: str = "0", end: str | None = None, page_count: int = 1_000
     ) -> AsyncIterator[Entry]:

@@ -494,6 +494,21 @@ def extend(stream: str, group: str, consumer: str, ids: Sequence[str]) -> Call[l
     return Call("POST", f"{group_path(stream, group)}/extend", _still_held, body=body)
 
 
+def group_read_many(
+    streams: Sequence[str], group: str, consumer: str, body: Mapping[str, object], wait_ms: int
+) -> Call[dict[str, Page]]:
+    """New entries of several streams for a consumer of their groups of one name, those of the first first."""
+    asked = {"streams": dict.fromkeys(streams, ">"), "group": group, "consumer": consumer}
+    return Call(
+        "POST",
+        "/v1/read",
+        lambda answer: {name: Page.parse(found, name) for name, found in answer["streams"].items()},
+        body={**asked, **body, **({"wait": wait_ms} if wait_ms else {})},
+        wait_ms=wait_ms,
+        repeatable=False,
+    )
+
+
 def _still_held(answer: Mapping[str, Any]) -> list[str]:
     return [entry_id for entry_id, result in answer["results"].items() if result == "extended"]
 

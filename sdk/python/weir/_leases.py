@@ -28,20 +28,21 @@ IDS_MAX: Final = 500
 
 async def keep_leases(worker: "Worker") -> None:
     """Extend what the worker holds, until cancelled."""
-    group = worker.client.group(worker.stream, worker.group)
+    groups = [worker.client.group(stream, worker.group) for stream in worker.streams]
     now_s = asyncio.get_running_loop().time
     interval_s, known_until_s = INTERVAL_S_DEFAULT, 0.0
     while True:
         try:
             if now_s() >= known_until_s:
-                interval_s = _interval_s(await group.info(), worker.claim_min_idle_ms)
-                known_until_s = now_s() + POLICY_S_MAX
+                found = [_interval_s(await group.info(), worker.claim_min_idle_ms) for group in groups]
+                interval_s, known_until_s = min(found), now_s() + POLICY_S_MAX
             await asyncio.sleep(interval_s)
-            held = worker.held
-            for start in range(0, len(held), IDS_MAX):
-                some = held[start : start + IDS_MAX]
-                still_held = set(await group.extend(worker.consumer, *(one.entry.id for one in some)))
-                worker.lose([one for one in some if one.entry.id not in still_held])
+            for group in groups:
+                held = [one for one in worker.held if one.entry.stream == group.stream]
+                for start in range(0, len(held), IDS_MAX):
+                    some = held[start : start + IDS_MAX]
+                    still_held = set(await group.extend(worker.consumer, *(one.entry.id for one in some)))
+                    worker.lose([one for one in some if one.entry.id not in still_held])
         except WeirError:
             # The link says what is wrong, and ends the worker where that is for good. A worker that may not
             # look at its group extends as if nothing was known.

@@ -17,7 +17,7 @@ from websockets.typing import Subprotocol
 
 from weir._calls import NackMode, References
 from weir._settling import Settlement, batches
-from weir.entries import Entry, Gap, parse_gap
+from weir.entries import Entry, Gap, Page, parse_gap
 from weir.errors import (
     ApiError,
     AuthenticationError,
@@ -128,7 +128,7 @@ class WebSocketLink:
         """Log that entries wait for the gateway's backend or for their group, and that they come again."""
         worker = self._worker
         if frame.get("reason") == "group" or worker.is_paused:
-            worker.note_paused(paused=frame["op"] == "paused")
+            worker.note_paused(worker.stream, paused=frame["op"] == "paused")
         elif frame["op"] == "resumed":
             log.info("worker %s of %s goes on", worker.consumer, worker.stream)
         elif frame["reason"] == "backend":
@@ -282,7 +282,7 @@ class WebSocketLink:
                 await socket.send(json.dumps(self._settlement_frame(batch)))
 
     def _settlement_frame(self, batch: list[Settlement]) -> dict[str, object]:
-        _, kind, detail, delay_ms = batch[0]
+        _, _, kind, detail, delay_ms = batch[0]
         frame: dict[str, object] = {
             "op": kind,
             "ref": self._ref,
@@ -297,11 +297,11 @@ class WebSocketLink:
 
 
 class LongPollLink:
-    """Group reads that wait, and requests that settle."""
+    """Group reads that wait, of one stream or of several, and requests that settle."""
 
     def __init__(self, worker: "Worker") -> None:
         self._worker = worker
-        self._group = worker.client.group(worker.stream, worker.group)
+        self._groups = [worker.client.group(stream, worker.group) for stream in worker.streams]
         self._wake = asyncio.Event()
         self._pauses = Pauses()
 
@@ -318,58 +318,73 @@ class LongPollLink:
             done.pop().result()
             await _cancelled(reading)
             # What an answer held that was cut off. Reading the history would count as a delivery.
-            async for one in self._group.pending(consumer=self._worker.consumer):
-                self._worker.give_back(one["id"])
+            for group in self._groups:
+                async for one in group.pending(consumer=self._worker.consumer):
+                    self._worker.give_back(group.stream, one["id"])
             await settling
         finally:
             await _cancelled(*tasks)
 
     async def _read(self) -> None:
-        min_idle_ms = self._worker.claim_min_idle_ms
-        await self._group.ensure(start=self._worker.start)
+        for group in self._groups:
+            await group.ensure(start=self._worker.start)
         await self._read_history()
         while True:
             while self._worker.room <= 0:
                 await self._worker.until_changed()
             try:
-                page = await self._group.read(
-                    self._worker.consumer,
-                    count=self._worker.room,
-                    wait_ms=POLL_WAIT_MS,
-                    claim_min_idle_ms=CLAIM_RELEASED_ONLY_MS if min_idle_ms is None else min_idle_ms,
-                )
+                pages = await self._read_new()
             except NoAnswerError:
                 # Entries of a lost answer are delivered all the same.
                 await self._pauses.pause()
                 await self._read_history()
                 continue
             self._pauses.reset()
-            if page.gap is not None:
-                self._worker.gap(page.gap)
-            self._worker.note_paused(paused=page.paused)
-            for entry in page.entries:
-                self._worker.receive(entry, history=False)
-            if page.drained:
+            for stream, page in pages.items():
+                if page.gap is not None:
+                    self._worker.gap(page.gap, stream)
+                self._worker.note_paused(stream, paused=page.paused)
+                for entry in page.entries:
+                    self._worker.receive(entry, history=False)
+            if all(page.drained for page in pages.values()):
                 self._worker.stop()
                 return
 
+    async def _read_new(self) -> dict[str, Page]:
+        """Wait for entries that were given back, or are new: of the first stream first."""
+        worker, min_idle_ms = self._worker, self._worker.claim_min_idle_ms
+        claim_ms = CLAIM_RELEASED_ONLY_MS if min_idle_ms is None else min_idle_ms
+        count = worker.room
+        if len(self._groups) == 1:
+            page = await self._groups[0].read(
+                worker.consumer, count=count, wait_ms=POLL_WAIT_MS, claim_min_idle_ms=claim_ms
+            )
+            return {worker.stream: page}
+        return await worker.client.read_group(
+            worker.streams,
+            group=worker.group,
+            consumer=worker.consumer,
+            count=count,
+            wait_ms=POLL_WAIT_MS,
+            claim_min_idle_ms=claim_ms,
+        )
+
     async def _read_history(self) -> None:
-        after = "0"
-        while True:
-            page = await self._group.history(self._worker.consumer, after=after, count=IDS_MAX)
-            for entry in page.entries:
-                self._worker.receive(entry, history=True)
-            if not page.entries or page.next is None:
-                return
-            after = page.next
+        for group in self._groups:
+            after: str | None = "0"
+            while after is not None:
+                page = await group.history(self._worker.consumer, after=after, count=IDS_MAX)
+                for entry in page.entries:
+                    self._worker.receive(entry, history=True)
+                after = page.next if page.entries else None
 
 
 async def _settle_by_requests(worker: "Worker", wake: asyncio.Event) -> None:
     """Carry out what the program decides, until cancelled."""
-    group = worker.client.group(worker.stream, worker.group)
     while True:
         for batch in batches(worker.unconfirmed, IDS_MAX):
-            ids, (_, kind, detail, delay_ms) = [one.id for one in batch], batch[0]
+            ids, (stream, _, kind, detail, delay_ms) = [one.id for one in batch], batch[0]
+            group = worker.client.group(stream, worker.group)
             if kind == "ack":
                 await group.ack(*ids, delete=cast("References | None", detail))
             else:

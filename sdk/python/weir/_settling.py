@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 class Settlement(NamedTuple):
     """`ack` with what to delete (None: nothing), or `nack` with a mode and after how many milliseconds."""
 
+    stream: str
     id: str
     kind: Literal["ack", "nack"]
     detail: str | None
@@ -19,7 +20,7 @@ class Settlement(NamedTuple):
 
 def batches(settlements: Iterable[Settlement], size_max: int) -> Iterator[list[Settlement]]:
     """Runs of equal decisions, in order, each of at most `size_max` entries."""
-    for _, run in groupby(settlements, key=lambda one: one[1:]):
+    for _, run in groupby(settlements, key=lambda one: (one.stream, *one[2:])):
         alike = list(run)
         for start in range(0, len(alike), size_max):
             yield alike[start : start + size_max]

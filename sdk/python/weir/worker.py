@@ -14,6 +14,7 @@ import signal
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -87,18 +88,23 @@ class Delivery:
     entry: Entry
     _worker: "Worker"
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Stream and ID: two streams may have entries of one ID."""
+        return self.entry.stream, self.entry.id
+
     def ack(self, *, delete: References | None = None) -> None:
         """The work is done. With `delete` the entry is removed from the stream as well.
 
         Returns at once; the worker repeats it over lost connections until the gateway has confirmed it.
         """
-        self._worker.settle(self, Settlement(self.entry.id, "ack", delete))
+        self._worker.settle(self, Settlement(*self.key, "ack", delete))
 
     def nack(self, *, mode: NackMode = "fail") -> None:
         """Give the entry back to the group: after a failure (`fail`), as if it was never delivered
         (`silent`), or for good (`fatal`). Returns at once, as `ack`.
         """
-        self._worker.settle(self, Settlement(self.entry.id, "nack", mode))
+        self._worker.settle(self, Settlement(*self.key, "nack", mode))
 
     def retry_in(self, seconds: float, *, mode: NackMode = "fail") -> None:
         """Give the entry back to the group after this time, seven days at most: no consumer gets it before.
@@ -106,7 +112,7 @@ class Delivery:
         """
         if not 0 <= seconds <= DELAY_S_MAX:
             raise InvalidValueError(f"an entry can be given back in 0 to {DELAY_S_MAX} seconds")
-        self._worker.settle(self, Settlement(self.entry.id, "nack", mode, round(seconds * 1000)))
+        self._worker.settle(self, Settlement(*self.key, "nack", mode, round(seconds * 1000)))
 
     async def extend(self) -> bool:
         """Say that the work goes on, so that no other consumer takes the entry over; whether it is still
@@ -134,7 +140,7 @@ class Delivery:
 
 
 class Worker:
-    """Consumes a stream as one consumer of a group; the group is created where it is missing.
+    """Consumes a stream, or several, as one consumer of a group; the group is created where it is missing.
 
     First come entries that this consumer was given in an earlier life and did not acknowledge, then what
     others gave back, then new ones. At most `credit` entries are held at a time. A lost connection is made
@@ -143,6 +149,10 @@ class Worker:
     With `on_gone="recreate"` a worker whose stream or group was deleted makes the group again, before the
     oldest entry, and goes on: `on_gap` is called with the reason `recreated`. What it holds of the old stream
     is forgotten: settling it does nothing. Otherwise the worker ends.
+
+    Of several `streams` (in the place of `stream`, over long-polls) entries of the first come before those of
+    the second, and so on: as long as the first has any, none of the others is taken, however long they wait.
+    The worker holds no more than it works on (`credit`), so that it is soon free for the first.
 
     `url` and `token` as for `AsyncClient`. `start` is where a group that is created begins: `0` with the
     oldest entry, `$` with the next. `claim_min_idle_ms` also takes over what other consumers have held for so
@@ -156,12 +166,14 @@ class Worker:
     def __init__(  # noqa: PLR0913 - a worker's options
         self,
         url: str | None,
-        stream: str,
+        stream: str | None = None,
         *,
         group: str,
         consumer: str,
+        streams: Sequence[str] = (),
+        priority: Literal["strict"] = "strict",
         start: str = "0",
-        credit: int = CREDIT_DEFAULT,
+        credit: int | None = None,
         claim_min_idle_ms: int | None = None,
         via: Literal["websocket", "long-poll"] = "websocket",
         token: Token = None,
@@ -172,12 +184,20 @@ class Worker:
         lease: Literal["auto", "off"] = "auto",
         grace_s: float = GRACE_S_DEFAULT,
     ) -> None:
-        if credit < 1:
+        if credit is not None and credit < 1:
             raise InvalidValueError("credit is at least 1")
-        self.stream = stream
+        if (stream is None) is (not streams) or len(set(streams)) < len(streams):
+            raise InvalidValueError("a worker has one stream, or several streams, each once")
+        if priority != "strict":
+            raise InvalidValueError("the priority of several streams is strict")
+        self.streams = tuple(streams) if stream is None else (stream,)
+        # The first one.
+        self.stream = self.streams[0]
         self.group = group
         self.consumer = consumer
-        self.credit = credit
+        # Of several streams it takes no more than it works on.
+        self._credit_by_concurrency = credit is None and len(self.streams) > 1
+        self.credit = credit or (1 if self._credit_by_concurrency else CREDIT_DEFAULT)
         self._start = start
         self._claim_min_idle_ms = claim_min_idle_ms
         self._on_gap = on_gap
@@ -186,19 +206,22 @@ class Worker:
         self._lease = lease
         # What was given to another consumer while the program held it.
         self._lost: weakref.WeakSet[Delivery] = weakref.WeakSet()
-        # The entry that was delivered last.
-        self._last_id = "0-0"
+        # The entry that was delivered last, of each stream.
+        self._last_ids = dict.fromkeys(self.streams, "0-0")
         self._grace_s = grace_s
         self._client = AsyncClient(url, token=token, retry_s=None, verify=verify)
-        self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue()
+        # By the place of their streams, and of each in order; None is the end.
+        self._queue: asyncio.PriorityQueue[tuple[float, int, Delivery | None]] = asyncio.PriorityQueue()
+        self._serials = count()
         # What the program holds or is about to get; what it has settled and the gateway has not confirmed.
-        self._held: dict[str, Delivery] = {}
-        self._unconfirmed: dict[str, Settlement] = {}
+        self._held: dict[tuple[str, str], Delivery] = {}
+        self._unconfirmed: dict[tuple[str, str], Settlement] = {}
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
-        # Whether the group delivers nothing, as far as this worker knows.
-        self._is_paused = False
-        self._link: WorkerLink = WebSocketLink(self) if via == "websocket" else LongPollLink(self)
+        # Of which streams the group delivers nothing, as far as this worker knows.
+        self._paused: set[str] = set()
+        over_socket = via == "websocket" and len(self.streams) == 1
+        self._link: WorkerLink = WebSocketLink(self) if over_socket else LongPollLink(self)
         self._linking: asyncio.Task[None] | None = None
         self._leasing: asyncio.Task[None] | None = None
 
@@ -223,11 +246,11 @@ class Worker:
         Raises ApiError for what the gateway refuses for good (StreamDeletedError, GroupDeletedError and
         ForbiddenError among it), ConsumerReplacedError where another connection took the consumer's place.
         """
-        while (delivery := await self._queue.get()) is not None:
+        while (delivery := (await self._queue.get())[-1]) is not None:
             if not delivery.lost:
                 yield delivery
         # For others that iterate.
-        self._queue.put_nowait(None)
+        self._enqueue(None)
         self._raise_failure()
 
     async def run(
@@ -242,6 +265,8 @@ class Worker:
         What `handle` returns from is acknowledged, unless it settled the delivery itself. What it raises from
         is logged and given back (`fail`).
         """
+        if self._credit_by_concurrency:
+            self.credit = concurrency
         with self._stopped_by(stop_on):
             try:
                 async with self, asyncio.TaskGroup() as group:
@@ -256,7 +281,7 @@ class Worker:
         if not self.stopping:
             self._stopping.set()
             self._give_back()
-            self._queue.put_nowait(None)
+            self._enqueue(None)
             self._link.wake()
 
     async def close(self) -> None:
@@ -317,56 +342,58 @@ class Worker:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it knows that its group is paused."""
-        return self._is_paused
+        """Whether it knows that its group is paused, of any stream."""
+        return bool(self._paused)
 
-    def note_paused(self, *, paused: bool) -> None:
-        """The group delivers nothing, or again: said once in the log."""
-        if paused != self._is_paused:
-            self._is_paused = paused
+    def note_paused(self, stream: str, *, paused: bool) -> None:
+        """The group of a stream delivers nothing, or again: said once in the log."""
+        if paused != (stream in self._paused):
+            self._paused ^= {stream}
             what = "is paused: nothing comes until it is resumed" if paused else "was resumed"
-            log.warning("group %s of %s %s", self.group, self.stream, what)
+            log.warning("group %s of %s %s", self.group, stream, what)
 
     def receive(self, entry: Entry, *, history: bool) -> None:
         """An entry was delivered; `history` if this consumer had it before the connection was made."""
         if not history:
-            self.note_paused(paused=False)
-        settled = self._unconfirmed.get(entry.id)
-        if entry.id in self._held or (settled is not None and (history or settled.kind == "ack")):
+            self.note_paused(entry.stream, paused=False)
+        delivery = Delivery(entry, self)
+        key = delivery.key
+        settled = self._unconfirmed.get(key)
+        if key in self._held or (settled is not None and (history or settled.kind == "ack")):
             return
-        self._last_id = entry.id
+        self._last_ids[entry.stream] = entry.id
         # Otherwise a settled entry has been given back, and comes again before the answer to that.
-        self._unconfirmed.pop(entry.id, None)
+        self._unconfirmed.pop(key, None)
         if entry.deleted:
-            self._unconfirmed[entry.id] = Settlement(entry.id, "ack", None)
+            self._unconfirmed[key] = Settlement(*key, "ack", None)
             self._link.wake()
         elif self.stopping:
-            self._unconfirmed[entry.id] = Settlement(entry.id, "nack", "silent")
+            self._unconfirmed[key] = Settlement(*key, "nack", "silent")
             self._link.wake()
         else:
-            delivery = Delivery(entry, self)
-            self._held[entry.id] = delivery
-            self._queue.put_nowait(delivery)
+            self._held[key] = delivery
+            self._enqueue(delivery)
 
-    def give_back(self, entry_id: str) -> None:
+    def give_back(self, stream: str, entry_id: str) -> None:
         """An entry was delivered to this consumer and never reached this program."""
-        if entry_id not in self._held and entry_id not in self._unconfirmed:
-            self._unconfirmed[entry_id] = Settlement(entry_id, "nack", "silent")
+        key = stream, entry_id
+        if key not in self._held and key not in self._unconfirmed:
+            self._unconfirmed[key] = Settlement(*key, "nack", "silent")
             self._link.wake()
 
     def confirm(self, settlements: list[Settlement]) -> None:
         """The gateway has carried these out."""
         for one in settlements:
-            if self._unconfirmed.get(one.id) is one:
-                del self._unconfirmed[one.id]
+            if self._unconfirmed.get(one[:2]) is one:
+                del self._unconfirmed[one[:2]]
         self._changed.set()
 
-    def gap(self, gap: Gap) -> None:
-        """Entries were removed before the group had read them."""
+    def gap(self, gap: Gap, stream: str | None = None) -> None:
+        """Entries of the stream were removed before the group had read them."""
         if self._on_gap is not None:
             self._on_gap(gap)
         else:
-            sentence = describe_gap(self.stream, gap.requested, gap.lost, gap.reason)
+            sentence = describe_gap(stream or self.stream, gap.requested, gap.lost, gap.reason)
             log.warning("group %s: %s", self.group, sentence)
 
     async def until_changed(self) -> None:
@@ -378,19 +405,18 @@ class Worker:
         """The program has decided about an entry that it holds; a second decision does not count, and none
         about an entry of a stream that was deleted: another one may have its ID by now.
         """
-        if self._held.get(settlement.id) is not delivery:
+        if self._held.get(delivery.key) is not delivery:
             return
-        del self._held[settlement.id]
-        self._unconfirmed[settlement.id] = settlement
+        del self._held[delivery.key]
+        self._unconfirmed[delivery.key] = settlement
         self._changed.set()
         self._link.wake()
 
     async def extend(self, delivery: Delivery) -> bool:
         """Start the idle time of an entry anew; whether this consumer still has it."""
-        entry_id = delivery.entry.id
-        is_held = entry_id in await self._client.group(self.stream, self.group).extend(
-            self.consumer, entry_id
-        )
+        stream, entry_id = delivery.key
+        group = self._client.group(stream, self.group)
+        is_held = entry_id in await group.extend(self.consumer, entry_id)
         if not is_held:
             self.lose([delivery])
         return is_held
@@ -405,10 +431,12 @@ class Worker:
         another's.
         """
         for delivery in deliveries:
-            if self._held.get(delivery.entry.id) is delivery:
-                del self._held[delivery.entry.id]
+            if self._held.get(delivery.key) is delivery:
+                del self._held[delivery.key]
                 self._lost.add(delivery)
-                log.warning("entry %s of %s was given to another consumer", delivery.entry.id, self.stream)
+                log.warning(
+                    "entry %s of %s was given to another consumer", delivery.entry.id, delivery.entry.stream
+                )
         self._changed.set()
         self._link.wake()
 
@@ -421,9 +449,14 @@ class Worker:
     def _give_back(self) -> None:
         """What the program has not begun with goes back to the group as if it was never delivered."""
         while not self._queue.empty():
-            delivery = self._queue.get_nowait()
+            *_, delivery = self._queue.get_nowait()
             if delivery is not None:
                 delivery.nack(mode="silent")
+
+    def _enqueue(self, delivery: Delivery | None) -> None:
+        """Put a delivery behind those of its stream and of those before it, or the end behind all."""
+        place = math.inf if delivery is None else self.streams.index(delivery.entry.stream)
+        self._queue.put_nowait((place, next(self._serials), delivery))
 
     async def _work(self, handle: Handler) -> None:
         async for delivery in self:
@@ -431,7 +464,9 @@ class Worker:
                 with _tracing.processing(delivery.entry, self.group, self.consumer):
                     await handle(delivery)
             except Exception:
-                log.exception("the handler failed for entry %s of %s", delivery.entry.id, self.stream)
+                log.exception(
+                    "the handler failed for entry %s of %s", delivery.entry.id, delivery.entry.stream
+                )
                 wait_s = 0.0 if self._retry is None else self._retry.after(delivery.entry.delivery_count or 1)
                 delivery.retry_in(wait_s)
             except BaseException:
@@ -446,40 +481,52 @@ class Worker:
                 try:
                     return await self._link.run()
                 except NotFoundError as error:
-                    gone = await self._name_missing(error)
+                    stream, gone = await self._name_missing(error)
                 if self._on_gone == "raise":
                     raise gone
-                self._forget_all()
+                self._forget(stream)
                 if self.stopping:
                     return None
-                await self._recreate()
+                await self._recreate(stream)
         finally:
             # The code that iterates learns how it ended.
-            self._queue.put_nowait(None)
+            self._enqueue(None)
 
-    async def _name_missing(self, error: NotFoundError) -> NotFoundError:
-        """What is gone: gateways also say `no_group` where the stream is missing."""
+    async def _name_missing(self, error: NotFoundError) -> tuple[str, NotFoundError]:
+        """What is gone, and of which stream: gateways also say `no_group` where the stream is missing."""
         if isinstance(error, StreamDeletedError | GroupDeletedError):
-            return error
-        with contextlib.suppress(ForbiddenError):
-            if await self._client.get_stream(self.stream) is None:
-                return StreamDeletedError(self.stream)
-        return GroupDeletedError(self.stream, self.group)
+            return self.stream, error
+        for stream in self.streams:
+            with contextlib.suppress(ForbiddenError):
+                if await self._client.get_stream(stream) is None:
+                    return stream, StreamDeletedError(stream)
+        for stream in self.streams[:-1]:
+            try:
+                await self._client.group(stream, self.group).info()
+            except NotFoundError:
+                return stream, GroupDeletedError(stream, self.group)
+            except ForbiddenError:
+                continue
+        return self.streams[-1], GroupDeletedError(self.streams[-1], self.group)
 
-    def _forget_all(self) -> None:
-        """What it holds and has not settled belongs to a group that is gone."""
+    def _forget(self, stream: str) -> None:
+        """What it holds of the stream and has not settled belongs to a group that is gone."""
+        waiting = []
         while not self._queue.empty():
-            self._queue.get_nowait()
-        self._held.clear()
-        self._unconfirmed.clear()
+            waiting.append(self._queue.get_nowait())
+        for row in waiting:
+            if row[-1] is None or row[-1].entry.stream != stream:
+                self._queue.put_nowait(row)
+        self._held = {key: one for key, one in self._held.items() if key[0] != stream}
+        self._unconfirmed = {key: one for key, one in self._unconfirmed.items() if key[0] != stream}
         self._changed.set()
 
-    async def _recreate(self) -> None:
+    async def _recreate(self, stream: str) -> None:
         """Make the group again, and the stream where it is missing."""
         await asyncio.sleep(RECREATE_PAUSE_S)
-        await self._client.group(self.stream, self.group).ensure(start="0")
-        self.gap(Gap(self._last_id, None, None, "recreated"))
-        self._last_id = "0-0"
+        await self._client.group(stream, self.group).ensure(start="0")
+        self.gap(Gap(self._last_ids[stream], None, None, "recreated"), stream)
+        self._last_ids[stream] = "0-0"
 
     def _raise_failure(self) -> None:
         if self._linking is not None and self._linking.done() and not self._linking.cancelled():

@@ -124,6 +124,22 @@ export class Client {
   }
 
   /**
+   * Deliver new entries of several streams to a consumer of their groups of this name: `count` of all together, those of
+   * the first stream first. If the answer is lost they are delivered all the same: see `history` of each group.
+   */
+  async readGroup(
+    streams: readonly string[],
+    options: { group: string; consumer: string; count?: number; waitMs?: number; claimMinIdleMs?: number; signal?: AbortSignal },
+  ): Promise<Map<string, Page>> {
+    const { group, consumer, count = 100, waitMs: wait, claimMinIdleMs: claim_min_idle_ms, signal } = options;
+    const cursors = Object.fromEntries(streams.map((stream) => [stream, ">"]));
+    const body = { streams: cursors, group, consumer, count, count_total: count, wait, claim_min_idle_ms };
+    const call: Call = { method: "POST", path: "/v1/read", body, ...(wait && { waitMs: wait }), ...(signal && { signal }) };
+    const answer = await this.http.json<Answer<"readStreams">>(call, "streams");
+    return new Map(Object.entries(answer.streams).map(([stream, page]) => [stream, parsePage(page, stream)]));
+  }
+
+  /**
    * All entries after an ID that exist now (up to `end`), page by page. A GapError if the stream is another one by the
    * time of a later page.
    */

@@ -34,21 +34,17 @@ export interface Holder {
 }
 
 /** Extend what the worker holds, until aborted. */
-export async function keepLeases(group: Group, holder: Holder, over: AbortSignal): Promise<void> {
+export async function keepLeases(groups: readonly Group[], holder: Holder, over: AbortSignal): Promise<void> {
   let [intervalMs, knownUntil] = [INTERVAL_MS_DEFAULT, 0];
   while (!over.aborted) {
     try {
       if (performance.now() >= knownUntil) {
-        intervalMs = interval(await group.info(), holder.claimMinIdleMs);
+        const infos = await Promise.all(groups.map((group) => group.info()));
+        intervalMs = Math.min(...infos.map((info) => interval(info, holder.claimMinIdleMs)));
         knownUntil = performance.now() + POLICY_MS_MAX;
       }
       await sleep(intervalMs, over);
-      const held = holder.held();
-      for (let start = 0; start < held.length; start += IDS_MAX) {
-        const some = held.slice(start, start + IDS_MAX);
-        const kept = new Set(await group.extend(holder.consumer, some.map(({ entry }) => entry.id)));
-        for (const one of some) if (!kept.has(one.entry.id)) holder.lose(one);
-      }
+      for (const group of groups) await extendAll(group, holder);
     } catch (error) {
       if (over.aborted) return;
       if (!(error instanceof WeirError)) throw error;
@@ -57,6 +53,15 @@ export async function keepLeases(group: Group, holder: Holder, over: AbortSignal
       knownUntil = performance.now() + RETRY_MS;
       await sleep(RETRY_MS, over).catch(() => undefined);
     }
+  }
+}
+
+async function extendAll(group: Group, holder: Holder): Promise<void> {
+  const held = holder.held().filter(({ entry }) => entry.stream === group.stream);
+  for (let start = 0; start < held.length; start += IDS_MAX) {
+    const some = held.slice(start, start + IDS_MAX);
+    const kept = new Set(await group.extend(holder.consumer, some.map(({ entry }) => entry.id)));
+    for (const one of some) if (!kept.has(one.entry.id)) holder.lose(one);
   }
 }
 

@@ -5,6 +5,7 @@ import { NoAnswerError } from "./errors.js";
 import { sleep } from "./http.js";
 
 export interface Settlement {
+  readonly stream: string;
   readonly id: string;
   readonly kind: "ack" | "nack";
   /** What to delete, or the mode. */
@@ -22,7 +23,11 @@ export function* batches(settlements: readonly Settlement[]): Generator<Settleme
   let batch: Settlement[] = [];
   for (const one of settlements) {
     const [first] = batch;
-    const isAlike = first?.kind === one.kind && first.detail === one.detail && first.delayMs === one.delayMs;
+    const isAlike =
+      first?.stream === one.stream &&
+      first.kind === one.kind &&
+      first.detail === one.detail &&
+      first.delayMs === one.delayMs;
     if (first && (!isAlike || batch.length === IDS_MAX)) {
       yield batch;
       batch = [];

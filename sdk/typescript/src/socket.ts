@@ -77,7 +77,8 @@ class Connection {
 
   #open(token: string | undefined): void {
     if (token !== undefined) this.#send({ op: "auth", token });
-    const { stream, group, consumer, start = "0", claimMinIdleMs: claim_min_idle_ms } = this.#worker.options;
+    const { stream, options } = this.#worker;
+    const { group, consumer, start = "0", claimMinIdleMs: claim_min_idle_ms } = options;
     const credit = this.#worker.credit;
     const place = { stream, group, consumer, create: start, credit, claim_min_idle_ms };
     this.#send({ op: "consume", ref: CONSUME, sub: "work", ...place });
@@ -111,14 +112,14 @@ class Connection {
     else if (frame.op === "caught_up") this.#inHistory = false;
     else if (frame.op === "revoked") this.#end(this.#endOf(frame.reason));
     else if (frame.op === "paused" && frame.reason === "backend") this.#worker.reportAway();
-    else if (frame.op === "paused" && frame.reason === "group") this.#worker.reportPaused(true);
-    else if (frame.op === "resumed") this.#worker.reportPaused(false);
+    else if (frame.op === "paused" && frame.reason === "group") this.#worker.reportPaused(this.#worker.stream, true);
+    else if (frame.op === "resumed") this.#worker.reportPaused(this.#worker.stream, false);
     else if (frame.op === "drained") this.#drained();
     else if (frame.op === "error") this.#refused(frame.problem);
     else if (frame.op === "ok") this.#ok(frame.ref);
     else if (frame.op === "entries") {
       for (const wire of frame.entries) {
-        this.#worker.receive(parseEntry(wire, this.#worker.options.stream), this.#inHistory);
+        this.#worker.receive(parseEntry(wire, this.#worker.stream), this.#inHistory);
       }
     }
   }
@@ -131,7 +132,7 @@ class Connection {
 
   /** Why the gateway ended the subscription. */
   #endOf(reason: string): WeirError {
-    const { stream, group } = this.#worker.options;
+    const { stream, options: { group } } = this.#worker;
     if (reason === "replaced") return new ConsumerReplacedError();
     if (reason === "stream_deleted") return new StreamDeletedError(stream);
     if (reason === "group_destroyed") return new GroupDeletedError(stream, group);

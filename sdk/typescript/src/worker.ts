@@ -1,7 +1,7 @@
 /** A worker: a consumer of a group that acknowledges what it has done. */
 
 import { Client, Group, type NackMode, type References } from "./client.js";
-import type { Entry, Gap } from "./entries.js";
+import type { Entry, Gap, Page } from "./entries.js";
 import {
   ApiError,
   describeGap,
@@ -35,7 +35,14 @@ export interface Backoff {
 }
 
 export interface WorkerOptions {
-  stream: string;
+  /** The stream, or in its place several `streams`. */
+  stream?: string;
+  /**
+   * Several streams, over long-polls: entries of the first come before those of the second, and so on. As long as the first
+   * has any, none of the others is taken, however long they wait. The worker holds no more than it works on (`credit`).
+   */
+  streams?: readonly string[];
+  priority?: "strict";
   group: string;
   /** A name of this worker's own: what it holds when it dies is found again under that name. */
   consumer: string;
@@ -96,16 +103,20 @@ export interface Delivery {
 export type Handler = (delivery: Delivery) => unknown;
 
 /**
- * Consumes a stream as one consumer of a group; the group is created where it is missing. First come entries that
+ * Consumes a stream, or several, as one consumer of a group; the group is created where it is missing. First come entries that
  * this consumer did not acknowledge in an earlier life, then new ones. A lost connection is made again, for ever;
  * entries that are held meanwhile stay held and are not delivered twice to this worker.
  */
 export class Worker {
   readonly client: Client;
   readonly options: WorkerOptions;
-  readonly credit: number;
-  readonly #group: Group;
-  readonly #queue: Delivery[] = [];
+  readonly streams: readonly string[];
+  /** The first one. */
+  readonly stream: string;
+  credit: number;
+  readonly #groups: Map<string, Group>;
+  /** Of each stream what waits for the handler. */
+  readonly #queues: Map<string, Delivery[]>;
   readonly #held = new Map<string, Delivery>();
   /** What was given to another consumer while the program held it. */
   readonly #lost = new WeakSet<Delivery>();
@@ -119,16 +130,24 @@ export class Worker {
   /** The gateway could not be used last time, and that was said. */
   #away = false;
   /** The group delivers nothing, as far as this worker knows. */
-  #paused = false;
-  /** The entry that was delivered last. */
-  #lastId = "0-0";
+  readonly #paused = new Set<string>();
+  /** The entry that was delivered last, of each stream. */
+  readonly #lastIds = new Map<string, string>();
 
   constructor(client: Client | string, options: WorkerOptions) {
     this.client = typeof client === "string" ? new Client({ url: client }) : client;
     this.options = options;
-    this.credit = options.credit ?? CREDIT_DEFAULT;
+    const { stream, streams = stream === undefined ? [] : [stream], group } = options;
+    if (streams.length === 0 || new Set(streams).size < streams.length || (stream !== undefined && options.streams)) {
+      throw new InvalidValueError("a worker has one stream, or several streams, each once");
+    }
+    this.streams = streams;
+    this.stream = streams[0] as string;
+    // Of several streams it takes no more than it works on.
+    this.credit = options.credit ?? (streams.length > 1 ? 1 : CREDIT_DEFAULT);
     if (!(this.credit >= 1)) throw new InvalidValueError("credit is at least 1");
-    this.#group = new Group(this.client.http, options.stream, options.group, this.#over.signal);
+    this.#groups = new Map(streams.map((one) => [one, new Group(this.client.http, one, group, this.#over.signal)]));
+    this.#queues = new Map(streams.map((one) => [one, []]));
     this.#renew();
   }
 
@@ -146,7 +165,7 @@ export class Worker {
   stop(): void {
     if (this.stopping.aborted) return;
     this.#stopping.abort();
-    for (const delivery of this.#queue.splice(0)) delivery.nack("silent");
+    for (const queue of this.#queues.values()) for (const delivery of queue.splice(0)) delivery.nack("silent");
     this.#notify();
   }
 
@@ -159,7 +178,9 @@ export class Worker {
       if (!this.#over.signal.aborted) this.#failure ??= { error };
       this.#notify();
     });
-    const leasing = this.options.lease === "off" ? undefined : keepLeases(this.#group, this.#holder(), this.#over.signal);
+    if (this.streams.length > 1) this.credit = this.options.credit ?? concurrency;
+    const groups = [...this.#groups.values()];
+    const leasing = this.options.lease === "off" ? undefined : keepLeases(groups, this.#holder(), this.#over.signal);
     await Promise.all(Array.from({ length: concurrency }, () => this.#work(handle)));
     const deadline = performance.now() + (this.options.graceMs ?? GRACE_MS_DEFAULT);
     while (!this.#failure && this.#held.size + this.#unconfirmed.size > 0 && performance.now() < deadline) {
@@ -174,32 +195,33 @@ export class Worker {
 
   /** For links: an entry was delivered; `history` if this consumer had it before the connection was made. */
   receive(entry: Entry, history: boolean): void {
-    if (!history) this.reportPaused(false);
-    const settled = this.#unconfirmed.get(entry.id);
-    if (this.#held.has(entry.id) || (settled && (history || settled.kind === "ack"))) return;
+    if (!history) this.reportPaused(entry.stream, false);
+    const key = keyOf(entry);
+    const settled = this.#unconfirmed.get(key);
+    if (this.#held.has(key) || (settled && (history || settled.kind === "ack"))) return;
     // Otherwise a settled entry has been given back, and comes again before the answer to that.
-    this.#unconfirmed.delete(entry.id);
-    this.#lastId = entry.id;
+    this.#unconfirmed.delete(key);
+    this.#lastIds.set(entry.stream, entry.id);
     const delivery = this.#delivery(entry);
-    this.#held.set(entry.id, delivery);
+    this.#held.set(key, delivery);
     if (entry.deleted) delivery.ack();
     else if (this.stopping.aborted) delivery.nack("silent");
-    else this.#queue.push(delivery);
+    else this.#queues.get(entry.stream)?.push(delivery);
     this.#notify();
   }
 
   /** For links: the gateway has carried these out. */
   confirm(settlements: readonly Settlement[]): void {
     for (const one of settlements) {
-      if (this.#unconfirmed.get(one.id) === one) this.#unconfirmed.delete(one.id);
+      if (this.#unconfirmed.get(keyOf(one)) === one) this.#unconfirmed.delete(keyOf(one));
     }
     this.#notify();
   }
 
   /** For links: entries were removed before the group read them. */
-  reportGap(gap: Gap): void {
+  reportGap(gap: Gap, stream = this.stream): void {
     if (this.options.onGap) this.options.onGap(gap);
-    else console.warn(`group ${this.options.group}: ${describeGap(this.options.stream, gap)}`);
+    else console.warn(`group ${this.options.group}: ${describeGap(stream, gap)}`);
   }
 
   /** For links: the gateway can be used. */
@@ -213,12 +235,12 @@ export class Worker {
     console.warn(`worker ${this.options.consumer} waits: the backend of ${this.client.http.url.href} is away`);
   }
 
-  /** For links: the group delivers nothing, or again. */
-  reportPaused(paused: boolean): void {
-    if (paused === this.#paused) return;
-    this.#paused = paused;
-    const { group, stream } = this.options;
-    console.warn(`group ${group} of ${stream} ${paused ? "is paused: nothing comes until it is resumed" : "was resumed"}`);
+  /** For links: the group of a stream delivers nothing, or again. */
+  reportPaused(stream: string, paused: boolean): void {
+    if (paused === this.#paused.has(stream)) return;
+    if (paused) this.#paused.add(stream);
+    else this.#paused.delete(stream);
+    console.warn(`group ${this.options.group} of ${stream} ${paused ? "is paused: nothing comes until it is resumed" : "was resumed"}`);
   }
 
   /** For links: resolves when something was received, settled or confirmed, or it stops. */
@@ -227,17 +249,17 @@ export class Worker {
   }
 
   #delivery(entry: Entry): Delivery {
-    const lost = this.#lost;
+    const [lost, { stream }] = [this.#lost, entry];
     const delivery: Delivery = {
       entry,
-      ack: (remove) => this.#settle(delivery, { id: entry.id, kind: "ack", detail: remove }),
-      nack: (mode = "fail") => this.#settle(delivery, { id: entry.id, kind: "nack", detail: mode }),
+      ack: (remove) => this.#settle(delivery, { stream, id: entry.id, kind: "ack", detail: remove }),
+      nack: (mode = "fail") => this.#settle(delivery, { stream, id: entry.id, kind: "nack", detail: mode }),
       retryIn: (ms, mode = "fail") => {
         if (!(ms >= 0 && ms <= DELAY_MS_MAX)) throw new InvalidValueError(`a delay is 0 to ${DELAY_MS_MAX} milliseconds`);
-        this.#settle(delivery, { id: entry.id, kind: "nack", detail: mode, delayMs: Math.round(ms) });
+        this.#settle(delivery, { stream, id: entry.id, kind: "nack", detail: mode, delayMs: Math.round(ms) });
       },
       extend: async () => {
-        const held = await this.#group.extend(this.options.consumer, [entry.id]);
+        const held = await this.#group(stream).extend(this.options.consumer, [entry.id]);
         if (held.length === 0) this.#lose(delivery);
         return held.length > 0;
       },
@@ -255,25 +277,26 @@ export class Worker {
 
   /** The gateway says that this is not this consumer's: unless the program has settled it meanwhile, it is another's. */
   #lose(delivery: Delivery): void {
-    const { id } = delivery.entry;
-    if (this.#held.get(id) !== delivery) return;
-    this.#held.delete(id);
+    const { id, stream } = delivery.entry;
+    if (this.#held.get(keyOf(delivery.entry)) !== delivery) return;
+    this.#held.delete(keyOf(delivery.entry));
     this.#lost.add(delivery);
-    console.warn(`entry ${id} of ${this.options.stream} was given to another consumer`);
+    console.warn(`entry ${id} of ${stream} was given to another consumer`);
     this.#notify();
   }
 
   #settle(delivery: Delivery, settlement: Settlement): void {
     // Settled before: the first word counts. Or of a stream that was deleted: another entry may have its ID by now.
-    if (this.#held.get(settlement.id) !== delivery) return;
-    this.#held.delete(settlement.id);
-    this.#unconfirmed.set(settlement.id, settlement);
+    const key = keyOf(settlement);
+    if (this.#held.get(key) !== delivery) return;
+    this.#held.delete(key);
+    this.#unconfirmed.set(key, settlement);
     this.#notify();
   }
 
   async #work(handle: Handler): Promise<void> {
     for (;;) {
-      const delivery = this.#queue.shift();
+      const delivery = this.streams.map((stream) => this.#queues.get(stream)).find((queue) => queue?.length)?.shift();
       if (delivery?.lost) continue;
       if (delivery) await this.#handle(handle, delivery);
       else if (this.stopping.aborted || this.#failure) return;
@@ -293,52 +316,72 @@ export class Worker {
   }
 
   async #stayLinked(): Promise<void> {
-    for (;;) {
+    for (let gone: string; ; ) {
       try {
         await this.#link();
         return;
       } catch (error) {
         if (!(error instanceof ApiError) || error.status !== 404) throw error;
-        const gone = await this.#nameMissing(error);
-        if (this.options.onGone !== "recreate") throw gone;
+        const [stream, missing] = await this.#nameMissing(error);
+        if (this.options.onGone !== "recreate") throw missing;
+        gone = stream;
       }
-      this.#forgetAll();
+      this.#forget(gone);
       if (this.stopping.aborted) return;
-      await this.#recreate();
+      await this.#recreate(gone);
     }
   }
 
-  /** What is gone: gateways also say `no_group` where the stream is missing. */
-  async #nameMissing(error: ApiError): Promise<ApiError> {
-    const { stream, group } = this.options;
-    if (error instanceof StreamDeletedError || error instanceof GroupDeletedError) return error;
+  /** What is gone, and of which stream: gateways also say `no_group` where the stream is missing. */
+  async #nameMissing(error: ApiError): Promise<[string, ApiError]> {
+    if (error instanceof StreamDeletedError || error instanceof GroupDeletedError) return [this.stream, error];
+    for (const stream of this.streams) {
+      if (await this.#isMissing(() => this.client.getStream(stream))) return [stream, new StreamDeletedError(stream)];
+    }
+    const last = this.streams[this.streams.length - 1] as string;
+    for (const stream of this.streams) {
+      if (stream === last || (await this.#isMissing(() => this.#group(stream).info()))) {
+        return [stream, new GroupDeletedError(stream, this.options.group)];
+      }
+    }
+    throw error;
+  }
+
+  /** Whether there is no such thing, as far as this worker may know. */
+  async #isMissing(look: () => Promise<unknown>): Promise<boolean> {
     try {
-      if (!(await this.#unanswered(() => this.client.getStream(stream)))) return new StreamDeletedError(stream);
+      return !(await this.#unanswered(look));
     } catch (refused) {
+      if (refused instanceof ApiError && refused.status === 404) return true;
       if (!(refused instanceof ForbiddenError)) throw refused;
+      return false;
     }
-    return new GroupDeletedError(stream, group);
   }
 
-  /** What it holds and has not settled belongs to a group that is gone. */
-  #forgetAll(): void {
-    this.#queue.length = 0;
-    this.#held.clear();
-    this.#unconfirmed.clear();
+  /** What it holds of the stream and has not settled belongs to a group that is gone. */
+  #forget(stream: string): void {
+    this.#queues.set(stream, []);
+    for (const [key, { entry }] of this.#held) if (entry.stream === stream) this.#held.delete(key);
+    for (const [key, one] of this.#unconfirmed) if (one.stream === stream) this.#unconfirmed.delete(key);
     this.#notify();
   }
 
   /** Make the group again, and the stream where it is missing. */
-  async #recreate(): Promise<void> {
+  async #recreate(stream: string): Promise<void> {
     await interruptible(RECREATE_PAUSE_MS, this.stopping);
-    await this.#unanswered(() => this.#group.ensure("0"));
-    this.reportGap({ requested: this.#lastId, first_available: "0-0", lost: null, reason: "recreated" });
-    this.#lastId = "0-0";
+    await this.#unanswered(() => this.#group(stream).ensure("0"));
+    const requested = this.#lastIds.get(stream) ?? "0-0";
+    this.reportGap({ requested, first_available: "0-0", lost: null, reason: "recreated" }, stream);
+    this.#lastIds.delete(stream);
+  }
+
+  #group(stream: string): Group {
+    return this.#groups.get(stream) as Group;
   }
 
   async #link(): Promise<void> {
     const link = new AbortController();
-    if (this.options.via === "long-poll") {
+    if (this.options.via === "long-poll" || this.streams.length > 1) {
       // When one fails, so does the other, and nothing of it goes on afterwards.
       const both = [this.#poll(link.signal), this.#settleByRequests(link.signal)].map((one) =>
         one.catch((error: unknown) => {
@@ -364,7 +407,8 @@ export class Worker {
     while (!over.aborted && !link.aborted && !this.#failure) {
       const change = this.#change;
       for (const batch of batches(this.unconfirmed)) {
-        await this.#unanswered(() => settleByRequest(this.#group, this.options.consumer, batch, over));
+        const group = this.#group(batch[0]?.stream ?? this.stream);
+        await this.#unanswered(() => settleByRequest(group, this.options.consumer, batch, over));
         this.confirm(batch);
       }
       if (this.#unconfirmed.size === 0) await change;
@@ -373,7 +417,7 @@ export class Worker {
 
   async #poll(link: AbortSignal): Promise<void> {
     const signal = AbortSignal.any([this.stopping, link]);
-    await this.#unanswered(() => this.#group.ensure(this.options.start ?? "0"));
+    for (const group of this.#groups.values()) await this.#unanswered(() => group.ensure(this.options.start ?? "0"));
     await this.#readHistory();
     while (!signal.aborted && !this.#failure) {
       const room = this.credit - this.#held.size - this.#unconfirmed.size;
@@ -382,17 +426,14 @@ export class Worker {
         continue;
       }
       try {
-        const page = await this.#group.read(this.options.consumer, {
-          count: room,
-          waitMs: POLL_WAIT_MS,
-          signal,
-          claimMinIdleMs: this.options.claimMinIdleMs ?? CLAIM_RELEASED_ONLY_MS,
-        });
+        const pages = await this.#readNew(room, signal);
         this.reportReached();
-        if (page.gap) this.reportGap(page.gap);
-        this.reportPaused(page.paused ?? false);
-        for (const entry of page.entries) this.receive(entry, false);
-        if (page.drained) this.stop();
+        for (const [stream, page] of pages) {
+          if (page.gap) this.reportGap(page.gap, stream);
+          this.reportPaused(stream, page.paused ?? false);
+          for (const entry of page.entries) this.receive(entry, false);
+        }
+        if ([...pages.values()].every(({ drained }) => drained)) this.stop();
       } catch (error) {
         if (signal.aborted) break;
         if (!isTemporary(error)) throw error;
@@ -405,26 +446,39 @@ export class Worker {
     if (!link.aborted) await this.#giveBackUnseen();
   }
 
+  /** Wait for entries that were given back, or are new: of the first stream first. */
+  async #readNew(count: number, signal: AbortSignal): Promise<Map<string, Page>> {
+    const { group, consumer, claimMinIdleMs = CLAIM_RELEASED_ONLY_MS } = this.options;
+    const options = { count, waitMs: POLL_WAIT_MS, signal, claimMinIdleMs };
+    if (this.streams.length > 1) return this.client.readGroup(this.streams, { group, consumer, ...options });
+    return new Map([[this.stream, await this.#group(this.stream).read(consumer, options)]]);
+  }
+
   /** What an answer held that was cut off. Not by reading the history, which would count as a delivery. */
   async #giveBackUnseen(): Promise<void> {
-    const pending = await this.#unanswered(async () => {
-      const ids: string[] = [];
-      for await (const { id } of this.#group.pending({ consumer: this.options.consumer })) ids.push(id);
-      return ids;
-    });
-    for (const id of pending) {
-      if (this.#held.has(id) || this.#unconfirmed.has(id)) continue;
-      this.#unconfirmed.set(id, { id, kind: "nack", detail: "silent" });
-      this.#notify();
+    for (const [stream, group] of this.#groups) {
+      const pending = await this.#unanswered(async () => {
+        const ids: string[] = [];
+        for await (const { id } of group.pending({ consumer: this.options.consumer })) ids.push(id);
+        return ids;
+      });
+      for (const id of pending) {
+        const key = keyOf({ stream, id });
+        if (this.#held.has(key) || this.#unconfirmed.has(key)) continue;
+        this.#unconfirmed.set(key, { stream, id, kind: "nack", detail: "silent" });
+        this.#notify();
+      }
     }
   }
 
   async #readHistory(): Promise<void> {
-    for (let after = "0"; ; ) {
-      const page = await this.#unanswered(() => this.#group.history(this.options.consumer, { after, count: 1_000 }));
-      for (const entry of page.entries) this.receive(entry, true);
-      if (page.entries.length === 0 || page.next === null) return;
-      after = page.next;
+    for (const group of this.#groups.values()) {
+      for (let after: string | null = "0"; after !== null; ) {
+        const from: string = after;
+        const page = await this.#unanswered(() => group.history(this.options.consumer, { after: from, count: 1_000 }));
+        for (const entry of page.entries) this.receive(entry, true);
+        after = page.entries.length === 0 ? null : page.next;
+      }
     }
   }
 
@@ -469,4 +523,9 @@ function backoff(retry: Backoff | undefined, deliveries: number): number {
   if (!retry) return 0;
   const { firstMs, factor = 2, maxMs = 3_600_000 } = retry;
   return firstMs === 0 ? 0 : Math.min(maxMs, firstMs * factor ** (deliveries - 1));
+}
+
+/** Two streams may have entries of one ID. */
+function keyOf({ stream, id }: { readonly stream: string; readonly id: string }): string {
+  return `${id} ${stream}`;
 }
