@@ -16,7 +16,7 @@ The rows are covered by the checksum behind them, which the log has too, and eac
 import struct
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
@@ -367,10 +367,6 @@ class Runs:
         """Those that would be left if this went; the same."""
         return self._look(run).without(floor, gone)
 
-    def has(self, run: Run) -> bool:
-        """Whether it can be looked into at once."""
-        return run.place in self._held or run.place in self._loaded
-
     def _look(self, run: Run) -> LoadedRun:
         place = run.place
         held = self._held.get(place)
@@ -432,11 +428,3 @@ def verify(run: Run, content: bytes) -> LoadedRun | DamagedRunError:
 def in_range(run: Run, ordered: Sequence[int]) -> Sequence[int]:
     """Those of ascending IDs that are between the borders of the run."""
     return ordered[bisect_left(ordered, run.first) : bisect_right(ordered, run.last)]
-
-
-def each_in(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of each run in a part of a file."""
-    offset = 0
-    while (length := length_at(content[offset : offset + HEAD_BYTES])) is not None:
-        yield offset, content[offset : offset + length]
-        offset += length

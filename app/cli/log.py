@@ -18,6 +18,7 @@ from weir.cli.failure import Failure
 if TYPE_CHECKING:
     from engine.codec import Damage
     from engine.log.inspection import FrameRun, Inspection
+    from engine.log.run_files import RunsFound
     from engine.storage import Storage
 
 _ASK_AGAIN_S: Final = 0.2
@@ -36,6 +37,7 @@ def check(place: Place = None, *, data: Data = None, as_json: options.Json = Fal
 
     Changes nothing, and may run beside a server. A last write that is not whole is no damage.
     """
+    from engine.log import LogRefusedError
     from engine.log.inspection import inspect
 
     with opened(chosen(data, place)) as storage:
@@ -49,6 +51,11 @@ def check(place: Place = None, *, data: Data = None, as_json: options.Json = Fal
             output.lines(_sentences(inspection))
         if inspection.refusal is not None:
             raise inspection.refusal
+        for found in inspection.stored:
+            if found.damage is not None:
+                raise LogRefusedError(found.name, found.damage.reason, offset=found.damage.offset)
+        for name in inspection.missing:
+            raise LogRefusedError(name, "is missing, but the manifest names it")
 
 
 def _verdict(inspection: "Inspection") -> dict[str, Any]:
@@ -72,7 +79,22 @@ def _state(inspection: "Inspection") -> str:
 
 def _files(inspection: "Inspection") -> list[dict[str, Any]]:
     """What a file was sealed as is only known by the manifest."""
-    return [_file(run, run.fault if inspection.has_manifest else run.damage) for run in inspection.runs]
+    files = [_file(run, run.fault if inspection.has_manifest else run.damage) for run in inspection.runs]
+    return [*files, *map(_runs, inspection.stored)]
+
+
+def _runs(found: "RunsFound") -> dict[str, Any]:
+    """A file of runs: they have no position, and count where frames do."""
+    fault = found.damage
+    return {
+        "file": found.name,
+        "position": None,
+        "frames": found.runs,
+        "bytes": found.length,
+        "size": found.size,
+        "is_sealed": True,
+        "fault": None if fault is None else {"offset": fault.offset, "reason": fault.reason},
+    }
 
 
 def _file(run: "FrameRun", fault: "Damage | None") -> dict[str, Any]:
@@ -98,6 +120,8 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         return row | {"state": f"offset {fault['offset']}: {fault['reason']}"}
     if not row["frames"]:
         return row | {"state": "empty"}
+    if row["position"] is None:
+        return row | {"position": "", "state": "runs"}
     return row | {"state": "sealed" if row["is_sealed"] else "open"}
 
 

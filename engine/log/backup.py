@@ -6,10 +6,12 @@ Must never know: what payloads mean; who writes the log meanwhile.
 A copy contains everything that was acknowledged before it began: the files are held open first, each as long
 as it was then. It is sealed but for its last segment, and a frame at its end says that all of it was safe, so
 that a damage to the copy is never taken for a torn tail; the manifest says how long that is, as after a clean
-stop, so that a part of a copy is not taken for the whole.
+stop, so that a part of a copy is not taken for the whole. Files of runs only grow, and have what the log
+refers to before it does.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from engine.codec import MARK_PAYLOAD, RESERVE_PAYLOAD, Kind, encode_header
@@ -26,7 +28,8 @@ from engine.log.inspection import (
     read_run,
     rehearse,
 )
-from engine.log.manifest import MANIFEST, Seal
+from engine.log.manifest import MANIFEST, Seal, run_number
+from engine.log.run_files import RunsFound, run_names, scan_runs
 from engine.log.view import LogView
 from engine.storage import Storage
 
@@ -98,13 +101,17 @@ def _copy(view: LogView, target: Storage, ending: Ending) -> BackupCopy:
         handle.sync()
     finally:
         handle.close()
+    stored = _copy_runs(view, target)
     target.sync_directory()
-    manifest = manifest_from([run.sealed for run in runs]).stopped(stop)
+    manifest = replace(
+        manifest_from([run.sealed for run in runs]).stopped(stop),
+        runs=tuple(number for each in stored if (number := run_number(each.name)) is not None),
+    )
     target.replace(MANIFEST, [manifest.encode()])
     return BackupCopy(
-        files=len(runs),
+        files=len(runs) + len(stored),
         frames=sum(run.payloads for run in runs),
-        bytes=sum(run.length for run in runs),
+        bytes=sum(run.length for run in runs) + sum(each.length for each in stored),
         left_bytes=last.size - last.length,
     )
 
@@ -129,6 +136,25 @@ def _copy_files(view: LogView, target: Storage) -> list[FrameRun]:
         # Rare enough to read it all once more: the start's own verdict, torn or damaged.
         rehearse(view)
     return runs
+
+
+def _copy_runs(view: LogView, target: Storage) -> list[RunsFound]:
+    """Copy the files of runs: what the log refers to was in them before it did."""
+    copied: list[RunsFound] = []
+    names = run_names(view, manifest_of(view))
+    for name in names:
+        if name not in view.names():
+            raise LogRefusedError(name, "is missing, but the manifest names it")
+        handle = target.create(name)
+        try:
+            found = scan_runs(view, name, grows=name == names[-1], sink=handle.append)
+            handle.sync()
+        finally:
+            handle.close()
+        if found.damage is not None:
+            raise LogRefusedError(name, found.damage.reason, offset=found.damage.offset)
+        copied.append(found)
+    return copied
 
 
 def _copy_file(view: LogView, file: File, target: Storage) -> FrameRun:

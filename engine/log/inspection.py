@@ -37,6 +37,7 @@ from engine.log.manifest import (
     file_number,
 )
 from engine.log.recovery import PAYLOAD_KINDS, Recovery, stop_fault
+from engine.log.run_files import RunsFound, run_names, scan_runs
 from engine.log.view import LogView
 from engine.storage import Storage
 
@@ -126,6 +127,8 @@ class Inspection(NamedTuple):
     beside: list[str]
     recovery: Recovery | None
     refusal: LogRefusedError | None
+    # Files of runs; what is damaged in them keeps no start, but reads of it are refused.
+    stored: list[RunsFound]
 
 
 def inspect(storage: Storage) -> Inspection:
@@ -140,9 +143,11 @@ def inspect(storage: Storage) -> Inspection:
         has_manifest, files = placed(view)
         runs = [read_run(view, file) for file in files if file.name in there]
         named = {file.name for file in files}
-        missing = sorted(named - set(there))
+        names = run_names(view, _manifest_or_none(view))
+        stored = [scan_runs(view, name, grows=name == names[-1]) for name in names if name in there]
+        missing = sorted({*named, *names} - set(there))
         beside = [name for name in there if file_number(name) is not None and name not in named]
-        return Inspection(has_manifest, runs, missing, beside, recovery, refusal)
+        return Inspection(has_manifest, runs, missing, beside, recovery, refusal, stored)
 
 
 def rehearse(view: LogView) -> Recovery:
@@ -159,6 +164,13 @@ def manifest_of(view: LogView) -> Manifest:
     if MANIFEST not in view.names():
         raise LogRefusedError(MANIFEST, "is missing", repairable=True)
     return decode(view.read(MANIFEST, 0, MANIFEST_BYTES_MAX + 1))
+
+
+def _manifest_or_none(view: LogView) -> Manifest | None:
+    try:
+        return manifest_of(view)
+    except LogRefusedError:
+        return None
 
 
 def placed(view: LogView) -> tuple[bool, list[File]]:

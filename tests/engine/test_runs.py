@@ -13,9 +13,13 @@ import pytest
 from engine import Engine, EngineError, RewriteFailedError
 from engine.commands import XLen, XRange
 from engine.keyspace import Keyspace
-from engine.log import LogPoisonedError
+from engine.log import LogPoisonedError, LogRefusedError
+from engine.log.backup import back_up, restore
+from engine.log.inspection import inspect
 from engine.log.manifest import decode
+from engine.log.repair import plan
 from engine.protocol import Call, How, ask
+from engine.records import Regenerate, encode
 from engine.replies import Entries
 from engine.runs import Run
 from engine.runtime.storing import Storer
@@ -194,6 +198,9 @@ async def test_a_power_cut_at_any_step_loses_nothing(tail: str) -> None:
         for names in {0, storage.unsynced_name_changes()}:
             found = await after_restart(storage.crash(name_changes=names, tail=TAILS[tail]))
             assert unnamed(found) in allowed, f"stopped before operation {moment}, after {len(states)} steps"
+        backup = MemoryStorage()
+        back_up(storage.kill(), backup)
+        assert unnamed(await after_restart(backup.crash())) in allowed, f"a backup at operation {moment}"
 
 
 async def until_stopped(storage: MemoryStorage, life: Coroutine[Any, Any, None]) -> None:
@@ -235,6 +242,49 @@ async def test_a_disk_that_fails_while_storing_loses_nothing(operation: str, cod
                     await talk.store()
                 after = seen(keyspace_of(talk.engine))
                 assert await after_restart(storage.kill()) == after
+
+
+async def test_a_backup_has_the_files_of_runs() -> None:
+    """What is restored of it is what was there; it is made while more is stored, and refuses damages."""
+    storage, backup, second = MemoryStorage(), MemoryStorage(), MemoryStorage()
+    async with Stored(storage) as talk:
+        await talk.fill(100)
+        await talk.store()
+        before = seen(keyspace_of(talk.engine))
+        copied = back_up(storage, backup)
+        assert copied.files == 2
+        assert inspect(backup).stored[0].runs == 1
+        await talk.fill(100, 200)
+        await talk.store()
+    restore(backup, second, [encode([Regenerate(b"sixteen bytes of")])], 0)
+    assert unnamed(await after_restart(second)) == unnamed(before)
+    (name,) = run_files(backup)
+    content = backup.content(name)
+    files = {each: backup.content(each) for each in backup.names() if each != "lock"}
+    broken = MemoryStorage(files | {name: content[:300] + bytes([content[300] ^ 1]) + content[301:]})
+    assert inspect(broken).stored[0].damage is not None
+    with pytest.raises(LogRefusedError, match=name):
+        back_up(broken, MemoryStorage())
+    del files[name]
+    assert inspect(MemoryStorage(files)).missing == [name]
+
+
+async def test_a_lost_manifest_forgets_no_run() -> None:
+    """The files say what the log is; those of runs are named again by the start."""
+    storage = MemoryStorage()
+    async with Stored(storage) as talk:
+        await talk.fill(100)
+        await talk.store()
+        before = seen(keyspace_of(talk.engine))
+    files = {name: storage.content(name) for name in storage.names() if name not in {"lock", "manifest"}}
+    lost = MemoryStorage(files)
+    step = plan(lost)
+    assert step is not None
+    lost.lock()
+    step.do(lost, [], 0)
+    lost.unlock()
+    assert await after_restart(lost) == before
+    assert decode(lost.content("manifest")).runs == (2,)
 
 
 # --- damage -------------------------------------------------------------------------------------------------
