@@ -341,6 +341,7 @@ class EngineLife:
                     kept.groups_max,
                     kept.consumers_max,
                     kept.memory_bytes_max or default_bytes(),
+                    memory_bytes_soft=kept.memory_bytes_soft or None,
                 ),
                 growth=Growth(kept.rewrite_growth_percent, kept.rewrite_bytes_min),
                 on_progress=self._report,

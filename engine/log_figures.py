@@ -10,7 +10,8 @@ Fsync = Literal["always", "everysec", "no"]
 
 class LogFigures(NamedTuple):
     """A log's state: its length and that of its base, unsynced bytes, waiting answers, the failure or
-    None, and what does its syncs.
+    None, and what does its syncs. `stored_bytes` are of cold entries in files of runs, beside the log;
+    `stored_damaged` of these runs cannot be read.
     """
 
     bytes: int
@@ -19,6 +20,8 @@ class LogFigures(NamedTuple):
     answers_waiting: int
     failure: str | None
     syncs: Literal["kernel", "thread"]
+    stored_bytes: int = 0
+    stored_damaged: int = 0
 
 
 class Rewritten(NamedTuple):

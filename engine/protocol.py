@@ -266,5 +266,13 @@ class EngineProtocol(CommandEngine, Protocol):
     def when_slow(self, callback: Callable[[float | None], None]) -> None:
         """Call `callback` with the seconds of each sync while they are slow, with None when they are not."""
 
+    def when_damaged(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with file, offset and reason when a part of a stream cannot be read from the
+        disk.
+        """
+
+    def when_storing_fails(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the reason when cold entries could not be stored on the disk."""
+
     def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
         """Call `callback` once with the error when a turn failed after it had changed something."""

@@ -333,6 +333,11 @@ class Runs:
         """The bytes of the runs read of late."""
         return self._loaded_bytes
 
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes in files that something refers to."""
+        return sum(file.kept_bytes for file in self.files.values())
+
     def add(self, run: Run) -> None:
         """A stream has this run from here on."""
         file = self.files.setdefault(run.file, RunFile())
@@ -341,6 +346,7 @@ class Runs:
 
     def drop(self, run: Run) -> None:
         """A stream does not have it any more."""
+        self.damaged.pop(run.place, None)
         file = self.files[run.file]
         file.runs -= 1
         file.kept_bytes -= run.kept_bytes

@@ -70,6 +70,8 @@ class LogState(ResponseModel):
         Literal["kernel", "thread"],
         Field(description="what does its syncs: the kernel by itself, or a thread that waits for it"),
     ]
+    stored_bytes: Annotated[Count, Field(description="what cold entries take on the disk, beside the log")]
+    stored_damaged: Annotated[Count, Field(description="parts of streams that cannot be read back")]
 
 
 class MemoryState(ResponseModel):

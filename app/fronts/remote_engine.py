@@ -239,6 +239,12 @@ class RemoteEngine:
     def when_slow(self, callback: Callable[[float | None], None]) -> None:
         """Never call: the engine's process logs it."""
 
+    def when_damaged(self, callback: Callable[[str], None]) -> None:
+        """Never call: the engine's process logs it."""
+
+    def when_storing_fails(self, callback: Callable[[str], None]) -> None:
+        """Never call: the engine's process logs it."""
+
     def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
         """Never call: after a fault the connection ends."""
 

@@ -62,6 +62,8 @@ class Health:
             engine.when_log_fails(_log_failed)
             engine.when_full(self._disk_changed)
             engine.when_slow(self._slow_disk.note)
+            engine.when_damaged(_run_damaged)
+            engine.when_storing_fails(_storing_failed)
             engine.rewriting.on_failed = _rewrite_failed
 
     @property
@@ -77,6 +79,7 @@ class Health:
                 "log_failed": self.has_log_failed,
                 "disk_full": self._is_disk_full,
                 "disk_slow": self._slow_disk.is_slow,
+                "entries_damaged": _has_damages(self._engine.log_figures()),
                 "memory_full": self._engine.memory.is_full or self.is_backend_full(),
                 "rewrite_failed": self._engine.rewriting.failure is not None,
             }
@@ -95,6 +98,24 @@ class Health:
 
 def _has_failed(log: LogFigures | None) -> bool:
     return log is not None and log.failure is not None
+
+
+def _has_damages(log: LogFigures | None) -> bool:
+    return log is not None and log.stored_damaged > 0
+
+
+def _run_damaged(where: str) -> None:
+    """Log that a part of a stream is refused, and the remedy."""
+    remedy = (
+        "check the disk; then restore a backup, or trim or delete what is there: until then reads of it "
+        "get 503 storage_failed, and everything else goes on"
+    )
+    logs.get().critical("entries on the disk cannot be read", where=where, remedy=remedy)
+
+
+def _storing_failed(reason: str) -> None:
+    remedy = "make room on the disk of the data directory, or check it: cold entries stay in memory meanwhile"
+    logs.get().error("cold entries could not be stored", reason=reason, remedy=remedy)
 
 
 def _log_failed(reason: str) -> None:

@@ -213,6 +213,13 @@ class Settings(BaseSettings, Bounds):
         description="memory use, in bytes, at which writes are refused; 0 means three quarters of the memory "
         "of the container or machine",
     )
+    memory_bytes_soft: int = Field(
+        0,
+        ge=0,
+        le=1 << 50,
+        description="memory use, in bytes, above which cold entries leave memory for files in the data "
+        "directory, from which reads bring them back; 0 means never",
+    )
     buffer_bytes_max: int = Field(
         0,
         ge=0,

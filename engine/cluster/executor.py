@@ -606,6 +606,12 @@ class ClusterEngine:
     def when_slow(self, callback: Callable[[float | None], None]) -> None:
         """See `EngineProtocol`: the disk is the server's."""
 
+    def when_damaged(self, callback: Callable[[str], None]) -> None:
+        """See `EngineProtocol`: the disk is the server's."""
+
+    def when_storing_fails(self, callback: Callable[[str], None]) -> None:
+        """See `EngineProtocol`: nothing is stored here."""
+
     def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
         """See `EngineProtocol`: no turn runs here."""
 

@@ -289,7 +289,10 @@ class Engine:
 
     def log_figures(self) -> LogFigures:
         """The lengths and the state of the log."""
-        return self._writer.figures()
+        runs = self._keyspace.runs
+        return self._writer.figures()._replace(
+            stored_bytes=runs.stored_bytes, stored_damaged=len(runs.damaged)
+        )
 
     @property
     def on_dead_lettered(self) -> Callable[[Sequence[tuple[str, str, int, str]]], None] | None:
@@ -354,6 +357,14 @@ class Engine:
     def when_slow(self, callback: Callable[[float | None], None]) -> None:
         """Call back with the seconds of each sync while the disk is slow; with None when it is fast again."""
         self._writer.on_slow = callback
+
+    def when_damaged(self, callback: Callable[[str], None]) -> None:
+        """Call back with file, offset and reason when a part of a stream cannot be read from the disk."""
+        self._keyspace.runs.on_damaged = callback
+
+    def when_storing_fails(self, callback: Callable[[str], None]) -> None:
+        """Call back with the reason when cold entries could not be stored: they stay in memory."""
+        self._storer.on_failed = callback
 
     def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
         """Call back once with the error of a turn that failed after it had changed something; at once if one

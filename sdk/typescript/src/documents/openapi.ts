@@ -1736,6 +1736,16 @@ export interface components {
              * @enum {string}
              */
             readonly syncs: "kernel" | "thread";
+            /**
+             * Format: int64
+             * @description what cold entries take on the disk, beside the log
+             */
+            readonly stored_bytes: number;
+            /**
+             * Format: int64
+             * @description parts of streams that cannot be read back
+             */
+            readonly stored_damaged: number;
         };
         /** @description A revocation that was made, and what it has ended. */
         readonly MadeRevocation: {

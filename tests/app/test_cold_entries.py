@@ -1,0 +1,92 @@
+"""Entries that left memory for files of a real gateway: reads, restarts, backups, and a damage.
+
+Knows: HTTP, the command line, the data directory. Must never know: how the engine stores them.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.server import Server
+
+ENTRIES = 12_000
+_WAIT_S = 60
+
+
+def fill(http: httpx.Client) -> None:
+    """More than the newest nodes, which stay in memory."""
+    for start in range(1, ENTRIES, 1_000):
+        entries = [
+            {"id": f"{number}-0", "fields": {"n": str(number)}} for number in range(start, start + 1_000)
+        ]
+        http.post("/v1/streams/s/entries", json={"entries": entries}).raise_for_status()
+
+
+def wait_until_stored(http: httpx.Client) -> int:
+    """The bytes on the disk."""
+    deadline = time.monotonic() + _WAIT_S
+    while time.monotonic() < deadline:
+        stored: int = http.get("/v1/status").json()["log"]["stored_bytes"]
+        if stored:
+            return stored
+        time.sleep(0.1)
+    raise AssertionError("nothing was stored")
+
+
+def read(http: httpx.Client, number: int) -> Any:
+    return http.get(f"/v1/streams/s/entries/{number}-0")
+
+
+def test_cold_entries_are_read_from_files(tmp_path: Path) -> None:
+    """By every read, after a kill and from a backup; a range over both kinds is one answer."""
+    data = tmp_path / "data"
+    words = ("--set", "memory_bytes_soft=1", "--set", f"backup_dir={tmp_path}")
+    with Server(data, *words) as server, httpx.Client(base_url=server.url) as http:
+        fill(http)
+        assert wait_until_stored(http) > 10_000
+        assert read(http, 5).json()["fields"] == {"n": "5"}
+        page = http.get("/v1/streams/s/entries", params={"count": 10_000}).json()
+        assert [entry["fields"]["n"] for entry in page["entries"]] == [str(n) for n in range(1, 10_001)]
+        assert http.get("/metrics").text.count("\nweir_stored_bytes ") == 1
+        assert http.post("/v1/admin/backup", json={"name": "copy"}).status_code == 202
+        while http.get("/v1/admin/backup").json()["state"] == "running":
+            time.sleep(0.05)
+        server.kill()
+    for directory in (data, tmp_path / "copy"):
+        with Server(directory) as server, httpx.Client(base_url=server.url) as http:
+            assert read(http, 7).json()["fields"] == {"n": "7"}
+            assert http.get("/v1/streams/s").json()["length"] == ENTRIES
+            assert http.post("/v1/streams/s/trim", json={"maxlen": 5}).json()["deleted"] == ENTRIES - 5
+            assert http.post("/v1/admin/rewrite").status_code == 202
+            deadline = time.monotonic() + _WAIT_S
+            while list(directory.glob("run-*")) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert not list(directory.glob("run-*")), "nothing refers to the files any more"
+
+
+def test_a_damaged_file_costs_what_is_in_it(tmp_path: Path) -> None:
+    """That part is refused; the log says so once, readiness names it, and everything else goes on."""
+    data = tmp_path / "data"
+    with Server(data, "--set", "memory_bytes_soft=1") as server, httpx.Client(base_url=server.url) as http:
+        fill(http)
+        wait_until_stored(http)
+    (file,) = data.glob("run-*.weir")
+    content = bytearray(file.read_bytes())
+    content[4_000] ^= 1
+    file.write_bytes(content)
+    with Server(data) as server, httpx.Client(base_url=server.url) as http:
+        assert "failing" not in http.get("/healthz/ready").json()
+        for _ in range(2):
+            refused = read(http, 5)
+            assert (refused.status_code, refused.json()["code"]) == (503, "storage_failed")
+            assert "cannot be read from the disk" in refused.json()["detail"]
+        assert read(http, ENTRIES).json()["fields"] == {"n": str(ENTRIES)}
+        assert http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}}).status_code == 201
+        assert http.get("/healthz/ready").json()["failing"] == ["entries_damaged"]
+        assert http.get("/v1/status").json()["log"]["stored_damaged"] == 1
+        (line,) = [line for line in server.log_lines() if line["level"] == "critical"]
+        assert file.name in line["where"]
+        assert http.post("/v1/streams/s/trim", json={"minid": "11000-0"}).status_code == 200
+        assert "failing" not in http.get("/healthz/ready").json()
