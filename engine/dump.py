@@ -21,6 +21,7 @@ from zlib import crc32
 import msgspec
 
 from engine import entries, ids
+from engine.durable_streams import DurableStream
 from engine.groups import Group, PendingState
 from engine.keyspace import REASON_BYTES_MAX, Key
 from engine.nodes import OpenNode, live_places
@@ -33,6 +34,7 @@ _CHECKSUM_BYTES: Final = 8
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Limit = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
+_ProducerName = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True):
@@ -103,8 +105,23 @@ class ClosedPart(_Part):
     reason: Annotated[str, msgspec.Meta(max_length=REASON_BYTES_MAX)]
 
 
+class DurablePart(_Part):
+    """What a stream of Durable Streams has beside; `producers`: name, epoch, sequence and time, in order of
+    time.
+    """
+
+    # It stands in a header of HTTP.
+    media: Annotated[str, msgspec.Meta(pattern=r"\A[!-~]+/[ -~]+\Z", max_length=256)]
+    ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=1000 * ((1 << 53) - 1))] | None
+    config: Annotated[bytes, msgspec.Meta(max_length=16)]
+    writer_seq: Annotated[bytes, msgspec.Meta(max_length=256)]
+    producers: list[tuple[_ProducerName, _Limit, _Limit, _Natural]]
+
+
 class StreamDump(_Part, omit_defaults=True):
-    """A stream. `forgotten_upto` is only there where XSETID made it so, `closed` where the stream is."""
+    """A stream. `forgotten_upto` is only there where XSETID made it so, `closed` where the stream is, and
+    `durable` where it is one of Durable Streams.
+    """
 
     last_id: str
     max_deleted_id: str
@@ -117,6 +134,7 @@ class StreamDump(_Part, omit_defaults=True):
     retention: RetentionPart
     forgotten_upto: str = "0-0"
     closed: ClosedPart | None = None
+    durable: DurablePart | None = None
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -165,6 +183,9 @@ def dump_cost(dump: StreamDump) -> int:
     nodes = sum(2 + sum(map(_entry_cost, part.entries)) for part in (*dump.nodes, *opened))
     deleted = sum(len(part.deleted) for part in opened)
     groups = sum(1 + len(group.consumers) + len(group.pending) for group in dump.groups.values())
+    if dump.durable is not None:
+        # What its entries hold is looked at.
+        nodes += nodes + len(dump.durable.producers)
     return nodes + deleted + groups + len(dump.idempotency.keys)
 
 
@@ -176,7 +197,8 @@ def _entry_cost(entry: EntryPart) -> int:
 def key_cost(key: Key) -> int:
     """The same of a stream that was not dumped yet; at least."""
     groups = sum(1 + len(group.consumers) + len(group.pending) for group in key.groups.values())
-    return key.stream.length + groups + key.idempotency_table.keys_tracked
+    producers = 0 if key.durable is None else len(key.durable.producers)
+    return key.stream.length + groups + key.idempotency_table.keys_tracked + producers
 
 
 def dump_key(key: Key) -> StreamDump:
@@ -211,7 +233,13 @@ def dump_key(key: Key) -> StreamDump:
         RetentionPart(*key.retention),
         ids.format(stream.forgotten_upto),
         None if key.closed is None else ClosedPart(*key.closed),
+        None if key.durable is None else _dump_durable(key.durable),
     )
+
+
+def _dump_durable(durable: DurableStream) -> DurablePart:
+    producers = [(name, *place) for name, place in durable.producers.items()]
+    return DurablePart(durable.media, durable.ttl_ms, durable.config, durable.writer_seq, producers)
 
 
 def _dump_open(node: OpenNode) -> OpenPart:

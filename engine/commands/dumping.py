@@ -17,6 +17,7 @@ from engine.commands.turn import Turn
 from engine.dump import (
     DUMP_BYTES_MAX,
     DUMP_COST_MAX,
+    DurablePart,
     EntryPart,
     GroupPart,
     IdempotencyPart,
@@ -28,9 +29,11 @@ from engine.dump import (
     encode_entry,
     key_cost,
 )
+from engine.durable_streams import JSON_MEDIA, PRODUCERS_MAX, kind_of
 from engine.keyspace import REASON_BYTES_MAX, Caps, Retention
 from engine.nodes import Text, new_compressor
 from engine.records import (
+    AdvanceProducer,
     CloseStream,
     CreateGroup,
     Describe,
@@ -44,6 +47,8 @@ from engine.records import (
     RestoreProducerKey,
     RestoreStream,
     SetLifetime,
+    SetMedia,
+    SetWriterSeq,
 )
 from engine.replies import Dumped
 
@@ -122,6 +127,8 @@ def _records(stream: str, generation: str, described: StreamDump) -> Iterator[Re
     nodes = list(_nodes(stream, described))
     if described.open is not None:
         nodes.append(_open(stream, described.open))
+    if described.durable is not None:
+        _expect_data(described, kind_of(described.durable.media))
     live = [entry_id for _, _, live in nodes for entry_id in live]
     last = nodes[-1][1][1] if nodes else 0
     last_id, max_deleted_id = _id(described.last_id), _id(described.max_deleted_id)
@@ -141,6 +148,8 @@ def _records(stream: str, generation: str, described: StreamDump) -> Iterator[Re
     if closed is not None:
         _expect(len(closed.reason.encode()) <= REASON_BYTES_MAX)
         yield CloseStream(stream, closed.at_ms, closed.reason)
+    if described.durable is not None:
+        yield from _durable(stream, described.durable)
     retention = Retention(*(getattr(described.retention, name) for name in Retention._fields))
     if retention != Retention():
         yield Describe(stream, *retention, 0)
@@ -148,6 +157,26 @@ def _records(stream: str, generation: str, described: StreamDump) -> Iterator[Re
     yield from _producer_keys(stream, table)
     for name, group in described.groups.items():
         yield from _group(stream, name, group, described.entries_added)
+
+
+def _expect_data(described: StreamDump, kind: str) -> None:
+    """Expect what readers of Durable Streams can read in each entry."""
+    opened = () if described.open is None else (described.open,)
+    for part in (*described.nodes, *opened):
+        for entry in part.entries:
+            pairs = entries.pairs_of(encode_entry(entry))
+            _expect([name for name, _ in pairs] == ["data"])
+            _expect(kind != JSON_MEDIA or entries.is_json(pairs[0][1]))
+
+
+def _durable(stream: str, part: DurablePart) -> Iterator[Record]:
+    yield SetMedia(stream, part.media, part.ttl_ms, part.config)
+    if part.writer_seq:
+        yield SetWriterSeq(stream, part.writer_seq)
+    names, times_ms = [row[0] for row in part.producers], [row[3] for row in part.producers]
+    _expect(len(set(names)) == len(names) <= PRODUCERS_MAX and times_ms == sorted(times_ms))
+    for producer, epoch, seq, at_ms in part.producers:
+        yield AdvanceProducer(stream, producer, epoch, seq, at_ms)
 
 
 # A node's record, its borders, and the IDs of its live entries.

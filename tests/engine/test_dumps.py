@@ -3,7 +3,7 @@
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 from zlib import crc32
 
@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import entries
-from engine.commands import UpdateStream, XAdd
+from engine.commands import AppendDurable, CreateDurable, ProducerBatch, UpdateStream, XAdd
+from engine.commands.execution import execute
 from engine.dump import DUMP_BYTES_MAX, DUMP_COST_MAX
 from engine.keyspace import Caps, Keyspace
+from engine.replies import DurableAppended
 from tests import halves
 from tests.engine.images import image
 from tests.engine.real_redis import RealRedis
@@ -93,6 +95,65 @@ def test_a_dump_has_the_metadata_of_entries() -> None:
     odd = text_of(payload).replace('{"traceparent":"t"}', "{}", 1)
     assert world.call("RESTORE", "u", 0, sealed(odd)) == BAD
     world.check()
+
+
+def durable(media: str = "application/json") -> World:
+    """A stream of Durable Streams: sealed nodes, producers, a sequence, a lifetime, an end."""
+    world = World()
+    world.call("CONFIG", "SET", "stream-node-max-entries", 3)
+    world.execute(CreateDurable(stream="s", media=media, ttl_ms=60_000, config=b"c" * 16))
+    for seq in range(8):
+        world.execute(
+            AppendDurable(
+                stream="s",
+                bodies=[entries.data_body(b'{"n":%d}' % seq)],
+                kind=media,
+                writer_seq=b"%d" % seq,
+                batch=ProducerBatch("pq"[seq % 2], 1, seq // 2),
+            )
+        )
+        world.pass_ms(1)
+    world.call("WEIR.CLOSE", "s", "REASON", "done")
+    return world
+
+
+@pytest.mark.parametrize("media", ["application/json", "text/plain", "application/octet-stream"])
+def test_a_dump_restores_a_stream_of_durable_streams(media: str) -> None:
+    """With its media type, producers, sequence, end, and with a lifetime that goes on to slide."""
+    world = durable(media)
+    assert world.call("RESTORE", "t", 60_000, dumped(world)) == "OK"
+    there, here = (world.keyspace.keys[name].durable for name in "st")
+    assert there is not None
+    assert here is not None
+    assert [getattr(here, name) for name in here.__slots__] == [
+        getattr(there, name) for name in there.__slots__
+    ]
+    assert state(world, "t") == state(world, "s") | {"expires_at_ms": world.now_ms + 60_000}
+    repeated = AppendDurable(stream="t", bodies=[], kind=media, batch=ProducerBatch("q", 1, 3))
+    reply = execute(world.keyspace, repeated, world.now_ms).reply
+    assert isinstance(reply, DurableAppended)
+    assert reply.duplicate
+    world.check()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("application/json", "application/json\\r\\nx: y"),
+        ("application/json", "text/\\n"),
+        ("application/json", "json"),
+        ('{\\"n\\":3}', '{\\"n\\":'),
+        ('"data"', '"text"'),
+        ('"producers":[["p"', '"producers":[["q"'),
+        ('"producers":[["p"', '"producers":[[""'),
+    ],
+)
+def test_what_no_stream_of_durable_streams_has_is_refused(old: str, new: str) -> None:
+    """A media type that would end a header, entries that its readers cannot read, a producer twice."""
+    world = durable()
+    text = text_of(dumped(world))
+    assert old in text
+    assert world.call("RESTORE", "t", 0, sealed(text.replace(old, new, 1))) == BAD
 
 
 @settings(max_examples=halves.some(40))
@@ -247,9 +308,10 @@ def crafted(description: Any, chance: random.Random) -> bytes:
 
 
 @pytest.mark.no_cover
-def test_a_crafted_payload_is_refused_or_makes_a_sound_stream() -> None:
+@pytest.mark.parametrize("make", [rich, durable])
+def test_a_crafted_payload_is_refused_or_makes_a_sound_stream(make: Callable[[], World]) -> None:
     """With a sound checksum: what is restored can be read, written, snapshotted and removed."""
-    text = text_of(dumped(rich()))
+    text = text_of(dumped(make()))
     chance = random.Random(7)
     world = World()
     restored = 0
@@ -274,9 +336,10 @@ def test_a_crafted_payload_is_refused_or_makes_a_sound_stream() -> None:
 
 
 @pytest.mark.no_cover
-def test_flipped_bits_with_a_new_checksum() -> None:
+@pytest.mark.parametrize("make", [rich, durable])
+def test_flipped_bits_with_a_new_checksum(make: Callable[[], World]) -> None:
     """No text makes more than an error or a sound stream."""
-    text = text_of(dumped(rich())).encode()
+    text = text_of(dumped(make())).encode()
     chance = random.Random(11)
     world = World()
     for _ in range(1_000):
