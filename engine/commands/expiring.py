@@ -66,9 +66,10 @@ def time_to_live(turn: Turn, command: types.TimeToLive) -> int:
     key = turn.keyspace.find(command.stream)
     if key is None:
         return NO_STREAM
-    if key.expires_at_ms is None:
+    expiry_ms = turn.keyspace.expiry_of(key)
+    if expiry_ms is None:
         return NO_LIFETIME
-    return key.expires_at_ms if command.absolute else max(0, key.expires_at_ms - turn.now_ms)
+    return expiry_ms if command.absolute else max(0, expiry_ms - turn.now_ms)
 
 
 @runs(weir_commands.ExpireStreams)

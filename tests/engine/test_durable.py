@@ -18,6 +18,7 @@ from engine.commands import (
     ForkPoint,
     ProducerBatch,
     Rename,
+    TimeToLive,
     XAdd,
     XDel,
     XLen,
@@ -223,6 +224,18 @@ def test_a_stream_lives_on_for_its_time_after_each_use(house: House) -> None:
     assert house.run(DescribeDurable(stream="s")) is None
     assert decode(house.payloads[-1]) == [RemoveStream("s")]
     house.check()
+
+
+def test_what_is_left_of_its_life_counts_from_the_last_use(house: House) -> None:
+    """Within the tenth of a second that streams share; of a time that is set nothing slides."""
+    house.run(creating(ttl_ms=10_000))
+    house.pass_ms(5_000)
+    house.run(appending())
+    assert house.run(TimeToLive(stream="s")) == 10_100
+    house.run(CreateDurable(stream="t", media="text/plain", expires_at_ms=house.now_ms + 10_000))
+    house.pass_ms(4_000)
+    house.run(AppendDurable(stream="t", bodies=[body()], kind="text/plain"))
+    assert house.run(TimeToLive(stream="t")) == 6_000
 
 
 def test_an_unused_stream_goes_by_itself(house: House) -> None:
