@@ -26,6 +26,10 @@ class Forks:
         self._sources[fork] = source
         self._forks.setdefault(source, {})[fork] = None
 
+    def source_of(self, name: str) -> str | None:
+        """The stream that this one is a fork of."""
+        return self._sources.get(name)
+
     def items(self) -> Iterator[tuple[str, str]]:
         """Each fork with its source."""
         return iter(self._sources.items())

@@ -322,6 +322,9 @@ class StreamInfo(msgspec.Struct, frozen=True):
     memory_bytes: int
     closed_at_ms: int | None
     close_reason: str
+    # Of a stream of Durable Streams: its media type, and the stream that it is a fork of.
+    media: str | None
+    forked_from: str | None
 
 
 class GroupMeasure(NamedTuple):

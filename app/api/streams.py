@@ -162,6 +162,8 @@ class Stream(ResponseModel):
     closed: Annotated[bool, Field(description="it takes no entries any more")]
     closed_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = absent()
     close_reason: str = absent()
+    media_type: Annotated[str, Field(description="of a stream of Durable Streams")] = absent()
+    forked_from: Annotated[str, Field(description="the stream that it is a fork of")] = absent()
 
 
 class StreamPage(ResponseModel):
@@ -313,6 +315,7 @@ def _stream(name: str, info: Reply) -> bytes:
             "expires_at": _moment(info.expires_at_ms),
             "memory_bytes": info.memory_bytes,
             **_end(info),
+            **_durable(info),
         }
     )
 
@@ -322,6 +325,11 @@ def _end(info: StreamInfo) -> dict[str, object]:
         return {"closed": False}
     reason = {"close_reason": info.close_reason} if info.close_reason else {}
     return {"closed": True, "closed_at": ids.rfc3339(info.closed_at_ms), **reason}
+
+
+def _durable(info: StreamInfo) -> dict[str, object]:
+    facts = {"media_type": info.media, "forked_from": info.forked_from}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _moment(at_ms: int | None) -> str | None:

@@ -138,10 +138,15 @@ def _dumped(reply: replies.Dumped, names: TenantNames) -> replies.Dumped:
 
 
 def _info(info: replies.StreamInfo, names: TenantNames) -> replies.StreamInfo:
-    first, last = _text(info.first_entry, names), _text(info.last_entry, names)
-    if (first, last) == (info.first_entry, info.last_entry):
+    shown: dict[str, object] = {
+        "first_entry": _text(info.first_entry, names),
+        "last_entry": _text(info.last_entry, names),
+    }
+    if info.forked_from is not None:
+        shown["forked_from"] = names.strip(info.forked_from)
+    if all(value == getattr(info, name) for name, value in shown.items()):
         return info
-    return ShownInfo(**{**asdict(info), "first_entry": first, "last_entry": last}, real=info)
+    return ShownInfo(**{**asdict(info), **shown}, real=info)
 
 
 def _group(info: replies.GroupInfo, names: TenantNames) -> replies.GroupInfo:

@@ -155,6 +155,8 @@ def stream_info(
         **retention_from(retention),
         closed_at_ms=None if end is None else end.closed_at_ms,
         close_reason="" if end is None else end.reason,
+        media=None,
+        forked_from=None,
     )
 
 

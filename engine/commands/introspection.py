@@ -13,7 +13,7 @@ from engine.commands import types, weir_commands
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
 from engine.groups import Consumer, Group, PendingState
-from engine.keyspace import Key
+from engine.keyspace import Key, Keyspace
 from engine.lag import lag
 from engine.replies import (
     Archived,
@@ -33,11 +33,13 @@ from engine.replies import (
 
 @runs(types.XInfoStream)
 def xinfo_stream(turn: Turn, command: types.XInfoStream) -> StreamInfo:
-    return stream_info(turn.key(command.stream))
+    turn.key(command.stream)
+    return stream_info(turn.keyspace, command.stream)
 
 
-def stream_info(key: Key) -> StreamInfo:
+def stream_info(keyspace: Keyspace, name: str) -> StreamInfo:
     """A stream as it is."""
+    key = keyspace.keys[name]
     stream, idempotency_table, retention = key.stream, key.idempotency_table, key.retention
     return StreamInfo(
         length=stream.length,
@@ -67,12 +69,14 @@ def stream_info(key: Key) -> StreamInfo:
         memory_bytes=stream.held_bytes(),
         closed_at_ms=None if key.closed is None else key.closed.at_ms,
         close_reason="" if key.closed is None else key.closed.reason,
+        media=None if key.durable is None else key.durable.media,
+        forked_from=keyspace.forks.source_of(name),
     )
 
 
-def expect(key: Key, expected: StreamInfo | None) -> None:
+def expect(keyspace: Keyspace, name: str, expected: StreamInfo | None) -> None:
     """Check a precondition of a change. Raises `precondition_failed` unless the stream is exactly so."""
-    if expected is not None and stream_info(key) != expected:
+    if expected is not None and stream_info(keyspace, name) != expected:
         raise errors.stream_changed()
 
 
@@ -186,7 +190,7 @@ def _consumer_info(turn: Turn, consumer: Consumer) -> ConsumerInfo:
 def xinfo_stream_full(turn: Turn, command: types.XInfoStreamFull) -> StreamDetail:
     key = turn.key(command.stream)
     return StreamDetail(
-        stream=stream_info(key),
+        stream=stream_info(turn.keyspace, command.stream),
         entries=key.stream.range(0, ids.ID_MAX, count=command.count),
         groups=[_group_detail(key, name, group, command.count) for name, group in sorted(key.groups.items())],
     )

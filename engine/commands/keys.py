@@ -35,7 +35,7 @@ COPY_COST_MAX: Final = 1_500
 def delete(turn: Turn, command: types.Delete) -> int:
     names = [name for name in dict.fromkeys(command.streams) if name in turn.keyspace.keys]
     for name in names:
-        expect(turn.keyspace.keys[name], command.expected)
+        expect(turn.keyspace, name, command.expected)
     for name in names:
         turn.remove_stream(name, "del")
     return len(names)

@@ -71,7 +71,7 @@ def ensure_stream(turn: Turn, command: weir_commands.EnsureStream) -> bool:
 @runs(weir_commands.UpdateStream)
 def update_stream(turn: Turn, command: weir_commands.UpdateStream) -> bool:
     key = turn.key(command.stream)
-    expect(key, command.expected)
+    expect(turn.keyspace, command.stream, command.expected)
     lifetime = _record_of(turn, command.stream, command.lifetime)
     archived_up_to = key.archived_up_to if command.archived_up_to is None else command.archived_up_to
     _describe(turn, command.stream, key, key.retention._replace(**command.retention), archived_up_to)
@@ -104,7 +104,7 @@ def stream_infos(turn: Turn, command: weir_commands.StreamInfos) -> StreamPage:
     most = min(command.limit, _INFOS_MAX)
     names = unexpired_names(turn, command.prefix, command.after, most + 1)
     page = names[:most]
-    infos = [(name, stream_info(turn.keyspace.keys[name])) for name in page]
+    infos = [(name, stream_info(turn.keyspace, name)) for name in page]
     return StreamPage(infos, page[-1] if len(names) > len(page) else None)
 
 

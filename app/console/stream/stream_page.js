@@ -170,6 +170,8 @@ export class StreamPage extends EventTarget {
       `${formatCount(stream.entries_added)} added in total`,
       stream.length === 0 ? "" : `${stream.first_id} … ${stream.last_id}`,
       describeRetention(stream.retention),
+      stream.media_type ?? "",
+      stream.forked_from === undefined ? "" : `fork of ${stream.forked_from}`,
     ].filter((figure) => figure !== "").join("  ·  "));
   }
 

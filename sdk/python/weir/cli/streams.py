@@ -10,7 +10,7 @@ import typer
 
 from weir.cli import options, output
 
-_COLUMNS: Final = ("name", "length", "groups", "first_id", "last_id", "memory_bytes")
+_COLUMNS: Final = ("name", "length", "groups", "first_id", "last_id", "memory_bytes", "closed")
 
 
 def streams(

@@ -2214,6 +2214,10 @@ export interface components {
             /** Format: date-time */
             readonly closed_at?: string;
             readonly close_reason?: string;
+            /** @description of a stream of Durable Streams */
+            readonly media_type?: string;
+            /** @description the stream that it is a fork of */
+            readonly forked_from?: string;
         };
         /** @description What is named changes, all else stays. A limit of null goes. */
         readonly StreamChanges: {
@@ -2303,6 +2307,10 @@ export interface components {
             /** Format: date-time */
             readonly closed_at?: string;
             readonly close_reason?: string;
+            /** @description of a stream of Durable Streams */
+            readonly media_type?: string;
+            /** @description the stream that it is a fork of */
+            readonly forked_from?: string;
             readonly entries?: readonly components["schemas"]["Entry"][];
             readonly group_details?: readonly components["schemas"]["GroupDetails"][];
         };
