@@ -31,11 +31,16 @@ from engine.replies import Reply
 def parse_each(steps: CommandSteps, rows: Sequence[Words | EngineError]) -> CommandRun:
     """Parse the commands of a pipeline, however many: the engine runs them in runs of bounded size."""
     run = CommandRun(steps.limits)
+    before: Words = ()
+    parsed: Parsed | None = None
     for row in rows:
         if isinstance(row, EngineError):
             run.append(row)
         elif not run.add_plain(row):
-            run.append(steps.parse(row))
+            # One like the one before is the same; each that is invalid has its line in the audit log.
+            if row != before or not isinstance(parsed, CommandRequest):
+                before, parsed = row, steps.parse(row)
+            run.append(parsed)
     return run
 
 

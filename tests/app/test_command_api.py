@@ -86,6 +86,16 @@ async def test_any_bytes_can_be_stored(http: httpx.AsyncClient) -> None:
     assert answer.json()["result"][0][1][1] == raw
 
 
+async def test_the_same_command_again_is_run_again(http: httpx.AsyncClient) -> None:
+    """Each sees what came before it, though it is read once where it stands behind itself."""
+    length, change = ["XLEN", "s"], ["XADD", "s", "MAXLEN", "5", "*", "f", "v"]
+    twice = [length, length, change, change, length, length, ["XLEN", "t"], ["XADD", "s"], ["XADD", "s"]]
+    *found, one, other = (await http.post(PIPELINE, json=twice)).json()
+    assert [answer["result"] for answer in (*found[:2], *found[4:])] == [0, 0, 2, 2, 0]
+    assert found[2] != found[3]
+    assert one == other == {"error": "ERR wrong number of arguments for 'xadd' command"}
+
+
 async def test_a_pipeline_goes_on_after_a_failure(http: httpx.AsyncClient) -> None:
     """One outcome each, in order, each seeing what the ones before it did."""
     rows = [

@@ -89,6 +89,15 @@ async def test_commands_that_manage_have_lines_too(engine: Engine, tmp_path: Pat
     assert found[0]["group"] == "h"
 
 
+async def test_each_that_is_invalid_has_its_line(engine: Engine, tmp_path: Path) -> None:
+    """Also one that is like the one before."""
+    file = tmp_path / "audit.jsonl"
+    app = await audited(engine, file)
+    async with client(app, ROOT) as http:
+        await http.post("/v1/commands/pipeline", json=[["FLUSHALL", "x"]] * 3)
+    assert [one["outcome"] for one in await lines(app, file)] == ["invalid"] * 3
+
+
 async def test_the_file_is_opened_again_when_it_was_moved_away(engine: Engine, tmp_path: Path) -> None:
     path, moved = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.1"
     app = await audited(engine, path)
