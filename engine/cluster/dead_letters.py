@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from engine import errors, ids
-from engine.cluster import words
+from engine.cluster import replies, words
 from engine.cluster.keys import auxiliary_key
-from engine.cluster.replies import RELEASED, name_of, parse
+from engine.cluster.replies import parse
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.stored import text_of
 from engine.cluster.wire import Words
@@ -69,8 +69,8 @@ def due_of(rows: Sequence[Any]) -> list[Due]:
 
 
 def owner_of(consumer: bytes) -> str:
-    """The name of a consumer, empty for a released entry."""
-    return "" if (name := name_of(consumer)) == RELEASED else name
+    """The name of a consumer, empty for an entry without one."""
+    return replies.owner_of(consumer) or ""
 
 
 class Moved(NamedTuple):

@@ -19,6 +19,7 @@ from engine import errors
 from engine.clock import Clock
 from engine.cluster import gathering, words
 from engine.cluster.dead_letters import Dying, move
+from engine.cluster.deferrals import Deferrals
 from engine.cluster.figures import BackendFigures
 from engine.cluster.gateways import Gateways
 from engine.cluster.group_waits import GroupWaits
@@ -32,7 +33,7 @@ from engine.cluster.node import Node
 from engine.cluster.origins import Origins, unnumbered
 from engine.cluster.refusals import name_of, not_supported, refusal_of
 from engine.cluster.routing import BackendRequest, Lane
-from engine.cluster.scripts import WriteOrigin, cross_slot
+from engine.cluster.scripts import WriteOrigin, cross_slot, release_due
 from engine.cluster.sending import Sender, settled
 from engine.cluster.topology import Topology
 from engine.cluster.wakeups import Wakeups
@@ -55,6 +56,7 @@ from engine.commands import (
     StreamCommand,
     Undo,
     XAdd,
+    XNack,
     XRead,
     XReadGroup,
 )
@@ -148,6 +150,7 @@ class ClusterEngine:
         self.on_missing_events: Callable[[str], None] = lambda _: None
         self._wakeups.on_missing_events = self._note_missing_events
         self.gateways: Final = Gateways(self.run_request, self._wakeups)
+        self._deferrals = Deferrals(self._release_due)
         self._group_waits = GroupWaits(self._wakeups, self._read_group, self._take_back)
 
     def start(self) -> asyncio.Future[None]:
@@ -164,6 +167,7 @@ class ClusterEngine:
         self.end_waits()
         for task in self._keeping:
             task.cancel()
+        self._deferrals.close()
         self._sender.close()
         await self._wakeups.close()
         await self._topology.close()
@@ -260,7 +264,12 @@ class ClusterEngine:
     def _note_run(self, command: Command, reply: Reply | EngineError) -> None:
         if isinstance(command, AppendDurable) and isinstance(reply, DurableAppended) and not reply.duplicate:
             self.appended += len(command.bodies)
+        if isinstance(command, XNack) and command.nack.delay_ms and not isinstance(reply, EngineError):
+            self._deferrals.note(command.stream, command.nack.delay_ms)
         self._group_waits.note_run(command)
+
+    def _release_due(self, stream: str, done: Callable[[Any], None]) -> None:
+        self._send(words.by_script(stream, release_due(stream), Lane.GROUP), done)
 
     def _read(self, call: Call, handle: ReadHandle) -> None:
         (command,) = call.commands

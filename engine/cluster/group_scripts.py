@@ -20,11 +20,15 @@ from engine.commands import (
     DeadLetterEntries,
     EnsureGroup,
     GiveBack,
+    NackMode,
     Undo,
     UpdateGroup,
     XGroupCreate,
+    XNack,
+    XPendingRange,
     XReadGroup,
 )
+from engine.commands.reading import DELIVERY_COUNT_MAX
 from engine.commands.types import Cursor
 from engine.replies import (
     AcknowledgedIds,
@@ -117,7 +121,8 @@ def read_stream(
             return found
         return Dying(stream, command.group, letters.decode(), generation.decode(), due_of(due), found)
 
-    return ScriptCall(script("read_group", "policies"), stream_keys(stream)[:2], arguments, decode)
+    keys = stream_keys(stream)[:2]
+    return ScriptCall(script("read_group", "policies", "deferring"), keys, arguments, decode)
 
 
 def _end(stream: str, mark: bytes, last_id: bytes, drained: int) -> StreamEnd | None:
@@ -188,6 +193,28 @@ def look_at_pending(command: DeadLetterEntries) -> ScriptCall:
 
     keys = stream_keys(command.stream)[:2]
     return ScriptCall(script("look_at_pending", "policies"), keys, arguments, decode)
+
+
+def give_back_later(command: XNack) -> ScriptCall:
+    """XNACK, at once or after a delay. Reply: how many."""
+    nack = command.nack
+    less = {NackMode.SILENT: "less", NackMode.FAIL: "same", NackMode.FATAL: str(DELIVERY_COUNT_MAX)}
+    count = less[nack.mode] if nack.retry_count is None else str(nack.retry_count)
+    words: list[Word] = [command.group, count, int(nack.force), nack.delay_ms, *map(ids.format, nack.ids)]
+    keys = stream_keys(command.stream)[:2]
+    return ScriptCall(script("give_back_later", "deferring"), keys, words, as_it_is)
+
+
+def find_deferred(command: XPendingRange) -> ScriptCall:
+    """Those of the page that come back later. Reply: the time of each."""
+    between = (ids.format(command.start), ids.format(command.end))
+    words: list[Word] = [command.group, *between, max(0, command.count) + 1]
+
+    def decode(reply: Any) -> dict[int, int]:  # noqa: ANN401 - as the server sent it
+        pairs = zip(reply[::2], reply[1::2], strict=True)
+        return {_parse(entry_id): int(until_ms or 0) for entry_id, until_ms in pairs}
+
+    return ScriptCall(script("pending", "deferring"), stream_keys(command.stream)[:2], words, decode)
 
 
 def give_back(command: GiveBack) -> ScriptCall:

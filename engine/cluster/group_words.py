@@ -4,7 +4,7 @@ Knows: the arguments of Redis's commands, and short scripts for what Redis has n
 Must never know: servers, connections.
 
 A released entry belongs to the consumer `weir:released` and was last delivered in 1970: any consumer
-may claim it.
+may claim it. One that comes back later belongs to `weir:deferred` until then.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +18,9 @@ from engine.cluster import group_scripts, replies
 from engine.cluster.dead_letters import Due, Dying, owner_of
 from engine.cluster.kept import policy_fields, policy_from
 from engine.cluster.keys import auxiliary_key
-from engine.cluster.replies import RELEASED, BackendPending
+from engine.cluster.replies import BackendPending
 from engine.cluster.routing import BackendRequest, Lane
-from engine.cluster.scripts import WriteOrigin, delete_each, no_delays
+from engine.cluster.scripts import WriteOrigin, delete_each
 from engine.cluster.wire import Word, Words
 from engine.cluster.words import by_script, is_ok, many, one, only_request, sends
 from engine.commands import (
@@ -33,7 +33,6 @@ from engine.commands import (
     EnsureGroup,
     Extend,
     GiveBack,
-    NackMode,
     StreamCommand,
     Undo,
     UpdateGroup,
@@ -52,7 +51,6 @@ from engine.commands import (
     XPending,
     XPendingRange,
 )
-from engine.commands.reading import DELIVERY_COUNT_MAX
 from engine.replies import AutoClaimed, Claimed, Delivered, GroupInfo, PendingList, Presence
 
 R = TypeVar("R")
@@ -235,13 +233,7 @@ def _ackdel(command: XAckDel, _: WriteOrigin) -> BackendRequest:
 
 @sends(XNack)
 def _nack(command: XNack, _: WriteOrigin) -> BackendRequest:
-    nack = command.nack
-    if nack.delay_ms:
-        raise no_delays()
-    less = {NackMode.SILENT: "less", NackMode.FAIL: "same", NackMode.FATAL: str(DELIVERY_COUNT_MAX)}
-    count = less[nack.mode] if nack.retry_count is None else str(nack.retry_count)
-    arguments: list[Word] = [command.group, RELEASED, count, int(nack.force), *map(ids.format, nack.ids)]
-    return script(command, _RELEASE, arguments, int)
+    return by_script(command.stream, group_scripts.give_back_later(command))
 
 
 @sends(GiveBack)
@@ -252,28 +244,6 @@ def _give_back(command: GiveBack, _: WriteOrigin) -> BackendRequest:
 @sends(Undo)
 def _undo(command: Undo, _: WriteOrigin) -> BackendRequest:
     return by_script(command.stream, group_scripts.undo(command), Lane.GROUP)
-
-
-# ARGV: group, the consumer for released entries, the delivery count, whether entries that are not pending are
-# released too, IDs.
-_RELEASE: Final = """
-local group, released, count, force = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-redis.call('XPENDING', KEYS[1], group)
-local found = 0
-for i = 5, #ARGV do
-  local id = ARGV[i]
-  local row = redis.call('XPENDING', KEYS[1], group, id, id, 1)[1]
-  if row or force == '1' then
-    local times = row and row[4] or 0
-    local new = count
-    if count == 'less' then new = math.max(0, times - 1) elseif count == 'same' then new = times end
-    local words = { 'XCLAIM', KEYS[1], group, released, 0, id, 'TIME', 0, 'RETRYCOUNT', new, 'JUSTID' }
-    if force == '1' then words[#words + 1] = 'FORCE' end
-    found = found + #redis.call(unpack(words))
-  end
-end
-return found
-"""
 
 
 # ARGV: group, consumer, IDs.
@@ -324,11 +294,18 @@ def _pending_range(command: XPendingRange, _: WriteOrigin) -> BackendRequest:
     between = (ids.format(command.start), ids.format(command.end))
     # One more says whether there are more.
     words = ("XPENDING", command.stream, command.group, *idle, *between, count + 1, *consumer)
+    find = by_script(command.stream, group_scripts.find_deferred(command), Lane.READ)
 
-    def decode(rows: Sequence[Any]) -> PendingList:
-        return replies.pending_list(rows, count) if count else PendingList([])
+    def decode(results: Sequence[Any]) -> PendingList:
+        deferred = find.decode(results[1:])
+        found = replies.pending_list(results[0], deferred, count) if count else PendingList([])
+        if not command.min_idle_ms:
+            return found
+        # What comes back later is idle for no time.
+        idle = [row for row in found.entries if row.until_ms is None]
+        return msgspec.structs.replace(found, entries=idle)
 
-    return one(command, words, decode)
+    return msgspec.structs.replace(find, commands=[words, *find.commands], decode=decode)
 
 
 def _pending_rows(stream: str, group: str, wanted: Sequence[int]) -> list[Words]:
@@ -426,17 +403,30 @@ def _auto_claim(command: XAutoClaim, _: WriteOrigin) -> BackendRequest:
     return many(command, [*claiming.commands, _policy_words(command)], decode)
 
 
-# XAUTOCLAIM, and what was pending of it before and after, which Redis does not say.
+# XAUTOCLAIM, and what was pending of it before and after, which Redis does not say. What comes back later is
+# not idle: it stays as it was.
 _AUTO_CLAIM: Final = """
 local group, count = ARGV[1], ARGV[5]
 local before = redis.call('XPENDING', KEYS[1], group, 'IDLE', ARGV[3], ARGV[4], '+', count)
 local words = { 'XAUTOCLAIM', KEYS[1], group, ARGV[2], ARGV[3], ARGV[4], 'COUNT', count }
 if ARGV[6] == '1' then words[#words + 1] = 'JUSTID' end
 local reply = redis.call(unpack(words))
-local after = {}
-for i, row in ipairs(reply[2]) do
-  local id = type(row) == 'table' and row[1] or row
-  after[i] = redis.call('XPENDING', KEYS[1], group, id, id, 1)[1]
+local deferred = {}
+for _, row in ipairs(before) do
+  if row[2] == 'weir:deferred' then deferred[row[1]] = row end
 end
-return { reply[1], reply[2], reply[3], before, after }
+local rows, after = {}, {}
+for _, row in ipairs(reply[2]) do
+  local id = type(row) == 'table' and row[1] or row
+  local was = deferred[id]
+  if was then
+    local times = was[4] > 2 ^ 53 and '9223372036854775807' or was[4]
+    local as_before = { 'IDLE', was[3], 'RETRYCOUNT', times, 'JUSTID' }
+    redis.call('XCLAIM', KEYS[1], group, 'weir:deferred', 0, id, unpack(as_before))
+  else
+    rows[#rows + 1] = row
+    after[#rows] = redis.call('XPENDING', KEYS[1], group, id, id, 1)[1]
+  end
+end
+return { reply[1], rows, reply[3], before, after }
 """

@@ -25,8 +25,10 @@ from engine.replies import (
     StreamInfo,
 )
 
-# The owner of released entries: a consumer that no client reads as.
+# The owners of released entries, and of those that come back later: consumers that no client reads as.
 RELEASED: Final = "weir:released"
+DEFERRED: Final = "weir:deferred"
+NO_CONSUMERS: Final = {RELEASED, DEFERRED}
 
 Row = tuple[bytes, Sequence[bytes] | None]
 parse: Final = ids.parse_canonical
@@ -35,6 +37,12 @@ parse: Final = ids.parse_canonical
 def name_of(word: bytes) -> str:
     """A name that another program may have chosen."""
     return word.decode(errors="replace")
+
+
+def owner_of(word: bytes) -> str | None:
+    """The consumer that holds an entry, None where that is one of Weir's own."""
+    name = name_of(word)
+    return None if name in NO_CONSUMERS else name
 
 
 # --- entries
@@ -103,17 +111,20 @@ def pending_summary(reply: Sequence[Any]) -> PendingSummary:
     count, first, last, rows = reply
     if not count:
         return PendingSummary(0, 0, 0, [])
-    consumers = sorted((name_of(name), int(held)) for name, held in rows)
-    return PendingSummary(count, parse(first), parse(last), [row for row in consumers if row[0] != RELEASED])
+    owned = sorted((owner, int(held)) for name, held in rows if (owner := owner_of(name)) is not None)
+    return PendingSummary(count, parse(first), parse(last), owned)
 
 
-def pending_list(rows: Sequence[Any], count: int) -> PendingList:
-    """XPENDING with a range, of which one more than `count` was asked for."""
+def pending_list(rows: Sequence[Any], deferred: Mapping[int, int], count: int) -> PendingList:
+    """XPENDING with a range, of which one more than `count` was asked for; `deferred` says when some come
+    back.
+    """
     pending = [
-        PendingEntry(parse(entry_id), None, -1, deliveries)
-        if (owner := name_of(consumer)) == RELEASED
-        else PendingEntry(parse(entry_id), owner, idle_ms, deliveries)
-        for entry_id, consumer, idle_ms, deliveries in rows[:count]
+        PendingEntry(entry_id, None, -1, deliveries, deferred.get(entry_id))
+        if (owner := owner_of(consumer)) is None
+        else PendingEntry(entry_id, owner, idle_ms, deliveries)
+        for word, consumer, idle_ms, deliveries in rows[:count]
+        for entry_id in [parse(word)]
     ]
     return PendingList(pending, more=len(rows) > count)
 
@@ -161,7 +172,7 @@ def stream_info(
 
 
 def group_info(row: Mapping[bytes, Any], kept: Fields) -> GroupInfo:
-    """One row of XINFO GROUPS; RELEASED is no consumer. `kept` are the stream's metadata."""
+    """One row of XINFO GROUPS; those of Weir's own are none. `kept` are the stream's metadata."""
     consumers, name = row[b"consumers"], name_of(row[b"name"])
     return GroupInfo(
         name=name,
@@ -186,9 +197,8 @@ def consumer_infos(rows: Sequence[Mapping[bytes, Any]]) -> list[ConsumerInfo]:
         ConsumerInfo(name_of(row[b"name"]), row[b"pending"], row[b"idle"], row.get(b"inactive", -1))
         for row in rows
     ]
-    return sorted(
-        (consumer for consumer in consumers if consumer.name != RELEASED), key=lambda consumer: consumer.name
-    )
+    shown = [consumer for consumer in consumers if consumer.name not in NO_CONSUMERS]
+    return sorted(shown, key=lambda consumer: consumer.name)
 
 
 def stream_detail(info: Mapping[bytes, Any], described: StreamInfo, kept: Fields) -> StreamDetail:
@@ -201,7 +211,7 @@ def stream_detail(info: Mapping[bytes, Any], described: StreamInfo, kept: Fields
 
 def _group_detail(row: Mapping[bytes, Any], kept: Fields) -> GroupDetail:
     pending = [
-        (parse(entry_id), None if (owner := name_of(consumer)) == RELEASED else owner, time_ms, deliveries)
+        (parse(entry_id), owner_of(consumer), time_ms, deliveries)
         for entry_id, consumer, time_ms, deliveries in row[b"pending"]
     ]
     consumers = [
@@ -217,10 +227,10 @@ def _group_detail(row: Mapping[bytes, Any], kept: Fields) -> GroupDetail:
         )
         for consumer in row[b"consumers"]
     ]
-    released = sum(consumer.pending_count for consumer in consumers if consumer.name == RELEASED)
+    released = sum(consumer.pending_count for consumer in consumers if consumer.name in NO_CONSUMERS)
     return GroupDetail(
         group_info(row, kept),
         released,
         pending,
-        [consumer for consumer in consumers if consumer.name != RELEASED],
+        [consumer for consumer in consumers if consumer.name not in NO_CONSUMERS],
     )

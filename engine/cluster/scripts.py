@@ -176,15 +176,6 @@ def too_long_to_count(entries_max: int) -> EngineError:
     return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence)
 
 
-def no_delays() -> EngineError:
-    """What no server does by itself."""
-    sentence = (
-        "over this backend an entry is given back at once: leave the delay out, or let the worker wait "
-        "before it gives the entry back"
-    )
-    return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence)
-
-
 def no_pauses() -> EngineError:
     """A group of the server gives entries to all that ask."""
     sentence = "over this backend a group cannot be paused: stop its consumers, which keep what they hold"
@@ -409,7 +400,14 @@ def maintain(stream: str, watched_ms: int, grace_ms: int) -> ScriptCall:
     for `grace_ms` longer than their group says. The reply is 1 where there is more to do.
     """
     keys, words = stream_keys(stream), [watched_ms, grace_ms]
-    return ScriptCall(script("maintain", "trimming", "retention"), keys, words, as_it_is)
+    return ScriptCall(script("maintain", "trimming", "retention", "deferring"), keys, words, as_it_is)
+
+
+def release_due(stream: str) -> ScriptCall:
+    """Release what was given back for later, and is due. The reply: after how many ms the next one is, -1 for
+    none.
+    """
+    return ScriptCall(script("release_due", "deferring"), stream_keys(stream)[:2], (), as_it_is)
 
 
 def touch(stream: str, readers: Collection[tuple[str, str]]) -> ScriptCall:

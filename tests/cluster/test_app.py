@@ -27,6 +27,7 @@ FILES: Final = (
     "claims",
     "closed_streams",
     "conditional",
+    "deferring",
     "durable",
     "entries",
     "groups",
@@ -37,7 +38,12 @@ FILES: Final = (
     "streams",
 )
 # The same of other folders, for which the page lists nothing.
-BESIDE: Final = ("app/websocket/test_ends_of_streams.py", "client/test_closed_streams.py")
+BESIDE: Final = (
+    "app/websocket/test_ends_of_streams.py",
+    "client/test_closed_streams.py",
+    "client/test_worker.py::test_what_is_to_be_tried_later_comes_back_then",
+    "client/test_worker.py::test_a_worker_with_a_backoff_gives_back_later_and_later",
+)
 
 
 @pytest.mark.no_cover

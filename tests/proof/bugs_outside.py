@@ -134,7 +134,7 @@ OUTSIDE: Final[dict[str, tuple[Edit, str]]] = {
         "tests/cluster/test_executor.py",
     ),
     "the consumer of released entries shown": (
-        Edit(_REPLIES, "[row for row in consumers if row[0] != RELEASED])", "consumers)"),
+        Edit(_REPLIES, "return None if name in NO_CONSUMERS else name", "return name"),
         "tests/cluster/test_executor.py",
     ),
     # ---- Spark

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import pytest
 
 from tests.browsing import open_page, serve_site
+from tests.cluster.clusters import server_words
+from tests.cluster.servers import BackendServer
 from tests.server import Server
 
 HERE = Path(__file__).parent
@@ -114,6 +116,27 @@ def test_in_node_a_worker_and_a_tail_outlive_kills_of_the_gateway(
     assert found["tailed"] == list(range(150))
     assert sorted(found["done"]) == list(range(150)), "one life of a worker does nothing twice"
     assert found["pending"] == 0
+
+
+def test_ends_and_backoffs_are_the_same_over_a_backend(client_module: Path, tmp_path: Path) -> None:
+    names = "a tail ends with its stream|once its group is drained|comes back after its backoff"
+    with BackendServer(tmp_path) as backend, Server(tmp_path / "data", *server_words(backend)) as server:
+        ended = subprocess.run(
+            [
+                "node",
+                "--test",
+                f"--test-name-pattern={names}",
+                "--test-reporter=tap",
+                str(HERE / "client.test.mjs"),
+            ],
+            env=environment(server, client_module),
+            timeout=NODE_S_MAX,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 0, ended.stdout
+    assert "# pass 5" in ended.stdout
 
 
 IN_A_PAGE = """

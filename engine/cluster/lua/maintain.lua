@@ -1,4 +1,4 @@
--- What time brings to a stream: its retention, silent consumers, and the end of what is kept beside a stream that
+-- What time brings to a stream: its retention, what was given back for later, silent consumers, and the end of what is kept beside a stream that
 -- has expired. The reply is 1 where there is more to do.
 -- KEYS: stream, meta, answers, order
 -- ARGV: for how long this primary is known, and how much longer than the group says a consumer may be silent, ms
@@ -6,15 +6,15 @@ local stream, meta = KEYS[1], KEYS[2]
 local watched_ms, grace_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
 -- For that long after the floor of IDs a primary's clock may be behind it.
 local FLOOR_AGE_MS = 24 * 3600 * 1000
-local RELEASED, RELEASES_MAX = 'weir:released', 400
+local TAKEN_MAX = 400
 
 -- Release what the consumer holds, then remove it. Whether it holds more.
 local function remove(group, consumer)
-  local rows = redis.call('XPENDING', stream, group, '-', '+', RELEASES_MAX, consumer)
+  local rows = redis.call('XPENDING', stream, group, '-', '+', TAKEN_MAX, consumer)
   for _, row in ipairs(rows) do
     redis.call('XCLAIM', stream, group, RELEASED, 0, row[1], 'TIME', 0, 'RETRYCOUNT', row[4], 'JUSTID')
   end
-  if #rows == RELEASES_MAX then
+  if #rows == TAKEN_MAX then
     return true
   end
   redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
@@ -29,7 +29,7 @@ local function remove_silent(group)
   local has_more = false
   for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
     local one = named(row)
-    if one['name'] ~= RELEASED and one['idle'] >= timeout_ms + grace_ms then
+    if one['name'] ~= RELEASED and one['name'] ~= DEFERRED and one['idle'] >= timeout_ms + grace_ms then
       has_more = remove(group, one['name']) or has_more
     end
   end
@@ -40,6 +40,7 @@ if redis.call('EXISTS', stream) == 1 then
   -- Without memory left, a server refuses what may take more, but not behind another write: and this frees some.
   redis.call('HDEL', meta, '')
   local has_more = enforce(stream, meta, true)
+  has_more = release_due(stream, meta) == 0 or has_more
   for _, group in ipairs(groups_of(stream)) do
     has_more = remove_silent(group['name']) or has_more
   end

@@ -4,7 +4,7 @@
 -- so they are compared and counted up as text.
 --
 -- Keys of a stream (keys.py): m metadata, i answers by idempotency key, q these keys in order of their time, w how
--- far each producer of Durable Streams is.
+-- far each producer of Durable Streams is, d what groups gave back for later.
 -- Metadata: g generation, r removed_upto, b entries-added less length as it was after the last removal through
 -- Weir, p the primary that gave the last ID by clock, f the floor: no ID by clock was above it,
 -- t takeovers, c the end of a closed stream: when it was closed (ms), and why; the retention,
@@ -218,7 +218,7 @@ local function beside(meta, kind)
   return (string.gsub(meta, '/m/', '/' .. kind .. '/', 1))
 end
 
-local BESIDE = { 'w' }
+local BESIDE = { 'w', 'd' }
 
 local function drop(meta, ...)
   redis.call('DEL', ...)

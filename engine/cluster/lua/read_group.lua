@@ -11,7 +11,6 @@ local claims_own = ARGV[6] == '1'
 local bytes_left = ARGV[7] ~= '' and tonumber(ARGV[7]) or math.huge
 local cursor, has_given = ARGV[8], ARGV[9] == '1'
 
-local RELEASED = 'weir:released'
 local CANDIDATES_MAX = 1000
 local PAGES_MAX = 10
 local PASSED_OVER_MAX = 1000
@@ -57,7 +56,7 @@ local function candidates(from)
   local found = {}
   local function add(kind, may_be_own, rows)
     for _, row in ipairs(rows) do
-      if not seen[row[1]] and (may_be_own or row[2] ~= consumer) then
+      if not seen[row[1]] and row[2] ~= DEFERRED and (may_be_own or row[2] ~= consumer) then
         seen[row[1]] = true
         found[#found + 1] = row
       end
@@ -193,6 +192,7 @@ if cursor ~= '>' then
   return history()
 end
 if min_idle then
+  release_due(stream, KEYS[2])
   claim()
 end
 local fresh = fitting(before)
