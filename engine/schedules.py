@@ -12,6 +12,7 @@ that one schedule has alone leads to its name without a dict.
 """
 
 from collections.abc import Iterator
+from heapq import nsmallest
 from itertools import islice
 
 import msgspec
@@ -90,9 +91,9 @@ class StreamSchedules:
         """Those that are due, the earliest first, at most `limit`."""
         return list(islice(self._between(0, now_ms), limit))
 
-    def items(self) -> list[tuple[str, Schedule]]:
-        """All of them, in the order in which they were entered."""
-        return list(self._by_name.items())
+    def by_name(self) -> dict[str, Schedule]:
+        """All of them, in the order in which they were entered; a copy."""
+        return self._by_name.copy()
 
     def page_by_time(self, after: tuple[int, str], before_ms: int, limit: int) -> list[tuple[str, Schedule]]:
         """Those behind a time and a name, and before a time; those with the same time by name."""
@@ -100,9 +101,10 @@ class StreamSchedules:
         for at_ms, known in self._times.items(after[0]):
             if at_ms >= before_ms or len(page) >= limit:
                 break
-            names = [known] if isinstance(known, str) else sorted(known)
-            page += [(name, self._by_name[name]) for name in names if (at_ms, name) > after]
-        return page[:limit]
+            behind = after[1] if at_ms == after[0] else ""
+            names = [name for name in ((known,) if isinstance(known, str) else known) if name > behind]
+            page += [(name, self._by_name[name]) for name in nsmallest(limit - len(page), names)]
+        return page
 
     def page_by_name(self, after: str, before: str | None, limit: int) -> list[tuple[str, Schedule]]:
         """Those whose names are between these two, by name."""

@@ -4,14 +4,19 @@ Knows: the arguments of each. Must never know: HTTP, how rules are written by cl
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
 from engine import rows
 from engine.commands.base import Command, MemoryNeed, StreamCommand
 from engine.commands.types import XAdd
+from engine.keyspace import Keyspace
 from engine.recurrence import Rule
+
+# What a schedule takes, and the rarest times of a cron expression.
+_SET_US: Final = 30
+_CRON_US: Final = 1_000
 
 
 class NewSchedule(msgspec.Struct, frozen=True):
@@ -37,6 +42,9 @@ class SetSchedule(StreamCommand, frozen=True, kw_only=True):
 
     def entry_bytes(self) -> int:
         return len(self.schedule.body)
+
+    def work_us(self, keyspace: Keyspace) -> int:
+        return _CRON_US if self.schedule.rule.cron is not None else _SET_US
 
 
 class AddScheduled(StreamCommand, frozen=True, kw_only=True):

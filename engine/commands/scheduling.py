@@ -44,6 +44,8 @@ TURN_FIRED_BYTES_MAX: Final = 4 << 20
 # Streams that one turn looks at, and schedules that it takes between two looks at the clock.
 _TURN_LOOKS_MAX: Final = 500
 _RUN_MAX: Final = 100
+# Entries for later in one publication: 4 µs each.
+LATER_MAX: Final = 2_000
 # Schedules of one page.
 PAGE_MAX: Final = 1_000
 _PAGE_BYTES_MAX: Final = 8 << 20
@@ -76,6 +78,10 @@ def _has_moved(before: Schedule, wanted: NewSchedule) -> bool:
 @runs(AddScheduled)
 def add_scheduled(turn: Turn, command: AddScheduled) -> AddedScheduled | None:
     stream, later = command.stream, {one.name: one for one in command.later}
+    if len(command.later) > LATER_MAX:
+        raise errors.invalid_schedule(
+            f"delay_ms: at most {LATER_MAX} entries for later together: use several requests"
+        )
     if len(later) < len(command.later):
         raise errors.invalid_schedule("schedule: each name once in a publication")
     if turn.keyspace.find(stream) is None and not command.mkstream:

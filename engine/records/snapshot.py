@@ -78,7 +78,7 @@ class _HeldStream(NamedTuple):
     idempotency_table: list[tuple[bytes, dict[bytes, int]]]
     answers: dict[str, IdempotentReply]
     producers: dict[str, ProducerPlace]
-    schedules: list[tuple[str, Schedule]]
+    schedules: dict[str, Schedule]
     groups: "list[_HeldGroup]"
 
 
@@ -203,7 +203,7 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
         idempotency_table,
         dict(key.answers),
         producers,
-        [] if key.schedules is None else key.schedules.items(),
+        {} if key.schedules is None else key.schedules.by_name(),
         groups,
     )
 
@@ -246,7 +246,7 @@ def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Recor
         yield RememberAnswer(held.name, answer_key, answer.digest, answer.ids, answer.at_ms)
     for producer_name, place in held.producers.items():
         yield AdvanceProducer(held.name, producer_name, *place)
-    for schedule_name, one in held.schedules:
+    for schedule_name, one in held.schedules.items():
         yield PutSchedule(held.name, schedule_name, one.text, one.rule, one.at_ms, one.left)
     for group in held.groups:
         yield from group.before

@@ -27,7 +27,7 @@ from engine.commands import (
     SetSchedule,
     XAdd,
 )
-from engine.commands.scheduling import TURN_FIRED_MAX
+from engine.commands.scheduling import LATER_MAX, TURN_FIRED_MAX
 from engine.keyspace import Caps, Keyspace
 from engine.recurrence import Rule
 from engine.replies import AddedScheduled, ScheduleInfo, SchedulePage, ScheduleSet
@@ -350,7 +350,9 @@ def test_a_name_has_a_length(house: House, name: str) -> None:
 
 def test_many_that_are_due_at_once_take_several_turns(house: House) -> None:
     count = 2 * TURN_FIRED_MAX + 1
-    house.run(later(*map(str, range(count))))
+    for first in (0, LATER_MAX):
+        house.run(later(*map(str, range(first, min(count, first + LATER_MAX)))))
+    assert house.refused(later(*map(str, range(LATER_MAX + 1)))).code == "invalid"
     house.pass_ms(100)
     turns = [house.run(FireDueSchedules()) for _ in range(3)]
     assert turns == [True, True, False]
