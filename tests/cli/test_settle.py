@@ -70,6 +70,7 @@ def test_a_group_is_paused_and_resumed(url: str, stream: str) -> None:
     work(url, stream)
     assert weir(url, "groups", "pause", stream, "g").out == "paused\n"
     assert redis(url, "XREADGROUP", "GROUP", "g", "c", "STREAMS", stream, ">") is None
+    assert weir(url, "groups", stream).lines[0].split()[-1] == "paused"
     (resumed,) = weir(url, "groups", "resume", stream, "g", "--json").objects
     assert (resumed["name"], resumed["paused"]) == ("g", False)
     missing = weir(url, "groups", "pause", stream, "none")

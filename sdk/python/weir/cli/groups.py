@@ -47,7 +47,8 @@ def groups(
 
     with connect(url, token_file, ca) as client:
         found = list(client.list_groups(stream))
-    output.rows(found, _GROUPS, as_json=as_json)
+    columns = (*_GROUPS, "paused") if any(one.get("paused") for one in found) else _GROUPS
+    output.rows(found, columns, as_json=as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
