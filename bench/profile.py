@@ -55,6 +55,7 @@ STEPS: Final = {
     "apply records": (
         "engine/records",
         "engine/groups",
+        "engine/pending_states",
         "engine/stream",
         "engine/keyspace",
         "engine/live_entries",

@@ -11,10 +11,11 @@ from itertools import takewhile
 from typing import Final
 
 from engine import entries, ids
-from engine.groups import Consumer, Group
+from engine.groups import Group
 from engine.idempotency import unused_table
 from engine.keyspace import Key
 from engine.nodes import SealedNode, Text
+from engine.pending_states import Consumer
 from engine.runs import Run
 from engine.sealed import Part
 from engine.stream import NodeLimits, Stream

@@ -22,9 +22,10 @@ import msgspec
 
 from engine import entries, ids
 from engine.durable_streams import DurableStream
-from engine.groups import Group, PendingState
+from engine.groups import Group
 from engine.keyspace import REASON_BYTES_MAX, Key
 from engine.nodes import OpenNode, live_places
+from engine.pending_states import PendingState
 
 # What one turn writes or reads; and the same in entries, of up to 6 µs each.
 DUMP_BYTES_MAX: Final = 512 << 10

@@ -12,8 +12,9 @@ What is not freed is in memory: it counts until the last part of it is gone.
 from typing import Any, Final
 
 from engine.blocks import SortedMap
-from engine.groups import Consumer, Group
+from engine.groups import Group
 from engine.memory import Total
+from engine.pending_states import Consumer
 
 # Steps of one turn: each frees a block of at most 512 entries, or an object with its small parts; some 5 ms.
 _STEPS_MAX: Final = 200

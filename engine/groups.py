@@ -10,18 +10,14 @@ Must never know: parsing, replies, payloads, and what time it is.
     group.deferred     order → ID      those that come back later, in the order in which they do
     consumer.pending   IDs             those of one consumer
 
-`order` is `delivery time + 1 << 64 | serial` of an owned entry and the bare serial of a released one, so that
-one number sorts the released first, in the order of their release, then the owned by time and by order of
-delivery. A deferred entry has no owner, and the time at which it is released in place of that of a delivery.
+`engine.pending_states` says what an order is.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, count, islice, repeat, takewhile
 from operator import lt
 from secrets import randbits
-from typing import Final, NamedTuple, overload
-
-import msgspec
+from typing import Final, NamedTuple
 
 from engine import block_columns as columns
 from engine.blocks import Block, SortedMap
@@ -32,20 +28,14 @@ from engine.memory import (
     PENDING_BYTES,
     PENDING_LIST_BYTES,
 )
-from engine.packed import PackedColumn, PackedNones, PackedNumbers
+from engine.packed import PackedNumbers
+from engine.pending_states import OWNED_FROM, SERIAL_BITS, Consumer, PackedPending, PendingState
 
-_SERIAL_BITS = 64
-# The order of the first owned entry there could be: those below are released.
-_OWNED_FROM: Final = 1 << _SERIAL_BITS
 # A consumer's own entries that one look for what others hold walks over: some milliseconds.
 _OWN_PASSED_OVER_MAX: Final = 4_000
 # The newest blocks of 512 that stay in lists: what is delivered and acknowledged at once, in batches too, is
 # not packed in between.
 _LISTS_MAX: Final = 16
-# IDs of a block of what one consumer holds, and the newest blocks that stay in lists: less than of a group,
-# for there may be many consumers.
-_CONSUMER_BLOCK_IDS_MAX: Final = 256
-_CONSUMER_LISTS_MAX: Final = 2
 # What stands in lists, for the estimate of memory: of a group, and of each consumer about. Older blocks that
 # are unpacked while they are written are left out: as many again at most.
 _IN_LISTS_MAX: Final = _LISTS_MAX * 512
@@ -57,36 +47,6 @@ _NO_DEFERRED: Final[SortedMap[int]] = SortedMap()
 
 # Numbers of groups and of their moves, each used once: from anywhere, so that they are those of one process.
 _numbers = count(randbits(48))
-
-
-class PendingState(msgspec.Struct, frozen=True, gc=False):
-    """A delivered and not acknowledged entry. Never changed in place: a snapshot may hold it.
-
-    The collector passes it over: nothing that it holds leads back to it, and there may be millions.
-    """
-
-    consumer: "Consumer | None"
-    order: int
-    delivery_count: int
-
-    @property
-    def until_ms(self) -> int | None:
-        """When it is released, if it is deferred."""
-        if self.consumer is not None or self.order < _OWNED_FROM:
-            return None
-        return (self.order >> _SERIAL_BITS) - 1
-
-    @property
-    def delivery_time_ms(self) -> int:
-        """When it was delivered last; 0 if it has no owner."""
-        return (self.order >> _SERIAL_BITS) - 1 if self.consumer is not None else 0
-
-    def idle_ms(self, now_ms: int) -> int:
-        """How long ago that was, never negative."""
-        if self.consumer is None:
-            return max(0, now_ms)
-        idle_ms = now_ms + 1 - (self.order >> _SERIAL_BITS)
-        return max(0, idle_ms)
 
 
 class Policy(NamedTuple):
@@ -107,127 +67,6 @@ class Policy(NamedTuple):
 
 
 POLICY_DEFAULT: Final = Policy()
-
-
-class Consumer:
-    """`active_time_ms` is -1 before the first delivery."""
-
-    __slots__ = ("active_time_ms", "name", "pending", "seen_time_ms")
-
-    def __init__(self, name: str, seen_time_ms: int) -> None:
-        self.name = name
-        self.seen_time_ms = seen_time_ms
-        self.active_time_ms = -1
-        self.pending: SortedMap[None] = SortedMap(
-            _CONSUMER_BLOCK_IDS_MAX, PackedNones.of, _CONSUMER_LISTS_MAX
-        )
-
-
-class PackedPending(msgspec.Struct, gc=False):
-    """Pending entries of a block, packed. Each look makes a `PendingState` anew."""
-
-    # Those of this block's entries, in any order; some may have none here any more.
-    owners: list[Consumer | None]
-    owner_places: PackedColumn
-    orders: PackedNumbers
-    delivery_counts: PackedColumn
-
-    @classmethod
-    def of(cls, states: Sequence[PendingState]) -> "PackedPending":
-        """These entries, in their order."""
-        owners = list({state.consumer for state in states})
-        places = {owner: place for place, owner in enumerate(owners)}
-        return cls(
-            owners,
-            PackedColumn.of(
-                [0] * len(states) if len(owners) == 1 else [places[state.consumer] for state in states]
-            ),
-            PackedNumbers.of([state.order for state in states]),
-            PackedColumn.of([state.delivery_count for state in states]),
-        )
-
-    def __len__(self) -> int:
-        return len(self.orders)
-
-    def __iter__(self) -> Iterator[PendingState]:
-        return self.since(0)
-
-    @overload
-    def __getitem__(self, place: int, /) -> PendingState: ...
-    @overload
-    def __getitem__(self, place: slice, /) -> list[PendingState]: ...
-    def __getitem__(self, place: int | slice, /) -> PendingState | list[PendingState]:
-        if isinstance(place, slice):
-            owners = map(self.owners.__getitem__, self.owner_places[place])
-            return list(map(PendingState, owners, self.orders[place], self.delivery_counts[place]))
-        return PendingState(
-            self.owners[self.owner_places[place]], self.orders[place], self.delivery_counts[place]
-        )
-
-    def __setitem__(self, place: int, state: PendingState, /) -> None:
-        self.owner_places[place] = self._place_of(state.consumer)
-        self.orders[place], self.delivery_counts[place] = state.order, state.delivery_count
-
-    def __delitem__(self, place: int | slice, /) -> None:
-        del self.owner_places[place], self.orders[place], self.delivery_counts[place]
-
-    def insert(self, place: int, state: PendingState, /) -> None:
-        """Put one before the one at `place`."""
-        owner_place = self._place_of(state.consumer)
-        self.owner_places.insert(place, owner_place)
-        self.orders.insert(place, state.order)
-        self.delivery_counts.insert(place, state.delivery_count)
-
-    def copy(self) -> "PackedPending":
-        """A copy that changes by itself."""
-        return PackedPending(
-            self.owners.copy(), self.owner_places.copy(), self.orders.copy(), self.delivery_counts.copy()
-        )
-
-    def at(self, places: Sequence[int]) -> list[PendingState]:
-        """Those at these places."""
-        owners = map(self.owners.__getitem__, self.owner_places.at(places))
-        return list(map(PendingState, owners, self.orders.at(places), self.delivery_counts.at(places)))
-
-    def put(self, places: Sequence[int], states: Sequence[PendingState]) -> None:
-        """Replace those at these places."""
-        if len({state.consumer for state in states}) == 1:
-            owner_place = self._place_of(states[0].consumer)
-            self.owner_places.put(places, [owner_place] * len(states))
-        else:
-            for place, state in zip(places, states, strict=True):
-                self.owner_places[place] = self._place_of(state.consumer)
-        self.orders.put(places, [state.order for state in states])
-        self.delivery_counts.put(places, [state.delivery_count for state in states])
-
-    def drop(self, places: Sequence[int]) -> None:
-        """Drop ascending places."""
-        for column in (self.owner_places, self.orders, self.delivery_counts):
-            column.drop(places)
-
-    def since(self, place: int) -> Iterator[PendingState]:
-        """Those from a place on, as they are now."""
-        owners = map(self.owners.__getitem__, self.owner_places[place:])
-        return map(PendingState, owners, self.orders.since(place), self.delivery_counts[place:])
-
-    def lowest_order(self) -> int:
-        """No order is below this one, and one is of the same millisecond."""
-        return min(self.orders.high.view()) << _SERIAL_BITS
-
-    def _place_of(self, owner: Consumer | None) -> int:
-        """The owner's place among the owners, a new one where it has none."""
-        if owner not in self.owners:
-            if len(self.owners) > 2 * len(self):
-                self._forget_owners()
-            self.owners.append(owner)
-        return self.owners.index(owner)
-
-    def _forget_owners(self) -> None:
-        """Forget the owners that own nothing here any more."""
-        used = sorted(set(self.owner_places[:]))
-        places = {place: new for new, place in enumerate(used)}
-        self.owners = [self.owners[place] for place in used]
-        self.owner_places = PackedColumn.of([places[place] for place in self.owner_places[:]])
 
 
 class Group:
@@ -273,7 +112,7 @@ class Group:
 
     def first_order(self, length: int, time_ms: int) -> int:
         """The order of the first entry of the run that was delivered last, at this time."""
-        return (time_ms + 1) << _SERIAL_BITS | (self._serial - length + 1)
+        return (time_ms + 1) << SERIAL_BITS | (self._serial - length + 1)
 
     def own_run(
         self, entry_ids: Sequence[int], consumer: Consumer, time_ms: int, delivery_counts: Sequence[int]
@@ -312,7 +151,7 @@ class Group:
         self._serial += len(entry_ids)
         serials = range(first, first + len(entry_ids))
         orders = [
-            serial if owner is None else (time_ms + 1) << _SERIAL_BITS | serial
+            serial if owner is None else (time_ms + 1) << SERIAL_BITS | serial
             for serial, owner, time_ms in zip(serials, owners, times_ms, strict=True)
         ]
         rows = map(PendingState, owners, orders, delivery_counts)
@@ -354,7 +193,7 @@ class Group:
     def deferred_until_ms(self) -> int | None:
         """When the first of the deferred entries comes back."""
         first = self.deferred.first()
-        return None if first is None else (first[0] >> _SERIAL_BITS) - 1
+        return None if first is None else (first[0] >> SERIAL_BITS) - 1
 
     def _orders(self, pending: PendingState) -> SortedMap[int]:
         """Where an entry in this state has its order."""
@@ -449,18 +288,18 @@ class Group:
                 return
 
     def _released(self) -> Iterator[tuple[int, int]]:
-        return takewhile(lambda row: row[0] < _OWNED_FROM, self.by_delivery.items())
+        return takewhile(lambda row: row[0] < OWNED_FROM, self.by_delivery.items())
 
     def _owned_from(self, consumer: Consumer) -> int:
         """The order below which `consumer` owns everything."""
         if self._own_first is not None and self._own_first[0] is consumer:
             return self._own_first[1]
-        return _OWNED_FROM
+        return OWNED_FROM
 
     def _check_own_first(self, consumer: Consumer | None, order: int) -> None:
         """An entry comes to stand at `order`."""
         known = self._own_first
-        if known is not None and consumer is not known[0] and _OWNED_FROM <= order < known[1]:
+        if known is not None and consumer is not known[0] and OWNED_FROM <= order < known[1]:
             self._own_first = None
 
     def idle_longest(
@@ -476,7 +315,7 @@ class Group:
 
     def owned_longest_first(self) -> Iterator[tuple[int, PendingState]]:
         """Owned pending entries, those idle longest first. The group must not change meanwhile."""
-        for _, entry_id in self.by_delivery.items(_OWNED_FROM):
+        for _, entry_id in self.by_delivery.items(OWNED_FROM):
             pending = self.pending.get(entry_id)
             assert pending is not None, "both orders hold the same entries"
             yield entry_id, pending
@@ -489,7 +328,7 @@ class Group:
 
         A block that has not changed since the last look costs 1 us.
         """
-        before = max(_OWNED_FROM, (now_ms - min_idle_ms + 2) << _SERIAL_BITS)
+        before = max(OWNED_FROM, (now_ms - min_idle_ms + 2) << SERIAL_BITS)
         first = self.by_delivery.first()
         if first is None or first[0] >= before:
             return
@@ -521,7 +360,7 @@ class Group:
     def has_released(self) -> bool:
         """Whether some pending entries have no owner."""
         first = self.by_delivery.first()
-        return first is not None and first[0] < _OWNED_FROM
+        return first is not None and first[0] < OWNED_FROM
 
     @property
     def footprint_bytes(self) -> int:
@@ -568,7 +407,7 @@ class Group:
 
     def _order(self, time_ms: int) -> int:
         self._serial += 1
-        return (time_ms + 1) << _SERIAL_BITS | self._serial
+        return (time_ms + 1) << SERIAL_BITS | self._serial
 
     def _put_each(self, entry_ids: Sequence[int], states: Sequence[PendingState]) -> None:
         """Give entries these states, whose orders ascend and whose owner is the same. Of an ID that is named

@@ -18,9 +18,10 @@ from engine.commands.dead_letters import (
     refuse_letters,
 )
 from engine.commands.turn import Look, Turn
-from engine.groups import Group, PendingState
+from engine.groups import Group
 from engine.keyspace import Key
 from engine.lag import entries_read_after_run
+from engine.pending_states import PendingState
 
 # The state of an entry that was not delivered yet.
 _UNREAD: Final = PendingState(None, 0, 0)

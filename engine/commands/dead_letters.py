@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 from engine import entries, errors, ids, rows
 from engine.commands.turn import Turn
 from engine.errors import EngineError
-from engine.groups import Group, PendingState
+from engine.groups import Group
+from engine.pending_states import PendingState
 from engine.records import Append
 
 TOO_MANY: Final = "max_deliveries"

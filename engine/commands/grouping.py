@@ -10,8 +10,9 @@ from engine import errors
 from engine.commands import types
 from engine.commands.registry import runs
 from engine.commands.turn import Turn, Unfinished
-from engine.groups import Consumer, Group
+from engine.groups import Group
 from engine.keyspace import Key
+from engine.pending_states import Consumer
 from engine.records import CreateConsumer, RemoveConsumer, RemoveGroup
 
 # Pending entries that one turn drops: up to 0.7 µs each.

@@ -15,8 +15,9 @@ from engine.commands.registry import runs
 from engine.commands.retention import TURN_ENTRIES_MAX, enforce
 from engine.commands.turn import Turn
 from engine.errors import EngineError
-from engine.groups import Consumer, Group, PendingState
+from engine.groups import Group
 from engine.keyspace import IdempotentPublishReply, IdempotentReply, Key, Retention
+from engine.pending_states import Consumer, PendingState
 from engine.records import ANSWER_AGE_MS_MAX, ForgetAnswers, ForgetProducerKeys, Release, RemoveConsumer
 
 # What one turn does at most, so that others have theirs: entries released, keys and answers

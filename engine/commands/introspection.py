@@ -12,9 +12,10 @@ from engine import errors, ids
 from engine.commands import types, weir_commands
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
-from engine.groups import Consumer, Group, PendingState
+from engine.groups import Group
 from engine.keyspace import Key, Keyspace
 from engine.lag import lag
+from engine.pending_states import Consumer, PendingState
 from engine.replies import (
     Archived,
     ConsumerDetail,

@@ -18,7 +18,8 @@ from engine.commands.entries import absent, ask_references, delete_each
 from engine.commands.reading import DELIVERY_COUNT_MAX, Budget, pending_of, with_texts
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
-from engine.groups import Group, PendingState
+from engine.groups import Group
+from engine.pending_states import PendingState
 from engine.records import Defer, Own, Release
 from engine.replies import (
     AcknowledgedIds,

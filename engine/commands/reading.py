@@ -17,9 +17,10 @@ from engine.commands.dead_letters import TURN_LETTERS_MAX, Dead, move_to_dead_le
 from engine.commands.registry import Waiting, runs, waits
 from engine.commands.turn import TURN_LOOKUPS_MAX, Blocked, Look, Turn
 from engine.generations import gap_of, is_another
-from engine.groups import Consumer, Group, PendingState, first_there
+from engine.groups import Group, first_there
 from engine.keyspace import Key
 from engine.lag import entries_read_after_run
+from engine.pending_states import Consumer, PendingState
 from engine.records import Own
 from engine.replies import (
     Delivered,

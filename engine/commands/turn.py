@@ -13,8 +13,9 @@ import msgspec
 from engine import errors, ids
 from engine.commands.base import BlockingCommand
 from engine.errors import EngineError
-from engine.groups import Consumer, Group
+from engine.groups import Group
 from engine.keyspace import Key, Keyspace
+from engine.pending_states import Consumer
 from engine.records import (
     Append,
     CloseStream,

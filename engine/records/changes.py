@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Final, TypeVar
 import msgspec
 
 from engine.copying import copy_key
-from engine.groups import Consumer, Group, Policy
+from engine.groups import Group, Policy
 from engine.idempotency import unused_table
 from engine.keyspace import (
     Closed,
@@ -25,6 +25,7 @@ from engine.keyspace import (
     Retention,
 )
 from engine.memory import Footprint, Total
+from engine.pending_states import Consumer
 from engine.runs import Run, unpack_left
 from engine.schedules import Schedule
 

@@ -7,10 +7,10 @@ Must never know: files, frames, how the keyspace came to be so.
 from collections.abc import Sequence
 from typing import Final
 
-from engine.groups import Consumer
 from engine.idempotency import unused_table
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
+from engine.pending_states import Consumer
 from engine.records.changes import Id, IdList, IdsInTexts, Record, TextList, counted
 from engine.runs import Run
 

@@ -19,7 +19,7 @@ from zstandard import ZstdCompressor
 from engine import entries
 from engine.blocks import Snapshot
 from engine.durable_streams import DurableStream, ProducerPlace
-from engine.groups import POLICY_DEFAULT, Group, PendingState
+from engine.groups import POLICY_DEFAULT, Group
 from engine.keyspace import (
     SETTINGS_DEFAULT,
     IdempotentPublishReply,
@@ -29,6 +29,7 @@ from engine.keyspace import (
     Retention,
 )
 from engine.nodes import OpenNode, SealedNode, Text, new_compressor
+from engine.pending_states import PendingState
 from engine.producers import HeldProducer
 from engine.records.changes import (
     CloseStream,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from engine.block_columns import Packed
-from engine.groups import Consumer, PackedPending, PendingState
 from engine.packed import PackedColumn, PackedNones, PackedNumbers
+from engine.pending_states import Consumer, PackedPending, PendingState
 from tests import halves
 
 # At each width and one beside it, in either half.
