@@ -32,7 +32,7 @@ itself.
 import errno
 import secrets
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -517,6 +517,11 @@ class Log:
     def read_run(self, file: int, offset: int, length: int) -> bytes:
         """Bytes of a file of runs. Blocks; for any thread."""
         return self._storage.read(run_name(file), offset, length)
+
+    def run_sizes(self, files: Sequence[int]) -> dict[int, int]:
+        """The lengths of those of these files of runs that are there. Blocks."""
+        there = set(self._storage.names())
+        return {file: self._storage.size(run_name(file)) for file in files if run_name(file) in there}
 
     def settle_runs(self, lengths: Mapping[int, int]) -> list[str]:
         """At a start: cut files of runs to the length that something refers to; remove those to which nothing

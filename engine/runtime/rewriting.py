@@ -14,7 +14,7 @@ just as long, and every system call of the loop would wait for it.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -25,6 +25,7 @@ from engine.keyspace import Keyspace
 from engine.log import BaseFile, LogPoisonedError, PreparedSegment, RunsFile
 from engine.log_figures import Rewritten
 from engine.records import Capture, Record, encode
+from engine.runs import Run
 from engine.runtime.writer import Writer
 
 T = TypeVar("T")
@@ -131,6 +132,14 @@ class Rewriter:
     def create_runs(self) -> RunsFile:
         """Begin a file of runs. Blocks."""
         return self._log.create_runs()
+
+    def read_run(self, run: Run) -> bytes:
+        """The bytes of a run. Blocks."""
+        return self._log.read_run(run.file, run.offset, run.length)
+
+    def run_sizes(self, files: Sequence[int]) -> dict[int, int]:
+        """The lengths of these files of runs. Blocks."""
+        return self._log.run_sizes(files)
 
     def stop(self) -> None:
         """Let no further step begin."""

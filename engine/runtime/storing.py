@@ -12,11 +12,12 @@ which they are in one place alone that is not safe.
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 import zstandard
 
-from engine import entries
+from engine import entries, ids
 from engine.clock import Clock
 from engine.commands.storing import StoreRuns
 from engine.errors import EngineError
@@ -24,9 +25,10 @@ from engine.keyspace import Keyspace
 from engine.log import LogPoisonedError, RunsFile
 from engine.nodes import SealedNode, Text, live_places, new_compressor
 from engine.records import Stored
-from engine.runs import RUN_BYTES_MAX, RUN_NODES_MAX, Written, write_run
+from engine.runs import RUN_BYTES_MAX, RUN_NODES_MAX, LoadedRun, Run, Written, parse, write_run
 from engine.runtime.rewriting import Rewriter, StoppingError
 from engine.runtime.turns import Turns
+from engine.sealed import Part
 from engine.stream import Stream
 
 # The newest sealed nodes of a stream stay in memory.
@@ -39,6 +41,8 @@ _ENOUGH: Final = 0.9
 # Streams that are looked at in one cycle of the event loop, and the pause where nothing is cold, or the disk
 # has refused.
 _LOOKS_MAX: Final = 200
+# Runs that are stored anew in one step.
+_MOVED_MAX: Final = 16
 _PAUSE_S: Final = 10.0
 _BYTES: Final = (1 << 64) - 1
 
@@ -52,24 +56,29 @@ class ColdNodes(NamedTuple):
     packed: Sequence[bool]
 
 
-def cold_nodes(name: str, stream: Stream, after_nodes: int = COLD_AFTER_NODES) -> Iterator[ColdNodes]:
-    """Those that may go, a run's worth at a time, the oldest first."""
-    kept = len(stream.nodes) - after_nodes
+def cold_nodes(
+    name: str, stream: Stream, after_nodes: int = COLD_AFTER_NODES, low: int = 0
+) -> Iterator[ColdNodes]:
+    """Those from an ID on that may go, a run's worth at a time. The stream must not change meanwhile."""
     taken: list[SealedNode] = []
     size = 0
-    for place, part in enumerate(stream.nodes.values()):
-        is_cold = place < kept and isinstance(part, SealedNode)
+    for part in takewhile(_older(stream, after_nodes), stream.nodes.values_from(low)):
         grown = part.text.held_bytes() if isinstance(part, SealedNode) else 0
-        if taken and (not is_cold or len(taken) == RUN_NODES_MAX or size + grown > RUN_BYTES_MAX):
+        if taken and (not grown or len(taken) == RUN_NODES_MAX or size + grown > RUN_BYTES_MAX):
             yield _chosen(name, taken)
             taken, size = [], 0
-        if place >= kept:
-            return
         if isinstance(part, SealedNode):
             taken.append(part)
             size += grown
     if taken:
         yield _chosen(name, taken)
+
+
+def _older(stream: Stream, after_nodes: int) -> Callable[[Part], bool]:
+    """Whether a part is before the newest ones."""
+    newest = list(islice(stream.nodes.items_down(ids.ID_MAX), after_nodes))
+    bound = newest[-1][0] if newest else ids.ID_MAX + 1
+    return lambda part: part.first < bound
 
 
 def _chosen(name: str, nodes: Sequence[SealedNode]) -> ColdNodes:
@@ -161,6 +170,7 @@ class Storer:
     async def _run(self) -> None:
         try:
             await self.store(lambda: self._is_due(_ENOUGH))
+            await self.repack()
             self.failure = None
         except (StoppingError, LogPoisonedError, EngineError):
             pass
@@ -174,35 +184,78 @@ class Storer:
 
     async def store(self, goes_on: Callable[[], bool]) -> int:
         """Store cold nodes as long as `goes_on`; how many runs. Raises OSError, EngineError."""
-        count, batch, size = 0, list[ColdNodes](), 0
+        count, batch = 0, list[ColdNodes]()
         for place, name in enumerate(list(self._keyspace.keys)):
             if not place % _LOOKS_MAX:
                 await asyncio.sleep(0)
-            if not goes_on():
-                break
-            key = self._keyspace.find(name)
-            for cold in [] if key is None else list(cold_nodes(name, key.stream, self._after_nodes)):
-                batch.append(cold)
-                size += sum(map(len, cold.contents))
-                if size >= _BATCH_BYTES:
+            low: int | None = 0
+            while low is not None and goes_on():
+                low = self._choose(name, low, batch)
+                if low is not None:
                     count += await self._store(batch)
-                    batch, size = [], 0
-                    if not goes_on():
-                        break
-        return count + (await self._store(batch) if batch else 0)
+                    batch = []
+        return count + (await self._store(batch) if batch and goes_on() else 0)
 
-    async def _store(self, batch: Sequence[ColdNodes]) -> int:
+    def _choose(self, name: str, low: int, batch: list[ColdNodes]) -> int | None:
+        """Add cold nodes of a stream to the batch. Returns where to go on once it is full, else None."""
+        key = self._keyspace.find(name)
+        size = sum(sum(map(len, cold.contents)) for cold in batch)
+        for cold in () if key is None else cold_nodes(name, key.stream, self._after_nodes, low):
+            batch.append(cold)
+            size += sum(map(len, cold.contents))
+            if size >= _BATCH_BYTES:
+                return cold.nodes[-1].last + 1
+        return None
+
+    async def _store(self, batch: Sequence[ColdNodes], before: Sequence[Run] = ()) -> int:
+        """Let runs take the place of nodes, or of the runs `before` that hold the same."""
         async with self._rewriter.files:
             number, offsets, written = await self._rewriter.on_files(lambda: self._write(batch))
-            rows = [
-                (stored(cold.stream, cold.nodes[0].first, cold.nodes[-1].last, number, at, run), cold.nodes)
-                for cold, at, run in zip(batch, offsets, written, strict=True)
-            ]
+            rows = []
+            for place, (cold, at, run) in enumerate(zip(batch, offsets, written, strict=True)):
+                parts = before[place : place + 1] or cold.nodes
+                record = stored(cold.stream, parts[0].first, parts[-1].last, number, at, run)
+                rows.append((record, parts))
             ran = self._turns.run_commands((StoreRuns(rows=rows),))
         reply = ran.replies[0]
         if isinstance(reply, EngineError):
             raise reply
         return int(reply)
+
+    async def repack(self) -> int:
+        """Store anew what is left in files of which most is gone; how many runs. Raises OSError, EngineError.
+
+        The files go with the next rewrite.
+        """
+        files = self._keyspace.runs.files
+        sizes = await self._rewriter.on_files(lambda: self._rewriter.run_sizes(list(files)))
+        sparse = {
+            number
+            for number, size in sizes.items()
+            if number in files and number != self.file_number and files[number].kept_bytes * 2 < size
+        }
+        count = 0
+        for name in list(self._keyspace.keys) if sparse else ():
+            while runs := self._runs_in(name, sparse):
+                moved = await self._move(name, runs)
+                count += moved
+                if not moved:
+                    break
+        return count
+
+    def _runs_in(self, name: str, files: set[int]) -> list[Run]:
+        """Some of the runs of a stream that are in these files."""
+        key = self._keyspace.find(name)
+        parts = () if key is None or not key.stream.nodes.runs else key.stream.nodes.values()
+        found = (part for part in parts if isinstance(part, Run) and part.file in files)
+        return list(islice(found, _MOVED_MAX))
+
+    async def _move(self, name: str, runs: Sequence[Run]) -> int:
+        read = self._rewriter.read_run
+        loaded = await self._rewriter.on_files(lambda: [parse(run, read) for run in runs])
+        sound = [(run, one) for run, one in zip(runs, loaded, strict=True) if isinstance(one, LoadedRun)]
+        batch = [_chosen(name, one.of(run)) for run, one in sound]
+        return await self._store(batch, [run for run, _ in sound]) if batch else 0
 
     def _write(self, batch: Sequence[ColdNodes]) -> tuple[int, Sequence[int], Sequence[Written]]:
         """In the thread."""

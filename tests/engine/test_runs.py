@@ -21,7 +21,7 @@ from engine.log.repair import plan
 from engine.protocol import Call, How, ask
 from engine.records import Regenerate, encode
 from engine.replies import Entries
-from engine.runs import Run
+from engine.runs import Run, read_run
 from engine.runtime.storing import Storer
 from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.clocks import HandClock, let_threads_run, settle
@@ -143,6 +143,27 @@ async def test_a_file_stays_as_long_as_a_run_refers_to_it() -> None:
         await talk.call("DEL", "copy")
         await talk.engine.rewrite()
         assert run_files(storage) == []
+
+
+async def test_what_is_left_of_a_sparse_file_is_stored_anew() -> None:
+    """Without what was deleted; the file goes with the next rewrite, and no byte of that is anywhere."""
+    storage = MemoryStorage()
+    async with Stored(storage) as talk:
+        await talk.fill(200)
+        await talk.store()
+        storer_of(talk.engine)._file = None  # noqa: SLF001 - as if the file were full
+        gone = [f"{number}-0" for number in range(1, 150) if number % 10]
+        await talk.call("XDEL", "s", *gone)
+        before = seen(keyspace_of(talk.engine))
+        assert await storer_of(talk.engine).repack() == 1
+        assert seen(keyspace_of(talk.engine)) == before
+        assert await storer_of(talk.engine).repack() == 0
+        await talk.engine.rewrite()
+        assert len(run_files(storage)) == 1
+        assert await after_restart(storage.crash()) == before
+        (name,) = run_files(storage)
+        frames = [node.texts() for node in read_run(storage.content(name))]
+        assert not any(b'"5-0"' in text for texts in frames for text in texts)
 
 
 # --- stopped anywhere ---------------------------------------------------------------------------------------

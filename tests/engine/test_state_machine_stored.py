@@ -51,6 +51,12 @@ class StoredRunning(Running):
         self.loop.run_until_complete(storer_of(self.engine).store(lambda: True))
         self.loop.run_until_complete(self._synced())
 
+    def repack(self) -> None:
+        """Begin another file, and store anew what is left in sparse ones."""
+        storer_of(self.engine)._file = None  # noqa: SLF001 - as if it were full
+        self.loop.run_until_complete(storer_of(self.engine).repack())
+        self.loop.run_until_complete(self._synced())
+
 
 def storer_of(engine: Engine) -> Storer:
     return engine._storer  # noqa: SLF001 - to have it store at a moment of the test's own
@@ -80,6 +86,11 @@ class StoredBesideTheModel(BesideTheModel):
 
     # A reader that leaves while its runs are read was never there.
     read_in_vain = None  # type: ignore[assignment]
+
+    @rule()
+    def repack(self) -> None:
+        """Files are full, and what is left in sparse ones is stored anew."""
+        self.running.repack()
 
     @rule()
     def store(self) -> None:
