@@ -62,8 +62,9 @@ class DurableStream:
         self.producers.pop(producer, None)
         self.producers[producer] = place
         oldest_ms = place.at_ms - PRODUCER_AGE_MS_MAX
-        for name in list(self._gone(oldest_ms)):
-            del self.producers[name]
+        if len(self.producers) > PRODUCERS_MAX or next(iter(self.producers.values())).at_ms < oldest_ms:
+            for name in list(self._gone(oldest_ms)):
+                del self.producers[name]
 
     def _gone(self, oldest_ms: int) -> Iterator[str]:
         over = len(self.producers) - PRODUCERS_MAX

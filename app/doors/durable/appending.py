@@ -20,7 +20,12 @@ from engine.replies import DurableAppended, Reply
 
 _CLOSING: Final = b"stream-closed"
 _ORDERING: Final = b"stream-seq"
-# Headers of the answer to a request of no producer: how safe the entries are, and what is behind them.
+# Headers of the answers to most requests, of a producer and of none: how safe the entries are, and what is
+# behind them.
+_PRODUCED: Final = (
+    b"weir-durability: %%b\r\nstream-next-offset: %%b\r\nproducer-epoch: %%d\r\nproducer-seq: %%d\r\n"
+    b"content-type: application/json\r\ncontent-length: 0\r\n%b: %b\r\n" % headers.SAFE
+)
 _APPENDED: Final = b"weir-durability: %%b\r\nstream-next-offset: %%b\r\n%b: %b\r\n" % headers.SAFE
 
 
@@ -63,17 +68,13 @@ class DurableAppends(NamedTuple):
 
     @staticmethod
     def _answer_batch(reply: DurableAppended, durability: str) -> Answer:
+        if not (reply.duplicate or reply.closed):
+            lines = _PRODUCED % (durability.encode(), write(reply.last_id), reply.epoch, reply.seq)
+            return Answer(200, lines)
         status, shown = answer(reply, has_entries=True)
-        response = Response(
-            status,
-            b"",
-            [
-                (b"weir-durability", durability.encode()),
-                *shown,
-            ],
-        )
-        lines = [b"%b: %b\r\n" % header for header in [*response.raw_headers, headers.SAFE]]
-        return Answer(status, b"".join(lines))
+        response = Response(status, b"", [(b"weir-durability", durability.encode()), *shown])
+        every = [b"%b: %b\r\n" % header for header in [*response.raw_headers, headers.SAFE]]
+        return Answer(status, b"".join(every))
 
 
 def answer(reply: Reply, *, has_entries: bool) -> tuple[int, list[Header]]:
