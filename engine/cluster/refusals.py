@@ -12,12 +12,18 @@ from typing import Final
 
 from engine.cluster.wire import ConnectionLostError, ServerError
 from engine.commands import (
+    AddScheduled,
+    CancelSchedule,
     Command,
     ConfigSet,
+    DescribeSchedule,
     DescribeUse,
     Dump,
+    FireSchedule,
     FlushAll,
+    ListSchedules,
     Restore,
+    SetSchedule,
     Unchanged,
     Watch,
     XCfgSet,
@@ -142,12 +148,19 @@ def reason_of(error: EngineError) -> str:
 
 
 # Commands that no server is sent, in the words of those who send them here.
+_SCHEDULING: Final = "scheduling (entries for later)"
 _NAMES: Final[Mapping[type[Command], str]] = {
+    AddScheduled: _SCHEDULING,
+    CancelSchedule: _SCHEDULING,
     ConfigSet: "CONFIG SET",
+    DescribeSchedule: _SCHEDULING,
     DescribeUse: "the use of a stream (MEMORY USAGE, OBJECT)",
     Dump: "DUMP",
+    FireSchedule: _SCHEDULING,
     FlushAll: "FLUSHALL",
+    ListSchedules: _SCHEDULING,
     Restore: "RESTORE",
+    SetSchedule: _SCHEDULING,
     Unchanged: "WATCH",
     Watch: "WATCH",
     XCfgSet: "XCFGSET",

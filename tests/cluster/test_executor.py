@@ -15,6 +15,8 @@ from engine.cluster.replies import RELEASED
 from engine.cluster.wakeups import EVENTS
 from engine.commands import (
     AddEach,
+    AddScheduled,
+    CancelSchedule,
     Chunk,
     Command,
     ConfigGet,
@@ -28,22 +30,27 @@ from engine.commands import (
     DescribeArchived,
     DescribeEdges,
     DescribeGroup,
+    DescribeSchedule,
     DescribeUse,
     Dump,
     EnsureGroup,
     Extend,
     FindGroup,
+    FireSchedule,
     FlushAll,
     GiveBack,
     IdempotencyKey,
     IdmpSettings,
     ListMetadata,
+    ListSchedules,
     ListStreams,
     MeasureStreams,
+    NewSchedule,
     Publish,
     PutMetadata,
     Refs,
     Rename,
+    SetSchedule,
     Trim,
     Unchanged,
     UpdateGroup,
@@ -64,6 +71,7 @@ from engine.commands import (
     XReadGroup,
     XTrim,
 )
+from engine.recurrence import Rule
 from engine.replies import (
     Added,
     Archived,
@@ -280,6 +288,12 @@ async def test_a_transaction_is_one_turn_with_refusals_in_their_places(engine: C
         (FlushAll(), "FLUSHALL"),
         (ConfigSet(values=[]), "CONFIG SET"),
         (XCfgSet(stream="s", settings=IdmpSettings()), "XCFGSET"),
+        (SetSchedule(stream="s", schedule=NewSchedule("a", BODY, Rule(in_ms=1))), "scheduling"),
+        (AddScheduled(stream="s", cancel="a"), "scheduling"),
+        (CancelSchedule(stream="s", name="a"), "scheduling"),
+        (FireSchedule(stream="s", name="a"), "scheduling"),
+        (DescribeSchedule(stream="s", name="a"), "scheduling"),
+        (ListSchedules(stream="s"), "scheduling"),
     ],
 )
 async def test_what_no_server_is_sent_is_refused_by_its_name(

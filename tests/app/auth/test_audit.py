@@ -68,6 +68,26 @@ async def test_an_action_has_one_line_with_its_outcome(engine: Engine, tmp_path:
     assert ROOT not in text
 
 
+async def test_schedules_that_recur_have_lines_and_others_have_none(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    app = await audited(engine, path)
+    target = "/v1/streams/s/schedules"
+    entry = {"entry": {"fields": {"secret": "secret"}}}
+    async with client(app, ROOT) as http:
+        await http.put(f"{target}/tick", json={**entry, "every_ms": 60_000})
+        await http.put(f"{target}/once", json={**entry, "in_ms": 60_000})
+        for name in ("tick", "once"):
+            await http.post(f"{target}/{name}/fire")
+        await http.delete(f"{target}/tick")
+    found = await lines(app, path)
+    assert [(one["operation"], one["schedule"], one["status"]) for one in found] == [
+        ("putSchedule", "tick", 201),
+        ("fireSchedule", "tick", 201),
+        ("deleteSchedule", "tick", 204),
+    ]
+    assert "secret" not in json.dumps(found)
+
+
 @pytest.mark.parametrize("path", ["", "/pipeline", "/multi-exec"])
 async def test_commands_that_manage_have_lines_too(engine: Engine, tmp_path: Path, path: str) -> None:
     file = tmp_path / "audit.jsonl"
