@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from engine import entries
@@ -28,6 +29,8 @@ Keys = npt.NDArray[np.bytes_]
 _COLUMNS: Final = (*ENTRY_KEYS, "id", "fields")
 _KEY: Final = pa.binary(32)
 _to_json: Final = msgspec.json.Encoder().encode
+# What JSON writes otherwise.
+_SPECIAL: Final = r'["\\\x00-\x1f]'
 # What a run takes beside its text: an `id_key` and an offset an entry.
 _ENTRY_BYTES: Final = 40
 
@@ -121,10 +124,7 @@ def encode_group(rows: pa.Table, deleted: Deleted) -> Group:
         if len(gone):
             kept = ~np.isin(keys, gone)
             keys, ordered = keys[kept], ordered.filter(pa.array(kept))
-        texts = _texts(ordered)
-        offsets = np.zeros(len(texts) + 1, np.int64)
-        np.cumsum([len(text) + 1 for text in texts], out=offsets[1:])
-        runs[key] = Run(keys, b",".join(texts), offsets)
+        runs[key] = Run(keys, *_encode(ordered))
     return Group(runs, left_out, sum(len(run.text) + _ENTRY_BYTES * len(run.keys) for run in runs.values()))
 
 
@@ -149,41 +149,61 @@ def _in_order(rows: pa.Table) -> tuple[Keys, pa.Table]:
     return keys[order], rows.take(pa.array(order))
 
 
-def _texts(rows: pa.Table) -> list[bytes]:
-    """The stored form of each entry."""
-    if not rows.num_rows:
-        return []
-    lists = rows["fields"].combine_chunks()
-    pairs = lists.flatten()
-    names = pairs.field("name").dictionary_encode()
-    known = names.dictionary.to_pylist()
-    named = [known[place] for place in names.indices.to_pylist()]
-    ends = (np.asarray(lists.offsets) - lists.offsets[0].as_py()).tolist()
-    spans = list(pairwise(ends))
-    values, ids = pairs.field("value"), rows["id"].to_pylist()
+def _encode(rows: pa.Table) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """The stored forms of entries, each with a comma behind it; where each begins, and the last one ends."""
+    fields = rows["fields"].combine_chunks()
+    pairs, ends = fields.flatten(), np.asarray(fields.offsets, np.int64)
+    ends = ends - ends[0]
+    names, values = pairs.field("name").dictionary_encode(), pairs.field("value")
     try:
-        texts = values.cast(pa.string()).to_pylist()
+        texts = values.cast(pa.string())
     except pa.ArrowInvalid:
         # Some value is not UTF-8.
-        return _one_by_one(ids, named, values.to_pylist(), spans)
-    plain = [
-        {"id": one, "fields": dict(zip(named[first:end], texts[first:end], strict=True))}
-        for one, (first, end) in zip(ids, spans, strict=True)
-    ]
-    if sum(len(one["fields"]) for one in plain) != len(named):
-        # A name occurs twice.
-        return _one_by_one(ids, named, texts, spans)
-    return entries.texts(_to_json(plain)[1:-1])
+        return _one_by_one(rows, names, values, ends)
+    known, places = names.dictionary.to_pylist(), names.indices.to_numpy()
+    width = int(ends[1]) if len(ends) > 1 else 0
+    is_even = width > 0 and len(places) == width * rows.num_rows and bool((np.diff(ends) == width).all())
+    if not is_even or not (places.reshape(-1, width) == places[:width]).all():
+        return _one_by_one(rows, names, texts, ends)
+    row_names = [known[place] for place in places[:width].tolist()]
+    if len(set(row_names)) < width:
+        return _one_by_one(rows, names, texts, ends)
+    return _alike(rows["id"].combine_chunks(), row_names, _escape(texts))
+
+
+def _alike(ids: Any, names: Sequence[str], values: Any) -> tuple[bytes, npt.NDArray[np.int64]]:  # noqa: ANN401 - pyarrow has no types
+    """Entries with the same names, all of them different: arrays are joined, not made into objects."""
+    parts: list[Any] = ['{"id":"', ids, '","fields":{']
+    for place, name in enumerate(names):
+        own = values.take(pa.array(np.arange(place, len(values), len(names))))
+        before = '",' if place else ""
+        parts += [f'{before}{_to_json(name).decode()}:"', own]
+    joined = pc.binary_join_element_wise(*parts, '"}},', "")
+    offsets = np.frombuffer(joined.buffers()[1], np.int32)[: len(joined) + 1].astype(np.int64)
+    return joined.buffers()[2].to_pybytes()[: offsets[-1]], offsets
+
+
+def _escape(texts: Any) -> Any:  # noqa: ANN401 - the same
+    """Texts as they stand between quotation marks."""
+    special = pc.match_substring_regex(texts, _SPECIAL)
+    found = texts.filter(special).to_pylist()
+    if not found:
+        return texts
+    return pc.replace_with_mask(texts, special, pa.array([_to_json(one)[1:-1].decode() for one in found]))
 
 
 def _one_by_one(
-    ids: Sequence[str],
-    names: Sequence[str],
-    values: Sequence[str | bytes],
-    spans: Sequence[tuple[int, int]],
-) -> list[bytes]:
-    return [
-        b'{"id":"%b"%b'
-        % (one.encode(), entries.body(list(zip(names[first:end], values[first:end], strict=True))))
-        for one, (first, end) in zip(ids, spans, strict=True)
+    rows: pa.Table,
+    names: Any,  # noqa: ANN401 - the same
+    values: Any,  # noqa: ANN401 - the same
+    ends: npt.NDArray[np.int64],
+) -> tuple[bytes, npt.NDArray[np.int64]]:
+    known, given = names.dictionary.to_pylist(), values.to_pylist()
+    pairs = list(zip([known[place] for place in names.indices.to_pylist()], given, strict=True))
+    texts = [
+        b'{"id":"%b"%b,' % (one.encode(), entries.body(pairs[first:end]))
+        for one, (first, end) in zip(rows["id"].to_pylist(), pairwise(ends.tolist()), strict=True)
     ]
+    offsets = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    return b"".join(texts), offsets

@@ -74,6 +74,12 @@ class Served:
             self._process.kill()
             self._process.wait()
 
+    def cpu_s(self) -> float:
+        """The processor time that it has used, in seconds."""
+        assert self._process is not None, "it was started"
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> int:
         """Ask it to stop; its exit code."""
         assert self._process is not None, "it was started"

@@ -5,16 +5,21 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.history.archive import Archive, number
 from app.history.cache import FileCache
+from app.history.groups import Deleted, encode_group
 from app.history.reader import Found, Wanted, read_page
-from engine import SystemClock, ids
+from engine import SystemClock, entries, ids
 from pyspark_weir.ids import parse
 from pyspark_weir.table import deletions
 from pyspark_weir.table.compaction import CompactionRules, compact
 from pyspark_weir.table.ranges import StreamKey
+from pyspark_weir.table.schema import GIVEN
 from tests.spark.archive_tables import GATEWAY, GENERATION, Maker
 
 KEY: Final = StreamKey(GATEWAY, "orders", GENERATION)
@@ -158,3 +163,36 @@ async def test_the_ranges_say_what_is_missing(reading: Reading) -> None:
     assert snapshot.span(KEY, 0) == (0, number(parse("2-5")))
     assert snapshot.span(KEY, number(parse("2-5"))) is None
     assert snapshot.span(KEY._replace(generation=ANOTHER), 0) is None
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+values = st.one_of(
+    texts.map(str.encode), st.sampled_from([b"\xff", b'"', b"\\", b"\n\x00\x7f", "\u2028é".encode()])
+)
+
+
+@given(
+    st.lists(st.lists(st.tuples(texts, values), min_size=1, max_size=4), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_each_entry_is_written_as_the_engine_writes_it(
+    rows: list[list[tuple[str, bytes]]],
+    alike: bool,  # noqa: FBT001 - hypothesis gives it by its place
+) -> None:
+    """Whether all have the same names, which is quicker, or not."""
+    if alike:
+        names = [name for name, _ in rows[0]]
+        rows = [
+            list(zip(names, [value for _, value in row] + [b""] * len(names), strict=False)) for row in rows
+        ]
+    given_rows = [
+        {**dict(zip(KEY._fields, KEY, strict=True)), "id": f"{number}-0", "id_key": f"{number << 64:032x}"}
+        | {"fields": [{"name": name, "value": value} for name, value in row]}
+        for number, row in enumerate(rows, 1)
+    ]
+    schema = pa.schema([*GIVEN, pa.field("id_key", pa.string())])
+    group = encode_group(pa.Table.from_pylist(given_rows, schema=schema), Deleted(None, {}))
+    run = group.runs[KEY]
+    expected = [entries.encode(number << 64, entries.body(row)) for number, row in enumerate(rows, 1)]
+    assert [run.slice(place, place + 1) for place in range(len(rows))] == expected
+    assert run.slice(0, len(rows)) == b",".join(expected)

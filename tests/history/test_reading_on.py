@@ -6,48 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
-from pyspark_weir.table.root import ArchiveRoot
-from tests.history.archiving import Archiver, published
-from tests.history.served import Served
-from tests.server import Server
+from tests.history.room import STREAM, Room
 from weir import Client
-
-STREAM = "orders"
-
-
-class Room:
-    """A gateway, the archive of its streams, and the service that reads it."""
-
-    def __init__(self, folder: Path) -> None:
-        root = ArchiveRoot.of(folder / "archive")
-        self.served = Served(root.url, log=folder / "served.log")
-        self.gateway = Server(folder / "weir-data", "--set", f"history_url={self.served.url}").start()
-        self.archiver = Archiver(root, self.gateway.url)
-        self.http = httpx.Client(base_url=self.gateway.url, timeout=30)
-
-    def close(self) -> None:
-        """End all of it."""
-        self.http.close()
-        self.archiver.close()
-        self.served.kill()
-        self.gateway.kill()
-
-    def publish(self, *values: str) -> list[str]:
-        """Into the one stream."""
-        return published(self.gateway.url, STREAM, values)
-
-    def page(self, **query: object) -> httpx.Response:
-        """A page of it."""
-        return self.http.get(f"/v1/streams/{STREAM}/entries", params=query)  # type: ignore[arg-type]
-
-    def ids(self, **query: object) -> list[str]:
-        """The IDs of a page."""
-        answer = self.page(**query)
-        assert answer.status_code == 200, answer.text
-        return [one["id"] for one in answer.json()["entries"]]
 
 
 @pytest.fixture
@@ -165,6 +129,24 @@ def test_both_tails_and_a_long_poll_go_on_live(filled: tuple[Room, list[str]]) -
         last = room.publish("last")
         thread.join(20)
         assert waiting == last
+
+
+def test_a_subscription_begins_in_the_archive(filled: tuple[Room, list[str]]) -> None:
+    """`caught_up` stands where the stream ends, and what comes follows."""
+    room, all_ids = filled
+    url = f"ws://127.0.0.1:{room.gateway.port}/v1/ws"
+    with connect(url, subprotocols=[Subprotocol("weir.v1")]) as socket:
+        socket.send(json.dumps({"op": "subscribe", "sub": "all", "streams": {STREAM: "0"}, "credit": 1_000}))
+        found: list[str] = []
+        while True:
+            frame = json.loads(socket.recv(timeout=20))
+            assert frame["op"] in ("hello", "ok", "entries", "caught_up"), frame
+            found += [one["id"] for one in frame.get("entries", ())]
+            if frame["op"] == "caught_up":
+                break
+        assert found == all_ids
+        newest = room.publish("new")
+        assert [one["id"] for one in json.loads(socket.recv(timeout=20))["entries"]] == newest
 
 
 def test_a_wait_behind_an_archive_whose_stream_is_empty_is_a_wait(room: Room) -> None:

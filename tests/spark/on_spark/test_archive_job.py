@@ -20,6 +20,7 @@ from pyspark_weir.running import query_error
 from pyspark_weir.table.ranges import gaps
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable
+from tests.history.served import Served
 from tests.server import Server
 from tests.spark.table.making import read_rows
 
@@ -110,6 +111,30 @@ def rooms(spark: SparkSession, shared_server: Server, tmp_path: Path) -> Iterato
 
 def numbers(first: int, last: int) -> list[str]:
     return [f"{number}-0" for number in range(first, last + 1)]
+
+
+def test_what_it_archived_is_read_on_where_the_gateway_trimmed_it(
+    rooms: Callable[[str], Room],
+) -> None:
+    """By the service of history, from the very files that its tasks wrote."""
+    room = rooms("read-on")
+    room.publish("a", numbers(1, 100))
+    room.archive()
+    seen = room.gateway.stream("read-on/a")
+    assert seen is not None
+    served = Served(str(room.root)).start()
+    try:
+        found: list[str] = []
+        after = "0-0"
+        while len(found) < 100:
+            page = served.page("read-on/a", seen["generation"], after=after, count=7)
+            found += page.ids
+            after = page.json["next"]
+        live = room.gateway.get(f"{of_stream('read-on/a')}/entries", {"count": 100})["entries"]
+        assert found == numbers(1, 100)
+        assert served.page("read-on/a", seen["generation"], count=100).json["entries"] == live
+    finally:
+        served.kill()
 
 
 def test_it_goes_on_where_it_ended(rooms: Callable[[str], Room]) -> None:
