@@ -97,6 +97,25 @@ def test_ranges_end_where_they_say(filled: tuple[Room, list[str]]) -> None:
     assert room.ids(start=all_ids[3], end=all_ids[3]) == [all_ids[3]]
 
 
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_reader_scrolls_from_the_newest_entries_into_the_archive(
+    filled: tuple[Room, list[str]], *, is_live: bool
+) -> None:
+    """As the console does: the newest ones, then page after page of older ones; of an empty stream too."""
+    room, all_ids = filled
+    if not is_live:
+        room.archiver.run(STREAM)
+        assert room.archiver.trim() == 10
+    shown = room.ids(last=3)
+    assert shown == all_ids[-3:]
+    more = True
+    while more:
+        page = room.page(reverse="true", end=f"({shown[0]}", count=4).json()
+        shown = [one["id"] for one in page["entries"]][::-1] + shown
+        more = page["more"]
+    assert shown == all_ids
+
+
 def test_an_export_has_all_of_it(filled: tuple[Room, list[str]]) -> None:
     """Forwards, backwards, from a cursor."""
     room, all_ids = filled

@@ -1,0 +1,128 @@
+"""The gateway fetches a few pages at a time for each caller, and says what is wrong with the service."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from app.archived.asking import Asked
+from app.archived.client import FETCHES_MAX, HistoryClient
+from app.settings import Settings
+from engine import EngineError, Reader, ids
+
+ASKED = Asked("g0", "s", "0" * 16, 1, ids.ID_MAX, 10, 1 << 20, after=0)
+PAGE = b'{"entries":[],"next":"0-0","more":false}'
+HEADERS = b"weir-source: history\r\nweir-count: 0\r\nweir-more: false\r\nweir-covered-up-to: 0-0\r\n"
+
+Answering = Callable[[bytes], Awaitable[bytes]]
+
+
+@asynccontextmanager
+async def asking(answering: Answering, **settings: object) -> AsyncIterator[HistoryClient]:
+    """A client of a server that answers so, one request a connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await answering(await reader.readuntil(b"\r\n\r\n")))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        named = {"history_url": f"http://127.0.0.1:{port}", **settings}
+        # It reads the file of the token.
+        client = await asyncio.to_thread(HistoryClient, Settings(**named))  # type: ignore[arg-type]
+        try:
+            yield client
+        finally:
+            await client.close()
+
+
+def answer(status: bytes, body: bytes, headers: bytes = b"") -> bytes:
+    """As HTTP has it."""
+    return b"HTTP/1.1 %b\r\n%bcontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+        *(status, headers),
+        *(len(body), body),
+    )
+
+
+async def refusal(client: HistoryClient, caller: str = "a") -> EngineError:
+    """Why a page is refused."""
+    with pytest.raises(EngineError) as refused:
+        await client.fetch(ASKED, Reader(caller))
+    return refused.value
+
+
+async def test_beyond_two_pages_a_caller_is_refused_and_who_follows_waits() -> None:
+    """Other callers have their own."""
+    free, asked = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def hold(_: bytes) -> bytes:
+        asked.release()
+        await free.wait()
+        return answer(b"200 OK", PAGE, HEADERS)
+
+    async with asking(hold) as client:
+        first = [asyncio.create_task(client.fetch(ASKED, Reader("a"))) for _ in range(FETCHES_MAX)]
+        other = asyncio.create_task(client.fetch(ASKED, Reader("b")))
+        for _ in range(FETCHES_MAX + 1):
+            await asked.acquire()
+        assert (await refusal(client)).code == "history_busy"
+        following = asyncio.create_task(client.fetch(ASKED, Reader("a", follows=True)))
+        await asyncio.sleep(0)
+        assert not following.done()
+        free.set()
+        found = await asyncio.gather(*first, other, following)
+        assert [page.number for page in found] == [0] * (FETCHES_MAX + 2)
+
+
+async def test_the_token_and_the_deadline_go_along(tmp_path: Path) -> None:
+    """In headers."""
+    heads: list[bytes] = []
+
+    async def note(head: bytes) -> bytes:
+        heads.append(head.lower())
+        return answer(b"200 OK", PAGE, HEADERS)
+
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    async with asking(note, history_token_file=str(token), request_s_max=7) as client:
+        await client.fetch(ASKED, Reader("a"))
+    assert b"authorization: bearer secret\r\n" in heads[0]
+    assert b"weir-deadline-ms: 7000\r\n" in heads[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (
+            answer(b"429 Too Many Requests", b'{"code":"history_busy","detail":"64 pages"}'),
+            "history_busy",
+            "64",
+        ),
+        (
+            answer(
+                b"503 Service Unavailable", b'{"code":"history_unavailable","detail":"x.parquet is missing"}'
+            ),
+            *("history_unavailable", "x.parquet is missing"),
+        ),
+        (
+            answer(b"401 Unauthorized", b'{"code":"unauthenticated"}'),
+            "history_unavailable",
+            "history_token_file",
+        ),
+        (answer(b"200 OK", b"<html>"), "history_unavailable", "is no service of history"),
+        (answer(b"502 Bad Gateway", b"<html>"), "history_unavailable", "status 502"),
+        (b"", "history_unavailable", "does not answer"),
+    ],
+)
+async def test_what_is_wrong_is_named(given: bytes, code: str, words: str) -> None:
+    """So that it can be put right."""
+
+    async def give(_: bytes) -> bytes:
+        return given
+
+    async with asking(give) as client:
+        refused = await refusal(client)
+    assert refused.code == code
+    assert words in refused.detail
