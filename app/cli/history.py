@@ -57,6 +57,7 @@ def serve(
     from app import logs
     from engine import SystemClock
     from pyspark_weir.errors import PipelineError
+    from pyspark_weir.table.log import storage_failures
     from pyspark_weir.table.root import ArchiveRoot
     from pyspark_weir.table.table import ArchiveTable
 
@@ -64,9 +65,10 @@ def serve(
     options = {name: value for name, _, value in (word.partition("=") for word in storage or ())}
     try:
         root = ArchiveRoot.of(archive, options)
-        ArchiveTable.open(root)
+        with storage_failures():
+            ArchiveTable.open(root)
     except PipelineError as error:
-        raise Failure(str(error), exit_code=_REFUSED) from None
+        raise Failure(error.sentence, exit_code=_REFUSED) from None
     try:
         listening = socket.create_server((host, port), family=_family(host))
     except OSError as error:

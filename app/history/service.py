@@ -10,11 +10,10 @@ It changes nothing in the archive. Where a file that its version counts on is go
 import asyncio
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
-from deltalake.exceptions import DeltaError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,6 +28,7 @@ from app.history.metrics import Metrics
 from app.history.reader import Wanted, read_page
 from engine import Clock
 from pyspark_weir.errors import ArchiveDamagedError, PipelineError
+from pyspark_weir.table.log import storage_failures
 from pyspark_weir.table.ranges import StreamKey
 from pyspark_weir.table.root import ArchiveRoot
 
@@ -38,8 +38,6 @@ _DEADLINE_S: Final = 30.0
 # Versions to read before a missing file is missing.
 _ATTEMPTS_MAX: Final = 3
 _CACHING: Final = "max-age=86400, immutable, private"
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class History:
@@ -122,20 +120,27 @@ class History:
     async def page(self, asked: Asked) -> Answered:
         """The entries that are asked for, of one version of the archive. Raises RefusalError."""
         key = StreamKey(asked.gateway, asked.stream, asked.generation)
-        try:
+        with self._failures():
             snapshot = await self.archive.snapshot(key, asked.high)
             for _attempt in range(_ATTEMPTS_MAX):
                 self.metrics.version.set(snapshot.version)
                 try:
                     return await self._read(snapshot, key, asked)
-                except ArchiveDamagedError as error:
+                except ArchiveDamagedError:
                     fresh = await self.archive.refresh()
                     if fresh.version == snapshot.version:
-                        raise _unavailable(str(error)) from None
+                        raise
                     snapshot = fresh
-        except (PipelineError, DeltaError, OSError) as error:
-            raise _unavailable(f"{self.archive.root.url}: {error}") from error
         raise _unavailable(f"{self.archive.root.url}: files are replaced faster than they are read")
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Raises `history_unavailable` for what the archive, its disk or its store refuses."""
+        try:
+            with storage_failures():
+                yield
+        except PipelineError as error:
+            raise _unavailable(f"{self.archive.root.url}: {error.sentence}") from None
 
     async def _read(self, snapshot: Snapshot, key: StreamKey, asked: Asked) -> Answered:
         wanted = Wanted(key, asked.low, asked.high, asked.number, asked.bytes_max, asked.reverse)
@@ -161,9 +166,9 @@ class History:
 
     async def _health(self, _: Request) -> Response:
         try:
-            snapshot = await self.archive.snapshot()
-        except (PipelineError, DeltaError, OSError) as error:
-            refusal = _unavailable(f"{self.archive.root.url}: {error}")
+            with self._failures():
+                snapshot = await self.archive.snapshot()
+        except RefusalError as refusal:
             return _refuse(refusal)
         return Response(b'{"status":"ok","version":%d}\n' % snapshot.version, media_type="application/json")
 
