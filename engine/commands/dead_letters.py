@@ -50,7 +50,13 @@ def oldest_delivered(now_ms: int, group: Group) -> int:
 
 
 def why_dead(
-    turn: Turn, group: Group, entry_id: int, delivery_count: int, names: tuple[str, str]
+    turn: Turn,
+    group: Group,
+    entry_id: int,
+    delivery_count: int,
+    names: tuple[str, str],
+    *,
+    at_any_age: bool = False,
 ) -> str | None:
     """Why an entry is not delivered once more: it is too old, or that delivery, number `delivery_count`,
     would be one too many. None where it is delivered; also where the dead-letter stream takes none: `names`
@@ -58,7 +64,7 @@ def why_dead(
     """
     policy = group.policy
     target = policy.dead_letter_stream
-    if entry_id < oldest_delivered(turn.now_ms, group):
+    if not at_any_age and entry_id < oldest_delivered(turn.now_ms, group):
         reason = EXPIRED
     elif target is None or policy.max_deliveries is None or delivery_count <= policy.max_deliveries:
         return None

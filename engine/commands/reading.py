@@ -339,7 +339,10 @@ def _history(
         ):
             more = True
         elif text is not None and (
-            why := why_dead(turn, group, entry_id, pending.delivery_count + 1, (name, command.group))
+            # Its consumer may be working on it, and asks since its connection was lost.
+            why := why_dead(
+                turn, group, entry_id, pending.delivery_count + 1, (name, command.group), at_any_age=True
+            )
         ):
             dead.append(Dead(entry_id, text, pending, why))
             continue
