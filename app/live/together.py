@@ -20,18 +20,18 @@ alone.
 import asyncio
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, pairwise
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from engine import Call, CommandEngine, Done, EngineError
+from engine import Call, CommandEngine, Done, EngineError, How
 from engine.commands import Acknowledge, AddEach, Command, XAck, XAdd
 from engine.replies import AcknowledgedIds, Added, Reply
 
 # Entries of a turn, and their bytes but for those of one client alone: larger ones gain nothing.
 _ENTRIES_MAX: Final = 1_000
 _BYTES_MAX: Final = 256 << 10
-# Of what a command has in common with others: with more it would gain nothing.
+# Of a command that joins others: with more it would gain nothing.
 _JOINING_NUMBER_MAX: Final = 100
 _JOINING_BYTES_MAX: Final = 16 << 10
 # What follows from an answer takes up to 2 ms: others have their turns in between.
@@ -145,7 +145,7 @@ class Batches(Generic[OneBatch]):
 
 
 class Part(NamedTuple):
-    """What one socket asks, and what gets the reply to it."""
+    """What one client asks, and what gets the reply to it."""
 
     call: Call
     command: XAdd | XAck
@@ -192,29 +192,33 @@ class SharedCommand:
         self._is_sent = True
         self._forget()
         if len(self._parts) == 1:
-            self._send_alone(self._parts[0])
-            return
-        whole = _together([part.command for part in self._parts])
-        replies = self._engine.send(Call((whole,)), self._answer)
+            call, _, done = self._parts[0]
+        else:
+            whole = _together([part.command for part in self._parts])
+            call, done = Call((whole,)), self._answer
+        replies = self._engine.send(call, done)
         if replies is not None:
-            self._answer(replies)
-
-    def _send_alone(self, part: Part) -> None:
-        replies = self._engine.send(part.call, part.done)
-        if replies is not None:
-            part.done(replies)
+            done(replies)
 
     def _answer(self, replies: Replies) -> None:
         (reply,) = replies
-        parts = self._parts
         if not isinstance(reply, EngineError):
-            answer_some(map(Part.answer, parts, _apart(reply, parts)))
+            self._answer_each(_apart(reply, self._parts))
         elif reply.code == "internal" or "outcome" in reply.members:
             # One of them may have caused the fault, or a backend may have done it: none is tried again.
-            answer_some(map(Part.answer, parts, repeat(reply)))
+            self._answer_each([reply] * len(self._parts))
         else:
-            # It changed nothing.
-            answer_some(map(self._send_alone, parts))
+            self._send_each()
+
+    def _send_each(self) -> None:
+        """Send them one by one: together they were refused, which changed nothing."""
+        commands = [part.command for part in self._parts]
+        replies = self._engine.send(Call(commands, How.EACH), self._answer_each)
+        if replies is not None:
+            self._answer_each(replies)
+
+    def _answer_each(self, replies: Replies) -> None:
+        answer_some(map(Part.answer, self._parts, replies))
 
 
 def _together(commands: Sequence[XAdd | XAck]) -> Command:
@@ -246,7 +250,7 @@ def _apart(reply: Reply, asked: Sequence[Part]) -> Sequence[Reply]:
 
 
 class SharedWork:
-    """What the sockets of one gateway share."""
+    """What the clients of one door share."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[object, ...], SharedCommand] = {}

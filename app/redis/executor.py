@@ -37,7 +37,7 @@ def parse_each(steps: CommandSteps, rows: Sequence[Words | EngineError]) -> Comm
         if isinstance(row, EngineError):
             run.append(row)
         elif not run.add_plain(row):
-            # One like the one before is the same; each that is invalid has its line in the audit log.
+            # What repeats the command before it is the same. Each invalid one has a line in the audit log.
             if row != before or not isinstance(parsed, CommandRequest):
                 before, parsed = row, steps.parse(row)
             run.append(parsed)

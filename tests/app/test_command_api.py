@@ -87,7 +87,7 @@ async def test_any_bytes_can_be_stored(http: httpx.AsyncClient) -> None:
 
 
 async def test_the_same_command_again_is_run_again(http: httpx.AsyncClient) -> None:
-    """Each sees what came before it, though it is read once where it stands behind itself."""
+    """Each sees what came before it, though a command that repeats the one before it is read once."""
     length, change = ["XLEN", "s"], ["XADD", "s", "MAXLEN", "5", "*", "f", "v"]
     twice = [length, length, change, change, length, length, ["XLEN", "t"], ["XADD", "s"], ["XADD", "s"]]
     *found, one, other = (await http.post(PIPELINE, json=twice)).json()
