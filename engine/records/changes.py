@@ -7,7 +7,7 @@ A record is resolved: explicit IDs, absolute times, exact cuts; never `*`, `~` o
 means applying a record, when a command runs and when the log is read again, so both give the same state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Annotated, ClassVar, Final, TypeVar
 
@@ -26,7 +26,7 @@ from engine.keyspace import (
 )
 from engine.memory import Footprint, Total
 from engine.pending_states import Consumer
-from engine.runs import Run, unpack_left
+from engine.runs import Run, RunLeft, unpack_left
 from engine.schedules import Schedule
 
 # How `engine.records.payload` writes a field that MessagePack has no form for.
@@ -147,12 +147,14 @@ class Remove(Record, frozen=True):
     tombstone: bool
 
     def apply(self, keyspace: Keyspace) -> None:
+        self._remove(keyspace, {})
+
+    def _remove(self, keyspace: Keyspace, left: Mapping[int, RunLeft]) -> None:
         key = keyspace.keys[self.stream]
-        stream = key.stream
-        stream.remove(self.ids, tombstone=self.tombstone)
+        key.stream.remove(self.ids, tombstone=self.tombstone, left=left)
         if self.tombstone:
             key.note_deleted(self.ids)
-        keyspace.cold += stream.take_cold()
+        keyspace.cold += key.stream.take_cold()
 
 
 class CutStored(Cut, frozen=True):
@@ -172,9 +174,7 @@ class RemoveStored(Remove, frozen=True):
     left: bytes
 
     def apply(self, keyspace: Keyspace) -> None:
-        stream = keyspace.keys[self.stream].stream
-        stream.remove(self.ids, tombstone=self.tombstone, left=unpack_left(self.left))
-        keyspace.cold += stream.take_cold()
+        self._remove(keyspace, unpack_left(self.left))
 
 
 class Stored(Record, frozen=True):
