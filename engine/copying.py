@@ -59,29 +59,43 @@ def copy_key(key: Key, generation: str) -> tuple[Key, list[Text]]:
     return copy, cold
 
 
-def fork_key(key: Key, generation: str, upto: int, limits: NodeLimits) -> tuple[Key, list[Text]]:
+def texts_to_fork(stream: Stream, upto: int) -> list[bytes] | None:
+    """The entries that a fork has of the run in which it ends; None where it ends in none."""
+    part = stream.part_of(upto)
+    return _texts_in(stream, part.first, upto) if isinstance(part, Run) and upto < part.last else None
+
+
+def fork_key(
+    key: Key, generation: str, upto: int, limits: NodeLimits, texts: Sequence[bytes] | None = None
+) -> tuple[Key, list[Text]]:
     """A stream with the entries up to an ID, and those of its texts that are to be compressed. Nothing else
-    that hangs on the first one is in it.
+    that hangs on the first one is in it. `texts` is what `texts_to_fork` gave.
     """
     table = key.idempotency_table
     fork = Key(generation, unused_table(table.duration_s, table.maxsize))
-    return fork, _copy_upto(key.stream, fork.stream, upto, limits)
+    return fork, _copy_upto(key.stream, fork.stream, upto, limits, texts)
 
 
-def _copy_upto(stream: Stream, copy: Stream, upto: int, limits: NodeLimits) -> list[Text]:
-    last = stream.range(ids.ID_MIN, upto, count=1, reverse=True).last
+def _copy_upto(
+    stream: Stream, copy: Stream, upto: int, limits: NodeLimits, texts: Sequence[bytes] | None
+) -> list[Text]:
     nodes = _copies(takewhile(lambda part: part.last <= upto, stream.nodes.values()))
     for node in nodes:
         copy.restore_node(node)
-    copy.first_id, copy.last_live_id = stream.first_id if last else 0, last
-    rest = stream.range(nodes[-1].last + 1 if nodes else ids.ID_MIN, upto)
-    texts = [text for part in rest.parts for text in entries.texts(part)]
+    if nodes:
+        copy.first_id, copy.last_live_id = stream.first_id, stream.last_of(nodes[-1])
+    if texts is None:
+        texts = _texts_in(stream, nodes[-1].last + 1 if nodes else ids.ID_MIN, upto)
     cold = copy.append(entries.ids_of(texts), texts, limits) if texts else []
     copy.last_id = min(upto, stream.last_id)
     copy.max_deleted_id, copy.removed_upto = min(stream.max_deleted_id, upto), min(stream.removed_upto, upto)
     copy.forgotten_upto = min(stream.forgotten_upto, upto)
     copy.entries_added = max(copy.length, stream.entries_added - (stream.length - copy.length))
     return [*cold, *_unpacked(nodes)]
+
+
+def _texts_in(stream: Stream, low: int, high: int) -> list[bytes]:
+    return [text for part in stream.range(low, high).parts for text in entries.texts(part)]
 
 
 def _copy_entries(stream: Stream, copy: Stream) -> list[Text]:

@@ -187,8 +187,8 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
                 if run.full:
                     break
         else:
-            for node in self.nodes_from(low):
-                if node.first > high or run.full:
+            for node in self.nodes_from(low, high):
+                if node.first > high:
                     break
                 if not (
                     isinstance(node, SealedNode)
@@ -197,6 +197,8 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
                     and run.add_node(node, self.node_cache.plain)
                 ):
                     run.add(self._texts_in(node, low, high, slice(count)))
+                if run.full:
+                    break
         return run.entries(more=self._more(run.last, low, high, reverse=reverse))
 
     def _more(self, last: int, low: int, high: int, *, reverse: bool) -> bool:
@@ -277,16 +279,20 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
 
     # --- finding --------------------------------------------------------------------------------------------
 
-    def nodes_from(self, low: int = 0) -> Iterator[Node]:
-        """The nodes upwards, from the one that may hold `low`; those of runs too."""
+    def nodes_from(self, low: int = 0, high: int = ids.ID_MAX) -> Iterator[Node]:
+        """The nodes upwards, from the one that may hold `low`; those of runs too. It looks into no run beyond
+        `high`, nor before its nodes are asked for.
+        """
         if self.open is not None and low >= self.open.first:
             # What readers that keep up ask for.
             return iter((self.open,))
         parts = self.parts_from(low)
-        return self._nodes_in(parts, low) if self.nodes.runs else parts  # type: ignore[return-value]
+        return self._nodes_in(parts, low, high) if self.nodes.runs else parts  # type: ignore[return-value]
 
-    def _nodes_in(self, parts: Iterable[Node | Run], low: int) -> Iterator[Node]:
+    def _nodes_in(self, parts: Iterable[Node | Run], low: int, high: int) -> Iterator[Node]:
         for part in parts:
+            if part.first > high:
+                return
             if isinstance(part, Run):
                 yield from (node for node in self.nodes_of(part) if node.last >= low)
             else:
@@ -411,7 +417,7 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         place = self.place_of(node, self.texts_of(node), bound)
         return place - (node.deleted & (1 << place) - 1).bit_count()
 
-    def _last_live(self, node: Node | Run) -> int:
+    def last_of(self, node: Node | Run) -> int:
         """The node's highest live ID; known without a look inside where nothing was ever deleted."""
         if isinstance(node, Run):
             return node.last_live
@@ -465,7 +471,7 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         """The live entries in `[low, high]` upwards, node by node, none empty: the one iterator. Of a node at
         most the first `most`: a caller takes no more than that.
         """
-        for node in self.nodes_from(low):
+        for node in self.nodes_from(low, high):
             if node.first > high:
                 return
             run = self._window(node, low, high, slice(most))

@@ -291,8 +291,8 @@ class LoadedRun:
         return nodes_left(self._nodes, floor, gone)
 
 
-# Runs that a turn holds, which no other turn can push out.
-HeldRuns: TypeAlias = dict[Place, LoadedRun]
+# Runs that a turn holds, which no other turn can push out; None for one that the disk did not give.
+HeldRuns: TypeAlias = dict[Place, LoadedRun | None]
 
 
 _NOTHING: Final[HeldRuns] = {}
@@ -318,7 +318,8 @@ class Runs:
         self.files: dict[int, RunFile] = {}
         # Returns the bytes of a run, from the disk. Blocks; raises OSError.
         self.read: Callable[[Run], bytes] | None = None
-        # Runs that the disk does not give back, and why; called with the reason of each new one.
+        # Runs that the disk did not give back when they were last read, and why; called with the reason of
+        # each new one.
         self.damaged: dict[Place, str] = {}
         self.on_damaged: Callable[[str], None] | None = None
         # Reads within a turn, which had to have the disk wait.
@@ -375,16 +376,17 @@ class Runs:
 
     def _look(self, run: Run) -> LoadedRun:
         place = run.place
-        held = self._held.get(place)
-        if held is not None:
+        if place in self._held:
+            if (held := self._held[place]) is None:
+                raise errors.run_damaged()
             return held
         loaded = self._loaded.get(place)
         if loaded is not None:
             self._loaded.move_to_end(place)
-        elif place in self.damaged:
-            raise errors.run_damaged()
         elif self._may_wait():
             raise NotInMemoryError((run,))
+        elif place in self.damaged:
+            raise errors.run_damaged()
         else:
             self.reads_in_turns += 1
             assert self.read is not None, "who has runs can read them"
@@ -400,6 +402,7 @@ class Runs:
         if isinstance(loaded, DamagedRunError):
             self._note_damage(run, str(loaded))
             return None
+        self.damaged.pop(run.place, None)
         before = self._loaded.pop(run.place, None)
         self._loaded_bytes += loaded.length - (before.length if before else 0)
         self._loaded[run.place] = loaded

@@ -172,7 +172,7 @@ class Stream(LiveEntries, gc=False, eq=False):
         if head is not None and head.first < below:
             highest = self._cut_run(head, left) if isinstance(head, Run) else self._cut_inside(head, below)
         if not highest and last_whole is not None:
-            highest = self._last_live(last_whole)
+            highest = self.last_of(last_whole)
         head = self._head()
         self.first_id = 0 if head is None else self.first_of(head)
         self.last_live_id = self.last_live_id if self.length else 0
@@ -328,7 +328,7 @@ class Stream(LiveEntries, gc=False, eq=False):
         if removed[-1] >= self.last_live_id:
             last = self.nodes.last()
             tail = self.open or (last[1] if last else None)
-            self.last_live_id = 0 if tail is None else self._last_live(tail)
+            self.last_live_id = 0 if tail is None else self.last_of(tail)
 
     def restore_node(self, node: Part) -> None:
         """Take a sealed node or a run of a snapshot; the counters were restored before it."""

@@ -4,6 +4,7 @@ Knows: what is refused, in which order, and which records follow.
 Must never know: HTTP, wire formats.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from engine import entries, errors, ids
@@ -20,12 +21,13 @@ from engine.commands.expiring import TIME_MS_MAX
 from engine.commands.keys import COPY_COST_MAX
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_ENTRIES_MAX, Turn
-from engine.copying import copy_cost
+from engine.copying import copy_cost, texts_to_fork
 from engine.durable_streams import JSON_MEDIA, DurableStream, ProducerPlace, kind_of
 from engine.keyspace import Key
 from engine.records import (
     AdvanceProducer,
     CloseStream,
+    ForkStored,
     ForkStream,
     NoteFork,
     SetLifetime,
@@ -39,12 +41,15 @@ _NOWHERE: Final = ProducerPlace(-1, -1, 0)
 
 
 class _Origin(NamedTuple):
-    """Where a fork comes from: the entries up to an ID, and maybe a part of the next one, with its ID."""
+    """Where a fork comes from: the entries up to an ID, and maybe a part of the next one, with its ID; and
+    the texts of those that are in a file, where it ends among them.
+    """
 
     key: Key
     durable: DurableStream
     upto: int = 0
     part: tuple[int, bytes] | None = None
+    texts: Sequence[bytes] | None = None
 
 
 @runs(CreateDurable)
@@ -102,7 +107,8 @@ def _origin(turn: Turn, command: CreateDurable, fork: ForkPoint) -> _Origin:
         raise errors.fork_beyond_end()
     if end >= ids.ID_MAX - len(command.bodies):
         raise errors.stream_exhausted()
-    return _Origin(key, durable, *_beyond(key, durable, upto, fork.beyond))
+    upto, part = _beyond(key, durable, upto, fork.beyond)
+    return _Origin(key, durable, upto, part, texts_to_fork(key.stream, upto))
 
 
 def _beyond(key: Key, durable: DurableStream, upto: int, beyond: int) -> tuple[int, tuple[int, bytes] | None]:
@@ -143,7 +149,8 @@ def _lifetime(
 def _begin(turn: Turn, stream: str, fork: ForkPoint | None, origin: _Origin | None) -> Key:
     if fork is None or origin is None:
         return turn.create_stream(stream)
-    turn.emit(ForkStream(stream, fork.source, origin.upto, turn.keyspace.new_generation()))
+    place = stream, fork.source, origin.upto, turn.keyspace.new_generation()
+    turn.emit(ForkStream(*place) if origin.texts is None else ForkStored(*place, origin.texts))
     turn.emit(NoteFork(stream, fork.source))
     turn.signal(stream)
     turn.notify("new", stream)

@@ -53,6 +53,7 @@ from engine.records.changes import (
 )
 from engine.records.durable import (
     AdvanceProducer,
+    ForkStored,
     ForkStream,
     NoteFork,
     RestoreHidden,
@@ -94,6 +95,7 @@ __all__ = [
     "DropSchedule",
     "ForgetAnswers",
     "ForgetProducerKeys",
+    "ForkStored",
     "ForkStream",
     "LimitAge",
     "MoveGroup",

@@ -4,10 +4,12 @@ Knows: each resolved change, with its `apply`.
 Must never know: files, frames, clients, why something changed.
 """
 
+from collections.abc import Sequence
+
 from engine.copying import fork_key
 from engine.durable_streams import DurableStream, ProducerPlace
 from engine.keyspace import Keyspace
-from engine.records.changes import Id, Record
+from engine.records.changes import Id, Record, TextList
 
 
 class SetMedia(Record, frozen=True):
@@ -33,9 +35,23 @@ class ForkStream(Record, frozen=True):
     generation: str
 
     def apply(self, keyspace: Keyspace) -> None:
-        key, cold = fork_key(keyspace.keys[self.source], self.generation, self.upto, keyspace.node_limits())
+        self._fork(keyspace, None)
+
+    def _fork(self, keyspace: Keyspace, texts: Sequence[bytes] | None) -> None:
+        source, limits = keyspace.keys[self.source], keyspace.node_limits()
+        key, cold = fork_key(source, self.generation, self.upto, limits, texts)
         keyspace.create(self.stream, key)
         keyspace.cold += cold
+
+
+class ForkStored(ForkStream, frozen=True):
+    """The same where it ends in a run: with what it has of that, so that no file is needed to do it again."""
+
+    number = 49
+    texts: TextList
+
+    def apply(self, keyspace: Keyspace) -> None:
+        self._fork(keyspace, self.texts)
 
 
 class NoteFork(Record, frozen=True):

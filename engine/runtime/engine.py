@@ -518,10 +518,14 @@ class Engine:
         while not _all_ran(commands, replies):
             let_in = False
             if replies and isinstance(last := replies[-1], Unfinished):
-                replies[-1], upto = yield from self._run_further(
-                    commands[len(replies) - 1].to_nonblocking(), last
-                )
-                position = max(position, upto)
+                try:
+                    replies[-1], upto = yield from self._run_further(
+                        commands[len(replies) - 1].to_nonblocking(), last
+                    )
+                    position = max(position, upto)
+                except EngineError as refusal:
+                    # The others have run: the refusal is of this one alone.
+                    replies[-1] = refusal
             elif self._waits.serving.must_wait_behind(commands[len(replies) :]):
                 yield self._waits.serving.wait_behind
                 let_in = True
@@ -550,7 +554,7 @@ class Engine:
                 ran = self._run((command,), before=before)
                 reply, position = ran.replies[0], ran.position
             if isinstance(reply, Unread):
-                self._fetcher.expect_room()
+                self._fetcher.expect_room(reply)
                 self._fetcher.wait(reply, partial(self._read, call, handle, reply))
                 return
             if isinstance(reply, Blocked):
@@ -603,13 +607,13 @@ class Engine:
         """Run further turns of a command to its end, with others' turns between."""
         has_begun = False
         while True:
-            if isinstance(reply, Unread):
-                self._fetcher.expect_room()
-                yield partial(self._fetcher.wait, reply)
-            else:
-                has_begun = True
-                yield self._further.wait
             try:
+                if isinstance(reply, Unread):
+                    self._fetcher.expect_room(reply)
+                    yield partial(self._fetcher.wait, reply)
+                else:
+                    has_begun = True
+                    yield self._further.wait
                 ran = self._run((command,), before=reply)
             except EngineError as refusal:
                 raise (errors.in_part(refusal) if has_begun else refusal) from None

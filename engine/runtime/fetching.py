@@ -18,8 +18,10 @@ from engine import errors
 from engine.commands.execution import Unread
 from engine.runs import DamagedRunError, LoadedRun, Place, Run, Runs, verify
 
-# Commands that wait for runs. What each holds is bounded by what a turn may look at.
+# Commands that wait for runs, and what they hold and wait for together. One alone may have more, which is
+# bounded by what a turn may look at.
 _WAITING_MAX: Final = 64
+_HELD_BYTES_MAX: Final = 128 << 20
 # Bytes of one read: runs that stand side by side are read together.
 _READ_BYTES_MAX: Final = 2 << 20
 
@@ -35,20 +37,22 @@ class Fetcher:
         self._read = read
         self._waiting: list[tuple[Unread, Callable[[], None]]] = []
         self._reading: asyncio.Task[None] | None = None
-        self._count = 0
+        self._count = self._held_bytes = 0
         self._thread = ThreadPoolExecutor(1, "weir-fetch")
 
     def __len__(self) -> int:
         return self._count
 
-    def expect_room(self) -> None:
-        """Refuse one more command that waits if there are too many."""
-        if self._count >= _WAITING_MAX:
+    def expect_room(self, unread: Unread) -> None:
+        """Refuse one more command that waits if there are too many, or they hold too much."""
+        is_too_much = self._count and self._held_bytes + _held_bytes(unread) > _HELD_BYTES_MAX
+        if self._count >= _WAITING_MAX or is_too_much:
             raise errors.too_many_waiters()
 
     def wait(self, unread: Unread, go_on: Callable[[], None]) -> None:
         """Call back once the runs were read, or found damaged."""
         self._count += 1
+        self._held_bytes += _held_bytes(unread)
         self._waiting.append((unread, go_on))
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read_on())
@@ -68,10 +72,9 @@ class Fetcher:
                 found = await loop.run_in_executor(self._thread, self._fetch, list(wanted.values()))
                 kept = {place: self._runs.keep(wanted[place], loaded) for place, loaded in found.items()}
                 self._count -= len(waiting)
+                self._held_bytes -= sum([_held_bytes(unread) for unread, _ in waiting])
                 for unread, go_on in waiting:
-                    for run in unread.runs:
-                        if (loaded := kept[run.place]) is not None:
-                            unread.held[run.place] = loaded
+                    unread.held.update({run.place: kept[run.place] for run in unread.runs})
                     go_on()
         finally:
             self._reading = None
@@ -91,6 +94,12 @@ class Fetcher:
                 part = content[run.offset - start : run.offset - start + run.length]
                 found[run.place] = verify(run, part)
         return found
+
+
+def _held_bytes(unread: Unread) -> int:
+    """What a command holds, and what it waits for."""
+    held = sum([loaded.length for loaded in unread.held.values() if loaded is not None])
+    return held + sum([run.length for run in unread.runs])
 
 
 def _side_by_side(runs: Sequence[Run]) -> list[list[Run]]:

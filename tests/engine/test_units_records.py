@@ -77,6 +77,7 @@ SAMPLES: Final[list[Record]] = [
     records.SetMedia("orders", "text/plain", 60_000, b"config"),
     records.SetWriterSeq("orders", b"0042"),
     records.ForkStream("orders", "bills", SECOND, "0123456789abcdef"),
+    records.ForkStored("orders", "bills", SECOND, "0123456789abcdef", [b'{"id":"1-0","fields":{}}']),
     records.NoteFork("orders", "bills"),
     records.RestoreHidden("bills"),
     records.AdvanceProducer("orders", "größe", 2, 3, 1_700_000_000_000),

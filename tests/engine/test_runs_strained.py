@@ -1,0 +1,114 @@
+"""Cold entries in files, where something else goes wrong or changes beside them."""
+
+import errno
+
+import pytest
+
+from engine import Engine, EngineError
+from engine.commands import CreateDurable, ForkPoint, UpdateStream, XRange
+from engine.protocol import Call, How, ask
+from engine.replies import Added
+from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to
+from tests.engine.clocks import HandClock
+from tests.engine.house import adding
+from tests.engine.running import keyspace_of
+from tests.engine.test_runs import Stored, after_restart, hold_reads, run_files, seen
+
+
+async def test_deletions_from_a_run_are_remembered_for_the_archive() -> None:
+    """As those from memory; a restart knows them too."""
+    storage = MemoryStorage()
+    async with Stored(storage) as talk:
+        await talk.fill(100)
+        await reply_to(talk.engine, UpdateStream(stream="s", archived_up_to=90 << 64))
+        await talk.store()
+        assert await talk.call("XDEL", "s", "5-0", "50-0") == 2
+        for engine in (talk.engine, Engine.open(storage.kill(), clock=HandClock())):
+            assert list(keyspace_of(engine).keys["s"].deleted) == [5 << 64, 50 << 64]
+
+
+@pytest.mark.parametrize("upto", [3, 20, 47, 90, 100])
+async def test_a_fork_outlives_the_files_of_its_source(upto: int) -> None:
+    """What it has of a run is in the log, for a later start finds no such file."""
+    storage = MemoryStorage()
+    async with Stored(storage) as talk:
+        await reply_to(talk.engine, CreateDurable(stream="s", media="text/plain"))
+        await talk.call("CONFIG", "SET", "stream-node-max-entries", "10")
+        for number in range(1, 101):
+            await talk.call("XADD", "s", f"{number}-0", "data", f"value {number}")
+        assert await talk.call("XDEL", "s", "2-0", "47-0") == 2
+        await talk.store()
+        await talk.call("XDEL", "s", "3-0", "46-0")
+        reads = keyspace_of(talk.engine).runs.reads_in_turns
+        await reply_to(talk.engine, CreateDurable(stream="f", media="", fork=ForkPoint("s", upto << 64)))
+        assert keyspace_of(talk.engine).runs.reads_in_turns == reads, "the thread reads"
+        left = [number for number in range(1, upto + 1) if number not in (2, 3, 46, 47)]
+        assert list(keyspace_of(talk.engine).keys["f"].stream.live_ids()) == [each << 64 for each in left]
+        assert await after_restart(storage.kill()) == seen(keyspace_of(talk.engine))
+        await talk.call("DEL", "s")
+        await talk.call("XTRIM", "f", "MAXLEN", "0")
+        before = seen(keyspace_of(talk.engine))
+    for _ in range(2):
+        assert await after_restart(storage) == before
+        assert run_files(storage) == []
+
+
+async def test_a_range_that_ends_before_a_damaged_run_is_read() -> None:
+    """By its end, and by its count."""
+    storage = MemoryStorage()
+    async with Stored(storage) as talk:
+        await talk.fill(1_000)
+        assert await talk.store() == 2
+        runs = list(keyspace_of(talk.engine).keys["s"].stream.nodes.values())
+        fetcher = talk.engine._fetcher  # noqa: SLF001 - the disk is damaged
+        read = fetcher._read  # noqa: SLF001
+        bad = runs[1].offset  # type: ignore[union-attr]
+        fetcher._read = lambda file, at, length: b"" if at == bad else read(file, at, length)  # noqa: SLF001
+        last = [["640-0", ["n", "value 640"]]]
+        assert await talk.call("XRANGE", "s", "640-0", "640-0") == last
+        assert await talk.call("XRANGE", "s", "640-0", "+", "COUNT", "1") == last
+        assert await talk.call("XREAD", "COUNT", "1", "STREAMS", "s", "639-0") == [["s", last]]
+        assert str(await talk.call("XRANGE", "s", "640-0", "641-0")).startswith("-MISCONF")
+        fetcher._read = read  # noqa: SLF001
+        assert await talk.call("XRANGE", "s", "640-0", "640-0") == last
+        assert len(keyspace_of(talk.engine).runs.damaged) == 1
+        assert await talk.call("XRANGE", "s", "641-0", "641-0") == [["641-0", ["n", "value 641"]]]
+        assert not keyspace_of(talk.engine).runs.damaged
+
+
+async def test_a_pipeline_is_not_refused_for_its_last_command() -> None:
+    """What ran before it has its answers, so that it is not sent again."""
+    async with Stored(MemoryStorage()) as talk:
+        await talk.fill(100)
+        await talk.store()
+        gate = hold_reads(talk.engine)
+        begun = [await talk.begin("XRANGE", "s", f"{each}-0", "+", "COUNT", "1") for each in range(1, 65)]
+        first = XRange(stream="s", start=1 << 64, end=1 << 64)
+        calls = [adding("s", "201-0"), first, adding("s", "202-0")]
+        added, refused, behind = await ask(talk.engine, Call(calls, How.EACH))
+        assert isinstance(added, Added)
+        assert isinstance(behind, Added)
+        assert isinstance(refused, EngineError)
+        assert refused.code == "too_many_waiters"
+        gate.set()
+        for each in begun:
+            await each
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
+async def test_a_read_that_failed_is_tried_again(code: int) -> None:
+    """The bytes may be sound; only they can be damaged for good."""
+    async with Stored(MemoryStorage()) as talk:
+        await talk.fill(100)
+        await talk.store()
+        fetcher = talk.engine._fetcher  # noqa: SLF001 - the disk fails
+        read = fetcher._read  # noqa: SLF001
+
+        def fail(*_: int) -> bytes:
+            raise OSError(code, "it fails")
+
+        fetcher._read = fail  # noqa: SLF001
+        assert str(await talk.call("XRANGE", "s", "1-0", "1-0")).startswith("-MISCONF")
+        fetcher._read = read  # noqa: SLF001
+        assert await talk.call("XRANGE", "s", "1-0", "1-0") == [["1-0", ["n", "value 1"]]]
