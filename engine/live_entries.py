@@ -7,7 +7,7 @@ Must never know: how entries are added or removed, callers, the time, consumer g
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Final, TypeAlias
 
@@ -157,11 +157,13 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
 
     def find_by_node(self, wanted: Iterable[int]) -> list[Found]:
         """The wanted IDs that are live, ascending, grouped by node."""
-        return list(
-            self._find_each(
-                sorted({entry_id for entry_id in wanted if self.first_id <= entry_id <= self.last_live_id})
+        ordered = sorted({each for each in wanted if self.first_id <= each <= self.last_live_id})
+        if self.nodes.runs:
+            parts = (self.part_of(entry_id) for entry_id in ordered)
+            self.node_cache.runs.expect(
+                {part.place: part for part in parts if isinstance(part, Run)}.values()
             )
-        )
+        return list(self._find_each(ordered))
 
     def __contains__(self, entry_id: int) -> bool:
         return self._locate(entry_id) is not None
@@ -289,11 +291,12 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         parts = self.parts_from(low)
         return self._nodes_in(parts, low, high) if self.nodes.runs else parts  # type: ignore[return-value]
 
-    def _nodes_in(self, parts: Iterable[Node | Run], low: int, high: int) -> Iterator[Node]:
+    def _nodes_in(self, parts: Iterator[Node | Run], low: int, high: int) -> Iterator[Node]:
         for part in parts:
             if part.first > high:
                 return
             if isinstance(part, Run):
+                self.node_cache.runs.expect_next(part, takewhile(lambda each: each.first <= high, parts))
                 yield from (node for node in self.nodes_of(part) if node.last >= low)
             else:
                 yield part
@@ -494,12 +497,14 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
 
     def _nodes_down(self, low: int, high: int) -> Iterator[SealedNode]:
         """The sealed nodes downwards that may hold IDs in `[low, high]`."""
-        for _, part in self.nodes.items_down(high):
+        parts = (part for _, part in self.nodes.items_down(high))
+        for part in parts:
             if part.last < low:
                 return
             if isinstance(part, SealedNode):
                 yield part
                 continue
+            self.node_cache.runs.expect_next(part, takewhile(lambda each: each.last >= low, parts))
             for node in reversed(self.nodes_of(part)):
                 if node.last < low:
                     return

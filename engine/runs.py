@@ -16,7 +16,8 @@ The rows are covered by the checksum behind them, which the log has too, and eac
 import struct
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
@@ -363,6 +364,28 @@ class Runs:
     def end_turn(self) -> None:
         """Hold nothing any more."""
         self._held, self._may_wait = _NOTHING, _never
+
+    def expect(self, runs: Iterable[Run]) -> None:
+        """Raise NotInMemoryError for all that will be looked into and have to be waited for, so that the disk
+        is asked once.
+        """
+        if self._may_wait():
+            missing = [run for run in runs if not self.has(run)]
+            if missing:
+                raise NotInMemoryError(missing)
+
+    def expect_next(self, run: Run, further: Iterator[object]) -> None:
+        """The same for one of many in a row: with it, as many of the `further` ones as there were before it,
+        so that a long row is not begun anew for each.
+        """
+        if self._may_wait() and not self.has(run):
+            ahead = islice(further, len(self._held))
+            missing = [each for each in ahead if isinstance(each, Run) and not self.has(each)]
+            raise NotInMemoryError([run, *missing])
+
+    def has(self, run: Run) -> bool:
+        """Whether it can be looked into at once."""
+        return run.place in self._held or run.place in self._loaded
 
     def nodes_of(self, run: Run) -> Sequence[SealedNode]:
         """The nodes that are left of a run. Raises NotInMemoryError in a turn that may wait, EngineError

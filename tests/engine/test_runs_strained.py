@@ -112,3 +112,22 @@ async def test_a_read_that_failed_is_tried_again(code: int) -> None:
         assert str(await talk.call("XRANGE", "s", "1-0", "1-0")).startswith("-MISCONF")
         fetcher._read = read  # noqa: SLF001
         assert await talk.call("XRANGE", "s", "1-0", "1-0") == [["1-0", ["n", "value 1"]]]
+
+
+async def test_the_disk_is_asked_once_for_what_is_looked_up() -> None:
+    """And for a long range in ever larger steps: what ran before does not run again for each run."""
+    async with Stored(MemoryStorage()) as talk:
+        await talk.fill(6_400 * 2)
+        assert await talk.store() == 20
+        asked: list[int] = []
+        fetcher = talk.engine._fetcher  # noqa: SLF001 - to count
+        fetch = fetcher._fetch  # noqa: SLF001
+        fetcher._fetch = lambda runs: (asked.append(len(runs)), fetch(runs))[1]  # type: ignore[assignment] # noqa: SLF001
+        for reading in ("XRANGE s - +", "XREVRANGE s + -", "XREAD STREAMS s 0"):
+            asked.clear()
+            assert len(str(await talk.call(*reading.split()))) > 12_800
+            assert sum(asked) in (19, 20), "one may be at hand"
+            assert len(asked) < 6
+        asked.clear()
+        assert await talk.call("XDEL", "s", *(f"{number}-0" for number in range(5, 12_000, 640))) == 19
+        assert asked == [19]
