@@ -29,6 +29,7 @@ from engine.cluster.levels import ALWAYS_MISSING
 from engine.cluster.losses import Losses
 from engine.cluster.maintenance import Maintenance
 from engine.cluster.misfits import Misfit
+from engine.cluster.no_log import NoLog
 from engine.cluster.node import Node
 from engine.cluster.origins import Origins, unnumbered
 from engine.cluster.refusals import name_of, not_supported, refusal_of
@@ -62,8 +63,6 @@ from engine.commands import (
 )
 from engine.commands.reading import may_end
 from engine.errors import EngineError
-from engine.histogram import Histogram
-from engine.log_figures import Fsync, Rewritten
 from engine.memory import Memory
 from engine.protocol import Call, How, unexpected
 from engine.read_handle import Done, ReadHandle, Refused, Replies
@@ -91,25 +90,11 @@ Finish = Callable[[Any], None]
 T = TypeVar("T")
 
 
-class NoRewriter:
-    """The rewrite of a log that the backend does not have here."""
-
-    def __init__(self) -> None:
-        self.last: Rewritten | None = None
-        self.failure: str | None = None
-        self.running = False
-        self.on_failed: Callable[[str, float], None] | None = None
-
-    def begin(self) -> bool:
-        """Refused: the log is the server's. Raises EngineError."""
-        raise not_supported("rewriting the log", "the log is the server's")
-
-
-class ClusterEngine:
+class ClusterEngine(NoLog):
     """Implements `engine.protocol.EngineProtocol`. `start` it, `close` it at the end."""
 
     def __init__(self, topology: Topology, clock: Clock, poll_s: float = POLL_S) -> None:
-        self.fsync: Fsync = "no"
+        super().__init__()
         self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
         self.on_expired: Callable[[Sequence[tuple[str, str, int]]], None] | None = None
         self.on_letters_refused: Callable[[Sequence[tuple[str, str, str, str]]], None] | None = None
@@ -117,8 +102,6 @@ class ClusterEngine:
         self.on_events: Callable[[Sequence[tuple[str, str]]], None] | None = None
         self.active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
         self.memory: Final = Memory()
-        self.rewriting: Final = NoRewriter()
-        self.sync_seconds: Final = Histogram((1.0,))
         self.appended = 0
         self.streams = 0
         self.schedules = 0
@@ -602,27 +585,6 @@ class ClusterEngine:
         events = self._wakeups.missing_events
         promise = [] if self.health.unkept_promise is None else [f"backend_durability={self.durability}"]
         return [*ALWAYS_MISSING, *promise, *([] if events is None else ["prompt waking of reads"])]
-
-    def log_figures(self) -> None:
-        """See `EngineProtocol`: the log is the server's."""
-
-    def when_log_fails(self, callback: Callable[[str], None]) -> None:
-        """See `EngineProtocol`: the log is the server's."""
-
-    def when_full(self, callback: Callable[[str | None], None]) -> None:
-        """See `EngineProtocol`: the disk is the server's."""
-
-    def when_slow(self, callback: Callable[[float | None], None]) -> None:
-        """See `EngineProtocol`: the disk is the server's."""
-
-    def when_damaged(self, callback: Callable[[str], None]) -> None:
-        """See `EngineProtocol`: the disk is the server's."""
-
-    def when_storing_fails(self, callback: Callable[[str], None]) -> None:
-        """See `EngineProtocol`: nothing is stored here."""
-
-    def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
-        """See `EngineProtocol`: no turn runs here."""
 
 
 async def _attempt(work: Awaitable[T], origin: str) -> T | EngineError:

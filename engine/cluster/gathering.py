@@ -52,7 +52,6 @@ from engine.commands import (
     Redrive,
     StreamInfos,
     XInfoGroups,
-    XInfoStream,
     XRead,
     XReadGroup,
 )
@@ -466,7 +465,7 @@ async def _db_size(backend: Backend, command: DbSize) -> Reply:
 @gathers(StreamInfos)
 async def _infos(backend: Backend, command: StreamInfos) -> Reply:
     page, following = await _page(backend, command.prefix, command.after, min(command.limit, _INFOS_MAX))
-    looked = await _each(backend, [words.only_request(XInfoStream(stream=name)) for name in page])
+    looked = await _each(backend, [words.describe_stream(name, is_use=False) for name in page])
     rows = [(name, info) for name, info in zip(page, looked, strict=True) if not _is_gone(info)]
     _all([info for _, info in rows])
     return StreamPage(rows, following)
@@ -480,7 +479,7 @@ def _is_gone(reply: object) -> bool:
 @gathers(MeasureStreams)
 async def _measure(backend: Backend, command: MeasureStreams) -> Reply:
     names = list(command.streams)
-    infos = await _each(backend, [words.only_request(XInfoStream(stream=name)) for name in names])
+    infos = await _each(backend, [words.describe_stream(name, is_use=False) for name in names])
     groups = await _each(backend, [words.only_request(XInfoGroups(stream=name)) for name in names])
     room, measured = command.groups_max, []
     for name, info, rows in zip(names, infos, groups, strict=True):

@@ -17,6 +17,8 @@ POLICY: Final = ("dead_letter_stream", "max_deliveries", "ack_timeout_ms", "cons
 LIMITS: Final = ("max_len", "max_age_ms", "max_bytes")
 FLAGS: Final = ("keep_unacknowledged", "keep_unarchived")
 RETENTION: Final = (*LIMITS, *FLAGS, "archived_up_to")
+# Of a stream of Durable Streams: its media type, and the stream that it is a fork of.
+DURABLE: Final = ("media", "source")
 
 
 def policy_words(policy: Mapping[str, Any]) -> list[Word]:

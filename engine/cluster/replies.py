@@ -139,8 +139,10 @@ def stream_info(
     memory_bytes: int,
     kept: Sequence[bytes | None],
 ) -> StreamInfo:
-    """XINFO STREAM, and what it does not say: `kept` are the fields `RETENTION` and `CLOSED`."""
-    *retention, mark = kept
+    """XINFO STREAM, and what it does not say: `kept` are the fields `RETENTION`, `CLOSED` and
+    `DURABLE`.
+    """
+    *retention, mark, media, source = kept
     end = end_from("", mark, edges.last_id)
     first, last = info.get(b"first-entry"), info.get(b"last-entry")
     return StreamInfo(
@@ -166,8 +168,8 @@ def stream_info(
         **retention_from(retention),
         closed_at_ms=None if end is None else end.closed_at_ms,
         close_reason="" if end is None else end.reason,
-        media=None,
-        forked_from=None,
+        media=None if media is None else media.decode(),
+        forked_from=None if source is None else source.decode(),
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 from engine import errors, ids
 from engine.cluster import replies, scripts
 from engine.cluster.ends import CLOSED
-from engine.cluster.kept import RETENTION, description_of, retention_from, retention_words
+from engine.cluster.kept import DURABLE, RETENTION, description_of, retention_from, retention_words
 from engine.cluster.keys import auxiliary_key
 from engine.cluster.origins import unnumbered
 from engine.cluster.refusals import not_supported
@@ -287,20 +287,25 @@ def edges(command: DescribeEdges, _: WriteOrigin) -> BackendRequest:
 
 
 def _beside(name: str) -> list[Words]:
-    """What XINFO does not say: when it expires, its memory by the server's estimate, its retention and its
-    end.
+    """What XINFO does not say: when it expires, its memory by the server's estimate, its retention, its
+    end, and what it is of Durable Streams.
     """
     return [
         ("PEXPIRETIME", name),
         ("MEMORY", "USAGE", name),
-        ("HMGET", auxiliary_key(name, "m"), *RETENTION, CLOSED),
+        ("HMGET", auxiliary_key(name, "m"), *RETENTION, CLOSED, *DURABLE),
     ]
 
 
 @sends(XInfoStream)
 def _xinfo_stream(command: XInfoStream, _: WriteOrigin) -> BackendRequest:
-    name = command.stream
-    look = edges(DescribeEdges(stream=name), unnumbered())
+    return describe_stream(command.stream, is_use=True)
+
+
+def describe_stream(name: str, *, is_use: bool) -> BackendRequest:
+    """XINFO STREAM; a list of streams `is_use` of none."""
+    call = scripts.describe_edges(DescribeEdges(stream=name), token_hex(8), is_use=is_use)
+    look = by_script(name, call, Lane.READ)
     commands: list[Words] = [("XINFO", "STREAM", name), *_beside(name), *look.commands]
 
     def decode(results: Sequence[Any]) -> StreamInfo:

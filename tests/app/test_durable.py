@@ -127,18 +127,19 @@ async def test_an_offset_of_an_earlier_stream_is_a_gap(http: httpx.AsyncClient) 
 
 async def test_others_are_shown_what_it_is(http: httpx.AsyncClient) -> None:
     """Its media type as it was given, and where a fork comes from; a stream of others has neither."""
+    fork = "{chat/42}fork"
     await http.put(_PATH, headers={"content-type": "Text/Plain; charset=utf-8"})
-    await http.put("/v1/stream/fork", headers={"stream-forked-from": _PATH})
+    await http.put("/v1/stream/{chat/42}fork", headers={"stream-forked-from": _PATH})
     await http.post("/v1/streams/s/entries", json={"fields": {"n": "1"}})
     shown = {one["name"]: one for one in (await http.get("/v1/streams")).json()["streams"]}
-    assert shown["chat/42"]["media_type"] == shown["fork"]["media_type"] == "Text/Plain; charset=utf-8"
-    assert shown["fork"]["forked_from"] == "chat/42"
+    assert shown["chat/42"]["media_type"] == shown[fork]["media_type"] == "Text/Plain; charset=utf-8"
+    assert shown[fork]["forked_from"] == "chat/42"
     assert "forked_from" not in shown["chat/42"]
     assert shown["s"].keys().isdisjoint({"media_type", "forked_from"})
-    found = await http.get("/v1/streams/fork")
-    assert found.json() == shown["fork"]
+    found = await http.get("/v1/streams/{chat%2F42}fork")
+    assert found.json() == shown[fork]
     condition = {"if-match": found.headers["etag"]}
-    assert (await http.delete("/v1/streams/fork", headers=condition)).status_code == 204
+    assert (await http.delete("/v1/streams/{chat%2F42}fork", headers=condition)).status_code == 204
 
 
 # --- bodies -------------------------------------------------------------------------------------------------

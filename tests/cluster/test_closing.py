@@ -13,11 +13,15 @@ import pytest
 
 from app.main import App, create_app
 from engine import SystemClock
+from engine.commands import Close, XAdd, XLen
+from engine.replies import Closed
 from tests.app.conftest import calling
 from tests.app.test_sse import EventReader
 from tests.bounds import bounded
-from tests.cluster.engines import opened
-from tests.cluster.servers import Backend
+from tests.cluster.engines import BODY, opened
+from tests.cluster.servers import Backend, BackendServer
+from tests.cluster.test_repeating import opened as opened_losing
+from tests.engine.asking import reply_to
 from tests.waiting import until_async
 
 # One slot of a cluster.
@@ -181,6 +185,18 @@ async def test_dead_letters_stay_pending_where_their_stream_is_closed(http: http
     assert [one["id"] for page in (first, second) for one in page["entries"]] == ["1-0", "2-0"]
     shown = (await http.get(f"{STREAM}/groups/g/pending?count=10")).json()["pending"]
     assert [one["id"] for one in shown] == ["1-0", "2-0"]
+
+
+@pytest.mark.parametrize("add", [None, XAdd(stream=S, bodies=[BODY])])
+async def test_an_end_whose_reply_was_lost_is_made_once(server: BackendServer, add: XAdd | None) -> None:
+    """And has the reply of the first time."""
+    async with opened_losing(server) as (engine, link):
+        await reply_to(engine, XAdd(stream=S, bodies=[BODY]))
+        link.losing = 1
+        found = await reply_to(engine, Close(stream=S, reason="done", add=add))
+        assert isinstance(found, Closed)
+        assert (found.duplicate, found.end.reason, link.lost) == (False, "done", 1)
+        assert await reply_to(engine, XLen(stream=S)) == (1 if add is None else 2)
 
 
 async def test_a_stream_that_is_changed_as_seen_is_seen_open(http: httpx.AsyncClient) -> None:

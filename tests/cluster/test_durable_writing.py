@@ -19,8 +19,10 @@ from engine.commands import (
     DescribeDurable,
     EnsureGroup,
     ForkPoint,
+    MeasureStreams,
     ProducerBatch,
     Rename,
+    StreamInfos,
     XAdd,
     XInfoGroups,
     XLen,
@@ -224,11 +226,10 @@ async def test_a_source_that_expires_is_removed_with_forks(engine: ClusterEngine
 
 
 async def test_a_stream_lives_on_for_its_time_after_each_use(backend: Backend, engine: ClusterEngine) -> None:
-    """A description is none. Uses that follow at once change nothing, which would wake readers that wait."""
+    """A description is none, nor are lists and measurements. Uses that follow at once change nothing: that
+    would wake readers that wait.
+    """
     await reply_to(engine, creating(bodies=[body("a")], ttl_ms=60_000))
-    backend.call("PEXPIRE", S, 50_000)
-    await info_of(engine, S)
-    assert backend.call("PTTL", S) <= 50_000
     for use in (appending("b"), XRange(stream=S, start=ID_MIN, end=ID_MAX)):
         backend.call("PEXPIRE", S, 50_000)
         await reply_to(engine, use)
@@ -236,6 +237,10 @@ async def test_a_stream_lives_on_for_its_time_after_each_use(backend: Backend, e
         assert 60_000 < backend.call("PTTL", S) <= 61_000
         await reply_to(engine, use)
         assert backend.call("PEXPIRETIME", S) == first
+    backend.call("PEXPIRE", S, 50_000)
+    for look in (DescribeDurable(stream=S), StreamInfos(), MeasureStreams(streams=[S], groups_max=1)):
+        await reply_to(engine, look)
+        assert backend.call("PTTL", S) <= 50_000
     found = await info_of(engine, S)
     assert found is not None
     assert found.ttl_ms == 60_000

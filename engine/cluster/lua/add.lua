@@ -20,7 +20,12 @@ end
 if number ~= '' then
   local text = find_request(KEYS[5], number)
   if text then
-    return done('added', text, 0, 0)
+    local again = done('added', text, 0, 0)
+    if again[5] then
+      -- It was this request that closed it.
+      again[5][3] = 0
+    end
+    return again
   end
 end
 local there = redis.call('EXISTS', part.stream) == 1
