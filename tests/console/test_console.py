@@ -282,6 +282,14 @@ async def test_a_policy_is_set_and_an_entry_moved_to_dead_letters(
     shown = [str(group[name]) for name in ("ack_timeout_ms", "consumer_timeout_ms", "max_age_ms")]
     assert shown == ["60000", "1800500", "3600000"]
 
+    for name, other, is_paused in (("Pause", "Resume", True), ("Resume", "Pause", False)):
+        await page.get_by_role("button", name=name, exact=True).press("Enter")
+        await expect(page.get_by_role("button", name=other, exact=True)).to_be_visible()
+        await expect(detail).to_contain_text(
+            "Paused: nothing is delivered" if is_paused else "After 3 deliveries"
+        )
+        assert (await gateway.call("GET", "policy/groups/team"))["paused"] is is_paused
+
     await page.get_by_role("button", name="Dead letter…").press("Enter")
     await page.get_by_label("Reason").fill("no such town")
     await page.keyboard.press("Enter")
@@ -396,11 +404,11 @@ async def test_the_keyboard_is_enough(page: Page, gateway: ConsoleGateway) -> No
     await expect(page.get_by_role("tab", name="Groups")).to_have_attribute("aria-selected", "true")
     await page.get_by_role("tab", name="Groups").focus()
     await page.keyboard.press("ArrowRight")
-    await expect(page.get_by_role("tab", name="Publish")).to_be_focused()
+    await expect(page.get_by_role("tab", name="Scheduled")).to_be_focused()
     await page.keyboard.press("?")
     await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     await page.keyboard.press("Escape")
-    await expect(page.get_by_role("tab", name="Publish")).to_be_focused()
+    await expect(page.get_by_role("tab", name="Scheduled")).to_be_focused()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
