@@ -55,6 +55,18 @@ async def test_closing_says_since_when_and_may_be_repeated(http: httpx.AsyncClie
     assert (await http.get("/v1/streams")).json()["streams"][0]["closed"] is True
 
 
+async def test_the_body_may_be_left_out(http: httpx.AsyncClient) -> None:
+    """Or be null, as typed clients send what is left out; the document says so."""
+    for stream, body in (("s", b""), ("t", b"null"), ("u", b" null\n"), ("v", b"{}")):
+        await store(http, stream, 1)
+        answer = await http.post(
+            f"/v1/streams/{stream}/close", content=body, headers={"content-type": "application/json"}
+        )
+        assert answer.json()["closed"] is True
+    operation = (await http.get("/openapi.json")).json()["paths"]["/v1/streams/{stream}/close"]["post"]
+    assert operation["requestBody"]["required"] is False
+
+
 @pytest.mark.parametrize(
     "given",
     [

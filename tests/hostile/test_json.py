@@ -62,7 +62,7 @@ MANY = b",".join(b'"m%d":1' % n for n in range(200_000))
 # They look for the texts of entries first.
 KEEPING_TEXTS = ("addEntries", "closeStream", "putSchedule")
 # What may be left out may be null.
-WITHOUT_BODY = ("putStream", "updateStream", "ensureGroup")
+WITHOUT_BODY = ("putStream", "updateStream", "ensureGroup", "closeStream")
 MEANINGLESS = {
     "5,000 digits": b'{"count":%b}' % (b"1" * 5_000),
     "1e400": b'{"count":1e400}',

@@ -67,6 +67,7 @@ class _EndingBody(Body):
 
     models: ClassVar = (Ending,)
     content: ClassVar = {JSON: {"schema": {"$ref": "#/components/schemas/Ending"}}}
+    required: ClassVar = False
 
     async def read(self, *, digest: bool) -> tuple[str, ParsedEntries | None]:
         """The reason and the entries. Raises the refusal of what is wrong with them."""
@@ -81,6 +82,9 @@ def _read(
     if not body:
         return "", None
     media.check_is_json(media_type.name)
+    if body.strip() == b"null":
+        # As of every body that may be left out.
+        return "", None
     members = strict_json.members_of(body, _MEMBERS_MAX)
     unknown = members.keys() - {"reason", "entry", "entries"}
     if unknown:

@@ -60,10 +60,12 @@ RequestParameter = Annotated[Request, Depends(request_of)]
 class Body:
     """A body that its own type reads when the endpoint asks for it: `Annotated[MyBody, Depends(request_of)]`.
 
-    `content` describes it, by media type; `models` are what that refers to.
+    `content` describes it, by media type; `models` are what that refers to. One that is not `required` may be
+    left out.
     """
 
     content: ClassVar[Mapping[str, Any]]
+    required: ClassVar[bool] = True
     models: ClassVar[Sequence[type[BaseModel]]] = ()
 
     def __init__(self, request: Request) -> None:

@@ -8,7 +8,7 @@ Must never know: what an operation does.
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
@@ -26,7 +26,7 @@ from app.http.conditional import revalidate, tag_of
 from app.http.media import JSON, MERGE_PATCH
 from app.http.middleware.paths import SLASH
 from app.http.middleware.request_id import as_refusal
-from app.http.operations.binder import Binder, Endpoint
+from app.http.operations.binder import Binder, Body, Endpoint
 from app.http.operations.options import Handler, Json, Options
 from app.http.operations.refusals import describe_header, problem, refusals
 from app.http.prepared import PreparedRead, Verdict
@@ -43,7 +43,7 @@ _DURABILITY: Final = "`fsync`: the change is on disk; `os`: the system has it; e
 _ETAG: Final = "the entity tag of what is shown, for If-None-Match and If-Match"
 
 
-def describe_extra(options: Options, content: Mapping[str, Any] | None) -> Json:
+def describe_extra(options: Options, body: type[Body] | None) -> Json:
     """Describe headers and the body where signatures do not name them."""
     prefer = [options["prefer"]] if "prefer" in options else []
     if options.get("writes"):
@@ -58,8 +58,8 @@ def describe_extra(options: Options, content: Mapping[str, Any] | None) -> Json:
             {"name": name, "in": "header", "description": text, "schema": schema}
             for name, text in headers.items()
         ]
-    if content is not None:
-        extra["requestBody"] = {"required": True, "content": dict(content)}
+    if body is not None:
+        extra["requestBody"] = {"required": body.required, "content": dict(body.content)}
     if "body" in options:
         extra["requestBody"] = options["body"]
     return extra
@@ -169,7 +169,7 @@ class Operation(Route):
             # Without a model there is no body but what `answers` says.
             response_class=responses.Response if options.get("model") is None else responses.JSONResponse,
             responses=describe_responses(self.rule, options, self.binder),
-            openapi_extra=describe_extra(options, own_body.content if own_body else None),
+            openapi_extra=describe_extra(options, own_body),
         )
 
     async def _serve(self, incoming: requests.Request) -> Response:
