@@ -31,7 +31,7 @@ from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Response, location
 from app.settings import Settings
-from engine import ids
+from engine import EngineError, ids
 from engine.commands import (
     CancelSchedule,
     DescribeSchedule,
@@ -214,11 +214,18 @@ def _order(by: str, after: str | None, before: str | None) -> _Order:
     """What a page begins and ends with."""
     if by == "name":
         return _Order(True, (0, after or ""), None, before)  # noqa: FBT003 - a field
-    before_ms = None if before is None else query.time_ms(before)
+    before_ms = None if before is None else _time("before", before)
     ms, _, name = (after or "").partition(":")
     if name and ms.isdigit() and len(ms) <= len(str(1 << 53)):
         return _Order(False, (int(ms), name), before_ms, None)  # noqa: FBT003 - a field
-    return _Order(False, (0 if after is None else query.time_ms(after) + 1, ""), before_ms, None)  # noqa: FBT003
+    return _Order(False, (0 if after is None else _time("after", after) + 1, ""), before_ms, None)  # noqa: FBT003
+
+
+def _time(parameter: str, text: str) -> int:
+    try:
+        return query.time_ms(text)
+    except RefusalError as refusal:
+        raise invalid(parameter, refusal.places[0].detail) from None
 
 
 @router.get(_SCHEDULES, Action.READ, model=Schedules, refusals=("no_stream", "not_acceptable"))
@@ -298,7 +305,14 @@ async def put_schedule(
         only_new=if_none_match is not None,
         recurring=recurring,
     )
-    (found,) = await request.write(command)
+    try:
+        (found,) = await request.write(command)
+    except EngineError as refusal:
+        # What the engine finds wrong with a rule begins with the member.
+        member, _, hint = refusal.detail.partition(": ")
+        if refusal.code != "invalid" or member not in ScheduleRule.model_fields:
+            raise
+        raise invalid(f"/{member}", hint) from None
     assert isinstance(found, ScheduleSet), "it answers the schedule"
     where = [location("streams", stream, "schedules", schedule)] if found.created else []
     return request.respond(201 if found.created else 200, _shown(found.schedule), where)
