@@ -264,6 +264,25 @@ def test_a_tail_outlives_the_service(filled: tuple[Room, list[str]]) -> None:
         starting.join()
 
 
+def test_a_subscription_outlives_the_service(filled: tuple[Room, list[str]]) -> None:
+    """It begins again by itself, where it was."""
+    room, all_ids = filled
+    room.served.kill()
+    starting = threading.Timer(1.0, room.served.start)
+    with connect(
+        f"ws://127.0.0.1:{room.gateway.port}/v1/ws", subprotocols=[Subprotocol("weir.v1")]
+    ) as socket:
+        socket.send(json.dumps({"op": "subscribe", "sub": "all", "streams": {STREAM: "0"}}))
+        starting.start()
+        found: list[str] = []
+        while len(found) < len(all_ids):
+            frame = json.loads(socket.recv(timeout=30))
+            assert frame["op"] not in ("error", "revoked"), frame
+            found += [one["id"] for one in frame.get("entries", ())]
+    starting.join()
+    assert found == all_ids
+
+
 def test_a_command_of_redis_reads_the_stream_alone(filled: tuple[Room, list[str]]) -> None:
     """Redis's semantics stay exact."""
     room, all_ids = filled

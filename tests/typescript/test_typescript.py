@@ -13,6 +13,7 @@ import pytest
 from tests.browsing import open_page, serve_site
 from tests.cluster.clusters import server_words
 from tests.cluster.servers import BackendServer
+from tests.history.room import STREAM, Room
 from tests.server import Server
 
 HERE = Path(__file__).parent
@@ -44,6 +45,29 @@ def environment(server: Server, client_module: Path, **more: str) -> dict[str, s
     return (
         kept | {"WEIR_URL": server.url, "WEIR_CLIENT": client_module.as_uri(), "WEIR_WS": web_socket} | more
     )
+
+
+def test_one_cursor_goes_from_the_archive_into_the_stream(client_module: Path, tmp_path: Path) -> None:
+    """By pages and by a tail."""
+    room = Room(tmp_path)
+    try:
+        all_ids = room.publish(*"0123456789")
+        room.archiver.run(STREAM)
+        assert room.archiver.trim() == 10
+        room.served.start()
+        all_ids += room.publish(*"abc")
+        ended = subprocess.run(
+            ["node", str(HERE / "archived.mjs")],
+            env=environment(room.gateway, client_module, WEIR_COUNT=str(len(all_ids))),
+            capture_output=True,
+            text=True,
+            timeout=NODE_S_MAX,
+            check=False,
+        )
+    finally:
+        room.close()
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == {"paged": all_ids, "tailed": all_ids}
 
 
 def test_strict_programs_compile_against_its_types(client_module: Path, tmp_path: Path) -> None:
