@@ -24,7 +24,7 @@ from engine import entries as stored
 from engine.commands import Command, DescribeArchived, DescribeEdges, XRange, XRead
 from engine.replies import Archived, Edges, Entries, Gap, Reply, StreamEntries, StreamsRead
 
-# Looks at a stream that changes meanwhile, before it is read without its archive.
+# Further looks at a stream that changes meanwhile.
 _ATTEMPTS_MAX: Final = 3
 
 
@@ -74,26 +74,34 @@ class ReachingEngine:
 
     def send(self, call: Call, done: Done) -> Replies | None:
         """Run a call as the engine does, unless a read of it begins before the stream does."""
-        reads = _reads_of(call)
-        if not reads or call.reader is None:
+        reader = call.reader
+        reads = {} if reader is None else _reads_of(call)
+        if not reads or reader is None:
             return self._engine.send(call, done)
         looks = [DescribeEdges(stream=read.stream) for read in reads.values()]
         look = Call(looks, How.TOGETHER, origin=call.origin)
-        looked = self._engine.send(look, lambda later: self._go_on(call, done, reads, later))
+        looked = self._engine.send(look, lambda later: self._go_on(call, reader, done, reads, later))
         if looked is not None and not _may_reach(reads, looked):
             return self._engine.send(call, done)
         if call.waits is not None:
             call.waits.begin(call.commands[0], done, lambda _: None)
         if looked is not None:
-            self._begin(call, call.reader, done)
+            self._begin(call, reader, done)
         return None
 
-    def _go_on(self, call: Call, done: Done, reads: "_Reads", looked: Replies) -> None:
-        assert call.reader is not None, "it was looked for one"
+    def _go_on(self, call: Call, reader: Reader, done: Done, reads: "_Reads", looked: Replies) -> None:
         if _may_reach(reads, looked):
-            self._begin(call, call.reader, done)
-        else:
-            self._pass(call, done)
+            self._begin(call, reader, done)
+            return
+
+        def check(replies: Replies) -> None:
+            # The stream may have been trimmed since it was looked at.
+            if _is_trimmed(replies):
+                self._begin(call, reader, done)
+            else:
+                done(replies)
+
+        self._pass(call, check)
 
     def _pass(self, call: Call, done: Done) -> None:
         if call.waits is not None and call.waits.is_cancelled:
@@ -102,27 +110,32 @@ class ReachingEngine:
         if replies is not None:
             done(replies)
 
-    def _begin(self, call: Call, reader: Reader, done: Done) -> None:
-        task = asyncio.ensure_future(self._run(call, reader, done))
+    def _begin(self, call: Call, reader: Reader, done: Done, attempts: int = _ATTEMPTS_MAX) -> None:
+        task = asyncio.ensure_future(self._run(call, reader, done, attempts))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if call.waits is not None:
             # A page has a time of its own; an end that was asked for meanwhile holds for what comes after it.
             call.waits.wait(lambda: None, lambda: _cancel(task))
 
-    async def _run(self, call: Call, reader: Reader, done: Done) -> None:
-        try:
-            for _attempt in range(_ATTEMPTS_MAX):
-                reach = _Reach(self._engine, self._client, call, reader)
-                changed = await reach.look()
-                if not reach.is_answered:
-                    self._pass(changed, lambda found, reach=reach: done(reach.shown(found)))  # type: ignore[misc]
-                    return
-                replies = await reach.extend(await ask(self._engine, changed))
-                if not reach.is_outdated(replies):
-                    break
+    async def _run(self, call: Call, reader: Reader, done: Done, attempts: int) -> None:
+        reach = _Reach(self._engine, self._client, call, reader)
+        replies: Replies
+
+        def show(found: Replies) -> None:
+            if attempts and reach.is_overtaken(found):
+                self._begin(call, reader, done, attempts - 1)
             else:
-                self._pass(call, done)
+                done(reach.shown(found))
+
+        try:
+            changed = await reach.look()
+            if not reach.is_answered:
+                self._pass(changed, show)
+                return
+            replies = await reach.extend(await ask(self._engine, changed))
+            if attempts and reach.is_outdated(replies):
+                self._begin(call, reader, done, attempts - 1)
                 return
         except EngineError as error:
             replies = Refused(error)
@@ -132,6 +145,16 @@ class ReachingEngine:
             done(replies)
         else:
             call.waits.answer(replies)
+
+
+def _is_trimmed(replies: Replies) -> bool:
+    """Whether a read was told that entries after its cursor were removed from the front."""
+    return any(
+        one.gap is not None and one.gap.reason is None
+        for reply in replies
+        if isinstance(reply, StreamsRead)
+        for one in reply.streams
+    )
 
 
 def _cancel(task: asyncio.Task[None]) -> None:
@@ -253,6 +276,14 @@ class _Reach:
             return bool(generations)
         known = {one for reply in replies if isinstance(reply, StreamsRead) for one in reply.generations}
         return bool(generations) and bool(edges or known) and not generations <= edges | known
+
+    def is_overtaken(self, replies: Replies) -> bool:
+        """Whether the stream was trimmed, or made anew, after the archive had nothing between."""
+        seams = [past.seam for past in self._pasts.values()]
+        edges = [reply.removed_upto for reply in replies if isinstance(reply, Edges)]
+        return bool(seams) and (
+            _is_trimmed(replies) or max(edges, default=0) > max(seams) or self.is_outdated(replies)
+        )
 
     # ---- the archive's part
 
