@@ -528,9 +528,10 @@ class Log:
         does, and set aside what no manifest named. Returns the new names of the latter. Blocks.
         """
         named, aside = self._manifest.runs, list[str]()
-        if tuple(sorted(lengths)) != named:
-            self._manifest = replace(self._manifest, runs=tuple(sorted(lengths)))
-            self._storage.replace(MANIFEST, [self._manifest.encode()])
+        manifest = replace(self._manifest, runs=tuple(sorted(lengths)))
+        if manifest != self._manifest:
+            self._storage.replace(MANIFEST, [manifest.encode()])
+            self._manifest = manifest
         for name in self._storage.names():
             number = run_number(name)
             if number is None:

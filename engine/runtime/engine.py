@@ -128,10 +128,9 @@ class Engine:
         keyspace.floor_ms = log.recovery.floor_ms
         engine = cls(storage, log, keyspace, clock, fsync, growth)
         # Which files are needless is known once everything was read.
-        engine.set_aside = [
-            *remove_leftovers(storage, log.manifest),
-            *log.settle_runs(run_lengths(keyspace)),
-        ]
+        engine.set_aside = remove_leftovers(storage, log.manifest)
+        with suppress(OSError):
+            engine.set_aside = [*engine.set_aside, *log.settle_runs(run_lengths(keyspace))]
         # Commands come first: what the disk has beyond their reserve is kept for a rewrite.
         with suppress(StorageFullError):
             log.ensure_bare_reserve()

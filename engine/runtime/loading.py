@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from engine.errors import EngineError
 from engine.keyspace import Caps, Keyspace
 from engine.log import Log, LogRefusedError
 from engine.nodes import Text, compress_each
@@ -62,7 +63,7 @@ def _load(keyspace: Keyspace, log: Log, on_progress: Progress) -> None:
             on_progress("loading", done, log.recovery.bytes)
         try:
             replay(keyspace, payload)
-        except (ValueError, LookupError, AssertionError) as error:
+        except (ValueError, LookupError, AssertionError, EngineError) as error:
             raise LogRefusedError(
                 "log", f"payload {number} does not fit what is before it: {error!r}"
             ) from error

@@ -20,7 +20,7 @@ from engine.log.manifest import decode
 from engine.log.repair import plan
 from engine.protocol import Call, How, ask
 from engine.records import Regenerate, encode
-from engine.replies import Entries
+from engine.replies import Added, Entries
 from engine.runs import Run, read_run
 from engine.runtime.storing import Storer
 from engine.storage.memory import MemoryStorage, StoppedError
@@ -466,6 +466,11 @@ async def test_too_many_reads_that_wait_for_the_disk_are_refused() -> None:
         begun = [await talk.begin("XRANGE", "s", f"{each}-0", "+", "COUNT", "1") for each in range(1, 66)]
         assert [each.done() for each in begun] == [*[False] * 64, True]
         assert await begun[-1] == "-ERR too many blocked reads"
+        first = XRange(stream="s", start=1 << 64, end=1 << 64)
+        replies = await ask(talk.engine, Call([adding("s", "200-0"), first], How.EACH))
+        assert isinstance(replies[0], Added), "what ran before the one that is refused counts"
+        assert isinstance(replies[1], EngineError)
+        assert replies[1].code == "too_many_waiters"
         gate.set()
         assert [await each for each in begun[:-1]] == [
             [[f"{each}-0", ["n", f"value {each}"]]] for each in range(1, 65)
