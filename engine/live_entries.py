@@ -296,7 +296,8 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
             if part.first > high:
                 return
             if isinstance(part, Run):
-                self.node_cache.runs.expect_next(part, takewhile(lambda each: each.first <= high, parts))
+                ahead = takewhile(lambda each: each.first <= high, parts)
+                self.node_cache.runs.expect_next(part, ahead)
                 yield from (node for node in self.nodes_of(part) if node.last >= low)
             else:
                 yield part
@@ -504,7 +505,8 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
             if isinstance(part, SealedNode):
                 yield part
                 continue
-            self.node_cache.runs.expect_next(part, takewhile(lambda each: each.last >= low, parts))
+            ahead = takewhile(lambda each: each.last >= low, parts)
+            self.node_cache.runs.expect_next(part, ahead)
             for node in reversed(self.nodes_of(part)):
                 if node.last < low:
                     return

@@ -235,27 +235,33 @@ class Storer:
             if number in files and number != self.file_number and files[number].kept_bytes * 2 < size
         }
         count = 0
-        for name in list(self._keyspace.keys) if sparse else ():
-            while runs := self._runs_in(name, sparse):
-                moved = await self._move(name, runs)
-                count += moved
-                if not moved:
-                    break
+        for place, name in enumerate(list(self._keyspace.keys) if sparse else ()):
+            if not place % _LOOKS_MAX:
+                await asyncio.sleep(0)
+            low = 0
+            while runs := self._runs_in(name, sparse, low):
+                count += await self._move(name, runs)
+                low = runs[-1].last + 1
         return count
 
-    def _runs_in(self, name: str, files: set[int]) -> list[Run]:
-        """Some of the runs of a stream that are in these files."""
+    def _runs_in(self, name: str, files: set[int], low: int) -> list[Run]:
+        """Some of the runs of a stream that are in these files, from an ID on."""
         key = self._keyspace.find(name)
-        parts = () if key is None or not key.stream.nodes.runs else key.stream.nodes.values()
+        parts = () if key is None or not key.stream.nodes.runs else key.stream.nodes.values_from(low)
         found = (part for part in parts if isinstance(part, Run) and part.file in files)
         return list(islice(found, _MOVED_MAX))
 
     async def _move(self, name: str, runs: Sequence[Run]) -> int:
         read = self._rewriter.read_run
         loaded = await self._rewriter.on_files(lambda: [parse(run, read) for run in runs])
-        sound = [(run, one) for run, one in zip(runs, loaded, strict=True) if isinstance(one, LoadedRun)]
-        batch = [_chosen(name, one.of(run)) for run, one in sound]
-        return await self._store(batch, [run for run, _ in sound]) if batch else 0
+        batch, sound = list[ColdNodes](), list[Run]()
+        for run, one in zip(runs, loaded, strict=True):
+            if isinstance(one, LoadedRun):
+                batch.append(_chosen(name, one.of(run)))
+                sound.append(run)
+                # To take what is left of a run takes milliseconds.
+                await asyncio.sleep(0)
+        return await self._store(batch, sound) if batch else 0
 
     def _write(self, batch: Sequence[ColdNodes]) -> tuple[int, Sequence[int], Sequence[Written]]:
         """In the thread."""

@@ -1,19 +1,23 @@
 """Cold entries in files, where something else goes wrong or changes beside them."""
 
+import asyncio
 import errno
+from collections.abc import Sequence
 
 import pytest
 
 from engine import Engine, EngineError
 from engine.commands import CreateDurable, ForkPoint, UpdateStream, XRange
+from engine.nodes import SealedNode
 from engine.protocol import Call, How, ask
 from engine.replies import Added
+from engine.runs import DamagedRunError, LoadedRun, Place, Run
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock
 from tests.engine.house import adding
 from tests.engine.running import keyspace_of
-from tests.engine.test_runs import Stored, after_restart, hold_reads, run_files, seen
+from tests.engine.test_runs import Stored, after_restart, hold_reads, run_files, seen, storer_of
 
 
 async def test_deletions_from_a_run_are_remembered_for_the_archive() -> None:
@@ -122,7 +126,12 @@ async def test_the_disk_is_asked_once_for_what_is_looked_up() -> None:
         asked: list[int] = []
         fetcher = talk.engine._fetcher  # noqa: SLF001 - to count
         fetch = fetcher._fetch  # noqa: SLF001
-        fetcher._fetch = lambda runs: (asked.append(len(runs)), fetch(runs))[1]  # type: ignore[assignment] # noqa: SLF001
+
+        def count(runs: Sequence[Run]) -> dict[Place, LoadedRun | DamagedRunError]:
+            asked.append(len(runs))
+            return fetch(runs)
+
+        fetcher._fetch = count  # type: ignore[method-assign] # noqa: SLF001
         for reading in ("XRANGE s - +", "XREVRANGE s + -", "XREAD STREAMS s 0"):
             asked.clear()
             assert len(str(await talk.call(*reading.split()))) > 12_800
@@ -131,3 +140,32 @@ async def test_the_disk_is_asked_once_for_what_is_looked_up() -> None:
         asked.clear()
         assert await talk.call("XDEL", "s", *(f"{number}-0" for number in range(5, 12_000, 640))) == 19
         assert asked == [19]
+
+
+async def test_what_is_left_of_runs_is_taken_one_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have their turns between."""
+    cycles, taken = 0, list[int]()
+
+    async def count() -> None:
+        nonlocal cycles
+        while True:
+            cycles += 1
+            await asyncio.sleep(0)
+
+    def take(loaded: LoadedRun, run: Run) -> Sequence[SealedNode]:
+        taken.append(cycles)
+        return of(loaded, run)
+
+    of = LoadedRun.of
+    async with Stored(MemoryStorage()) as talk:
+        await talk.fill(6_400)
+        assert await talk.store() == 10
+        for first in range(0, 6_400, 400):
+            gone = [f"{number}-0" for number in range(first, first + 400) if number % 4]
+            assert await talk.call("XDEL", "s", *gone) == 300
+        storer_of(talk.engine)._file = None  # noqa: SLF001 - as if the file were full
+        monkeypatch.setattr(LoadedRun, "of", take)
+        counting = asyncio.ensure_future(count())
+        assert await storer_of(talk.engine).repack() == 10
+        counting.cancel()
+        assert len(set(taken)) == len(taken) == 10
