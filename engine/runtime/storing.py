@@ -44,6 +44,8 @@ _LOOKS_MAX: Final = 200
 # Runs that are stored anew in one step.
 _MOVED_MAX: Final = 16
 _PAUSE_S: Final = 10.0
+# A disk that refuses is asked later and later: each time leaves a file, which goes with the next rewrite.
+_PAUSE_S_MAX: Final = 640.0
 _BYTES: Final = (1 << 64) - 1
 
 
@@ -149,7 +151,7 @@ class Storer:
         self._after_nodes = after_nodes
         self._file: RunsFile | None = None
         self._running: asyncio.Task[None] | None = None
-        self._not_before = 0.0
+        self._not_before, self._pause_s = 0.0, _PAUSE_S
 
     def begin_if_due(self) -> None:
         """Begin to store if there is too little memory."""
@@ -171,15 +173,16 @@ class Storer:
         try:
             await self.store(lambda: self._is_due(_ENOUGH))
             await self.repack()
-            self.failure = None
+            self.failure, self._pause_s = None, _PAUSE_S
         except (StoppingError, LogPoisonedError, EngineError):
             pass
         except Exception as error:  # noqa: BLE001 - the nodes are as they were in any case
             self.failure = str(error) or repr(error)
+            self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
             if self.on_failed is not None:
                 self.on_failed(self.failure)
         finally:
-            self._not_before = self._clock.monotonic() + (_PAUSE_S if self._is_due(_ENOUGH) else 0)
+            self._not_before = self._clock.monotonic() + (self._pause_s if self._is_due(_ENOUGH) else 0)
             self._running = None
 
     async def store(self, goes_on: Callable[[], bool]) -> int:

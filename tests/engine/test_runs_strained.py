@@ -12,9 +12,9 @@ from engine.nodes import SealedNode
 from engine.protocol import Call, How, ask
 from engine.replies import Added
 from engine.runs import DamagedRunError, LoadedRun, Place, Run
-from engine.storage.memory import MemoryStorage
+from engine.storage.memory import MemoryHandle, MemoryStorage
 from tests.engine.asking import reply_to
-from tests.engine.clocks import HandClock
+from tests.engine.clocks import HandClock, let_threads_run
 from tests.engine.house import adding
 from tests.engine.running import keyspace_of
 from tests.engine.test_runs import Stored, after_restart, hold_reads, run_files, seen, storer_of
@@ -169,3 +169,35 @@ async def test_what_is_left_of_runs_is_taken_one_a_cycle(monkeypatch: pytest.Mon
         assert await storer_of(talk.engine).repack() == 10
         counting.cancel()
         assert len(set(taken)) == len(taken) == 10
+
+
+class FullDisk(MemoryStorage):
+    """A disk that takes nothing into files of runs."""
+
+    def create(self, name: str) -> MemoryHandle:
+        if not name.startswith("run-"):
+            return super().create(name)
+        super().create(name)
+        return FullHandle(self, name, self._file(name))
+
+
+class FullHandle(MemoryHandle):
+    """A handle of such a file."""
+
+    def append(self, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+
+async def test_a_full_disk_is_asked_later_and_later() -> None:
+    """Each time leaves a file that the manifest names, and that has room for so many."""
+    storage = FullDisk()
+    async with Stored(storage) as talk:
+        await talk.fill(100)
+        keyspace_of(talk.engine).memory.observe = lambda _: None  # type: ignore[assignment, method-assign]
+        storer_of(talk.engine).soft_bytes = 1
+        for _ in range(3_600 // 5):
+            await talk.pass_ms(5_000)
+            await let_threads_run()
+        assert 5 <= len(run_files(storage)) <= 12
+        assert storer_of(talk.engine).failure is not None
+        assert len(await talk.call("XRANGE", "s", "-", "+")) == 100  # type: ignore[arg-type]
