@@ -20,6 +20,7 @@ from engine.commands import (
     EnsureGroup,
     ForkPoint,
     MeasureStreams,
+    Persist,
     ProducerBatch,
     Rename,
     StreamInfos,
@@ -244,6 +245,9 @@ async def test_a_stream_lives_on_for_its_time_after_each_use(backend: Backend, e
     found = await info_of(engine, S)
     assert found is not None
     assert found.ttl_ms == 60_000
+    await reply_to(engine, Persist(stream=S))
+    await reply_to(engine, appending("c"))
+    assert backend.call("PTTL", S) == -1
 
 
 async def test_a_stream_that_is_made_anew_has_nothing_of_the_old_one(

@@ -77,7 +77,7 @@ end
 local done = described('created')
 -- With the last one the stream may go.
 if ttl_ms ~= '' then
-  use(stream, ttl_ms)
+  live_on(stream, tonumber(ttl_ms))
 elseif expires_at_ms ~= '' then
   redis.call('PEXPIREAT', stream, expires_at_ms)
 end

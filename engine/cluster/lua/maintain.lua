@@ -1,5 +1,5 @@
--- What time brings to a stream: its retention, what was given back for later, silent consumers, and the end of what is kept beside a stream that
--- has expired. The reply is 1 where there is more to do.
+-- What time brings to a stream: its retention, what was given back for later, silent consumers, and the end of what is
+-- kept beside a stream that has expired. The reply is 1 where there is more to do.
 -- KEYS: stream, meta, answers, order
 -- ARGV: for how long this primary is known, and how much longer than the group says a consumer may be silent, ms
 local stream, meta = KEYS[1], KEYS[2]

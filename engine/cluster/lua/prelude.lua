@@ -184,14 +184,20 @@ local function note_removal(meta, before, count, highest)
   redis.call('HSET', meta, 'r', upto, 'b', before.gone + count)
 end
 
--- A stream is used: where its lifetime counts from then, it lives on for `ttl_ms` and a little more. Not at each use:
--- the server's notification of it wakes those who wait, and a reader that was woken uses the stream.
+-- A stream lives for that long from now, and a little more.
+local function live_on(stream, ttl_ms)
+  local grain = math.max(1, math.min(1000, ttl_ms / 20))
+  -- Beyond that number not every one is exact.
+  redis.call('PEXPIREAT', stream, string.format('%.0f', math.min(2 ^ 53, clock_ms() + ttl_ms + grain)))
+end
+
+-- A stream is used: so it lives on, where its lifetime counts from then and was not ended. Not at each use: the
+-- server's notification of it wakes those who wait, and a reader that was woken uses the stream.
 local function use(stream, ttl_ms)
   local ttl = tonumber(ttl_ms or '')
-  if ttl and redis.call('PTTL', stream) < ttl then
-    local grain = math.max(1, math.min(1000, ttl / 20))
-    -- Beyond that number not every one is exact.
-    redis.call('PEXPIREAT', stream, string.format('%.0f', math.min(2 ^ 53, clock_ms() + ttl + grain)))
+  local left = ttl and redis.call('PTTL', stream)
+  if ttl and left >= 0 and left < ttl then
+    live_on(stream, ttl)
   end
 end
 
