@@ -6,7 +6,7 @@
 
 /** @typedef {{stream: string, view: string, group: string}} Address `stream` is "" on the overview */
 
-export const VIEWS = ["live", "groups", "scheduled", "publish"];
+export const VIEWS = ["live", "groups", "publish", "scheduled"];
 
 /** @param {string} stream @param {string} view @param {string} [group] */
 export const formatAddress = (stream, view, group) =>

@@ -22,7 +22,7 @@ const SHORTCUTS = [
   ["L", "go to the newest entries"],
   ["S", "find a stream"],
   ["E", "focus the entries; then arrows, Page Up, Page Down, Home, End; Enter opens an entry"],
-  ["1, 2, 3", "live, groups, publish"],
+  ["1, 2, 3, 4", "live, groups, publish, scheduled"],
   ["T", "change the theme"],
   ["Esc", "close a dialog or an entry"],
   ["?", "show this list"],

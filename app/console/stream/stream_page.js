@@ -21,7 +21,7 @@ import { PublishForm } from "./publish_form.js";
 import { ScheduleList } from "./schedule_list.js";
 
 /** @type {Record<string, string>} */
-const LABELS = { live: "Live", groups: "Groups", scheduled: "Scheduled", publish: "Publish" };
+const LABELS = { live: "Live", groups: "Groups", publish: "Publish", scheduled: "Scheduled" };
 
 /** Fires `change` after an action that changes figures elsewhere. */
 export class StreamPage extends EventTarget {
@@ -53,7 +53,7 @@ export class StreamPage extends EventTarget {
       onclick: () => this.openView(view),
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.moveTab(event, view),
     }, LABELS[view] ?? view));
-    const views = [this.live.element, this.groups.element, this.schedules.element, this.publish.element];
+    const views = [this.live.element, this.groups.element, this.publish.element, this.schedules.element];
     this.panels = VIEWS.map((view, index) => h(`div.view.${view}`, { role: "tabpanel", id: `view-${view}`, "aria-labelledby": `tab-${view}`, hidden: true }, views[index]));
     this.element = h(
       "div.stream", { hidden: true },
