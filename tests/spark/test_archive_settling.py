@@ -180,6 +180,40 @@ def test_a_checkpoint_goes_with_a_table_that_holds_what_it_archived(room: Room, 
         room.archiver.check()
 
 
+def test_a_stream_is_marked_as_closed_where_the_archive_has_all_of_it(room: Room) -> None:
+    """Not before its last entry is there, and not another stream of its name."""
+    known = room.maker.table
+
+    def closed() -> list[str]:
+        room.archiver.mark_closed()
+        version = known.version
+        known.refresh()
+        assert known.version - version <= 1
+        return [one.stream for one in known.closed()]
+
+    assert closed() == []
+    room.publish(10, first=10)
+    room.gateway.close_stream(room.stream)
+    assert closed() == []
+    room.commit(1, range(10, 11), room.seen("generation"), "10-0")
+    assert closed() == []
+    room.end(1)
+    assert closed() == [room.stream]
+    version = known.version
+    assert closed() == [room.stream]
+    assert known.version == version
+
+
+def test_another_stream_of_the_name_is_not_the_one_that_was_archived(room: Room) -> None:
+    """Though it is closed, and ends where the archive does."""
+    room.delete()
+    room.publish(9)
+    room.gateway.close_stream(room.stream)
+    room.archiver.mark_closed()
+    room.maker.table.refresh()
+    assert room.maker.table.closed() == frozenset()
+
+
 def test_a_stream_that_is_gone_stops_nothing(room: Room) -> None:
     room.delete()
     room.archiver.settle()

@@ -41,13 +41,12 @@ class ArchiveArguments(arguments.RootArguments, arguments.QueryArguments):
 
     def run_of(self, is_over: "Callable[[], bool]") -> "QueryRun":
         """The run of the query. Raises OptionError."""
+        run = replace(self.query("archive"), is_over=is_over)
         if not self.until_closed:
-            return self.query("archive")
+            return run
         if self.once:
             raise OptionError("--once and --until-closed exclude each other")
-        run = self.query("archive")
-        every_ms = _EVERY_MS_DEFAULT if run.every_ms is None else run.every_ms
-        return replace(run, every_ms=every_ms, is_over=is_over)
+        return replace(run, every_ms=_EVERY_MS_DEFAULT if run.every_ms is None else run.every_ms)
 
 
 def archive(options: ArchiveArguments) -> None:
@@ -81,11 +80,13 @@ def archive(options: ArchiveArguments) -> None:
     def is_over() -> bool:
         # A gateway that is away is asked again.
         with suppress(Unavailable):
-            return archiver.is_over()
+            archiver.mark_closed()
+            return options.until_closed and archiver.is_over()
         return False
 
     summary = run(options.run_of(is_over), archiver.query, settle_and_report)
     archiver.settle()
+    archiver.mark_closed()
     output.ended(summary, as_json=options.as_json)
 
 

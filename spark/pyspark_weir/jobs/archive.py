@@ -73,6 +73,8 @@ class Archiver:
         # Where a query without a checkpoint begins, by key; other streams begin with their first entry.
         self._begun: Offsets = {}
         self._settled: tuple[int, Offsets] | None = None
+        # The table is known to say of these that they are.
+        self._closed: set[StreamKey] = set()
         # Batches are stored in a thread of Spark's, and settled in another.
         self._settling = Lock()
 
@@ -143,7 +145,6 @@ class Archiver:
             return
         if ArchiveTable.create(self.root).holds(moved):
             return
-        moved = replace(moved, closed=tuple(self._closed(moved)))
         options = {**archived.options_of(self.root), "moved": json.dumps(moved.metadata())}
         frame.write.format(ArchiveDataSource.name()).mode("append").options(**options).save()
 
@@ -172,18 +173,29 @@ class Archiver:
                 )
         return _ranges_between(self._begun, ends)
 
-    def _closed(self, moved: BatchRanges) -> Iterator[StreamKey]:
-        """The streams of a batch that are closed, and end with it. Raises RefusedError, Unavailable."""
+    def mark_closed(self) -> None:
+        """Have the table say which streams are closed, and archived to their ends, whether or not their last
+        batch knew it. Raises RefusedError, Unavailable.
+        """
+        last = checkpoint.last_commit(self.checkpoint)
+        ends = {} if last is None else checkpoint.ends(self.checkpoint, last)
+        keys = {name: StreamKey(*offsets.parts(name), end.generation) for name, end in ends.items()}
+        ended: list[StreamKey] = []
         for access in self.accesses:
-            own = {one.key.stream: one for one in moved.ranges if one.key.gateway == access.name}
+            own = {
+                key.stream: (key, ends[name].id)
+                for name, key in keys.items()
+                if key.gateway == access.name and key not in self._closed
+            }
             if not own:
                 continue
             with GatewayClient(access) as gateway:
-                query = PlanQuery({stream: str(one.upto) for stream, one in own.items()})
+                query = PlanQuery({stream: upto for stream, (_, upto) in own.items()})
                 planned = gateway.plan_of_each(query).streams
-            for stream, one in own.items():
-                if _ends_at(planned.get(stream), one.key.generation):
-                    yield one.key
+            ended += [key for key, _ in own.values() if _ends_at(planned.get(key.stream), key.generation)]
+        if ended and ArchiveTable.exists(self.root):
+            ArchiveTable.open(self.root).close(ended)
+            self._closed.update(ended)
 
     def is_over(self) -> bool:
         """Whether all streams of the query are closed, and archived to their ends: nothing more comes. Raises

@@ -72,27 +72,24 @@ class Lease(NamedTuple):
 @dataclass(frozen=True)
 class BatchRanges:
     """What batch `number` of the streaming query `query` moves: one range a stream and generation. `lost`:
-    what was gone before it was read, which was accepted. `closed`: streams that end with it, for good.
+    what was gone before it was read, which was accepted.
     """
 
     query: str
     number: int
     ranges: tuple[Range, ...]
     lost: tuple[Lost, ...] = ()
-    closed: tuple[StreamKey, ...] = ()
 
     def metadata(self) -> dict[str, Any]:
         moved = [[*one.key, str(one.after), str(one.upto), one.rows] for one in self.ranges]
         found = {"query": self.query, "batch": self.number, "ranges": moved}
-        found |= {"closed": self.closed} if self.closed else {}
         return found | ({"lost": self.lost} if self.lost else {})
 
     @classmethod
     def of_metadata(cls, stored: Mapping[str, Any]) -> "BatchRanges":
         lost = tuple(Lost(*one) for one in stored.get("lost", ()))
-        closed = tuple(StreamKey(*one) for one in stored.get("closed", ()))
         ranges = tuple(_range(one) for one in stored["ranges"])
-        return cls(stored["query"], stored["batch"], ranges, lost, closed)
+        return cls(stored["query"], stored["batch"], ranges, lost)
 
 
 class Ranges:
@@ -105,6 +102,8 @@ class Ranges:
         # Of each query its last batch.
         self.queries: dict[str, int] = {}
         self.lost: list[Lost] = []
+        # What ends for good where its ranges end.
+        self.closed: set[StreamKey] = set()
         # The stream that moved last is last.
         self._spans: dict[StreamKey, list[Range]] = {}
 
@@ -118,7 +117,9 @@ class Ranges:
         raise TypeError("ranges change")
 
     def _compared(self) -> tuple[object, ...]:
-        return self.table_id, self.version, self.lease, self.queries, self.lost, list(self)
+        return (
+            self.table_id, self.version, self.lease, self.queries, self.lost, self.closed, list(self)
+        )  # fmt: skip
 
     def positions(self) -> dict[tuple[str, str], ArchivePosition]:
         return {
@@ -134,6 +135,7 @@ class Ranges:
             self.lease = Lease(*stored["lease"])
         if "batch" in stored:
             self._fold(BatchRanges.of_metadata(stored))
+        self.closed.update(StreamKey(*one) for one in stored.get("closed", ()))
 
     def _fold(self, batch: BatchRanges) -> None:
         self.queries[batch.query] = max(batch.number, self.queries.get(batch.query, -1))
@@ -189,6 +191,7 @@ class Ranges:
         found = cls(about["table"])
         found.version, found.queries, found.lease = about["version"], about["queries"], Lease(*about["lease"])
         found.lost = [Lost(*one) for one in about.get("lost", ())]
+        found.closed = {StreamKey(*one) for one in about.get("closed", ())}
         for row in stored.to_pylist():
             one = _range(list(row.values()))
             found._spans.setdefault(one.key, []).append(one)
@@ -205,6 +208,7 @@ class Ranges:
                 "queries": self.queries,
                 "lease": self.lease,
                 "lost": self.lost,
+                "closed": sorted(self.closed),
             }
         )
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _CACHED, strict=True)]

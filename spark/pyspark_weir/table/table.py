@@ -43,6 +43,7 @@ from pyspark_weir.table.schema import DATE, SCHEMA, all_of, id_key
 BATCHES: Final = "weir-archive"
 COMPACTIONS: Final = "weir-archive/compaction"
 LEASES: Final = "weir-archive/lease"
+CLOSINGS: Final = "weir-archive/closed"
 # Vacuum deletes files that no commit names when they are older.
 VACUUM_AGE_MS_MIN: Final = 7 * 24 * 3_600_000
 # Opening reads the commits since the last checkpoint, whose size is that of all that is known of files.
@@ -201,6 +202,16 @@ class ArchiveTable:
                 return
         raise self._too_busy()
 
+    def close(self, streams: Iterable[StreamKey]) -> None:
+        """Commit that these end for good where their ranges end, of those that the table holds."""
+        for _attempt in range(_ATTEMPTS_MAX):
+            self.refresh()
+            known = self._known_ranges()
+            ended = sorted({one.key for one in known}.intersection(streams) - known.closed)
+            if not ended or self._put(CLOSINGS, [], {"closed": ended}):
+                return
+        raise self._too_busy()
+
     def files(self, selection: EntryFilter | None = None) -> list[DataFile]:
         """The files that may hold such entries by their statistics, in the order of dates and of entries."""
         adds = self._adds()
@@ -223,6 +234,10 @@ class ArchiveTable:
     def lost(self) -> tuple[Lost, ...]:
         """What was gone before it was archived, which was accepted."""
         return tuple(self._known_ranges().lost)
+
+    def closed(self) -> frozenset[StreamKey]:
+        """What ends for good where its ranges end, as far as commits say so."""
+        return frozenset(self._known_ranges().closed)
 
     def positions(self) -> dict[tuple[str, str], ArchivePosition]:
         """How far the table goes, by gateway and stream: where a query without a checkpoint starts."""

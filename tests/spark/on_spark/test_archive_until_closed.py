@@ -46,15 +46,33 @@ def test_an_archive_ends_with_its_streams(
         first: "5-0",
         second: "5-1" if has_last else "5-0",
     }
-    closed = [one[1] for commit in DeltaTable(root).history() for one in _closed(commit)]
-    # An end without an entry comes before or after the commit of the last one.
-    assert {first, *([second] if has_last else [])} <= set(closed) <= {first, second}
+    assert sorted(_closed(root)) == [first, second]
 
 
-def _closed(commit: dict[str, Any]) -> list[list[str]]:
-    """The streams of a commit that end with it."""
-    stored = commit.get("weir")
-    return [] if not stored else list(stored.get("closed", []))
+def test_a_run_without_entries_marks_what_was_closed_since(
+    spark: SparkSession, shared_server: Server, checkpoint: str, tmp_path: Path
+) -> None:
+    """Once, and in no run after it."""
+    stream, root = "ending-late", str(tmp_path / "archive")
+    post(shared_server, f"{stream}/entries", {"id": "5-0", "fields": {"n": "1"}})
+    place = ("--checkpoint", checkpoint, "--gateway", shared_server.url, "--source", "durableOnly=false")
+
+    def closed_after_a_run() -> list[str]:
+        found = CliRunner().invoke(jobs, ["archive", root, *place, "--streams", stream, "--once"])
+        assert found.exit_code == 0, found.output
+        return _closed(root)
+
+    assert closed_after_a_run() == []
+    post(shared_server, f"{stream}/close", {})
+    assert closed_after_a_run() == [stream]
+    assert closed_after_a_run() == [stream]
+    assert spark.streams.active == []
+
+
+def _closed(root: str) -> list[str]:
+    """The streams that commits say are closed."""
+    stored = [commit.get("weir") or {} for commit in DeltaTable(root).history()]
+    return [name for one in stored for _, name, _ in one.get("closed", [])]
 
 
 def test_once_and_until_closed_exclude_each_other(shared_server: Server, checkpoint: str) -> None:

@@ -72,6 +72,22 @@ def test_a_cache_follows_every_tenth_commit(root: ArchiveRoot) -> None:
     assert found.queries == {"query-1": 29}
 
 
+def test_what_is_closed_is_known_from_the_cache_too(root: ArchiveRoot) -> None:
+    """Said once; not of a stream that the table does not hold."""
+    table = ArchiveTable.create(root)
+    _commit(table, 0, 1)
+    other = StreamKey("g0", "other", "gen-1")
+    for _ in range(2):
+        table.close([KEY, other])
+        assert table.version == 2
+    table.checkpoint()
+    clean_log(table, _LATER_MS, age_ms=0)
+    cached = read_cache(root, 2, str(table.delta.metadata().id))
+    assert cached is not None
+    assert cached.closed == {KEY}
+    assert ArchiveTable.open(root).closed() == {KEY}
+
+
 def _torn(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
