@@ -3,7 +3,8 @@
 Knows: names. Must never know: what a stream is, why one is removed.
 
 A fork has entries of its own, so of a removed source only the name is kept, until its last fork is gone: who
-looks for the source of a fork finds that it is gone, and not another stream.
+looks for the source of a fork finds that it is gone, and not another stream. Where another stream takes the
+name all the same, as RENAME and XADD can, the forks are forks of none from there on.
 """
 
 from collections.abc import Iterator
@@ -45,6 +46,14 @@ class Forks:
         while source is not None and self._drop(source, name):
             name, source = source, self._sources.pop(source, None)
 
+    def take(self, name: str) -> None:
+        """A stream takes this name, which no stream has: if it was hidden, nothing is kept of it."""
+        if name in self.hidden:
+            del self.hidden[name]
+            for fork in self._forks.pop(name):
+                del self._sources[fork]
+            self.remove(name)
+
     def _drop(self, source: str, fork: str) -> bool:
         """Forget that a fork is one; whether its source is gone with it."""
         forks = self._forks[source]
@@ -58,7 +67,7 @@ class Forks:
         return True
 
     def rename(self, name: str, target: str) -> None:
-        """A stream has another name, which no stream has."""
+        """A stream has another name, which it took."""
         forks = self._forks.pop(name, None)
         if forks is not None:
             self._forks.setdefault(target, {}).update(forks)

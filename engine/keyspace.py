@@ -375,6 +375,7 @@ class Keyspace:
         assert name not in self.keys, "the command has looked for it"
         if not self._is_loading:
             self._names.add(name)
+        self.forks.take(name)
         self.keys[name] = key
         key.footprint.join(self.memory.streams)
         key.stream.node_cache = self._node_cache
@@ -565,6 +566,7 @@ class Keyspace:
         assert self.scheduled == sum(map(len, scheduled.values())), "the schedules are those of the streams"
         self.producers.check()
         self.forks.check()
+        assert self.keys.keys().isdisjoint(self.forks.hidden), "a name is hidden while no stream has it"
         answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
         assert self.memory.shared.bytes == self.producers.footprint_bytes + answers_bytes, (
             "the memory of what belongs to no stream is that of its parts"

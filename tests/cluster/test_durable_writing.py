@@ -193,6 +193,25 @@ async def test_forks_follow_their_source_to_another_name(engine: ClusterEngine) 
     assert await info_of(engine, "{t}t") is None
 
 
+@pytest.mark.parametrize("by", ["rename", "copy"])
+async def test_another_stream_takes_the_name_of_one_that_has_forks(engine: ClusterEngine, by: str) -> None:
+    """Its own source is free then, its forks are forks of none, and the name goes with its new stream."""
+    other = "{t}x"
+    await reply_to(engine, creating(bodies=[body("a")]))
+    await reply_to(engine, forking())
+    await reply_to(engine, forking("{t}g", F))
+    await reply_to(engine, Delete(streams=[S]))
+    await reply_to(engine, creating(other))
+    await reply_to(engine, forking("{t}y", other))
+    takes = Rename(stream=other, target=F) if by == "rename" else Copy(stream=other, target=F, replace=True)
+    assert await reply_to(engine, takes)
+    assert await info_of(engine, S) is None
+    assert await texts_of(engine, "{t}g") == ["a"]
+    for name in (other, "{t}y", F):
+        await reply_to(engine, Delete(streams=[name]))
+    assert [await info_of(engine, name) for name in (S, F, other)] == [None] * 3
+
+
 async def test_forks_that_expire_let_their_source_go(engine: ClusterEngine) -> None:
     """Over several levels, once a gateway comes to look."""
     await reply_to(engine, creating(bodies=[body("a")]))

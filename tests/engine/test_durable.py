@@ -7,17 +7,20 @@ from collections.abc import Callable
 
 import pytest
 
-from engine import entries
+from engine import dump, entries
 from engine.commands import (
     AppendDurable,
+    Copy,
     CreateDurable,
     Delete,
     DescribeDurable,
+    Dump,
     EnsureGroup,
     ExpireStreams,
     ForkPoint,
     ProducerBatch,
     Rename,
+    Restore,
     TimeToLive,
     XAdd,
     XDel,
@@ -26,7 +29,7 @@ from engine.commands import (
 from engine.durable_streams import PRODUCER_AGE_MS_MAX, PRODUCERS_MAX, DurableStream, ProducerPlace
 from engine.keyspace import Caps
 from engine.records import Configure, RemoveStream, SetLifetime, decode, encode
-from engine.replies import DurableAppended, DurableCreated, DurableInfo
+from engine.replies import Dumped, DurableAppended, DurableCreated, DurableInfo
 from tests.engine.house import House, adding, id_of
 
 Again = Callable[[House], None]
@@ -38,7 +41,7 @@ def body(data: str = "x") -> bytes:
 
 
 def creating(media: str = "text/plain", **more: object) -> CreateDurable:
-    return CreateDurable(stream="s", media=media, **more)  # type: ignore[arg-type]
+    return CreateDurable(**{"stream": "s", "media": media, **more})  # type: ignore[arg-type]
 
 
 def appending(seq: int | None = None, epoch: int = 0, producer: str = "p", **more: object) -> AppendDurable:
@@ -405,6 +408,65 @@ def test_forks_follow_their_source_to_another_name(filled: House, again: Again) 
     assert filled.refused(DescribeDurable(stream="t")).code == "stream_gone"
     filled.run(Delete(streams=["g"]))
     assert filled.run(DescribeDurable(stream="t")) is None
+    filled.check()
+
+
+def restoring(house: House, target: str) -> None:
+    text = house.of(Dumped, Dump(stream="x")).text.encode()
+    house.run(Restore(stream=target, dump=dump.decode(text), size=len(text), replace=True))
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda house, name: house.run(Rename(stream="x", target=name)),
+        lambda house, name: house.run(Copy(stream="x", target=name, replace=True)),
+        restoring,
+    ],
+)
+@_AGAIN
+def test_another_stream_takes_the_name_of_one_that_has_forks(
+    filled: House, take: Callable[[House, str], object], again: Again
+) -> None:
+    """Its own source is free then, its forks are forks of none, and the name goes with its new stream."""
+    filled.run(forking("f"))
+    filled.run(forking("g", "f"))
+    filled.run(Delete(streams=["s"]))
+    filled.run(creating(stream="x"))
+    filled.run(forking("y", "x"))
+    take(filled, "f")
+    again(filled)
+    assert filled.run(DescribeDurable(stream="s")) is None
+    assert filled.keyspace.forks.source_of("g") is None
+    assert len(texts(filled, "g")) == 6
+    filled.check()
+    filled.run(Delete(streams=["x", "y"]))
+    filled.run(Rename(stream="f", target="h"))
+    filled.check()
+    filled.run(Delete(streams=["h"]))
+    again(filled)
+    assert [filled.run(DescribeDurable(stream=name)) for name in "sfhxy"] == [None] * 5
+    filled.check()
+
+
+@_AGAIN
+def test_a_fork_takes_the_name_of_its_source(filled: House, again: Again) -> None:
+    filled.run(forking("f"))
+    filled.run(forking("g", "f"))
+    filled.run(Rename(stream="f", target="s"))
+    again(filled)
+    assert [filled.keyspace.forks.source_of(name) for name in "sg"] == [None, "s"]
+    filled.check()
+
+
+@_AGAIN
+def test_a_stream_of_redis_takes_a_hidden_name(filled: House, again: Again) -> None:
+    filled.run(forking("f"))
+    filled.run(Delete(streams=["s"]))
+    filled.run(adding("s", "9-0"))
+    filled.run(Rename(stream="s", target="t"))
+    again(filled)
+    assert filled.run(DescribeDurable(stream="s")) is None
     filled.check()
 
 
