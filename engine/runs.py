@@ -292,8 +292,8 @@ class LoadedRun:
         return nodes_left(self._nodes, floor, gone)
 
 
-# Runs that a turn holds, which no other turn can push out; None for one that the disk did not give.
-HeldRuns: TypeAlias = dict[Place, LoadedRun | None]
+# Runs that a turn holds, which no other turn can push out; the refusal of one that could not be read.
+HeldRuns: TypeAlias = dict[Place, LoadedRun | errors.EngineError]
 
 
 _NOTHING: Final[HeldRuns] = {}
@@ -400,8 +400,9 @@ class Runs:
     def _look(self, run: Run) -> LoadedRun:
         place = run.place
         if place in self._held:
-            if (held := self._held[place]) is None:
-                raise errors.run_damaged()
+            held = self._held[place]
+            if isinstance(held, errors.EngineError):
+                raise held
             return held
         loaded = self._loaded.get(place)
         if loaded is not None:

@@ -9,14 +9,14 @@ Must never know: what a command does with them.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Final
 
 from engine import errors
 from engine.commands.execution import Unread
-from engine.runs import DamagedRunError, LoadedRun, Place, Run, Runs, verify
+from engine.runs import DamagedRunError, HeldRuns, LoadedRun, Place, Run, Runs, verify
 
 # Commands that wait for runs, and what they hold and wait for together. One alone may have more, which is
 # bounded by what a turn may look at.
@@ -64,20 +64,31 @@ class Fetcher:
         self._thread.shutdown(wait=False)
 
     async def _read_on(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
-                wanted = {run.place: run for unread, _ in waiting for run in unread.runs}
-                found = await loop.run_in_executor(self._thread, self._fetch, list(wanted.values()))
-                kept = {place: self._runs.keep(wanted[place], loaded) for place, loaded in found.items()}
+                read = await self._read_all({run.place: run for unread, _ in waiting for run in unread.runs})
                 self._count -= len(waiting)
                 self._held_bytes -= sum([_held_bytes(unread) for unread, _ in waiting])
                 for unread, go_on in waiting:
-                    unread.held.update({run.place: kept[run.place] for run in unread.runs})
-                    go_on()
+                    unread.held.update({run.place: read[run.place] for run in unread.runs})
+                    try:
+                        go_on()
+                    except Exception as error:  # noqa: BLE001 - the others go on in any case
+                        _report("a command that waited for stored entries failed", error)
         finally:
             self._reading = None
+
+    async def _read_all(self, wanted: Mapping[Place, Run]) -> HeldRuns:
+        """What the thread gives. Where that fails in a way that no disk does, what waits is refused."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._thread, self._fetch, list(wanted.values()))
+            kept = {place: self._runs.keep(wanted[place], loaded) for place, loaded in found.items()}
+        except Exception as error:  # noqa: BLE001 - each command gets an answer in any case
+            _report("reading stored entries failed", error)
+            return {place: errors.internal() for place in wanted}
+        return {place: loaded or errors.run_damaged() for place, loaded in kept.items()}
 
     def _fetch(self, runs: Sequence[Run]) -> dict[Place, LoadedRun | DamagedRunError]:
         """In the thread."""
@@ -96,9 +107,13 @@ class Fetcher:
         return found
 
 
+def _report(message: str, error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+
+
 def _held_bytes(unread: Unread) -> int:
     """What a command holds, and what it waits for."""
-    held = sum([loaded.length for loaded in unread.held.values() if loaded is not None])
+    held = sum([loaded.length for loaded in unread.held.values() if isinstance(loaded, LoadedRun)])
     return held + sum([run.length for run in unread.runs])
 
 

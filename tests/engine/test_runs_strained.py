@@ -118,6 +118,29 @@ async def test_a_read_that_failed_is_tried_again(code: int) -> None:
         assert await talk.call("XRANGE", "s", "1-0", "1-0") == [["1-0", ["n", "value 1"]]]
 
 
+async def test_a_fault_while_the_disk_reads_is_answered_and_reported() -> None:
+    """As one of the gateway: the bytes count as sound, and what waits is no more than before."""
+    async with Stored(MemoryStorage()) as talk:
+        await talk.fill(100)
+        await talk.store()
+        reported: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        fetcher = talk.engine._fetcher  # noqa: SLF001 - what no disk does
+        read, fault = fetcher._read, MemoryError("too large")  # noqa: SLF001
+
+        def fail(*_: int) -> bytes:
+            raise fault
+
+        fetcher._read = fail  # noqa: SLF001
+        begun = [await talk.begin(*words.split()) for words in ("XRANGE s 1-0 1-0", "XREAD STREAMS s 0")]
+        assert [str(await each)[:19] for each in begun] == ["-ERR internal error"] * 2
+        assert (len(fetcher), set(reported)) == (0, {fault})
+        assert not keyspace_of(talk.engine).runs.damaged
+        fetcher._read = read  # noqa: SLF001
+        assert await talk.call("XRANGE", "s", "1-0", "1-0") == [["1-0", ["n", "value 1"]]]
+
+
 async def test_the_disk_is_asked_once_for_what_is_looked_up() -> None:
     """And for a long range in ever larger steps: what ran before does not run again for each run."""
     async with Stored(MemoryStorage()) as talk:
