@@ -33,6 +33,7 @@ ALLOWED: Final = {
     "asyncio": ["eof_received"],
     "ssl": ["num_tickets"],
     "starlette": ["background", "get_route_handler"],
+    "uvicorn": ["capture_signals"],
     "httptools": [
         "on_body",
         "on_header",

@@ -331,11 +331,6 @@ class Runs:
         self._may_wait: Callable[[], bool] = _never
 
     @property
-    def cached_bytes(self) -> int:
-        """The bytes of the runs read of late."""
-        return self._loaded_bytes
-
-    @property
     def stored_bytes(self) -> int:
         """The bytes in files that something refers to."""
         return sum(file.kept_bytes for file in self.files.values())

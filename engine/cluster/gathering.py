@@ -19,7 +19,7 @@ import msgspec
 from engine import entries, errors, ids
 from engine.apportion import apportion
 from engine.cluster import (
-    durable_words,  # noqa: F401 - registers what it sends
+    durable_words,
     group_words,
     redrive,
     replies,
@@ -81,6 +81,8 @@ from engine.replies import (
     StreamsRead,
 )
 
+# Registers what it sends.
+_MODULES: Final = (durable_words,)
 # What a read gives where it says nothing.
 _COUNT: Final = 1_000
 # How streams ended is not known of a server.
