@@ -22,7 +22,7 @@ from app.archived.client import HistoryClient
 from engine import Call, CommandEngine, Done, EngineError, How, Reader, Refused, Replies, ask, ids, unexpected
 from engine import entries as stored
 from engine.commands import Command, DescribeArchived, DescribeEdges, XRange, XRead
-from engine.replies import Archived, Edges, Entries, Gap, Reply, StreamEntries, StreamsRead
+from engine.replies import Archived, DurableInfo, Edges, Entries, Gap, Reply, StreamEntries, StreamsRead
 
 # Further looks at a stream that changes meanwhile.
 _ATTEMPTS_MAX: Final = 3
@@ -271,7 +271,7 @@ class _Reach:
         if isinstance(replies, Refused):
             return False
         generations = {past.generation for past in self._pasts.values()}
-        edges = {reply.generation for reply in replies if isinstance(reply, Edges)}
+        edges = {reply.generation for reply in replies if isinstance(reply, Edges | DurableInfo)}
         if any(reply is None for reply in replies):
             return bool(generations)
         known = {one for reply in replies if isinstance(reply, StreamsRead) for one in reply.generations}
@@ -280,7 +280,7 @@ class _Reach:
     def is_overtaken(self, replies: Replies) -> bool:
         """Whether the stream was trimmed, or made anew, after the archive had nothing between."""
         seams = [past.seam for past in self._pasts.values()]
-        edges = [reply.removed_upto for reply in replies if isinstance(reply, Edges)]
+        edges = [reply.removed_upto for reply in replies if isinstance(reply, Edges | DurableInfo)]
         return bool(seams) and (
             _is_trimmed(replies) or max(edges, default=0) > max(seams) or self.is_outdated(replies)
         )

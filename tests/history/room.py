@@ -3,6 +3,7 @@
 Knows: how they are put together. Must never know: what is tested with them.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -18,11 +19,12 @@ STREAM = "orders"
 class Room:
     """A gateway, the archive of its streams, and the service that reads it."""
 
-    def __init__(self, folder: Path, root: ArchiveRoot | None = None) -> None:
+    def __init__(self, folder: Path, root: ArchiveRoot | None = None, settings: Sequence[str] = ()) -> None:
         root = root or ArchiveRoot.of(folder / "archive")
         storage = [word for name, value in root.options.items() for word in ("--storage", f"{name}={value}")]
         self.served = Served(root.url, *storage, log=folder / "served.log")
-        self.gateway = Server(folder / "weir-data", "--set", f"history_url={self.served.url}").start()
+        given = [word for one in (f"history_url={self.served.url}", *settings) for word in ("--set", one)]
+        self.gateway = Server(folder / "weir-data", *given).start()
         self.archiver = Archiver(root, self.gateway.url)
         self.http = httpx.Client(base_url=self.gateway.url, timeout=30)
 

@@ -21,7 +21,7 @@ from app.doors.sse import events
 from app.doors.sse.tails import EventStream, Put
 from app.errors import RefusalError
 from app.gateway import Gateway
-from app.live.feeds import FeedEnd, FeedGap, FeedPage, Subscriber
+from app.live.feeds import FeedEnd, FeedGap, FeedItem, FeedPage, Subscriber
 from app.live.waiting import Place
 from engine.durable_streams import kind_of
 
@@ -47,6 +47,19 @@ class Following:
         self._kind = None if media is None else kind_of(media)
         self._cursor = offsets.cursor(cursor, gateway.clock.wall_ms())
         self._changed = asyncio.Event()
+        # What `begin` has found.
+        self._first: FeedItem | None = None
+
+    async def begin(self, removed_upto: int) -> bool:
+        """Take what comes first; whether entries up to this ID are missing before it. Raises EngineError."""
+        self._first = await self._look()
+        if self._first is None:
+            return 0 < self._tail.cursor < removed_upto
+        return isinstance(self._first, FeedGap)
+
+    async def _look(self) -> FeedItem | None:
+        bytes_max = self._gateway.limits.budgets.output.piece_bytes(_PIECE_BYTES_MAX)
+        return await self._tail.look(_PIECE_COUNT_MAX, bytes_max)
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -67,9 +80,7 @@ class Following:
         until_s = monotonic() + _STAY_S_MIN + secrets.randbelow(1_000 * _STAY_S_MORE) / 1_000
         is_first = True
         while True:
-            item = await self._tail.look(
-                _PIECE_COUNT_MAX, self._gateway.limits.budgets.output.piece_bytes(_PIECE_BYTES_MAX)
-            )
+            item, self._first = self._first or await self._look(), None
             if isinstance(item, FeedGap):
                 # It is another stream, or gone: the client finds out by its offset.
                 return

@@ -13,8 +13,10 @@ from app.doors.durable.events import DurableStreamResponse, Following
 from app.doors.durable.headers import Query, query
 from app.errors import RefusalError
 from app.http.conditional import revalidate
+from app.http.entries.entry_pages import ARCHIVED_HEADER
 from app.http.requests import Request
 from app.http.responses import Header, Response
+from app.live.waiting import Place
 from engine import errors, ids
 from engine.commands import DescribeDurable, Until, XRange, XRead
 from engine.durable_streams import kind_of
@@ -129,16 +131,23 @@ async def _page(request: Request, stream: str, after: int) -> _Page:
     info = _there(described, stream)
     assert isinstance(found, Entries), "that is what it answers"
     if after != ids.ID_MAX:
-        _check(info, after)
+        _check(info, after, is_whole=found.whole)
     return _Page(info, found, after, found.last if found.more else info.last_id)
 
 
-def _check(stream: DurableInfo, after: int) -> None:
-    """Raise RefusalError where a reader that goes on there would pass over entries and not know it."""
-    if 0 < after < stream.removed_upto:
-        raise RefusalError("gap", "entries behind this offset were removed: begin with offset=-1")
+def _check(stream: DurableInfo, after: int, *, is_whole: bool) -> None:
+    """Raise RefusalError where a reader that goes on there would pass over entries and not know it. With
+    `is_whole` it has what was removed, from the archive.
+    """
+    if 0 < after < stream.removed_upto and not is_whole:
+        raise _removed()
     if 0 < stream.last_id < after:
         raise RefusalError("gap", "the offset is of an earlier stream of this name: begin with offset=-1")
+
+
+def _removed() -> RefusalError:
+    """Says so of what comes next."""
+    return RefusalError("gap", "entries behind this offset were removed: begin with offset=-1")
 
 
 async def _wait(request: Request, stream: str, page: _Page) -> _Page:
@@ -179,7 +188,8 @@ async def _respond(page: _Page, others: list[Header] | None) -> Response:
         body = bodies.page(kind, joined)
     else:
         body = await asyncio.to_thread(bodies.page, kind, joined)
-    shown = [*_places(page), *(others or ())]
+    archived = [ARCHIVED_HEADER] if page.entries.archived else []
+    shown = [*_places(page), *archived, *(others or ())]
     return Response(200, body, shown, media_type=media_of(page.stream))
 
 
@@ -195,15 +205,35 @@ async def _follow(request: Request, stream: str, wanted: Query) -> Response:
     """The stream as events, from there on."""
     found = await describe(request, stream)
     after = wanted.offset if isinstance(wanted.offset, int) else 0
-    _check(found, after)
+    # What was removed may be in the archive: its first page shows.
+    _check(found, after, is_whole=True)
     if wanted.offset is offsets.Word.NOW or after > found.last_id:
         after = found.last_id
     gateway = request.gateway
     place = gateway.waits.enter(request.caller, gateway.limits.connections)
     try:
-        tail = await request.tenant.feeds.subscribe(stream, after, generation=found.generation)
+        tail = await request.tenant.feeds.subscribe(
+            stream, after, generation=found.generation, reader=request.caller
+        )
     except BaseException:
         place.leave()
         raise
     source = Following(gateway, tail, found.media, wanted.cursor)
+    if after < found.removed_upto:
+        await _begin(source, found, place)
     return DurableStreamResponse(gateway, source, request.principal, place, request.request_id)
+
+
+async def _begin(source: Following, stream: DurableInfo, place: Place) -> None:
+    """Fetch what was removed from the stream, before the answer has begun. Raises RefusalError where entries
+    are missing, EngineError.
+    """
+    is_missing = True
+    try:
+        is_missing = await source.begin(stream.removed_upto)
+    finally:
+        if is_missing:
+            source.close()
+            place.leave()
+    if is_missing:
+        raise _removed()
