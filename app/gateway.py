@@ -94,7 +94,9 @@ class Gateway:
         self.backups = Backups(settings, clock)
         self.processes = OtherProcesses()
         # Reads what the streams have no more.
-        self._history = HistoryClient(settings) if settings.history_url else None
+        self._history = (
+            HistoryClient(settings, clock, self.reports.counters) if settings.history_url else None
+        )
         self.health.checks |= {
             "backup_failed": lambda: self.backups.last.state == "failed",
             "audit_failed": lambda: self.access.audit.is_failing,

@@ -62,6 +62,10 @@ async def write(gateway: Gateway, *, openmetrics: bool) -> bytes:
     figures.add("weir_fronts", sum(front.is_up for front in fronts), "up")
     _add_gateway(figures, gateway, report.failing)
     _add_engine(figures, gateway.engine)
+    if gateway.settings.history_url:
+        for outcome, count in report.history_fetches.items():
+            figures.add("weir_history_fetches_total", count, outcome)
+        figures.add("weir_history_fetch_seconds", report.history_fetch_seconds.histogram)
     if gateway.backend is not None:
         _add_backend(figures, gateway.backend)
     if gateway.reports.measured_streams.is_wanted:

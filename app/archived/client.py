@@ -16,8 +16,9 @@ import httpx
 import msgspec
 
 from app.archived.asking import DEADLINE, Answered, Asked
+from app.metrics.counters import Counters
 from app.settings import Settings, read_named_file
-from engine import EngineError, Reader
+from engine import Clock, EngineError, Reader
 
 # Pages of one caller that are fetched at a time.
 FETCHES_MAX: Final = 2
@@ -29,7 +30,9 @@ _CONNECTIONS_MAX: Final = 64
 class HistoryClient:
     """The service that the settings name, which are read once. Raises SettingsError."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Clock, counters: Counters) -> None:
+        self._clock = clock
+        self._counters = counters
         self.gateway = settings.history_gateway
         self._url = settings.history_url.rstrip("/")
         self._timeout_s = settings.request_s_max
@@ -42,6 +45,17 @@ class HistoryClient:
 
     async def fetch(self, asked: Asked, reader: Reader) -> Answered:
         """A page. Raises EngineError `history_busy`, `history_unavailable`."""
+        begun_s = self._clock.monotonic()
+        try:
+            found = await self._fetch(asked, reader)
+        except EngineError as refused:
+            self._counters.history_fetches[refused.code.removeprefix("history_")] += 1
+            raise
+        self._counters.history_fetches["ok"] += 1
+        self._counters.history_fetch_seconds.observe(self._clock.monotonic() - begun_s)
+        return found
+
+    async def _fetch(self, asked: Asked, reader: Reader) -> Answered:
         async with self._turn(reader):
             try:
                 answer = await self._send(asked)

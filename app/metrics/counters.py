@@ -76,6 +76,10 @@ class Counters:
         # Open ones; those of `rest` and `commands` are the connections that are none of the others.
         self.connections: dict[Door, int] = {"sse": 0, "websocket": 0, "resp": 0}
         self.loop_lag = Histogram(LAG_BOUNDS_S)
+        # Pages that the service of history was asked for, by how that ended.
+        self.history_fetches = {"ok": 0, "busy": 0, "unavailable": 0}
+        # How long it took until one came.
+        self.history_fetch_seconds = Histogram(REQUEST_BOUNDS_S)
 
     def deliver(self, door: Door, number: int) -> None:
         """Count entries that leave, as a reply or pushed."""

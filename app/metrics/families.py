@@ -75,6 +75,18 @@ FAMILIES: Final = {
             "Connections closed since they held bytes and took none",
         ),
         Family("weir_loop_lag_seconds", _H, (), "How late the event loop runs a timer, four times a second"),
+        Family(
+            "weir_history_fetches_total",
+            _C,
+            ("outcome",),
+            "Pages asked of the service of history, by outcome",
+        ),
+        Family(
+            "weir_history_fetch_seconds",
+            _H,
+            (),
+            "Time until a page of history came, with the wait for the caller's turn",
+        ),
         Family("weir_build_info", _G, ("version", "python"), "Always 1"),
         Family(
             "weir_backend_requests_total",

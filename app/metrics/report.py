@@ -60,6 +60,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failing: Sequence[str]
     loop_lag: Timings
+    history_fetches: Mapping[str, int]
+    history_fetch_seconds: Timings
     pools: Mapping[str, PoolFigures]
 
     @classmethod
@@ -94,6 +96,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             failed=failed,
             failing=failing,
             loop_lag=Timings.of(counters.loop_lag),
+            history_fetches=dict(counters.history_fetches),
+            history_fetch_seconds=Timings.of(counters.history_fetch_seconds),
             pools=pools,
         )
 
@@ -115,6 +119,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             failed=self.failed + other.failed,
             failing=sorted({*self.failing, *other.failing}),
             loop_lag=self.loop_lag.plus(other.loop_lag),
+            history_fetches=_sum(self.history_fetches, other.history_fetches),
+            history_fetch_seconds=self.history_fetch_seconds.plus(other.history_fetch_seconds),
             pools={name: pool.plus(other.pools[name]) for name, pool in self.pools.items()},
         )
 

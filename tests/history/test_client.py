@@ -9,8 +9,10 @@ import pytest
 
 from app.archived.asking import Asked
 from app.archived.client import FETCHES_MAX, HistoryClient
+from app.metrics.counters import Counters
 from app.settings import Settings
-from engine import EngineError, Reader, ids
+from engine import Clock, EngineError, Reader, SystemClock, ids
+from tests.engine.clocks import HandClock
 
 ASKED = Asked("g0", "s", "0" * 16, 1, ids.ID_MAX, 10, 1 << 20, after=0)
 PAGE = b'{"entries":[],"next":"0-0","more":false}'
@@ -20,7 +22,9 @@ Answering = Callable[[bytes], Awaitable[bytes]]
 
 
 @asynccontextmanager
-async def asking(answering: Answering, **settings: object) -> AsyncIterator[HistoryClient]:
+async def asking(
+    answering: Answering, *, clock: Clock | None = None, counters: Counters | None = None, **settings: object
+) -> AsyncIterator[HistoryClient]:
     """A client of a server that answers so, one request a connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -31,7 +35,9 @@ async def asking(answering: Answering, **settings: object) -> AsyncIterator[Hist
         port = server.sockets[0].getsockname()[1]
         named = {"history_url": f"http://127.0.0.1:{port}", **settings}
         # It reads the file of the token.
-        client = await asyncio.to_thread(HistoryClient, Settings(**named))  # type: ignore[arg-type]
+        given = Settings(**named)  # type: ignore[arg-type]
+        watched = clock or SystemClock(), counters or Counters()
+        client = await asyncio.to_thread(HistoryClient, given, *watched)
         try:
             yield client
         finally:
@@ -126,3 +132,25 @@ async def test_what_is_wrong_is_named(given: bytes, code: str, words: str) -> No
         refused = await refusal(client)
     assert refused.code == code
     assert words in refused.detail
+
+
+async def test_fetches_are_counted_by_outcome_and_pages_are_timed() -> None:
+    """A refusal says nothing about how long a page takes."""
+    clock, counters = HandClock(), Counters()
+    answers = [
+        answer(b"200 OK", PAGE, HEADERS),
+        answer(b"429 Too Many Requests", b'{"code":"history_busy","detail":"64 pages"}'),
+        answer(b"502 Bad Gateway", b""),
+    ]
+
+    async def give(_: bytes) -> bytes:
+        clock.pass_ms(300)
+        return answers.pop(0)
+
+    async with asking(give, clock=clock, counters=counters) as client:
+        await client.fetch(ASKED, Reader("a"))
+        for _ in range(2):
+            await refusal(client)
+    assert counters.history_fetches == {"ok": 1, "busy": 1, "unavailable": 1}
+    assert sum(counters.history_fetch_seconds.counts) == 1
+    assert counters.history_fetch_seconds.total == pytest.approx(0.3, abs=0.01)

@@ -250,6 +250,10 @@ def test_without_the_service_the_refusal_says_what_is_missing(filled: tuple[Room
     assert room.ids(after=all_ids[9]) == all_ids[10:]
     room.served.start()
     assert room.ids(after="0", count=3) == all_ids[:3]
+    metrics = room.http.get("/metrics").text
+    for outcome, count in (("ok", 1), ("busy", 0), ("unavailable", 1)):
+        assert f'weir_history_fetches_total{{outcome="{outcome}"}} {count}.0' in metrics
+    assert "weir_history_fetch_seconds_count 1.0" in metrics
 
 
 def test_a_tail_outlives_the_service(filled: tuple[Room, list[str]]) -> None:
