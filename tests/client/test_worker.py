@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import quote
 
+import httpx
 import pytest
 
 import weir
@@ -22,6 +24,8 @@ from weir._links import give_back
 from weir.entries import Entry
 
 Via = Literal["websocket", "long-poll"]
+# Far below the time of a long-poll.
+AT_ONCE_S: Final = 10.0
 vias = pytest.mark.parametrize("via", ["websocket", "long-poll"])
 
 
@@ -411,6 +415,35 @@ async def test_a_worker_with_a_backoff_gives_back_later_and_later(url: str, stre
             await wait_until_settled(client, stream)
     assert given_s[1] - given_s[0] >= 0.09
     assert given_s[2] - given_s[1] >= 0.29
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@vias
+async def test_a_worker_goes_on_at_once_behind_many_that_are_too_old(
+    url: str, stream: str, via: Via, number: int
+) -> None:
+    """More than expire in one turn, in the last of its streams; it would wait for 20 s."""
+    streams = [f"{stream}-{one}" for one in range(number)]
+    old: list[dict[str, object]] = [{"id": f"{n}-0", "fields": {"n": "old"}} for n in range(1, 3_501)]
+    found: list[str] = []
+
+    async def handle(delivery: Delivery) -> None:
+        found.append(delivery.entry.fields["n"])
+
+    async with httpx.AsyncClient(base_url=f"{url}/v1/streams") as http, AsyncClient(url) as client:
+        (await http.post(f"/{quote(streams[-1], safe='')}/entries", json={"entries": old})).raise_for_status()
+        await client.publish(streams[-1], {"n": "young"})
+        for one in streams:
+            policy = {"start": "0", "mkstream": True, "max_age_ms": 3_600_000}
+            (await http.put(f"/{quote(one, safe='')}/groups/g", json=policy)).raise_for_status()
+        named = {"streams": streams, "priority": "strict"} if number > 1 else {"stream": stream + "-0"}
+        worker = Worker(url, group="g", consumer="c", via=via, **named)  # type: ignore[arg-type]
+        begun_s = time.monotonic()
+        async with until_done(worker, handle):
+            for one in streams:
+                await wait_until_settled(client, one)
+        assert time.monotonic() - begun_s < AT_ONCE_S
+    assert found == ["young"]
 
 
 def test_a_backoff_ends_at_its_longest_time_after_any_number_of_deliveries() -> None:

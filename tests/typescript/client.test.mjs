@@ -449,6 +449,29 @@ for (const via of ["websocket", "long-poll"]) {
     for (const [place, least] of [90, 290, 190].entries()) assert.ok(waits[place] >= least, `${waits}`);
   });
 
+  test(`a worker goes on at once behind many that are too old, ${via}`, async () => {
+    const stream = fresh();
+    const old = Array.from({ length: 3_500 }, (_, n) => ({ id: `${n + 1}-0`, fields: { n: "old" } }));
+    const send = (method, path, body) =>
+      fetch(`${url}/v1/streams/${encodeURIComponent(stream)}/${path}`, {
+        ...{ method, body: JSON.stringify(body) },
+        headers: { "content-type": "application/json" },
+      });
+    assert.equal((await send("POST", "entries", { entries: old })).status, 201);
+    assert.equal((await send("PUT", "groups/g", { start: "0", max_age_ms: 3_600_000 })).status, 201);
+    await client.publish(stream, { n: "young" });
+    const found = [];
+    const worker = new Worker(url, options(stream));
+    const begunMs = performance.now();
+    const running = worker.run(({ entry }) => void found.push(entry.fields.n));
+    await until(settled(stream));
+    // A long-poll would wait for 20 s.
+    assert.ok(performance.now() - begunMs < 10_000);
+    worker.stop();
+    await running;
+    assert.deepEqual(found, ["young"]);
+  });
+
   test(`an entry stays with a worker that lives, ${via}`, async () => {
     const stream = fresh();
     const group = client.group(stream, "g");

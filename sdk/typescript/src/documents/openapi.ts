@@ -1386,7 +1386,8 @@ export interface components {
         };
         /**
          * @description New entries come with `last_delivered_id`, those of a history read with `next`. `more` says that a
-         *     limit ended the read: what it left is not delivered yet.
+         *     limit ended the read: what it left is not delivered yet, so read again. That is so without entries too,
+         *     where a read that does not wait came to more that were too old (`max_age_ms`) than expire at once.
          */
         readonly Deliveries: {
             readonly entries: readonly components["schemas"]["DeliveredEntry"][];
