@@ -450,15 +450,16 @@ def storage_failed(*, is_unknown: bool = False) -> EngineError:
     )
 
 
-def run_damaged() -> EngineError:
-    """A part of a stream that is in a file of its own cannot be read back."""
-    return EngineError(
-        "storage_failed",
-        "MISCONF a part of this stream cannot be read from the disk: see the gateway's log",
-        "a part of this stream cannot be read from the disk, the rest of it can: the gateway's log has the "
-        "file and the remedy",
-        outcome=_outcome(is_unknown=False),
+def run_damaged(first: str, last: str, behind: str) -> EngineError:
+    """The part of a stream between these two, in a file of its own, cannot be read back; `behind` is the next
+    ID.
+    """
+    detail = (
+        f"a part of this stream cannot be read from the disk, {first} to {last}; the rest of it can, and the "
+        f"gateway's log names the file. XTRIM MINID {behind} gives up all entries up to there, XGROUP SETID "
+        f"{last} lets a group read on behind them, and XACK drops what is pending of them"
     )
+    return EngineError("storage_failed", f"MISCONF {detail}", detail, outcome=_outcome(is_unknown=False))
 
 
 def storage_full(*, stalled: bool = False) -> EngineError:

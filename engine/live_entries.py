@@ -6,7 +6,7 @@ Must never know: how entries are added or removed, callers, the time, consumer g
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Final, TypeAlias
@@ -164,6 +164,23 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
                 {part.place: part for part in parts if isinstance(part, Run)}.values()
             )
         return list(self._find_each(ordered))
+
+    def unreadable(self, wanted: Sequence[int]) -> Collection[int]:
+        """Those of the IDs that are in runs which the disk does not give."""
+        if not self.nodes.runs:
+            return ()
+        runs, inside = self.node_cache.runs, dict[Run, list[int]]()
+        low, high, same = 1, 0, list[int]()
+        for entry_id in wanted:
+            if not low <= entry_id <= high:
+                part = self.part_of(entry_id)
+                if not isinstance(part, Run) or entry_id > part.last:
+                    continue
+                # IDs that follow each other are mostly in the same run.
+                low, high, same = part.first, part.last, inside.setdefault(part, [])
+            same.append(entry_id)
+        runs.expect(inside)
+        return {each for run, same in inside.items() if not runs.gives(run) for each in same}
 
     def __contains__(self, entry_id: int) -> bool:
         return self._locate(entry_id) is not None

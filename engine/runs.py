@@ -24,7 +24,7 @@ from zlib import crc32
 
 import msgspec
 
-from engine import entries, errors
+from engine import entries, errors, ids
 from engine.ids import ID_BYTES
 from engine.nodes import SealedNode, Text, last_live_place, live_place
 
@@ -392,6 +392,16 @@ class Runs:
         """Those that would be left if this went; the same."""
         return self._look(run).without(floor, gone)
 
+    def gives(self, run: Run) -> bool:
+        """Whether the disk gives the run. Raises NotInMemoryError in a turn that may wait."""
+        try:
+            self._look(run)
+        except errors.EngineError as refusal:
+            if refusal.code != "storage_failed":
+                raise
+            return False
+        return True
+
     def _look(self, run: Run) -> LoadedRun:
         place = run.place
         if place in self._held:
@@ -405,13 +415,13 @@ class Runs:
         elif self._may_wait():
             raise NotInMemoryError((run,))
         elif place in self.damaged:
-            raise errors.run_damaged()
+            raise refuse(run)
         else:
             self.reads_in_turns += 1
             assert self.read is not None, "who has runs can read them"
             loaded = self.keep(run, parse(run, self.read))
             if loaded is None:
-                raise errors.run_damaged()
+                raise refuse(run)
         if self._held is not _NOTHING:
             self._held[place] = loaded
         return loaded
@@ -435,6 +445,11 @@ class Runs:
             self.damaged[run.place] = told = f"run-{run.file}.weir, offset {run.offset}: {reason}"
             if self.on_damaged is not None:
                 self.on_damaged(told)
+
+
+def refuse(run: Run) -> errors.EngineError:
+    """The refusal of what looks into a run that the disk does not give."""
+    return errors.run_damaged(ids.format(run.first), ids.format(run.last), ids.format(run.last + 1))
 
 
 def parse(run: Run, read: Callable[[Run], bytes]) -> LoadedRun | DamagedRunError:

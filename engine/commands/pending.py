@@ -224,13 +224,15 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     claim = command.claim
     time_ms = _claim_time(turn, claim)
     turn.expect_consumer(command.stream, command.group, command.consumer)
-    texts = key.stream.find_each(claim.ids)
+    passed = key.stream.unreadable(claim.ids)
+    readable = [entry_id for entry_id in claim.ids if entry_id not in passed]
+    texts = key.stream.find_each(readable)
     if claim.last_id is not None and claim.last_id > group.last_delivered_id:
         turn.move_group(command.stream, command.group, claim.last_id, group.entries_read)
     turn.see_consumer(command.stream, command.group, command.consumer)
     claiming = _Claiming(turn, group, command, time_ms)
     held = group.pending.items_of(sorted(set(claim.ids)))
-    for entry_id in claim.ids:
+    for entry_id in readable:
         claiming.take_entry(entry_id, texts.get(entry_id), held.get(entry_id))
     turn.settle(command.stream, command.group, list(claiming.gone))
     move_to_dead_letters(turn, command.stream, command.group, list(claiming.dead.values()))
@@ -363,7 +365,8 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     rows = group.pending.items(command.start)
     may_take = partial(_may_take, turn, key.stream, command.min_idle_ms)
     names = (command.stream, command.group)
-    for entry_id, pending, text in with_texts(key.stream, islice(rows, command.attempts), count, may_take):
+    some = islice(rows, command.attempts)
+    for entry_id, pending, text in with_texts(key.stream, some, count, may_take, passes_over=True):
         if len(taken) + len(deleted_ids) == count:
             next_start = entry_id
             break
@@ -403,7 +406,7 @@ def _look_ahead(turn: Turn, stream: Stream, group: Group, command: types.XAutoCl
     left = min(command.count, max(1, turn.lookups_left))
     may_take = partial(_may_take, turn, stream, command.min_idle_ms)
     rows = islice(group.pending.items(command.start), command.attempts)
-    for row in with_texts(stream, rows, left, may_take):
+    for row in with_texts(stream, rows, left, may_take, passes_over=True):
         left -= may_take(row[:2])
         if left < 0:
             return

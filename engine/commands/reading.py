@@ -48,6 +48,11 @@ _PASSED_OVER_MAX: Final = 1_000
 _SETTLED_MAX: Final = 2_000
 # Texts of pending entries are looked up in batches of this size: all of one node cost little more than one.
 _LOOKUPS_AT_ONCE: Final = 100
+# A claiming read walks over them twice, once before it changes anything: up to 2.5 µs each time. XAUTOCLAIM,
+# which has a cursor, comes to those behind them.
+_CLAIMS_SCANNED_MAX: Final = 3_000
+# Where all of a batch is passed over, the next one is larger: there may be thousands of them.
+_PASSED_AT_ONCE: Final = 1_000
 # What one consumer holds is looked up in growing batches: most readers want few, and many cost less each.
 _HELD_AT_FIRST: Final = 16
 _HELD_AT_ONCE: Final = 512
@@ -301,7 +306,8 @@ def _look_ahead(
                 rows = _idle_rows(turn, group, command, command.claim_min_idle_ms)
         elif consumer is not None:
             rows = pending_of(group, consumer, cursor + 1)
-        for _ in islice(with_texts(stream, rows, command.count), most):
+        claims = not isinstance(cursor, int)
+        for _ in islice(with_texts(stream, rows, command.count, passes_over=claims), most):
             pass
 
 
@@ -454,7 +460,7 @@ def _claim_idle(
     more = False
     group = key.groups[command.group]
     rows = _idle_rows(turn, group, command, min_idle_ms)
-    for entry_id, pending, text in with_texts(key.stream, rows, command.count):
+    for entry_id, pending, text in with_texts(key.stream, rows, command.count, passes_over=True):
         if len(gone) == _SETTLED_MAX or len(dead) == TURN_LETTERS_MAX or _looked_enough(turn, claimed):
             more = True
         elif text is None:
@@ -492,10 +498,10 @@ def _take_over(turn: Turn, name: str, command: types.XReadGroup, claimed: Sequen
 def _idle_rows(
     turn: Turn, group: Group, command: types.XReadGroup, min_idle_ms: int
 ) -> Iterator[tuple[int, PendingState]]:
-    """What is released or idle for long enough, in order of delivery."""
+    """What is released or idle for long enough, in order of delivery; as much as one turn may walk over."""
     return takewhile(
         lambda row: row[1].consumer is None or row[1].idle_ms(turn.now_ms) >= min_idle_ms,
-        _claimable(group, command),
+        islice(_claimable(group, command), _CLAIMS_SCANNED_MAX),
     )
 
 
@@ -518,14 +524,20 @@ def with_texts(
     rows: Iterable[tuple[int, PendingState]],
     count: int | None,
     is_wanted: Callable[[tuple[int, PendingState]], bool] = lambda _: True,
+    *,
+    passes_over: bool = False,
 ) -> Iterator[tuple[int, PendingState, bytes | None]]:
     """Pending entries with their texts, None for those that are gone or not wanted. They are looked up some
-    at a time, about `count`.
+    at a time, about `count`. Those that the disk does not give are refused, or passed over.
     """
     rows, size = iter(rows), min(_LOOKUPS_AT_ONCE, count or _LOOKUPS_AT_ONCE)
     while some := list(islice(rows, size)):
-        texts = stream.find_each(row[0] for row in some if is_wanted(row))
-        yield from ((entry_id, state, texts.get(entry_id)) for entry_id, state in some)
+        wanted = [row[0] for row in some if is_wanted(row)]
+        passed = stream.unreadable(wanted) if passes_over else ()
+        texts = stream.find_each(entry_id for entry_id in wanted if entry_id not in passed)
+        yield from ((each, state, texts.get(each)) for each, state in some if each not in passed)
+        if len(passed) == len(some):
+            size = min(2 * size, _PASSED_AT_ONCE)
 
 
 def _looked_enough(turn: Turn, entries: Sequence[Delivered]) -> bool:
@@ -567,7 +579,12 @@ def retry_at_ms(look: Look, command: types.XReadGroup) -> int | None:
     if wait_ms >= CLAIM_NEVER_MS and not any(due_ms):
         return None
     look_again_ms = look.now_ms + max(wait_ms, _CLAIM_RETRY_MS_MIN)
-    return min([look_again_ms if due is None else due for due in due_ms], default=look_again_ms)
+    at_ms = min([look_again_ms if due is None else due for due in due_ms], default=look_again_ms)
+    # What the disk does not give is due, and stays so.
+    has_damages = (
+        any(key is not None and key.stream.nodes.runs for key in keys) and look.keyspace.runs.damaged
+    )
+    return max(at_ms, look.now_ms + _CLAIM_RETRY_MS_MIN) if has_damages else at_ms
 
 
 def _claim_due_ms(look: Look, key: Key, command: types.XReadGroup, wait_ms: int) -> int | None:
@@ -582,7 +599,7 @@ def _claim_due_ms(look: Look, key: Key, command: types.XReadGroup, wait_ms: int)
     edition = (stream.entries_added, stream.length, stream.first_id, stream.max_deleted_id)
 
     def is_there(entry_id: int) -> bool:
-        return text_of(stream, entry_id) is not None
+        return not stream.unreadable((entry_id,)) and text_of(stream, entry_id) is not None
 
     pending = group.idle_longest(edition, is_there, _PASSED_OVER_MAX)
     owner = None if pending is None else pending.consumer

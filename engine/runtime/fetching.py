@@ -16,7 +16,7 @@ from typing import Final
 
 from engine import errors
 from engine.commands.execution import Unread
-from engine.runs import DamagedRunError, HeldRuns, LoadedRun, Place, Run, Runs, verify
+from engine.runs import DamagedRunError, HeldRuns, LoadedRun, Place, Run, Runs, refuse, verify
 
 # Commands that wait for runs, and what they hold and wait for together. One alone may have more, which is
 # bounded by what a turn may look at.
@@ -88,7 +88,7 @@ class Fetcher:
         except Exception as error:  # noqa: BLE001 - each command gets an answer in any case
             _report("reading stored entries failed", error)
             return {place: errors.internal() for place in wanted}
-        return {place: loaded or errors.run_damaged() for place, loaded in kept.items()}
+        return {place: loaded or refuse(wanted[place]) for place, loaded in kept.items()}
 
     def _fetch(self, runs: Sequence[Run]) -> dict[Place, LoadedRun | DamagedRunError]:
         """In the thread."""
@@ -98,8 +98,12 @@ class Fetcher:
             try:
                 content = self._read(together[0].file, start, end - start)
             except OSError as error:
-                reason = DamagedRunError(error.strerror or str(error))
-                found |= {run.place: reason for run in together}
+                if len(together) > 1:
+                    # The others are not refused for the one that cannot be read.
+                    for run in together:
+                        found |= self._fetch([run])
+                else:
+                    found[together[0].place] = DamagedRunError(error.strerror or str(error))
                 continue
             for run in together:
                 part = content[run.offset - start : run.offset - start + run.length]
