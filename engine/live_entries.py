@@ -182,6 +182,17 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         runs.expect(inside)
         return {each for run, same in inside.items() if not runs.gives(run) for each in same}
 
+    def seems_there(self, entry_id: int) -> bool:
+        """Whether an entry is there, as far as can be known without the disk; one that it does not give is
+        not.
+        """
+        if not self.first_id <= entry_id <= self.last_live_id:
+            return False
+        part = self.part_of(entry_id)
+        if not isinstance(part, Run) or self.node_cache.runs.has(part):
+            return entry_id in self
+        return part.keeps(entry_id) and part.place not in self.node_cache.runs.damaged
+
     def __contains__(self, entry_id: int) -> bool:
         return self._locate(entry_id) is not None
 

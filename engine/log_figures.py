@@ -11,7 +11,8 @@ Fsync = Literal["always", "everysec", "no"]
 class LogFigures(NamedTuple):
     """A log's state: its length and that of its base, unsynced bytes, waiting answers, the failure or
     None, and what does its syncs. `stored_bytes` are of cold entries in files of runs, beside the log;
-    `stored_damaged` of these runs cannot be read.
+    `stored_damaged` of these runs cannot be read. `stored_reads_in_turns` is how often a turn had all others
+    wait for the disk, since the start.
     """
 
     bytes: int
@@ -22,6 +23,7 @@ class LogFigures(NamedTuple):
     syncs: Literal["kernel", "thread"]
     stored_bytes: int = 0
     stored_damaged: int = 0
+    stored_reads_in_turns: int = 0
 
 
 class Rewritten(NamedTuple):

@@ -77,6 +77,12 @@ class Run(msgspec.Struct, kw_only=True, gc=False, eq=False):
         """Its bytes in the file, those of deleted entries left out, about."""
         return self.length * self.live // self.held
 
+    def keeps(self, entry_id: int) -> bool:
+        """Whether an ID is between its borders, and was not deleted since it was written."""
+        place = bisect_left(self.gone, entry_id)
+        is_gone = place < len(self.gone) and self.gone[place] == entry_id
+        return max(self.floor, self.first_live) <= entry_id <= self.last_live and not is_gone
+
     def leave(self, left: "RunLeft", gone: Sequence[int]) -> "Run":
         """What is left of it when these go, too."""
         below = max(left.floor, left.first_live)
@@ -323,8 +329,8 @@ class Runs:
         # each new one.
         self.damaged: dict[Place, str] = {}
         self.on_damaged: Callable[[str], None] | None = None
-        # Reads within a turn, which had to have the disk wait.
-        self.reads_in_turns = 0
+        # Reads of the disk within a turn, for which all else had to wait; and all reads.
+        self.reads_in_turns = self.reads = 0
         self._loaded: OrderedDict[Place, LoadedRun] = OrderedDict()
         self._loaded_bytes = 0
         self._held: HeldRuns = _NOTHING
@@ -428,6 +434,7 @@ class Runs:
 
     def keep(self, run: Run, loaded: LoadedRun | DamagedRunError) -> LoadedRun | None:
         """Keep what was read of a run; None if that is not it."""
+        self.reads += 1
         if isinstance(loaded, DamagedRunError):
             self._note_damage(run, str(loaded))
             return None

@@ -72,6 +72,9 @@ class LogState(ResponseModel):
     ]
     stored_bytes: Annotated[Count, Field(description="what cold entries take on the disk, beside the log")]
     stored_damaged: Annotated[Count, Field(description="parts of streams that cannot be read back")]
+    stored_reads_in_turns: Annotated[
+        Count, Field(description="reads of cold entries for which all else waited, since the start")
+    ]
 
 
 class MemoryState(ResponseModel):

@@ -128,6 +128,7 @@ def _add_engine(figures: Figures, engine: EngineProtocol) -> None:
         figures.add("weir_log_answers_waiting", log.answers_waiting)
         figures.add("weir_log_failed", log.failure is not None)
         figures.add("weir_stored_bytes", log.stored_bytes)
+        figures.add("weir_stored_reads_in_turns_total", log.stored_reads_in_turns)
     for kind, size in (
         ("used", memory.used_bytes),
         ("data", memory.estimated_bytes),

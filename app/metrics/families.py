@@ -57,6 +57,7 @@ FAMILIES: Final = {
         Family("weir_fronts", _G, ("state",), "Fronts: wanted, and up; none without `fronts`"),
         Family("weir_log_bytes", _G, (), "Size of the log"),
         Family("weir_stored_bytes", _G, (), "What cold entries take on the disk, beside the log"),
+        Family("weir_stored_reads_in_turns_total", _C, (), "Reads of cold entries for which all else waited"),
         Family("weir_log_sync_seconds", _H, (), "Time that a sync of the log takes"),
         Family("weir_log_answers_waiting", _G, (), "Answers that wait for a write or a sync of the log"),
         Family("weir_log_failed", _G, (), "1 once the log takes no writes until a restart"),

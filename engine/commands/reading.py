@@ -545,11 +545,6 @@ def _looked_enough(turn: Turn, entries: Sequence[Delivered]) -> bool:
     return bool(entries) and len(entries) >= turn.lookups_left
 
 
-def text_of(stream: Stream, entry_id: int) -> bytes | None:
-    """The text of an entry, None where it is gone; cheap for what was trimmed away."""
-    return stream.get(entry_id) if stream.first_id <= entry_id <= stream.last_live_id else None
-
-
 def _one_more(delivery_count: int) -> int:
     return min(delivery_count + 1, DELIVERY_COUNT_MAX)
 
@@ -595,12 +590,11 @@ def _claim_due_ms(look: Look, key: Key, command: types.XReadGroup, wait_ms: int)
     if group.policy.paused or (wait_ms >= CLAIM_NEVER_MS and not group.has_released()):
         return None
     stream = key.stream
-    # What changes when entries come or go: as long as none does, readers that wait share one look.
-    edition = (stream.entries_added, stream.length, stream.first_id, stream.max_deleted_id)
-
-    def is_there(entry_id: int) -> bool:
-        return not stream.unreadable((entry_id,)) and text_of(stream, entry_id) is not None
-
+    # What changes when entries come or go, or are read from the disk: as long as none is, readers that wait
+    # share one look.
+    reads = look.keyspace.runs.reads if stream.nodes.runs else 0
+    edition = (stream.entries_added, stream.length, stream.first_id, stream.max_deleted_id, reads)
+    is_there = stream.seems_there
     pending = group.idle_longest(edition, is_there, _PASSED_OVER_MAX)
     owner = None if pending is None else pending.consumer
     if owner is not None and owner.name == command.consumer and not command.claims_own:

@@ -94,7 +94,7 @@ class Engine:
         self._rewriter.growing_runs = lambda: self._storer.file_number
         self._fetcher = Fetcher(keyspace.runs, log.read_run)
         self._turns.on_broken = self._break_down
-        self._waits = Waits(keyspace, self._turns, clock)
+        self._waits = Waits(keyspace, self._turns, clock, self._fetcher)
         self._further = FurtherTurns()
         self._due_timers = (
             DueTimer(keyspace.lifetimes, clock, lambda: self._run_due(ExpireStreams())),
@@ -290,7 +290,9 @@ class Engine:
         """The lengths and the state of the log."""
         runs = self._keyspace.runs
         return self._writer.figures()._replace(
-            stored_bytes=runs.stored_bytes, stored_damaged=len(runs.damaged)
+            stored_bytes=runs.stored_bytes,
+            stored_damaged=len(runs.damaged),
+            stored_reads_in_turns=runs.reads_in_turns,
         )
 
     @property

@@ -43,6 +43,11 @@ class Fetcher:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def has_room(self) -> bool:
+        """Whether one more command may wait."""
+        return self._count < _WAITING_MAX and self._held_bytes < _HELD_BYTES_MAX
+
     def expect_room(self, unread: Unread) -> None:
         """Refuse one more command that waits if there are too many, or they hold too much."""
         is_too_much = self._count and self._held_bytes + _held_bytes(unread) > _HELD_BYTES_MAX

@@ -12,11 +12,13 @@ from typing import Final, NamedTuple
 from engine import errors
 from engine.clock import Clock
 from engine.commands import BlockingCommand, Command, EndWait
-from engine.commands.execution import Blocked, Unfinished, give_up, retry_at_ms
+from engine.commands.execution import Blocked, Unfinished, Unread, give_up, retry_at_ms
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.read_handle import ReadHandle
 from engine.replies import Reply
+from engine.runs import HeldRuns
+from engine.runtime.fetching import Fetcher
 from engine.runtime.turns import Turns
 from engine.runtime.wake_queue import ANSWERED_AT_ONCE_MAX, WakeQueue
 from engine.waiters import Waiter, WaiterGroup, Waiters
@@ -37,10 +39,13 @@ Ticket = Callable[[WaitResult], None]
 class Waits:
     """All waiting reads, on one event loop."""
 
-    def __init__(self, keyspace: Keyspace, turns: Turns, clock: Clock) -> None:
+    def __init__(self, keyspace: Keyspace, turns: Turns, clock: Clock, fetcher: Fetcher) -> None:
         self._keyspace = keyspace
         self._turns = turns
         self._clock = clock
+        self._fetcher = fetcher
+        # Those for which the disk reads.
+        self._reading: dict[Waiter[Ticket], None] = {}
         self._waiters: Waiters[Ticket] = Waiters()
         self.serving: WakeQueue[Ticket] = WakeQueue(
             keyspace, self._waiters, clock, self._run_again, self._served
@@ -82,12 +87,24 @@ class Waits:
         """Run a blocked read again, and answer it or leave it blocked. Returns the streams that it
         signals.
         """
+        if waiter in self._reading:
+            self._waiters.add(waiter)
+            return {}
+        return self._run_with(waiter, {} if self._fetcher.has_room else None)
+
+    def _run_with(self, waiter: Waiter[Ticket], held: HeldRuns | None) -> dict[str, object]:
         try:
-            ran = self._turns.run_commands((waiter.blocked.command,))
+            ran = self._turns.run_commands((waiter.blocked.command,), held=held)
         except EngineError as refusal:
             self._answer(waiter, refusal, 0)
             return {}
         reply: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
+        if isinstance(reply, Unread):
+            # It waits as before, until the disk has read what it needs.
+            self._waiters.add(waiter)
+            self._reading[waiter] = None
+            self._fetcher.wait(reply, partial(self._go_on, waiter, reply.held))
+            return ran.turn.signalled
         assert not isinstance(reply, Unfinished), "reads take one turn"
         if isinstance(reply, Blocked):
             waiter.blocked = reply
@@ -96,6 +113,11 @@ class Waits:
         else:
             self._answer(waiter, reply, ran.position)
         return ran.turn.signalled
+
+    def _go_on(self, waiter: Waiter[Ticket], held: HeldRuns) -> None:
+        del self._reading[waiter]
+        if not waiter.gone:
+            self.serving.serve(self._run_with(waiter, held), self._clock.wall_ms())
 
     def _served(self, waiter_group: WaiterGroup[Ticket] | None) -> None:
         if waiter_group is None:

@@ -1747,6 +1747,11 @@ export interface components {
              * @description parts of streams that cannot be read back
              */
             readonly stored_damaged: number;
+            /**
+             * Format: int64
+             * @description reads of cold entries for which all else waited, since the start
+             */
+            readonly stored_reads_in_turns: number;
         };
         /** @description A revocation that was made, and what it has ended. */
         readonly MadeRevocation: {

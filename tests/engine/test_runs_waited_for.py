@@ -1,0 +1,73 @@
+"""Reads that wait, and what they find in files: a thread reads it, and no turn waits for the disk."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from engine.storage.memory import MemoryStorage
+from tests.engine.clocks import let_threads_run
+from tests.engine.running import keyspace_of
+from tests.engine.test_runs import Stored, hold_reads
+
+HELD = [f"{number}-0" for number in range(5, 61, 10)]
+
+
+def claiming(consumer: str, min_idle_ms: int) -> list[str]:
+    words = f"XREADGROUP GROUP g {consumer} COUNT 1 BLOCK 60000 CLAIM {min_idle_ms} STREAMS s >"
+    return words.split()
+
+
+def reads_in_turns(talk: Stored) -> int:
+    return keyspace_of(talk.engine).runs.reads_in_turns
+
+
+@pytest.fixture
+async def talk() -> AsyncIterator[Stored]:
+    """One entry of each of six runs is pending."""
+    async with Stored(MemoryStorage()) as talk:
+        for first in range(1, 62, 10):
+            await talk.fill(10, first)
+            await talk.store()
+        await talk.call("XGROUP", "CREATE", "s", "g", "0")
+        await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">")
+        others = (f"{number}-0" for number in range(1, 71))
+        await talk.call("XACK", "s", "g", *(each for each in others if each not in HELD))
+        yield talk
+
+
+def given(reply: Any) -> list[str]:
+    ((_, rows),) = reply
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("how", ["nack", "time"])
+async def test_those_that_wait_get_what_is_in_files(talk: Stored, how: str) -> None:
+    """Each another entry, in the order in which they came; whether it was given back or is idle by now."""
+    begun = [await talk.begin(*claiming(f"c{each}", 500)) for each in range(6)]
+    before = reads_in_turns(talk)
+    if how == "nack":
+        assert await talk.call("XNACK", "s", "g", "SILENT", "IDS", "6", *HELD) == 6
+    for _ in range(0 if how == "nack" else 20):
+        await talk.pass_ms(100)
+        await let_threads_run()
+    assert [given(await each) for each in begun] == [[entry_id] for entry_id in HELD]
+    assert reads_in_turns(talk) == before
+
+
+async def test_a_read_whose_time_is_over_while_the_disk_reads_takes_nothing(talk: Stored) -> None:
+    """Nor does one that leaves; both are answered once, or not at all."""
+    gate = hold_reads(talk.engine)
+    over = await talk.begin(*claiming("c", 500))
+    left = await talk.begin(*claiming("d", 500))
+    await talk.call("XNACK", "s", "g", "SILENT", "IDS", "2", "5-0", "15-0")
+    await left.give_up()
+    assert not over.done()
+    await talk.pass_ms(60_000)
+    assert await over is None
+    gate.set()
+    await talk.pass_ms(1)
+    await let_threads_run()
+    assert given(await talk.call(*claiming("e", 100_000))) == ["5-0"]
+    assert given(await talk.call(*claiming("e", 100_000))) == ["15-0"]
+    assert await talk.call("XADD", "s", "100-0", "n", "1") == "100-0"
