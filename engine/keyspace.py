@@ -499,7 +499,7 @@ class Keyspace:
         self.answers.clear()
         self.garbage.add(self.keys, self.memory.streams.bytes)
         self.memory.streams = Total()
-        self.runs.files.clear()
+        self.runs.clear()
         self.quotas.clear()
         self.keys = {}
         self.maintained.clear()

@@ -355,6 +355,14 @@ class Runs:
         file.kept_bytes -= run.kept_bytes
         if not file.runs:
             del self.files[run.file]
+            # Also of what was read for a command after its run was dropped.
+            for place in [place for place in self.damaged if place[0] == run.file]:
+                del self.damaged[place]
+
+    def clear(self) -> None:
+        """There are no streams any more."""
+        self.files.clear()
+        self.damaged.clear()
 
     def begin_turn(self, held: HeldRuns, may_wait: Callable[[], bool]) -> None:
         """Let what is looked at from here on stay in `held`. Where it `may_wait`, what is missing is not

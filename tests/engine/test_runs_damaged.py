@@ -9,7 +9,7 @@ import pytest
 
 from engine.storage.memory import MemoryStorage
 from tests.engine.running import keyspace_of
-from tests.engine.test_runs import Stored
+from tests.engine.test_runs import Stored, hold_reads
 
 _NEW = "XREADGROUP GROUP g b COUNT 1 STREAMS s >"
 _HELD = "XREADGROUP GROUP g a STREAMS s 0"
@@ -132,3 +132,22 @@ async def test_what_a_consumer_holds_and_cannot_be_read_goes_by_xack() -> None:
         assert "XACK" in str(await talk.ask(_HELD))
         await talk.ask("XACK s g 1-0 2-0 3-0 639-0 640-0")
         assert ids_of(given(await talk.ask(_HELD))) == ["641-0", "642-0", "998-0", "999-0"]
+
+
+@pytest.mark.parametrize("remedy", ["FLUSHALL", "DEL s", "XTRIM s MINID 641-0"])
+@pytest.mark.parametrize("reads", ["before", "meanwhile"])
+async def test_no_damage_is_known_of_files_that_are_gone(remedy: str, reads: str) -> None:
+    """Also where the disk says so after its part of the stream has gone."""
+    async with damaged() as talk:
+        gate = hold_reads(talk.engine)
+        begun = await talk.begin("XRANGE", "s", "1-0", "1-0")
+        if reads == "before":
+            gate.set()
+            assert str(await begun).startswith("-MISCONF")
+            assert talk.runs.damaged
+        await talk.ask(remedy)
+        gate.set()
+        await begun
+        await talk.ask("DEL s")
+        assert not talk.runs.files
+        assert not talk.runs.damaged
