@@ -138,7 +138,14 @@ class Work:
         """What the engine is asked: within the caller's quotas, and with what is held for the replies."""
         quotas, origin, reader = self.principal.quotas, self.request_id, self.reader
         return Call(
-            commands, how, synced=synced, quotas=quotas, origin=origin, on_run=self.note_run, reader=reader
+            commands,
+            how,
+            synced=synced,
+            quotas=quotas,
+            origin=origin,
+            on_run=self.note_run,
+            reader=reader,
+            caller=self.caller,
         )
 
     @property

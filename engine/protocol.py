@@ -77,6 +77,8 @@ class Call(msgspec.Struct, frozen=True):
     on_run: Done | None = None
     # None: what the stream does not have is not looked for elsewhere.
     reader: Reader | None = None
+    # Whose it is, for what each caller may have a part of; empty: none's.
+    caller: str = ""
 
     def refused(self, error: EngineError) -> Replies:
         """A refusal of the whole, as its replies."""

@@ -75,12 +75,13 @@ def pack_call(call: Call) -> list[Any]:
         [(quota.pattern, quota.streams_max, quota.bytes_max) for quota in call.quotas],
         call.going_on,
         call.origin,
+        call.caller,
     ]
 
 
 def unpack_call(packed: Sequence[Any]) -> Call:
     """A call that was carried; one that waits has a handle of its own here."""
-    commands, how, waits, synced, quotas, going_on, origin = packed
+    commands, how, waits, synced, quotas, going_on, origin, caller = packed
     return Call(
         [_unpack_command(command) for command in commands],
         How(how),
@@ -89,6 +90,7 @@ def unpack_call(packed: Sequence[Any]) -> Call:
         [_quota(*quota) for quota in quotas],
         going_on,
         origin,
+        caller=caller,
     )
 
 

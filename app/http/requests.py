@@ -448,7 +448,14 @@ class Request(Work):
         self.scope["state"][WAITED_STATE] = True
         await self.take_turn()
         engine, caller, waits = self.engine, self.caller, self.gateway.waits
-        call = Call((command,), waits=ReadHandle(), synced=synced, origin=self.request_id, reader=self.reader)
+        call = Call(
+            (command,),
+            waits=ReadHandle(),
+            synced=synced,
+            origin=self.request_id,
+            reader=self.reader,
+            caller=caller,
+        )
 
         def begin(done: Callable[[Reply | Exception], None]) -> Callable[[], None]:
             return waits.begin_read(engine, call, caller, done).cancel

@@ -431,7 +431,7 @@ class Engine:
             commands = (commands[0].to_nonblocking(),)
         ran = self._run(commands, before=_FIRST, together=together, quotas=call.quotas)
         if not together and isinstance(first := ran.replies[0], Unfinished):
-            self._answer_later(self._run_rest(commands[0], first), call, done)
+            self._answer_later(self._run_rest(commands[0], first, call.caller), call, done)
             return None
         return self._leave(ran.replies, ran.position, call, done)
 
@@ -521,7 +521,7 @@ class Engine:
             if replies and isinstance(last := replies[-1], Unfinished):
                 try:
                     replies[-1], upto = yield from self._run_further(
-                        commands[len(replies) - 1].to_nonblocking(), last
+                        commands[len(replies) - 1].to_nonblocking(), last, call.caller
                     )
                     position = max(position, upto)
                 except EngineError as refusal:
@@ -555,8 +555,8 @@ class Engine:
                 ran = self._run((command,), before=before)
                 reply, position = ran.replies[0], ran.position
             if isinstance(reply, Unread):
-                self._fetcher.expect_room(reply)
-                self._fetcher.wait(reply, partial(self._read, call, handle, reply))
+                self._fetcher.expect_room(reply, call.caller)
+                self._fetcher.wait(reply, call.caller, partial(self._read, call, handle, reply))
                 return
             if isinstance(reply, Blocked):
                 self._waits.block(reply, partial(self._serve, handle, synced=call.synced), handle)
@@ -604,14 +604,14 @@ class Engine:
         self._waits.serving.serve(ran.turn.signalled, ran.turn.now_ms)
         return ran
 
-    def _run_further(self, command: Command, reply: Unfinished) -> FurtherWork[WaitResult]:
+    def _run_further(self, command: Command, reply: Unfinished, caller: str) -> FurtherWork[WaitResult]:
         """Run further turns of a command to its end, with others' turns between."""
         has_begun = False
         while True:
             try:
                 if isinstance(reply, Unread):
-                    self._fetcher.expect_room(reply)
-                    yield partial(self._fetcher.wait, reply)
+                    self._fetcher.expect_room(reply, caller)
+                    yield partial(self._fetcher.wait, reply, caller)
                 else:
                     has_begun = True
                     yield self._further.wait
@@ -624,9 +624,9 @@ class Engine:
                 return WaitResult(further, ran.position)
             reply = further
 
-    def _run_rest(self, command: Command, reply: Unfinished) -> FurtherWork[tuple[Replies, int]]:
+    def _run_rest(self, command: Command, reply: Unfinished, caller: str) -> FurtherWork[tuple[Replies, int]]:
         """The same for a command that is a call."""
-        looked, position = yield from self._run_further(command, reply)
+        looked, position = yield from self._run_further(command, reply, caller)
         return [looked], position
 
     def _synced(self, durable_upto: int) -> None:

@@ -9,6 +9,7 @@ Must never know: what a command does with them.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
@@ -18,9 +19,10 @@ from engine import errors
 from engine.commands.execution import Unread
 from engine.runs import DamagedRunError, HeldRuns, LoadedRun, Place, Run, Runs, refuse, verify
 
-# Commands that wait for runs, and what they hold and wait for together. One alone may have more, which is
-# bounded by what a turn may look at.
+# Commands that wait for runs, of all and of one caller; and what they hold and wait for together. One alone
+# may have more, which is bounded by what a turn may look at.
 _WAITING_MAX: Final = 64
+_WAITING_OF_CALLER_MAX: Final = 16
 _HELD_BYTES_MAX: Final = 128 << 20
 # Bytes of one read: runs that stand side by side are read together.
 _READ_BYTES_MAX: Final = 2 << 20
@@ -35,7 +37,8 @@ class Fetcher:
     def __init__(self, runs: Runs, read: ReadFile) -> None:
         self._runs = runs
         self._read = read
-        self._waiting: list[tuple[Unread, Callable[[], None]]] = []
+        self._waiting: list[tuple[Unread, str, Callable[[], None]]] = []
+        self._by_caller: Counter[str] = Counter()
         self._reading: asyncio.Task[None] | None = None
         self._count = self._held_bytes = 0
         self._thread = ThreadPoolExecutor(1, "weir-fetch")
@@ -48,17 +51,21 @@ class Fetcher:
         """Whether one more command may wait."""
         return self._count < _WAITING_MAX and self._held_bytes < _HELD_BYTES_MAX
 
-    def expect_room(self, unread: Unread) -> None:
-        """Refuse one more command that waits if there are too many, or they hold too much."""
+    def expect_room(self, unread: Unread, caller: str) -> None:
+        """Refuse one more command that waits if there are too many, of all or of its caller, or if they hold
+        too much.
+        """
         is_too_much = self._count and self._held_bytes + _held_bytes(unread) > _HELD_BYTES_MAX
-        if self._count >= _WAITING_MAX or is_too_much:
+        has_part = not caller or self._by_caller[caller] < _WAITING_OF_CALLER_MAX
+        if self._count >= _WAITING_MAX or is_too_much or not has_part:
             raise errors.too_many_waiters()
 
-    def wait(self, unread: Unread, go_on: Callable[[], None]) -> None:
+    def wait(self, unread: Unread, caller: str, go_on: Callable[[], None]) -> None:
         """Call back once the runs were read, or found damaged."""
         self._count += 1
+        self._by_caller[caller] += 1
         self._held_bytes += _held_bytes(unread)
-        self._waiting.append((unread, go_on))
+        self._waiting.append((unread, caller, go_on))
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read_on())
 
@@ -72,10 +79,11 @@ class Fetcher:
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
-                read = await self._read_all({run.place: run for unread, _ in waiting for run in unread.runs})
+                read = await self._read_all({run.place: run for unread, *_ in waiting for run in unread.runs})
                 self._count -= len(waiting)
-                self._held_bytes -= sum([_held_bytes(unread) for unread, _ in waiting])
-                for unread, go_on in waiting:
+                self._held_bytes -= sum([_held_bytes(unread) for unread, *_ in waiting])
+                self._by_caller -= Counter([caller for _, caller, _ in waiting])
+                for unread, _, go_on in waiting:
                     unread.held.update({run.place: read[run.place] for run in unread.runs})
                     try:
                         go_on()

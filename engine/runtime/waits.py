@@ -103,7 +103,7 @@ class Waits:
             # It waits as before, until the disk has read what it needs.
             self._waiters.add(waiter)
             self._reading[waiter] = None
-            self._fetcher.wait(reply, partial(self._go_on, waiter, reply.held))
+            self._fetcher.wait(reply, "", partial(self._go_on, waiter, reply.held))
             return ran.turn.signalled
         assert not isinstance(reply, Unfinished), "reads take one turn"
         if isinstance(reply, Blocked):

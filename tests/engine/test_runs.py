@@ -4,7 +4,7 @@ import asyncio
 import errno
 import random
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -475,6 +475,29 @@ async def test_too_many_reads_that_wait_for_the_disk_are_refused() -> None:
         assert [await each for each in begun[:-1]] == [
             [[f"{each}-0", ["n", f"value {each}"]]] for each in range(1, 65)
         ]
+
+
+async def test_a_caller_has_a_part_of_the_reads_that_wait_for_the_disk() -> None:
+    """Sixteen; the others have theirs, and it has them again once it was answered."""
+    async with Stored(MemoryStorage()) as talk:
+        await talk.fill(100)
+        await talk.store()
+        gate = hold_reads(talk.engine)
+        read = XRange(stream="s", start=1 << 64, end=1 << 64)
+
+        def begin(caller: str) -> asyncio.Task[Sequence[object]]:
+            return asyncio.ensure_future(ask(talk.engine, Call((read,), caller=caller)))
+
+        begun = [begin("a") for _ in range(16)]
+        await settle()
+        with pytest.raises(EngineError, match="too_many_waiters"):
+            await begin("a")
+        begun.append(begin("b"))
+        gate.set()
+        for _ in range(2):
+            assert [reply.count for (reply,) in await asyncio.gather(*begun)] == [1] * len(begun)  # type: ignore[attr-defined]
+            begun = [begin("a") for _ in range(16)]
+        await asyncio.gather(*begun)
 
 
 async def test_a_transaction_and_a_pipeline_read_what_is_cold() -> None:

@@ -123,7 +123,7 @@ def test_a_refusal_of_the_whole_arrives_as_one() -> None:
 @pytest.mark.parametrize("how", How)
 def test_the_terms_of_a_call_arrive(how: How) -> None:
     """What waits has a handle of its own there; what hears of replies before they leave stays here."""
-    sent = Call([], how, ReadHandle(), synced=True, going_on=True, origin="req_1", on_run=lambda _: None)
+    sent = Call([], how, ReadHandle(), synced=True, going_on=True, origin="req_1", on_run=print, caller="a")
     arrived = unpack_call(carried(pack_call(sent)))
     assert isinstance(arrived.waits, ReadHandle)
     assert arrived == msgspec.structs.replace(sent, waits=arrived.waits, quotas=[], on_run=None)

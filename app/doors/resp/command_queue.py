@@ -353,10 +353,10 @@ class CommandQueue:
 
         if not 0 < (command.block_ms or 0) < _FOREVER_MS:
             command = msgspec.structs.replace(command, block_ms=_FOREVER_MS)
-        engine, waits = self._account.engine, self._port.gateway.waits
+        engine, waits, caller = self._account.engine, self._port.gateway.waits, self._client.caller
         self.is_busy = True
-        call = Call((command,), waits=ReadHandle(), origin=self._account.request_id)
-        self.blocked = waits.begin_read(engine, call, self._client.caller, served)
+        call = Call((command,), waits=ReadHandle(), origin=self._account.request_id, caller=caller)
+        self.blocked = waits.begin_read(engine, call, caller, served)
 
     def _refusal_of(self, reply: Reply | EngineError | RefusalError) -> EngineError | None:
         """Hold what a read that has waited answers; without room, the refusal."""
