@@ -34,7 +34,8 @@ SLOW_TURNS_MAX: Final = 128
 
 class EntryLimits(msgspec.Struct, frozen=True):
     """Limits of one body: entries, bytes of a stored entry, fields of an entry, levels of JSON. `nested`:
-    whether values that are objects, lists or null are stored, as their JSON text.
+    whether values that are objects, lists or null are stored, as their JSON text; `later`: whether an
+    entry may say when it is appended.
     """
 
     entries_max: int
@@ -42,6 +43,7 @@ class EntryLimits(msgspec.Struct, frozen=True):
     fields_max: int
     depth_max: int
     nested: bool = False
+    later: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> Self:

@@ -12,7 +12,7 @@ from app.errors import RefusalError, invalid
 from app.http import media, query, strict_json
 from app.http.entries import entry_bodies
 from app.http.entries.entry_pages import Base64, Meta, Pairs
-from app.http.entries.publishing import Added, EntryInput, added
+from app.http.entries.publishing import Added, BareEntryInput, added
 from app.http.media import JSON, MediaType
 from app.http.models import (
     Count,
@@ -107,7 +107,7 @@ class ScheduleRule(RequestModel):
 class ScheduleInput(ScheduleRule):
     """An entry, and when it is appended."""
 
-    entry: EntryInput
+    entry: BareEntryInput
 
 
 class ScheduledEntry(ResponseModel):
@@ -171,12 +171,14 @@ def _read(body: bytes, settings: Settings, request: Request) -> _Given:
     given = read_body(b"{%b}" % rest, model=ScheduleRule, default=None, settings=settings)
     assert isinstance(given, ScheduleRule), "there is a body"
     try:
-        found = entry_bodies.read(entry, _JSON, request.gateway.limits.entries)
+        found = entry_bodies.read(entry, _JSON, request.gateway.limits.publications)
     except RefusalError as refusal:
         refusal.places = [one._replace(name="/entry" + one.name) for one in refusal.places]
         raise
     if found.batch or found.ids:
         raise invalid("/entry", "it is one entry, and gets its ID when it is appended")
+    if found.later:
+        raise invalid("/entry", "when it is appended stands beside it: at, in_ms, every_ms or cron")
     return _Given(found.bodies[0], given.rule)
 
 

@@ -94,7 +94,7 @@ class Sockets:
             ids_max=settings.ids_max,
             lookups_max=settings.lookups_max,
             batch_max=settings.count_max,
-            entries=self._gateway.limits.entries,
+            publications=self._gateway.limits.publications,
         )
         depth_max = settings.json_depth_max
         return Session(

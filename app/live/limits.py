@@ -4,6 +4,8 @@ Knows: which limits there are, and that they are made from the settings.
 Must never know: who enforces them, what is refused.
 """
 
+from msgspec.structs import replace
+
 from app.auth.rate_limiter import RateLimiter
 from app.limits import CommandLimits, EntryLimits, ReadLimits
 from app.live.budgets import Budgets
@@ -19,6 +21,8 @@ class Limits:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.entries = EntryLimits.of(settings)
+        # Of publications into one stream.
+        self.publications = replace(self.entries, later=True)
         self.reads = ReadLimits.of(settings)
         self.commands = CommandLimits.of(settings)
         # None where no caller can have a limit.

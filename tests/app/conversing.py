@@ -41,7 +41,7 @@ LIMITS: Final = SessionLimits(
     ids_max=100,
     lookups_max=50,
     batch_max=100,
-    entries=EntryLimits(entries_max=100, entry_bytes_max=1_000, fields_max=10, depth_max=16),
+    publications=EntryLimits(entries_max=100, entry_bytes_max=1_000, fields_max=10, depth_max=16),
 )
 
 

@@ -120,7 +120,7 @@ class PushPeer:
             ids_max=100,
             lookups_max=50,
             batch_max=settings.count_max,
-            entries=house.app.gateway.limits.entries,
+            publications=house.app.gateway.limits.publications,
         )
         self.session = kind(limits, ANONYMOUS, "r-1", depth_max=16)
         self.wire = Wire()

@@ -122,6 +122,106 @@ async def test_what_goes_with_no_entry_for_later_is_refused(
     assert (await http.get(SCHEDULES)).status_code == 404
 
 
+# ---- entries that say themselves when they are appended
+
+
+def single(**later: object) -> dict[str, object]:
+    return {**ENTRY, **later}
+
+
+@pytest.mark.parametrize(
+    ("media", "body"),
+    [
+        ("application/json", b'{"fields":{"n":"1"},"delay_ms":60000,"schedule":"a"}'),
+        (
+            "application/json",
+            b'{"entries":[{"fields":{"n":"1"},"deliver_at":"2035-01-01T00:00:00Z","schedule":"a"}]}',
+        ),
+        ("application/json", b'[{"fields":{"n":"1"},"delay_ms":6e4,"schedule":"a"}]'),
+        ("application/x-ndjson", b'{"fields":{"n":"1"},"delay_ms":60000,"schedule":"a"}\n'),
+    ],
+)
+async def test_an_entry_says_itself_when_it_is_appended(
+    http: httpx.AsyncClient, media: str, body: bytes
+) -> None:
+    answer = await http.post(ENTRIES, content=body, headers={"Content-Type": media})
+    assert answer.status_code == 202, answer.text
+    (one,) = answer.json().get("scheduled", [answer.json()])
+    assert one["schedule"] == "a"
+    assert (await http.get(SCHEDULES + "/a")).json()["entry"] == ENTRY
+    assert await fields(http) == []
+
+
+async def test_of_a_list_some_are_published_and_some_scheduled(http: httpx.AsyncClient) -> None:
+    rows = [ENTRY, single(delay_ms=60_000, schedule="a"), {"fields": {"n": "2"}}, single(delay_ms=90_000)]
+    answer = await http.post(ENTRIES + "?maxlen=10", json={"entries": rows}, headers={"If-Match": '"0-0"'})
+    given = answer.json()
+    assert (answer.status_code, given["count"], len(given["ids"])) == (201, 2, 2)
+    assert [one["index"] for one in given["scheduled"]] == [1, 3]
+    assert given["scheduled"][0]["schedule"] == "a"
+    assert await fields(http) == [{"n": "1"}, {"n": "2"}]
+    assert len((await http.get(SCHEDULES)).json()["schedules"]) == 2
+
+
+async def test_an_entry_wins_over_the_query(http: httpx.AsyncClient) -> None:
+    rows = [single(deliver_at="2035-01-01T00:00:00Z"), single(schedule="named"), ENTRY]
+    given = (await http.post(ENTRIES + "?deliver_at=2034-01-01T00:00:00Z", json=rows)).json()
+    assert [one["deliver_at"][:4] for one in given["scheduled"]] == ["2035", "2034", "2034"]
+    assert given["scheduled"][1]["schedule"] == "named"
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "body", "where"),
+    [
+        ("", {}, single(delay_ms=1, deliver_at="2030-01-01T00:00:00Z"), "/delay_ms"),
+        ("", {}, single(schedule="a"), "/schedule"),
+        ("", {}, [ENTRY, single(schedule="a")], "/1/schedule"),
+        ("", {}, single(delay_ms="1"), "/delay_ms"),
+        ("", {}, single(delay_ms=1.5), "/delay_ms"),
+        ("", {}, single(delay_ms=400_000_000_000), "/delay_ms"),
+        ("", {}, {"entries": [ENTRY, single(deliver_at="soon")]}, "/entries/1/deliver_at"),
+        ("", {}, single(deliver_at=1), "/deliver_at"),
+        ("", {}, {"entries": [{"id": "1-0", **ENTRY}, single(delay_ms=1, id="2-0")]}, "/entries/1/id"),
+        ("close=true", {}, [ENTRY, single(delay_ms=1)], "close"),
+        ("maxlen=1", {}, single(delay_ms=1), "maxlen"),
+        ("", {"Idempotency-Key": "k"}, [ENTRY, single(delay_ms=1)], "Idempotency-Key"),
+        ("", {"If-Match": '"0-0"'}, single(delay_ms=1), "If-Match"),
+    ],
+)
+async def test_an_entry_with_a_wrong_time_refuses_all(
+    http: httpx.AsyncClient, query: str, headers: dict[str, str], body: object, where: str
+) -> None:
+    answer = await http.post(f"{ENTRIES}?{query}", json=body, headers=headers)
+    assert place(answer) == where
+    assert (await http.get(STREAM)).status_code == 404
+
+
+async def test_a_list_is_published_and_scheduled_or_neither(http: httpx.AsyncClient) -> None:
+    rows = [ENTRY, single(delay_ms=1, schedule="a"), single(delay_ms=1, schedule="a")]
+    assert (await http.post(ENTRIES, json=rows)).status_code == 422
+    assert (await http.get(STREAM)).status_code == 404
+
+
+async def test_null_is_no_time(http: httpx.AsyncClient) -> None:
+    answer = await http.post(ENTRIES, json=single(delay_ms=None, deliver_at=None, schedule=None))
+    assert answer.status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "where"),
+    [
+        ("POST", "/v1/publish", {"streams": {"s": [single(delay_ms=1)]}}, "/streams/s/0/delay_ms"),
+        ("POST", STREAM + "/close", {"entry": single(delay_ms=1)}, "/entry/delay_ms"),
+        ("PUT", SCHEDULES + "/a", {"entry": single(delay_ms=1), "in_ms": 1}, "/entry"),
+    ],
+)
+async def test_where_an_entry_has_no_time_of_its_own_it_is_refused(
+    http: httpx.AsyncClient, method: str, path: str, body: object, where: str
+) -> None:
+    assert place(await http.request(method, path, json=body)) == where
+    assert (await http.get(STREAM)).status_code == 404
+
+
 async def test_a_missing_stream_is_made_unless_that_is_forbidden(http: httpx.AsyncClient) -> None:
     answer = await http.post(ENTRIES + "?delay_ms=60000&nomkstream=true", json=ENTRY)
     assert refusal(answer) == (404, "no_stream")

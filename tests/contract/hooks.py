@@ -55,7 +55,7 @@ _MEANT = (
     # Rules of entries for later.
     *("give one of at, ", "five fields: ", "a time zone by its name", "it is for cron alone", "cron: Bad "),
     *("it would never be due", "at most ten years", "until and count are for", "an entry for later gets "),
-    *("a name is for one entry", "give the entry a name", "has schedules", "each name once"),
+    *("a name is for one entry", "give entries for later names", "has schedules", "each name once"),
     *("it is a time of RFC 3339", "there is a schedule "),
     *("its ID when it is appended", "Wrong number of fields"),
     "it is at least as large as count",

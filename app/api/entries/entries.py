@@ -39,6 +39,7 @@ from app.http.entries.publishing import (
     References,
     added,
     scheduled,
+    scheduled_each,
 )
 from app.http.entries.stored_entries import ParsedEntries
 from app.http.media import Preferences
@@ -112,7 +113,7 @@ class _Publishing(TypedDict):
 _PUBLISHING: Final[_Publishing] = {
     "status": 201,
     "model": Added,
-    "also": {202: "The entries are appended later"},
+    "also": {202: "All entries are appended later"},
     "refusals": (
         "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "stream_closed",
         "last_id_mismatch", "entry_too_large", "too_many_entries", "idempotency_mismatch", "schedule_gone",
@@ -188,13 +189,14 @@ async def _publish(
     request.take_more(len(published.bodies))
     command = options.command(stream, published, if_match, key)
     may_manage = request.principal.may(Action.MANAGE, Resource(stream))
-    reply: Reply = await _add(request, options, command, options.scheduled(command, recurring=may_manage))
-    cancelled = None
+    later = options.scheduled(command, published, recurring=may_manage)
+    reply: Reply = await _add(request, options, command, later)
+    cancelled, each = None, list[dict[str, object]]()
     if isinstance(reply, replies.AddedScheduled):
         cancelled = None if options.cancel_schedule is None else reply.cancelled
-        if options.is_later:
-            content = scheduled(reply, batch=published.batch, cancelled=cancelled)
-            return request.respond(202, content)
+        each = scheduled_each(reply, options.later_places(published))
+        if reply.added is None:
+            return request.respond(202, scheduled(each, batch=published.batch, cancelled=cancelled))
         reply = reply.added
     if not isinstance(reply, replies.Added):
         raise _not_created(stream, if_match)
@@ -206,6 +208,7 @@ async def _publish(
         ids_wanted=shows_ids,
         closes=options.close,
         cancelled=cancelled,
+        scheduled=each,
     )
     safe = b"fsync" if preferences.synced else request.engine.durability.encode()
     headers: list[AnswerHeader] = [(b"weir-durability", safe)]

@@ -124,4 +124,4 @@ class SessionLimits(msgspec.Struct, frozen=True):
     ids_max: int
     lookups_max: int
     batch_max: int
-    entries: EntryLimits
+    publications: EntryLimits

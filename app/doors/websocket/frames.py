@@ -94,7 +94,14 @@ _ENTRIES_SCHEMA: Final = {
     "items": {
         "type": "object",
         "required": ["fields"],
-        "properties": {"id": _ANY, "fields": FIELDS_SCHEMA, "encoding": {"const": "base64"}},
+        "properties": {
+            "id": _ANY,
+            "fields": FIELDS_SCHEMA,
+            "encoding": {"const": "base64"},
+            "deliver_at": {"type": "string", "format": "date-time"},
+            "delay_ms": {"type": "integer", "minimum": 0},
+            "schedule": _ANY,
+        },
         "additionalProperties": False,
     },
 }
@@ -111,6 +118,19 @@ _PUSHED_SCHEMA: Final = {
             "meta": {"type": "object", "additionalProperties": _ANY},
             "delivery_count": {"type": "integer", "minimum": 0},
             "idle_ms": {"type": ["integer", "null"], "minimum": 0},
+        },
+    },
+}
+_SCHEDULED_SCHEMA: Final = {
+    "type": "array",
+    "description": "entries for later, each with its place in `entries`",
+    "items": {
+        "type": "object",
+        "required": ["index", "schedule", "deliver_at"],
+        "properties": {
+            "index": {"type": "integer", "minimum": 0},
+            "schedule": _ANY,
+            "deliver_at": {"type": "string", "format": "date-time"},
         },
     },
 }
@@ -143,8 +163,8 @@ class AuthFrame(ClientFrame, frozen=True, kw_only=True, tag="auth"):
 
 
 class PublishFrame(ClientFrame, frozen=True, kw_only=True, tag="publish"):
-    """Append entries, all or none (XADD): `entries`, or one entry's `fields`; with `deliver_at` or `delay_ms`
-    later. With `close` the stream ends behind them.
+    """Append entries, all or none (XADD): `entries`, or one entry's `fields`. With `deliver_at` or `delay_ms`
+    later: all of them, or those of `entries` that have it. With `close` the stream ends behind them.
     """
 
     stream: Name
@@ -394,6 +414,8 @@ class OkFrame(ServerFrame, frozen=True, kw_only=True, tag="ok"):
     duplicate: bool | UnsetType = UNSET
     trimmed: int | UnsetType = UNSET
     pending_affected: int | UnsetType = UNSET
+    scheduled: Annotated[Raw, Meta(extra_json_schema=_SCHEDULED_SCHEMA)] | UnsetType = UNSET
+    cancelled: bool | UnsetType = UNSET
     next: dict[Name, Id] | UnsetType = UNSET
     acknowledged: int | UnsetType = UNSET
     released: int | UnsetType = UNSET

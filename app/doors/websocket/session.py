@@ -32,7 +32,7 @@ from app.doors.websocket.group_reader import GroupReader
 from app.doors.websocket.stream_reader import StreamReader
 from app.doors.websocket.subscription_table import ConsumerSubscription, Replies, SubscriptionTable
 from app.errors import RefusalError, draining, invalid, to_refusal
-from app.http.entries.publishing import AddOptions, added, scheduled
+from app.http.entries.publishing import AddOptions, added, scheduled, scheduled_each
 from app.http.entries.stored_entries import ParsedEntries
 from app.live.sessions import AccessEnd
 from engine import EngineError
@@ -109,7 +109,7 @@ class Session:
         if not isinstance(read, frames.PublishFrame):
             return read, None
         try:
-            return read, frames.parse_publish(read, self.table.limits.entries)
+            return read, frames.parse_publish(read, self.table.limits.publications)
         except (EngineError, RefusalError) as refusal:
             return read, refusal
 
@@ -210,7 +210,7 @@ class Session:
         stream = frames.name(frame.stream, "stream name")
         self.table.require(Action.WRITE, stream)
         if publication is None:
-            publication = frames.parse_publish(frame, self.table.limits.entries)
+            publication = frames.parse_publish(frame, self.table.limits.publications)
         if isinstance(publication, Exception):
             raise publication
         wanted, published, last_id = publication
@@ -220,17 +220,18 @@ class Session:
             self.table.require(Action.CLOSE, stream)
         add = wanted.command(stream, published, last_id, frames.idempotency_key(frame))
         may_manage = self.table.principal.may(Action.MANAGE, Resource(stream))
-        later = wanted.scheduled(add, recurring=may_manage)
+        later = wanted.scheduled(add, published, recurring=may_manage)
 
         def done(replies: Replies) -> Effects:
             reply = replies[0].added if isinstance(replies[0], Closed) else replies[0]
             if isinstance(reply, EngineError):
                 return [self.table.error(frame.ref, to_refusal(reply))]
-            cancelled = None
+            cancelled, each = None, list[dict[str, object]]()
             if isinstance(reply, AddedScheduled):
                 cancelled = None if wanted.cancel_schedule is None else reply.cancelled
-                if wanted.is_later:
-                    result = scheduled(reply, batch=True, cancelled=cancelled)
+                each = scheduled_each(reply, wanted.later_places(published))
+                if reply.added is None:
+                    result = scheduled(each, batch=True, cancelled=cancelled)
                     return [SendFrame(frames.ok_with(frame.ref, result))]
                 reply = reply.added
             if not isinstance(reply, Added):
@@ -243,6 +244,7 @@ class Session:
                 ids_wanted=True,
                 closes=wanted.close,
                 cancelled=cancelled,
+                scheduled=each,
             )
             return [SendFrame(frames.ok_with(frame.ref, result))]
 

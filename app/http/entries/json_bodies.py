@@ -20,6 +20,7 @@ from app.http.entries.stored_entries import (
     Envelope,
     Indexed,
     ParsedEntries,
+    ParsedEntry,
     check_count,
     check_names_kept,
     check_strings,
@@ -28,6 +29,7 @@ from app.http.entries.stored_entries import (
     in_one_pass,
     join_parts,
     make_batch,
+    make_one,
     members_of,
     of_envelopes,
     of_rows,
@@ -36,7 +38,6 @@ from app.http.entries.stored_entries import (
 )
 from app.http.strict_json import Json, NotPlainError, Object, without_escapes
 from app.limits import EntryLimits
-from engine.commands import NewId
 from engine.rows import Form
 
 # Where a batch says that it is one, unless its writer is fond of blanks.
@@ -231,7 +232,7 @@ def items_of(text: bytes, hint: str, limits: EntryLimits) -> Sequence[msgspec.Ra
     return strict_json.items_of(text, hint)
 
 
-def _large_entry(text: bytes, index: int, limits: EntryLimits, place: str) -> tuple[bytes, NewId, bool]:
+def _large_entry(text: bytes, index: int, limits: EntryLimits, place: str) -> ParsedEntry:
     with Indexed(index):
         check_values(text, f"{place}/{index}/fields", limits)
         row = strict_json.parse(text, depth_max=limits.depth_max, depth=place.count("/") + 1)
@@ -256,8 +257,7 @@ def _strict_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
         )
     members = members_of(value, "")
     if "entries" not in members:
-        entry_body, new_id = read_envelope(members, "", limits)
-        return ParsedEntries([entry_body], [new_id] if "id" in members else ())
+        return make_one(read_envelope(members, "", limits))
     if len(members) > 1:
         raise invalid("/entries", _ALONE)
     rows = members["entries"]
@@ -266,13 +266,10 @@ def _strict_json(body: bytes, limits: EntryLimits) -> ParsedEntries:
     return make_batch((batch_entry(row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
 
 
-def batch_entry(
-    row: Json, index: int, limits: EntryLimits, place: str = "/entries"
-) -> tuple[bytes, NewId, bool]:
+def batch_entry(row: Json, index: int, limits: EntryLimits, place: str = "/entries") -> ParsedEntry:
     """One entry of a batch, for `make_batch`."""
     pointer = f"{place}/{index}"
     with Indexed(index):
         if not isinstance(row, Object):
             raise invalid(pointer, 'an entry is an object, {"fields": {…}}')
-        members = members_of(row, pointer)
-        return *read_envelope(members, pointer, limits), "id" in members
+        return read_envelope(members_of(row, pointer), pointer, limits)

@@ -17,6 +17,7 @@ from app.http.entries.stored_entries import (
     Envelope,
     Indexed,
     ParsedEntries,
+    ParsedEntry,
     check_count,
     check_fields,
     check_lines,
@@ -37,7 +38,6 @@ from app.http.entries.stored_entries import (
 from app.http.entries.values import INT64_MIN, UINT64_MAX, named_values
 from app.http.strict_json import NotPlainError, Object
 from app.limits import EntryLimits
-from engine.commands import NewId
 from engine.rows import Form
 
 # Such a body is no row of texts: to try that costs 3 us more. Python's `json` writes the blank.
@@ -172,7 +172,7 @@ def is_row(line: bytes) -> bool:
     return bool(line) and not line.isspace()
 
 
-def read_row(number: int | None, text: bytes, index: int, limits: EntryLimits) -> tuple[bytes, NewId, bool]:
+def read_row(number: int | None, text: bytes, index: int, limits: EntryLimits) -> ParsedEntry:
     """An entry on a line, or an item of a list."""
     pointer = f"/{index}"
     with Indexed(index, number):
@@ -184,6 +184,6 @@ def read_row(number: int | None, text: bytes, index: int, limits: EntryLimits) -
         # Programs that send nested values do not know of envelopes, and may have a value of this name.
         if limits.nested or not isinstance(fields, list):
             check_fields(len(row), pointer, limits)
-            return store_pairs(named_values(row, pointer, nested=limits.nested), pointer, limits), None, False
-        members = members_of(row, pointer)
-        return *read_envelope(members, pointer, limits), "id" in members
+            pairs = named_values(row, pointer, nested=limits.nested)
+            return ParsedEntry(store_pairs(pairs, pointer, limits))
+        return read_envelope(members_of(row, pointer), pointer, limits)

@@ -4,7 +4,7 @@ Knows: the models of an entry to publish, how options become a command. Must nev
 the bytes of a body (`entry_bodies` does).
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from secrets import token_urlsafe
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -62,8 +62,8 @@ _NESTED_INLINE_BYTES_MAX: Final = 64 << 10
 # ---- the body
 
 
-class EntryInput(RequestModel):
-    """An entry to publish. Values are strings; numbers and booleans are stored as their JSON text.
+class BareEntryInput(RequestModel):
+    """An entry. Values are strings; numbers and booleans are stored as their JSON text.
 
     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
     """
@@ -79,6 +79,24 @@ class EntryInput(RequestModel):
         ),
     ] = "*"
     encoding: Base64 = absent()
+
+
+class EntryInput(BareEntryInput):
+    """An entry to publish. Values are strings; numbers and booleans are stored as their JSON text.
+
+    `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
+    """
+
+    deliver_at: Annotated[Moment, Field(description="append it at this time, in place of the query's")] = (
+        absent()
+    )
+    delay_ms: Annotated[
+        Annotated[int, Whole(0, AHEAD_MS_MAX)],
+        Field(description="append it after this many milliseconds, in place of the query's"),
+    ] = absent()
+    schedule: Annotated[
+        ScheduleName, Field(description="the name of its schedule; it replaces one of that name")
+    ] = absent()
 
 
 class EntriesInput(RequestModel):
@@ -106,7 +124,7 @@ class _EntryBody(Body):
     async def read(self, *, digest: bool, nested: bool = False, raw: bool = False) -> ParsedEntries:
         """The entries, and the digest for an idempotency key. `nested`: values may be; `raw`: one entry."""
         request = self.request
-        media, limits = self.media_type, request.gateway.limits.entries
+        media, limits = self.media_type, request.gateway.limits.publications
         if nested:
             limits = msgspec.structs.replace(limits, nested=True)
         reader = partial(entry_bodies.read, media=media, limits=limits, digest=digest, raw=raw)
@@ -252,35 +270,71 @@ class AddOptions(QueryModel):
             expected_last_id=None if expected == "*" else expected,
         )
 
-    def scheduled(self, add: XAdd, *, recurring: bool) -> AddScheduled | None:
+    def scheduled(self, add: XAdd, published: ParsedEntries, *, recurring: bool) -> AddScheduled | None:
         """The same, where entries are for later or a schedule is cancelled; else None. `recurring`: it may be
         one that recurs. Raises 422 for what goes with no entry for later.
         """
-        if not self.is_later:
-            if self.cancel_schedule is None:
-                return None
-            cancel = self.cancel_schedule
-            return AddScheduled(
-                stream=add.stream, add=add, cancel=cancel, cancel_required=self.required,
-                mkstream=add.mkstream, recurring=recurring,
-            )  # fmt: skip
-        if add.ids:
-            raise invalid("/id", "an entry for later gets its ID when it is appended: leave it out")
+        places = self.later_places(published)
+        if not places and self.cancel_schedule is None:
+            return None
+        later = [self._for_later(published, place) for place in places]
+        now = _without(add, set(places)) if places else add
+        if places:
+            self._check_goes_with_later(add, now)
+        return AddScheduled(
+            stream=add.stream, add=now, later=later, cancel=self.cancel_schedule,
+            cancel_required=self.required, mkstream=add.mkstream, recurring=recurring,
+        )  # fmt: skip
+
+    def later_places(self, published: ParsedEntries) -> Sequence[int]:
+        """Which of the entries are for later."""
+        if self.is_later:
+            return range(len(published.bodies))
+        return [place for place, later in enumerate(published.later) if later is not None]
+
+    def _for_later(self, published: ParsedEntries, place: int) -> NewSchedule:
+        """One of the entries: what it says itself wins over the query."""
+        own = published.later[place] if published.later else None
+        pointer = "" if own is None else own.place
+        if published.ids and published.ids[place] is not None:
+            raise invalid(f"{pointer}/id", "an entry for later gets its ID when it is appended: leave it out")
+        rule = Rule(at_ms=self.deliver_at, in_ms=self.delay_ms)
+        if own is not None and own.has_time:
+            rule = Rule(at_ms=own.at_ms, in_ms=own.in_ms)
+        elif not self.is_later:
+            raise invalid(f"{pointer}/schedule", "it goes with deliver_at or delay_ms")
+        name = self.schedule if own is None or own.name is None else own.name
+        return NewSchedule(name or _new_name(), published.bodies[place], rule)
+
+    def _check_goes_with_later(self, add: XAdd, now: XAdd | None) -> None:
+        """Raise 422 for what goes with no entry for later; or, unless others are published `now`, for what is
+        about those.
+        """
+        if self.close:
+            raise invalid("close", "it does not go with entries for later")
         if add.idempotency is not None:
             raise invalid(
-                "Idempotency-Key", "give the entry a name by the query schedule: it replaces itself"
+                "Idempotency-Key", "give entries for later names by schedule: they replace themselves"
             )
-        if add.expected_last_id is not None:
-            raise invalid("If-Match", "it does not go with entries for later")
         if self.schedule is not None and len(add.bodies) > 1:
-            raise invalid("schedule", "a name is for one entry: leave it out, or publish one by one")
-        rule = Rule(at_ms=self.deliver_at, in_ms=self.delay_ms)
-        names = [self.schedule or _new_name() for _ in add.bodies]
-        later = [NewSchedule(name, body, rule) for name, body in zip(names, add.bodies, strict=True)]
-        return AddScheduled(
-            stream=add.stream, later=later, cancel=self.cancel_schedule, cancel_required=self.required,
-            mkstream=add.mkstream, recurring=recurring,
-        )  # fmt: skip
+            raise invalid("schedule", "a name is for one entry: give each entry a member schedule")
+        if now is None and add.expected_last_id is not None:
+            raise invalid("If-Match", "it does not go with entries for later")
+        if now is None and add.trim is not None:
+            raise invalid(
+                "minid" if self.maxlen is None else "maxlen", "it does not go with entries for later"
+            )
+
+
+def _without(add: XAdd, places: Container[int]) -> XAdd | None:
+    """The same command without the entries at these places; None if there is no other one."""
+    rest = [place for place in range(len(add.bodies)) if place not in places]
+    if not rest:
+        return None
+    bodies = [add.bodies[place] for place in rest]
+    return msgspec.structs.replace(
+        add, bodies=bodies, ids=[add.ids[place] for place in rest] if add.ids else ()
+    )
 
 
 def _new_name() -> str:
@@ -318,8 +372,9 @@ class PublishOptions(LinesOptions):
 
 
 class Scheduled(ResponseModel):
-    """An entry that is appended later."""
+    """An entry that is appended later; of a batch, `index` is its place in it."""
 
+    index: Count = absent()
     schedule: Annotated[str, Field(description="its name, to look at it or to cancel it")]
     deliver_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
@@ -343,7 +398,7 @@ class Added(ResponseModel):
     deliver_at: Annotated[
         str, Field(description="202: when it is appended", json_schema_extra={"format": "date-time"})
     ] = absent()
-    scheduled: Annotated[list[Scheduled], Field(description="202: those of a batch")] = absent()
+    scheduled: Annotated[list[Scheduled], Field(description="those of a batch that are for later")] = absent()
 
 
 def added(
@@ -354,8 +409,9 @@ def added(
     ids_wanted: bool,
     closes: bool = False,
     cancelled: bool | None = None,
+    scheduled: Sequence[Mapping[str, object]] = (),
 ) -> bytes:
-    """The bytes of `Added`."""
+    """The bytes of `Added`; `scheduled` are those of the batch that are for later."""
     if batch:
         shown = b',"ids":[%b]' % ids_text(reply.ids) if ids_wanted else b""
         first, last, count = reply.ids[0], reply.ids[-1], len(reply.ids)
@@ -368,6 +424,8 @@ def added(
     more = b',"closed":true' if closes else b""
     if cancelled is not None:
         more += b',"cancelled":' + _flag(cancelled)
+    if scheduled:
+        more += b',"scheduled":' + orjson.dumps(scheduled)
     return b'{%b,"duplicate":%b%b%b}' % (what, _flag(reply.duplicate), trimmed, more)
 
 
@@ -375,10 +433,18 @@ def _flag(value: bool) -> bytes:  # noqa: FBT001 - it is what is written
     return b"true" if value else b"false"
 
 
-def scheduled(reply: replies.AddedScheduled, *, batch: bool, cancelled: bool | None) -> bytes:
+def scheduled_each(reply: replies.AddedScheduled, places: Sequence[int]) -> list[dict[str, object]]:
+    """`Scheduled` of each entry for later; `places` are where they stand in the batch."""
+    return [
+        {"index": place, "schedule": name, "deliver_at": ids.rfc3339(at_ms)}
+        for place, (name, at_ms) in zip(places, reply.scheduled, strict=True)
+    ]
+
+
+def scheduled(each: Sequence[Mapping[str, object]], *, batch: bool, cancelled: bool | None) -> bytes:
     """The bytes of `Added` where all entries are for later."""
-    each = [{"schedule": name, "deliver_at": ids.rfc3339(at_ms)} for name, at_ms in reply.scheduled]
-    what: dict[str, object] = {"scheduled": each, "count": len(each)} if batch else {**each[0]}
+    one = {name: value for name, value in each[0].items() if name != "index"}
+    what: dict[str, object] = {"scheduled": each, "count": len(each)} if batch else one
     more = {} if cancelled is None else {"cancelled": cancelled}
     return orjson.dumps({**what, "duplicate": False, **more})
 

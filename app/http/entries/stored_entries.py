@@ -8,20 +8,23 @@ from typing import Final
 
 import msgspec
 
+from app import names
 from app.errors import RefusalError, invalid, locate, step
-from app.http import strict_json
+from app.http import query, strict_json
 from app.http.entries.values import Value, from_base64
 from app.http.entries.values import fields as fields_of
 from app.http.strict_json import Json, NotPlainError, Number, Object, without_escapes
 from app.limits import EntryLimits
 from engine import entries, ids
 from engine.commands import AutoSequence, NewId
+from engine.recurrence import AHEAD_MS_MAX
 from engine.rows import Form
 from engine.rows import read as read_rows
 
-_ENVELOPE_MEMBERS: Final = {"id", "fields", "encoding"}
+_LATER_MEMBERS: Final = {"deliver_at", "delay_ms", "schedule"}
+_ENVELOPE_MEMBERS: Final = {"id", "fields", "encoding"} | _LATER_MEMBERS
 # If they are null they were not given.
-_OPTIONAL_MEMBERS: Final = {"id", "encoding", "entries"}
+_OPTIONAL_MEMBERS: Final = {"id", "encoding", "entries"} | _LATER_MEMBERS
 BLANKS: Final = b" \t\r\n"
 # Beyond this a single entry's names are counted before it is read; its own members are no fields.
 CROWDED_BYTES_MIN: Final = 64 << 10
@@ -36,9 +39,34 @@ STRICT_INLINE_BYTES_MAX: Final = 16 << 10
 _NESTED_VALUES_MAX: Final = 20_000
 
 
+class Later(msgspec.Struct, frozen=True):
+    """When an entry is appended, and under which name, as far as it says that itself. `place` is the entry's
+    pointer.
+    """
+
+    at_ms: int | None
+    in_ms: int | None
+    name: str | None
+    place: str
+
+    @property
+    def has_time(self) -> bool:
+        """Whether it is more than a name."""
+        return self.at_ms is not None or self.in_ms is not None
+
+
+class ParsedEntry(msgspec.Struct, frozen=True):
+    """One entry, whether it says its ID, and when it is appended."""
+
+    body: bytes
+    new_id: NewId = None
+    has_id: bool = False
+    later: Later | None = None
+
+
 class ParsedEntries(msgspec.Struct, frozen=True):
-    """Stored forms without IDs. `ids` is empty where all are the engine's; `batch` decides the form of the
-    response.
+    """Stored forms without IDs. `ids` is empty where all are the engine's, `later` where no entry says when
+    it is appended; `batch` decides the form of the response.
 
     `digest` identifies the body, if requested.
     """
@@ -47,6 +75,7 @@ class ParsedEntries(msgspec.Struct, frozen=True):
     ids: Sequence[NewId] = ()
     batch: bool = False
     digest: bytes = b""
+    later: Sequence[Later | None] = ()
 
 
 class Envelope(msgspec.Struct, forbid_unknown_fields=True):
@@ -121,21 +150,32 @@ class Indexed:
                 error.detail = f"line {self._line}: {error.detail}"
 
 
-def make_batch(rows: Iterable[tuple[bytes, NewId, bool]], count: int, limits: EntryLimits) -> ParsedEntries:
-    """Entries of stored forms, each with its ID, and whether that was given."""
+def make_batch(rows: Iterable[ParsedEntry], count: int, limits: EntryLimits) -> ParsedEntries:
+    """Entries that were read one by one."""
     check_count(count, limits)
-    done = list(rows)
-    bodies = [entry_body for entry_body, _, _ in done]
-    new_ids = [new_id for _, new_id, _ in done] if any(given for _, _, given in done) else ()
-    return ParsedEntries(bodies, new_ids, batch=True)
+    return _joined(list(rows), batch=True)
 
 
-def read_envelope(members: dict[str, Json], pointer: str, limits: EntryLimits) -> tuple[bytes, NewId]:
-    """`{"id"?, "fields", "encoding"?}` → its stored form and its ID."""
+def make_one(row: ParsedEntry) -> ParsedEntries:
+    """One entry alone."""
+    return _joined([row], batch=False)
+
+
+def _joined(rows: Sequence[ParsedEntry], *, batch: bool) -> ParsedEntries:
+    return ParsedEntries(
+        [row.body for row in rows],
+        [row.new_id for row in rows] if any(row.has_id for row in rows) else (),
+        batch=batch,
+        later=[row.later for row in rows] if any(row.later for row in rows) else (),
+    )
+
+
+def read_envelope(members: dict[str, Json], pointer: str, limits: EntryLimits) -> ParsedEntry:
+    """`{"id"?, "fields", "encoding"?, "deliver_at"?, "delay_ms"?, "schedule"?}` → an entry."""
     unknown = members.keys() - _ENVELOPE_MEMBERS
     if unknown or "fields" not in members:
         name = min(unknown, default="fields")
-        hint = 'an entry is {"fields": {…}}, beside it only "id" and "encoding"'
+        hint = 'an entry is {"fields": {…}}, beside it only "id", "encoding", and when it is appended'
         raise invalid(f"{pointer}/{step(name)}", f"{'unknown member' if unknown else 'missing'}; {hint}")
     if isinstance(members["fields"], list):
         # Before each of them is looked at.
@@ -147,7 +187,48 @@ def read_envelope(members: dict[str, Json], pointer: str, limits: EntryLimits) -
             raise invalid(f"{pointer}/encoding", 'the only encoding is "base64"')
         pairs = [(name, from_base64(value, f"{pointer}/fields/{step(name)}")) for name, value in pairs]
     new_id = _new_id(members["id"], f"{pointer}/id") if "id" in members else None
-    return store_pairs(pairs, f"{pointer}/fields", limits), new_id
+    later = _later(members, pointer, limits)
+    return ParsedEntry(store_pairs(pairs, f"{pointer}/fields", limits), new_id, "id" in members, later)
+
+
+def _later(members: dict[str, Json], pointer: str, limits: EntryLimits) -> Later | None:
+    given = _LATER_MEMBERS & members.keys()
+    if not given:
+        return None
+    if not limits.later:
+        hint = "entries for later are published to one stream alone: POST /v1/streams/{stream}/entries"
+        raise invalid(f"{pointer}/{min(given)}", hint)
+    if {"delay_ms", "deliver_at"} <= given:
+        raise invalid(f"{pointer}/delay_ms", "it does not go with deliver_at")
+    at_ms = in_ms = name = None
+    if "deliver_at" in given:
+        at_ms = _time_ms(members["deliver_at"], f"{pointer}/deliver_at")
+    if "delay_ms" in given:
+        in_ms = _delay_ms(members["delay_ms"], f"{pointer}/delay_ms")
+    if "schedule" in given:
+        name = names.check_text(_string(members["schedule"], f"{pointer}/schedule"), "schedule name")
+    return Later(at_ms, in_ms, name, pointer)
+
+
+def _string(value: Json, pointer: str) -> str:
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise invalid(pointer, "it is a string")
+    return value
+
+
+def _time_ms(value: Json, pointer: str) -> int:
+    text = _string(value, pointer)
+    try:
+        return query.time_ms(text)
+    except RefusalError as refusal:
+        raise invalid(pointer, refusal.places[0].detail) from None
+
+
+def _delay_ms(value: Json, pointer: str) -> int:
+    delay_ms = float(value) if isinstance(value, Number) else -1.0
+    if not (0 <= delay_ms <= AHEAD_MS_MAX and delay_ms.is_integer()):
+        raise invalid(pointer, f"it is a whole number between 0 and {AHEAD_MS_MAX}")
+    return int(delay_ms)
 
 
 def _new_id(value: Json, pointer: str) -> NewId:

@@ -32,3 +32,11 @@ def test_a_delay_is_a_number(client: SocketClient) -> None:
         "publish", stream="s", fields={"n": "1"}, delay_ms=1, deliver_at="2035-01-01T00:00:00Z"
     )
     assert answer["problem"]["code"] == "invalid"
+
+
+def test_of_the_entries_of_a_publish_some_are_for_later(client: SocketClient, http: httpx.Client) -> None:
+    entries = [{"fields": {"n": "1"}}, {"fields": {"n": "2"}, "delay_ms": 60_000, "schedule": "a"}]
+    answer = client.ask("publish", stream="s", entries=entries)
+    assert (answer["op"], answer["count"], len(answer["ids"])) == ("ok", 1, 1)
+    assert [(one["index"], one["schedule"]) for one in answer["scheduled"]] == [(1, "a")]
+    assert schedules(http) == ["a"]

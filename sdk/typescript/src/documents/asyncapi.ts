@@ -19,8 +19,8 @@ export interface components {
         };
         /**
          * PublishFrame
-         * @description Append entries, all or none (XADD): `entries`, or one entry's `fields`; with `deliver_at` or `delay_ms`
-         *         later. With `close` the stream ends behind them.
+         * @description Append entries, all or none (XADD): `entries`, or one entry's `fields`. With `deliver_at` or `delay_ms`
+         *         later: all of them, or those of `entries` that have it. With `close` the stream ends behind them.
          */
         readonly PublishFrame: {
             /** @enum {unknown} */
@@ -38,6 +38,10 @@ export interface components {
                 ])[];
                 /** @constant */
                 readonly encoding?: "base64";
+                /** Format: date-time */
+                readonly deliver_at?: string;
+                readonly delay_ms?: number;
+                readonly schedule?: string;
             }[];
             /** @description an object of names and values, or a list of [name, value] pairs */
             readonly fields?: {
@@ -390,6 +394,14 @@ export interface components {
             readonly duplicate?: boolean;
             readonly trimmed?: number;
             readonly pending_affected?: number;
+            /** @description entries for later, each with its place in `entries` */
+            readonly scheduled?: readonly {
+                readonly index: number;
+                readonly schedule: string;
+                /** Format: date-time */
+                readonly deliver_at: string;
+            }[];
+            readonly cancelled?: boolean;
             readonly next?: {
                 readonly [key: string]: string;
             };

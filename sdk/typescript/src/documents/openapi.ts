@@ -1171,7 +1171,7 @@ export interface components {
              * @description 202: when it is appended
              */
             readonly deliver_at?: string;
-            /** @description 202: those of a batch */
+            /** @description those of a batch that are for later */
             readonly scheduled?: readonly components["schemas"]["Scheduled"][];
         };
         /**
@@ -2134,8 +2134,10 @@ export interface components {
             /** Format: int64 */
             readonly expires_in_ms?: number;
         };
-        /** @description An entry that is appended later. */
+        /** @description An entry that is appended later; of a batch, `index` is its place in it. */
         readonly Scheduled: {
+            /** Format: int64 */
+            readonly index?: number;
             /** @description its name, to look at it or to cancel it */
             readonly schedule: string;
             /** Format: date-time */
@@ -2496,6 +2498,23 @@ export interface components {
             readonly missing?: readonly string[];
         };
         /**
+         * @description An entry. Values are strings; numbers and booleans are stored as their JSON text.
+         *
+         *     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
+         */
+        readonly BareEntryInput: {
+            readonly fields: {
+                readonly [key: string]: string | number | boolean;
+            };
+            /**
+             * Format: new-entry-id
+             * @description `*` (the default), `<ms>-*` or `<ms>-<seq>`; `*` by default
+             */
+            readonly id?: string | null;
+            /** @description `base64`: all values are base64 */
+            readonly encoding?: "base64" | null;
+        };
+        /**
          * @description Entries as flat lists: both halves of each ID, unsigned 64-bit; `n` fields of each entry; and of every
          *     field in order its name's place in `kd` and its value. With `b64` all of `kd` and `v` is base64.
          */
@@ -2513,8 +2532,8 @@ export interface components {
         readonly Ending: {
             /** @description why, for readers: at most 256 bytes; `` by default */
             readonly reason?: string | null;
-            readonly entry?: components["schemas"]["EntryInput"] | null;
-            readonly entries?: readonly components["schemas"]["EntryInput"][] | null;
+            readonly entry?: components["schemas"]["BareEntryInput"] | null;
+            readonly entries?: readonly components["schemas"]["BareEntryInput"][] | null;
         };
         /** @description A batch: stored whole or not at all. */
         readonly EntriesInput: {
@@ -2536,11 +2555,17 @@ export interface components {
             readonly id?: string | null;
             /** @description `base64`: all values are base64 */
             readonly encoding?: "base64" | null;
+            /** @description append it at this time, in place of the query's */
+            readonly deliver_at?: string | null;
+            /** @description append it after this many milliseconds, in place of the query's */
+            readonly delay_ms?: number | null;
+            /** @description the name of its schedule; it replaces one of that name */
+            readonly schedule?: string | null;
         };
         /** @description Streams, each with its entries: all are stored, or none. */
         readonly ManyPublish: {
             readonly streams: {
-                readonly [key: string]: readonly components["schemas"]["EntryInput"][];
+                readonly [key: string]: readonly components["schemas"]["BareEntryInput"][];
             };
         };
         /** @description An entry, and when it is appended. */
@@ -2563,7 +2588,7 @@ export interface components {
             readonly missed?: ("once" | "skip") | null;
             /** @description a run that would be later than this is left out */
             readonly expires_in_ms?: number | null;
-            readonly entry: components["schemas"]["EntryInput"];
+            readonly entry: components["schemas"]["BareEntryInput"];
         };
         /** @description A refusal (RFC 9457). What else it has depends on its code: IDs, counts, names. */
         readonly Problem: {
