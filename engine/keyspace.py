@@ -584,7 +584,9 @@ class Keyspace:
 
     def _check_due(self, times: DueTimes, found_ms: Mapping[str, int | None]) -> None:
         times_ms = dict(times.items())
+        assert times.put_off.keys() <= times_ms.keys(), "what is put off is looked at again"
         assert times_ms.keys() <= self.keys.keys(), "what is due is of a stream"
-        assert all(times_ms[name] <= at_ms for name, at_ms in found_ms.items() if at_ms is not None), (
+        first_ms = {name: min(at_ms, times.put_off.get(name, at_ms)) for name, at_ms in times_ms.items()}
+        assert all(first_ms[name] <= at_ms for name, at_ms in found_ms.items() if at_ms is not None), (
             "nothing is due before its stream is looked at"
         )

@@ -88,23 +88,42 @@ class DueTimes(Lifetimes):
     nothing is.
 
     It may be too early by what was acknowledged, claimed or cancelled meanwhile: then a look finds the true
-    one.
+    one. Streams that are put off are looked at later than something is due.
     """
 
-    __slots__ = ("_times",)
+    __slots__ = ("_times", "put_off")
 
     def __init__(self) -> None:
         super().__init__()
         self._times: dict[str, int] = {}
+        # Since when something has been due in them.
+        self.put_off: dict[str, int] = {}
+
+    @property
+    def first_due_ms(self) -> int | None:
+        """When the first of all was or is due; None while there are none."""
+        put_off_ms = min(self.put_off.values(), default=None)
+        if put_off_ms is None or self.next_ms is None:
+            return self.next_ms
+        return min(put_off_ms, self.next_ms)
 
     def hasten(self, name: str, at_ms: int | None) -> None:
         """Look at the stream at that time, unless an earlier one is known; None changes nothing."""
         known = self._times.get(name)
         if at_ms is not None and (known is None or at_ms < known):
-            self.replace(name, at_ms)
+            self._set(name, at_ms)
 
     def replace(self, name: str, at_ms: int | None) -> None:
         """Look at the stream at that time and at no other one; None for never."""
+        self.put_off.pop(name, None)
+        self._set(name, at_ms)
+
+    def delay(self, name: str, due_ms: int, until_ms: int) -> None:
+        """Put a stream off: look at it again at `until_ms`, though something is due there since `due_ms`."""
+        self.put_off[name] = due_ms
+        self._set(name, until_ms)
+
+    def _set(self, name: str, at_ms: int | None) -> None:
         known = self._times.pop(name, None)
         if known is not None:
             self.discard(name, known)
@@ -121,3 +140,4 @@ class DueTimes(Lifetimes):
         """Take all streams out."""
         super().clear()
         self._times.clear()
+        self.put_off.clear()

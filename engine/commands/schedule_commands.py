@@ -111,7 +111,8 @@ class ListSchedules(StreamCommand, frozen=True, kw_only=True):
 
 class FireDueSchedules(Command, frozen=True, kw_only=True):
     """The gateway runs it when the time of a schedule has come: append what is due, a bounded part of it in
-    one turn, as long as it `has_time`. Reply: whether there is more; None where a stream takes no entries.
+    one turn, as long as it `has_time`. A stream that takes no entries is tried again a second later. Reply:
+    whether there is more.
     """
 
     needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS

@@ -44,6 +44,8 @@ TURN_FIRED_BYTES_MAX: Final = 4 << 20
 # Streams that one turn looks at, and schedules that it takes between two looks at the clock.
 _TURN_LOOKS_MAX: Final = 500
 _RUN_MAX: Final = 100
+# A stream that takes no entries is tried again after this time; others do not wait for it.
+_RETRY_MS: Final = 1_000
 # Entries for later in one publication: 4 µs each.
 LATER_MAX: Final = 2_000
 # Schedules of one page.
@@ -173,26 +175,25 @@ class _Budget:
 
 
 @runs(FireDueSchedules)
-def fire_due_schedules(turn: Turn, command: FireDueSchedules) -> bool | None:
+def fire_due_schedules(turn: Turn, command: FireDueSchedules) -> bool:
     times, budget = turn.keyspace.due_schedules, _Budget(command)
-    refused = False
     for name in times.due(turn.now_ms, _TURN_LOOKS_MAX):
         turn.expire(name)
         key = turn.keyspace.find(name)
-        while key is not None and _is_due(key, turn.now_ms):
+        while (first_ms := _first_ms(key)) is not None and first_ms <= turn.now_ms:
+            assert key is not None, "it has schedules"
             if not _fire_run(turn, name, key, budget):
-                refused = True
+                times.delay(name, first_ms, turn.now_ms + _RETRY_MS)
                 break
             if budget.spent():
                 return True
         else:
-            times.replace(name, None if key is None or key.schedules is None else key.schedules.first_ms)
-    return None if refused else times.is_due(turn.now_ms)
+            times.replace(name, first_ms)
+    return times.is_due(turn.now_ms)
 
 
-def _is_due(key: Key, now_ms: int) -> bool:
-    first_ms = None if key.schedules is None else key.schedules.first_ms
-    return first_ms is not None and first_ms <= now_ms
+def _first_ms(key: Key | None) -> int | None:
+    return None if key is None or key.schedules is None else key.schedules.first_ms
 
 
 def _fire_run(turn: Turn, stream: str, key: Key, budget: _Budget) -> bool:

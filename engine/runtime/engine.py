@@ -259,8 +259,8 @@ class Engine:
     @property
     def schedules_late_s(self) -> float:
         """For how many seconds the first entry has been due that is not appended yet; 0 if there is none."""
-        next_ms = self._keyspace.due_schedules.next_ms
-        return 0.0 if next_ms is None else max(0, self._clock.wall_ms() - next_ms) / 1000
+        due_ms = self._keyspace.due_schedules.first_due_ms
+        return 0.0 if due_ms is None else max(0, self._clock.wall_ms() - due_ms) / 1000
 
     @property
     def appended(self) -> int:

@@ -28,6 +28,7 @@ from engine.commands import (
     XAdd,
 )
 from engine.commands.scheduling import LATER_MAX, TURN_FIRED_MAX
+from engine.ids import SEQUENCE_MAX
 from engine.keyspace import Caps, Keyspace
 from engine.recurrence import Rule
 from engine.replies import AddedScheduled, ScheduleInfo, SchedulePage, ScheduleSet
@@ -370,13 +371,47 @@ def test_a_turn_ends_by_its_bytes_and_by_the_clock(house: House) -> None:
     assert len(house.live("s")) == 5
 
 
-def test_a_stream_that_takes_no_entries_keeps_no_other_from_its_own(house: House) -> None:
-    house.call("XADD", "s", "18446744073709551615-18446744073709551615", "a", "1")
+def full_beside_another() -> House:
+    """A stream `s` that has no ID left for what will be due in it, and another one."""
+    house = House()
     house.run(later("a"))
+    house.call("XSETID", "s", f"{SEQUENCE_MAX}-{SEQUENCE_MAX}")
     house.run(setting("b", stream="t", in_ms=100))
+    return house
+
+
+def test_a_stream_that_takes_no_entries_makes_no_other_one_late() -> None:
+    house = full_beside_another()
     house.pass_ms(100)
-    assert house.run(FireDueSchedules()) is None
-    assert (len(house.live("t")), names(house)) == (1, ["a"])
+    assert house.run(FireDueSchedules()) is False
+    assert [len(house.pairs(name)) for name in "st"] == [0, 1]
+    assert names(house) == ["a"]
+    house.keyspace.check()
+
+
+def test_a_stream_that_takes_no_entries_is_tried_each_second() -> None:
+    house = full_beside_another()
+    times, due_ms = house.keyspace.due_schedules, house.now_ms + 100
+    for tried in range(3):
+        assert fire(house, 1_000) == []
+        assert (times.first_due_ms, times.next_ms) == (due_ms, house.now_ms + 1_000), tried
+        # Another one does not hide for how long it has been late.
+        house.run(later("z", in_ms=500))
+        assert (times.first_due_ms, times.next_ms) == (due_ms, house.now_ms + 500)
+        house.keyspace.check()
+    house.call("XSETID", "s", "1-0")
+    assert fire(house, 1_000) == ["a", "z"]
+    assert (times.first_due_ms, times.put_off) == (None, {})
+
+
+@pytest.mark.parametrize("words", [("DEL", "s"), ("RENAME", "s", "u"), ("FLUSHALL",)])
+def test_what_is_put_off_goes_with_its_stream(words: tuple[str, ...]) -> None:
+    house = full_beside_another()
+    house.pass_ms(100)
+    house.run(FireDueSchedules())
+    house.call(*words)
+    assert house.keyspace.due_schedules.put_off == {}
+    house.keyspace.check()
 
 
 # --- the engine at work -------------------------------------------------------------------------------------
@@ -386,6 +421,17 @@ def values(engine: Engine) -> list[bytes]:
     stream = keyspace_of(engine).keys["s"].stream
     texts = [stream.get(entry_id) for entry_id in stream.live_ids()]
     return [value for text in texts if text for _, value in entries.pairs_of(text)]
+
+
+async def test_beside_a_stream_that_takes_none_one_is_appended_at_its_millisecond(talk: Conversation) -> None:
+    await reply_to(talk.engine, later("a", in_ms=100))
+    await talk.call("XSETID", "s", f"{SEQUENCE_MAX}-{SEQUENCE_MAX}")
+    await talk.pass_ms(2_000)
+    assert talk.engine.schedules_late_s == 1.9
+    await reply_to(talk.engine, setting("b", stream="t", in_ms=50))
+    await talk.pass_ms(50)
+    assert keyspace_of(talk.engine).keys["t"].stream.length == 1
+    assert talk.engine.schedules_late_s == 1.95
 
 
 async def test_one_is_appended_at_its_millisecond_and_wakes_readers(talk: Conversation) -> None:
