@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from engine import Engine, SystemClock, entries
-from engine.commands import Cursor, XAdd, XGroupCreate, XRead, XReadGroup
+from engine.commands import AddScheduled, Cursor, NewSchedule, XAdd, XGroupCreate, XRead, XReadGroup
+from engine.commands.scheduling import LATER_MAX
+from engine.recurrence import Rule
 from engine.runtime.resident import resident_bytes
 from tests.engine.asking import reply_to
 
 BATCH: Final = 10_000
+SCHEDULES: Final = 100_000
 
 
 def bodies(count: int) -> list[bytes]:
@@ -62,11 +65,22 @@ async def much_pending(engine: Engine) -> None:
             await reply_to(engine, read)
 
 
+async def many_schedules(engine: Engine) -> None:
+    """100,000 entries for later, of names of 15 bytes, at times of their own in any order."""
+    for first in range(0, SCHEDULES, LATER_MAX):
+        each = [
+            NewSchedule(f"sch_{first + number:011}", body, Rule(in_ms=3_600_000 + secrets.randbelow(1 << 30)))
+            for number, body in enumerate(bodies(LATER_MAX))
+        ]
+        await reply_to(engine, AddScheduled(stream="s", later=each))
+
+
 SHAPES: Final[dict[str, Callable[[Engine], Awaitable[None]]]] = {
     "entries": many_entries,
     "streams": many_streams,
     "sessions": many_sessions,
     "pending": much_pending,
+    "schedules": many_schedules,
 }
 
 

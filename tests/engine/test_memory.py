@@ -64,10 +64,12 @@ from engine.replies import Reply
 from engine.storage.memory import MemoryStorage
 from tests.engine.asking import begin_read, reply_to, submit, turn_of
 from tests.engine.clocks import HandClock
-from tests.engine.growth import SHAPES
+from tests.engine.growth import SCHEDULES, SHAPES, bodies
 from tests.engine.house import House, adding, id_of
 
 MB: Final = 1_000_000
+# At names of 15 bytes, as those that are made up.
+SCHEDULE_BYTES_MAX: Final = 300
 OOM: Final = "OOM command not allowed when used memory > 'maxmemory'."
 # What makes room, or adds nothing. A command that is new tomorrow has to be put somewhere.
 GOING_ON: Final = {
@@ -332,13 +334,25 @@ async def test_a_start_with_more_than_the_limit_starts_and_refuses_by_every_way_
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_estimate_is_within_a_fifth_of_what_the_process_grows_by(shape: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.engine.growth", shape, str(tmp_path)]
+    estimated, resident = grown(shape, tmp_path)
+    assert resident > 15 * MB, "large beside what the interpreter itself needs"
+    assert 0.8 * resident <= estimated <= 1.2 * resident, (estimated, resident)
+
+
+def grown(shape: str, directory: Path) -> tuple[int, int]:
+    """By how many bytes a process grows with data of that shape: as estimated, and as it does."""
+    command = [sys.executable, "-m", "tests.engine.growth", shape, str(directory)]
     # Coverage would make it three times as long, and takes memory of its own.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
     estimated, resident = map(int, ended.stdout.split())
-    assert resident > 15 * MB, "large beside what the interpreter itself needs"
-    assert 0.8 * resident <= estimated <= 1.2 * resident, (estimated, resident)
+    return estimated, resident
+
+
+def test_a_schedule_takes_at_most_300_bytes_beside_its_entry(tmp_path: Path) -> None:
+    _, resident = grown("schedules", tmp_path)
+    (body,) = bodies(1)
+    assert resident / SCHEDULES - sys.getsizeof(body) <= SCHEDULE_BYTES_MAX
 
 
 def test_what_is_taken_away_is_counted_no_more() -> None:
