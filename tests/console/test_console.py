@@ -405,11 +405,11 @@ async def test_the_keyboard_is_enough(page: Page, gateway: ConsoleGateway) -> No
     await expect(page.get_by_role("tab", name="Groups")).to_have_attribute("aria-selected", "true")
     await page.get_by_role("tab", name="Groups").focus()
     await page.keyboard.press("ArrowRight")
-    await expect(page.get_by_role("tab", name="Scheduled")).to_be_focused()
+    await expect(page.get_by_role("tab", name="Publish")).to_be_focused()
     await page.keyboard.press("?")
     await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     await page.keyboard.press("Escape")
-    await expect(page.get_by_role("tab", name="Scheduled")).to_be_focused()
+    await expect(page.get_by_role("tab", name="Publish")).to_be_focused()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
