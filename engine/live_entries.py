@@ -381,7 +381,7 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
             return None
         if cut > part.last_live:
             return measure(part.first, cut, (), part.last_live)
-        nodes = self.node_cache.runs.without(part, cut, part.gone)
+        nodes = self.node_cache.runs.without(part, cut, ())
         highest = next(run_ids[-1] for run_ids, _ in self._runs_down(part.first, cut - 1, 1))
         return measure(part.first, cut, nodes, highest)
 
@@ -392,7 +392,7 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
             part = self.part_of(ordered[0])
             inside = in_range(part, ordered) if isinstance(part, Run) else ()
             if isinstance(part, Run) and inside:
-                nodes = self.node_cache.runs.without(part, part.floor, sorted({*part.gone, *inside}))
+                nodes = self.node_cache.runs.without(part, part.floor, inside)
                 left.append(measure(part.first, part.floor, nodes, inside[-1]))
             upto = ordered[0] if part is None else max(part.last, ordered[0])
             ordered = ordered[bisect_right(ordered, upto) :]

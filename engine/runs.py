@@ -40,6 +40,9 @@ _ROW: Final = Struct(f">{ID_BYTES}s{ID_BYTES}sIIIII")
 _CHECKSUM: Final = Struct(">I")
 _LEFT: Final = Struct(f">{ID_BYTES}s{ID_BYTES}sQIQQ{ID_BYTES}s{ID_BYTES}s{ID_BYTES}s")
 
+# In a node of which more is deleted at once, each entry is taken.
+_SEARCHED_IN_TEXT_MAX: Final = 4
+
 # Where a run is: the number of its file, and its offset there.
 Place: TypeAlias = tuple[int, int]
 
@@ -230,19 +233,28 @@ def nodes_left(nodes: Sequence[SealedNode], floor: int, gone: Sequence[int]) -> 
     """The nodes of a run without what is below `floor` or in `gone`, which ascend."""
     left: list[SealedNode] = []
     for node in nodes:
-        start, stop = bisect_left(gone, node.first), bisect_right(gone, node.last)
         if node.last < floor:
             continue
-        if node.first < floor or start < stop:
-            held = list(entries.ids_of(node.texts()))
-            deleted = (1 << bisect_left(held, floor)) - 1
-            for entry_id in gone[start:stop]:
-                place = bisect_left(held, entry_id)
-                deleted |= (place < len(held) and held[place] == entry_id) << place
-            node = node.without(deleted)  # noqa: PLW2901 - the node as it is now
+        inside = gone[bisect_left(gone, node.first) : bisect_right(gone, node.last)]
+        if node.first < floor or inside:
+            node = node.without(node.deleted | _mask(node, floor, inside))  # noqa: PLW2901 - as it is now
         if node.live:
             left.append(node)
     return left
+
+
+def _mask(node: SealedNode, floor: int, gone: Sequence[int]) -> int:
+    """Which entries of a node are below `floor` or in `gone`."""
+    if floor <= node.first and len(gone) <= _SEARCHED_IN_TEXT_MAX:
+        plain = node.text.plain()
+        found = (entries.find(plain, entry_id) for entry_id in gone)
+        return sum([1 << row[0] for row in found if row is not None])
+    held = list(entries.ids_of(node.texts()))
+    mask = (1 << bisect_left(held, floor)) - 1
+    for entry_id in gone:
+        place = bisect_left(held, entry_id)
+        mask |= (place < len(held) and held[place] == entry_id) << place
+    return mask
 
 
 def measure(first: int, floor: int, nodes: Sequence[SealedNode], highest: int) -> RunLeft:
@@ -276,26 +288,40 @@ class NotInMemoryError(Exception):
 class LoadedRun:
     """The nodes of a run as they are in the file, and what was left of them when it was last asked."""
 
-    __slots__ = ("_left", "_nodes", "_run", "length")
+    __slots__ = ("_changed", "_left", "_nodes", "_run", "length")
 
     def __init__(self, nodes: Sequence[SealedNode], length: int) -> None:
         self._nodes = nodes
         self.length = length
         self._run: Run | None = None
         self._left: Sequence[SealedNode] = ()
+        # What would be left after the change that was last asked for: floor, deleted IDs, nodes.
+        self._changed: tuple[int, Sequence[int], Sequence[SealedNode]] = (0, (), ())
 
     def of(self, run: Run) -> Sequence[SealedNode]:
         """The nodes that are left of the run."""
         if not run.floor and not run.gone:
             return self._nodes
         if self._run is not run:
-            self._left = nodes_left(self._nodes, run.floor, run.gone)
+            is_changed = self._has_become(run)
+            self._left = self._changed[2] if is_changed else nodes_left(self._nodes, run.floor, run.gone)
             self._run = run
         return self._left
 
-    def without(self, floor: int, gone: Sequence[int]) -> Sequence[SealedNode]:
-        """Those that would be left."""
-        return nodes_left(self._nodes, floor, gone)
+    def without(self, run: Run, floor: int, gone: Sequence[int]) -> Sequence[SealedNode]:
+        """Those that would be left if what is below `floor` and these, which ascend, went too."""
+        left = nodes_left(self.of(run), floor, gone)
+        self._changed = max(floor, run.floor), sorted({*run.gone, *gone}), left
+        return left
+
+    def _has_become(self, run: Run) -> bool:
+        """Whether the change has led to this run, which is mostly so: then it is not taken apart anew."""
+        floor, gone, left = self._changed
+        return (
+            run.floor == max(floor, run.first_live)
+            and run.gone == tuple(gone[bisect_left(gone, run.floor) :])
+            and run.live == sum([node.live for node in left])
+        )
 
 
 # Runs that a turn holds, which no other turn can push out; the refusal of one that could not be read.
@@ -404,7 +430,7 @@ class Runs:
 
     def without(self, run: Run, floor: int, gone: Sequence[int]) -> Sequence[SealedNode]:
         """Those that would be left if this went; the same."""
-        return self._look(run).without(floor, gone)
+        return self._look(run).without(run, floor, gone)
 
     def gives(self, run: Run) -> bool:
         """Whether the disk gives the run. Raises NotInMemoryError in a turn that may wait."""

@@ -194,6 +194,31 @@ async def test_what_is_left_of_runs_is_taken_one_a_cycle(monkeypatch: pytest.Mon
         assert len(set(taken)) == len(taken) == 10
 
 
+async def test_a_deletion_takes_no_more_apart_than_it_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One entry of each node is looked for, and what is left is not found out anew for the next deletion."""
+    taken: list[SealedNode] = []
+    texts = SealedNode.texts
+
+    def take(node: SealedNode) -> list[bytes]:
+        taken.append(node)
+        return texts(node)
+
+    async with Stored(MemoryStorage()) as talk:
+        await talk.fill(640 + 10)
+        assert await talk.store() == 1
+        await talk.call("XDEL", "s", *(f"{number}-0" for number in range(5, 640, 10)))
+        monkeypatch.setattr(SealedNode, "texts", take)
+        assert await talk.call("XDEL", "s", *(f"{number}-0" for number in range(6, 640, 10))) == 64
+        assert len(taken) < 10
+        assert await talk.call("XTRIM", "s", "MINID", "16-0") == 12
+        assert await talk.call("XDEL", "s", "17-0", "16-0", "15-0") == 1
+        assert len(taken) < 20
+        monkeypatch.undo()
+        left = [number for number in range(18, 651) if number % 10 not in (5, 6) or number > 640]
+        rows = await talk.call("XRANGE", "s", "-", "+")
+        assert [row[0] for row in rows] == [f"{number}-0" for number in left]  # type: ignore[attr-defined]
+
+
 class FullDisk(MemoryStorage):
     """A disk that takes nothing into files of runs."""
 
