@@ -5,7 +5,7 @@ Must never know: asyncio, disk, wire formats.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
 
@@ -107,18 +107,35 @@ def execute(
     return Execution(_run(turn, command, held=held), turn)
 
 
+@overload
 def execute_all(
     keyspace: Keyspace, commands: Sequence[Command], now_ms: int
-) -> tuple[list[Reply | EngineError], Turn]:
+) -> tuple[Sequence[Reply | EngineError], Turn]: ...
+
+
+@overload
+def execute_all(
+    keyspace: Keyspace, commands: Sequence[Command], now_ms: int, held: HeldRuns | None
+) -> tuple[Sequence[Reply | Unread | EngineError], Turn]: ...
+
+
+def execute_all(
+    keyspace: Keyspace, commands: Sequence[Command], now_ms: int, held: HeldRuns | None = None
+) -> tuple[Sequence[Reply | Unread | EngineError], Turn]:
     """Run a transaction: one turn, one reading of the clock, nothing between; a refusal does not end it,
     nothing waits. A guard that answers False does. Raises EngineError, with nothing run, if all together
     would take too long.
+
+    Where runs that it `held` before are given, the only reply may be `Unread`: it runs again from its
+    beginning. What it looks at after it has changed something is read then.
     """
     check_work(keyspace, commands)
     turn = Turn(keyspace, now_ms)
     replies: list[Reply | EngineError] = []
     for command in commands:
-        reply = _run(turn, command.to_nonblocking())
+        reply = _run(turn, command.to_nonblocking(), held=held, may_wait=not turn.records)
+        if isinstance(reply, Unread):
+            return [reply], turn
         assert not isinstance(reply, Blocked | Unfinished), (
             "a transaction is one turn, in which nothing waits"
         )
@@ -163,13 +180,18 @@ def execute_each(
 
 
 def _run(
-    turn: Turn, command: Command, records_before: int = 0, held: HeldRuns | None = None
+    turn: Turn,
+    command: Command,
+    records_before: int = 0,
+    held: HeldRuns | None = None,
+    *,
+    may_wait: bool = True,
 ) -> Reply | Blocked | Unfinished | EngineError:
     runs = turn.keyspace.runs
     if not runs.files:
         return _run_command(turn, command, records_before)
-    began_at = len(turn.records)
-    runs.begin_turn({} if held is None else held, lambda: held is not None and len(turn.records) == began_at)
+    began_at = len(turn.records) if held is not None and may_wait else -1
+    runs.begin_turn({} if held is None else held, lambda: len(turn.records) == began_at)
     try:
         return _run_command(turn, command, records_before)
     except NotInMemoryError as missing:

@@ -430,8 +430,13 @@ class Engine:
         if not together:
             commands = (commands[0].to_nonblocking(),)
         ran = self._run(commands, before=_FIRST, together=together, quotas=call.quotas)
-        if not together and isinstance(first := ran.replies[0], Unfinished):
-            self._answer_later(self._run_rest(commands[0], first, call.caller), call, done)
+        if ran.replies and isinstance(first := ran.replies[0], Unfinished):
+            further = (
+                self._run_again(call, first)
+                if isinstance(first, Unread) and together
+                else self._run_rest(commands[0], first, call.caller)
+            )
+            self._answer_later(further, call, done)
             return None
         return self._leave(ran.replies, ran.position, call, done)
 
@@ -628,6 +633,16 @@ class Engine:
         """The same for a command that is a call."""
         looked, position = yield from self._run_further(command, reply, caller)
         return [looked], position
+
+    def _run_again(self, call: Call, unread: Unread) -> FurtherWork[tuple[Replies, int]]:
+        """Run a transaction once what it looks at was read."""
+        while True:
+            self._fetcher.expect_room(unread, call.caller)
+            yield partial(self._fetcher.wait, unread, call.caller)
+            ran = self._run(call.commands, before=unread, together=True, quotas=call.quotas)
+            if not ran.replies or not isinstance(again := ran.replies[0], Unread):
+                return ran.replies, ran.position
+            unread = again
 
     def _synced(self, durable_upto: int) -> None:
         """Serve the reads that wait for entries on disk."""

@@ -1,12 +1,13 @@
 """Reads that wait, and what they find in files: a thread reads it, and no turn waits for the disk."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from engine.storage.memory import MemoryStorage
-from tests.engine.clocks import let_threads_run
+from tests.engine.clocks import let_threads_run, settle
 from tests.engine.running import keyspace_of
 from tests.engine.test_runs import Stored, hold_reads
 
@@ -53,6 +54,23 @@ async def test_those_that_wait_get_what_is_in_files(talk: Stored, how: str) -> N
         await let_threads_run()
     assert [given(await each) for each in begun] == [[entry_id] for entry_id in HELD]
     assert reads_in_turns(talk) == before
+
+
+async def test_a_transaction_waits_for_what_it_looks_at_before_it_changes_anything(talk: Stored) -> None:
+    """It runs when that was read, as a whole; what it looks at afterwards is read within its turn."""
+    gate, before = hold_reads(talk.engine), reads_in_turns(talk)
+    words = ("XRANGE s 1-0 1-0", "XRANGE s 31-0 31-0", "XDEL s 35-0", "XADD s 200-0 n 1", "XRANGE s 1-0 1-0")
+    begun = asyncio.ensure_future(talk.transaction(*words))
+    await settle()
+    assert not begun.done()
+    assert await talk.call("XADD", "s", "100-0", "n", "1") == "100-0"
+    gate.set()
+    first, second, *others = await begun
+    assert (first, second) == ([["1-0", ["n", "value 1"]]], [["31-0", ["n", "value 31"]]])
+    assert others == [1, "200-0", first]
+    assert reads_in_turns(talk) == before
+    assert await talk.transaction("XADD s 300-0 n 1", "XDEL s 15-0") == ["300-0", 1]
+    assert reads_in_turns(talk) == before + 1
 
 
 async def test_a_read_whose_time_is_over_while_the_disk_reads_takes_nothing(talk: Stored) -> None:
