@@ -19,7 +19,7 @@ from engine import errors
 from engine.clock import Clock
 from engine.cluster import gathering, words
 from engine.cluster.dead_letters import Dying, move
-from engine.cluster.deferrals import Deferrals
+from engine.cluster.due import DueWork
 from engine.cluster.figures import BackendFigures
 from engine.cluster.gateways import Gateways
 from engine.cluster.group_waits import GroupWaits
@@ -34,15 +34,17 @@ from engine.cluster.node import Node
 from engine.cluster.origins import Origins, unnumbered
 from engine.cluster.refusals import name_of, not_supported, refusal_of
 from engine.cluster.routing import BackendRequest, Lane
-from engine.cluster.scripts import WriteOrigin, cross_slot, release_due
+from engine.cluster.scripts import WriteOrigin, cross_slot
 from engine.cluster.sending import Sender, settled
 from engine.cluster.topology import Topology
 from engine.cluster.wakeups import Wakeups
 from engine.cluster.wire import ConnectionLostError, ServerError, Words, report
 from engine.commands import (
     AddEach,
+    AddScheduled,
     AppendDurable,
     BlockingCommand,
+    CancelSchedule,
     Close,
     Command,
     Copy,
@@ -50,14 +52,15 @@ from engine.commands import (
     Cursor,
     Delete,
     Exists,
+    FireSchedule,
     GiveBack,
     Publish,
     PutMetadata,
     Rename,
+    SetSchedule,
     StreamCommand,
     Undo,
     XAdd,
-    XNack,
     XRead,
     XReadGroup,
 )
@@ -68,6 +71,7 @@ from engine.protocol import Call, How, unexpected
 from engine.read_handle import Done, ReadHandle, Refused, Replies
 from engine.replies import (
     Added,
+    AddedScheduled,
     Closed,
     DeadLettered,
     DurableAppended,
@@ -84,7 +88,10 @@ POLL_S: Final = 5.0
 _SCAN_COUNT: Final = 1_000
 
 # Commands that a server does once, however often they are sent.
-_NUMBERED: Final = (XAdd, AddEach, AppendDurable, Close, CreateDurable, Publish)
+_NUMBERED: Final = (
+    *(XAdd, AddEach, AppendDurable, Close, CreateDurable, Publish),
+    *(AddScheduled, CancelSchedule, FireSchedule, SetSchedule),
+)
 
 Finish = Callable[[Any], None]
 T = TypeVar("T")
@@ -112,7 +119,8 @@ class ClusterEngine(NoLog):
         self.mean_expiry_ms = 0
         self._waiting_for_streams = 0
         self._topology = topology
-        self._origins = Origins()
+        self._clock = clock
+        self._origins = Origins(clock)
         self._sender = Sender(topology, self._origins.end_write)
         self.health: Final = BackendHealth(topology, self._ask, clock, self._observe)
         self._losses = Losses()
@@ -133,7 +141,8 @@ class ClusterEngine(NoLog):
         self.on_missing_events: Callable[[str], None] = lambda _: None
         self._wakeups.on_missing_events = self._note_missing_events
         self.gateways: Final = Gateways(self.run_request, self._wakeups)
-        self._deferrals = Deferrals(self._release_due)
+        self._due = DueWork(self.run_request, clock, self._note_fired)
+        self.maintenance.note_schedule = self._due.note_schedule
         self._group_waits = GroupWaits(self._wakeups, self._read_group, self._take_back)
 
     def start(self) -> asyncio.Future[None]:
@@ -150,7 +159,7 @@ class ClusterEngine(NoLog):
         self.end_waits()
         for task in self._keeping:
             task.cancel()
-        self._deferrals.close()
+        self._due.close()
         self._sender.close()
         await self._wakeups.close()
         await self._topology.close()
@@ -247,12 +256,8 @@ class ClusterEngine(NoLog):
     def _note_run(self, command: Command, reply: Reply | EngineError) -> None:
         if isinstance(command, AppendDurable) and isinstance(reply, DurableAppended) and not reply.duplicate:
             self.appended += len(command.bodies)
-        if isinstance(command, XNack) and command.nack.delay_ms and not isinstance(reply, EngineError):
-            self._deferrals.note(command.stream, command.nack.delay_ms)
         self._group_waits.note_run(command)
-
-    def _release_due(self, stream: str, done: Callable[[Any], None]) -> None:
-        self._send(words.by_script(stream, release_due(stream), Lane.GROUP), done)
+        self._due.note_run(command, reply)
 
     def _read(self, call: Call, handle: ReadHandle) -> None:
         (command,) = call.commands
@@ -290,7 +295,7 @@ class ClusterEngine(NoLog):
         if self._gatherer(command) is not None:
             return None
         is_numbered = is_repeatable and isinstance(command, _NUMBERED)
-        origin = self._origins.begin_write() if is_numbered else unnumbered()
+        origin = self._origins.begin_write() if is_numbered else unnumbered(self._clock.wall_ms())
         try:
             request = self._made(command, origin)
         except BaseException:
@@ -361,11 +366,14 @@ class ClusterEngine(NoLog):
         if isinstance(reply, StreamsRead):
             self._losses.note(reply)
             return
-        if isinstance(reply, Closed):
+        if isinstance(reply, Closed | AddedScheduled):
             reply = reply.added
         if isinstance(reply, Added | Published) and not reply.duplicate:
             added = (reply,) if isinstance(reply, Added) else (run for _, run in reply.streams)
             self.appended += sum(len(run.ids) for run in added)
+
+    def _note_fired(self, entries: int) -> None:
+        self.appended += entries
 
     async def run_request(self, request: BackendRequest) -> Any:  # noqa: ANN401 - as `decode` makes it
         """Run one request. Raises EngineError."""

@@ -23,6 +23,7 @@ from engine.cluster import (
     group_words,
     redrive,
     replies,
+    schedule_words,  # noqa: F401 - as above
     scripts,
     words,
 )

@@ -70,6 +70,8 @@ class Maintenance:
         self._cursors: dict[Node, bytes] = {}
         # Streams that groups were read of here, until a step finds no reader.
         self._read: dict[str, None] = {}
+        # Called with a stream that has schedules, and after how many ms the first is due.
+        self.note_schedule: Callable[[str, int], None] = lambda *_: None
         # Why the last step ended, so that each reason is reported once; empty where it went well.
         self._reported = ""
 
@@ -152,10 +154,13 @@ class Maintenance:
         request = words.by_script(stream, maintain(stream, watched_ms, self._grace_ms), Lane.GROUP)
         for _ in range(_TURNS_MAX):
             try:
-                if not await self._run(request):
-                    return
+                has_more, schedule_ms = await self._run(request)
             except EngineError:
                 # The next round comes here again.
+                return
+            if schedule_ms >= 0:
+                self.note_schedule(stream, schedule_ms)
+            if not has_more:
                 return
 
 

@@ -9,6 +9,7 @@ Knows: which writes of this process have no reply yet. Must never know: what the
 import secrets
 from typing import Final
 
+from engine.clock import Clock
 from engine.cluster.scripts import WriteOrigin
 from engine.cluster.wire import IDENTITY
 
@@ -16,7 +17,8 @@ from engine.cluster.wire import IDENTITY
 class Origins:
     """The writes of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._front: Final = secrets.token_hex(8)
         self._last = 0
         self._without_reply: dict[int, None] = {}
@@ -26,13 +28,15 @@ class Origins:
         self._last += 1
         self._without_reply[self._last] = None
         settled = next(iter(self._without_reply)) - 1
-        return WriteOrigin(secrets.token_hex(8), IDENTITY, self._front, self._last, settled)
+        return WriteOrigin(
+            secrets.token_hex(8), IDENTITY, self._front, self._last, settled, self._clock.wall_ms()
+        )
 
     def end_write(self, number: int) -> None:
         """It is not sent again. 0 is no number."""
         self._without_reply.pop(number, None)
 
 
-def unnumbered() -> WriteOrigin:
+def unnumbered(now_ms: int = 0) -> WriteOrigin:
     """The origin of a write that is not sent again."""
-    return WriteOrigin(secrets.token_hex(8), IDENTITY)
+    return WriteOrigin(secrets.token_hex(8), IDENTITY, now_ms=now_ms)

@@ -12,18 +12,12 @@ from typing import Final
 
 from engine.cluster.wire import ConnectionLostError, ServerError
 from engine.commands import (
-    AddScheduled,
-    CancelSchedule,
     Command,
     ConfigSet,
-    DescribeSchedule,
     DescribeUse,
     Dump,
-    FireSchedule,
     FlushAll,
-    ListSchedules,
     Restore,
-    SetSchedule,
     Unchanged,
     Watch,
     XCfgSet,
@@ -147,20 +141,13 @@ def reason_of(error: EngineError) -> str:
     return error.redis.removeprefix(_NOT_NOW).removeprefix(_UNKNOWN)
 
 
-# Commands that no server is sent, in the words of those who send them here.
-_SCHEDULING: Final = "scheduling (entries for later)"
+# What callers call the commands that no server is sent.
 _NAMES: Final[Mapping[type[Command], str]] = {
-    AddScheduled: _SCHEDULING,
-    CancelSchedule: _SCHEDULING,
     ConfigSet: "CONFIG SET",
-    DescribeSchedule: _SCHEDULING,
     DescribeUse: "the use of a stream (MEMORY USAGE, OBJECT)",
     Dump: "DUMP",
-    FireSchedule: _SCHEDULING,
     FlushAll: "FLUSHALL",
-    ListSchedules: _SCHEDULING,
     Restore: "RESTORE",
-    SetSchedule: _SCHEDULING,
     Unchanged: "WATCH",
     Watch: "WATCH",
     XCfgSet: "XCFGSET",

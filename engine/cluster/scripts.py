@@ -67,6 +67,7 @@ class WriteOrigin(msgspec.Struct, frozen=True):
 
     `primary` identifies the server that will run it, empty where that is not known. `front` is this process,
     `number` counts its requests, of which all up to `settled` have their reply: one sent again is done once.
+    `now_ms` is the time here.
     """
 
     generation: str
@@ -74,6 +75,7 @@ class WriteOrigin(msgspec.Struct, frozen=True):
     front: str = ""
     number: int = 0
     settled: int = 0
+    now_ms: int = 0
 
 
 class ScriptCall(msgspec.Struct, frozen=True):
@@ -101,7 +103,10 @@ EDGES_MARK: Final = 4
 EDGES_LAST_LIVE: Final = 5
 EDGES_LOST: Final = 6
 
-_GROWING: Final = {"add", "append_durable", "create_durable", "publish"}
+_GROWING: Final = {
+    *("add", "add_scheduled", "append_durable", "create_durable", "publish"),
+    *("fire_schedule", "fire_schedules", "set_schedule"),
+}
 
 
 @cache
@@ -133,16 +138,21 @@ _REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
     "id_not_increasing": errors.id_not_increasing,
     "epoch_begins_at_zero": errors.epoch_begins_at_zero,
     "fork_beyond_end": errors.fork_beyond_end,
+    "has_schedules": lambda stream, count: errors.has_schedules(stream, int(count)),
     "idempotency_mismatch": errors.idempotency_mismatch,
     "last_id_mismatch": errors.last_id_mismatch,
     "lifetime_over": errors.lifetime_over,
     "media_type_differs": errors.media_type_differs,
     "no_group_for_key": errors.no_group_for_key,
+    "no_schedule": errors.no_schedule,
     "no_stream": errors.no_such_key,
     "not_data": errors.not_data,
     "not_durable": errors.not_durable,
     "producer_fenced": lambda producer, epoch: errors.producer_fenced(producer, int(epoch)),
     "producer_gap": lambda producer, *seqs: errors.producer_gap(producer, *map(int, seqs)),
+    "recurring_forbidden": errors.recurring_forbidden,
+    "schedule_exists": errors.schedule_exists,
+    "schedule_gone": errors.schedule_gone,
     "sequence_too_small": errors.writer_seq_too_small,
     "stream_changed": errors.stream_changed,
     "stream_closed": _closed,
@@ -151,6 +161,9 @@ _REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
     "stream_gone": errors.stream_gone,
     "too_large_to_fork": lambda: errors.invalid(f"ERR {_TOO_LARGE_TO_FORK}"),
     "too_long_to_count": lambda entries_max: too_long_to_count(int(entries_max)),
+    "too_many_schedules": lambda most, stream: errors.too_many_schedules(
+        int(most), "stream_schedules_max", stream
+    ),
     "too_many_chunks": lambda: errors.too_many_chunks(EPOCH_CHUNKS_MAX, EPOCH_BYTES_MAX),
     "trim_guarded": errors.trim_guarded,
 }
@@ -208,7 +221,7 @@ def close(command: Close, origin: WriteOrigin) -> ScriptCall:
     """Close, maybe with entries. Raises EngineError."""
     stream = command.stream
     nothing = XAdd(stream=stream, bodies=(), mkstream=False, expected_last_id=command.expected_last_id)
-    call = add(command.add or nothing, origin, reason=command.reason)
+    call = add(command.add or nothing, origin, end="+!"[command.drops_schedules] + command.reason)
 
     def decode(reply: Any) -> Closed:  # noqa: ANN401 - as the server sent it
         if reply is None:
@@ -224,26 +237,26 @@ def close(command: Close, origin: WriteOrigin) -> ScriptCall:
     return msgspec.structs.replace(call, decode=decode)
 
 
-def add(command: XAdd, origin: WriteOrigin, *, whole: bool = True, reason: str | None = None) -> ScriptCall:
+def add(command: XAdd, origin: WriteOrigin, *, whole: bool = True, end: str = "") -> ScriptCall:
     """XADD without a producer key. Unless `whole`, the first ones are stored where the IDs do not suffice for
-    all. With a `reason` the stream ends behind them. Raises EngineError.
+    all. With an `end`, as `lua/add.lua` has it, the stream ends behind them. Raises EngineError.
     """
+    words = [*origin_words(origin), int(command.mkstream), int(whole), end, *add_words(command)]
+    keys = [*stream_keys(command.stream), requests_key(command.stream, origin)]
+    return ScriptCall(adding("add"), keys, words, _decode_added(command.stream))
+
+
+def add_words(command: XAdd) -> list[Word]:
+    """Its entries, and what goes with them. Raises EngineError."""
     if 0 in command.ids:
         raise errors.id_is_zero()
     key = command.idempotency
-    arguments: list[Word] = [
-        *origin_words(origin),
-        int(command.mkstream),
+    return [
         "" if command.expected_last_id is None else ids.format(command.expected_last_id),
-        "" if key is None else key.key,
-        b"" if key is None else key.digest,
+        *("" if key is None else key.key, b"" if key is None else key.digest),
         _trim_words(command.trim),
-        int(whole),
-        "" if reason is None else f"+{reason}",
         *_form_and_entries(command.bodies, command.ids),
     ]
-    keys = [*stream_keys(command.stream), requests_key(command.stream, origin)]
-    return ScriptCall(adding("add"), keys, arguments, _decode_added(command.stream))
 
 
 def adding(name: str, *parts: str) -> Script:
@@ -265,10 +278,11 @@ def requests_key(stream: str, origin: WriteOrigin) -> bytes:
 def _form_and_entries(bodies: Sequence[bytes], new_ids: Sequence[NewId]) -> list[Word]:
     """What all entries are, for streams that take no others; how many, and the entries."""
     entries = [words_of(body) for body in bodies]
-    return [_form_of(entries), *_count_and_entries(entries, new_ids)]
+    return [form_of(entries), *_count_and_entries(entries, new_ids)]
 
 
-def _form_of(all_words: Sequence[Sequence[bytes]]) -> str:
+def form_of(all_words: Sequence[Sequence[bytes]]) -> str:
+    """What all of these entries are, as `lua/adding.lua` has it."""
     form = "json"
     for words in all_words:
         if words[0] != b"data" or (words[2:] and words[2] != META_FIELD):
@@ -322,13 +336,13 @@ def _decode_added(stream: str) -> Decode:
         if reply is None:
             return None
         word, given, removed, affected = checked(reply)
-        return Added(_ids_of(given), word == b"duplicate", removed, affected)
+        return Added(ids_of(given), word == b"duplicate", removed, affected)
 
     return decode
 
 
-def _ids_of(text: bytes) -> Sequence[int]:
-    """`first..last` of consecutive IDs, or IDs joined by commas."""
+def ids_of(text: bytes) -> Sequence[int]:
+    """The IDs of `first..last`, or joined by commas."""
     first, dots, last = text.partition(b"..")
     if dots:
         return range(ids.parse_canonical(first), ids.parse_canonical(last) + 1)
@@ -397,10 +411,13 @@ def _lifetime_words(lifetime: NewLifetime | None) -> tuple[str, Word]:
 
 def maintain(stream: str, watched_ms: int, grace_ms: int) -> ScriptCall:
     """What time brings to a stream, whose primary has been the same for `watched_ms`; consumers may be silent
-    for `grace_ms` longer than their group says. The reply is 1 where there is more to do.
+    for `grace_ms` longer than their group says. The reply: 1 where there is more to do, and after how many ms
+    the first schedule is due, -1 for none.
     """
     keys, words = stream_keys(stream), [watched_ms, grace_ms]
-    return ScriptCall(script("maintain", "trimming", "retention", "deferring"), keys, words, as_it_is)
+    return ScriptCall(
+        script("maintain", "trimming", "retention", "deferring", "scheduling"), keys, words, as_it_is
+    )
 
 
 def release_due(stream: str) -> ScriptCall:
@@ -541,7 +558,7 @@ def _decode_published(command: Publish) -> Decode:
         word, texts, trims = checked(reply)
         names_and_ids = texts.split(b"/")
         rows = [
-            (name.decode().replace("\n", "/"), _ids_of(given))
+            (name.decode().replace("\n", "/"), ids_of(given))
             for name, given in zip(names_and_ids[::2], names_and_ids[1::2], strict=True)
         ]
         if word == b"repeated":

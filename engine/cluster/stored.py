@@ -32,6 +32,11 @@ def words_of(body: bytes) -> list[bytes]:
 
 def text_of(entry_id: bytes, words: Sequence[bytes]) -> bytes:
     """The stored form of an entry as XRANGE replies it."""
+    return b'{"id":"%b"%b' % (entry_id, body_of(words))
+
+
+def body_of(words: Sequence[bytes]) -> bytes:
+    """The same without its ID."""
     meta: dict[str, str] = {}
     if len(words) >= 2 and words[-2] == META_FIELD:
         try:
@@ -42,5 +47,4 @@ def text_of(entry_id: bytes, words: Sequence[bytes]) -> bytes:
         else:
             words = words[:-2]
     names = [name.decode(errors="replace") for name in words[::2]]
-    body = entries.with_meta(entries.body(list(zip(names, words[1::2], strict=True))), meta)
-    return b'{"id":"%b"%b' % (entry_id, body)
+    return entries.with_meta(entries.body(list(zip(names, words[1::2], strict=True))), meta)

@@ -116,11 +116,16 @@ def is_ok(_: object) -> bool:
 
 @sends(XAdd)
 def _xadd(command: XAdd, origin: WriteOrigin) -> BackendRequest:
+    check_add(command)
+    return numbered(by_script(command.stream, scripts.add(command, origin)), origin)
+
+
+def check_add(command: XAdd) -> None:
+    """Raise what no script does."""
     if command.producer_key is not None:
         raise not_supported("an idempotent producer (IDMP)", "no XADD IDMP")
     if command.trim is not None:
         _check_refs(command.trim)
-    return numbered(by_script(command.stream, scripts.add(command, origin)), origin)
 
 
 @sends(Close)

@@ -50,7 +50,7 @@ _RETRY_MS: Final = 1_000
 LATER_MAX: Final = 2_000
 # Schedules of one page.
 PAGE_MAX: Final = 1_000
-_PAGE_BYTES_MAX: Final = 8 << 20
+PAGE_BYTES_MAX: Final = 8 << 20
 NAME_BYTES_MAX: Final = 512
 
 
@@ -77,15 +77,21 @@ def _has_moved(before: Schedule, wanted: NewSchedule) -> bool:
     return not before.rule and before.at_ms != wanted.rule.at_ms
 
 
-@runs(AddScheduled)
-def add_scheduled(turn: Turn, command: AddScheduled) -> AddedScheduled | None:
-    stream, later = command.stream, {one.name: one for one in command.later}
-    if len(command.later) > LATER_MAX:
+def check_later(schedules: Sequence[NewSchedule]) -> dict[str, NewSchedule]:
+    """The schedules of one publication by name. Raises `invalid`."""
+    later = {one.name: one for one in schedules}
+    if len(schedules) > LATER_MAX:
         raise errors.invalid_schedule(
             f"delay_ms: at most {LATER_MAX} entries for later together: use several requests"
         )
-    if len(later) < len(command.later):
+    if len(later) < len(schedules):
         raise errors.invalid_schedule("schedule: each name once in a publication")
+    return later
+
+
+@runs(AddScheduled)
+def add_scheduled(turn: Turn, command: AddScheduled) -> AddedScheduled | None:
+    stream, later = command.stream, check_later(command.later)
     if turn.keyspace.find(stream) is None and not command.mkstream:
         return None
     prepared = None if command.add is None else prepare(turn, command.add)
@@ -151,7 +157,7 @@ def list_schedules(turn: Turn, command: ListSchedules) -> SchedulePage:
     size = 0
     for name, schedule in found[:most]:
         size += len(schedule.text)
-        if page and size > _PAGE_BYTES_MAX:
+        if page and size > PAGE_BYTES_MAX:
             break
         page.append(_info(name, schedule))
     return SchedulePage(page, more=len(page) < len(found))
@@ -259,14 +265,19 @@ def _prepare(turn: Turn, stream: str, wanted: NewSchedule, *, recurring: bool) -
     rule = wanted.rule
     if rule.recurs and not recurring:
         raise errors.recurring_forbidden()
-    if not 1 <= len(wanted.name.encode()) <= NAME_BYTES_MAX:
-        raise errors.invalid_schedule(f"schedule: a name has between 1 and {NAME_BYTES_MAX} bytes")
+    check_name(wanted.name)
     key = turn.keyspace.find(stream)
     expect_open(turn, stream, key)
     if key is not None and key.durable is not None:
         check_bodies(key.durable, [wanted.body])
     at_ms = rule.first_ms(turn.now_ms)
     return PutSchedule(stream, wanted.name, wanted.body, rule.text, at_ms, rule.count)
+
+
+def check_name(name: str) -> None:
+    """Raise `invalid` for a name that is empty or too long."""
+    if not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
+        raise errors.invalid_schedule(f"schedule: a name has between 1 and {NAME_BYTES_MAX} bytes")
 
 
 def _expect_room(turn: Turn, stream: str, new: int) -> None:

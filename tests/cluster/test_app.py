@@ -34,6 +34,7 @@ FILES: Final = (
     "pending",
     "read",
     "redrive",
+    "schedules",
     "slashes",
     "streams",
 )

@@ -17,22 +17,29 @@ from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key, slot_of
 from engine.commands import (
     AddEach,
+    AddScheduled,
+    CancelSchedule,
+    Close,
     Command,
     Copy,
     Cursor,
     Delete,
     EnsureGroup,
     EnsureStream,
+    FireSchedule,
     IdempotencyKey,
+    NewSchedule,
     Publish,
     Rename,
     Retention,
+    SetSchedule,
     Trim,
     UpdateGroup,
     XAdd,
     XReadGroup,
     XTrim,
 )
+from engine.recurrence import Rule
 from tests.app.conftest import calling
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
 from tests.cluster.test_cluster import opened
@@ -46,6 +53,7 @@ PUBLISHED_BETWEEN: Final = 20
 STREAMS: Final = ("{m}a", "{m}b")
 SLOT: Final = slot_of(b"m")
 BODY: Final = entries.body([("n", "1")])
+LATER: Final = NewSchedule("later", BODY, Rule(in_ms=60_000))
 
 
 @pytest.fixture(scope="module", params=["redis", "valkey"])
@@ -92,6 +100,7 @@ async def make_all_keys(cluster: BackendCluster, engine: ClusterEngine) -> None:
         policy = {"max_deliveries": 3, "ack_timeout_ms": 1_000}
         await reply_to(engine, EnsureGroup(stream=stream, group="g", start=0, policy=policy))
         await reply_to(engine, EnsureStream(stream=stream, retention=Retention(max_bytes=10_000)))
+        await reply_to(engine, SetSchedule(stream=stream, schedule=NewSchedule("a", BODY, LATER.rule)))
     parts = [XAdd(stream=stream, bodies=[BODY]) for stream in STREAMS]
     await reply_to(engine, Publish(parts=parts, idempotency=key("first")))
 
@@ -106,6 +115,13 @@ def key(name: str) -> IdempotencyKey:
         XAdd(stream=STREAMS[0], bodies=[BODY]),
         XAdd(stream=STREAMS[0], bodies=[BODY], idempotency=key("second"), trim=Trim(maxlen=1)),
         AddEach(stream=STREAMS[0], bodies=[BODY, BODY]),
+        AddScheduled(
+            stream=STREAMS[0], add=XAdd(stream=STREAMS[0], bodies=[BODY]), later=[LATER], cancel="a"
+        ),
+        CancelSchedule(stream=STREAMS[0], name="a"),
+        FireSchedule(stream=STREAMS[0], name="a"),
+        SetSchedule(stream=STREAMS[0], schedule=LATER),
+        Close(stream=STREAMS[0], drops_schedules=True),
         XTrim(stream=STREAMS[0], trim=Trim(maxlen=0)),
         EnsureStream(stream=STREAMS[0]),
         EnsureGroup(stream=STREAMS[0], group="h", start=0),

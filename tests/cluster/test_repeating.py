@@ -12,24 +12,28 @@ from engine.cluster import Address, ClusterEngine, ServerAccess, Standalone
 from engine.cluster.keys import auxiliary_key
 from engine.commands import (
     AddEach,
+    AddScheduled,
     Command,
     DeadLetterEntries,
     EnsureGroup,
+    FireSchedule,
+    NewSchedule,
     Publish,
     Redrive,
+    SetSchedule,
     XAdd,
     XLen,
     XReadGroup,
 )
 from engine.commands.types import Cursor, IdempotencyKey
-from engine.replies import Added, Published, Redriven
+from engine.recurrence import Rule
+from engine.replies import Added, AddedScheduled, Published, Redriven, ScheduleSet
 from tests.cluster.servers import BackendServer
 from tests.engine.asking import reply_to, turn_of
 
 BODY = entries.body([("a", "1")])
+LATER = NewSchedule("later", BODY, Rule(in_ms=60_000))
 TIMEOUT_S = 2.0
-# What the scripts of writes reply first.
-_DONE = b"added"
 _BYTES_MAX = 1 << 16
 
 
@@ -38,6 +42,8 @@ class LosingLink:
 
     def __init__(self, server: BackendServer) -> None:
         self.losing = 0
+        # What the scripts of writes reply first.
+        self.done = b"added"
         self.lost = 0
         # How long a lost reply takes, and whether the following ones ever come.
         self.loses_after_s = 0.0
@@ -64,12 +70,12 @@ class LosingLink:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(_BYTES_MAX):
-            if self.losing and _DONE in data:
+            if self.losing and self.done in data:
                 self.losing -= 1
                 self.lost += 1
                 await asyncio.sleep(self.loses_after_s)
                 break
-            if self.lost and self.is_silent and _DONE in data:
+            if self.lost and self.is_silent and self.done in data:
                 continue
             writer.write(data)
         raise ConnectionError
@@ -97,6 +103,7 @@ async def opened(server: BackendServer) -> AsyncIterator[tuple[ClusterEngine, Lo
         XAdd(stream="s", bodies=[BODY] * 3, expected_last_id=0),
         AddEach(stream="s", bodies=[BODY] * 3),
         Publish(parts=[XAdd(stream="s", bodies=[BODY] * 3)]),
+        AddScheduled(stream="s", add=XAdd(stream="s", bodies=[BODY] * 3), later=[LATER]),
     ],
 )
 async def test_a_write_whose_reply_was_lost_is_done_once(server: BackendServer, command: Command) -> None:
@@ -105,9 +112,27 @@ async def test_a_write_whose_reply_was_lost_is_done_once(server: BackendServer, 
         link.losing = 1
         found = await reply_to(engine, command)
         added = found.streams[0][1] if isinstance(found, Published) else found
+        if isinstance(added, AddedScheduled):
+            added = added.added
         assert isinstance(added, Added)
         assert (len(added.ids), added.duplicate, link.lost) == (3, False, 1)
         assert await reply_to(engine, XLen(stream="s")) == 3
+
+
+async def test_a_schedule_is_set_and_fired_once(server: BackendServer) -> None:
+    """Replies that say so were lost."""
+    async with opened(server) as (engine, link):
+        link.done = b"set"
+        link.losing = 1
+        made = await reply_to(engine, SetSchedule(stream="s", schedule=LATER, only_new=True))
+        assert isinstance(made, ScheduleSet)
+        assert (made.created, link.lost) == (True, 1)
+        link.done = b"added"
+        link.losing = 1
+        fired = await reply_to(engine, FireSchedule(stream="s", name="later"))
+        assert isinstance(fired, Added)
+        assert (len(fired.ids), link.lost) == (1, 2)
+        assert await reply_to(engine, XLen(stream="s")) == 1
 
 
 async def test_many_at_once_are_done_once_each(server: BackendServer) -> None:

@@ -1,18 +1,19 @@
 -- Entries for a stream, which ends behind them where that is asked for: then there may be none.
 -- KEYS: stream, meta, answers, order, requests
--- ARGV: generation, primary, number and settled of the request ('' for none), mkstream, expected,
---       key, digest, trim (JSON), whole, end ('' for none, else '+' and why), form, count, entries
+-- ARGV: generation, primary, number and settled of the request ('' for none), mkstream, whole, end ('' for none, else '+'
+--       and why, or '!' and why where that drops what is scheduled); expected, key, digest, trim (JSON), form, count,
+--       entries
 local generation, primary, number, settled = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local key, digest = ARGV[7], ARGV[8]
+local key, digest = ARGV[9], ARGV[10]
 local part = {
   stream = KEYS[1], meta = KEYS[2], answers = KEYS[3], order = KEYS[4],
-  expected = ARGV[6], trim = ARGV[9] ~= '' and cjson.decode(ARGV[9]) or nil,
-  whole = ARGV[10] == '1', form = ARGV[12], count = tonumber(ARGV[13]), at = 14,
+  expected = ARGV[8], trim = ARGV[11] ~= '' and cjson.decode(ARGV[11]) or nil,
+  whole = ARGV[6] == '1', form = ARGV[12], count = tonumber(ARGV[13]), at = 14,
 }
 local function done(...)
   local reply = { ... }
-  if ARGV[11] ~= '' then
-    reply[5] = close(part, string.sub(ARGV[11], 2))
+  if ARGV[7] ~= '' then
+    reply[5] = close(part, string.sub(ARGV[7], 2))
   end
   return reply
 end
@@ -32,6 +33,10 @@ local there = redis.call('EXISTS', part.stream) == 1
 if not there and ARGV[5] == '0' then
   return false
 end
+local refused = there and string.sub(ARGV[7], 1, 1) == '+' and refuse_scheduled(part.stream, part.meta)
+if refused then
+  return refused
+end
 if there and key ~= '' then
   local text, before = find_answer(part.answers, key, clock_ms())
   if text and before ~= digest then
@@ -41,7 +46,7 @@ if there and key ~= '' then
     return done('duplicate', text, 0, 0)
   end
 end
-local refused = check_part(part, time_for_ids(part, primary))
+refused = check_part(part, time_for_ids(part, primary))
 if refused then
   return refused
 end

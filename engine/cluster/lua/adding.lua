@@ -3,7 +3,8 @@
 -- A part is what one stream gets: its keys; `at`, where its entries begin among the arguments, and `count`. Unless
 -- it is `whole`, the first ones are stored where the IDs do not suffice for all. `form` says what all entries are:
 -- 'data' of one field of that name, 'json' where its values are JSON, which is what streams of Durable Streams take.
--- An entry is its ID ('*', 'ms-*' or 'ms-seq'), the number of its words, and these.
+-- An entry is its ID ('*', 'ms-*' or 'ms-seq'), the number of its words, and these. A part may have `words` of its own
+-- in the place of the arguments.
 
 -- How far ahead of the clock the floor is written, and how near the clock may come to it.
 local FLOOR_AHEAD_MS = 10000
@@ -77,6 +78,11 @@ local function time_for_ids(part, primary)
   return now
 end
 
+-- Whether a stream of this kind takes entries of that form.
+local function takes(kind, form)
+  return form ~= '' and (kind ~= JSON_MEDIA or form == 'json')
+end
+
 -- Returns a refusal, or nil where it may be stored: then `part.ids` are the new IDs.
 local function check_part(part, now_ms)
   local info = find(part.stream)
@@ -85,7 +91,7 @@ local function check_part(part, now_ms)
   if known.c and part.count > 0 then
     return refuse_closed(part.stream, info, known.c)
   end
-  if known.kind and (part.form == '' or (known.kind == JSON_MEDIA and part.form ~= 'json')) then
+  if known.kind and not takes(known.kind, part.form) then
     return refuse('not_data', known.kind)
   end
   part.ttl_ms = known.ttl
@@ -99,9 +105,9 @@ local function check_part(part, now_ms)
   if part.trim and info and is_unplannable(part.trim, info, part.count) then
     return refuse('too_long_to_count', WALKED_MAX)
   end
-  local ids, at, automatic = {}, part.at, true
+  local words, ids, at, automatic = part.words or ARGV, {}, part.at, true
   for i = 1, part.count do
-    local id, code = next_id(last, ARGV[at], now_ms)
+    local id, code = next_id(last, words[at], now_ms)
     if not id then
       if part.whole or i == 1 then
         return refuse(code, last)
@@ -109,9 +115,9 @@ local function check_part(part, now_ms)
       part.count = i - 1
       break
     end
-    automatic = automatic and ARGV[at] == '*'
+    automatic = automatic and words[at] == '*'
     ids[i], last = id, id
-    at = at + 2 + ARGV[at + 1]
+    at = at + 2 + words[at + 1]
   end
   part.ids = ids
   part.text = automatic and ids[1] and ids[1] .. '..' .. last or table.concat(ids, ',')
@@ -122,10 +128,10 @@ local function store_part(part, generation)
   if part.is_new then
     begin_stream(part.stream, generation, part.meta, part.answers, part.order)
   end
-  local at = part.at
+  local words, at = part.words or ARGV, part.at
   for i = 1, part.count do
-    local stop = at + 1 + ARGV[at + 1]
-    redis.call('XADD', part.stream, part.ids[i], unpack(ARGV, at + 2, stop))
+    local stop = at + 1 + words[at + 1]
+    redis.call('XADD', part.stream, part.ids[i], unpack(words, at + 2, stop))
     at = stop + 1
   end
   local removed, affected = 0, 0
@@ -138,7 +144,13 @@ local function store_part(part, generation)
   return removed, affected
 end
 
--- End a stream for good. The reply is its last ID, the mark of its end, and whether it was closed before.
+-- A stream is not closed while entries are scheduled, which would never come.
+local function refuse_scheduled(stream, meta)
+  local count = redis.call('HLEN', beside(meta, 's'))
+  return count > 0 and refuse('has_schedules', stream, count) or nil
+end
+
+-- End a stream for good, without what is scheduled. The reply is its last ID, the mark of its end, and whether it was closed before.
 local function close(part, reason)
   local before = redis.call('HGET', part.meta, 'c')
   local mark = before or string.format('%.0f %s', clock_ms(), reason)
@@ -147,5 +159,6 @@ local function close(part, reason)
   local last = find(part.stream)['last-generated-id']
   -- It changes nothing, and its notification wakes who waits.
   redis.call('XSETID', part.stream, last)
+  drop_kinds(part.meta, SCHEDULES)
   return { last, mark, before and 1 or 0 }
 end

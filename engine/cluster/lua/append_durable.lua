@@ -51,6 +51,10 @@ if known.c then
   end
   return refuse_closed(stream, info, known.c)
 end
+local refused = closes and refuse_scheduled(stream, meta)
+if refused then
+  return refused
+end
 if part.count > 0 and kind ~= known.kind then
   return refuse('media_type_differs', known.media)
 end
@@ -70,7 +74,7 @@ end
 if writer_seq and known.s and not bytes_less(known.s, writer_seq) then
   return refuse('sequence_too_small', known.s)
 end
-local refused = check_part(part, time_for_ids(part, ARGV[2]))
+refused = check_part(part, time_for_ids(part, ARGV[2]))
 if refused then
   return refused
 end

@@ -4,7 +4,7 @@
 -- so they are compared and counted up as text.
 --
 -- Keys of a stream (keys.py): m metadata, i answers by idempotency key, q these keys in order of their time, w how
--- far each producer of Durable Streams is, d what groups gave back for later.
+-- far each producer of Durable Streams is, d what groups gave back for later, s t n entries for later (scheduling.lua).
 -- Metadata: g generation, r removed_upto, b entries-added less length as it was after the last removal through
 -- Weir, p the primary that gave the last ID by clock, f the floor: no ID by clock was above it,
 -- t takeovers, c the end of a closed stream: when it was closed (ms), and why; the retention,
@@ -19,6 +19,17 @@ local ID_MAX = HALF_MAX .. '-' .. HALF_MAX
 -- A refusal: the code of engine/errors.py, and what belongs to it.
 local function refuse(code, ...)
   return { 'no', code, ... }
+end
+
+-- The comparison of texts is by the server's locale.
+local function bytes_less(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = string.byte(one, i), string.byte(other, i)
+    if a ~= b then
+      return a < b
+    end
+  end
+  return #one < #other
 end
 
 local function halves(id)
@@ -224,13 +235,19 @@ local function beside(meta, kind)
   return (string.gsub(meta, '/m/', '/' .. kind .. '/', 1))
 end
 
-local BESIDE = { 'w', 'd' }
+-- Entries for later, which no copy has, and the rest.
+local SCHEDULES, BESIDE = { 's', 't', 'n' }, { 'w', 'd' }
+
+local function drop_kinds(meta, kinds)
+  for _, kind in ipairs(kinds) do
+    redis.pcall('DEL', beside(meta, kind))
+  end
+end
 
 local function drop(meta, ...)
   redis.call('DEL', ...)
-  for _, kind in ipairs(BESIDE) do
-    redis.pcall('DEL', beside(meta, kind))
-  end
+  drop_kinds(meta, BESIDE)
+  drop_kinds(meta, SCHEDULES)
 end
 
 -- What is kept beside a stream that is gone goes too. While it has forks, these stay, and so its name is not free.

@@ -39,14 +39,3 @@ local function keep_producer(producers, producer, place)
     forget_producers(producers)
   end
 end
-
--- The comparison of texts is by the server's locale.
-local function bytes_less(one, other)
-  for i = 1, math.min(#one, #other) do
-    local a, b = string.byte(one, i), string.byte(other, i)
-    if a ~= b then
-      return a < b
-    end
-  end
-  return #one < #other
-end

@@ -29,6 +29,13 @@ end
 for _, kind in ipairs(BESIDE) do
   take_along(beside(KEYS[2], kind), beside(KEYS[6], kind))
 end
+if ARGV[2] == 'COPY' then
+  drop_kinds(KEYS[6], SCHEDULES)
+else
+  for _, kind in ipairs(SCHEDULES) do
+    take_along(beside(KEYS[2], kind), beside(KEYS[6], kind))
+  end
+end
 for i = 2, 4 do
   take_along(KEYS[i], KEYS[i + 4])
 end

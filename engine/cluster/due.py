@@ -1,0 +1,68 @@
+"""What has its time: entries that groups gave back for later, and schedules.
+
+This gateway does on time what it has taken itself; what another one left that died, the round of
+`maintenance` finds.
+
+Knows: which replies put something off, what is done when it is due. Must never know: connections, timers.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from engine.clock import Clock
+from engine.cluster.deferrals import Deferrals
+from engine.cluster.routing import BackendRequest, Lane
+from engine.cluster.schedule_words import fire_due
+from engine.cluster.scripts import release_due
+from engine.cluster.words import by_script
+from engine.commands import AddScheduled, Command, Rename, SetSchedule, XNack
+from engine.errors import EngineError
+from engine.replies import AddedScheduled, Reply, ScheduleSet
+
+Run = Callable[[BackendRequest], Awaitable[Any]]
+
+
+class DueWork:
+    """What this process has put off. `run` raises EngineError; `note_added` gets how many entries came."""
+
+    def __init__(self, run: Run, clock: Clock, note_added: Callable[[int], None]) -> None:
+        self._run = run
+        self._clock = clock
+        self._note_added = note_added
+        self._given_back = Deferrals(self._release)
+        self._schedules = Deferrals(self._fire)
+
+    def note_run(self, command: Command, reply: Reply | EngineError) -> None:
+        """A command has run."""
+        if isinstance(reply, EngineError):
+            return
+        if isinstance(command, XNack) and command.nack.delay_ms:
+            self._given_back.note(command.stream, command.nack.delay_ms)
+        elif isinstance(command, SetSchedule) and isinstance(reply, ScheduleSet):
+            self._note_time(command.stream, reply.schedule.at_ms)
+        elif isinstance(command, AddScheduled) and isinstance(reply, AddedScheduled) and reply.scheduled:
+            self._note_time(command.stream, min(at_ms for _, at_ms in reply.scheduled))
+        elif isinstance(command, Rename):
+            self._given_back.note(command.target, 0)
+            self._schedules.note(command.target, 0)
+
+    def note_schedule(self, stream: str, delay_ms: int) -> None:
+        """The first schedule of the stream is due after that time."""
+        self._schedules.note(stream, delay_ms)
+
+    def close(self) -> None:
+        """Nothing is due any more."""
+        self._given_back.close()
+        self._schedules.close()
+
+    def _note_time(self, stream: str, at_ms: int) -> None:
+        self._schedules.note(stream, max(0, at_ms - self._clock.wall_ms()))
+
+    async def _release(self, stream: str) -> int:
+        next_ms: int = await self._run(by_script(stream, release_due(stream), Lane.GROUP))
+        return next_ms
+
+    async def _fire(self, stream: str) -> int:
+        fired, next_ms = await fire_due(self._run, stream, self._clock)
+        self._note_added(fired)
+        return next_ms

@@ -1,0 +1,353 @@
+"""Entries for later over a backend: each is appended at its time, once, whichever gateways are there."""
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from engine import EngineError, SystemClock, entries, errors
+from engine.cluster import ClusterEngine
+from engine.cluster.keys import auxiliary_key
+from engine.cluster.routing import BackendRequest
+from engine.cluster.schedule_words import fire_due
+from engine.commands import (
+    AddScheduled,
+    AppendDurable,
+    CancelSchedule,
+    Close,
+    Copy,
+    CreateDurable,
+    DescribeSchedule,
+    IdempotencyKey,
+    ListSchedules,
+    NewSchedule,
+    Rename,
+    SetSchedule,
+    XAdd,
+    XRange,
+)
+from engine.ids import ID_MAX
+from engine.keyspace import CAPS_DEFAULT
+from engine.recurrence import Rule
+from engine.replies import Added, AddedScheduled, Entries, ScheduleInfo, SchedulePage, ScheduleSet
+from tests.cluster.engines import opened, refused
+from tests.cluster.servers import Backend, BackendServer
+from tests.engine.asking import reply_to
+from tests.fronts.processes import call
+from tests.server import Server
+from tests.waiting import until
+
+S: Final = "{t}s"
+OTHER: Final = "{t}other"
+COUNT: Final = 300
+KINDS: Final = "stn"
+
+
+def body(value: str) -> bytes:
+    return entries.body([("n", value)])
+
+
+def setting(name: str, stream: str = S, **rule: Any) -> SetSchedule:
+    return SetSchedule(stream=stream, schedule=NewSchedule(name, body(name), Rule(**rule)))
+
+
+async def values(engine: ClusterEngine, stream: str = S) -> list[str]:
+    """The values of the field `n`, in the order of the stream."""
+    found = await reply_to(engine, XRange(stream=stream, start=0, end=ID_MAX))
+    if found is None:
+        return []
+    assert isinstance(found, Entries)
+    return [dict(entries.pairs_of(text))["n"].decode() for text in found.parts]
+
+
+async def until_there_are(engine: ClusterEngine, count: int, stream: str = S) -> list[str]:
+    async with asyncio.timeout(30):
+        while len(found := await values(engine, stream)) < count:  # noqa: ASYNC110 - the other side is a process
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def names(engine: ClusterEngine, stream: str = S, **page: Any) -> list[str]:
+    found = await reply_to(engine, ListSchedules(stream=stream, **page))
+    assert isinstance(found, SchedulePage)
+    return [one.name for one in found.schedules]
+
+
+async def test_of_two_gateways_one_appends_each_once(backend: Backend) -> None:
+    """Both have all of them due at the same time."""
+    async with opened(backend) as one, opened(backend) as other:
+        at_ms = int(time.time() * 1000) + 500
+        later = [NewSchedule(f"e{n}", body(f"e{n}"), Rule(at_ms=at_ms)) for n in range(COUNT)]
+        await reply_to(one, AddScheduled(stream=S, later=later))
+        # It shall look at that time too.
+        await reply_to(other, setting("last", at_ms=at_ms))
+        found = await until_there_are(other, COUNT + 1)
+        await asyncio.sleep(0.1)
+        assert Counter(await values(one)) == Counter([f"e{n}" for n in range(COUNT)] + ["last"])
+        assert len(found) == COUNT + 1
+        assert one.appended + other.appended == COUNT + 1
+        assert not any(backend.call("EXISTS", auxiliary_key(S, kind)) for kind in KINDS)
+
+
+async def test_what_a_gateway_had_that_died_another_appends(backend: Backend) -> None:
+    """The one that goes round. What would be too late by then is left out, and what recurs goes on."""
+    async with opened(backend) as one:
+        await reply_to(one, setting("once", in_ms=300))
+        await reply_to(one, setting("late", in_ms=300, expires_in_ms=1))
+        await reply_to(one, setting("again", every_ms=1_000, count=2))
+    async with opened(backend) as other:
+        assert Counter(await until_there_are(other, 3)) == {"once": 1, "again": 2}
+        assert await names(other) == []
+
+
+async def test_what_changed_meanwhile_is_not_appended(backend: Backend, engine: ClusterEngine) -> None:
+    """Between the look and the script: cancelled, replaced, or appended by another gateway."""
+    backend.call("SET", "weir/maintainer", "another")
+
+    async def fire(*changes: Any) -> None:
+        waiting = list(changes)
+
+        async def run(request: BackendRequest) -> Any:
+            found = await engine.run_request(request)
+            if isinstance(found, list) and waiting:
+                await reply_to(engine, waiting.pop())
+            return found
+
+        await fire_due(run, S, SystemClock())
+
+    async def be_due(name: str) -> None:
+        # Set as of another gateway, so that this one has no timer.
+        async with opened(backend) as gone:
+            await reply_to(gone, setting(name, in_ms=50))
+        await asyncio.sleep(0.1)
+
+    await be_due("a")
+    await fire(CancelSchedule(stream=S, name="a"))
+    assert await values(engine) == []
+    await be_due("b")
+    await fire(setting("b", in_ms=60_000))
+    assert (await values(engine), await names(engine)) == ([], ["b"])
+    await be_due("c")
+    await fire()
+    await fire()
+    assert await values(engine) == ["c"]
+
+
+async def test_the_same_definition_keeps_its_next_time(engine: ClusterEngine) -> None:
+    first = await reply_to(engine, setting("tick", every_ms=60_000))
+    again = await reply_to(engine, setting("tick", every_ms=60_000))
+    other = await reply_to(engine, setting("tick", every_ms=61_000))
+    assert isinstance(first, ScheduleSet)
+    assert isinstance(again, ScheduleSet)
+    assert isinstance(other, ScheduleSet)
+    assert (first.created, first.changed) == (True, True)
+    assert again == ScheduleSet(first.schedule, created=False, changed=False)
+    assert (other.created, other.changed) == (False, True)
+    assert await reply_to(engine, DescribeSchedule(stream=S, name="tick")) == other.schedule
+    at_ms = first.schedule.at_ms
+    moved = [await reply_to(engine, setting("once", at_ms=at_ms + n)) for n in (0, 0, 1)]
+    assert [one.changed for one in moved if isinstance(one, ScheduleSet)] == [True, False, True]
+
+
+async def test_an_entry_comes_back_as_it_was_given(engine: ClusterEngine) -> None:
+    """With line feeds, bytes of zero and metadata; and it is appended so."""
+    given = entries.with_meta(entries.body([("a\n", "1\n2"), ("b", b"\0\xff")]), {"k": "v\n"})
+    await reply_to(engine, XAdd(stream=S, bodies=[given]))
+    schedule = NewSchedule("a", given, Rule(in_ms=60_000))
+    await reply_to(engine, AddScheduled(stream=S, later=[schedule]))
+    shown = await reply_to(engine, DescribeSchedule(stream=S, name="a"))
+    assert isinstance(shown, ScheduleInfo)
+    assert shown.body == given
+    await reply_to(engine, AddScheduled(stream=S, later=[due_now(schedule)]))
+    async with asyncio.timeout(30):
+        while True:
+            found = await reply_to(engine, XRange(stream=S, start=0, end=ID_MAX))
+            assert isinstance(found, Entries)
+            if found.count == 2:
+                break
+            await asyncio.sleep(0.02)
+    first, second = ([*entries.pairs_of(text), entries.meta_of(text)] for text in found.parts)
+    assert first == second
+
+
+def due_now(schedule: NewSchedule) -> NewSchedule:
+    return NewSchedule(schedule.name, schedule.body, Rule(in_ms=0))
+
+
+async def test_all_or_nothing_of_a_publication(engine: ClusterEngine) -> None:
+    """A schedule that has run refuses the entries, and those for later."""
+    await reply_to(engine, setting("timeout", in_ms=60_000))
+    paid = AddScheduled(
+        stream=S,
+        add=XAdd(stream=S, bodies=[body("paid")]),
+        later=[NewSchedule("thanks", body("thanks"), Rule(in_ms=60_000))],
+        cancel="timeout",
+        cancel_required=True,
+    )
+    done = await reply_to(engine, paid)
+    assert isinstance(done, AddedScheduled)
+    assert done.added is not None
+    assert (len(done.added.ids), done.cancelled, [name for name, _ in done.scheduled]) == (
+        1,
+        True,
+        ["thanks"],
+    )
+    await reply_to(engine, CancelSchedule(stream=S, name="thanks"))
+    refusal = await refused(engine, paid)
+    assert refusal.code == "schedule_gone"
+    assert (await values(engine), await names(engine)) == (["paid"], [])
+
+
+async def test_a_key_is_one_for_both_ways_to_publish(engine: ClusterEngine) -> None:
+    """A repetition cancels nothing any more, and says so."""
+    for turn in range(2):
+        add = XAdd(stream=S, bodies=[body("a")], idempotency=IdempotencyKey(f"k{turn}", b"d"))
+        await reply_to(engine, setting("timeout", in_ms=60_000))
+        ways = (add, AddScheduled(stream=S, add=add, cancel="timeout"))
+        one, other = [await reply_to(engine, way) for way in ways[:: 1 - 2 * turn]]
+        first = one.added if isinstance(one, AddedScheduled) else one
+        again = other.added if isinstance(other, AddedScheduled) else other
+        assert isinstance(first, Added)
+        assert isinstance(again, Added)
+        assert (first.ids, first.duplicate, again.duplicate) == (again.ids, False, True)
+        assert await names(engine) == ([] if turn else ["timeout"])
+
+
+async def test_another_program_that_deletes_the_stream_deletes_them(
+    backend: Backend, engine: ClusterEngine
+) -> None:
+    """Nothing comes into a stream that was made anew, and nothing makes it."""
+    await reply_to(engine, setting("a", in_ms=300))
+    backend.call("DEL", S)
+    await asyncio.sleep(0.5)
+    assert backend.call("EXISTS", S) == 0
+    assert (await refused(engine, ListSchedules(stream=S))).code == "no_stream"
+    await reply_to(engine, XAdd(stream=S, bodies=[body("new")]))
+    assert (await values(engine), await names(engine)) == (["new"], [])
+
+
+async def test_a_lifetime_that_is_over_takes_them_along(backend: Backend, engine: ClusterEngine) -> None:
+    await reply_to(engine, setting("a", in_ms=60_000))
+    backend.call("PEXPIRE", S, 50)
+    async with asyncio.timeout(30):
+        while backend.call("EXISTS", auxiliary_key(S, "s")):  # noqa: ASYNC110 - the other side is a process
+            await asyncio.sleep(0.05)
+
+
+async def test_a_rename_takes_them_along_and_a_copy_has_none(engine: ClusterEngine) -> None:
+    await reply_to(engine, setting("a", in_ms=500))
+    await reply_to(engine, setting("old", OTHER, in_ms=60_000))
+    await reply_to(engine, Copy(stream=S, target=OTHER, replace=True))
+    assert (await names(engine, OTHER), await names(engine)) == ([], ["a"])
+    await reply_to(engine, Rename(stream=S, target=OTHER))
+    assert await until_there_are(engine, 1, OTHER) == ["a"]
+
+
+async def test_a_stream_is_closed_only_without_them(engine: ClusterEngine) -> None:
+    """Repeating the close is not refused; nothing is set in a closed stream."""
+    await reply_to(engine, setting("a", in_ms=60_000))
+    closing = Close(stream=S, add=XAdd(stream=S, bodies=[body("end")]))
+    refusal = await refused(engine, closing)
+    assert (refusal.code, refusal.members["schedules"]) == ("has_schedules", 1)
+    assert await values(engine) == []
+    await reply_to(engine, Close(stream=S, add=closing.add, drops_schedules=True))
+    await reply_to(engine, Close(stream=S))
+    assert (await values(engine), await names(engine)) == (["end"], [])
+    assert (await refused(engine, setting("b", in_ms=1))).code == "stream_closed"
+
+
+async def test_a_durable_stream_ends_only_without_them(engine: ClusterEngine) -> None:
+    """And takes entries of its kind alone."""
+    await reply_to(engine, CreateDurable(stream=S, media="application/json", config=b"c"))
+    refusal = await refused(engine, setting("a", in_ms=60_000))
+    assert refusal.redis == errors.not_data("application/json").redis
+    wanted = NewSchedule("a", entries.body([("data", "1")]), Rule(in_ms=60_000))
+    await reply_to(engine, SetSchedule(stream=S, schedule=wanted))
+    append = AppendDurable(stream=S, kind="application/json", bodies=[], closes=True)
+    assert (await refused(engine, append)).code == "has_schedules"
+
+
+async def test_pages_go_on_in_the_midst_of_one_time(engine: ClusterEngine) -> None:
+    """By the bytes of names, though the one before has run by then."""
+    wanted = sorted([f"n{n}" for n in range(20)] + ["Ä", "Z", "a", "ä", "\U0001f600"])
+    at_ms = int(time.time() * 1000) + 60_000
+    for name in wanted:
+        await reply_to(engine, setting(name, at_ms=at_ms))
+    await reply_to(engine, setting("before", at_ms=at_ms - 1))
+    await reply_to(engine, setting("behind", at_ms=at_ms + 1))
+    found: list[str] = []
+    after = (0, "")
+    while page := await names(engine, after=after, limit=3):
+        found += page
+        if found[-1] in wanted:
+            await reply_to(engine, CancelSchedule(stream=S, name=found[-1]))
+        after = (at_ms + {"before": -1, "behind": 1}.get(found[-1], 0), found[-1])
+    assert found == ["before", *wanted, "behind"]
+    assert await names(engine, before_ms=at_ms) == ["before"]
+    assert await names(engine, by_name=True, after=(0, "b"), before="beg") == ["before"]
+
+
+async def test_there_is_a_most_of_a_stream(backend: Backend, engine: ClusterEngine) -> None:
+    """One that replaces another is none more."""
+    most = CAPS_DEFAULT.stream_schedules_max
+    await reply_to(engine, setting("a", in_ms=60_000))
+    key = auxiliary_key(S, "s")
+    for start in range(1, most, 10_000):
+        words = [word for n in range(start, min(most, start + 10_000)) for word in (f"x{n}", "x")]
+        backend.call("HSET", key, *words)
+    refusal = await refused(engine, setting("b", in_ms=60_000))
+    assert (refusal.code, refusal.members["limit"]) == ("invalid", "stream_schedules_max")
+    assert isinstance(await reply_to(engine, setting("a", in_ms=70_000)), ScheduleSet)
+
+
+async def test_what_is_due_waits_for_room(backend: Backend, engine: ClusterEngine) -> None:
+    """A full server refuses it, and nothing of it is lost."""
+    await reply_to(engine, setting("a", in_ms=200))
+    backend.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        await asyncio.sleep(0.5)
+        assert await values(engine) == []
+    finally:
+        backend.call("CONFIG", "SET", "maxmemory", 0)
+    assert await until_there_are(engine, 1) == ["a"]
+
+
+@pytest.mark.no_cover
+def test_none_is_lost_and_none_comes_twice_as_gateways_are_killed(
+    own_server: BackendServer, tmp_path: Path
+) -> None:
+    """Two gateways; in turn one is killed in the midst of what is due, and started again."""
+    words = ["--backend", own_server.url, "--set", "log_requests=none"]
+    target = "/v1/streams/s/entries?deliver_at="
+    rounds, batch = 6, 500
+    with Server(tmp_path / "one", *words) as one, Server(tmp_path / "other", *words) as other:
+        for turn in range(rounds):
+            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 2))
+            for part, server in enumerate((one, other)):
+                listed = [{"fields": {"n": f"{turn}-{part}-{n}"}} for n in range(batch)]
+                status, _ = call(server, "POST", target + at, {"entries": listed})
+                assert status == 202
+            before = own_server.call("XLEN", "s")
+            until(lambda before=before: own_server.call("XLEN", "s") > before)
+            dying = (one, other)[turn % 2]
+            dying.kill()
+            dying.start()
+        wanted = Counter(f"{t}-{p}-{n}" for t in range(rounds) for p in range(2) for n in range(batch))
+        until(lambda: own_server.call("XLEN", "s") >= len(wanted))
+        assert not own_server.call("EXISTS", auxiliary_key("s", "s"))
+    rows = own_server.call("XRANGE", "s", "-", "+")
+    assert Counter(fields[1].decode() for _, fields in rows) == wanted
+
+
+async def test_errors_are_those_of_the_embedded_engine(engine: ClusterEngine) -> None:
+    """Of names that are not there, and of rights."""
+    assert (await refused(engine, CancelSchedule(stream=S, name="a"))).code == "no_stream"
+    await reply_to(engine, setting("tick", every_ms=60_000))
+    unknown: EngineError = await refused(engine, CancelSchedule(stream=S, name="a"))
+    assert (unknown.code, unknown.members["schedule"]) == ("no_schedule", "a")
+    cancel = CancelSchedule(stream=S, name="tick", recurring=False)
+    assert (await refused(engine, cancel)).code == "forbidden"
+    assert await names(engine) == ["tick"]
