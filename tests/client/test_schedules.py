@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.cli.command import weir
-from weir import ApiError, Client
+from weir import ApiError, Client, TimedEntry
 
 
 def test_an_entry_comes_after_its_delay(url: str, stream: str) -> None:
@@ -18,6 +18,17 @@ def test_an_entry_comes_after_its_delay(url: str, stream: str) -> None:
         client.publish_later(stream, {"n": 3}, delay_ms=60_000, name="a")
         (one,) = client.list_schedules(stream)
         assert (one["name"], one["entry"]["fields"]) == ("a", {"n": "3"})
+
+
+def test_of_a_batch_some_come_later(url: str, stream: str) -> None:
+    with Client(url) as client:
+        now: TimedEntry = {"fields": {"n": 1}}
+        rows: list[TimedEntry] = [now, {"fields": {"n": b"\xff"}, "delay_ms": 60_000, "schedule": "a"}, now]
+        given = client.publish_timed(stream, rows)
+        assert given["ids"] == [entry.id for entry in client.entries(stream)]
+        assert [(one["index"], one["schedule"]) for one in given["scheduled"]] == [(1, "a")]
+        given = client.publish_timed(stream, [{"fields": {"n": 4}, "deliver_at": "2035-01-01T00:00:00Z"}])
+        assert (given["ids"], len(given["scheduled"])) == ([], 1)
 
 
 def test_a_schedule_set_at_each_start_keeps_its_time(url: str, stream: str) -> None:

@@ -73,6 +73,15 @@ test("an entry for later comes at its time, once or again and again", async () =
   assert.deepEqual(await collect(client.listSchedules(stream, "name")), []);
 });
 
+test("of a batch some come later", async () => {
+  const stream = fresh();
+  const later = { fields: { n: 2 }, delayMs: 60_000, schedule: "a" };
+  const given = await client.publishTimed(stream, [{ fields: { n: 1 } }, later, { fields: { n: 3 } }]);
+  assert.deepEqual((await client.read(stream)).entries.map(({ id }) => id), given.ids);
+  assert.deepEqual(given.scheduled.map(({ index, schedule }) => [index, schedule]), [[1, "a"]]);
+  assert.deepEqual((await client.publishTimed(stream, [later])).ids, []);
+});
+
 test("neighbouring IDs are distinct", async () => {
   const stream = fresh();
   for (const id of ["5-0", "5-1", "5-2"]) await client.publish(stream, { n: id }, { id });

@@ -4,7 +4,7 @@ Knows: paths, parameters and answers of the public contract. Must never know: ho
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NotRequired, TypedDict, cast
+from typing import Any, Literal, NotRequired, Required, TypedDict, cast
 from uuid import uuid4
 
 from weir._cursors import WITH_GENERATION
@@ -128,6 +128,30 @@ class ScheduledEntry(TypedDict):
 
     schedule: str
     deliver_at: str
+
+
+class TimedEntry(TypedDict, total=False):
+    """An entry of a batch: published after `delay_ms`, or at a time (RFC 3339); at once if it has neither.
+    `schedule` is the name that it has until then.
+    """
+
+    fields: Required[Fields]
+    delay_ms: int
+    deliver_at: str
+    schedule: str
+
+
+class ScheduledOfBatch(ScheduledEntry):
+    """An entry for later, and its place in the batch."""
+
+    index: int
+
+
+class PublishedTimed(TypedDict):
+    """The IDs of what was published at once, in order, and the others."""
+
+    ids: list[str]
+    scheduled: list[ScheduledOfBatch]
 
 
 class Schedule(TypedDict):
@@ -328,6 +352,18 @@ def publish_later(
         query={"delay_ms": delay_ms, "deliver_at": deliver_at, "schedule": name},
         body=encode_entry(fields),
         repeatable=name is not None,
+    )
+
+
+def publish_timed(stream: str, entries: Iterable[TimedEntry]) -> Call[PublishedTimed]:
+    """A batch, some of it for later. Names replace themselves: if all have one it is sent again."""
+    rows = [{**one, **encode_entry(one["fields"])} for one in entries]
+    return Call(
+        "POST",
+        f"{stream_path(stream)}/entries",
+        lambda answer: {"ids": answer.get("ids", []), "scheduled": answer.get("scheduled", [])},
+        body={"entries": rows},
+        repeatable=all("schedule" in row for row in rows),
     )
 
 

@@ -22,6 +22,7 @@ from weir._calls import (
     GroupInfo,
     NackMode,
     PendingEntry,
+    PublishedTimed,
     Redriven,
     References,
     Schedule,
@@ -29,6 +30,7 @@ from weir._calls import (
     ScheduleRule,
     StreamEnd,
     StreamInfo,
+    TimedEntry,
 )
 from weir._cursors import STILL_THE_STREAM, Cursors
 from weir._http import (
@@ -329,6 +331,12 @@ class Client:
         name, and is sent again where the answer is lost.
         """
         return self._call(_calls.publish_later(stream, fields, delay_ms, deliver_at, name))
+
+    def publish_timed(self, stream: str, entries: Iterable[TimedEntry]) -> PublishedTimed:
+        """Add entries, all or none: `{"fields": …, "delay_ms": 60_000}` later, those without a time at once.
+        They are sent again where the answer is lost if each has a `schedule`, its name.
+        """
+        return self._call(_calls.publish_timed(stream, entries))
 
     def schedule(
         self, stream: str, name: str, fields: Fields, *, only_new: bool = False, **rule: Unpack[ScheduleRule]

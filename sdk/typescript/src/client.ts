@@ -37,6 +37,21 @@ export type ScheduledEntry = Schema<"Scheduled">;
 export type ScheduleRule = Omit<Body<"putSchedule">, "entry">;
 export type Schedule = Answer<"getSchedule">;
 
+/** An entry of a batch: at once if it has no time. `schedule` is the name that it has until then. */
+export interface TimedEntry {
+  fields: Fields;
+  delayMs?: number;
+  /** RFC 3339. */
+  deliverAt?: string;
+  schedule?: string;
+}
+
+/** The IDs of what was published at once, in order; and the others, each with its place in the batch. */
+export interface PublishedTimed {
+  ids: readonly string[];
+  scheduled: readonly (ScheduledEntry & { index: number })[];
+}
+
 export interface AddOptions extends Omit<Query<"addEntries">, "deliver_at" | "delay_ms" | "schedule"> {
   /** Idempotency key; random if not given. */
   key?: string;
@@ -279,6 +294,19 @@ export class Client {
     const call: Call = { method: "POST", path: `${streamPath(stream)}/entries`, query, body: encodeEntry(fields), repeatable };
     const answer = await this.http.json<ScheduledEntry>(call, "schedule", "deliver_at");
     return { schedule: answer.schedule, deliver_at: answer.deliver_at };
+  }
+
+  /**
+   * Add entries, all or none: those with `delayMs` or `deliverAt` later, the others at once. It is sent again where the
+   * answer is lost if each has a `schedule`, its name.
+   */
+  async publishTimed(stream: string, entries: readonly TimedEntry[]): Promise<PublishedTimed> {
+    const rows = entries.map(({ fields, delayMs: delay_ms, deliverAt: deliver_at, schedule }) =>
+      ({ ...encodeEntry(fields), delay_ms, deliver_at, schedule }));
+    const repeatable = entries.every(({ schedule }) => schedule !== undefined);
+    const call: Call = { method: "POST", path: `${streamPath(stream)}/entries`, body: { entries: rows }, repeatable };
+    const { ids = [], scheduled = [] } = await this.http.json<Answer<"addEntries">>(call, "duplicate");
+    return { ids, scheduled: scheduled as PublishedTimed["scheduled"] };
   }
 
   /**

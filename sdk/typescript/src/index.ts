@@ -1,7 +1,7 @@
 /** The client of Weir, a stream gateway, for browsers and Node. */
 
 export { Client, Group } from "./client.js";
-export type { AddOptions, DeadLettered, NackMode, Range, RedriveOptions, Redriven, References, Schedule, ScheduledEntry, ScheduleRule, TailOptions } from "./client.js";
+export type { AddOptions, DeadLettered, NackMode, PublishedTimed, Range, RedriveOptions, Redriven, References, Schedule, ScheduledEntry, ScheduleRule, TailOptions, TimedEntry } from "./client.js";
 export { bytes } from "./entries.js";
 export type { Entry, Fields, Gap, GroupInfo, Page, PendingEntry, Published, Retention, StreamInfo, Value } from "./entries.js";
 export {
