@@ -28,7 +28,7 @@ from engine.commands import (
     XPendingRange,
     XReadGroup,
 )
-from engine.commands.reading import DELIVERY_COUNT_MAX
+from engine.commands.group_reading import DELIVERY_COUNT_MAX
 from engine.commands.types import Cursor
 from engine.replies import (
     AcknowledgedIds,

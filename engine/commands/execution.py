@@ -16,6 +16,7 @@ from engine.commands import (
     durable,
     entries,
     expiring,
+    group_reading,
     grouping,
     housekeeping,
     introspection,
@@ -64,6 +65,7 @@ _MODULES: Final = (
     durable,
     entries,
     expiring,
+    group_reading,
     grouping,
     housekeeping,
     introspection,
@@ -295,7 +297,7 @@ def give_up(keyspace: Keyspace, blocked: Blocked, now_ms: int) -> Reply:
 
 def block_group_read(command: types.XReadGroup) -> Blocked:
     """A read of a group as one that waits."""
-    return reading.block(command)
+    return group_reading.block(command)
 
 
 def retry_at_ms(keyspace: Keyspace, blocked: Blocked, now_ms: int) -> int | None:

@@ -15,7 +15,8 @@ from engine import errors
 from engine.commands import types, weir_commands
 from engine.commands.dead_letters import TURN_LETTERS_MAX, Dead, move_to_dead_letters, why_dead
 from engine.commands.entries import absent, ask_references, delete_each
-from engine.commands.reading import DELIVERY_COUNT_MAX, Budget, pending_of, with_texts
+from engine.commands.group_reading import DELIVERY_COUNT_MAX, pending_of, with_texts
+from engine.commands.reading import Budget
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group

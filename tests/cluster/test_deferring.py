@@ -23,7 +23,7 @@ from engine.commands import (
     XPendingRange,
     XReadGroup,
 )
-from engine.commands.reading import CLAIM_NEVER_MS
+from engine.commands.group_reading import CLAIM_NEVER_MS
 from engine.ids import ID_MAX, ID_MIN
 from engine.replies import AutoClaimed, GroupRead, PendingList, PendingSummary
 from tests.cluster.engines import BODY, opened
