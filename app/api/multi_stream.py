@@ -22,7 +22,7 @@ from app.http.entries.deliveries import (
     nothing_delivered,
 )
 from app.http.entries.entry_pages import GapReport, page, preferred_wait_ms
-from app.http.entries.publishing import BareEntryInput, KeyHeader
+from app.http.entries.publishing import KeyHeader, PlainEntryInput
 from app.http.models import (
     NAME_SCHEMA,
     ConsumerName,
@@ -252,7 +252,7 @@ def _object(bodies: Mapping[str, bytes]) -> bytes:
 class ManyPublish(RequestModel):
     """Streams, each with its entries: all are stored, or none."""
 
-    streams: dict[str, Annotated[list[BareEntryInput], Field(min_length=1)]] = Field(
+    streams: dict[str, Annotated[list[PlainEntryInput], Field(min_length=1)]] = Field(
         min_length=1,
         json_schema_extra={
             "propertyNames": NAME_SCHEMA,

@@ -12,7 +12,7 @@ from app.errors import RefusalError, invalid
 from app.http import media, query, strict_json
 from app.http.entries import entry_bodies
 from app.http.entries.entry_pages import Base64, Meta, Pairs
-from app.http.entries.publishing import Added, BareEntryInput, added
+from app.http.entries.publishing import Added, PlainEntryInput, added
 from app.http.media import JSON, MediaType
 from app.http.models import (
     Count,
@@ -107,7 +107,7 @@ class ScheduleRule(RequestModel):
 class ScheduleInput(ScheduleRule):
     """An entry, and when it is appended."""
 
-    entry: BareEntryInput
+    entry: PlainEntryInput
 
 
 class ScheduledEntry(ResponseModel):

@@ -11,7 +11,7 @@ from app.auth import Action
 from app.errors import RefusalError, invalid, locate
 from app.http import media, strict_json
 from app.http.entries import entry_bodies
-from app.http.entries.publishing import BareEntryInput, KeyHeader, ids_text
+from app.http.entries.publishing import KeyHeader, PlainEntryInput, ids_text
 from app.http.entries.stored_entries import ParsedEntries
 from app.http.media import JSON, MediaType
 from app.http.models import IdText, IfMatch, RequestModel, ResponseModel, StreamName, absent
@@ -42,9 +42,9 @@ class Ending(RequestModel):
     """The end of a stream. `entry` or `entries` are its last ones: stored with the end, or neither is."""
 
     reason: Annotated[str, Field(description="why, for readers: at most 256 bytes", max_length=256)] = ""
-    entry: BareEntryInput = absent()
+    entry: PlainEntryInput = absent()
     entries: Annotated[
-        list[BareEntryInput],
+        list[PlainEntryInput],
         Field(
             min_length=1,
             json_schema_extra={"maxItems": 10_000, "x-maxItems-setting": "batch_entries_max"},

@@ -62,7 +62,7 @@ _NESTED_INLINE_BYTES_MAX: Final = 64 << 10
 # ---- the body
 
 
-class BareEntryInput(RequestModel):
+class PlainEntryInput(RequestModel):
     """An entry. Values are strings; numbers and booleans are stored as their JSON text.
 
     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
@@ -81,7 +81,7 @@ class BareEntryInput(RequestModel):
     encoding: Base64 = absent()
 
 
-class EntryInput(BareEntryInput):
+class EntryInput(PlainEntryInput):
     """An entry to publish. Values are strings; numbers and booleans are stored as their JSON text.
 
     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.

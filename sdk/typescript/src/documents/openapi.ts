@@ -2498,23 +2498,6 @@ export interface components {
             readonly missing?: readonly string[];
         };
         /**
-         * @description An entry. Values are strings; numbers and booleans are stored as their JSON text.
-         *
-         *     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
-         */
-        readonly BareEntryInput: {
-            readonly fields: {
-                readonly [key: string]: string | number | boolean;
-            };
-            /**
-             * Format: new-entry-id
-             * @description `*` (the default), `<ms>-*` or `<ms>-<seq>`; `*` by default
-             */
-            readonly id?: string | null;
-            /** @description `base64`: all values are base64 */
-            readonly encoding?: "base64" | null;
-        };
-        /**
          * @description Entries as flat lists: both halves of each ID, unsigned 64-bit; `n` fields of each entry; and of every
          *     field in order its name's place in `kd` and its value. With `b64` all of `kd` and `v` is base64.
          */
@@ -2532,8 +2515,8 @@ export interface components {
         readonly Ending: {
             /** @description why, for readers: at most 256 bytes; `` by default */
             readonly reason?: string | null;
-            readonly entry?: components["schemas"]["BareEntryInput"] | null;
-            readonly entries?: readonly components["schemas"]["BareEntryInput"][] | null;
+            readonly entry?: components["schemas"]["PlainEntryInput"] | null;
+            readonly entries?: readonly components["schemas"]["PlainEntryInput"][] | null;
         };
         /** @description A batch: stored whole or not at all. */
         readonly EntriesInput: {
@@ -2565,8 +2548,25 @@ export interface components {
         /** @description Streams, each with its entries: all are stored, or none. */
         readonly ManyPublish: {
             readonly streams: {
-                readonly [key: string]: readonly components["schemas"]["BareEntryInput"][];
+                readonly [key: string]: readonly components["schemas"]["PlainEntryInput"][];
             };
+        };
+        /**
+         * @description An entry. Values are strings; numbers and booleans are stored as their JSON text.
+         *
+         *     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
+         */
+        readonly PlainEntryInput: {
+            readonly fields: {
+                readonly [key: string]: string | number | boolean;
+            };
+            /**
+             * Format: new-entry-id
+             * @description `*` (the default), `<ms>-*` or `<ms>-<seq>`; `*` by default
+             */
+            readonly id?: string | null;
+            /** @description `base64`: all values are base64 */
+            readonly encoding?: "base64" | null;
         };
         /** @description An entry, and when it is appended. */
         readonly ScheduleInput: {
@@ -2588,7 +2588,7 @@ export interface components {
             readonly missed?: ("once" | "skip") | null;
             /** @description a run that would be later than this is left out */
             readonly expires_in_ms?: number | null;
-            readonly entry: components["schemas"]["BareEntryInput"];
+            readonly entry: components["schemas"]["PlainEntryInput"];
         };
         /** @description A refusal (RFC 9457). What else it has depends on its code: IDs, counts, names. */
         readonly Problem: {
