@@ -30,7 +30,7 @@ from app.metrics.health import Health
 from app.metrics.report import Report
 from app.metrics.reports import Reports
 from app.settings import Settings
-from app.tenants import Tenant, Tenants
+from app.tenants import SettlingEngine, Tenant, Tenants
 from engine import Clock, EngineProtocol, errors
 
 if TYPE_CHECKING:
@@ -161,7 +161,8 @@ class Gateway:
         """
         self._engine = engine
         client = self._history
-        self._tenants = Tenants(ReachingEngine(engine, client) if client else engine, self.leases)
+        reaching = ReachingEngine(engine, client) if client else engine
+        self._tenants = Tenants(SettlingEngine(reaching, self.leases), self.leases)
         budgets, reports = self.limits.budgets, self.reports
         if engine.memory.bytes_max is not None:
             budgets.size(engine.memory.bytes_max)

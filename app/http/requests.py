@@ -394,11 +394,8 @@ class Request(Work):
         """Run commands that change something as one turn; on disk before the answer where Prefer says so."""
         synced = self.preferences.synced
         if len(commands) == 1:
-            replies = [await self.execute(commands[0], synced=synced)]
-        else:
-            replies = await self.transaction(commands, synced=synced)
-        self.tenant.leases.settled(self.names.get("stream", ""))
-        return replies
+            return [await self.execute(commands[0], synced=synced)]
+        return await self.transaction(commands, synced=synced)
 
     def respond(self, status: int, body: bytes | BaseModel = b"", headers: Sequence[Header] = ()) -> Response:
         """Make the response of a change: it says how safe the change is."""

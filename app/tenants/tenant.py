@@ -154,7 +154,6 @@ class Tenant:
             for undo in taking_back(command, reply):
                 # Each by itself: a large one takes several turns, which a transaction may not.
                 self.engine.send(Call((undo,)), lambda _: None)
-                self.leases.settled(undo.stream)
 
 
 class Tenants:

@@ -50,6 +50,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     long_reply: ClassVar[bool] = False
     # Whether a transaction ends behind it, with nothing changed, if it answers False.
     guards: ClassVar[bool] = False
+    # Whether pending entries of the streams that it names may be settled by it, released or taken over.
+    settles: ClassVar[bool] = False
     # Whether the streams that it names count as used (OBJECT IDLETIME).
     touches: ClassVar[bool] = True
 

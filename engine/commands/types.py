@@ -163,6 +163,7 @@ class XDel(StreamCommand, frozen=True, kw_only=True):
 class XDelEx(StreamCommand, frozen=True, kw_only=True):
     """Reply: `Deletions`. On a missing stream all IDs are absent."""
 
+    settles: ClassVar[bool] = True
     makes_room: ClassVar[bool] = True
 
     ids: Ids
@@ -276,6 +277,7 @@ class XReadGroup(BoundedRead, frozen=True, kw_only=True):
 
 
 class XAck(StreamCommand, frozen=True, kw_only=True):
+    settles: ClassVar[bool] = True
     looks_up: ClassVar[bool] = False
 
     group: str
@@ -288,6 +290,7 @@ class XAck(StreamCommand, frozen=True, kw_only=True):
 class XAckDel(StreamCommand, frozen=True, kw_only=True):
     """Reply: `Deletions`. Where stream or group is missing all IDs are absent."""
 
+    settles: ClassVar[bool] = True
     makes_room: ClassVar[bool] = True
 
     group: str
@@ -313,6 +316,8 @@ class Nack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class XNack(StreamCommand, frozen=True, kw_only=True):
+    settles: ClassVar[bool] = True
+
     group: str
     nack: Nack
 
@@ -371,6 +376,7 @@ CLAIMED_BYTES_MAX: Final = 8 << 20
 class XClaim(StreamCommand, frozen=True, kw_only=True):
     """Reply: `Claimed`. Entries beyond `bytes_max` stay as they were; one is always given."""
 
+    settles: ClassVar[bool] = True
     needs: ClassVar[MemoryNeed] = MemoryNeed.DELIVERS
 
     group: str
@@ -388,6 +394,7 @@ class XClaim(StreamCommand, frozen=True, kw_only=True):
 class XAutoClaim(StreamCommand, frozen=True, kw_only=True):
     """Reply: `AutoClaimed`. `start` is inclusive; it ends at `count` or `bytes_max`, one is always given."""
 
+    settles: ClassVar[bool] = True
     needs: ClassVar[MemoryNeed] = MemoryNeed.DELIVERS
     long_reply: ClassVar[bool] = True
 
@@ -429,6 +436,7 @@ class XGroupSetId(StreamCommand, frozen=True, kw_only=True):
 
 
 class XGroupDestroy(StreamCommand, frozen=True, kw_only=True):
+    settles: ClassVar[bool] = True
     makes_room: ClassVar[bool] = True
 
     group: str
@@ -444,6 +452,7 @@ class XGroupCreateConsumer(StreamCommand, frozen=True, kw_only=True):
 class XGroupDelConsumer(StreamCommand, frozen=True, kw_only=True):
     """Reply: how many pending entries the consumer had; they are no longer pending."""
 
+    settles: ClassVar[bool] = True
     makes_room: ClassVar[bool] = True
 
     group: str
@@ -526,6 +535,7 @@ class XInfoConsumers(StreamCommand, frozen=True, kw_only=True):
 class Delete(Command, frozen=True, kw_only=True):
     """DEL, UNLINK. `expected`: each stream has to be exactly so. Reply: how many there were."""
 
+    settles: ClassVar[bool] = True
     makes_room: ClassVar[bool] = True
 
     streams: Sequence[str]

@@ -189,6 +189,7 @@ class DescribeGroup(StreamCommand, frozen=True, kw_only=True):
 class DeleteGroup(StreamCommand, frozen=True, kw_only=True):
     """Refused while entries are pending, unless `drop`. Reply: True."""
 
+    settles: ClassVar[bool] = True
     makes_room: ClassVar[bool] = True
 
     group: str
@@ -213,6 +214,7 @@ class DeadLetterEntries(StreamCommand, frozen=True, kw_only=True):
     As many as go into one frame; the others stay pending, for the next call.
     """
 
+    settles: ClassVar[bool] = True
     needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
 
     group: str
@@ -401,6 +403,7 @@ class EndWait(Command, frozen=True, kw_only=True):
 class Acknowledge(StreamCommand, frozen=True, kw_only=True):
     """XACK that says which of the IDs were pending. Reply: `AcknowledgedIds`."""
 
+    settles: ClassVar[bool] = True
     looks_up: ClassVar[bool] = False
 
     group: str
@@ -431,6 +434,7 @@ class Undo(StreamCommand, frozen=True, kw_only=True):
     was undone.
     """
 
+    settles: ClassVar[bool] = True
     looks_up: ClassVar[bool] = False
 
     group: str
@@ -448,6 +452,8 @@ class GiveBack(StreamCommand, frozen=True, kw_only=True):
     As XNACK SILENT does, a delivery less; but what others have claimed meanwhile stays theirs. Reply: how
     many were released.
     """
+
+    settles: ClassVar[bool] = True
 
     group: str
     consumer: str

@@ -62,7 +62,7 @@ async def test_a_consumer_that_cannot_be_leased_is_answered_with_an_error(world:
 
 
 async def test_no_more_is_in_flight_than_asked_for(world: SseWorld) -> None:
-    """An acknowledgement by POST makes room, at once; one over another API is found within a second."""
+    """An acknowledgement makes room at once; one that this gateway does not see is found within a second."""
     await begin(world)
     await world.add(*[f"{number}-0" for number in range(1, 8)])
     reader = consume(world, query="max_in_flight=2")

@@ -117,7 +117,6 @@ class ConsumerSource:
                 self._silent_since = self._clock.monotonic()
             elif not delivered.history:
                 self._lease.give_back(self._tenant.engine, self._consumer.decline(delivered))
-                self._tenant.leases.settled(self._consumer.key.stream)
 
     async def _make_room(self, settled: asyncio.Event) -> None:
         """See what is no longer pending. If that is nothing, wait until entries may have been settled, a

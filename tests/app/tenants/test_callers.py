@@ -29,16 +29,17 @@ async def nothing() -> MutableMapping[str, Any]:
     return {"type": "http.request"}
 
 
-async def test_callers_without_a_prefix_have_the_engine_itself(engine: Engine) -> None:
-    """Nothing is in their way; a request that is recognised as a tenant's has another one from then on."""
+async def test_callers_without_a_prefix_share_one_engine(engine: Engine) -> None:
+    """Nothing is renamed; a request that is recognised as a tenant's has another one from then on."""
     gateway = Gateway(Settings(log_requests="none"), SystemClock())
     gateway.open(engine)
     request = Request(gateway, {"headers": ()}, nothing, {})
     request.check_ready()
-    assert request.engine is gateway.engine
-    assert (request.tenant.feeds, request.tenant.engine) == (gateway.tenant("").feeds, gateway.engine)
+    plain = gateway.tenant("")
+    assert request.engine is plain.engine
+    assert (request.tenant.feeds, request.tenant.engine) == (plain.feeds, plain.engine)
     request.principal = Principal("tester", made("acme.").token.grants)
-    assert request.engine is not gateway.engine
+    assert request.engine is not plain.engine
     assert request.engine is request.engine is gateway.tenant("acme.").engine
 
 

@@ -1,0 +1,48 @@
+"""The engine, by which consumers that wait for room learn at once what was settled, by whichever way in.
+
+Knows: which calls settle entries, and when they have run. Must never know: who waits, and at which door.
+"""
+
+from app.live.leases import ConsumerLeases
+from engine import Call, CommandEngine, Done, Replies
+
+
+class SettlingEngine:
+    """Runs calls in `engine`, then wakes those that wait for room in a stream where it may have been made."""
+
+    def __init__(self, engine: CommandEngine, leases: ConsumerLeases) -> None:
+        self._engine = engine
+        self._leases = leases
+
+    @property
+    def durability(self) -> str:
+        """What an answer promises."""
+        return self._engine.durability
+
+    @property
+    def delivery_durability(self) -> str:
+        """The same for the answer to a group's read."""
+        return self._engine.delivery_durability
+
+    def send(self, call: Call, done: Done) -> Replies | None:
+        """Run the commands of a call, as the engine does."""
+        for command in call.commands:
+            if command.settles:
+                return self._settle(call, done)
+        return self._engine.send(call, done)
+
+    def _settle(self, call: Call, done: Done) -> Replies | None:
+        def finish(replies: Replies) -> None:
+            self._wake(call)
+            done(replies)
+
+        replies = self._engine.send(call, finish)
+        if replies is not None:
+            self._wake(call)
+        return replies
+
+    def _wake(self, call: Call) -> None:
+        for command in call.commands:
+            if command.settles:
+                for stream in command.named_streams() or ():
+                    self._leases.settled(stream)
