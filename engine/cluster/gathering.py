@@ -23,7 +23,7 @@ from engine.cluster import (
     group_words,
     redrive,
     replies,
-    schedule_words,  # noqa: F401 - as above
+    schedule_words,
     scripts,
     words,
 )
@@ -82,8 +82,8 @@ from engine.replies import (
     StreamsRead,
 )
 
-# Registers what it sends.
-_MODULES: Final = (durable_words,)
+# They register what they send.
+_MODULES: Final = (durable_words, schedule_words)
 # What a read gives where it says nothing.
 _COUNT: Final = 1_000
 # How streams ended is not known of a server.

@@ -13,6 +13,7 @@ from app.tenants.stripping import IN_LISTS, REPLIES, strip_prefix
 from app.tenants.tenant_names import TenantNames
 from engine import EngineError, commands, replies
 from engine.commands import BlockingCommand, BoundedRead, Command, DbSize, FlushAll, StreamCommand, XLen
+from engine.commands.storing import StoreRuns
 from engine.replies import Measured, Reply
 
 NAMES = TenantNames("acme.")
@@ -66,6 +67,7 @@ REFUSED: Final = {
     commands.MeasureStreams,
     commands.PutMetadata,
     commands.ReleaseDeferred,
+    StoreRuns,
 }
 # Fields of replies that are shown as they are.
 NO_NAMES: Final = frozenset(
