@@ -137,7 +137,7 @@ class Schedule(ResponseModel):
     expires_in_ms: Milliseconds = absent()
 
 
-class Schedules(ResponseModel):
+class ScheduleList(ResponseModel):
     """A page of schedules; go on with `after=<next>` until it is null."""
 
     schedules: list[Schedule]
@@ -230,7 +230,7 @@ def _time(parameter: str, text: str) -> int:
         raise invalid(parameter, refusal.places[0].detail) from None
 
 
-@router.get(_SCHEDULES, Action.READ, model=Schedules, refusals=("no_stream", "not_acceptable"))
+@router.get(_SCHEDULES, Action.READ, model=ScheduleList, refusals=("no_stream", "not_acceptable"))
 async def list_schedules(
     request: RequestParameter,
     stream: StreamName,
@@ -289,7 +289,8 @@ async def put_schedule(
     schedule: ScheduleName,
     body: Annotated[_ScheduleBody, Depends(request_of)],
     if_none_match: Annotated[
-        Literal["*"] | None, Header(alias="If-None-Match", description="`*`: only if there is none")
+        str | None,
+        Header(alias="If-None-Match", pattern=r"^\*$", description="`*`: only if there is none"),
     ] = None,
 ) -> Response:
     """Schedule an entry, once or again and again; a missing stream is made.

@@ -30,7 +30,7 @@ function entry(number: number, id = "*"): EntryInput {
 
 async function publishes(): Promise<void> {
     const one = await addEntries(inPath, entry(1));
-    if (one.status !== 201) throw new Error(one.data.detail);
+    if (one.status !== 201) throw new Error(JSON.stringify(one.data));
     equal(typeof one.data.id, "string");
     const batch = await addEntries(inPath, { entries: [entry(2.5)] });
     equal(batch.status === 201 && batch.data.count, 1);

@@ -25,6 +25,7 @@ from weir_client.models import (
     ManyPublishStreams,
     Page,
     PendingView,
+    PlainEntryInput,
     Problem,
     ProblemCode,
 )
@@ -40,6 +41,11 @@ def entry(number: int, entry_id: str = "*") -> EntryInput:
     return EntryInput(fields=fields, id=entry_id)
 
 
+def for_now(number: int) -> PlainEntryInput:
+    """The same where no entry can be for later."""
+    return PlainEntryInput.from_dict(entry(number).to_dict())
+
+
 async def publishes(client: Client) -> str:
     """One entry, then a batch, then into another stream as well; answers the last ID."""
     one = await add_entries.asyncio(STREAM, client=client, body=entry(1))
@@ -50,7 +56,7 @@ async def publishes(client: Client) -> str:
     assert isinstance(batch.ids, list)
     assert (batch.count, len(batch.ids), batch.first_id) == (2, 2, batch.ids[0])
     streams = ManyPublishStreams()
-    streams.additional_properties = {"python other": [entry(1)], STREAM: [entry(4)]}
+    streams.additional_properties = {"python other": [for_now(1)], STREAM: [for_now(4)]}
     many = await publish.asyncio(client=client, body=ManyPublish(streams=streams))
     assert isinstance(many, ManyPublished), many
     last_id: str = many.streams[STREAM].last_id

@@ -2134,6 +2134,11 @@ export interface components {
             /** Format: int64 */
             readonly expires_in_ms?: number;
         };
+        /** @description A page of schedules; go on with `after=<next>` until it is null. */
+        readonly ScheduleList: {
+            readonly schedules: readonly components["schemas"]["Schedule"][];
+            readonly next: string | null;
+        };
         /** @description An entry that is appended later; of a batch, `index` is its place in it. */
         readonly Scheduled: {
             /** Format: int64 */
@@ -2156,11 +2161,6 @@ export interface components {
             /** @description [name, value], in order, where a name occurs twice */
             readonly pairs?: readonly (readonly string[])[];
             readonly meta?: components["schemas"]["Meta"];
-        };
-        /** @description A page of schedules; go on with `after=<next>` until it is null. */
-        readonly Schedules: {
-            readonly schedules: readonly components["schemas"]["Schedule"][];
-            readonly next: string | null;
         };
         /** @description A stream. `0-0` stands for no ID; `entries_added` counts all that ever were. */
         readonly Stream: {
@@ -3416,7 +3416,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["Schedules"];
+                    readonly "application/json": components["schemas"]["ScheduleList"];
                 };
             };
         };
@@ -3451,7 +3451,7 @@ export interface operations {
             readonly query?: never;
             readonly header?: {
                 /** @description `*`: only if there is none */
-                readonly "If-None-Match"?: "*";
+                readonly "If-None-Match"?: string;
                 /** @description `durability=fsync`: the answer leaves when the change is on disk */
                 readonly Prefer?: string;
             };
