@@ -289,8 +289,7 @@ async def put_schedule(
     schedule: ScheduleName,
     body: Annotated[_ScheduleBody, Depends(request_of)],
     if_none_match: Annotated[
-        str | None,
-        Header(alias="If-None-Match", pattern=r"^\*$", description="`*`: only if there is none"),
+        str | None, Header(alias="If-None-Match", description="`*`: only if there is none")
     ] = None,
 ) -> Response:
     """Schedule an entry, once or again and again; a missing stream is made.
@@ -298,6 +297,8 @@ async def put_schedule(
     It may be repeated whenever a program starts: with the same entry and rule everything stays, the next time
     too. One with another definition is replaced. What recurs takes `manage` too.
     """
+    if if_none_match not in (None, "*"):
+        raise invalid("If-None-Match", "here it is `*`, or left out")
     recurring = _may_manage(request, stream)
     given = await body.read()
     if given.rule.recurs:

@@ -245,6 +245,8 @@ async def test_a_put_may_be_repeated(http: httpx.AsyncClient) -> None:
     assert (other.status_code, other.json()["every_ms"]) == (200, 90_000)
     new = await http.put(SCHEDULES + "/tick", json=wanted, headers={"If-None-Match": "*"})
     assert refusal(new) == (412, "schedule_exists")
+    tagged = await http.put(SCHEDULES + "/tick", json=wanted, headers={"If-None-Match": '"1"'})
+    assert refusal(tagged) == (422, "invalid")
 
 
 async def test_all_of_a_rule_is_shown(http: httpx.AsyncClient) -> None:

@@ -57,7 +57,7 @@ _MEANT = (
     *("it would never be due", "at most ten years", "until and count are for", "an entry for later gets "),
     *("a name is for one entry", "give entries for later names", "has schedules", "each name once"),
     *("it is a time of RFC 3339", "there is a schedule "),
-    *("its ID when it is appended", "Wrong number of fields"),
+    *("its ID when it is appended", "Wrong number of fields", "here it is `*`, or left out"),
     "it is at least as large as count",
     " goes with Weir-",
     "only a read with `after` can wait",
