@@ -9,7 +9,6 @@ from typing import Annotated, Final
 
 import typer
 
-from app.settings.values import host_is_loopback
 from weir.cli import output
 from weir.cli.failure import Failure
 
@@ -46,6 +45,8 @@ def serve(
 
     It needs no Spark and changes nothing. Exit codes: 0 stopped, 1 failed, 2 usage, 3 no archive there.
     """
+    from app.settings.values import host_is_loopback
+
     token = _read_token(token_file)
     if not token and not host_is_loopback(host):
         raise Failure(f"{host} can be reached by others: give --token-file", exit_code=_USAGE)
