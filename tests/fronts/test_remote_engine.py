@@ -120,7 +120,7 @@ async def test_a_read_is_ended_with_what_its_time_would_give(engine: Engine, joi
         await waiting(engine, 0)
         while not answers:  # noqa: ASYNC110 - the other end tells nothing else
             await asyncio.sleep(0)
-        assert answers == [[GroupRead([], [], [])]]
+        assert answers == [[GroupRead([], [], [], [])]]
 
 
 class BrokenLeases(ConsumerLeases):
