@@ -102,7 +102,7 @@ def _paused(look: Look, command: types.XReadGroup) -> Sequence[str]:
     """The streams of which the group delivers nothing now."""
     keys = [(name, look.keyspace.find(name)) for name, _ in command.streams]
     groups = [(name, None if key is None else key.groups.get(command.group)) for name, key in keys]
-    return [name for name, group in groups if group is not None and group.policy.paused]
+    return [name for name, group in groups if group is not None and group.policy.paused] or ()
 
 
 def _pauses_anew(command: types.XReadGroup, paused: Sequence[str]) -> bool:

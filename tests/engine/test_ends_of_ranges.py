@@ -90,7 +90,7 @@ def test_every_field_of_a_record_is_written_at_both_ends_of_its_range(kind: type
     for values in zip(*both, strict=True) if both else ((),):
         record = kind(*values)
         (read,) = decode(encode([record]))
-        if hasattr(record, "texts"):
+        if hasattr(record, "texts") and hasattr(record, "ids"):
             record = msgspec.structs.replace(record, ids=[entries.id_of(one) for one in record.texts])
         assert comparable(read) == comparable(record)
 
