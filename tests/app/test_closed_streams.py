@@ -57,7 +57,8 @@ async def test_closing_says_since_when_and_may_be_repeated(http: httpx.AsyncClie
 
 async def test_the_body_may_be_left_out(http: httpx.AsyncClient) -> None:
     """Or be null, as typed clients send what is left out; the document says so."""
-    for stream, body in (("s", b""), ("t", b"null"), ("u", b" null\n"), ("v", b"{}")):
+    nulls = b'{"reason": null, "entry": null, "entries": null}'
+    for stream, body in (("s", b""), ("t", b"null"), ("u", b" null\n"), ("v", b"{}"), ("w", nulls)):
         await store(http, stream, 1)
         answer = await http.post(
             f"/v1/streams/{stream}/close", content=body, headers={"content-type": "application/json"}

@@ -462,7 +462,8 @@ class Small(Conversation):
     """An engine with a limit of memory."""
 
     def opened(self) -> Engine:
-        caps = Caps(memory_bytes_max=1 << 30)
+        # Far above what the process has itself.
+        caps = Caps(memory_bytes_max=1 << 40)
         return Engine.open(self.storage, clock=self.clock, fsync="always", caps=caps)
 
 
@@ -470,10 +471,10 @@ async def test_full_memory_makes_them_late_and_loses_none() -> None:
     async with Small() as talk:
         await reply_to(talk.engine, later("a", in_ms=200))
         memory = talk.engine.memory
-        memory.shared.add(1 << 30)
+        memory.shared.add(1 << 40)
         await talk.pass_ms(2_500)
         assert (values(talk.engine), talk.engine.schedules_late_s) == ([], 2.3)
-        memory.shared.add(-1 << 30)
+        memory.shared.add(-1 << 40)
         await talk.pass_ms(1_000)
         assert (values(talk.engine), talk.engine.schedules_late_s) == ([b"a"], 0.0)
 

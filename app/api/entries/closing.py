@@ -89,9 +89,9 @@ def _read(
     unknown = members.keys() - {"reason", "entry", "entries"}
     if unknown:
         raise invalid(f"/{min(unknown)}", "there is no such member: it is reason, entry or entries")
-    reason = orjson.loads(members.get("reason", b'""'))
     # As everywhere: null is what is left out.
-    reason = "" if reason is None else reason
+    members = {name: text for name, text in members.items() if text.strip() != b"null"}
+    reason = orjson.loads(members.get("reason", b'""'))
     if not isinstance(reason, str):
         raise invalid("/reason", "it is a string")
     if "entry" in members and "entries" in members:
