@@ -437,7 +437,7 @@ async def test_a_worker_goes_on_at_once_behind_many_that_are_too_old(
             policy = {"start": "0", "mkstream": True, "max_age_ms": 3_600_000}
             (await http.put(f"/{quote(one, safe='')}/groups/g", json=policy)).raise_for_status()
         named = {"streams": streams, "priority": "strict"} if number > 1 else {"stream": stream + "-0"}
-        worker = Worker(url, group="g", consumer="c", via=via, **named)  # type: ignore[arg-type]
+        worker = Worker(url, group="g", consumer="c", via=via, **named)
         begun_s = time.monotonic()
         async with until_done(worker, handle):
             for one in streams:

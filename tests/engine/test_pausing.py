@@ -137,7 +137,7 @@ def test_a_wait_ends_when_the_reader_does_not_know_of_the_pause(house: House) ->
     assert house.run(listening(knows_paused=False)) == GroupRead([], [], (), ["s"])
     assert house.run(listening(knows_paused=True)) is None
     house.call("WEIR.RESUME", "s", "g")
-    assert house.run(listening(knows_paused=True)) == GroupRead([], [], (), [])
+    assert house.run(listening(knows_paused=True)) == GroupRead([], [])
 
 
 async def test_a_reader_that_waits_hears_of_a_pause_and_of_its_end(talk: Conversation) -> None:
