@@ -32,7 +32,7 @@ OPEN_NODE_BYTES: Final = 190
 ENTRY_BYTES: Final = 112
 # A sealed node, beside its text.
 NODE_BYTES: Final = 400
-# A run, whatever it holds, and an ID that was deleted in one.
+# A run of any size, and an ID that was deleted in one.
 RUN_BYTES: Final = 430
 GONE_ID_BYTES: Final = 56
 # What a stream has once its first node is sealed, beside the nodes.

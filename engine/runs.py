@@ -3,7 +3,7 @@
 Knows: how a run is written, what is left of one after deletions, which runs were read of late.
 Must never know: streams, who reads and writes the files, disk, waiting.
 
-In memory a run is one object, whatever it holds, and stands in the place of its nodes. Its bytes never
+In memory a run of any size is one object, and stands in the place of its nodes. Its bytes never
 change; what was deleted since is beside it, as IDs, so that no change of a run has to look into it:
 
     file    "weir run" nodes bytes │ first last count held offset length crc32 │ … │ crc32 │ zstd │ zstd │ …
@@ -483,9 +483,9 @@ class Runs:
     def _note_damage(self, run: Run, reason: str) -> None:
         # What nothing refers to any more may be gone by now.
         if run.place not in self.damaged and run.file in self.files:
-            self.damaged[run.place] = told = f"run-{run.file}.weir, offset {run.offset}: {reason}"
+            self.damaged[run.place] = found = f"run-{run.file}.weir, offset {run.offset}: {reason}"
             if self.on_damaged is not None:
-                self.on_damaged(told)
+                self.on_damaged(found)
 
 
 def refuse(run: Run) -> errors.EngineError:

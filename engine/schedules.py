@@ -69,7 +69,7 @@ class StreamSchedules:
             known[name] = None
 
     def drop(self, name: str) -> None:
-        """Take out a schedule that is there."""
+        """Take out a schedule, which exists."""
         schedule = self._by_name.pop(name)
         self.bytes -= _footprint_bytes(name, schedule)
         self._names.remove(name)

@@ -148,7 +148,7 @@ class ReachingEngine:
 
 
 def _is_trimmed(replies: Replies) -> bool:
-    """Whether a read was told that entries after its cursor were removed from the front."""
+    """Whether the answer to a read says that entries after its cursor were removed from the front."""
     return any(
         one.gap is not None and one.gap.reason is None
         for reply in replies

@@ -1,6 +1,9 @@
 """What the service counts. Must never know: how a page is made."""
 
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from app.history.cache import FileCache
 
@@ -17,19 +20,23 @@ class Metrics:
         self.entries = Counter("weir_history_entries", "Entries sent", registry=own)
         self.seconds = Histogram("weir_history_request_seconds", "Time to answer a page", registry=own)
         self.version = Gauge("weir_history_table_version", "Version of the table that is read", registry=own)
-        self._hits = Gauge("weir_history_groups_found", "Row groups that were encoded already", registry=own)
-        self._misses = Gauge(
-            "weir_history_groups_read", "Row groups that were read and encoded", registry=own
-        )
-        self._bytes = Gauge(
-            "weir_history_cache_bytes", "Bytes of encoded row groups that are kept", registry=own
-        )
-        self._cache = cache
+        own.register(_Cached(cache))
 
     def text(self) -> bytes:
         """As Prometheus reads it."""
-        groups = self._cache.groups
-        self._hits.set(groups.hits)
-        self._misses.set(groups.misses)
-        self._bytes.set(groups.bytes)
         return generate_latest(self._registry)
+
+
+class _Cached:
+    """What the cache counts itself."""
+
+    def __init__(self, cache: FileCache) -> None:
+        self._groups = cache.groups
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures of row groups; the registry calls it."""
+        found, read = "Row groups that were encoded already", "Row groups that were read and encoded"
+        yield CounterMetricFamily("weir_history_groups_found", found, self._groups.hits)
+        yield CounterMetricFamily("weir_history_groups_read", read, self._groups.misses)
+        size = "Bytes of encoded row groups that are kept"
+        yield GaugeMetricFamily("weir_history_cache_bytes", size, self._groups.bytes)

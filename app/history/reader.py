@@ -1,4 +1,4 @@
-"""A page of a stream out of an archive: in the order of IDs, whatever files its entries are in.
+"""A page of a stream out of an archive: in the order of IDs, from all files that have its entries.
 
 Knows: how files, row groups and runs of entries are merged; limits of a page. Must never know: how they are
 read, what asks.

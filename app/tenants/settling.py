@@ -1,4 +1,4 @@
-"""The engine, by which consumers that wait for room learn at once what was settled, by whichever way in.
+"""The engine, by which consumers that wait for room learn at once what was settled, by any door.
 
 Knows: which calls settle entries, and when they have run. Must never know: who waits, and at which door.
 """

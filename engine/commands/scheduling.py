@@ -105,7 +105,7 @@ def add_scheduled(turn: Turn, command: AddScheduled) -> AddedScheduled | None:
     for one in (cancelled, *known.values()):
         if one is not None:
             _expect_right(one, recurring=command.recurring)
-    # Once they are in the stream nobody asks how long they waited: a time is all that is kept.
+    # How long they wait is needed no more once they are stored: a time is all that is kept.
     puts = [
         replace(_prepare(turn, stream, one, recurring=command.recurring), rule="") for one in command.later
     ]

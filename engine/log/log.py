@@ -519,7 +519,7 @@ class Log:
         return self._storage.read(run_name(file), offset, length)
 
     def run_sizes(self, files: Sequence[int]) -> dict[int, int]:
-        """The lengths of those of these files of runs that are there. Blocks."""
+        """The lengths of these files of runs, without those that are missing. Blocks."""
         there = set(self._storage.names())
         return {file: self._storage.size(run_name(file)) for file in files if run_name(file) in there}
 

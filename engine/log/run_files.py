@@ -24,7 +24,7 @@ class RunsFound(NamedTuple):
 
 
 def run_names(view: LogView, manifest: Manifest | None) -> list[str]:
-    """The files of runs that are there, or are named, in order."""
+    """The files of runs that exist, or are named, in order."""
     there = {number for name in view.names() if (number := run_number(name)) is not None}
     return [run_name(number) for number in sorted({*there, *(manifest.runs if manifest else ())})]
 

@@ -78,6 +78,7 @@ def test_only_the_token_opens_it(maker: Maker, serve: Serve, tmp_path: Path) -> 
     assert served.page("orders", GENERATION, {"authorization": "Bearer secret"}).ids == ["1-0"]
     assert served.get("/healthz").json["status"] == "ok"
     figures = served.get("/metrics").body.decode()
+    assert "\nweir_history_groups_read_total " in figures
     assert 'weir_history_requests_total{status="401"} 2.0' in figures
     assert "weir_history_entries_total 1.0" in figures
 

@@ -170,7 +170,7 @@ local function metadata(meta, ...)
   return found
 end
 
--- The last entry that is there, '0-0' where none is.
+-- The ID of the last entry, '0-0' where there is none.
 local function last_live_id(info)
   local row = info['last-entry']
   return row and row[1] or '0-0'

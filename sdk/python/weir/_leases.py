@@ -13,7 +13,7 @@ from weir.errors import WeirError
 if TYPE_CHECKING:
     from weir.worker import Worker
 
-# Where nothing says after which time an entry is given to another consumer.
+# Where neither the group nor the worker says after which time others take an entry.
 INTERVAL_S_DEFAULT: Final = 10.0
 INTERVAL_S_MIN: Final = 0.05
 # Two extensions may fail.

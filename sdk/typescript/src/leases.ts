@@ -11,7 +11,7 @@ import { WeirError } from "./errors.js";
 import { sleep } from "./http.js";
 import type { Delivery } from "./worker.js";
 
-/** Where nothing says after which time an entry is given to another consumer. */
+/** Where neither the group nor the worker says after which time others take an entry. */
 const INTERVAL_MS_DEFAULT = 10_000;
 const INTERVAL_MS_MIN = 50;
 /** Two extensions may fail. */
