@@ -26,7 +26,7 @@ from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.stored import text_of
 from engine.cluster.wire import Words
 from engine.commands import IdempotencyKey, XAck, XAdd, XDel
-from engine.commands.dead_letters import TOO_MANY, letter_of
+from engine.commands.dead_letters import EXPIRED, TOO_MANY, letter_of
 from engine.errors import EngineError
 from engine.replies import Added
 
@@ -37,18 +37,20 @@ _SHARED: Final = "/shared"
 
 
 class Due(msgspec.Struct, frozen=True):
-    """An entry on its way out: its last consumer, empty for a released one, and its deliveries."""
+    """An entry on its way out: its last consumer, empty for a released one, its deliveries, and why."""
 
     id: int
     text: bytes
     consumer: str
     deliveries: int
+    reason: str = TOO_MANY
 
 
 class Dying(msgspec.Struct, frozen=True):
     """Entries of one group that are due; `reply` is what their finder answers once they are moved.
 
-    `generation` is the stream's.
+    `letters` is empty where they become no dead letters, and are settled alone. `generation` is the stream's.
+    `expired` is how many others were settled already, as too old.
     """
 
     stream: str
@@ -57,14 +59,17 @@ class Dying(msgspec.Struct, frozen=True):
     generation: str
     due: Sequence[Due]
     reply: Any
-    reason: str = TOO_MANY
+    expired: int = 0
 
 
-def due_of(rows: Sequence[Any]) -> list[Due]:
-    """Rows of ID, fields, consumer and deliveries, as scripts reply them."""
+def due_of(rows: Sequence[Any], reason: str = TOO_MANY) -> list[Due]:
+    """Rows of ID, fields, consumer, deliveries, and whether it is too old, as scripts reply them."""
     return [
-        Due(parse(entry_id), text_of(entry_id, fields), owner_of(consumer), deliveries)
-        for entry_id, fields, consumer, deliveries in rows
+        Due(
+            *(parse(entry_id), text_of(entry_id, fields), owner_of(consumer), deliveries),
+            reason=EXPIRED if is_old else reason,
+        )
+        for entry_id, fields, consumer, deliveries, is_old in rows
     ]
 
 
@@ -76,22 +81,30 @@ def owner_of(consumer: bytes) -> str:
 class Moved(NamedTuple):
     """Which entries went, and the refusals of others, which stay pending."""
 
-    ids: list[int]
+    entries: list[Due]
     refusals: list[EngineError]
+
+    @property
+    def ids(self) -> list[int]:
+        """Those that went."""
+        return [due.id for due in self.entries]
 
 
 async def move(run: Run, dying: Dying) -> Moved:
     """Move them. A refusal leaves an entry pending, for the next time."""
     ends = await asyncio.gather(*(_move(run, dying, due) for due in dying.due))
-    moved = [due.id for due, end in zip(dying.due, ends, strict=True) if end is True]
+    moved = [due for due, end in zip(dying.due, ends, strict=True) if end is True]
     return Moved(moved, [end for end in ends if isinstance(end, EngineError)])
 
 
 async def _move(run: Run, dying: Dying, due: Due) -> bool | EngineError:
     origin = (dying.stream, ids.format(due.id), dying.group, due.consumer)
     key = f"{_OWN}{dying.generation}/{dying.stream}/{dying.group}/{ids.format(due.id)}"
-    letter = letter_of(due.text, origin, due.deliveries, dying.reason)
+    letter = letter_of(due.text, origin, due.deliveries, due.reason)
+    settle = words.only_request(XAck(stream=dying.stream, group=dying.group, ids=[due.id]))
     try:
+        if not dying.letters:
+            return bool(await run(settle))
         added = await run(
             words.only_request(
                 XAdd(stream=dying.letters, bodies=[letter], idempotency=IdempotencyKey(key, b""))
@@ -100,7 +113,7 @@ async def _move(run: Run, dying: Dying, due: Due) -> bool | EngineError:
         assert isinstance(added, Added), "the stream is made where it is missing"
         if added.duplicate:
             await run(_of_answers(dying.letters, [("HSET", key + _SHARED, 1)]))
-        settled = await run(words.only_request(XAck(stream=dying.stream, group=dying.group, ids=[due.id])))
+        settled = await run(settle)
         forget = _of_answers(dying.letters, [("HMGET", key, key + _SHARED), ("HDEL", key, key + _SHARED)])
         (kept, shared), _ = await run(forget)
         is_own = not added.duplicate and not shared and _is_answer(kept, added.ids[0])

@@ -64,6 +64,7 @@ from engine.commands import (
     XRead,
     XReadGroup,
 )
+from engine.commands.dead_letters import EXPIRED
 from engine.commands.reading import may_end
 from engine.errors import EngineError
 from engine.memory import Memory
@@ -389,18 +390,22 @@ class ClusterEngine(NoLog):
         """Move dead letters, then reply what their finder replies. Raises EngineError where a caller named
         them and none could be moved.
         """
-        moved, refusals = await move(self.run_request, dying)
+        moved = await move(self.run_request, dying)
         names = (dying.stream, dying.group)
-        if moved and self.on_dead_lettered is not None:
-            self.on_dead_lettered([(*names, entry_id, dying.reason) for entry_id in moved])
-        if refusals and self.on_letters_refused is not None:
-            self.on_letters_refused([(*names, dying.letters, refusal.detail) for refusal in refusals])
+        if moved.entries and dying.letters and self.on_dead_lettered is not None:
+            self.on_dead_lettered([(*names, due.id, due.reason) for due in moved.entries])
+        expired = dying.expired + sum(due.reason is EXPIRED for due in moved.entries)
+        if expired and self.on_expired is not None:
+            self.on_expired([(*names, expired)])
+        if moved.refusals and self.on_letters_refused is not None:
+            refused = [(*names, dying.letters, refusal.detail) for refusal in moved.refusals]
+            self.on_letters_refused(refused)
         reply: Reply = dying.reply
         if not isinstance(reply, DeadLettered):
             return reply
-        if refusals and not moved:
-            raise refusals[0]
-        return msgspec.structs.replace(reply, ids=moved)
+        if moved.refusals and not moved.entries:
+            raise moved.refusals[0]
+        return msgspec.structs.replace(reply, ids=moved.ids)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

@@ -52,7 +52,6 @@ from engine.commands import (
     Plan,
     Redrive,
     StreamInfos,
-    XInfoGroups,
     XRead,
     XReadGroup,
 )
@@ -339,7 +338,8 @@ async def _read_in_order(backend: Backend, command: XReadGroup) -> Reply:
             continue
         given.append(found)
         left, has_given = _left_of(left, deliveries), has_given or bool(deliveries.entries)
-    return msgspec.structs.replace(group_read(given), unfinished=unfinished)
+    read = group_read(given)
+    return msgspec.structs.replace(read, unfinished=[*read.unfinished, *unfinished])
 
 
 def _left_of(command: XReadGroup, given: StreamDeliveries) -> XReadGroup:
@@ -360,7 +360,7 @@ async def _give_back(backend: Backend, command: XReadGroup, found: Sequence[Grou
             consumer=command.consumer,
             ids=[entry.id for entry in deliveries.entries],
         )
-        for deliveries, _ in found
+        for deliveries in (one.deliveries for one in found)
         if deliveries.entries and not deliveries.history
     ]
     await _each(backend, [words.only_request(giving_back) for giving_back in commands])
@@ -368,7 +368,7 @@ async def _give_back(backend: Backend, command: XReadGroup, found: Sequence[Grou
 
 @gathers(FindGroup)
 async def _find_group(backend: Backend, command: FindGroup) -> Reply:
-    looks = [words.only_request(XInfoGroups(stream=stream)) for stream in command.streams]
+    looks = [group_words.list_groups(stream) for stream in command.streams]
     presences: list[Presence] = []
     for rows in await _each(backend, looks):
         if isinstance(rows, EngineError) and rows.code == "no_stream":
@@ -483,11 +483,13 @@ def _is_gone(reply: object) -> bool:
 async def _measure(backend: Backend, command: MeasureStreams) -> Reply:
     names = list(command.streams)
     infos = await _each(backend, [words.describe_stream(name, is_use=False) for name in names])
-    groups = await _each(backend, [words.only_request(XInfoGroups(stream=name)) for name in names])
+    groups = await _each(backend, [group_words.list_groups(name) for name in names])
     room, measured = command.groups_max, []
     for name, info, rows in zip(names, infos, groups, strict=True):
         if isinstance(info, StreamInfo) and not isinstance(rows, BaseException):
-            given = [GroupMeasure(group.name, group.lag, group.pending, 0) for group in rows[:room]]
+            given = [
+                GroupMeasure(group.name, group.lag, group.pending, 0, group.paused) for group in rows[:room]
+            ]
             room -= len(given)
             measured.append(
                 StreamMeasure(name, info.length, info.memory_bytes, given, len(rows) - len(given))

@@ -87,16 +87,24 @@ def read_group(command: XReadGroup) -> ScriptCall:
 
 
 class GroupFound(NamedTuple):
-    """What one stream gave to its group, and its end where nothing is left to read."""
+    """What one stream gave to its group, its end where nothing is left to read, and whether the group is
+    paused.
+    """
 
     deliveries: StreamDeliveries
     end: StreamEnd | None
+    paused: bool = False
 
 
 def group_read(found: Sequence[GroupFound]) -> GroupRead:
     """The reply of XREADGROUP: a stream without new entries is left out."""
-    given = [stream for stream, _ in found if stream.entries or stream.history]
-    return GroupRead(given, closed=tuple(end for _, end in found if end is not None))
+    streams = [one.deliveries for one in found]
+    return GroupRead(
+        [one for one in streams if one.entries or one.history],
+        unfinished=tuple(one.stream for one in streams if one.more and not (one.entries or one.history)),
+        closed=tuple(one.end for one in found if one.end is not None),
+        paused=tuple(one.deliveries.stream for one in found if one.paused),
+    )
 
 
 def read_stream(
@@ -114,12 +122,13 @@ def read_stream(
     def decode(reply: Any) -> GroupFound | Dying:  # noqa: ANN401 - as the server sent it
         if reply[0] == b"no":
             raise errors.no_group_in_read(stream, command.group)
-        _, due, letters, generation, *rest, ended = reply
+        _, due, letters, generation, paused, expired, *rest, ended = reply
         given = _history(stream, rest, cursor) if isinstance(cursor, int) else _new(stream, rest, command)
-        found = GroupFound(given, _end(stream, *ended) if ended else None)
-        if not due:
+        found = GroupFound(given, _end(stream, *ended) if ended else None, bool(paused))
+        if not due and not expired:
             return found
-        return Dying(stream, command.group, letters.decode(), generation.decode(), due_of(due), found)
+        names = (stream, command.group, letters.decode(), generation.decode())
+        return Dying(*names, due_of(due), found, expired)
 
     keys = stream_keys(stream)[:2]
     return ScriptCall(script("read_group", "policies", "deferring"), keys, arguments, decode)
@@ -146,7 +155,7 @@ def _history(stream: str, reply: Sequence[Any], after: int) -> StreamDeliveries:
 
 def _new(stream: str, reply: Sequence[Any], command: XReadGroup) -> StreamDeliveries:
     claimed, rows, *edges, lost, more, entries_read, began_ms, ended_ms = reply
-    before, last, removed_upto, first = map(_parse, edges)
+    began, before, last, removed_upto, first = map(_parse, edges)
     given = [
         Delivered(_parse(entry_id), text_of(entry_id, words), count + 1, idle_ms, count, bool(released))
         for entry_id, words, idle_ms, count, released in claimed
@@ -156,8 +165,8 @@ def _new(stream: str, reply: Sequence[Any], command: XReadGroup) -> StreamDelive
         Delivered(_parse(entry_id), text_of(entry_id, words), 1, *first_time) for entry_id, words in rows
     ]
     gap = None
-    if rows and 0 < before < removed_upto:
-        gap = Gap(before, first, lost if lost >= 0 else None)
+    if rows and 0 < began < removed_upto:
+        gap = Gap(began, first, lost if lost >= 0 else None)
     mark = None
     if rows:
         read = None if entries_read < 0 else entries_read
@@ -186,9 +195,9 @@ def look_at_pending(command: DeadLetterEntries) -> ScriptCall:
             raise none_configured()
         given = DeadLettered(letters.decode(), [])
         return Dying(
-            *(command.stream, command.group, letters.decode(), generation.decode(), due_of(rows)),
+            *(command.stream, command.group, letters.decode(), generation.decode()),
+            due_of(rows, command.reason),
             given,
-            command.reason,
         )
 
     keys = stream_keys(command.stream)[:2]

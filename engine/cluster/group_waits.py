@@ -29,6 +29,7 @@ from engine.commands import (
     XGroupDelConsumer,
     XReadGroup,
 )
+from engine.commands.group_reading import pauses_anew
 from engine.commands.reading import may_end
 from engine.errors import EngineError
 from engine.read_handle import taking_back
@@ -76,7 +77,7 @@ class GroupWaiter:
         self.is_timed_out = True
         # What is on its way is taken still.
         if not self.is_reading:
-            self.answer(GroupRead([]))
+            self.answer(self._lanes.nothing_for(self))
 
     def answer(self, result: Result) -> None:
         """Call back with the result, once."""
@@ -99,7 +100,7 @@ class GroupWaiter:
 class _Lane:
     """The waiters of one stream and group, first come first served; `busy` while a read for one runs."""
 
-    __slots__ = ("again", "busy", "is_closed", "waiters", "watch")
+    __slots__ = ("again", "busy", "is_closed", "is_paused", "waiters", "watch")
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
@@ -109,6 +110,8 @@ class _Lane:
         self.again = False
         # The stream is closed, and the group has read all of it.
         self.is_closed = False
+        # Whether the group is paused, as the last read has found it; None before the first one.
+        self.is_paused: bool | None = None
 
 
 class GroupWaits:
@@ -152,6 +155,8 @@ class GroupWaits:
                 lane = self._lanes[key] = _Lane(watch)
             lane.waiters[waiter] = None
             loop.call_soon(self._pump, key)
+        # Behind others it does not read.
+        loop.call_soon(self._tell_of_pause, waiter)
         if command.block_ms is not None:
             waiter.after(command.block_ms / 1000, waiter.end)
         if command.claim_min_idle_ms is not None:
@@ -182,6 +187,12 @@ class GroupWaits:
                 readers = behind if place else first
                 readers.setdefault(stream, set()).add((group, waiter.command.consumer))
         return first, behind
+
+    def nothing_for(self, waiter: GroupWaiter) -> GroupRead:
+        """What a read is answered that was given nothing."""
+        lanes = [(key[0], self._lanes.get(key)) for key in waiter.keys]
+        paused = tuple(stream for stream, lane in lanes if lane is not None and lane.is_paused)
+        return GroupRead([], paused=paused)
 
     def end(self) -> None:
         """Answer every read that waits, now and from now on, with `draining`."""
@@ -237,6 +248,8 @@ class GroupWaits:
     def _take(self, key: _LaneKey, lane: _Lane, waiter: GroupWaiter, result: Result) -> None:
         lane.busy = waiter.is_reading = False
         has_entries = isinstance(result, GroupRead) and bool(result.streams)
+        if isinstance(result, GroupRead):
+            self._note_paused(waiter, result)
         if waiter.is_over and isinstance(result, GroupRead):
             for back in taking_back(waiter.command, result):
                 self._take_back(back)
@@ -244,11 +257,33 @@ class GroupWaits:
             waiter.answer(result)
         else:
             lane.is_closed = any(end.stream == key[0] for end in result.closed)
-            if may_end(waiter.command.until, result.closed, len(waiter.command.streams)):
+            may_wait = not may_end(waiter.command.until, result.closed, len(waiter.command.streams))
+            if not may_wait or pauses_anew(waiter.command, result.paused):
                 waiter.answer(result)
+            elif result.unfinished:
+                # It has passed over what is too old, and had to end before it came to the rest.
+                lane.again = True
         self._drop_if_empty(key, lane)
         for place in waiter.keys:
             beside = self._lanes.get(place)
             # Where something was found there may be more, for the next one.
             if beside is not None and (beside.again or waiter.is_over):
                 asyncio.get_running_loop().call_soon(self._pump, place)
+
+    def _note_paused(self, waiter: GroupWaiter, result: GroupRead) -> None:
+        """What a read has found of its group holds for those behind it."""
+        for key in waiter.keys:
+            lane, is_paused = self._lanes.get(key), key[0] in result.paused
+            if lane is not None and lane.is_paused is not is_paused:
+                lane.is_paused = is_paused
+                for other in list(lane.waiters):
+                    if other is not waiter:
+                        self._tell_of_pause(other)
+
+    def _tell_of_pause(self, waiter: GroupWaiter) -> None:
+        """Answer a reader that is to hear that its group is paused, or is not any more."""
+        lanes = [self._lanes.get(key) for key in waiter.keys]
+        is_known = all(lane is not None and lane.is_paused is not None for lane in lanes)
+        nothing = self.nothing_for(waiter)
+        if is_known and not waiter.is_reading and pauses_anew(waiter.command, nothing.paused):
+            waiter.answer(nothing)

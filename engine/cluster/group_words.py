@@ -51,6 +51,8 @@ from engine.commands import (
     XPending,
     XPendingRange,
 )
+from engine.commands.dead_letters import EXPIRED, TOO_MANY
+from engine.commands.group_reading import DELIVERY_COUNT_MAX
 from engine.replies import AutoClaimed, Claimed, Delivered, GroupInfo, PendingList, Presence
 
 R = TypeVar("R")
@@ -108,7 +110,8 @@ def _describe(command: DescribeGroup, _: WriteOrigin) -> BackendRequest:
     look = only_request(XInfoGroups(stream=command.stream))
 
     def decode(results: Sequence[Any]) -> GroupInfo:
-        for info in replies.group_infos(*results):
+        rows: Sequence[GroupInfo] = look.decode(results)
+        for info in rows:
             if info.name == command.group:
                 return info
         raise errors.no_group_for_key(command.stream, command.group)
@@ -137,13 +140,32 @@ return -1
 """
 
 
+def list_groups(stream: str) -> BackendRequest:
+    """XINFO GROUPS, where nothing is wanted of the numbers of consumers: these count Weir's own."""
+    commands: list[Words] = [("XINFO", "GROUPS", stream), ("HGETALL", auxiliary_key(stream, "m"))]
+    return many(XInfoGroups(stream=stream), commands, lambda results: replies.group_infos(*results))
+
+
 @sends(XInfoGroups)
 def _groups(command: XInfoGroups, _: WriteOrigin) -> BackendRequest:
-    commands: list[Words] = [
-        ("XINFO", "GROUPS", command.stream),
-        ("HGETALL", auxiliary_key(command.stream, "m")),
-    ]
-    return many(command, commands, lambda results: replies.group_infos(*results))
+    look = list_groups(command.stream)
+    commands = [*look.commands, ("EVAL", _COUNT_HIDDEN, 1, command.stream)]
+    return msgspec.structs.replace(
+        look, commands=commands, decode=lambda results: replies.group_infos(*results)
+    )
+
+
+# Of each group, in the order of XINFO GROUPS. Only a list of all consumers says whether one is there.
+_COUNT_HIDDEN: Final = """
+local counts = {}
+for i, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  counts[i] = 0
+  for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], group[2])) do
+    if row[2] == 'weir:released' or row[2] == 'weir:deferred' then counts[i] = counts[i] + 1 end
+  end
+end
+return counts
+"""
 
 
 def has_group(stream: str, group: str) -> BackendRequest:
@@ -330,15 +352,17 @@ def _claim(command: XClaim, _: WriteOrigin) -> BackendRequest:
     def decode(results: Sequence[Any]) -> Claimed | Dying:
         given = replies.claimed_of(results[at], just_ids=claim.just_ids)
         before = _by_id([row for rows in results[:at] for row in rows])
-        after = _by_id([row for rows in results[at + 1 : -1] for row in rows])
-        kept, dying = _part(command, replies.with_counts(given, before, after), before, results[-1])
+        after = _by_id([row for rows in results[at + 1 : -2] for row in rows])
+        kept, dying = _part(command, replies.with_counts(given, before, after), before, *results[-2:])
         return _dying_or(Claimed(kept), dying)
 
-    return many(command, [*looks, claiming, *looks, _policy_words(command)], decode)
+    return many(command, [*looks, claiming, *looks, *_policy_words(command)], decode)
 
 
-def _policy_words(command: XClaim | XAutoClaim) -> Words:
-    return ("HMGET", auxiliary_key(command.stream, "m"), "g", *policy_fields(command.group))
+def _policy_words(command: XClaim | XAutoClaim) -> list[Words]:
+    """What `_part` is given last."""
+    kept: Words = ("HMGET", auxiliary_key(command.stream, "m"), "g", *policy_fields(command.group))
+    return [kept, ("TIME",)]
 
 
 def _part(
@@ -346,25 +370,34 @@ def _part(
     given: Sequence[Delivered],
     before: Mapping[int, BackendPending],
     kept: Sequence[bytes | None],
+    now: Sequence[bytes],
 ) -> tuple[Sequence[Delivered], Dying | None]:
-    """What is delivered, and what was delivered too often for that."""
+    """What is delivered, and what is too old for that, or was delivered too often."""
     generation, *values = kept
     policy = policy_from(values)
-    letters, most = policy["dead_letter_stream"], policy["max_deliveries"]
+    letters, most, max_age_ms = policy["dead_letter_stream"], policy["max_deliveries"], policy["max_age_ms"]
+    oldest = _oldest(max_age_ms, now)
     if letters is None or most is None:
-        return given, None
-    due = {
-        entry.id: Due(entry.id, entry.text, before[entry.id].consumer, before[entry.id].deliveries)
-        for entry in given
-        if entry.id in before
-        and entry.text is not None
-        and entry.delivery_count > max(most, before[entry.id].deliveries)
-    }
+        most = DELIVERY_COUNT_MAX
+    due: dict[int, Due] = {}
+    for entry in given:
+        was = before.get(entry.id)
+        if was is None or entry.text is None or entry.delivery_count <= was.deliveries:
+            continue
+        if entry.id < oldest or entry.delivery_count > most:
+            reason = EXPIRED if entry.id < oldest else TOO_MANY
+            due[entry.id] = Due(entry.id, entry.text, was.consumer, was.deliveries, reason)
     if not due:
         return given, None
     name = "" if generation is None else generation.decode()
-    dying = Dying(command.stream, command.group, letters, name, list(due.values()), None)
+    dying = Dying(command.stream, command.group, letters or "", name, list(due.values()), None)
     return [entry for entry in given if entry.id not in due], dying
+
+
+def _oldest(max_age_ms: int | None, now: Sequence[bytes]) -> int:
+    """The lowest ID that is not too old, by the reply to TIME."""
+    now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
+    return 0 if max_age_ms is None else ids.make(max(0, now_ms - max_age_ms), 0)
 
 
 def _dying_or(reply: R, dying: Dying | None) -> R | Dying:
@@ -395,18 +428,23 @@ def _auto_claim(command: XAutoClaim, _: WriteOrigin) -> BackendRequest:
         following, rows, deleted, *looked = results[0]
         before, after = map(_by_id, looked)
         given = replies.with_counts(replies.claimed_of(rows, just_ids=just_ids), before, after)
-        kept, dying = _part(command, given, before, results[1])
+        kept, dying = _part(command, given, before, *results[1:])
         claimed = AutoClaimed(replies.parse(following), kept, list(map(replies.parse, deleted)))
         return _dying_or(claimed, dying)
 
-    claiming = script(command, _AUTO_CLAIM, (*arguments, int(just_ids)), list)
-    return many(command, [*claiming.commands, _policy_words(command)], decode)
+    keys = (command.stream, auxiliary_key(command.stream, "m"))
+    claiming = ("EVAL", _AUTO_CLAIM, len(keys), *keys, *arguments, int(just_ids))
+    return many(command, [claiming, *_policy_words(command)], decode)
 
 
 # XAUTOCLAIM, and what was pending of it before and after, which Redis does not say. What comes back later is
-# not idle: it stays as it was.
+# not idle: it stays as it was. A paused group gives nothing.
 _AUTO_CLAIM: Final = """
 local group, count = ARGV[1], ARGV[5]
+if redis.call('HGET', KEYS[2], 'paused/' .. group) then
+  redis.call('XGROUP', 'CREATECONSUMER', KEYS[1], group, ARGV[2])
+  return { '0-0', {}, {}, {}, {} }
+end
 local before = redis.call('XPENDING', KEYS[1], group, 'IDLE', ARGV[3], ARGV[4], '+', count)
 local words = { 'XAUTOCLAIM', KEYS[1], group, ARGV[2], ARGV[3], ARGV[4], 'COUNT', count }
 if ARGV[6] == '1' then words[#words + 1] = 'JUSTID' end

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from engine import ids
-from engine.cluster.scripts import Word, no_ages, no_pauses
+from engine.cluster.scripts import Word
 from engine.replies import StreamInfo
 
 Fields = Mapping[bytes, bytes]
-POLICY: Final = ("dead_letter_stream", "max_deliveries", "ack_timeout_ms", "consumer_timeout_ms")
+_TIMES: Final = ("max_deliveries", "ack_timeout_ms", "consumer_timeout_ms", "max_age_ms")
+POLICY: Final = ("dead_letter_stream", *_TIMES, "paused")
 LIMITS: Final = ("max_len", "max_age_ms", "max_bytes")
 FLAGS: Final = ("keep_unacknowledged", "keep_unarchived")
 RETENTION: Final = (*LIMITS, *FLAGS, "archived_up_to")
@@ -22,13 +23,15 @@ DURABLE: Final = ("media", "source")
 
 
 def policy_words(policy: Mapping[str, Any]) -> list[Word]:
-    """Changes of a group's policy as `lua/policies.lua` reads them. Raises what no backend can do."""
-    if policy.get("paused"):
-        raise no_pauses()
-    if policy.get("max_age_ms") is not None:
-        raise no_ages()
+    """Changes of a group's policy as `lua/policies.lua` reads them."""
     changes = [(name, policy[name]) for name in POLICY if name in policy]
-    return [word for name, value in changes for word in (name, "" if value is None else value)]
+    return [word for name, value in changes for word in (name, _policy_word(value))]
+
+
+def _policy_word(value: Word | bool | None) -> Word:  # noqa: FBT001 - a value of the policy
+    if isinstance(value, bool):
+        return 1 if value else ""
+    return "" if value is None else value
 
 
 def policy_fields(group: str) -> list[bytes]:
@@ -43,13 +46,14 @@ def policy_of(fields: Fields, group: str) -> dict[str, Any]:
 
 def policy_from(values: Sequence[bytes | None]) -> dict[str, Any]:
     """The same by the values of `policy_fields`."""
-    letters, *numbers = values
+    letters, *numbers, paused = values
     return {
         "dead_letter_stream": None if letters is None else letters.decode(),
         **{
             name: None if number is None else int(number)
-            for name, number in zip(POLICY[1:], numbers, strict=True)
+            for name, number in zip(_TIMES, numbers, strict=True)
         },
+        "paused": paused is not None,
     }
 
 

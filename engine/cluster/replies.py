@@ -173,12 +173,14 @@ def stream_info(
     )
 
 
-def group_info(row: Mapping[bytes, Any], kept: Fields) -> GroupInfo:
-    """One row of XINFO GROUPS; those of Weir's own are none. `kept` are the stream's metadata."""
+def group_info(row: Mapping[bytes, Any], kept: Fields, hidden: int = 0) -> GroupInfo:
+    """One row of XINFO GROUPS, of whose consumers as many as `hidden` says are Weir's own. `kept` are the
+    stream's metadata.
+    """
     consumers, name = row[b"consumers"], name_of(row[b"name"])
     return GroupInfo(
         name=name,
-        consumers=consumers if isinstance(consumers, int) else len(consumers),
+        consumers=consumers - hidden if isinstance(consumers, int) else len(_shown(consumers)),
         # In full, `pending` is the list.
         pending=row[b"pel-count"] if b"pel-count" in row else row[b"pending"],
         last_delivered_id=parse(row[b"last-delivered-id"]),
@@ -188,19 +190,26 @@ def group_info(row: Mapping[bytes, Any], kept: Fields) -> GroupInfo:
     )
 
 
-def group_infos(rows: Sequence[Mapping[bytes, Any]], kept: Fields) -> list[GroupInfo]:
-    """XINFO GROUPS, by name."""
-    return sorted((group_info(row, kept) for row in rows), key=lambda group: group.name)
+def group_infos(
+    rows: Sequence[Mapping[bytes, Any]], kept: Fields, hidden: Sequence[int] | None = None
+) -> list[GroupInfo]:
+    """XINFO GROUPS, by name. `hidden` says of each how many of its consumers are Weir's own."""
+    counts = [0] * len(rows) if hidden is None else hidden
+    groups = (group_info(row, kept, count) for row, count in zip(rows, counts, strict=True))
+    return sorted(groups, key=lambda group: group.name)
+
+
+def _shown(consumers: Sequence[Mapping[bytes, Any]]) -> list[Mapping[bytes, Any]]:
+    return [row for row in consumers if name_of(row[b"name"]) not in NO_CONSUMERS]
 
 
 def consumer_infos(rows: Sequence[Mapping[bytes, Any]]) -> list[ConsumerInfo]:
     """XINFO CONSUMERS, by name. Redis 7.0 does not say when a consumer was last given an entry."""
     consumers = [
         ConsumerInfo(name_of(row[b"name"]), row[b"pending"], row[b"idle"], row.get(b"inactive", -1))
-        for row in rows
+        for row in _shown(rows)
     ]
-    shown = [consumer for consumer in consumers if consumer.name not in NO_CONSUMERS]
-    return sorted(shown, key=lambda consumer: consumer.name)
+    return sorted(consumers, key=lambda consumer: consumer.name)
 
 
 def stream_detail(info: Mapping[bytes, Any], described: StreamInfo, kept: Fields) -> StreamDetail:

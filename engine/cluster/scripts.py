@@ -189,21 +189,6 @@ def too_long_to_count(entries_max: int) -> EngineError:
     return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence)
 
 
-def no_pauses() -> EngineError:
-    """A group of the server gives entries to all that ask."""
-    sentence = "over this backend a group cannot be paused: stop its consumers, which keep what they hold"
-    return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence)
-
-
-def no_ages() -> EngineError:
-    """The server gives a group every entry that is in the stream."""
-    sentence = (
-        "over this backend a group delivers entries of any age: leave max_age_ms out, or limit the age of "
-        "what is in the stream by its retention"
-    )
-    return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence)
-
-
 def too_many_fields() -> EngineError:
     """An entry beyond what a script can hand to the server."""
     return errors.invalid(f"ERR over this backend an entry has at most {FIELDS_MAX} fields")

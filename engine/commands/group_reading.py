@@ -92,7 +92,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
         elif delivered.more:
             unfinished.append(name)
     ends, paused = _group_ends(turn, command), _paused(turn, command)
-    ending = may_end(command.until, ends, len(cursors)) or _pauses_anew(command, paused)
+    ending = may_end(command.until, ends, len(cursors)) or pauses_anew(command, paused)
     if not streams and command.block_ms is not None and not ending:
         return block(command)
     return GroupRead(streams, unfinished, ends, paused)
@@ -105,7 +105,7 @@ def _paused(look: Look, command: types.XReadGroup) -> Sequence[str]:
     return [name for name, group in groups if group is not None and group.policy.paused] or ()
 
 
-def _pauses_anew(command: types.XReadGroup, paused: Sequence[str]) -> bool:
+def pauses_anew(command: types.XReadGroup, paused: Sequence[str]) -> bool:
     """Whether the reader is to hear that the group is paused now, or is not any more."""
     return command.knows_paused is not None and command.knows_paused != bool(paused)
 
@@ -431,7 +431,7 @@ def _claim_due_ms(look: Look, key: Key, command: types.XReadGroup, wait_ms: int)
 def _is_group_ready(look: Look, command: types.XReadGroup, _: str | None) -> bool:
     if any(_group_ready(look, name, command) for name, _ in command.streams):
         return True
-    if _pauses_anew(command, _paused(look, command)):
+    if pauses_anew(command, _paused(look, command)):
         return True
     return command.until is not types.Until.TIMEOUT and may_end(
         command.until, _group_ends(look, command), len(command.streams)

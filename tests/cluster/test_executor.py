@@ -47,7 +47,6 @@ from engine.commands import (
     Rename,
     Trim,
     Unchanged,
-    UpdateGroup,
     Watch,
     XAck,
     XAdd,
@@ -293,21 +292,6 @@ async def test_what_no_server_is_sent_is_refused_by_its_name(
         assert refusal.code == "not_supported_by_backend"
         assert name in refusal.redis
         assert type(command).__name__ not in refusal.redis
-
-
-@pytest.mark.parametrize("policy", [{"paused": True}, {"max_age_ms": 1_000}])
-async def test_what_no_server_does_for_a_group_is_refused(
-    engine: ClusterEngine, policy: dict[str, object]
-) -> None:
-    """When the group is made and when it is changed; taking it away changes nothing."""
-    await reply_to(engine, EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    for command in (
-        EnsureGroup(stream="s", group="h", start=0, mkstream=True, policy=policy),
-        UpdateGroup(stream="s", group="g", policy=policy),
-    ):
-        assert (await refused(engine, command)).code == "not_supported_by_backend"
-    nothing = {"paused": False, "max_age_ms": None}
-    assert await reply_to(engine, UpdateGroup(stream="s", group="g", policy=nothing)) is True
 
 
 async def test_extending_takes_nothing_from_others(engine: ClusterEngine) -> None:

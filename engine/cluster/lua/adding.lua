@@ -157,8 +157,7 @@ local function close(part, reason)
   -- A write in any case: WAIT behind it then covers that of the one that closed it.
   redis.call('HSET', part.meta, 'c', mark)
   local last = find(part.stream)['last-generated-id']
-  -- It changes nothing, and its notification wakes who waits.
-  redis.call('XSETID', part.stream, last)
+  wake(part.stream, last)
   drop_kinds(part.meta, SCHEDULES)
   return { last, mark, before and 1 or 0 }
 end

@@ -26,8 +26,8 @@ local function release_due(stream, meta)
     redis.call('ZREM', deferred, member)
   end
   if released then
-    -- It changes nothing, and its notification wakes who waits: a claim has none.
-    redis.pcall('XSETID', stream, find(stream)['last-generated-id'])
+    -- A claim has no notification of its own.
+    wake(stream, find(stream)['last-generated-id'])
   end
   local first = redis.pcall('ZRANGE', deferred, 0, 0, 'WITHSCORES')
   return not first.err and first[2] and math.max(0, first[2] - now) or nil

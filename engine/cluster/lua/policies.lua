@@ -1,5 +1,7 @@
 -- What Weir keeps of a group in the stream's metadata: a field of each of these names with '/' and the group's.
-local POLICY = { 'ack_timeout_ms', 'max_deliveries', 'dead_letter_stream', 'consumer_timeout_ms' }
+local POLICY = {
+  'ack_timeout_ms', 'max_deliveries', 'dead_letter_stream', 'consumer_timeout_ms', 'max_age_ms', 'paused',
+}
 
 -- The group as XINFO shows it, nil where it or its stream is missing.
 local function group_of(stream, group)
@@ -27,13 +29,13 @@ local function within(info, entries_read)
 end
 
 -- Changes are pairs of a name and a value among the arguments, from the `first` on, '' for none; with `anew` what is
--- not among them goes. Fields go last: the key may go with them.
+-- not among them goes. Fields go last: the key may go with them. Returns by name whether it is set now.
 local function set_policy(meta, group, first, anew)
   local kept, going = {}, {}
   for i = first, #ARGV, 2 do
-    if ARGV[i + 1] ~= '' then
+    kept[ARGV[i]] = ARGV[i + 1] ~= ''
+    if kept[ARGV[i]] then
       redis.call('HSET', meta, ARGV[i] .. '/' .. group, ARGV[i + 1])
-      kept[ARGV[i]] = true
     elseif not anew then
       going[#going + 1] = ARGV[i] .. '/' .. group
     end
@@ -46,11 +48,18 @@ local function set_policy(meta, group, first, anew)
   if #going > 0 then
     redis.call('HDEL', meta, unpack(going))
   end
+  return kept
 end
 
 -- The most deliveries of an entry, math.huge for any number; beyond them it is due to be a dead letter.
 local function deliveries_max(policy)
   return policy.dead_letter_stream and tonumber(policy.max_deliveries) or math.huge
+end
+
+-- The lowest ID that is not too old for the group, nil where none is.
+local function oldest_delivered(policy)
+  local max_age_ms = tonumber(policy.max_age_ms)
+  return max_age_ms and string.format('%.0f-0', math.max(0, clock_ms() - max_age_ms)) or nil
 end
 
 local function policy_of(meta, group)

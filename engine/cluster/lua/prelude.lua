@@ -195,6 +195,11 @@ local function note_removal(meta, before, count, highest)
   redis.call('HSET', meta, 'r', upto, 'b', before.gone + count)
 end
 
+-- Wake who waits for the stream: it changes nothing, and the server notifies of it.
+local function wake(stream, last_id)
+  redis.pcall('XSETID', stream, last_id)
+end
+
 -- A stream lives for that long from now, and a little more.
 local function live_on(stream, ttl_ms)
   local grain = math.max(1, math.min(1000, ttl_ms / 20))

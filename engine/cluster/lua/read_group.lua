@@ -1,6 +1,8 @@
--- XREADGROUP of one stream that does not wait: released entries first, then idle ones, then new ones.
+-- XREADGROUP of one stream that does not wait: released entries first, then idle ones, then new ones; of a paused group
+-- nothing but history.
 -- Entries that were delivered as often as the group's policy allows are `due` to be dead letters: they are shown
--- as such, and left as they are.
+-- as such, and left as they are. So are those that are too old, where there is a stream for dead letters; else these are
+-- acknowledged.
 -- KEYS: stream, meta
 -- ARGV: group, consumer, count ('' for all), noack, min_idle_ms ('' for no claim), claims_own, bytes_max ('' for
 --       all), cursor ('>' or an ID: then what the consumer holds), whether the read has given something already
@@ -16,6 +18,7 @@ local PAGES_MAX = 10
 local PASSED_OVER_MAX = 1000
 local DUE_MAX = 100
 local READ_MAX = 10000
+local EXPIRED_MAX, EXPIRED_BYTES_MAX = 1000, 4194304
 -- What an entry takes as text beside its names and values.
 local ENTRY_BYTES, WORD_BYTES = 40, 3
 
@@ -25,7 +28,7 @@ if not state then
   return refuse('no_group_in_read')
 end
 local policy = policy_of(KEYS[2], group)
-local most = deliveries_max(policy)
+local most, oldest, letters = deliveries_max(policy), oldest_delivered(policy), policy.dead_letter_stream
 if min_idle and policy.ack_timeout_ms then
   min_idle = math.min(min_idle, tonumber(policy.ack_timeout_ms))
 end
@@ -83,16 +86,24 @@ local function candidates(from)
   return found
 end
 
-local claimed, due, has_more = {}, {}, false
+local claimed, due, expired, has_more = {}, {}, 0, false
 -- Claim what a page has; `gone` gets the IDs of those whose entries were removed.
 local function claim_page(rows, gone)
   for _, row in ipairs(rows) do
     local entry = redis.call('XRANGE', stream, row[1], row[1])[1]
+    local is_old = entry and oldest and id_less(row[1], oldest)
     if not entry then
       gone[#gone + 1] = row[1]
-    elseif row[4] + 1 > most then
+    elseif is_old and not letters then
+      if expired >= EXPIRED_MAX then
+        has_more = true
+        return
+      end
+      redis.call('XACK', stream, group, row[1])
+      expired = expired + 1
+    elseif is_old or row[4] + 1 > most then
       if #due < DUE_MAX then
-        due[#due + 1] = { entry[1], entry[2], row[2], row[4] }
+        due[#due + 1] = { entry[1], entry[2], row[2], row[4], is_old and 1 or 0 }
       end
     elseif #claimed >= count or not takes(entry[2]) then
       has_more = true
@@ -140,6 +151,44 @@ local function rows_of(reply)
   return reply and reply[1][2] or {}
 end
 
+-- New entries that are too old, some of them, as they follow `from`.
+local function unread_old(from)
+  local old, size, room = {}, 0, letters and DUE_MAX or EXPIRED_MAX
+  local start = id_after(from)
+  while start and id_less(start, oldest) and #old < room and size < EXPIRED_BYTES_MAX do
+    local page = redis.call('XRANGE', stream, start, '(' .. oldest, 'COUNT', math.min(100, room - #old))
+    for _, row in ipairs(page) do
+      old[#old + 1], size = row, size + size_of(row[2])
+    end
+    start = #page > 0 and id_after(page[#page][1]) or nil
+  end
+  return old
+end
+
+-- Pass over new entries that are too old. Those to be dead letters belong to `RELEASED` until these are stored. Returns
+-- whether there are more of them.
+local function expire_unread(from)
+  local old = oldest and unread_old(from) or {}
+  if #old == 0 then
+    return false
+  end
+  if letters then
+    redis.call('XREADGROUP', 'GROUP', group, RELEASED, 'COUNT', #old, 'STREAMS', stream, '>')
+    for _, row in ipairs(old) do
+      redis.call('XCLAIM', stream, group, RELEASED, 0, row[1], 'TIME', 0, 'RETRYCOUNT', 0, 'JUSTID')
+      due[#due + 1] = { row[1], row[2], RELEASED, 0, 1 }
+    end
+  else
+    redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', #old, 'NOACK', 'STREAMS', stream, '>')
+    expired = expired + #old
+  end
+  state = group_of(stream, group)
+  local following = entries_after(stream, state['last-delivered-id'], 1)[1]
+  return following and id_less(following[1], oldest) or false
+end
+
+local began = state
+local paused = policy.paused and 1 or 0
 local before = state['last-delivered-id']
 
 -- The end of a closed stream for a group that has read so far: its mark, the last ID, and whether nothing is
@@ -172,31 +221,35 @@ local function history()
   most_rows = fitting_held(held, most_rows)
   if most_rows == 0 then
     see(stream, group, consumer)
-    return { 'history', {}, policy.dead_letter_stream or '', policy.generation, {}, before, 1, ended(before) }
+    return { 'history', {}, letters or '', policy.generation, paused, 0, {}, before, 1, ended(before) }
   end
   local words = { 'GROUP', group, consumer, 'COUNT', most_rows, 'STREAMS', stream, cursor }
   local rows = {}
   for i, row in ipairs(rows_of(redis.call('XREADGROUP', unpack(words)))) do
     local times = held[i] and held[i][4] or 0
     if row[2] and times + 1 > most then
-      due[#due + 1] = { row[1], row[2], consumer, times }
+      due[#due + 1] = { row[1], row[2], consumer, times, 0 }
     else
       rows[#rows + 1] = { row[1], row[2], row[2] and times + 1 or times }
     end
   end
   local more = #held > most_rows and 1 or 0
-  return { 'history', due, policy.dead_letter_stream or '', policy.generation, rows, before, more, ended(before) }
+  return { 'history', due, letters or '', policy.generation, paused, 0, rows, before, more, ended(before) }
 end
 
 if cursor ~= '>' then
   return history()
 end
-if min_idle then
-  release_due(stream, KEYS[2])
-  claim()
+local fresh, rows = 0, {}
+if paused == 0 then
+  local expiring = expire_unread(before)
+  before = state['last-delivered-id']
+  if min_idle then
+    release_due(stream, KEYS[2])
+    claim()
+  end
+  fresh = expiring and 0 or fitting(before)
 end
-local fresh = fitting(before)
-local rows = {}
 -- Some servers read the clock anew for each entry that they deliver.
 local began_ms = read_clock_ms()
 if fresh == 0 and #claimed == 0 then
@@ -211,16 +264,16 @@ elseif fresh > 0 then
 end
 local ended_ms = read_clock_ms()
 local last = #rows > 0 and rows[#rows][1] or before
-has_more = has_more or #entries_after(stream, last, 1) > 0
+has_more = paused == 0 and (has_more or #entries_after(stream, last, 1) > 0)
 local first = info['first-entry'] and info['first-entry'][1] or '0-0'
 local known = metadata(KEYS[2], 'r', 'b')
 -- How many were removed unread, where that can be known.
 local lost = -1
-if state['entries-read'] and gone(info) == tonumber(known.b or 0) and id_less(info['max-deleted-entry-id'], first) then
-  lost = math.max(0, gone(info) - state['entries-read'])
+if began['entries-read'] and gone(info) == tonumber(known.b or 0) and id_less(info['max-deleted-entry-id'], first) then
+  lost = math.max(0, gone(info) - began['entries-read'])
 end
 return {
-  'new', due, policy.dead_letter_stream or '', policy.generation,
-  claimed, rows, before, last, removed_upto(info, known), first, lost, has_more and 1 or 0,
+  'new', due, letters or '', policy.generation, paused, expired,
+  claimed, rows, began['last-delivered-id'], before, last, removed_upto(info, known), first, lost, has_more and 1 or 0,
   state['entries-read'] or -1, began_ms, ended_ms, ended(last),
 }

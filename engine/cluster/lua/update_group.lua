@@ -20,5 +20,10 @@ if start ~= '' or entries_read ~= '' then
     return moved
   end
 end
-set_policy(KEYS[2], group, 4, false)
+local was_paused = policy_of(KEYS[2], group).paused ~= nil
+local is_paused = set_policy(KEYS[2], group, 4, false).paused
+if is_paused ~= nil and is_paused ~= was_paused then
+  -- Readers at all gateways hear of it.
+  wake(stream, info['last-generated-id'])
+end
 return { 'done' }

@@ -1,0 +1,245 @@
+"""A group that is paused over a backend: it delivers nothing at any gateway until it is resumed."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from engine import entries, ids
+from engine.cluster import ClusterEngine
+from engine.cluster.keys import auxiliary_key
+from engine.commands import (
+    Claim,
+    Copy,
+    Cursor,
+    DescribeGroup,
+    EnsureGroup,
+    MeasureStreams,
+    Nack,
+    NackMode,
+    Rename,
+    UpdateGroup,
+    XAck,
+    XAdd,
+    XAutoClaim,
+    XClaim,
+    XGroupDestroy,
+    XNack,
+    XReadGroup,
+)
+from engine.protocol import Call
+from engine.read_handle import ReadHandle
+from engine.replies import AutoClaimed, Claimed, GroupInfo, GroupRead, Measured
+from tests.cluster.clusters import server_words
+from tests.cluster.engines import opened, refused
+from tests.cluster.servers import Backend, BackendServer
+from tests.engine.asking import reply_to
+from tests.fronts.processes import call
+from tests.server import Server
+from tests.waiting import until, until_async
+
+S: Final = "{t}s"
+COPIED, RENAMED = "{t}copied", "{t}renamed"
+IDS: Final = [ids.make(n, 0) for n in (1, 2, 3, 4)]
+# Looks of its own are an hour apart: what wakes a read that waits is the server's notification.
+POLL_S: Final = 3_600.0
+
+
+async def hand_out(engine: ClusterEngine) -> None:
+    """Of four entries `a` holds the first, the second was given back. Then the group is paused."""
+    await reply_to(engine, EnsureGroup(stream=S, group="g", start=0, mkstream=True))
+    await reply_to(engine, XAdd(stream=S, bodies=[entries.body([("n", "1")])] * 4, ids=IDS))
+    await read(engine, "a", count=2)
+    await reply_to(engine, XNack(stream=S, group="g", nack=Nack(ids=[IDS[1]], mode=NackMode.FAIL)))
+    await set_paused(engine)
+
+
+async def set_paused(engine: ClusterEngine, paused: bool = True) -> None:  # noqa: FBT001, FBT002 - what it is about
+    assert await reply_to(engine, UpdateGroup(stream=S, group="g", policy={"paused": paused})) is True
+
+
+def reading(consumer: str = "b", cursor: int | Cursor = Cursor.NEW, **options: Any) -> XReadGroup:
+    return XReadGroup(group="g", consumer=consumer, streams=[(S, cursor)], **options)
+
+
+async def read(engine: ClusterEngine, consumer: str = "b", **options: Any) -> GroupRead:
+    found = await reply_to(engine, reading(consumer, **options))
+    assert isinstance(found, GroupRead)
+    return found
+
+
+def ids_of(found: object) -> list[int]:
+    assert isinstance(found, GroupRead)
+    return [entry.id for stream in found.streams for entry in stream.entries]
+
+
+def nothing(found: GroupRead) -> bool:
+    return (ids_of(found), tuple(found.paused), tuple(found.unfinished)) == ([], (S,), ())
+
+
+async def test_neither_new_entries_nor_those_given_back_are_delivered(engine: ClusterEngine) -> None:
+    """To no read and no claim of what is idle, whichever gateway is asked."""
+    await hand_out(engine)
+    every: list[dict[str, Any]] = [{}, {"claim_min_idle_ms": 0}, {"count": 1, "noack": True}]
+    for options in every:
+        assert nothing(await read(engine, **options))
+    claiming = XAutoClaim(stream=S, group="g", consumer="b", min_idle_ms=0, start=0, count=10)
+    assert await reply_to(engine, claiming) == AutoClaimed(0, [], [])
+    many = XReadGroup(group="g", consumer="b", streams=[(S, Cursor.NEW), ("{t}t", Cursor.NEW)])
+    await reply_to(engine, EnsureGroup(stream="{t}t", group="g", start=0, mkstream=True))
+    assert nothing(await reply_to(engine, many))  # type: ignore[arg-type]
+    await set_paused(engine, paused=False)
+    found = await read(engine, claim_min_idle_ms=1 << 40)
+    assert (ids_of(found), tuple(found.paused)) == (IDS[1:], ())
+    claimed = await reply_to(engine, claiming)
+    assert isinstance(claimed, AutoClaimed)
+    assert [one.id for one in claimed.entries] == IDS
+
+
+async def test_what_is_out_can_be_settled_claimed_and_read_again(engine: ClusterEngine) -> None:
+    await hand_out(engine)
+    held = await read(engine, "a", cursor=0)
+    assert (ids_of(held), tuple(held.paused)) == (IDS[:1], (S,))
+    claim = Claim(ids=IDS[:1], min_idle_ms=0)
+    claimed = await reply_to(engine, XClaim(stream=S, group="g", consumer="b", claim=claim))
+    assert isinstance(claimed, Claimed)
+    assert [one.id for one in claimed.entries] == IDS[:1]
+    assert await reply_to(engine, XAck(stream=S, group="g", ids=IDS[:2])) == 2
+
+
+async def test_readers_at_both_gateways_wake_when_it_is_resumed(backend: Backend) -> None:
+    """One has what was given back and is new; entries that came meanwhile have woken none."""
+    async with opened(backend, poll_s=POLL_S) as one, opened(backend, poll_s=POLL_S) as other:
+        await hand_out(one)
+        waits = [
+            asyncio.ensure_future(read(engine, f"c{n}", count=2, block_ms=60_000, claim_min_idle_ms=1 << 40))
+            for n, engine in enumerate((one, other))
+        ]
+        await until_async(lambda: one.waiting + other.waiting == 2)
+        await reply_to(other, XAdd(stream=S, bodies=[entries.body([("n", "5")])]))
+        await asyncio.sleep(0.2)
+        assert not any(wait.done() for wait in waits)
+        await set_paused(other, paused=False)
+        async with asyncio.timeout(10):
+            found = [ids_of(reply) for reply in await asyncio.gather(*waits)]
+        assert sorted(found[0] + found[1])[:3] == IDS[1:]
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_reader_at_the_other_gateway_hears_of_a_pause_and_of_its_end(
+    backend: Backend,
+    behind: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """At once, also behind one that wants entries alone, which is answered at its end that it is paused."""
+    async with opened(backend, poll_s=POLL_S) as one, opened(backend, poll_s=POLL_S) as other:
+        await reply_to(one, EnsureGroup(stream=S, group="g", start=0, mkstream=True))
+        handle, plain = ReadHandle(), asyncio.get_running_loop().create_future()
+        if behind:
+            other.send(Call([reading("first", block_ms=60_000)], waits=handle), plain.set_result)
+        for paused in (True, False, True):
+            listening = reading("b", block_ms=60_000, knows_paused=not paused)
+            waiting = asyncio.ensure_future(reply_to(other, listening))
+            await until_async(lambda: other.waiting == 1 + behind)
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            await set_paused(one, paused=paused)
+            async with asyncio.timeout(10):
+                found = await waiting
+            assert isinstance(found, GroupRead)
+            assert (ids_of(found), bool(found.paused)) == ([], paused)
+        if behind:
+            late = reading("b", block_ms=60_000, knows_paused=False)
+            async with asyncio.timeout(10):
+                assert nothing(await reply_to(other, late))  # type: ignore[arg-type]
+            assert not plain.done()
+            handle.end()
+            (reply,) = await plain
+            assert nothing(reply)
+
+
+async def test_a_pause_is_shown_and_set_again_without_a_change(
+    backend: Backend, engine: ClusterEngine
+) -> None:
+    """In what describes the group and what measures it; another change leaves it."""
+    await hand_out(engine)
+    await set_paused(engine)
+    await reply_to(engine, UpdateGroup(stream=S, group="g", policy={"ack_timeout_ms": 5}))
+    shown = await reply_to(engine, DescribeGroup(stream=S, group="g"))
+    assert isinstance(shown, GroupInfo)
+    assert (shown.paused, shown.ack_timeout_ms) == (True, 5)
+    measured = await reply_to(engine, MeasureStreams(streams=[S], groups_max=5))
+    assert isinstance(measured, Measured)
+    assert [group.paused for group in measured.streams[0].groups] == [True]
+    await set_paused(engine, paused=False)
+    assert backend.call("HGETALL", auxiliary_key(S, "m"))[-2:] == [b"ack_timeout_ms/g", b"5"]
+    assert await reply_to(engine, EnsureGroup(stream=S, group="h", start=0, policy={"paused": True})) is True
+    made = await reply_to(engine, DescribeGroup(stream=S, group="h"))
+    assert isinstance(made, GroupInfo)
+    assert made.paused
+
+
+async def test_it_follows_a_rename_and_a_copy_and_goes_with_the_group(engine: ClusterEngine) -> None:
+    await hand_out(engine)
+    await reply_to(engine, Copy(stream=S, target=COPIED))
+    await reply_to(engine, Rename(stream=S, target=RENAMED))
+    for stream in (COPIED, RENAMED):
+        shown = await reply_to(engine, DescribeGroup(stream=stream, group="g"))
+        assert isinstance(shown, GroupInfo)
+        assert shown.paused
+    await reply_to(engine, XGroupDestroy(stream=COPIED, group="g"))
+    await reply_to(engine, EnsureGroup(stream=COPIED, group="g", start=0))
+    anew = await reply_to(engine, DescribeGroup(stream=COPIED, group="g"))
+    assert isinstance(anew, GroupInfo)
+    assert not anew.paused
+
+
+@pytest.mark.parametrize("paused", [True, False])
+async def test_a_missing_group_cannot_be_paused(engine: ClusterEngine, paused: bool) -> None:  # noqa: FBT001 - a parameter
+    await hand_out(engine)
+    change = UpdateGroup(stream=S, group="x", policy={"paused": paused})
+    assert (await refused(engine, change)).redis == f"NOGROUP No such consumer group 'x' for key name '{S}'"
+
+
+@pytest.mark.no_cover
+def test_two_gateways_and_one_that_is_killed_while_the_group_is_paused(
+    own_server: BackendServer, tmp_path: Path
+) -> None:
+    """Nothing comes at either, nor at the one that is started again; once it is resumed all comes."""
+    words = (*server_words(own_server), "--set", "log_requests=none")
+    group, count = "/v1/streams/s/groups/g", 200
+
+    def take(server: Server, consumer: str, **more: object) -> Any:
+        status, found = call(server, "POST", f"{group}/consumers/{consumer}/read", {"count": 10, **more})
+        assert status == 200, found
+        return found
+
+    with (
+        Server(tmp_path / "one", *words) as one,
+        Server(tmp_path / "other", *words) as other,
+        ThreadPoolExecutor() as pool,
+    ):
+        call(one, "PUT", group, {"start": "0", "mkstream": True})
+        rows = [{"fields": {"n": str(n)}} for n in range(count)]
+        assert call(one, "POST", "/v1/streams/s/entries", {"entries": rows})[0] == 201
+        died = [entry["id"] for entry in take(one, "dying")["entries"]]
+        assert call(other, "PATCH", group, {"paused": True})[0] == 200
+        waiting = pool.submit(take, other, "c", wait=60_000, claim_min_idle_ms=0)
+        until(lambda: any(b"c" in row for row in own_server.call("XINFO", "CONSUMERS", "s", "g")))
+        one.kill()
+        one.start()
+        assert take(one, "d", claim_min_idle_ms=0) == {
+            "entries": [],
+            "last_delivered_id": died[-1],
+            "more": False,
+            "paused": True,
+        }
+        assert not waiting.done()
+        assert call(one, "PATCH", group, {"paused": False})[0] == 200
+        got = [entry["id"] for entry in waiting.result(20)["entries"]]
+        while found := take(one, "d", claim_min_idle_ms=10_000_000)["entries"]:
+            got += [entry["id"] for entry in found]
+        assert len(got) == len(set(got))
+        _, stored = call(one, "GET", f"/v1/streams/s/entries?count={count}")
+        assert set(got) | set(died) == {entry["id"] for entry in stored["entries"]}
