@@ -42,6 +42,9 @@ class Appends(Protocol):
         Raises RefusalError.
         """
 
+    def cost(self, entries: Sequence[bytes]) -> int:
+        """As how many requests one with these counts against its caller's rate."""
+
     def command(self, entries: Sequence[bytes], count: bytes) -> Command:
         """What is done with them. Raises RefusalError: of a count."""
 

@@ -268,6 +268,25 @@ async def test_each_request_takes_one_from_the_rate(sides: Sides, *, counts: boo
 
 
 @pytest.mark.parametrize("counts", [False, True])
+async def test_a_list_counts_as_its_messages(sides: Sides, *, counts: bool) -> None:
+    """With a lane and without; one that is beyond what is left is refused, and takes nothing."""
+    for side in (sides.fast, sides.full):
+        side.change_token(rate={"requests_per_s": 1, "requests_burst": 14})
+    await open_lane(sides, counts=counts)
+    before = left(await sides.both(own(sides, post(APPENDS, MESSAGE))))
+    for number, status in ((5, b"204"), (5, b"429"), (1, b"204")):
+        answer = await sides.both(own(sides, post(APPENDS, b"[%b]" % b",".join([b"1"] * number))))
+        assert answer[9:12] == status
+        before -= number if status == b"204" else 0
+        assert left(answer) == before
+
+
+def left(answer: bytes) -> int:
+    """How many requests the caller has left."""
+    return int(answer.partition(b'"requests";r=')[2].partition(b";")[0])
+
+
+@pytest.mark.parametrize("counts", [False, True])
 async def test_requests_are_counted_and_logged_alike(*, counts: bool) -> None:
     """By route and status, and timed; each with its line."""
     async with opened(log_requests="all") as sides:

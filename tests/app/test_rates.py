@@ -54,6 +54,19 @@ def left(answer: httpx.Response) -> int:
 
 
 @pytest.mark.parametrize("fast_path", [True, False])
+async def test_messages_of_durable_streams_count_as_entries(engine: Engine, *, fast_path: bool) -> None:
+    """Those that a stream is made with too; what counts more than the burst waits for all of it."""
+    async with calling(limited(engine, HandClock(), fast_path=fast_path, **SLOW)) as http:
+        made = await http.put("/v1/stream/d", headers=AS_JSON, content="[1,2,3]")
+        assert (made.status_code, left(made)) == (201, 7)
+        added = await http.post("/v1/stream/d", headers=AS_JSON, content="[4,5,6,7]")
+        assert (added.status_code, left(added)) == (204, 3)
+        refused = await http.post("/v1/stream/d", headers=AS_JSON, content="[8,9,10,11]")
+        assert (refused.status_code, left(refused)) == (429, 3)
+        assert (await http.get("/v1/stream/d")).json() == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
 async def test_requests_beyond_the_burst_are_429_until_there_is_room(
     engine: Engine, *, fast_path: bool
 ) -> None:

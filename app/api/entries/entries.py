@@ -227,8 +227,9 @@ async def _add(request: Request, options: AddOptions, command: XAdd, later: AddS
 
 async def _add_last(request: Request, command: XAdd) -> replies.Added | None:
     """Add them and close the stream. None where the stream is not to be made."""
-    request.require(Action.CLOSE, command.stream)
+    # Also where it is refused.
     request.note_action("close", "addEntries", stream=command.stream)
+    request.require(Action.CLOSE, command.stream)
     try:
         return (await ended(request, Close(stream=command.stream, add=command))).added
     except EngineError as refusal:

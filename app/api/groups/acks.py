@@ -38,6 +38,10 @@ class GroupAcks(NamedTuple):
         is_plain = found is not None and len({*found}) == len(found) and words == [*ids.texts(found)]
         return words if is_plain else ()
 
+    def cost(self, _: Sequence[bytes]) -> int:
+        """They are no entries."""
+        return 1
+
     def command(self, entries: Sequence[bytes], _: bytes) -> Acknowledge:
         """What acknowledges these IDs."""
         wanted = [*map(ids.parse_canonical, entries)]

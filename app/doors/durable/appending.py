@@ -48,6 +48,10 @@ class DurableAppends(NamedTuple):
         """The entries of a body. Raises RefusalError."""
         return read(self.kind, body, limits)
 
+    def cost(self, entries: Sequence[bytes]) -> int:
+        """Each counts."""
+        return len(entries)
+
     def command(self, entries: Sequence[bytes], count: bytes) -> AppendDurable:
         """What stores them. Raises RefusalError."""
         batch = None

@@ -47,6 +47,8 @@ class DurableOperation(Operation):
     def __init__(self, method: str, rule: Action, serve: Serve) -> None:
         options = Options(hidden=True, fast=True, coalesced=serve is writing.append)
         super().__init__(method, _PATH, rule, _endpoint, "durable", options)
+        # For the audit log.
+        self.operation_id = f"{serve.__name__}Durable"
         self._serve_stream = serve
 
     async def handler(self, request: Request, verdict: Verdict | None = None) -> Response:

@@ -30,8 +30,9 @@ async def create(request: Request, stream: str) -> Response:
     else:
         request.require(Action.READ, fork.source)
     if headers.is_closed(said):
-        request.require(Action.CLOSE, stream)
+        _expect_may_close(request, stream, "createDurable")
     stored = await request.read_body(_optional(kind_of(media or await _media_of(request, fork)), request))
+    request.take_more(len(stored))
     command = CreateDurable(
         stream=stream,
         media=media,
@@ -69,14 +70,21 @@ def _url(request: Request, stream: str) -> bytes:
     return b"%b://%b%b%b" % (scheme.encode(), host, PREFIX.encode(), quote(stream, safe="/").encode())
 
 
+def _expect_may_close(request: Request, stream: str, operation: str) -> None:
+    """Raise `forbidden` unless the caller may end the stream; the audit log says so in any case."""
+    request.note_action("close", operation, stream=stream)
+    request.require(Action.CLOSE, stream)
+
+
 async def append(request: Request, stream: str) -> Response:
     """POST: append, or close, or both."""
     said = request.headers
     closes = headers.is_closed(said)
     if closes:
-        request.require(Action.CLOSE, stream)
+        _expect_may_close(request, stream, "appendDurable")
     media, batch, seq = headers.media_type(said), headers.batch(said), headers.writer_seq(said)
     stored = await request.read_body(_expected(kind_of(media), request, closes=closes))
+    request.take_more(len(stored))
     command = AppendDurable(
         stream=stream, bodies=stored, kind=kind_of(media), writer_seq=seq, batch=batch, closes=closes
     )

@@ -113,6 +113,8 @@ class AppendLane(Lane):
             return False
         try:
             entries = appends.read(body, self.batch.gateway.limits.entries)
+            if self.meter is not None:
+                self.meter.take_more(appends.cost(entries))
             if appends.counter:
                 self.command = appends.command(entries, self._numbers[self._names.index(appends.counter)])
         except RefusalError:

@@ -158,6 +158,34 @@ async def test_a_file_that_cannot_be_written_stops_nothing_and_is_logged_once(
     assert "".join(capsys.readouterr()).count("the audit log cannot be written") == 1
 
 
+async def test_ends_have_lines_however_they_are_asked_for(engine: Engine, tmp_path: Path) -> None:
+    """By a publication and by Durable Streams too, done or refused."""
+    path, json_type = tmp_path / "audit.jsonl", {"content-type": "application/json"}
+    app = await audited(engine, path)
+    async with client(app, ROOT) as http:
+        may = [{"actions": ["read", "write"]}]
+        writer = (await http.post("/v1/admin/tokens", json={"grants": may})).json()["token"]
+        for name in ("a", "b"):
+            await http.put(f"/v1/stream/{name}", headers=json_type)
+    closing = {**json_type, "stream-closed": "true"}
+    for token in (writer, ROOT):
+        async with client(app, token) as http:
+            await http.post("/v1/stream/a", headers=closing, content="1")
+            await http.put("/v1/stream/c", headers=closing)
+            await http.post("/v1/streams/d/entries?close=true", json={"fields": {"n": "1"}})
+            await http.post("/v1/stream/b", headers=json_type, content="1")
+            await http.delete("/v1/stream/c")
+    found = await lines(app, path)
+    rows = [(one["operation"], one["action"], one["stream"], one["outcome"]) for one in found[1:]]
+    wanted = [
+        ("appendDurable", "close", "a"),
+        ("createDurable", "close", "c"),
+        ("addEntries", "close", "d"),
+        ("deleteDurable", "manage", "c"),
+    ]
+    assert rows == [(*row, outcome) for outcome in ("forbidden", "done") for row in wanted]
+
+
 async def test_commands_over_a_socket_have_lines_each_with_its_own_outcome(
     engine: Engine, tmp_path: Path
 ) -> None:
