@@ -19,8 +19,8 @@ from app.auth.revocation_file import RevocationFile, RevocationFileError
 from app.gateway import Gateway, Receive, RecoveryProgress
 from app.http.responses import Send
 from app.live.other_gateways import OtherGateways
+from app.metrics import memory_limit
 from app.metrics.loop_lag import LoopLag
-from app.metrics.memory_limit import default_bytes
 from app.settings import Settings, SettingsError, host_is_loopback
 from engine import (
     Caps,
@@ -266,8 +266,8 @@ class EngineLife:
         try:
             access = await asyncio.to_thread(read_access, self._settings)
             # Of this process: its backend's memory is another machine's.
-            memory = self._settings.memory_bytes_max or await asyncio.to_thread(default_bytes)
-            self._gateway.limits.budgets.size(memory)
+            memory = await asyncio.to_thread(memory_limit.limits, self._settings)
+            self._gateway.limits.budgets.size(memory.bytes_max)
         except SettingsError as error:
             raise ServerStoppedError(USAGE, str(error)) from None
         topology = make_topology(self._settings, access)
@@ -332,6 +332,7 @@ class EngineLife:
         kept = self._settings
         try:
             self._revoked = RevocationFile(kept.data)
+            memory = memory_limit.limits(kept)
             return Engine.open(
                 data,
                 clock=self._clock,
@@ -340,8 +341,8 @@ class EngineLife:
                     kept.streams_max,
                     kept.groups_max,
                     kept.consumers_max,
-                    kept.memory_bytes_max or default_bytes(),
-                    memory_bytes_soft=kept.memory_bytes_soft or None,
+                    memory.bytes_max,
+                    memory_bytes_soft=memory.bytes_soft,
                 ),
                 growth=Growth(kept.rewrite_growth_percent, kept.rewrite_bytes_min),
                 on_progress=self._report,

@@ -482,7 +482,8 @@ def memory_full(used_bytes: int, bytes_max: int) -> EngineError:
         "memory_full",
         "OOM command not allowed when used memory > 'maxmemory'.",
         f"{used_bytes} bytes of memory are in use, and memory_bytes_max is {bytes_max}: nothing was changed; "
-        "acknowledge, trim or delete to make room, or raise memory_bytes_max",
+        "acknowledge what is pending, trim streams to fewer of their newest entries or delete some to make "
+        "room, or raise memory_bytes_max",
         used_bytes=used_bytes,
         memory_bytes_max=bytes_max,
     )

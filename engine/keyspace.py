@@ -316,7 +316,7 @@ class Keyspace:
         self.settings = dict(SETTINGS_DEFAULT)
         # Values that the gateway keeps beside the streams, by name: it alone knows what they mean.
         self.metadata: dict[str, bytes] = {}
-        self.memory = Memory(caps.memory_bytes_max)
+        self.memory = Memory(caps.memory_bytes_max, caps.memory_bytes_soft)
         self.producers = Producers(self.memory.shared)
         self.quotas = QuotaCounts(self.names, lambda name: self.keys[name].footprint)
         # IDs made by the clock stay above this: one below may have been shown before a crash and lost in it.
@@ -356,7 +356,7 @@ class Keyspace:
         self._names = SortedNames()
         self._is_loading = False
         # Shared by all streams.
-        self._node_cache = DecodedNodeCache()
+        self._node_cache = DecodedNodeCache(caps.memory_bytes_max)
 
     def moment(self, now_ms: int) -> int:
         """This time, or one shortly before: streams that are used at about the same time share one integer,

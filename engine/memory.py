@@ -114,10 +114,12 @@ class Footprint(msgspec.Struct, gc=False, eq=False):
 
 
 class Memory:
-    """The data's memory beside its limit, `bytes_max`; None is no limit."""
+    """The data's memory beside its limit, `bytes_max`; None is no limit. Above `bytes_soft` cold entries
+    leave it; None is never.
+    """
 
-    def __init__(self, bytes_max: int | None = None) -> None:
-        self.bytes_max = bytes_max
+    def __init__(self, bytes_max: int | None = None, bytes_soft: int | None = None) -> None:
+        self.bytes_max, self.bytes_soft = bytes_max, bytes_soft
         self._full_at = float("inf") if bytes_max is None else bytes_max
         self._over_at = self._full_at + self._full_at // _DELIVERY_PART if bytes_max else self._full_at
         # Of all streams together; a new one where all are removed at once. And of what belongs to none.

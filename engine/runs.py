@@ -31,8 +31,10 @@ from engine.nodes import SealedNode, Text, last_live_place, live_place
 # Nodes of a run, and its bytes in the file: what one look into it reads.
 RUN_NODES_MAX: Final = 64
 RUN_BYTES_MAX: Final = 256 << 10
-# Limit of what is kept of the runs read last, as they are in the file. The latest one always stays.
+# Limit of what is kept of the runs read last, as they are in the file, and its part of a limit of memory:
+# what readers look at must leave writers their room. The latest one always stays.
 CACHE_BYTES_MAX: Final = 64 << 20
+_CACHE_PART: Final = 16
 
 _MAGIC: Final = b"weir run"
 _HEAD: Final = Struct(">8sII")
@@ -343,10 +345,13 @@ class RunFile(msgspec.Struct):
 
 
 class Runs:
-    """The runs of all streams: which files have them, and what was read of late."""
+    """The runs of all streams: which files have them, and what was read of late, in its part of
+    `memory_bytes_max`; None is no limit.
+    """
 
-    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
-        self.bytes_max = bytes_max
+    def __init__(self, memory_bytes_max: int | None = None) -> None:
+        part = CACHE_BYTES_MAX if memory_bytes_max is None else memory_bytes_max // _CACHE_PART
+        self.bytes_max = min(CACHE_BYTES_MAX, part)
         # By their numbers, the files that something refers to.
         self.files: dict[int, RunFile] = {}
         # Returns the bytes of a run, from the disk. Blocks; raises OSError.

@@ -197,9 +197,9 @@ class DecodedNodeCache:
 
     __slots__ = ("_decoded", "_decoded_bytes", "_plain", "_plain_bytes", "runs")
 
-    def __init__(self) -> None:
+    def __init__(self, memory_bytes_max: int | None = None) -> None:
         # Those that are in files.
-        self.runs = Runs()
+        self.runs = Runs(memory_bytes_max)
         # In both, the one that was used longest ago comes first. Only an `OrderedDict` removes the first of
         # many in constant time.
         self._decoded: OrderedDict[Text, list[bytes]] = OrderedDict()

@@ -78,11 +78,14 @@ class LogState(ResponseModel):
 
 
 class MemoryState(ResponseModel):
-    """The gateway's memory: at `bytes_max` it is full and takes no more data; null is no limit."""
+    """The gateway's memory: above `bytes_soft` cold entries leave it for files, null is never; at `bytes_max`
+    it is full and takes no more data, null is no limit.
+    """
 
     used_bytes: Annotated[Count, Field(description="what is compared with the limit")]
     data_bytes: Annotated[Count, Field(description="what streams and groups take, by estimate")]
     resident_bytes: Annotated[Count, Field(description="what the system counts for the process")]
+    bytes_soft: Count | None
     bytes_max: Count | None
     full: bool
 
@@ -212,6 +215,7 @@ def _memory(engine: EngineProtocol) -> MemoryState:
         used_bytes=memory.used_bytes,
         data_bytes=memory.estimated_bytes,
         resident_bytes=memory.resident_bytes,
+        bytes_soft=memory.bytes_soft,
         bytes_max=memory.bytes_max,
         full=memory.is_full,
     )

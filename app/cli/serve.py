@@ -122,15 +122,22 @@ def serve(flags: Flags) -> None:
 
 
 def show_config(flags: Flags) -> None:
-    """Print the effective settings as TOML, each with where it comes from and what it is for."""
+    """Print the effective settings as TOML, each with where it comes from and what it is for; and what holds
+    where a setting leaves that open.
+    """
     settings, sources = flags.load()
+    from app.metrics import memory_limit
     from app.settings import describe, toml_line, unknown_variables
+
+    held = memory_limit.describe(settings)
 
     for name, nearest in unknown_variables(os.environ):
         hint = f": do you mean {nearest}?" if nearest else ""
         output.say(f"WARNING: {name} is no setting{hint}")
     for name in type(settings).model_fields:
         print(f"# {describe(name)} ({sources[name]})")
+        if name in held:
+            print(f"# here: {held[name]}")
         print(toml_line(name, getattr(settings, name)))
 
 

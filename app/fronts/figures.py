@@ -26,6 +26,7 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     memory_estimated_bytes: int
     memory_resident_bytes: int
     memory_bytes_max: int | None
+    memory_bytes_soft: int | None
     log: LogFigures | None
     is_rewriting: bool
     last_rewrite: Rewritten | None
@@ -49,6 +50,7 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
             memory_estimated_bytes=memory.estimated_bytes,
             memory_resident_bytes=memory.resident_bytes,
             memory_bytes_max=memory.bytes_max,
+            memory_bytes_soft=memory.bytes_soft,
             log=engine.log_figures(),
             is_rewriting=rewriting.running,
             last_rewrite=rewriting.last,
@@ -66,7 +68,7 @@ class ReportedMemory(Memory):
     """The memory of the engine's process, as last reported."""
 
     def __init__(self, figures: Callable[[], EngineFigures]) -> None:
-        super().__init__(figures().memory_bytes_max)
+        super().__init__(figures().memory_bytes_max, figures().memory_bytes_soft)
         self._figures = figures
         self.resident_bytes = figures().memory_resident_bytes
 

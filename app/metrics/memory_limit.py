@@ -1,4 +1,5 @@
-"""How much memory the gateway may use, where the settings leave that open; and what is logged about it.
+"""How much memory the gateway may use, and from when on cold entries leave it, where the settings leave that
+open; and what is logged about it.
 
 Knows: control groups (both versions), the machine's memory, the sentences of the log.
 Must never know: how the engine counts.
@@ -7,13 +8,17 @@ Must never know: how the engine counts.
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.logs import FullLog
+from app.settings import Settings
 from engine import Memory
 
 # The rest is for buffers of connections, for a rewrite, and for what the kernel counts beside the process.
 _PART: Final = 0.75
+# Of the limit, what may be in use before cold entries leave memory. The rest is for what comes while files
+# are written, and for what cannot leave.
+_SOFT_FIFTHS: Final = 3
 _ROOT: Final = Path("/")
 # Version 1 shows "no limit" as the highest multiple of a page below 2**63, version 2 as "max".
 _UNLIMITED: Final = 1 << 60
@@ -23,6 +28,31 @@ def default_bytes(root: Path = _ROOT) -> int:
     """Three quarters of what the container has, or the machine where that is less."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(min([machine, *_group_limits(root)]) * _PART)
+
+
+class MemoryLimits(NamedTuple):
+    """At `bytes_max` writes are refused; above `bytes_soft` cold entries leave memory, None is never."""
+
+    bytes_max: int
+    bytes_soft: int | None
+
+
+def limits(settings: Settings) -> MemoryLimits:
+    """Those that hold. What a backend has does not leave it."""
+    most = settings.memory_bytes_max or default_bytes()
+    soft = settings.memory_bytes_soft or most * _SOFT_FIFTHS // 5
+    return MemoryLimits(most, soft if settings.is_embedded and soft < most else None)
+
+
+def describe(settings: Settings) -> dict[str, str]:
+    """What holds of the settings that leave it open, or that mean something else here, by their names."""
+    most, soft = limits(settings)
+    held = {} if settings.memory_bytes_max else {"memory_bytes_max": f"{most} bytes"}
+    if not settings.is_embedded:
+        return held | {"memory_bytes_soft": "never: the backend has the entries"}
+    if soft is None:
+        return held | {"memory_bytes_soft": f"never: it is not below the memory limit, {most} bytes"}
+    return held | ({} if settings.memory_bytes_soft else {"memory_bytes_soft": f"{soft} bytes"})
 
 
 def _group_limits(root: Path) -> Iterator[int]:
@@ -62,7 +92,8 @@ class MemoryLog:
             monotonic,
             full="memory is full: writes get 507 memory_full; reads, acks, trims and deletes go on",
             room="there is room in memory again: writes go on",
-            remedy="acknowledge, trim or delete; or raise memory_bytes_max and restart",
+            remedy="acknowledge what is pending, trim streams to fewer of their newest entries, or delete "
+            "some; or raise memory_bytes_max and restart",
         )
         memory.on_change = self._change
         if memory.is_full:

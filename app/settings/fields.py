@@ -218,7 +218,8 @@ class Settings(BaseSettings, Bounds):
         ge=0,
         le=1 << 50,
         description="memory use, in bytes, above which cold entries leave memory for files in the data "
-        "directory, from which reads bring them back; 0 means never",
+        "directory, from which reads bring them back; 0 means three fifths of the memory limit, and a value "
+        "at or above that limit means never",
     )
     buffer_bytes_max: int = Field(
         0,

@@ -19,11 +19,12 @@ from engine import errors
 from engine.commands.execution import Unread
 from engine.runs import DamagedRunError, HeldRuns, LoadedRun, Place, Run, Runs, refuse, verify
 
-# Commands that wait for runs, of all and of one caller; and what they hold and wait for together. One alone
-# may have more, which is bounded by what a turn may look at.
+# Commands that wait for runs, of all and of one caller; and what they hold and wait for together, as a
+# multiple of what is kept of the runs read last. One alone may have more, which is bounded by what a turn may
+# look at.
 _WAITING_MAX: Final = 64
 _WAITING_OF_CALLER_MAX: Final = 16
-_HELD_BYTES_MAX: Final = 128 << 20
+_HELD_CACHES_MAX: Final = 2
 # Bytes of one read: runs that stand side by side are read together.
 _READ_BYTES_MAX: Final = 2 << 20
 
@@ -41,6 +42,7 @@ class Fetcher:
         self._by_caller: Counter[str] = Counter()
         self._reading: asyncio.Task[None] | None = None
         self._count = self._held_bytes = 0
+        self._held_bytes_max = _HELD_CACHES_MAX * runs.bytes_max
         self._thread = ThreadPoolExecutor(1, "weir-fetch")
 
     def __len__(self) -> int:
@@ -49,13 +51,13 @@ class Fetcher:
     @property
     def has_room(self) -> bool:
         """Whether one more command may wait."""
-        return self._count < _WAITING_MAX and self._held_bytes < _HELD_BYTES_MAX
+        return self._count < _WAITING_MAX and self._held_bytes < self._held_bytes_max
 
     def expect_room(self, unread: Unread, caller: str) -> None:
         """Refuse one more command that waits if there are too many, of all or of its caller, or if they hold
         too much.
         """
-        is_too_much = self._count and self._held_bytes + _held_bytes(unread) > _HELD_BYTES_MAX
+        is_too_much = self._count and self._held_bytes + _held_bytes(unread) > self._held_bytes_max
         has_part = not caller or self._by_caller[caller] < _WAITING_OF_CALLER_MAX
         if self._count >= _WAITING_MAX or is_too_much or not has_part:
             raise errors.too_many_waiters()

@@ -5,6 +5,7 @@ Must never know: commands, readers, what makes a text cold.
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -21,6 +22,8 @@ class Packer:
     """The packer of a keyspace, on its event loop."""
 
     def __init__(self, keyspace: Keyspace, clock: Clock) -> None:
+        # Called when texts were compressed: more has gone cold.
+        self.on_packed: Callable[[], object] = lambda: None
         self._keyspace = keyspace
         self._clock = clock
         self._retry_at = 0.0
@@ -49,6 +52,7 @@ class Packer:
                 small = await loop.run_in_executor(self._thread, pack, texts)
                 for text, packed in zip(texts, small, strict=True):
                     text.keep_packed(packed)
+                self.on_packed()
         except Exception as error:  # noqa: BLE001 - the texts are unchanged in any case
             self._keyspace.cold[:0] = texts
             self._retry_at = self._clock.monotonic() + RETRY_S

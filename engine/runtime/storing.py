@@ -39,8 +39,10 @@ FILE_BYTES_MAX: Final = 256 << 20
 # It goes on until this part of the soft limit is in use, so that it does not begin again at once.
 _ENOUGH: Final = 0.9
 # Streams that are looked at in one cycle of the event loop, and the pause where nothing is cold, or the disk
-# has refused.
+# has refused. Where nothing was, it looks again earlier once the data has grown by this part of the soft
+# limit: something may be cold by then, and memory must not fill meanwhile.
 _LOOKS_MAX: Final = 200
+_GROWN: Final = 1 / 64
 # Runs that are stored anew in one step.
 _MOVED_MAX: Final = 16
 _PAUSE_S: Final = 10.0
@@ -152,11 +154,15 @@ class Storer:
         self._file: RunsFile | None = None
         self._running: asyncio.Task[None] | None = None
         self._not_before, self._pause_s = 0.0, _PAUSE_S
+        # The size of the data at which it looks again before that.
+        self._again_bytes: float = 0.0
 
     def begin_if_due(self) -> None:
         """Begin to store if there is too little memory."""
-        if self._running is None and self._is_due() and self._clock.monotonic() >= self._not_before:
-            self._running = asyncio.ensure_future(self._run())
+        if self._running is None and self._is_due():
+            has_grown = self._keyspace.memory.estimated_bytes >= self._again_bytes
+            if has_grown or self._clock.monotonic() >= self._not_before:
+                self._running = asyncio.ensure_future(self._run())
 
     def _is_due(self, part: float = 1.0) -> bool:
         return self.soft_bytes is not None and self._keyspace.memory.used_bytes > self.soft_bytes * part
@@ -170,19 +176,21 @@ class Storer:
             self._file.close()
 
     async def _run(self) -> None:
+        is_vain, self._again_bytes = False, float("inf")
         try:
-            await self.store(lambda: self._is_due(_ENOUGH))
+            is_vain = not await self.store(lambda: self._is_due(_ENOUGH))
             await self.repack()
             self.failure, self._pause_s = None, _PAUSE_S
+            self._again_bytes = self._keyspace.memory.estimated_bytes + (self.soft_bytes or 0) * _GROWN
         except (StoppingError, LogPoisonedError, EngineError):
-            pass
+            is_vain = True
         except Exception as error:  # noqa: BLE001 - the nodes are as they were in any case
-            self.failure = str(error) or repr(error)
+            is_vain, self.failure = True, str(error) or repr(error)
             self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
             if self.on_failed is not None:
                 self.on_failed(self.failure)
         finally:
-            self._not_before = self._clock.monotonic() + (self._pause_s if self._is_due(_ENOUGH) else 0)
+            self._not_before = self._clock.monotonic() + (self._pause_s if is_vain else 0)
             self._running = None
 
     async def store(self, goes_on: Callable[[], bool]) -> int:

@@ -18,11 +18,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.main import create_app
-from app.metrics.memory_limit import MemoryLog, default_bytes
+from app.metrics import memory_limit
+from app.metrics.memory_limit import MemoryLimits, MemoryLog, default_bytes
 from app.settings import Settings
 from engine import Caps, Engine, Memory
 from tests.app.conftest import calling
 from tests.app.sockets import talking
+from tests.cli.command import weir
 from tests.engine.clocks import HandClock, let_threads_run
 from tests.server import Server
 
@@ -89,6 +91,44 @@ def test_the_default_is_three_quarters_of_the_smallest_limit(
 ) -> None:
     """Of a control group, of one above it, or of the machine."""
     assert default_bytes(write(tmp_path, files)) == int(found * 0.75)
+
+
+@pytest.mark.parametrize(
+    ("given", "soft_bytes"),
+    [
+        ({}, 600),
+        ({"memory_bytes_soft": 1}, 1),
+        ({"memory_bytes_soft": 999}, 999),
+        ({"memory_bytes_soft": 1_000}, None),
+        ({"memory_bytes_soft": 1 << 50}, None),
+        ({"backend": "redis://127.0.0.1:1"}, None),
+        ({"backend": "redis://127.0.0.1:1", "memory_bytes_soft": 1}, None),
+    ],
+)
+def test_cold_entries_leave_memory_above_three_fifths_of_it(
+    given: dict[str, Any], soft_bytes: int | None
+) -> None:
+    """By default; never where the setting is not below the limit, or a backend has the entries."""
+    assert memory_limit.limits(Settings(memory_bytes_max=1_000, **given)) == MemoryLimits(1_000, soft_bytes)
+
+
+def test_what_is_shown_of_the_soft_limit_is_what_holds(tmp_path: Path) -> None:
+    """By `weir config`, beside the setting, and by the status of a gateway, with fronts too."""
+    most = default_bytes()
+    for words, config, soft_bytes in (
+        ((), f"# here: {most * 3 // 5} bytes", most * 3 // 5),
+        (("--set", "memory_bytes_max=1000000000"), "# here: 600000000 bytes", 600_000_000),
+        (("--set", "memory_bytes_soft=7"), None, 7),
+        (("--set", f"memory_bytes_soft={most}", "--fronts", "1"), "# here: never: it is not below", None),
+    ):
+        lines = weir("", "config", *words).out.splitlines()
+        at = next(at for at, line in enumerate(lines) if line.startswith("memory_bytes_soft ="))
+        assert lines[at - 1].startswith(config or "# memory use, in bytes, above which cold entries leave")
+        with Server(tmp_path / f"data-{soft_bytes}", *words) as server:
+            memory = httpx.get(f"{server.url}/v1/status").json()["memory"]
+        assert memory["bytes_soft"] == soft_bytes
+    shown = weir("", "config", "--backend", "redis://127.0.0.1:1").out
+    assert "# here: never: the backend has the entries\nmemory_bytes_soft = 0" in shown
 
 
 # --- the log ------------------------------------------------------------------------------------------------

@@ -533,3 +533,27 @@ async def test_storing_begins_above_the_soft_limit() -> None:
             assert len(run_files(storage)) == files
             if limit:
                 assert talk.engine.memory.used_bytes < limit
+
+
+async def test_storing_looks_again_once_more_has_come() -> None:
+    """Nothing was cold, and ten seconds may bring more than fits: so a 64th of the limit is enough."""
+    async with Stored(MemoryStorage()) as talk:
+        memory, runs = talk.engine.memory, keyspace_of(talk.engine).runs
+        memory.observe = lambda _: None  # type: ignore[assignment, method-assign]
+        storer_of(talk.engine).soft_bytes = 64 * 10_000
+        memory.shared.add(64 * 20_000)
+        await talk.call("CONFIG", "SET", "stream-node-max-entries", "10")
+
+        async def add(count: int, size: int) -> int:
+            """How many runs there are some seconds later."""
+            for _ in range(count):
+                await talk.call("XADD", "s", "*", "n", random.Random(1).randbytes(size).hex())
+            for _ in range(30):
+                await talk.pass_ms(100)
+                await let_threads_run()
+            return sum(file.runs for file in runs.files.values())
+
+        assert await add(21, 100) == 1, "what is full is stored"
+        assert await add(21, 10) == 1, "little has come since nothing was cold"
+        assert await add(1, 6_000) == 2, "much has"
+        memory.shared.add(-64 * 20_000)

@@ -1828,7 +1828,10 @@ export interface components {
                 readonly [key: string]: components["schemas"]["StreamRead"];
             };
         };
-        /** @description The gateway's memory: at `bytes_max` it is full and takes no more data; null is no limit. */
+        /**
+         * @description The gateway's memory: above `bytes_soft` cold entries leave it for files, null is never; at `bytes_max` it
+         *     is full and takes no more data, null is no limit.
+         */
         readonly MemoryState: {
             /**
              * Format: int64
@@ -1845,6 +1848,7 @@ export interface components {
              * @description what the system counts for the process
              */
             readonly resident_bytes: number;
+            readonly bytes_soft: number | null;
             readonly bytes_max: number | null;
             readonly full: boolean;
         };
