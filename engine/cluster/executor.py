@@ -112,8 +112,6 @@ class ClusterEngine(NoLog):
         self.memory: Final = Memory()
         self.appended = 0
         self.streams = 0
-        self.schedules = 0
-        self.schedules_late_s = 0.0
         self.expiring_streams = 0
         self.closed_streams: int | None = None
         self.hidden_streams: int | None = None
@@ -259,6 +257,7 @@ class ClusterEngine(NoLog):
             self.appended += len(command.bodies)
         self._group_waits.note_run(command)
         self._due.note_run(command, reply)
+        self.maintenance.schedules.note_run(command, reply)
 
     def _read(self, call: Call, handle: ReadHandle) -> None:
         (command,) = call.commands
@@ -313,6 +312,8 @@ class ClusterEngine(NoLog):
             command.named_streams()
         ):
             raise cross_slot()
+        if isinstance(command, AddScheduled | SetSchedule):
+            origin = msgspec.structs.replace(origin, schedules_left=self.maintenance.schedules.room)
         return words.request(self._losses.informed(command), origin)
 
     async def _run(self, command: Command) -> Reply:
@@ -581,6 +582,16 @@ class ClusterEngine(NoLog):
 
     def _note_missing_events(self, reason: str) -> None:
         self.on_missing_events(reason)
+
+    @property
+    def schedules(self) -> int:
+        """See `EngineProtocol`. Of all gateways: see `ScheduleCounts`."""
+        return self.maintenance.schedules.count
+
+    @property
+    def schedules_late_s(self) -> float:
+        """See `EngineProtocol`. As the last round has found it."""
+        return self.maintenance.schedules.late_ms / 1000
 
     @property
     def figures(self) -> BackendFigures:

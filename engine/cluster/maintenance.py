@@ -5,7 +5,8 @@ Knows: how streams are gone through, that one gateway at a time does it. Must ne
     every second   touch.lua for the consumers that read here, in each gateway
                    SCAN weir/{*}/m/* at each primary, 1,000 keys ──► maintain.lua for each stream found
 
-A lost lease, or two gateways with one, cost double work and no more: each script looks for itself.
+The lease has the name of its gateway, and how many schedules the last round has found. A lost lease, or two
+gateways with one, cost double work and no more: each script looks for itself.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from engine.cluster import words
 from engine.cluster.keys import auxiliary_pattern, stream_of
 from engine.cluster.node import Node
 from engine.cluster.routing import BackendRequest, Lane
+from engine.cluster.schedule_counts import ScheduleCounts
 from engine.cluster.scripts import maintain, touch
 from engine.cluster.wire import Words, report
 from engine.errors import OF_BACKEND, EngineError
@@ -32,10 +34,11 @@ _LEASE: Final = "weir/maintainer"
 _LEASE_MS: Final = 5_000
 # Take the lease, or keep it; at a full server too, where maintenance makes room.
 _HOLD: Final = """#!lua flags=allow-oom
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1
+local held = redis.call('GET', KEYS[1])
+local holder, figures = string.match(held or '', '^(%S*) ?(.*)$')
+if held and holder ~= ARGV[1] then return { 0, figures } end
+redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[3], 'PX', ARGV[2])
+return { 1, ARGV[3] }
 """
 
 Run = Callable[[BackendRequest], Awaitable[Any]]
@@ -68,6 +71,7 @@ class Maintenance:
         # Of each server: since when it is a primary that answers, and how far the round there has come.
         self._since_s: dict[Node, float] = {}
         self._cursors: dict[Node, bytes] = {}
+        self.schedules: Final = ScheduleCounts()
         # Streams that groups were read of here, until a step finds no reader.
         self._read: dict[str, None] = {}
         # Called with a stream that has schedules, and after how many ms the first is due.
@@ -111,13 +115,15 @@ class Maintenance:
 
     async def _hold(self) -> bool:
         """Whether this gateway has the lease."""
-        hold = ("EVAL", _HOLD, 1, _LEASE, self._front, _LEASE_MS)
+        hold = ("EVAL", _HOLD, 1, _LEASE, self._front, _LEASE_MS, self.schedules.figures)
         lease = BackendRequest(stream=_LEASE, commands=[hold], decode=lambda found: found[0], lane=Lane.GROUP)
         try:
-            return bool(await self._run(lease))
+            is_held, figures = await self._run(lease)
         except EngineError:
             self._since_s.clear()
             raise
+        self.schedules.take_figures(figures.decode())
+        return bool(is_held)
 
     async def _look(self) -> None:
         nodes = self._nodes()
@@ -137,7 +143,9 @@ class Maintenance:
         streams = dict.fromkeys(stream for key in keys if (stream := stream_of(key)) is not None)
         now_s = asyncio.get_running_loop().time()
         watched_ms = int((now_s - self._since_s.setdefault(node, now_s)) * 1000)
-        await asyncio.gather(*(self._maintain(stream, watched_ms) for stream in streams))
+        await asyncio.gather(*(self._maintain(node, stream, watched_ms) for stream in streams))
+        if self._cursors[node] == b"0":
+            self.schedules.end_round(node, self._nodes())
 
     async def _touch(self, stream: str, readers: Sequence[tuple[str, str]]) -> bool:
         """Say that they are there. Whether the server was."""
@@ -150,16 +158,17 @@ class Maintenance:
                 return error.code not in OF_BACKEND
         return True
 
-    async def _maintain(self, stream: str, watched_ms: int) -> None:
+    async def _maintain(self, node: Node, stream: str, watched_ms: int) -> None:
         request = words.by_script(stream, maintain(stream, watched_ms, self._grace_ms), Lane.GROUP)
         for _ in range(_TURNS_MAX):
             try:
-                has_more, schedule_ms = await self._run(request)
+                has_more, due_ms, count = await self._run(request)
             except EngineError:
                 # The next round comes here again.
                 return
-            if schedule_ms >= 0:
-                self.note_schedule(stream, schedule_ms)
+            self.schedules.note_found(node, stream, count, due_ms)
+            if due_ms is not None:
+                self.note_schedule(stream, max(0, due_ms))
             if not has_more:
                 return
 

@@ -72,6 +72,7 @@ def _set(command: SetSchedule, origin: WriteOrigin) -> BackendRequest:
         *origin_words(origin),
         *(int(command.only_new), int(command.recurring), _MOST, form_of([entry]), wanted.name, when),
         *(_UNCOUNTED if rule.count is None else rule.count, int(rule.recurs), rule.text, _packed(entry)),
+        origin.schedules_left,
     ]
 
     def decode(reply: Any) -> ScheduleSet:  # noqa: ANN401 - as the server sent it
@@ -94,6 +95,7 @@ def _add(command: AddScheduled, origin: WriteOrigin) -> BackendRequest:
         *(*origin_words(origin), int(command.mkstream)),
         "" if command.cancel is None else f"+{command.cancel}",
         *(int(command.cancel_required), int(command.recurring), _MOST, form_of(entries), len(entries)),
+        origin.schedules_left,
     ]
     for one, entry in zip(command.later, entries, strict=True):
         words += [one.name, _when(one, origin, recurring=command.recurring), _packed(entry)]

@@ -37,6 +37,7 @@ from engine.commands import (
 from engine.commands.types import Refs
 from engine.entries import is_json
 from engine.errors import EngineError
+from engine.keyspace import CAPS_DEFAULT
 from engine.producers import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
 from engine.replies import Added, Closed, Deletions, Edges, Published, Republished, StoredRun, Trimmed
 
@@ -67,7 +68,7 @@ class WriteOrigin(msgspec.Struct, frozen=True):
 
     `primary` identifies the server that will run it, empty where that is not known. `front` is this process,
     `number` counts its requests, of which all up to `settled` have their reply: one sent again is done once.
-    `now_ms` is the time here.
+    `now_ms` is the time here, `schedules_left` how many more schedules it knows to be room for.
     """
 
     generation: str
@@ -76,6 +77,7 @@ class WriteOrigin(msgspec.Struct, frozen=True):
     number: int = 0
     settled: int = 0
     now_ms: int = 0
+    schedules_left: int = 0
 
 
 class ScriptCall(msgspec.Struct, frozen=True):
@@ -163,6 +165,9 @@ _REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
     "too_long_to_count": lambda entries_max: too_long_to_count(int(entries_max)),
     "too_many_schedules": lambda most, stream: errors.too_many_schedules(
         int(most), "stream_schedules_max", stream
+    ),
+    "too_many_schedules_in_all": lambda: errors.too_many_schedules(
+        CAPS_DEFAULT.schedules_max, "schedules_max"
     ),
     "too_many_chunks": lambda: errors.too_many_chunks(EPOCH_CHUNKS_MAX, EPOCH_BYTES_MAX),
     "trim_guarded": errors.trim_guarded,
@@ -396,8 +401,8 @@ def _lifetime_words(lifetime: NewLifetime | None) -> tuple[str, Word]:
 
 def maintain(stream: str, watched_ms: int, grace_ms: int) -> ScriptCall:
     """What time brings to a stream, whose primary has been the same for `watched_ms`; consumers may be silent
-    for `grace_ms` longer than their group says. The reply: 1 where there is more to do, and after how many ms
-    the first schedule is due, -1 for none.
+    for `grace_ms` longer than their group says. The reply: 1 where there is more to do, after how many ms the
+    first schedule is due (less than 0 where it is late, None for none), and how many schedules there are.
     """
     keys, words = stream_keys(stream), [watched_ms, grace_ms]
     return ScriptCall(

@@ -38,7 +38,7 @@ from tests.cluster.servers import Backend, BackendServer
 from tests.engine.asking import reply_to
 from tests.fronts.processes import call
 from tests.server import Server
-from tests.waiting import until
+from tests.waiting import until, until_async
 
 S: Final = "{t}s"
 OTHER: Final = "{t}other"
@@ -301,6 +301,54 @@ async def test_there_is_a_most_of_a_stream(backend: Backend, engine: ClusterEngi
     refusal = await refused(engine, setting("b", in_ms=60_000))
     assert (refusal.code, refusal.members["limit"]) == ("invalid", "stream_schedules_max")
     assert isinstance(await reply_to(engine, setting("a", in_ms=70_000)), ScheduleSet)
+
+
+async def test_there_is_a_most_of_all(backend: Backend) -> None:
+    """Of streams of all slots. A gateway knows at once what it has added, and soon what others have."""
+    async with opened(backend) as one, opened(backend) as other:
+        for engine in (one, other):
+            engine.maintenance.schedules.most = 3
+        await reply_to(one, setting("a", in_ms=60_000))
+        two = [NewSchedule(name, body(name), Rule(in_ms=60_000)) for name in "bc"]
+        await reply_to(one, AddScheduled(stream="elsewhere", later=two))
+        assert one.schedules == 3
+        await refused_as_one_too_many(one)
+        await until_async(lambda: other.schedules == 3)
+        await refused_as_one_too_many(other)
+        # One that replaces another is none more, and one that is cancelled makes room.
+        assert isinstance(await reply_to(other, setting("a", in_ms=70_000)), ScheduleSet)
+        await reply_to(other, CancelSchedule(stream=S, name="a"))
+        assert isinstance(await reply_to(other, setting("d", in_ms=60_000)), ScheduleSet)
+        await refused_as_one_too_many(other)
+    async with opened(backend) as later:
+        await until_async(lambda: later.schedules == 3)
+        await reply_to(later, setting("soon", in_ms=0))
+        await until_async(lambda: later.schedules == 3)
+        assert await values(later) == ["soon"]
+
+
+async def refused_as_one_too_many(engine: ClusterEngine) -> None:
+    """Alone, and with an entry that comes at once, which does not come then."""
+    add = XAdd(stream=S, bodies=[body("now")])
+    later = NewSchedule("x", body("x"), Rule(in_ms=60_000))
+    for command in (setting("x", in_ms=60_000), AddScheduled(stream=S, add=add, later=[later])):
+        refusal = await refused(engine, command)
+        wanted = errors.too_many_schedules(CAPS_DEFAULT.schedules_max, "schedules_max")
+        assert (refusal.code, refusal.redis, refusal.members) == (wanted.code, wanted.redis, wanted.members)
+    assert await values(engine) == []
+
+
+async def test_what_is_late_is_counted_as_late(backend: Backend) -> None:
+    """By the round, at whichever gateway; no longer once it has come."""
+    async with opened(backend) as one, opened(backend) as other:
+        await reply_to(one, setting("a", in_ms=200))
+        backend.call("CONFIG", "SET", "maxmemory", 1)
+        try:
+            await until_async(lambda: min(one.schedules_late_s, other.schedules_late_s) > 0.5)
+        finally:
+            backend.call("CONFIG", "SET", "maxmemory", 0)
+        await until_async(lambda: (one.schedules, one.schedules_late_s) == (0, 0))
+        assert await values(other) == ["a"]
 
 
 async def test_what_is_due_waits_for_room(backend: Backend, engine: ClusterEngine) -> None:

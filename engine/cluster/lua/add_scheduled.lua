@@ -3,11 +3,11 @@
 -- KEYS: stream, meta, answers, order, requests
 -- ARGV: generation, primary, number and settled of the request ('' for none), mkstream, cancel ('' for none, else '+' and
 --       a name), whether that has to be there, whether it may touch what recurs, how many a stream may have, form of what
---       is scheduled, how many; of each its name, when (time_of), entry; then expected, key, digest, trim (JSON), form,
---       count, entries
+--       is scheduled, how many, how many more there may be in all; of each its name, when (time_of), entry; then expected,
+--       key, digest, trim (JSON), form, count, entries
 local stream, meta, requests, number = KEYS[1], KEYS[2], KEYS[5], ARGV[3]
 local cancel, may_recur = ARGV[6] ~= '' and string.sub(ARGV[6], 2) or nil, ARGV[8] == '1'
-local later, at = {}, 12
+local later, at = {}, 13
 for i = 1, tonumber(ARGV[11]) do
   later[i] = {
     token = ARGV[1], name = ARGV[at], at = time_of(ARGV[at + 1]), left = '-', recurs = '0', rule = '', entry = ARGV[at + 2],
@@ -59,7 +59,7 @@ for _, one in ipairs(replaced) do
     return refuse('recurring_forbidden')
   end
 end
-refused = #later > 0 and refuse_schedules(stream, meta, info, ARGV[10], new, ARGV[9])
+refused = #later > 0 and refuse_schedules(stream, meta, info, ARGV[10], new, ARGV[9], ARGV[12])
 if refused then
   return refused
 end

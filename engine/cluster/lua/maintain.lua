@@ -1,6 +1,6 @@
 -- What time brings to a stream: its retention, what was given back for later, silent consumers, and the end of what is
--- kept beside a stream that has expired. The reply is 1 where there is more to do, and after how many ms the first schedule
--- is due, -1 for none.
+-- kept beside a stream that has expired. The reply is 1 where there is more to do, after how many ms the first schedule
+-- is due, nil for none, and how many there are.
 -- KEYS: stream, meta, answers, order
 -- ARGV: for how long this primary is known, and how much longer than the group says a consumer may be silent, ms
 local stream, meta = KEYS[1], KEYS[2]
@@ -45,11 +45,11 @@ if redis.call('EXISTS', stream) == 1 then
   for _, group in ipairs(groups_of(stream)) do
     has_more = remove_silent(group['name']) or has_more
   end
-  return { has_more and 1 or 0, next_schedule(meta) or -1 }
+  return { has_more and 1 or 0, next_schedule(meta) or false, count_schedules(meta) }
 end
 local known = metadata(meta, 'p', 'f')
 forget(unpack(KEYS))
 if known.f and tonumber(known.f) > clock_ms() - FLOOR_AGE_MS then
   redis.call('HSET', meta, 'p', known.p, 'f', known.f)
 end
-return { 0, -1 }
+return { 0, false, 0 }

@@ -39,10 +39,15 @@ local function drop_schedules(meta, names)
   end
 end
 
--- After how many ms the first one is due, nil for none.
+-- After how many ms the first one is due, less than 0 where it is late, nil for none.
 local function next_schedule(meta)
   local first = redis.pcall('ZRANGE', beside(meta, 't'), 0, 0, 'WITHSCORES')
-  return not first.err and first[2] and math.max(0, first[2] - clock_ms()) or nil
+  return not first.err and first[2] and first[2] - clock_ms() or nil
+end
+
+local function count_schedules(meta)
+  local count = redis.pcall('HLEN', beside(meta, 's'))
+  return type(count) == 'number' and count or 0
 end
 
 -- A time, or '+' and for how long from now.
@@ -51,8 +56,9 @@ local function time_of(asked)
   return delay_ms and string.format('%.0f', clock_ms() + delay_ms) or asked
 end
 
--- Why a stream has no room for `count` more of this form, nil where it has.
-local function refuse_schedules(stream, meta, info, form, count, most)
+-- Why there is no room for `count` more of this form: `most` in the stream, `left` more in all. nil where
+-- there is.
+local function refuse_schedules(stream, meta, info, form, count, most, left)
   local known = info and metadata(meta, 'c', 'kind') or {}
   if known.c then
     return refuse_closed(stream, info, known.c)
@@ -61,6 +67,9 @@ local function refuse_schedules(stream, meta, info, form, count, most)
   end
   if info and count > 0 and redis.call('HLEN', beside(meta, 's')) + count > tonumber(most) then
     return refuse('too_many_schedules', most, stream)
+  end
+  if count > 0 and count > tonumber(left) then
+    return refuse('too_many_schedules_in_all')
   end
   return nil
 end

@@ -1,7 +1,8 @@
 -- Schedule an entry. One with the same definition stays as it is.
 -- KEYS: stream, meta, answers, order, requests
 -- ARGV: generation, primary, number and settled of the request ('' for none), only_new, whether it may touch what
---       recurs, how many a stream may have, form, name, when (time_of), left, recurs, rule, entry
+--       recurs, how many a stream may have, form, name, when (time_of), left, recurs, rule, entry, how many more there
+--       may be in all
 local stream, meta, number = KEYS[1], KEYS[2], ARGV[3]
 local one = {
   token = ARGV[1], name = ARGV[9], left = ARGV[11], recurs = ARGV[12], rule = ARGV[13], entry = ARGV[14],
@@ -30,7 +31,7 @@ if is_same and (one.rule ~= '' or before.at == one.at) then
   put_schedule(meta, before)
   return { 'set', table.concat({ before.at, before.left, 0, 0 }, ' ') }
 end
-local refused = refuse_schedules(stream, meta, info, ARGV[8], before and 0 or 1, ARGV[7])
+local refused = refuse_schedules(stream, meta, info, ARGV[8], before and 0 or 1, ARGV[7], ARGV[15])
 if refused then
   return refused
 end
