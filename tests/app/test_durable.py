@@ -125,6 +125,38 @@ async def test_an_offset_of_an_earlier_stream_is_a_gap(http: httpx.AsyncClient) 
     assert (empty.text, empty.headers["stream-next-offset"]) == ("", f"{0:016x}_{0:016x}")
 
 
+async def test_a_page_has_another_tag_once_an_entry_of_it_is_deleted(http: httpx.AsyncClient) -> None:
+    """Of an open stream and of a closed one: no cache shows what is gone."""
+    for headers in (_JSON, {**_JSON, "stream-closed": "true"}):
+        path = f"/v1/stream/d{len(headers)}"
+        await http.put(path, headers=headers, content="[1,2,3]")
+        page = await http.get(path)
+        condition = {"if-none-match": page.headers["etag"]}
+        assert (await http.get(path, headers=condition)).status_code == 304
+        middle = (await stored(http, path.rpartition("/")[2]))[1]["id"]
+        await http.delete(f"{path.replace('stream', 'streams')}/entries/{middle}")
+        again = await http.get(path, headers=condition)
+        assert (again.status_code, again.text) == (200, "[1,3]")
+        assert again.headers["stream-next-offset"] == page.headers["stream-next-offset"]
+
+
+async def test_nothing_is_behind_the_highest_id(http: httpx.AsyncClient) -> None:
+    """Its entry is not read again and again; of a stream that has no such entry the offset is a gap."""
+    highest = f"{(1 << 64) - 1}-{(1 << 64) - 1}"
+    await http.post("/v1/streams/s/entries", json={"id": highest, "fields": {"n": "1"}})
+    page = await http.get("/v1/stream/s")
+    assert [one["id"] for one in page.json()] == [highest]
+    for offset in (page.headers["stream-next-offset"], "now"):
+        for live, status in (("", 200), ("&live=long-poll", 204)):
+            answer = await http.get(f"/v1/stream/s?offset={offset}{live}")
+            assert (answer.status_code, answer.text) == (status, "" if live else "[]")
+            assert answer.headers["stream-next-offset"] == page.headers["stream-next-offset"]
+    await http.delete("/v1/streams/s")
+    await http.post("/v1/streams/s/entries", json={"id": "1-0", "fields": {"n": "1"}})
+    refused = await http.get(f"/v1/stream/s?offset={page.headers['stream-next-offset']}")
+    assert (refused.status_code, refused.json()["code"]) == (410, "gap")
+
+
 async def test_others_are_shown_what_it_is(http: httpx.AsyncClient) -> None:
     """Its media type as it was given, and where a fork comes from; a stream of others has neither."""
     fork = "{chat/42}fork"

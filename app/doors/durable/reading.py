@@ -113,24 +113,27 @@ async def _read_page(request: Request, stream: str, wanted: Query) -> _Page:
         return await _page(request, stream, wanted.offset)
     if wanted.offset is offsets.Word.BEGINNING:
         return await _page(request, stream, 0)
-    found = await _page(request, stream, ids.ID_MAX)
+    found = await _page(request, stream, None)
     return found._replace(after=found.stream.last_id)
 
 
-async def _page(request: Request, stream: str, after: int) -> _Page:
+async def _page(request: Request, stream: str, place: int | None) -> _Page:
+    """What is behind a place, None for the end."""
+    after = ids.ID_MAX if place is None else place
     settings = request.gateway.settings
     # As much as may be: who does not follow reads one page alone with the protocol's client for TypeScript.
     look = XRange(
         stream=stream,
         start=min(after + 1, ids.ID_MAX),
-        end=ids.ID_MAX,
+        # Nothing is behind the highest ID.
+        end=ids.ID_MAX if after < ids.ID_MAX else 0,
         count=settings.count_max,
         bytes_max=settings.answer_bytes_max,
     )
     described, found = await request.transaction([DescribeDurable(stream=stream), look])
     info = _there(described, stream)
     assert isinstance(found, Entries), "that is what it answers"
-    if after != ids.ID_MAX:
+    if place is not None:
         _check(info, after, is_whole=found.whole)
     return _Page(info, found, after, found.last if found.more else info.last_id)
 
@@ -197,7 +200,8 @@ def _tagged(request: Request, response: Response, page: _Page) -> Response:
     """The page with its tag; 304 where the client has it. One that ends before the stream stays as it is."""
     end = b":c" if page.has_ended else b""
     places = b":".join([offsets.write(page.after), offsets.write(page.last_id)])
-    tag = b'"%b:%b%b"' % (page.stream.generation.encode(), places, end)
+    # No entry comes to be between two others, so their number tells what was deleted.
+    tag = b'"%b:%b:%d%b"' % (page.stream.generation.encode(), places, page.entries.count, end)
     return revalidate(request.headers, response, tag, cache=_KEPT if not page.is_last or end else None)
 
 
