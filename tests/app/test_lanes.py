@@ -4,7 +4,9 @@ Each test asks two gateways, one with lanes and one without the fast path, at a 
 """
 
 import asyncio
+import gc
 import re
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
 from random import Random
@@ -20,6 +22,7 @@ from engine.read_handle import Refused
 from engine.replies import Added
 from tests import halves
 from tests.app.fast_requests import ENTRIES, ENTRY, JSON, NDJSON, post, request
+from tests.app.holding import holds
 from tests.app.lane_sides import CHANGES, LINE_ID, Side, Sides, opened
 from tests.app.pair import HOST
 from tests.app.ten_doors import SAMPLED
@@ -330,3 +333,44 @@ async def test_a_connection_is_idle_behind_the_answer_of_its_lane() -> None:
         sides.clock.pass_ms(200)
         await settle()
         assert connection.transport.is_closing()
+
+
+async def test_a_connection_that_waits_holds_nothing_of_what_was_published(sides: Sides) -> None:
+    """There may be thousands of them: neither an entry, nor an append, nor what was refused."""
+    text = b"x" * 15_000
+    sides.fast.change_token(actions=["read", "write"])
+    await sides.open_lane()
+    for _ in range(2):
+        assert (await sides.fast.ask(sides.entry(b'{"fields":{"a":"%b"}}' % text)))[9:12] == b"201"
+    assert not holds(sides.fast.connection.lane, text[:100])
+    assert (await sides.fast.ask(sides.entry(b'{"fields":{"a":"%b"},"a":1}' % text)))[9:12] == b"422"
+    assert not holds(sides.fast.connection._last_lane, text[:100])  # noqa: SLF001
+    await sides.open_append_lane()
+    for seq in range(4):
+        headers = (JSON, "Producer-Id: p", "Producer-Epoch: 0", f"Producer-Seq: {seq}")
+        assert (await sides.fast.ask(sides.append(b'"%b"' % text, *headers)))[9:12] == b"200"
+    assert not holds(sides.fast.connection.lane, text[:100])
+
+
+@pytest.mark.parametrize("body", [ENTRY, ENTRY.replace(b"{", b"{ ", 1)])
+async def test_a_client_that_left_without_its_answer_is_forgotten(body: bytes) -> None:
+    """By a lane or not: it is not kept for as long as an idle one would be."""
+    async with opened(fsync="always", keep_alive_s=3_600) as sides:
+        await sides.open_lane()
+        asked = sides.entry(body)
+        leaving = await sides.fast.another()
+        assert (await leaving.ask(asked))[9:12] == b"201"
+        connection = leaving.connection
+        connection.data_received(asked)
+        await asyncio.sleep(0)
+        assert connection.answering is not None
+        connection.transport.abort()
+        # The disk takes a while; what comes behind it is answered behind it.
+        assert (await sides.fast.ask(sides.entry(ENTRY)))[9:12] == b"201"
+        assert connection.answering is None
+        gone = weakref.ref(connection)
+        leaving.writer.close()
+        del connection, leaving
+        await settle()
+        gc.collect()
+        assert gone() is None

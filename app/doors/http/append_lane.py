@@ -130,6 +130,11 @@ class AppendLane(Lane):
             self.batch.join_all(self, entries)
         return True
 
+    def end(self) -> None:
+        """The same."""
+        self.command = None
+        super().end()
+
     def note_request(self) -> None:
         """Have its request be what has come: for its route."""
         before, size = self.request, len(self.data)

@@ -362,7 +362,11 @@ class HttpConnection(Client):
         self._is_arriving = False
 
     def begin_idle(self) -> None:
-        """Note that everything is answered. One timer serves many answers: it is set again as it ends."""
+        """Note that everything is answered. One timer serves many answers: it is set again as it ends. A
+        client that has left without its answer is not idle: the timer would keep its connection in memory.
+        """
+        if self.transport.is_closing():
+            return
         self.idle_since = self.loop.time()
         if self._idle is None:
             self._idle = self.loop.call_later(self.limits.keep_alive_s, self._end_of_idle)

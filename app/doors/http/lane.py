@@ -139,6 +139,16 @@ class Lane:
         self.data, self.began_s = data, self.batch.monotonic()
         connection.answering, connection.idle_since = self, None
 
+    def end(self) -> None:
+        """Its request is answered: nothing of it is held while the connection waits for the next one."""
+        self.data = b""
+        self.connection.end_lane(self)
+
+    def _leave(self) -> PendingRequest:
+        pending = self.connection.leave_lane(self)
+        self.data = b""
+        return pending
+
     def _give_back(self) -> None:
         if self.meter is not None:
             self.meter.give_back()
@@ -146,11 +156,11 @@ class Lane:
     def serve(self) -> None:
         """Have it served by its route, which counts it again."""
         self._give_back()
-        self.connection.leave_lane(self).serve()
+        self._leave().serve()
 
     def refuse(self, refusal: EngineError) -> None:
         """Answer with a refusal."""
-        pending = self.connection.leave_lane(self)
+        pending = self._leave()
         pending.finish(refuse(to_refusal(refusal), pending.request_id))
 
 
@@ -203,7 +213,7 @@ class LaneBatch(Batch[Lane]):
             else:
                 statuses[status] += 1
                 times_s.append(monotonic() - lane.began_s)
-            connection.end_lane(lane)
+            lane.end()
 
         return finish
 

@@ -107,11 +107,17 @@ class Lane:
 
     def finish(self, entry_id: bytes) -> None:
         """It is stored, with this ID."""
+        self._take_body()
         self._link.end_lane(self, wire.bulk(entry_id))
 
     def answer(self, reply: Reply | EngineError) -> None:
         """This is the reply to an AddEach of the entry."""
-        self._link.leave_lane(self._body, reply)
+        self._link.leave_lane(self._take_body(), reply)
+
+    def _take_body(self) -> bytes:
+        """The entry, which nothing holds any more: a client that waits costs what it did without."""
+        body, self._body = self._body, b""
+        return body
 
 
 class AddBatch(Batch[Lane | Share]):

@@ -15,6 +15,7 @@ from app.gateway import Phase
 from engine import ids
 from engine.commands import XLen
 from tests import halves
+from tests.app.holding import holds
 from tests.app.policies import FixedPolicy, principal_with
 from tests.app.resp.conftest import until
 from tests.app.resp.sides import Side, Word, side_of
@@ -267,3 +268,15 @@ async def test_what_cannot_be_stored_is_refused_as_ever(sides: Sides) -> None:
         assert isinstance(reply, bytes) if refused is None else refused in str(reply)
     await sides.both("XADD", "s", f"{ids.MS_MAX}-{ids.SEQUENCE_MAX - 1}", "a", "1")
     assert [await sides.both(*ADD) for _ in range(3)][1:] == [EXHAUSTED] * 2
+
+
+async def test_a_client_that_waits_holds_nothing_of_its_last_entry(sides: Sides) -> None:
+    """Which may have a megabyte; nor of one that was refused."""
+    value = b"x" * 200_000
+    await sides.open_lane()
+    assert isinstance(await sides.fast.wire.call("XADD", "s", "*", "a", value), bytes)
+    assert sides.fast.has_lane
+    assert not holds(sides.fast.connection._lane, value[:100])  # noqa: SLF001
+    await sides.both("XADD", "s", f"{ids.MS_MAX}-{ids.SEQUENCE_MAX}", "a", "1")
+    assert await sides.fast.wire.call("XADD", "s", "*", "a", value) == EXHAUSTED
+    assert not holds(sides.fast.connection._work._lane, value[:100])  # noqa: SLF001
