@@ -337,16 +337,19 @@ def schedule_exists(name: str) -> EngineError:
 
 def recurring_forbidden() -> EngineError:
     sentence = "what recurs takes the right to manage the stream"
-    return EngineError("forbidden", f"NOPERM {sentence}", sentence)
+    # Redis clients that have it say so with the command.
+    way = "cancel it by WEIR.SCHEDULE DEL key name RECURRING"
+    return EngineError("forbidden", f"NOPERM {sentence}: {way}", sentence)
 
 
 def has_schedules(stream: str, count: int) -> EngineError:
     """A stream that is not closed while entries are scheduled."""
     sentence = (
         f"the stream '{_printable(stream)}' has {count} schedules, which would never run: cancel them, or "
-        "close it with schedules=drop"
+        "close it with"
     )
-    return EngineError("has_schedules", f"ERR {sentence}", sentence, schedules=count)
+    redis, way = f"ERR {sentence} SCHEDULES DROP", "POST /v1/streams/{stream}/close?schedules=drop"
+    return EngineError("has_schedules", redis, f"{sentence} {way}", schedules=count)
 
 
 def too_much_metadata(bytes_max: int) -> EngineError:

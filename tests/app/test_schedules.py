@@ -334,8 +334,23 @@ async def test_a_stream_is_closed_only_without_them(http: httpx.AsyncClient) -> 
     await http.put(SCHEDULES + "/a", json={"entry": ENTRY, "in_ms": 60_000})
     answer = await http.post(STREAM + "/close")
     assert (refusal(answer), answer.json()["schedules"]) == ((409, "has_schedules"), 1)
-    assert (await http.post(STREAM + "/close?schedules=drop")).status_code == 200
+    method, way = answer.json()["detail"].partition("close it with ")[2].split()
+    assert (await http.request(method, way.replace("{stream}", "s"))).status_code == 200
     assert (await http.get(SCHEDULES)).json() == {"schedules": [], "next": None}
+
+
+async def test_the_way_to_close_it_is_named_where_it_is_refused(http: httpx.AsyncClient) -> None:
+    """Over the command API in its words; by Durable Streams, which knows no schedules, as an operation."""
+    json_type = {"content-type": "application/json"}
+    for name in ("a", "b"):
+        await http.put(f"/v1/stream/{name}", headers=json_type)
+        await http.post(f"/v1/streams/{name}/entries?delay_ms=60000", json={"fields": {"data": "1"}})
+    refused = await call(http, "WEIR.CLOSE", "a")
+    assert await call(http, "WEIR.CLOSE", "a", *refused.partition("close it with ")[2].split()) is not None
+    answer = await http.post("/v1/stream/b", headers={**json_type, "stream-closed": "true"})
+    assert refusal(answer) == (409, "has_schedules")
+    method, way = answer.json()["detail"].partition("close it with ")[2].split()
+    assert (await http.request(method, way.replace("{stream}", "b"))).status_code == 200
 
 
 # ---- the command API
@@ -350,10 +365,13 @@ async def test_the_commands_of_weir_are_of_the_command_api(http: httpx.AsyncClie
     rule = '{"every_ms":60000,"count":3}'
     assert shown == ["name", "tick", "at-ms", at_ms, "rule", rule, "left", 3, "fields", ["n", "1"]]
     assert await call(http, "WEIR.SCHEDULE", "LIST", "s", "BYNAME") == [shown]
-    assert await call(http, "WEIR.SCHEDULE", "DEL", "s", "tick") == (
-        "NOPERM what recurs takes the right to manage the stream"
-    )
-    assert await call(http, "WEIR.SCHEDULE", "DEL", "s", "tick", "RECURRING") == 1
+    once = ["WEIR.SCHEDULE", "SET", "s", "tick", "IN", "60000", "FIELDS", "n", "1"]
+    refused = await call(http, *once)
+    assert refused.startswith("NOPERM what recurs takes the right to manage the stream: ")
+    assert await call(http, "WEIR.SCHEDULE", "DEL", "s", "tick") == refused
+    way = refused.partition("cancel it by ")[2].replace("key", "s").replace("name", "tick")
+    assert await call(http, *way.split()) == 1
+    assert await call(http, *once) > at_ms - 60_000
     assert await call(http, "WEIR.SCHEDULE", "SET", "s", "a", "NX", "IN", "9", "FIELDS", "n") == (
         "ERR syntax error"
     )
