@@ -6,6 +6,7 @@ Must never know: what a rule says, what time it is, what happens when a schedule
     name  → schedule
     at_ms → name or names    an ordered map; names with the same time stand in the order of their schedules
     names                    in order, for pages of them
+    at_ms → names in order   where many have the same time: no page may walk over all of these
 
 A million takes 300 bytes each, so nothing is kept twice: the time in the map is the schedule's, and a time
 that one schedule has alone leads to its name without a dict.
@@ -14,12 +15,17 @@ that one schedule has alone leads to its name without a dict.
 from collections.abc import Iterator
 from heapq import nsmallest
 from itertools import islice
+from typing import Final
 
 import msgspec
 
 from engine.blocks import SortedMap
 from engine.memory import SCHEDULE_BYTES
 from engine.names import SortedNames
+
+# With this many at one time their names are kept in order until all but one have gone: fewer are put in order
+# for each page, which takes less than a millisecond.
+_CROWD_MIN: Final = 1_000
 
 
 class Schedule(msgspec.Struct, frozen=True, gc=False):
@@ -37,12 +43,13 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
 class StreamSchedules:
     """The schedules of one stream."""
 
-    __slots__ = ("_by_name", "_names", "_times", "bytes")
+    __slots__ = ("_by_name", "_crowds", "_names", "_times", "bytes")
 
     def __init__(self) -> None:
         self._by_name: dict[str, Schedule] = {}
         self._times: SortedMap[str | dict[str, None]] = SortedMap()
         self._names = SortedNames()
+        self._crowds: dict[int, SortedNames] = {}
         # How much memory they take.
         self.bytes = 0
 
@@ -67,6 +74,15 @@ class StreamSchedules:
             self._times.set(schedule.at_ms, {known: None, name: None})
         else:
             known[name] = None
+            self._crowd(schedule.at_ms, name, known)
+
+    def _crowd(self, at_ms: int, name: str, known: dict[str, None]) -> None:
+        crowd = self._crowds.get(at_ms)
+        if crowd is not None:
+            crowd.add(name)
+        elif len(known) >= _CROWD_MIN:
+            self._crowds[at_ms] = crowd = SortedNames()
+            crowd.replace(sorted(known))
 
     def drop(self, name: str) -> None:
         """Take out a schedule, which exists."""
@@ -78,8 +94,12 @@ class StreamSchedules:
             self._times.pop(schedule.at_ms)
             return
         del known[name]
+        crowd = self._crowds.get(schedule.at_ms)
+        if crowd is not None:
+            crowd.remove(name)
         if len(known) == 1:
             self._times.set(schedule.at_ms, *known)
+            self._crowds.pop(schedule.at_ms, None)
 
     @property
     def first_ms(self) -> int | None:
@@ -102,9 +122,18 @@ class StreamSchedules:
             if at_ms >= before_ms or len(page) >= limit:
                 break
             behind = after[1] if at_ms == after[0] else ""
-            names = [name for name in ((known,) if isinstance(known, str) else known) if name > behind]
-            page += [(name, self._by_name[name]) for name in nsmallest(limit - len(page), names)]
+            names = self._names_at(at_ms, known, behind, limit - len(page))
+            page += [(name, self._by_name[name]) for name in names]
         return page
+
+    def _names_at(self, at_ms: int, known: str | dict[str, None], behind: str, limit: int) -> list[str]:
+        """At most `limit` of the names with this time behind a name, in order."""
+        crowd = self._crowds.get(at_ms)
+        if crowd is not None:
+            return crowd.page(after=behind, limit=limit)
+        return nsmallest(
+            limit, [one for one in ((known,) if isinstance(known, str) else known) if one > behind]
+        )
 
     def page_by_name(self, after: str, before: str | None, limit: int) -> list[tuple[str, Schedule]]:
         """Those whose names are between these two, by name."""
@@ -128,6 +157,10 @@ class StreamSchedules:
             "each schedule is due once, at its time"
         )
         assert self._names.page() == sorted(self._by_name), "the order of names holds each schedule once"
+        for at_ms, crowd in self._crowds.items():
+            assert crowd.page() == sorted(name for name, one_ms in timed if one_ms == at_ms), (
+                "a crowd is those with its time"
+            )
 
     def _between(self, low_ms: int, high_ms: int) -> Iterator[tuple[str, Schedule]]:
         for at_ms, known in self._times.items(low_ms):

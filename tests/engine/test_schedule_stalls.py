@@ -103,6 +103,12 @@ def test_a_command_on_as_many_as_a_stream_may_have(command: str) -> None:
     assert_within(TURN_S_MAX, lambda: longest_s(filled(), AT_MOST[command]))
 
 
+def test_a_page_costs_the_same_however_many_have_its_time() -> None:
+    """A night of jobs is listed in as many pages as it has, each of which would walk over all of them."""
+    last = ListSchedules(stream="s0", limit=100, after=(House().now_ms + DUE_IN_MS, f"sch_{99_800:011}"))
+    assert_within(TURN_S_MAX / 10, lambda: longest_s(filled(), last))
+
+
 def test_a_snapshot_holds_them_in_one_turn() -> None:
     def measured() -> float:
         house = filled()

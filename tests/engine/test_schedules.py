@@ -269,6 +269,25 @@ def test_pages_go_by_time_and_by_name(house: House) -> None:
     assert pages == [True, False]
 
 
+def test_pages_of_many_with_one_time_go_by_name(house: House) -> None:
+    """As of few, while they come, move and are cancelled; they are appended in the order of scheduling."""
+    order = [f"n{number * 7919 % 3_000:04}" for number in range(3_000)]
+    for first in range(0, 3_000, 500):
+        house.run(later(*order[first : first + 500]))
+    gone, moved = set(order[::3]), set(order[1::30])
+    for name in gone:
+        house.run(CancelSchedule(stream="s", name=name))
+    house.run(later(*moved, in_ms=50))
+    house.keyspace.check()
+    left = sorted(set(order) - gone - moved)
+    at_ms, found = house.now_ms + 100, list[str]()
+    while page := names(house, after=(at_ms, found[-1] if found else ""), limit=700):
+        found += page
+    assert found == left
+    assert fire(house, 100) == [*moved, *(name for name in order if name in left)]
+    house.keyspace.check()
+
+
 # --- the stream -------------------------------------------------------------------------------------------
 
 
