@@ -290,10 +290,12 @@ class NotInMemoryError(Exception):
 class LoadedRun:
     """The nodes of a run as they are in the file, and what was left of them when it was last asked."""
 
-    __slots__ = ("_changed", "_left", "_nodes", "_run", "length")
+    __slots__ = ("_changed", "_left", "_nodes", "_run", "first", "length")
 
-    def __init__(self, nodes: Sequence[SealedNode], length: int) -> None:
+    def __init__(self, nodes: Sequence[SealedNode], first: int, length: int) -> None:
         self._nodes = nodes
+        # The first ID of the run in its stream.
+        self.first = first
         self.length = length
         self._run: Run | None = None
         self._left: Sequence[SealedNode] = ()
@@ -509,7 +511,7 @@ def parse(run: Run, read: Callable[[Run], bytes]) -> LoadedRun | DamagedRunError
 def verify(run: Run, content: bytes) -> LoadedRun | DamagedRunError:
     """What was read, each byte verified. May be called from any thread."""
     try:
-        return LoadedRun(read_run(content, run.checksum), run.length)
+        return LoadedRun(read_run(content, run.checksum), run.first, run.length)
     except DamagedRunError as error:
         return error
 

@@ -40,15 +40,33 @@ def expire_unread(turn: Turn, name: str, key: Key, group_name: str) -> bool:
         return False
     most = TURN_LETTERS_MAX - sum(count for _, _, count in turn.expired)
     if most > 0:
-        oldest, stream, last = oldest_delivered(turn.now_ms, group), key.stream, group.last_delivered_id
-        rows = stream.after(last, most, TURN_LETTERS_BYTES_MAX)
-        old = [Dead(entry_id, text, _UNREAD, EXPIRED) for entry_id, text in rows if entry_id < oldest]
+        stream, last = key.stream, group.last_delivered_id
+        old = [Dead(entry_id, text, _UNREAD, EXPIRED) for entry_id, text in _old(turn, key, group, most)]
         gone = append_letters(turn, name, group_name, old)
         if gone:
             turn.move_group(
                 name, group_name, gone[-1], entries_read_after_run(stream, last, group.entries_read, gone)
             )
     return has_expired(turn, key, group)
+
+
+def look_at_unread(turn: Turn, key: Key, group: Group) -> int:
+    """Look into the runs in which unread entries are too old; the ID behind which those are that may be
+    delivered.
+    """
+    target = group.policy.dead_letter_stream
+    refused = target is not None and refuse_letters(turn, target) is not None
+    if refused or not has_expired(turn, key, group):
+        return group.last_delivered_id
+    old = _old(turn, key, group, TURN_LETTERS_MAX)
+    return old[-1][0] if old else group.last_delivered_id
+
+
+def _old(look: Look, key: Key, group: Group, most: int) -> list[tuple[int, bytes]]:
+    """Unread entries that are too old, some."""
+    oldest = oldest_delivered(look.now_ms, group)
+    rows = key.stream.after(group.last_delivered_id, most, TURN_LETTERS_BYTES_MAX)
+    return [row for row in rows if row[0] < oldest]
 
 
 def has_expired(look: Look, key: Key, group: Group) -> bool:

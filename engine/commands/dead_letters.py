@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from engine import entries, errors, ids, rows
-from engine.commands.turn import Turn
+from engine.commands.turn import Look, Turn
 from engine.errors import EngineError
 from engine.groups import Group
 from engine.pending_states import PendingState
@@ -62,18 +62,24 @@ def why_dead(
     would be one too many. None where it is delivered; also where the dead-letter stream takes none: `names`
     are the group's stream and its own, to say so.
     """
-    policy = group.policy
-    target = policy.dead_letter_stream
-    if not at_any_age and entry_id < oldest_delivered(turn.now_ms, group):
-        reason = EXPIRED
-    elif target is None or policy.max_deliveries is None or delivery_count <= policy.max_deliveries:
-        return None
-    else:
-        reason = TOO_MANY
-    if target is None or (refusal := refuse_letters(turn, target)) is None:
+    reason = reason_to_end(turn, group, entry_id, delivery_count, at_any_age=at_any_age)
+    target = group.policy.dead_letter_stream
+    if reason is None or target is None or (refusal := refuse_letters(turn, target)) is None:
         return reason
     turn.letters_refused.append((*names, target, refusal.detail))
     return None
+
+
+def reason_to_end(
+    look: Look, group: Group, entry_id: int, delivery_count: int, *, at_any_age: bool = False
+) -> str | None:
+    """The same, whether the dead-letter stream takes it or not."""
+    policy = group.policy
+    if not at_any_age and entry_id < oldest_delivered(look.now_ms, group):
+        return EXPIRED
+    if policy.dead_letter_stream is None or policy.max_deliveries is None:
+        return None
+    return TOO_MANY if delivery_count > policy.max_deliveries else None
 
 
 def refuse_letters(turn: Turn, target: str) -> EngineError | None:

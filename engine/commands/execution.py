@@ -5,7 +5,8 @@ Must never know: asyncio, disk, wire formats.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, overload
+from functools import partial
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
@@ -32,12 +33,22 @@ from engine.commands import (
 )
 from engine.commands.base import BlockingCommand, Command, MemoryNeed
 from engine.commands.registry import RUN, WAIT
-from engine.commands.turn import TURN_WORK_US_MAX, Blocked, DirtyTurnError, Look, Turn, Unfinished, Unread
+from engine.commands.turn import (
+    TURN_WORK_US_MAX,
+    Blocked,
+    DirtyTurnError,
+    Look,
+    Rehearsal,
+    Turn,
+    Unfinished,
+    Unread,
+    WouldChangeError,
+)
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.quotas import Quota
 from engine.replies import Reply
-from engine.runs import HeldRuns, NotInMemoryError
+from engine.runs import HeldRuns, LoadedRun, NotInMemoryError, Place, Run
 
 __all__ = [
     "READ_STREAMS_MAX",
@@ -57,6 +68,8 @@ __all__ = [
     "is_ready",
     "retry_at_ms",
 ]
+
+T = TypeVar("T")
 
 # Each of them enters its functions in the registry.
 _MODULES: Final = (
@@ -81,6 +94,8 @@ _MODULES: Final = (
 
 # The streams of one read.
 READ_STREAMS_MAX: Final = 1_000
+# Rehearsals of a transaction: others may change what it looks into as often as it is read.
+_REHEARSALS_MAX: Final = 24
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -117,27 +132,40 @@ def execute_all(
 
 @overload
 def execute_all(
-    keyspace: Keyspace, commands: Sequence[Command], now_ms: int, held: HeldRuns | None
+    keyspace: Keyspace,
+    commands: Sequence[Command],
+    now_ms: int,
+    held: HeldRuns | None,
+    rehearsals: int = 0,
 ) -> tuple[Sequence[Reply | Unread | EngineError], Turn]: ...
 
 
 def execute_all(
-    keyspace: Keyspace, commands: Sequence[Command], now_ms: int, held: HeldRuns | None = None
+    keyspace: Keyspace,
+    commands: Sequence[Command],
+    now_ms: int,
+    held: HeldRuns | None = None,
+    rehearsals: int = 0,
 ) -> tuple[Sequence[Reply | Unread | EngineError], Turn]:
     """Run a transaction: one turn, one reading of the clock, nothing between; a refusal does not end it,
     nothing waits. A guard that answers False does. Raises EngineError, with nothing run, if all together
     would take too long.
 
     Where runs that it `held` before are given, the only reply may be `Unread`: it runs again from its
-    beginning. What it looks at after it has changed something is read then.
+    beginning, with as many `rehearsals` as its `so_far` says. What a command looks at because of what one
+    before it has changed is read then.
     """
-    check_work(keyspace, commands)
+    took_us = check_work(keyspace, commands)
     turn = Turn(keyspace, now_ms)
+    if held is not None and len(commands) > 1 and keyspace.runs.files and rehearsals < _REHEARSALS_MAX:
+        unread = _rehearse(Rehearsal(keyspace, now_ms), commands, held, rehearsals, took_us)
+        if unread is not None:
+            return [unread], turn
     replies: list[Reply | EngineError] = []
     for command in commands:
-        reply = _run(turn, command.to_nonblocking(), held=held, may_wait=not turn.records)
+        reply = _run(turn, command.to_nonblocking(), held=held, goes_on=True)
         if isinstance(reply, Unread):
-            return [reply], turn
+            return [Unread(rehearsals, reply.runs, reply.held)], turn
         assert not isinstance(reply, Blocked | Unfinished), (
             "a transaction is one turn, in which nothing waits"
         )
@@ -181,19 +209,71 @@ def execute_each(
     return replies, turn
 
 
+def _rehearse(
+    turn: Rehearsal, commands: Sequence[Command], held: HeldRuns, rehearsals: int, took_us: int
+) -> Unread | None:
+    """What the commands behind the first one that may change something look into, and is not in memory: once
+    something has changed, none of them can wait for the disk. Each is run as if the others had done nothing,
+    which mostly leads to the same runs, or to the ones behind these.
+
+    After a long rehearsal the others have a turn, too, before it runs.
+    """
+    keyspace, runs = turn.keyspace, turn.keyspace.runs
+    first = next((place for place, command in enumerate(commands) if command.changes), len(commands))
+    behind = [each for each in commands[first + 1 :] if each.may_look() and _has_runs(keyspace, each)]
+    missing: dict[Place, Run] = {}
+    for command in behind:
+        runs.begin_turn(held, lambda: True)
+        try:
+            _run_command(turn, command.to_nonblocking(), 0)
+        except NotInMemoryError as unread:
+            missing |= {run.place: run for run in unread.runs}
+        except WouldChangeError:
+            pass
+        finally:
+            runs.end_turn()
+    if behind and not missing:
+        names = {name for command in commands for name in command.depends_on() or ()}
+        missing = {run.place: run for name in names for run in _next_runs(keyspace, name, held)}
+    if missing:
+        return Unread(rehearsals + 1, list(missing.values()), held)
+    if behind and (turn.was_long or took_us * 2 > TURN_WORK_US_MAX):
+        return Unread(_REHEARSALS_MAX, (), held)
+    return None
+
+
+def _has_runs(keyspace: Keyspace, command: Command) -> bool:
+    """Whether a stream that it names has runs."""
+    keys = map(keyspace.find, command.depends_on() or ())
+    return any(key is not None and key.stream.nodes.runs for key in keys)
+
+
+def _next_runs(keyspace: Keyspace, name: str, held: HeldRuns) -> list[Run]:
+    """The runs of a stream behind those that are held, as far as they are not in memory."""
+    key = keyspace.find(name)
+    if key is None or not key.stream.nodes.runs:
+        return []
+    firsts = [loaded.first for loaded in held.values() if isinstance(loaded, LoadedRun)]
+    there = [part for part in map(key.stream.nodes.get, firsts) if isinstance(part, Run)]
+    following = [next(key.stream.parts_from(run.last + 1), None) for run in there if run.place in held]
+    return [part for part in following if isinstance(part, Run) and not keyspace.runs.has(part)]
+
+
 def _run(
     turn: Turn,
     command: Command,
     records_before: int = 0,
     held: HeldRuns | None = None,
     *,
-    may_wait: bool = True,
+    goes_on: bool = False,
 ) -> Reply | Blocked | Unfinished | EngineError:
+    """With `goes_on` it may not wait for the disk if a command before it has changed something."""
     runs = turn.keyspace.runs
     if not runs.files:
         return _run_command(turn, command, records_before)
-    began_at = len(turn.records) if held is not None and may_wait else -1
-    runs.begin_turn({} if held is None else held, lambda: len(turn.records) == began_at)
+    if not goes_on:
+        turn.own_from = len(turn.records)
+    runs.begin_turn({} if held is None else held, lambda: held is not None and not turn.has_changed)
     try:
         return _run_command(turn, command, records_before)
     except NotInMemoryError as missing:
@@ -253,15 +333,16 @@ def check_memory(keyspace: Keyspace, commands: Sequence[Command]) -> None:
         raise errors.memory_full(memory.used_bytes, memory.bytes_max)
 
 
-def check_work(keyspace: Keyspace, commands: Sequence[Command]) -> None:
+def check_work(keyspace: Keyspace, commands: Sequence[Command]) -> int:
     """Refuse a transaction that would take too long: nothing can cut it. One command alone has bounds of its
-    own.
+    own. Returns about how many microseconds it takes.
     """
     if len(commands) == 1:
-        return
+        return 0
     took_us = sum([command.work_us(keyspace) for command in commands])
     if took_us > TURN_WORK_US_MAX:
         raise errors.too_much_work(took_us, TURN_WORK_US_MAX)
+    return took_us
 
 
 def check_quotas(keyspace: Keyspace, commands: Sequence[Command], quotas: Sequence[Quota]) -> None:
@@ -283,16 +364,39 @@ def check_quotas(keyspace: Keyspace, commands: Sequence[Command], quotas: Sequen
 
 def is_ready(keyspace: Keyspace, blocked: Blocked, now_ms: int, queue: str | None = None) -> bool:
     """Whether a blocked read may find something by now: in the queue that was signalled, None for any."""
+    look = partial(WAIT[type(blocked.command)].is_ready, Look(keyspace, now_ms), blocked.command, queue)
     try:
-        return WAIT[type(blocked.command)].is_ready(Look(keyspace, now_ms), blocked.command, queue)
-    except EngineError:
-        # The disk does not give what would tell: the read itself is refused for that.
+        return _look_without_disk(keyspace, look)
+    except (EngineError, NotInMemoryError):
+        # The read itself is refused for that, or waits for the disk.
         return True
 
 
-def give_up(keyspace: Keyspace, blocked: Blocked, now_ms: int) -> Reply:
+def give_up(
+    keyspace: Keyspace, blocked: Blocked, now_ms: int, held: HeldRuns
+) -> Reply | Unread | EngineError:
     """The reply of a blocked read whose time is over: what it found, which is nothing."""
-    return WAIT[type(blocked.command)].end(Turn(keyspace, now_ms), blocked.command)
+    turn = Turn(keyspace, now_ms)
+    keyspace.runs.begin_turn(held, lambda: True)
+    try:
+        return WAIT[type(blocked.command)].end(turn, blocked.command)
+    except EngineError as refusal:
+        return refusal
+    except NotInMemoryError as missing:
+        return Unread(None, missing.runs, held)
+    finally:
+        keyspace.runs.end_turn()
+
+
+def _look_without_disk(keyspace: Keyspace, look: Callable[[], T]) -> T:
+    """Raises NotInMemoryError where the look is into a run that is not in memory."""
+    if not keyspace.runs.files:
+        return look()
+    keyspace.runs.begin_turn({}, lambda: True)
+    try:
+        return look()
+    finally:
+        keyspace.runs.end_turn()
 
 
 def block_group_read(command: types.XReadGroup) -> Blocked:
@@ -302,7 +406,8 @@ def block_group_read(command: types.XReadGroup) -> Blocked:
 
 def retry_at_ms(keyspace: Keyspace, blocked: Blocked, now_ms: int) -> int | None:
     """When (wall clock) a blocked read may find something without any write, None for never."""
+    look = partial(WAIT[type(blocked.command)].retry_at_ms, Look(keyspace, now_ms), blocked.command)
     try:
-        return WAIT[type(blocked.command)].retry_at_ms(Look(keyspace, now_ms), blocked.command)
-    except EngineError:
+        return _look_without_disk(keyspace, look)
+    except (EngineError, NotInMemoryError):
         return now_ms

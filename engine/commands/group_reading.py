@@ -10,8 +10,14 @@ from typing import Final
 
 from engine import errors
 from engine.commands import types
-from engine.commands.ages import expire_unread, has_expired
-from engine.commands.dead_letters import TURN_LETTERS_MAX, Dead, move_to_dead_letters, why_dead
+from engine.commands.ages import expire_unread, has_expired, look_at_unread
+from engine.commands.dead_letters import (
+    TURN_LETTERS_MAX,
+    Dead,
+    move_to_dead_letters,
+    reason_to_end,
+    why_dead,
+)
 from engine.commands.reading import Budget, end_of, gap_after, may_end
 from engine.commands.registry import Waiting, runs, waits
 from engine.commands.turn import TURN_LOOKUPS_MAX, Blocked, Look, Turn
@@ -125,14 +131,36 @@ def _look_ahead(
         consumer = group.consumers.get(command.consumer)
         rows: Iterable[tuple[int, PendingState]] = ()
         if not isinstance(cursor, int):
-            stream.after(group.last_delivered_id, room.most(command.count), room.bytes_left)
+            unread_from = look_at_unread(turn, turn.keyspace.keys[name], group)
+            stream.after(unread_from, room.most(command.count), room.bytes_left)
             if command.claim_min_idle_ms is not None:
                 rows = _idle_rows(turn, group, command, command.claim_min_idle_ms)
         elif consumer is not None:
             rows = pending_of(group, consumer, cursor + 1)
-        claims = not isinstance(cursor, int)
-        for _ in islice(with_texts(stream, rows, command.count, passes_over=claims), most):
-            pass
+        _look_at_held(turn, stream, group, command, rows, most, claims=not isinstance(cursor, int))
+
+
+def _look_at_held(
+    turn: Turn,
+    stream: Stream,
+    group: Group,
+    command: types.XReadGroup,
+    rows: Iterable[tuple[int, PendingState]],
+    most: int,
+    *,
+    claims: bool,
+) -> None:
+    """Look at pending entries until `most` may be delivered: there are others among them."""
+    given = dead = 0
+    for entry_id, state, text in with_texts(stream, rows, command.count, passes_over=claims):
+        if text is not None and reason_to_end(
+            turn, group, entry_id, state.delivery_count + 1, at_any_age=not claims
+        ):
+            dead += 1
+        elif text is not None or not claims:
+            given += 1
+        if given == most or dead > TURN_LETTERS_MAX:
+            return
 
 
 def _group_ends(look: Look, command: types.XReadGroup) -> Sequence[StreamEnd]:

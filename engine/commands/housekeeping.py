@@ -5,20 +5,23 @@ Knows: which streams need looking after, and how much of it is for one turn.
 Must never know: when turns come.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from itertools import islice, takewhile
 from typing import Final
 
+from engine import ids
 from engine.commands import weir_commands
 from engine.commands.dead_letters import Dead, move_to_dead_letters, why_dead
 from engine.commands.registry import runs
 from engine.commands.retention import TURN_ENTRIES_MAX, enforce
 from engine.commands.turn import Turn
-from engine.errors import EngineError
 from engine.groups import Group
 from engine.keyspace import IdempotentPublishReply, IdempotentReply, Key, Retention
 from engine.pending_states import Consumer, PendingState
 from engine.records import ANSWER_AGE_MS_MAX, ForgetAnswers, ForgetProducerKeys, Release, RemoveConsumer
+from engine.runs import Run
+from engine.stream import Stream
 
 # What one turn does at most, so that others have theirs: entries released, keys and answers
 # forgotten, streams, groups and consumers looked at. A turn at its limit takes some 10 ms.
@@ -30,6 +33,11 @@ _NO_RETENTION: Final = Retention()
 _LOOK_CONSUMERS: Final = 20
 # A stream with released entries counts as this many looks.
 _LOOKS_A_CHANGE: Final = 4
+# Runs that the streams of one turn wait for, about, and that one step of a stream looks into.
+_UNREAD_MAX: Final = 32
+_STEP_RUNS_MAX: Final = 16
+# Deferred entries for which the disk is asked are looked at again after this time, if not before.
+_RETRY_MS: Final = 1_000
 
 
 class _TurnBudget:
@@ -56,11 +64,13 @@ def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
     A round looks at each maintained stream once, and again at those that needed more than was left of a turn.
     """
     keyspace, budget = turn.keyspace, _TurnBudget()
-    if not keyspace.round:
+    if command.again:
+        keyspace.round.extendleft(command.again)
+    elif not keyspace.round:
         keyspace.round.extend(keyspace.maintained)
         if not command.makes_room:
             _forget_answers(turn, "", keyspace.answers, budget)
-    while keyspace.round and not budget.spent() and budget.looks_left > 0:
+    while keyspace.round and not budget.spent() and budget.looks_left > 0 and not _waits_for_much(turn):
         name = keyspace.round.popleft()
         if name not in keyspace.maintained:
             continue
@@ -75,6 +85,10 @@ def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
         elif budget.spent():
             keyspace.round.append(name)
     return bool(keyspace.round)
+
+
+def _waits_for_much(turn: Turn) -> bool:
+    return turn.unread is not None and sum(map(len, turn.unread.values())) >= _UNREAD_MAX
 
 
 def _needs_maintenance(key: Key) -> bool:
@@ -94,7 +108,7 @@ def _has_timeout(group: Group) -> bool:
 def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, budget: _TurnBudget) -> None:
     # Most looks find nothing: what a stream does not have is not asked.
     if key.retention != _NO_RETENTION:
-        budget.entries_left -= enforce(turn, name, exact=True, limit=budget.entries_left)
+        turn.attempt(name, partial(_enforce, turn, name, budget))
     if command.makes_room:
         return
     if key.idempotency_table.producers:
@@ -106,9 +120,14 @@ def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, 
     for group_name, group in sorted(key.groups.items()):
         budget.looks_left -= 1
         if group.policy.ack_timeout_ms is not None:
-            _release_overdue(turn, name, group_name, group.policy.ack_timeout_ms, budget)
+            release = partial(_release_overdue, turn, name, group_name, group.policy.ack_timeout_ms, budget)
+            turn.attempt(name, release)
         if group.policy.consumer_timeout_ms is not None:
             _remove_silent(turn, command, name, group_name, budget)
+
+
+def _enforce(turn: Turn, name: str, budget: _TurnBudget) -> None:
+    budget.entries_left -= enforce(turn, name, exact=True, limit=budget.entries_left)
 
 
 def _forget_answers(
@@ -141,16 +160,20 @@ def _remove_silent(
     turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, budget: _TurnBudget
 ) -> None:
     """Remove consumers that have not been seen for too long; what they held is given back first."""
-    group = turn.keyspace.keys[name].groups[group_name]
     for consumer in _silent(turn, command, name, group_name, budget):
-        held = [
-            (entry_id, state)
-            for entry_id, _ in consumer.pending.page(0, budget.releases_left)
-            if (state := group.pending.get(entry_id))
-        ]
-        _give_back(turn, name, group_name, held, budget)
-        if not consumer.pending:
-            turn.emit(RemoveConsumer(name, group_name, consumer.name))
+        turn.attempt(name, partial(_remove_consumer, turn, name, group_name, consumer, budget))
+
+
+def _remove_consumer(turn: Turn, name: str, group_name: str, consumer: Consumer, budget: _TurnBudget) -> None:
+    group = turn.keyspace.keys[name].groups[group_name]
+    held = [
+        (entry_id, state)
+        for entry_id, _ in consumer.pending.page(0, budget.releases_left)
+        if (state := group.pending.get(entry_id))
+    ]
+    _give_back(turn, name, group_name, held, budget)
+    if not consumer.pending:
+        turn.emit(RemoveConsumer(name, group_name, consumer.name))
 
 
 def _silent(
@@ -173,20 +196,27 @@ def _give_back(
     """Release entries for the next reader. Those delivered often enough, or too old, become dead letters.
     Those whose entry was deleted are settled, since no reader can get them.
     """
-    budget.releases_left -= len(rows)
+    key = turn.keyspace.keys[name]
+    group, stream = key.groups[group_name], key.stream
+    rows, is_all = _within_runs(stream, group, rows)
+    names = (name, group_name)
+    ends = {
+        entry_id: why
+        for entry_id, state in rows
+        if (why := why_dead(turn, group, entry_id, state.delivery_count + 1, names))
+    }
+    there, gone = _texts_of(stream, [entry_id for entry_id, _ in rows], ends)
+    dead = [
+        Dead(entry_id, there[entry_id], state, ends[entry_id])
+        for entry_id, state in rows
+        if entry_id in ends and entry_id in there
+    ]
+    # All was looked at: from here on there are changes.
+    budget.releases_left = budget.releases_left - len(rows) if is_all else 0
     if rows:
         # A stream that changes has to be held first by a rewrite that has still to read it.
         budget.looks_left -= _LOOKS_A_CHANGE
-    key = turn.keyspace.keys[name]
-    group = key.groups[group_name]
-    turn.settle(name, group_name, [entry_id for entry_id, _ in rows if _is_gone(key, entry_id)])
-    names = (name, group_name)
-    dead = [
-        Dead(entry_id, text, state, why)
-        for entry_id, state in rows
-        if (why := why_dead(turn, group, entry_id, state.delivery_count + 1, names))
-        and (text := _text_of(key, entry_id))
-    ]
+    turn.settle(name, group_name, gone)
     move_to_dead_letters(turn, name, group_name, dead)
     counts = {entry_id: state.delivery_count for entry_id, state in rows if entry_id in group.pending}
     if counts:
@@ -195,11 +225,15 @@ def _give_back(
 
 
 @runs(weir_commands.ReleaseDeferred)
-def release_deferred(turn: Turn, _: weir_commands.ReleaseDeferred) -> bool:
+def release_deferred(turn: Turn, command: weir_commands.ReleaseDeferred) -> bool:
     """Release what was deferred until now, for the next reader."""
     deferrals, budget = turn.keyspace.deferrals, _TurnBudget()
+    for name in command.again:
+        key = turn.keyspace.find(name)
+        if key is not None:
+            deferrals.replace(name, key.deferred_until_ms)
     while (first := deferrals.first()) is not None and first[1] <= turn.now_ms:
-        if budget.spent() or budget.looks_left <= 0:
+        if budget.spent() or budget.looks_left <= 0 or _waits_for_much(turn):
             return True
         name = first[0]
         turn.expire(name)
@@ -209,28 +243,46 @@ def release_deferred(turn: Turn, _: weir_commands.ReleaseDeferred) -> bool:
         budget.looks_left -= 1 + len(key.groups) // _LOOK_CONSUMERS
         for group_name, group in sorted(key.groups.items()):
             due = takewhile(lambda row: (row[1].until_ms or 0) <= turn.now_ms, group.deferred_first())
-            _give_back(turn, name, group_name, list(islice(due, budget.releases_left)), budget)
-        deferrals.replace(name, key.deferred_until_ms)
+            rows = list(islice(due, budget.releases_left))
+            turn.attempt(name, partial(_give_back, turn, name, group_name, rows, budget))
+        if turn.unread is not None and name in turn.unread:
+            deferrals.delay(name, first[1], turn.now_ms + _RETRY_MS)
+        else:
+            deferrals.replace(name, key.deferred_until_ms)
     return False
 
 
-def _is_gone(key: Key, entry_id: int) -> bool:
-    """Whether the entry is not in the stream any more; looks into a node only where it may have a hole."""
-    stream = key.stream
-    if not stream.first_id <= entry_id <= stream.last_live_id:
-        return True
-    try:
-        return entry_id <= stream.gone_upto and entry_id not in stream
-    except EngineError:
-        return False
+def _within_runs(
+    stream: Stream, group: Group, rows: Sequence[tuple[int, PendingState]]
+) -> tuple[Sequence[tuple[int, PendingState]], bool]:
+    """The first rows, of no more runs than one step looks into; whether these are all."""
+    if not stream.nodes.runs or len(rows) <= _STEP_RUNS_MAX:
+        return rows, True
+    may_end = group.policy.max_deliveries is not None or group.policy.max_age_ms is not None
+    upto = ids.ID_MAX if may_end else stream.gone_upto
+    runs = set[Run]()
+    for place, (entry_id, _) in enumerate(rows):
+        part = stream.part_of(entry_id) if entry_id <= upto else None
+        if isinstance(part, Run):
+            runs.add(part)
+        if len(runs) > _STEP_RUNS_MAX:
+            return rows[:place], False
+    return rows, True
 
 
-def _text_of(key: Key, entry_id: int) -> bytes | None:
-    """The entry; None where it is gone, or the disk does not give it: then it is delivered once more."""
-    try:
-        return key.stream.get(entry_id)
-    except EngineError:
-        return None
+def _texts_of(
+    stream: Stream, pending: Sequence[int], wanted: Collection[int]
+) -> tuple[dict[int, bytes], list[int]]:
+    """The `wanted` ones of pending entries that are there, and those that are not in the stream any more.
+    Looks into a node only for these, and where it may have a hole. What the disk does not give is in neither:
+    it is delivered once more.
+    """
+    inside = [each for each in pending if stream.first_id <= each <= stream.last_live_id]
+    looked_for = [each for each in inside if each in wanted or each <= stream.gone_upto]
+    passed = stream.unreadable(looked_for)
+    texts = stream.find_each(each for each in looked_for if each not in passed)
+    there = {*inside}.difference(each for each in looked_for if each not in passed and each not in texts)
+    return texts, [each for each in pending if each not in there]
 
 
 @runs(weir_commands.EndWait)

@@ -354,9 +354,9 @@ def extend(turn: Turn, command: weir_commands.Extend) -> Claimed:
 @runs(types.XAutoClaim)
 def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     key, group = turn.group(command.stream, command.group)
-    _look_ahead(turn, key.stream, group, command)
-    turn.see_consumer(command.stream, command.group, command.consumer)
+    turn.expect_consumer(command.stream, command.group, command.consumer)
     if group.policy.paused:
+        turn.see_consumer(command.stream, command.group, command.consumer)
         return AutoClaimed(0, (), ())
     taken: list[Delivered] = []
     deleted_ids: list[int] = []
@@ -391,6 +391,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
             taken.append(_autoclaimed(turn, command, entry_id, pending, text))
     else:
         next_start, _ = next(rows, (0, None))
+    turn.see_consumer(command.stream, command.group, command.consumer)
     turn.lookups_left -= len(taken) + len(deleted_ids) + len(dead)
     move_to_dead_letters(turn, command.stream, command.group, dead)
     turn.settle(command.stream, command.group, deleted_ids)
@@ -398,19 +399,6 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     if taken:
         _own(turn, command, taken, turn.now_ms)
     return AutoClaimed(next_start, taken, deleted_ids)
-
-
-def _look_ahead(turn: Turn, stream: Stream, group: Group, command: types.XAutoClaim) -> None:
-    """Look into the runs that will be read, before anything is changed: after that no turn may wait."""
-    if not stream.nodes.runs:
-        return
-    left = min(command.count, max(1, turn.lookups_left))
-    may_take = partial(_may_take, turn, stream, command.min_idle_ms)
-    rows = islice(group.pending.items(command.start), command.attempts)
-    for row in with_texts(stream, rows, left, may_take, passes_over=True):
-        left -= may_take(row[:2])
-        if left < 0:
-            return
 
 
 def _is_free(turn: Turn, one: PendingState, min_idle_ms: int) -> bool:

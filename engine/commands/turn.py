@@ -5,7 +5,7 @@ wake, and what Redis calls the event of a record in keyspace notifications.
 Must never know: what any command means, asyncio, disk, wire formats.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -42,7 +42,7 @@ from engine.records import (
     Settle,
     Stored,
 )
-from engine.runs import HeldRuns, Run, pack_left
+from engine.runs import HeldRuns, NotInMemoryError, Run, pack_left
 from engine.versions import Versions
 
 _EVENTS: Final[dict[type[Record], str]] = {
@@ -134,6 +134,10 @@ class Unread(Unfinished, frozen=True):
     held: HeldRuns
 
 
+class WouldChangeError(Exception):
+    """A rehearsal has come to the first change."""
+
+
 class DirtyTurnError(Exception):
     """A turn failed after it had begun to change the keyspace, which now differs from the log.
 
@@ -194,11 +198,13 @@ class Turn(Look):
         "letters_refused",
         "lookups_left",
         "may_continue",
+        "own_from",
         "read_bytes_left",
         "records",
         "scans_left",
         "signalled",
         "so_far",
+        "unread",
     )
 
     def __init__(
@@ -214,6 +220,10 @@ class Turn(Look):
         self.so_far = so_far
         self.may_continue = may_continue
         self.records: list[Record] = []
+        # Where the records begin before which the command may still wait for the disk.
+        self.own_from = 0
+        # By stream, what steps of it would have looked into and was not in memory; None without any.
+        self.unread: dict[str, list[Run]] | None = None
         # The consumer seen last, and the index of that record.
         self._seen_at: tuple[str, str, str, int] | None = None
         # Streams whose waiting readers may be served, in the order of their signals.
@@ -240,6 +250,23 @@ class Turn(Look):
         self.frame_bytes_left = TURN_FRAME_BYTES_MAX
         # What earlier commands of the turn took of it.
         self._shared_ids = 0
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the command, or the step, has changed something."""
+        return len(self.records) > self.own_from
+
+    def attempt(self, stream: str, step: Callable[[], object]) -> None:
+        """Do one of the steps of a turn. One that looks into a run that is not in memory, before it changes
+        anything, is for another turn, and noted in `unread`.
+        """
+        refused, self.own_from = len(self.letters_refused), len(self.records)
+        try:
+            step()
+        except NotInMemoryError as missing:
+            del self.letters_refused[refused:]
+            self.unread = self.unread or {}
+            self.unread.setdefault(stream, []).extend(missing.runs)
 
     def touch(self, streams: Iterable[str]) -> None:
         """Note that these streams were used now."""
@@ -382,11 +409,14 @@ class Turn(Look):
         key = self.keyspace.find(stream)
         if key is None or not key.is_due(self.now_ms):
             return
-        expiry_ms = self.keyspace.expiry_of(key)
+        expiry_ms, had_changed = self.keyspace.expiry_of(key), self.has_changed
         if self.keyspace.has_expired(key, self.now_ms):
             self.remove_stream(stream, "expired")
         elif expiry_ms != key.expires_at_ms:
             self.emit_quietly(SetLifetime(stream, expiry_ms))
+        if not had_changed:
+            # It would have been so without the command, which may still wait.
+            self.own_from = len(self.records)
 
     def expect_room(self, streams: int) -> None:
         """Refuse `streams` new streams if the limit leaves no room for them."""
@@ -474,3 +504,28 @@ class Turn(Look):
         key = self.keyspace.keys[stream]
         if key.closed is not None and not key.groups[group].pending:
             self.signal(stream)
+
+
+class Rehearsal(Turn):
+    """A turn that changes nothing: commands run up to their first change, for what they look into before."""
+
+    __slots__ = ()
+
+    def emit_quietly(self, record: Record) -> None:
+        """Go no further."""
+        raise WouldChangeError
+
+    def expire(self, stream: str) -> None:
+        """Look at it as it is."""
+
+    def touch(self, streams: Iterable[str]) -> None:
+        """They were not used."""
+
+    @property
+    def was_long(self) -> bool:
+        """Whether it took more than half of what a turn may take."""
+        return (
+            self.entries_left * 2 < TURN_ENTRIES_MAX
+            or self.lookups_left * 2 < TURN_LOOKUPS_MAX
+            or self.scans_left * 2 < TURN_SCANNED_MAX
+        )

@@ -363,6 +363,8 @@ class Maintain(Command, frozen=True, kw_only=True):
 
     waiting: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
     since_ms: int = 0
+    # The streams to look at first: what they wait for was read from the disk.
+    again: tuple[str, ...] = ()
 
 
 class EnforceRetention(Maintain, frozen=True, kw_only=True):
@@ -383,6 +385,9 @@ class ReleaseDeferred(Command, frozen=True, kw_only=True):
     """The gateway runs it when the time of deferred entries has come: release them, a bounded number in one
     turn. Reply: whether there are more.
     """
+
+    # The streams to look at first: what they wait for was read from the disk.
+    again: tuple[str, ...] = ()
 
 
 class EndWait(Command, frozen=True, kw_only=True):

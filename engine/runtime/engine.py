@@ -639,8 +639,11 @@ class Engine:
     def _run_again(self, call: Call, unread: Unread) -> FurtherWork[tuple[Replies, int]]:
         """Run a transaction once what it looks at was read."""
         while True:
-            self._fetcher.expect_room(unread, call.caller)
-            yield partial(self._fetcher.wait, unread, call.caller)
+            if unread.runs:
+                self._fetcher.expect_room(unread, call.caller)
+                yield partial(self._fetcher.wait, unread, call.caller)
+            else:
+                yield self._further.wait
             ran = self._run(call.commands, before=unread, together=True, quotas=call.quotas)
             if not ran.replies or not isinstance(again := ran.replies[0], Unread):
                 return ran.replies, ran.position

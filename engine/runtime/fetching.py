@@ -25,8 +25,12 @@ from engine.runs import DamagedRunError, HeldRuns, LoadedRun, Place, Run, Runs, 
 _WAITING_MAX: Final = 64
 _WAITING_OF_CALLER_MAX: Final = 16
 _HELD_CACHES_MAX: Final = 2
-# Bytes of one read: runs that stand side by side are read together.
+# Bytes of one read: runs that stand side by side are read together. And of what is read before the first of
+# those that wait go on.
 _READ_BYTES_MAX: Final = 2 << 20
+_TOGETHER_BYTES_MAX: Final = 16 << 20
+# In the place of a caller's name. No caller has it.
+_UNASKED: Final = "\0"
 
 # Reads bytes of a file: its number, an offset, a length. Blocks; raises OSError.
 ReadFile = Callable[[int, int, int], bytes]
@@ -48,19 +52,19 @@ class Fetcher:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more command may wait."""
-        return self._count < _WAITING_MAX and self._held_bytes < self._held_bytes_max
-
     def expect_room(self, unread: Unread, caller: str) -> None:
         """Refuse one more command that waits if there are too many, of all or of its caller, or if they hold
         too much.
         """
-        is_too_much = self._count and self._held_bytes + _held_bytes(unread) > self._held_bytes_max
+        asked = len(self) - self._by_caller[_UNASKED]
+        is_too_much = asked and self._held_bytes + _held_bytes(unread) > self._held_bytes_max
         has_part = not caller or self._by_caller[caller] < _WAITING_OF_CALLER_MAX
-        if self._count >= _WAITING_MAX or is_too_much or not has_part:
+        if asked >= _WAITING_MAX or is_too_much or not has_part:
             raise errors.too_many_waiters()
+
+    def wait_unasked(self, unread: Unread, go_on: Callable[[], None]) -> None:
+        """The same for what the engine has to do: it is never refused, and takes no part of the callers'."""
+        self.wait(unread, _UNASKED, go_on)
 
     def wait(self, unread: Unread, caller: str, go_on: Callable[[], None]) -> None:
         """Call back once the runs were read, or found damaged."""
@@ -80,7 +84,7 @@ class Fetcher:
     async def _read_on(self) -> None:
         try:
             while self._waiting:
-                waiting, self._waiting = self._waiting, []
+                waiting = self._take_waiting()
                 read = await self._read_all({run.place: run for unread, *_ in waiting for run in unread.runs})
                 self._count -= len(waiting)
                 self._held_bytes -= sum([_held_bytes(unread) for unread, *_ in waiting])
@@ -93,6 +97,17 @@ class Fetcher:
                         _report("a command that waited for stored entries failed", error)
         finally:
             self._reading = None
+
+    def _take_waiting(self) -> Sequence[tuple[Unread, str, Callable[[], None]]]:
+        """The first ones, as many as are read together."""
+        size, most = 0, min(_TOGETHER_BYTES_MAX, self._runs.bytes_max)
+        for place, (unread, *_) in enumerate(self._waiting):
+            size += sum([run.length for run in unread.runs])
+            if size > most and place:
+                taken, self._waiting = self._waiting[:place], self._waiting[place:]
+                return taken
+        taken, self._waiting = self._waiting, []
+        return taken
 
     async def _read_all(self, wanted: Mapping[Place, Run]) -> HeldRuns:
         """What the thread gives. Where that fails in a way that no disk does, what waits is refused."""

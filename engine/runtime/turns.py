@@ -163,7 +163,7 @@ class Turns:
 
         def execute_now(now_ms: int) -> tuple[Sequence[Any], Turn]:
             if together:
-                return execute_all(self._keyspace, commands, now_ms, held)
+                return execute_all(self._keyspace, commands, now_ms, held, so_far or 0)
             outcome = execute(self._keyspace, commands[0], now_ms, so_far, held)
             return [outcome.reply], outcome.turn
 

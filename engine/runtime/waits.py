@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
+
 from engine import errors
 from engine.clock import Clock
 from engine.commands import BlockingCommand, Command, EndWait
@@ -24,6 +26,8 @@ from engine.runtime.wake_queue import ANSWERED_AT_ONCE_MAX, WakeQueue
 from engine.waiters import Waiter, WaiterGroup, Waiters
 
 WAITERS_MAX: Final = 20_000
+# Runs that are held for commands of the engine's own which run again.
+_HELD_RUNS_MAX: Final = 64
 
 
 class WaitResult(NamedTuple):
@@ -44,8 +48,10 @@ class Waits:
         self._turns = turns
         self._clock = clock
         self._fetcher = fetcher
-        # Those for which the disk reads.
+        # Those for which the disk reads, and of which kinds there are commands of the engine's own for which
+        # it does.
         self._reading: dict[Waiter[Ticket], None] = {}
+        self._unasked: set[type[Command]] = set()
         self._waiters: Waiters[Ticket] = Waiters()
         self.serving: WakeQueue[Ticket] = WakeQueue(
             keyspace, self._waiters, clock, self._run_again, self._served
@@ -90,9 +96,9 @@ class Waits:
         if waiter in self._reading:
             self._waiters.add(waiter)
             return {}
-        return self._run_with(waiter, {} if self._fetcher.has_room else None)
+        return self._run_with(waiter, {})
 
-    def _run_with(self, waiter: Waiter[Ticket], held: HeldRuns | None) -> dict[str, object]:
+    def _run_with(self, waiter: Waiter[Ticket], held: HeldRuns) -> dict[str, object]:
         try:
             ran = self._turns.run_commands((waiter.blocked.command,), held=held)
         except EngineError as refusal:
@@ -103,7 +109,7 @@ class Waits:
             # It waits as before, until the disk has read what it needs.
             self._waiters.add(waiter)
             self._reading[waiter] = None
-            self._fetcher.wait(reply, "", partial(self._go_on, waiter, reply.held))
+            self._fetcher.wait_unasked(reply, partial(self._go_on, waiter, reply.held))
             return ran.turn.signalled
         assert not isinstance(reply, Unfinished), "reads take one turn"
         if isinstance(reply, Blocked):
@@ -149,13 +155,18 @@ class Waits:
             self._waiters.remove(waiter)
             self._end(waiter.blocked.command)
 
-    def _give_up(self, waiter: Waiter[Ticket], now_ms: int) -> None:
+    def _give_up(self, waiter: Waiter[Ticket], now_ms: int, held: HeldRuns | None = None) -> None:
         """End a read whose time is over. The end of another wait may have been the turn that failed."""
         if self._turns.shut is not None:
             self._answer(waiter, self._turns.shut(), 0)
             return
         command = waiter.blocked.command
-        reply = give_up(self._keyspace, waiter.blocked, now_ms)
+        reply = give_up(self._keyspace, waiter.blocked, now_ms, {} if held is None else held)
+        if isinstance(reply, Unread):
+            self._waiters.remove(waiter)
+            go_on = partial(self._give_up, waiter, now_ms, reply.held)
+            self._fetcher.wait_unasked(reply, go_on)
+            return
         self._answer(waiter, reply, self._turns.position_of((command,)))
         self._end(command)
 
@@ -168,15 +179,30 @@ class Waits:
 
     def run_unasked(self, command: Command) -> object:
         """Run a command of the engine's own, and serve the reads that it wakes. Returns its reply, None if it
-        is refused.
+        is refused. What it would have to wait for the disk for is done when that was read.
         """
+        return self._run_unasked(command, {})
+
+    def _run_unasked(self, command: Command, held: HeldRuns) -> object:
         try:
-            ran = self._turns.run_commands((command,))
+            ran = self._turns.run_commands((command,), held=held)
         except EngineError:
             return None
         self.serving.serve(ran.turn.signalled, ran.turn.now_ms)
-        reply: object = ran.replies[0]
+        unread, reply = ran.turn.unread, ran.replies[0]
+        assert not isinstance(reply, Unread), "what looks into runs does so in steps"
+        if unread is not None and type(command) not in self._unasked:
+            self._unasked.add(type(command))
+            runs = {run.place: run for runs in unread.values() for run in runs}
+            # What a step has looked into stays for the next try of it.
+            waits = Unread(None, list(runs.values()), held if len(held) <= _HELD_RUNS_MAX else {})
+            again = msgspec.structs.replace(command, again=tuple(unread))
+            self._fetcher.wait_unasked(waits, partial(self._run_unasked_again, again, waits.held))
         return reply
+
+    def _run_unasked_again(self, command: Command, held: HeldRuns) -> None:
+        self._unasked.discard(type(command))
+        self._run_unasked(command, held)
 
     def readers(self, stream: str) -> Collection[tuple[str, str]]:
         """The (group, consumer) pairs that wait for entries of the stream."""

@@ -4,10 +4,14 @@ Knows: what the rewriter's thread does to store nodes, and a reader's to read th
 Must never know: asyncio, disk.
 """
 
+from collections.abc import Sequence
+
+from engine import EngineError
 from engine.commands import Command
-from engine.commands.execution import Execution, Unread, execute
+from engine.commands.execution import Execution, Turn, Unread, execute, execute_all
 from engine.keyspace import Keyspace
 from engine.records import Record
+from engine.replies import Reply
 from engine.runs import HeldRuns, Run, parse
 from engine.runtime.storing import cold_nodes, make_run, stored
 from tests.engine.world import World
@@ -50,10 +54,27 @@ class Shelf:
             if not isinstance(outcome.reply, Unread):
                 return outcome
             assert not outcome.turn.records, "it has changed nothing"
-            for run in outcome.reply.runs:
-                loaded = keyspace.runs.keep(run, parse(run, self.read))
-                assert loaded is not None, "it is sound"
-                held[run.place] = loaded
+            self._fetch(keyspace, outcome.reply)
+
+    def execute_all(
+        self, keyspace: Keyspace, commands: Sequence[Command], now_ms: int
+    ) -> tuple[Sequence[Reply | EngineError], Turn]:
+        """The same of a transaction. What depends on its own changes it reads in its turn."""
+        held: HeldRuns = {}
+        rehearsals = 0
+        while True:
+            replies, turn = execute_all(keyspace, commands, now_ms, held, rehearsals)
+            if not replies or not isinstance(unread := replies[0], Unread):
+                return replies, turn  # type: ignore[return-value]
+            assert not turn.records, "it has changed nothing"
+            self._fetch(keyspace, unread)
+            rehearsals = unread.so_far
+
+    def _fetch(self, keyspace: Keyspace, unread: Unread) -> None:
+        for run in unread.runs:
+            loaded = keyspace.runs.keep(run, parse(run, self.read))
+            assert loaded is not None, "it is sound"
+            unread.held[run.place] = loaded
 
 
 class StoredWorld(World):
@@ -67,6 +88,9 @@ class StoredWorld(World):
 
     def run_turn(self, command: Command) -> Execution:
         return self.shelf.execute(self.keyspace, command, self.now_ms)
+
+    def run_transaction(self, commands: Sequence[Command]) -> tuple[Sequence[Reply | EngineError], Turn]:
+        return self.shelf.execute_all(self.keyspace, commands, self.now_ms)
 
     def _log(self, records: list[Record], *, changed: bool) -> None:
         super()._log(records, changed=changed)

@@ -56,8 +56,8 @@ async def test_those_that_wait_get_what_is_in_files(talk: Stored, how: str) -> N
     assert reads_in_turns(talk) == before
 
 
-async def test_a_transaction_waits_for_what_it_looks_at_before_it_changes_anything(talk: Stored) -> None:
-    """It runs when that was read, as a whole; what it looks at afterwards is read within its turn."""
+async def test_a_transaction_waits_for_what_it_looks_at(talk: Stored) -> None:
+    """Behind its changes, too: it runs as a whole when all was read, and others have turns meanwhile."""
     gate, before = hold_reads(talk.engine), reads_in_turns(talk)
     words = ("XRANGE s 1-0 1-0", "XRANGE s 31-0 31-0", "XDEL s 35-0", "XADD s 200-0 n 1", "XRANGE s 1-0 1-0")
     begun = asyncio.ensure_future(talk.transaction(*words))
@@ -68,9 +68,51 @@ async def test_a_transaction_waits_for_what_it_looks_at_before_it_changes_anythi
     first, second, *others = await begun
     assert (first, second) == ([["1-0", ["n", "value 1"]]], [["31-0", ["n", "value 31"]]])
     assert others == [1, "200-0", first]
+    many = [f"XDEL s {number}-0" for number in (15, 26, 55)]
+    assert await talk.transaction("XADD s 300-0 n 1", *many, "XRANGE s 61-0 61-0") == [
+        "300-0",
+        1,
+        1,
+        1,
+        [["61-0", ["n", "value 61"]]],
+    ]
     assert reads_in_turns(talk) == before
-    assert await talk.transaction("XADD s 300-0 n 1", "XDEL s 15-0") == ["300-0", 1]
+
+
+async def test_a_transaction_that_goes_on_from_its_own_changes_finds_the_next_part_in_memory(
+    talk: Stored,
+) -> None:
+    """Trims that end where none of them would alone, and reads of a group one after the other."""
+    before = reads_in_turns(talk)
+    trims = [f"XADD s MAXLEN 66 {number}-0 n 1" for number in range(200, 210)]
+    assert await talk.transaction(*trims) == [f"{number}-0" for number in range(200, 210)]
+    assert await talk.call("XLEN", "s") == 66
+    await talk.call("XGROUP", "CREATE", "s", "next", "20-0")
+    reads = ["XREADGROUP GROUP next a COUNT 6 STREAMS s >"] * 2
+    first, second = await talk.transaction(*reads)
+    assert given(first) + given(second) == [f"{number}-0" for number in range(21, 33)]
+    assert reads_in_turns(talk) == before
+
+
+async def test_what_depends_on_a_change_of_its_own_transaction_is_read_in_its_turn(talk: Stored) -> None:
+    """And counted: no look beforehand can know it."""
+    before = reads_in_turns(talk)
+    words = ("XGROUP CREATE s late 34-0", "XREADGROUP GROUP late a COUNT 1 STREAMS s >")
+    made, read = await talk.transaction(*words)
+    assert (made, given(read)) == ("OK", ["35-0"])
     assert reads_in_turns(talk) == before + 1
+    assert talk.engine.log_figures().stored_reads_in_turns == before + 1
+
+
+async def test_a_transaction_whose_stream_has_expired_waits_too(talk: Stored) -> None:
+    """That it is removed first is no change of its own."""
+    await talk.call("XADD", "old", "1-0", "n", "1")
+    await talk.call("PEXPIRE", "old", "500")
+    talk.clock.pass_ms(1_000)
+    before = reads_in_turns(talk)
+    replies = await talk.transaction("XLEN old", "XRANGE s 5-0 5-0", "XADD old 2-0 n 1", "XRANGE s 45-0 45-0")
+    assert replies == [0, [["5-0", ["n", "value 5"]]], "2-0", [["45-0", ["n", "value 45"]]]]
+    assert reads_in_turns(talk) == before
 
 
 async def test_a_read_whose_time_is_over_while_the_disk_reads_takes_nothing(talk: Stored) -> None:

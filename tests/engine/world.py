@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from app.redis import Resp, parse
 from engine import EngineError
 from engine.commands import Command
-from engine.commands.execution import Blocked, Execution, Unfinished, execute, execute_all
+from engine.commands.execution import Blocked, Execution, Turn, Unfinished, execute, execute_all
 from engine.keyspace import Keyspace
 from engine.records import Record, RemoveStream, decode, encode, replay, snapshot
 from engine.replies import Reply
@@ -79,6 +79,10 @@ class World:
         """One turn of a command."""
         return execute(self.keyspace, command, self.now_ms)
 
+    def run_transaction(self, commands: Sequence[Command]) -> tuple[Sequence[Reply | EngineError], Turn]:
+        """The turn of several."""
+        return execute_all(self.keyspace, commands, self.now_ms)
+
     def empty_keyspace(self) -> Keyspace:
         """Another world, to be filled from what this one has."""
         return Keyspace()
@@ -88,7 +92,7 @@ class World:
         requests = [parse(words_of(words)) for words in commands]
         inner = [request.command for request in requests if request.command is not None]
         assert len(inner) == len(requests), "only commands of the engine"
-        replies, turn = execute_all(self.keyspace, inner, self.now_ms)
+        replies, turn = self.run_transaction(inner)
         self.signalled = list(turn.signalled)
         self._log(turn.records, changed=True)
         return [
