@@ -52,7 +52,8 @@ def create_group(command: EnsureGroup | XGroupCreate, generation: str) -> Script
         *(_or_empty(command.entries_read), int(is_ensured)),
         *(policy_words(command.policy) if isinstance(command, EnsureGroup) else ()),
     ]
-    return ScriptCall(script("create_group", "policies"), stream_keys(command.stream), arguments, as_it_is)
+    keys = stream_keys(command.stream)[:2]
+    return ScriptCall(script("create_group", "policies"), keys, arguments, as_it_is)
 
 
 def update_group(command: UpdateGroup) -> ScriptCall:

@@ -31,6 +31,10 @@ class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
     by what these begin with; `scripts` are those that the commands name by their digest.
     With `takes_refusals` the results may be refusals, unless nothing ran. A `number` above 0 says that the
     server does it once, however often it is sent.
+
+    While a slot moves, a server runs no script that names several keys of which some are not there. `lighter`
+    makes the same without a number, whose key need not be there then, and `may_name_one` says that its script
+    takes the first of its keys alone.
     """
 
     stream: str
@@ -41,6 +45,17 @@ class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
     scripts: Sequence[Script] = ()
     takes_refusals: bool = False
     number: int = 0
+    lighter: Callable[[], "BackendRequest"] | None = None
+    may_name_one: bool = False
+
+    def naming_one_key(self) -> "BackendRequest":
+        """The same for the server that the slot comes to, where the other one has none of its keys: they are
+        the last arguments, but for the first.
+        """
+        ((name, script, count, first, *others),) = self.commands
+        assert isinstance(count, int), "it is a script"
+        keys, arguments = others[: count - 1], others[count - 1 :]
+        return msgspec.structs.replace(self, commands=[(name, script, 1, first, *arguments, *keys)])
 
     def with_texts(self) -> "BackendRequest":
         """The same for a server that has not loaded its scripts."""

@@ -232,7 +232,8 @@ def add(command: XAdd, origin: WriteOrigin, *, whole: bool = True, end: str = ""
     all. With an `end`, as `lua/add.lua` has it, the stream ends behind them. Raises EngineError.
     """
     words = [*origin_words(origin), int(command.mkstream), int(whole), end, *add_words(command)]
-    keys = [*stream_keys(command.stream), requests_key(command.stream, origin)]
+    keys = stream_keys(command.stream)[: 2 if command.idempotency is None else 4]
+    keys += [requests_key(command.stream, origin)] if origin.front else []
     return ScriptCall(adding("add"), keys, words, _decode_added(command.stream))
 
 
@@ -387,7 +388,7 @@ def ensure_stream(
     reply is 1 where it was made.
     """
     arguments: list[Word] = [generation, int(mkstream), expected, *_lifetime_words(lifetime), *changes]
-    keys = stream_keys(stream)
+    keys = stream_keys(stream)[:2]
     return ScriptCall(script("ensure_stream", "trimming", "retention"), keys, arguments, _number(stream))
 
 
@@ -526,17 +527,18 @@ def publish(command: Publish, origin: WriteOrigin, *, has_slots: bool = True) ->
         *("" if chunk is None else chunk.epoch, "" if chunk is None else chunk.number),
         len(command.parts),
     ]
-    producer = "" if chunk is None else chunk.producer
-    keys = [slot_key(slot, "h", origin.front), *(slot_key(slot, kind, "") for kind in "iq")]
-    keys.append(slot_key(slot, "p", producer))
+    keys: list[bytes] = []
     for part in command.parts:
-        keys += stream_keys(part.stream)
+        keys += stream_keys(part.stream)[:2]
         arguments += [
             int(part.mkstream),
             "" if part.expected_last_id is None else ids.format(part.expected_last_id),
             _trim_words(part.trim),
             *_form_and_entries(part.bodies, part.ids),
         ]
+    keys += [] if key is None else [slot_key(slot, kind, "") for kind in "iq"]
+    keys += [] if chunk is None else [slot_key(slot, "p", chunk.producer)]
+    keys += [slot_key(slot, "h", origin.front)] if origin.front else []
     return ScriptCall(adding("publish"), keys, arguments, _decode_published(command))
 
 

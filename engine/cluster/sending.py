@@ -110,6 +110,8 @@ class Sender:
 
     def _run(self, errand: _Errand, node: Node, *, asking: bool = False) -> None:
         request, errand.is_under_way = errand.request, True
+        if asking and request.may_name_one:
+            request = request.naming_one_key()
         node.send(request.commands, request.lane, partial(self._take, errand, node), asking=asking)
 
     def _pause(self, errand: _Errand, otherwise: Any, reason: str) -> None:  # noqa: ANN401 - a reply or EngineError
@@ -159,9 +161,19 @@ class Sender:
         if error.code in _REDIRECTIONS:
             self._redirect(errand, node, error)
         else:
+            if error.code == "TRYAGAIN":
+                self._name_fewer_keys(errand)
             self._topology.refresh()
             self._pause(errand, refusal_of(error, writes=False), "not_served")
         return True
+
+    def _name_fewer_keys(self, errand: _Errand) -> None:
+        """A server refuses a script that names a key which is not there. Without its number, a write is not
+        sent again after a loss.
+        """
+        if errand.request.lighter is not None and errand.lost is None:
+            self._settle(errand.request.number)
+            errand.request = errand.request.lighter()
 
     def _is_between_slots(self, request: BackendRequest, error: ServerError) -> bool:
         """Whether a script ended in its midst as its slot moved, and may run again: it changes nothing, or

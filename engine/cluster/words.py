@@ -117,7 +117,18 @@ def is_ok(_: object) -> bool:
 @sends(XAdd)
 def _xadd(command: XAdd, origin: WriteOrigin) -> BackendRequest:
     check_add(command)
-    return numbered(by_script(command.stream, scripts.add(command, origin)), origin)
+    return _adding(command.stream, lambda of: scripts.add(command, of), origin)
+
+
+def _adding(stream: str, make: Callable[[WriteOrigin], ScriptCall], origin: WriteOrigin) -> BackendRequest:
+    """A request of a script that needs few keys while their slot moves."""
+
+    def lighter() -> BackendRequest:
+        plain = msgspec.structs.replace(origin, front="", number=0)
+        return msgspec.structs.replace(by_script(stream, make(plain)), may_name_one=True)
+
+    request = numbered(by_script(stream, make(origin)), origin)
+    return msgspec.structs.replace(request, lighter=lighter, may_name_one=True)
 
 
 def check_add(command: XAdd) -> None:
@@ -136,13 +147,13 @@ def _close(command: Close, origin: WriteOrigin) -> BackendRequest:
 
 @sends(AddEach)
 def _add_each(command: AddEach, origin: WriteOrigin) -> BackendRequest:
-    return numbered(by_script(command.stream, scripts.add_each(command, origin)), origin)
+    return _adding(command.stream, lambda of: scripts.add_each(command, of), origin)
 
 
 def publish(command: Publish, origin: WriteOrigin, *, has_slots: bool) -> BackendRequest:
     """Publish over several streams, which need one slot where a backend `has_slots`. Raises EngineError."""
-    call = scripts.publish(command, origin, has_slots=has_slots)
-    return numbered(by_script(command.parts[0].stream, call), origin)
+    first = command.parts[0].stream
+    return _adding(first, lambda of: scripts.publish(command, of, has_slots=has_slots), origin)
 
 
 def numbered(request: BackendRequest, origin: WriteOrigin) -> BackendRequest:

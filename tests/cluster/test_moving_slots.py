@@ -40,8 +40,10 @@ from engine.commands import (
     XTrim,
 )
 from engine.recurrence import Rule
+from engine.replies import Added
 from tests.app.conftest import calling
 from tests.cluster.clusters import BackendCluster, move_slot, primaries
+from tests.cluster.servers import BackendServer
 from tests.cluster.test_cluster import opened
 from tests.engine.asking import reply_to
 from tests.waiting import until_async
@@ -150,9 +152,6 @@ async def test_a_policy_is_set_while_the_slot_of_its_stream_moves(cluster: Backe
     cluster.call("XADD", stream, "*", "a", "1")
     async with opened(cluster) as engine:
         await reply_to(engine, EnsureGroup(stream=stream, group="g", start=0, policy={"max_deliveries": 3}))
-        # What a script names has to be there.
-        cluster.owner(stream).call("HSET", auxiliary_key(stream, "i"), "a", "1")
-        cluster.owner(stream).call("RPUSH", auxiliary_key(stream, "q"), "1 a")
         with moving(cluster):
             changes = {"max_deliveries": None, "ack_timeout_ms": 5}
             await reply_to(engine, UpdateGroup(stream=stream, group="g", policy=changes))
@@ -161,6 +160,95 @@ async def test_a_policy_is_set_while_the_slot_of_its_stream_moves(cluster: Backe
             await reply_to(engine, made)
     kept = cluster.owner(stream).call("HGETALL", auxiliary_key(stream, "m"))
     assert kept == [b"max_deliveries/g", b"4"]
+
+
+# --- publishes, as long as their slot moves
+
+
+def migrate(cluster: BackendCluster, *keys: str | bytes) -> None:
+    """These keys go to the server that the slot is about to come to."""
+    source, target = ends(cluster)
+    assert source.call("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys) == b"OK"
+
+
+def publishes(*streams: str) -> list[Command]:
+    """Each way to publish into them without a key."""
+    parts = [XAdd(stream=stream, bodies=[BODY]) for stream in streams]
+    return [*parts, *(AddEach(stream=stream, bodies=[BODY]) for stream in streams), Publish(parts=parts)]
+
+
+def length(server: BackendServer, stream: str) -> int:
+    """How many entries the server has of the stream, to which its slot comes or from which it goes."""
+    server.call("ASKING")
+    return int(server.call("XLEN", stream))
+
+
+@pytest.mark.parametrize("place", ["stays", "has gone", "is new"])
+async def test_publishes_go_on_while_their_slot_moves(cluster: BackendCluster, place: str) -> None:
+    """For as long as it takes: answers by key and requests of the gateway need not be there."""
+    source, target = ends(cluster)
+    made = [] if place == "is new" else publishes(*STREAMS)
+    async with opened(cluster) as engine:
+        for command in made:
+            await reply_to(engine, command)
+    before = 3 if made else 0
+    # Another gateway has no requests there.
+    async with opened(cluster) as engine:
+        with moving(cluster):
+            if place == "has gone":
+                migrate(cluster, *(key for one in STREAMS for key in (one, auxiliary_key(one, "m"))))
+            began_s = asyncio.get_running_loop().time()
+            for _ in range(2):
+                for command in publishes(*STREAMS):
+                    await reply_to(engine, command)
+            # None has waited until its time was over.
+            assert asyncio.get_running_loop().time() - began_s < 2
+            assert length(source if place == "stays" else target, STREAMS[0]) == before + 2 * 3
+        move_slot(cluster.servers, SLOT, source, target)
+        await reply_to(engine, XAdd(stream=STREAMS[0], bodies=[BODY], idempotency=key("a")))
+    assert target.call("XLEN", STREAMS[0]) == before + 2 * 3 + 1
+    move_slot(cluster.servers, SLOT, target, source)
+
+
+async def test_a_publish_under_a_key_goes_on_where_the_slot_has_its_keys(cluster: BackendCluster) -> None:
+    """It is stored once. Those of a new stream are all where the slot comes to."""
+    source, target = ends(cluster)
+    async with opened(cluster) as engine:
+        first = XAdd(stream=STREAMS[0], bodies=[BODY], idempotency=key("first"))
+        await reply_to(engine, first)
+    async with opened(cluster) as engine:
+        with moving(cluster):
+            for command in (first, XAdd(stream=STREAMS[1], bodies=[BODY], idempotency=key("first"))):
+                one, again = [await reply_to(engine, command) for _ in range(2)]
+                assert isinstance(one, Added)
+                assert isinstance(again, Added)
+                assert (again.ids, again.duplicate) == (one.ids, True)
+            assert (length(source, STREAMS[0]), length(target, STREAMS[1])) == (1, 1)
+
+
+async def test_a_publish_waits_while_its_stream_and_what_is_beside_it_are_apart(
+    cluster: BackendCluster,
+) -> None:
+    """It would forget what is known of the stream; when both have gone, it is stored there."""
+    _, target = ends(cluster)
+    command = XAdd(stream=STREAMS[0], bodies=[BODY])
+    for first, second in (
+        (STREAMS[0], auxiliary_key(STREAMS[0], "m")),
+        (auxiliary_key(STREAMS[1], "m"), STREAMS[1]),
+    ):
+        async with opened(cluster) as engine:
+            stream = STREAMS[first == auxiliary_key(STREAMS[1], "m")]
+            command = XAdd(stream=stream, bodies=[BODY])
+            await reply_to(engine, command)
+        async with opened(cluster) as engine:
+            with moving(cluster):
+                migrate(cluster, first)
+                waiting = asyncio.ensure_future(reply_to(engine, command))
+                await asyncio.sleep(0.3)
+                assert not waiting.done()
+                migrate(cluster, second)
+                await waiting
+                assert length(target, stream) == 2
 
 
 # --- moves under load

@@ -1,12 +1,14 @@
 -- Entries for a stream, which ends behind them where that is asked for: then there may be none.
--- KEYS: stream, meta, answers, order, requests
+-- KEYS: stream, meta; where there is a key, answers and order; where the request has a number, requests
 -- ARGV: generation, primary, number and settled of the request ('' for none), mkstream, whole, end ('' for none, else '+'
 --       and why, or '!' and why where that drops what is scheduled); expected, key, digest, trim (JSON), form, count,
 --       entries
 local generation, primary, number, settled = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local key, digest = ARGV[9], ARGV[10]
+local keys = keys_of_script(2 + (key ~= '' and 2 or 0) + (number ~= '' and 1 or 0))
+local requests = keys[#keys]
 local part = {
-  stream = KEYS[1], meta = KEYS[2], answers = KEYS[3], order = KEYS[4],
+  stream = keys[1], meta = keys[2], answers = keys[3], order = keys[4],
   expected = ARGV[8], trim = ARGV[11] ~= '' and cjson.decode(ARGV[11]) or nil,
   whole = ARGV[6] == '1', form = ARGV[12], count = tonumber(ARGV[13]), at = 14,
 }
@@ -19,7 +21,7 @@ local function done(...)
 end
 
 if number ~= '' then
-  local text = find_request(KEYS[5], number)
+  local text = find_request(requests, number)
   if text then
     local again = done('added', text, 0, 0)
     if again[5] then
@@ -55,7 +57,7 @@ if part.count > 0 then
   removed, affected = store_part(part, generation)
 end
 if number ~= '' then
-  keep_request(KEYS[5], number, part.text, settled)
+  keep_request(requests, number, part.text, settled)
 end
 if key ~= '' then
   keep_answer(part.answers, part.order, key, digest, part.text, clock_ms())

@@ -74,7 +74,7 @@ local removed, affected = 0, 0
 if part.count > 0 then
   removed, affected = store_part(part, ARGV[1])
 elseif not info and #later > 0 then
-  make_stream(stream, ARGV[1], meta, KEYS[3], KEYS[4])
+  make_stream(stream, ARGV[1], meta)
 end
 if number ~= '' then
   keep_request(requests, number, text, ARGV[4])

@@ -1,10 +1,15 @@
 -- XADD: check all, then write all.
 --
--- A part is what one stream gets: its keys; `at`, where its entries begin among the arguments, and `count`. Unless
--- it is `whole`, the first ones are stored where the IDs do not suffice for all. `form` says what all entries are:
+-- A part is what one stream gets: its keys, those of its answers where it has a key; `at`, where its entries begin among
+-- the arguments, and `count`. Unless it is `whole`, the first ones are stored where the IDs do not suffice for all. `form` says what all entries are:
 -- 'data' of one field of that name, 'json' where its values are JSON, which is what streams of Durable Streams take.
 -- An entry is its ID ('*', 'ms-*' or 'ms-seq'), the number of its words, and these. A part may have `words` of its own
 -- in the place of the arguments.
+
+-- The keys of a script, as many as `count` says. Where it names one alone, the others are its last arguments (routing.py).
+local function keys_of_script(count)
+  return #KEYS > 1 and KEYS or { KEYS[1], unpack(ARGV, #ARGV - count + 2) }
+end
 
 -- How far ahead of the clock the floor is written, and how near the clock may come to it.
 local FLOOR_AHEAD_MS = 10000
@@ -126,7 +131,7 @@ end
 
 local function store_part(part, generation)
   if part.is_new then
-    begin_stream(part.stream, generation, part.meta, part.answers, part.order)
+    begin_stream(part.stream, generation, part.meta)
   end
   local words, at = part.words or ARGV, part.at
   for i = 1, part.count do

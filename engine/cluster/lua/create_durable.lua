@@ -57,7 +57,7 @@ if fork and part.count > 0 and halves(fork.upto) == HALF_MAX then
 elseif fork then
   make_fork(part, fork, ARGV[1])
 else
-  make_stream(stream, ARGV[1], meta, KEYS[3], KEYS[4])
+  make_stream(stream, ARGV[1], meta)
 end
 redis.call('HSET', meta, 'media', media, 'kind', kind, 'config', config)
 if part.count > 0 then

@@ -1,5 +1,5 @@
 -- XGROUP CREATE, with a policy.
--- KEYS: stream, meta, answers, order
+-- KEYS: stream, meta
 -- ARGV: generation, group, start, mkstream, entries_read ('' for none), whether one that is there is no error,
 --       policy
 local stream, group = KEYS[1], ARGV[2]
@@ -21,7 +21,7 @@ if made.err then
   return made
 end
 if not info then
-  begin_stream(stream, ARGV[1], unpack(KEYS, 2))
+  begin_stream(stream, ARGV[1], KEYS[2])
 end
 -- Another program may have removed a group of that name.
 set_policy(KEYS[2], group, 7, true)

@@ -1,5 +1,5 @@
 -- Make a stream, or change its retention and lifetime.
--- KEYS: stream, meta, answers, order
+-- KEYS: stream, meta
 -- ARGV: generation, mkstream, what it has to be ('' for anything), command of the lifetime ('' for none) and its
 --       time in ms, changes of the retention
 local stream, meta = KEYS[1], KEYS[2]
@@ -18,7 +18,7 @@ if at_ms then
   end
 end
 if not info then
-  make_stream(stream, ARGV[1], meta, KEYS[3], KEYS[4])
+  make_stream(stream, ARGV[1], meta)
 end
 -- A write in any case: WAIT behind it then covers that of the one that did it before.
 redis.call('HSET', meta, 'g', metadata(meta, 'g').g or ARGV[1])

@@ -76,16 +76,15 @@ local function fork_from(source, meta, kind, upto, beyond)
 end
 
 local function make_fork(part, fork, generation)
-  local keys = { generation, part.meta, part.answers, part.order }
   if fork.fits then
     redis.call('COPY', fork.source, part.stream)
     redis.call('PERSIST', part.stream)
     for _, row in ipairs(redis.call('XINFO', 'GROUPS', part.stream)) do
       redis.call('XGROUP', 'DESTROY', part.stream, named(row)['name'])
     end
-    begin_stream(part.stream, unpack(keys))
+    begin_stream(part.stream, generation, part.meta)
   else
-    make_stream(part.stream, unpack(keys))
+    make_stream(part.stream, generation, part.meta)
     each_upto(fork.source, fork.upto, PART_MAX, function(row)
       redis.call('XADD', part.stream, row[1], unpack(row[2]))
     end)

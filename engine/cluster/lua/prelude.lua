@@ -241,7 +241,7 @@ local function beside(meta, kind)
 end
 
 -- Entries for later, which no copy has, and the rest.
-local SCHEDULES, BESIDE = { 's', 't', 'n' }, { 'w', 'd' }
+local SCHEDULES, BESIDE, ANSWERS = { 's', 't', 'n' }, { 'w', 'd' }, { 'i', 'q' }
 
 local function drop_kinds(meta, kinds)
   for _, kind in ipairs(kinds) do
@@ -250,7 +250,10 @@ local function drop_kinds(meta, kinds)
 end
 
 local function drop(meta, ...)
-  redis.call('DEL', ...)
+  -- One by one: while a slot moves, the server that it comes to refuses a command on several keys that are not there.
+  for _, key in ipairs({ ... }) do
+    redis.call('DEL', key)
+  end
   drop_kinds(meta, BESIDE)
   drop_kinds(meta, SCHEDULES)
 end
@@ -271,10 +274,11 @@ local function forget(stream, meta, answers, order)
 end
 
 -- A stream that is new has nothing of the one that had its name before, but for the floor of IDs.
-local function begin_stream(stream, generation, meta, answers, order)
+local function begin_stream(stream, generation, meta)
   local known = metadata(meta, 'p', 'f')
   leave_source(stream, meta)
-  drop(meta, meta, answers, order)
+  drop(meta, meta)
+  drop_kinds(meta, ANSWERS)
   redis.call('HSET', meta, 'g', generation)
   for name, value in pairs(known) do
     redis.call('HSET', meta, name, value)
@@ -282,8 +286,8 @@ local function begin_stream(stream, generation, meta, answers, order)
 end
 
 -- Make a stream without entries.
-local function make_stream(stream, ...)
+local function make_stream(stream, generation, meta)
   redis.call('XGROUP', 'CREATE', stream, 'weir:maker', '0', 'MKSTREAM')
   redis.call('XGROUP', 'DESTROY', stream, 'weir:maker')
-  begin_stream(stream, ...)
+  begin_stream(stream, generation, meta)
 end

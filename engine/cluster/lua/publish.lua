@@ -1,5 +1,6 @@
 -- Publish: several streams of one slot, all or nothing.
--- KEYS: requests, answers and order of the slot, producer; then stream, meta, answers and order of each part
+-- KEYS: stream and meta of each part; where there is a key, answers and order of the slot; where there is a producer, that
+-- one; where the request has a number, requests
 -- ARGV: generation, primary, number and settled of the request ('' for none), key, digest, epoch and
 --       chunk of the producer ('' for none), number of parts; of each part mkstream, expected, trim (JSON), form,
 --       count, entries
@@ -7,15 +8,20 @@ local generation, primary, number, settled = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local key, digest = ARGV[5], ARGV[6]
 local epoch, chunk = ARGV[7], ARGV[8]
 local EPOCH_CHUNKS_MAX = 100000
+local of_parts = 2 * tonumber(ARGV[9])
+local others = (key ~= '' and 2 or 0) + (epoch ~= '' and 1 or 0)
+local keys = keys_of_script(of_parts + others + (number ~= '' and 1 or 0))
+local answers, order, requests = keys[of_parts + 1], keys[of_parts + 2], keys[#keys]
+local producer = keys[of_parts + others]
 
 if number ~= '' then
-  local texts = find_request(KEYS[1], number)
+  local texts = find_request(requests, number)
   if texts then
     return { 'added', texts, {} }
   end
 end
 if key ~= '' then
-  local texts, before = find_answer(KEYS[2], key, clock_ms())
+  local texts, before = find_answer(answers, key, clock_ms())
   if texts and before ~= digest then
     return refuse('idempotency_mismatch')
   end
@@ -27,11 +33,11 @@ end
 -- A producer: e its epoch, n the chunks of it, and the answer of each chunk by epoch and number.
 local known = {}
 if epoch ~= '' then
-  known = metadata(KEYS[4], 'e', 'n', epoch .. ':' .. chunk)
+  known = metadata(producer, 'e', 'n', epoch .. ':' .. chunk)
   local answer = known[epoch .. ':' .. chunk]
   if answer then
     -- A write, as with answers by key: WAIT behind it covers the first one too.
-    redis.call('HSET', KEYS[4], 'e', known.e)
+    redis.call('HSET', producer, 'e', known.e)
     return { 'repeated', answer, {} }
   end
   if known.e and tonumber(epoch) < tonumber(known.e) then
@@ -44,9 +50,8 @@ end
 
 local parts, at = {}, 10
 for i = 1, tonumber(ARGV[9]) do
-  local first = 4 * i + 1
   local part = {
-    stream = KEYS[first], meta = KEYS[first + 1], answers = KEYS[first + 2], order = KEYS[first + 3],
+    stream = keys[2 * i - 1], meta = keys[2 * i],
     expected = ARGV[at + 1], trim = ARGV[at + 2] ~= '' and cjson.decode(ARGV[at + 2]) or nil,
     whole = true, form = ARGV[at + 3], count = tonumber(ARGV[at + 4]), at = at + 5,
   }
@@ -73,23 +78,23 @@ for i, part in ipairs(parts) do
 end
 local texts = table.concat(given, '/')
 if number ~= '' then
-  keep_request(KEYS[1], number, texts, settled)
+  keep_request(requests, number, texts, settled)
 end
 if key ~= '' then
-  keep_answer(KEYS[2], KEYS[3], key, digest, texts, clock_ms())
+  keep_answer(answers, order, key, digest, texts, clock_ms())
 end
 if epoch ~= '' then
   if known.e ~= epoch then
     -- The chunks of the epoch before the last one are not asked for any more.
-    for _, field in ipairs(redis.call('HKEYS', KEYS[4])) do
+    for _, field in ipairs(redis.call('HKEYS', producer)) do
       local of = string.match(field, '^(%d+):')
       if of and of ~= known.e then
-        redis.call('HDEL', KEYS[4], field)
+        redis.call('HDEL', producer, field)
       end
     end
-    redis.call('HSET', KEYS[4], 'e', epoch, 'n', 0)
+    redis.call('HSET', producer, 'e', epoch, 'n', 0)
   end
-  redis.call('HINCRBY', KEYS[4], 'n', 1)
-  redis.call('HSET', KEYS[4], epoch .. ':' .. chunk, texts)
+  redis.call('HINCRBY', producer, 'n', 1)
+  redis.call('HSET', producer, epoch .. ':' .. chunk, texts)
 end
 return { 'added', texts, trims }

@@ -36,7 +36,7 @@ if refused then
   return refused
 end
 if not info then
-  make_stream(stream, ARGV[1], meta, KEYS[3], KEYS[4])
+  make_stream(stream, ARGV[1], meta)
 end
 local text = table.concat({ one.at, one.left, before and 0 or 1, 1 }, ' ')
 put_schedule(meta, one)
