@@ -12,8 +12,8 @@ does not reach so far, the stream says what is missing, as without an archive.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ from app.archived.asking import BYTES_MAX, COUNT_MAX, Answered, Asked
 from app.archived.client import HistoryClient
 from engine import Call, CommandEngine, Done, EngineError, How, Reader, Refused, Replies, ask, ids, unexpected
 from engine import entries as stored
-from engine.commands import Command, DescribeArchived, DescribeEdges, XRange, XRead
+from engine.commands import Command, DescribeArchived, DescribeDurable, DescribeEdges, XRange, XRead
 from engine.replies import Archived, DurableInfo, Edges, Entries, Gap, Reply, StreamEntries, StreamsRead
 
 # Further looks at a stream that changes meanwhile.
@@ -78,30 +78,22 @@ class ReachingEngine:
         reads = {} if reader is None else _reads_of(call)
         if not reads or reader is None:
             return self._engine.send(call, done)
+        wanted = _Wanted(call, reader, done)
         looks = [DescribeEdges(stream=read.stream) for read in reads.values()]
         look = Call(looks, How.TOGETHER, origin=call.origin)
-        looked = self._engine.send(look, lambda later: self._go_on(call, reader, done, reads, later))
+        looked = self._engine.send(look, lambda later: self._go_on(wanted, reads, later))
         if looked is not None and not _may_reach(reads, looked):
-            return self._engine.send(call, done)
-        if call.waits is not None:
-            call.waits.begin(call.commands[0], done, lambda _: None)
+            # What is answered at once is of the turn in which it was looked.
+            return self._engine.send(call, lambda later: self._compare(wanted, reads, later))
         if looked is not None:
-            self._begin(call, reader, done)
+            self._begin(wanted)
         return None
 
-    def _go_on(self, call: Call, reader: Reader, done: Done, reads: "_Reads", looked: Replies) -> None:
+    def _go_on(self, wanted: "_Wanted", reads: "_Reads", looked: Replies) -> None:
         if _may_reach(reads, looked):
-            self._begin(call, reader, done)
-            return
-
-        def check(replies: Replies) -> None:
-            # The stream may have been trimmed since it was looked at.
-            if _is_trimmed(replies):
-                self._begin(call, reader, done)
-            else:
-                done(replies)
-
-        self._pass(call, check)
+            self._begin(wanted)
+        else:
+            self._pass(wanted.call, lambda replies: self._compare(wanted, reads, replies))
 
     def _pass(self, call: Call, done: Done) -> None:
         if call.waits is not None and call.waits.is_cancelled:
@@ -110,51 +102,141 @@ class ReachingEngine:
         if replies is not None:
             done(replies)
 
-    def _begin(self, call: Call, reader: Reader, done: Done, attempts: int = _ATTEMPTS_MAX) -> None:
-        task = asyncio.ensure_future(self._run(call, reader, done, attempts))
+    def _compare(self, wanted: "_Wanted", reads: "_Reads", replies: Replies) -> None:
+        """Answer, unless a stream was trimmed since it was looked at."""
+        self._check(
+            wanted.call,
+            _Seen.of(reads),
+            replies,
+            lambda is_overtaken: self._begin(wanted) if is_overtaken else wanted.done(replies),
+        )
+
+    def _check(self, call: Call, seen: "_Seen", replies: Replies, end: Callable[[bool], None]) -> None:
+        """Call `end` with whether a stream was trimmed between the look at it and these replies."""
+        found = seen.compare(call, replies)
+        if found is not None:
+            end(found)
+            return
+
+        async def look_again() -> None:
+            is_overtaken = await self._is_overtaken(call, seen)
+            if call.waits is None or not call.waits.is_cancelled:
+                end(is_overtaken)
+
+        self._start(look_again())
+
+    async def _is_overtaken(self, call: Call, seen: "_Seen") -> bool:
+        looks = [DescribeEdges(stream=stream) for stream in seen.floors]
+        try:
+            looked = await ask(self._engine, Call(looks, How.TOGETHER, origin=call.origin))
+        except EngineError:
+            # What the engine does not say now it did not say before: the reader learns it by the next read.
+            return False
+        return seen.is_below(zip(seen.floors, map(_removed, looked), strict=True))
+
+    def _begin(self, wanted: "_Wanted") -> None:
+        task = self._start(self._run(wanted))
+        if wanted.call.waits is not None:
+            # Of the engine, which may have had it before, it is no more.
+            wanted.call.waits.begin(wanted.call.commands[0], wanted.done, lambda _: None)
+            # A page has a time of its own; an end that was asked for meanwhile holds for what comes after it.
+            wanted.call.waits.wait(lambda: None, lambda: _cancel(task))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if call.waits is not None:
-            # A page has a time of its own; an end that was asked for meanwhile holds for what comes after it.
-            call.waits.wait(lambda: None, lambda: _cancel(task))
+        return task
 
-    async def _run(self, call: Call, reader: Reader, done: Done, attempts: int) -> None:
-        reach = _Reach(self._engine, self._client, call, reader)
+    async def _run(self, wanted: "_Wanted") -> None:
+        call, attempts = wanted.call, wanted.attempts
+        further = wanted._replace(attempts=attempts - 1)
+        reach = _Reach(self._engine, self._client, call, wanted.reader)
         replies: Replies
-
-        def show(found: Replies) -> None:
-            if attempts and reach.is_overtaken(found):
-                self._begin(call, reader, done, attempts - 1)
-            else:
-                done(reach.shown(found))
-
         try:
             changed = await reach.look()
             if not reach.is_answered:
-                self._pass(changed, show)
+
+                def show(found: Replies, *, is_overtaken: bool) -> None:
+                    if is_overtaken or (attempts and reach.is_outdated(found)):
+                        self._begin(further)
+                    else:
+                        wanted.done(reach.shown(found))
+
+                def check(found: Replies) -> None:
+                    seen = reach.seen if attempts else _Seen({}, frozenset())
+                    self._check(changed, seen, found, lambda one: show(found, is_overtaken=one))
+
+                self._pass(changed, check)
                 return
-            replies = await reach.extend(await ask(self._engine, changed))
-            if attempts and reach.is_outdated(replies):
-                self._begin(call, reader, done, attempts - 1)
+            found = await ask(self._engine, changed)
+            seen = reach.seen.compare(changed, found)
+            is_overtaken = await self._is_overtaken(changed, reach.seen) if seen is None else seen
+            if attempts and (is_overtaken or reach.is_outdated(found)):
+                self._begin(further)
                 return
+            replies = await reach.extend(found)
         except EngineError as error:
             replies = Refused(error)
         except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
             replies = Refused(unexpected(call.origin, error))
         if call.waits is None:
-            done(replies)
+            wanted.done(replies)
         else:
             call.waits.answer(replies)
 
 
-def _is_trimmed(replies: Replies) -> bool:
-    """Whether the answer to a read says that entries after its cursor were removed from the front."""
-    return any(
-        one.gap is not None and one.gap.reason is None
-        for reply in replies
-        if isinstance(reply, StreamsRead)
-        for one in reply.streams
-    )
+class _Wanted(NamedTuple):
+    """A call whose reads may begin in the archive; `attempts` are left for streams that change meanwhile."""
+
+    call: Call
+    reader: Reader
+    done: Done
+    attempts: int = _ATTEMPTS_MAX
+
+
+class _Seen(NamedTuple):
+    """What was known of streams before a call ran. `floors`: a range of the stream is whole as long as no
+    more than up to there is removed. `whole`: streams that had all that comes after the cursors of their
+    readers, who learn of a gap by the reply.
+    """
+
+    floors: Mapping[str, int]
+    whole: frozenset[str]
+
+    @classmethod
+    def of(cls, reads: "_Reads") -> Self:
+        """Where all of these had not been trimmed."""
+        floors: dict[str, int] = {}
+        for read in reads.values():
+            if read.after is None:
+                floors[read.stream] = min(read.low - 1, floors.get(read.stream, ids.ID_MAX))
+        return cls(floors, frozenset(read.stream for read in reads.values()))
+
+    def is_below(self, removed: Iterable[tuple[str, int]]) -> bool:
+        """Whether more than that is removed."""
+        return any(upto > self.floors.get(stream, ids.ID_MAX) for stream, upto in removed)
+
+    def compare(self, call: Call, replies: Replies) -> bool | None:
+        """Whether a stream was trimmed before the replies were made; None where they do not say."""
+        if any(isinstance(reply, EngineError) for reply in replies):
+            return False
+        gaps = (one for reply in replies if isinstance(reply, StreamsRead) for one in reply.streams)
+        if any(one.gap and one.gap.reason is None and one.stream in self.whole for one in gaps):
+            return True
+        known = {
+            command.stream: _removed(reply)
+            for command, reply in zip(call.commands, replies, strict=False)
+            if isinstance(command, DescribeEdges | DescribeDurable)
+        }
+        if self.is_below(known.items()):
+            return True
+        return False if self.floors.keys() <= known.keys() else None
+
+
+def _removed(reply: Reply | EngineError) -> int:
+    """Up to where a stream was trimmed; nothing of one that is missing."""
+    return reply.removed_upto if isinstance(reply, Edges | DurableInfo) else 0
 
 
 def _cancel(task: asyncio.Task[None]) -> None:
@@ -207,7 +289,8 @@ def _read(
 ) -> _Read:
     count = min(command.count or COUNT_MAX, COUNT_MAX)
     bytes_max = min(command.bytes_max or BYTES_MAX, BYTES_MAX)
-    return _Read(stream, low, high, count, bytes_max, reverse, after, known)
+    # There is no entry 0-0: what begins there begins with the first one.
+    return _Read(stream, max(low, 1), high, count, bytes_max, reverse, after, known)
 
 
 def _may_reach(reads: _Reads, looked: Replies) -> bool:
@@ -233,12 +316,17 @@ class _Reach:
         self._reader = reader
         self._reads = _reads_of(call)
         self._pasts: dict[tuple[int, int], _Past] = {}
+        # What was not trimmed yet.
+        self._untrimmed: dict[tuple[int, int], _Read] = {}
 
     async def look(self) -> Call:
         """Fetch what reads begin with; the call for the rest. Raises EngineError."""
         for place, read in self._reads.items():
             if not self._is_beside_range(place, read) and not read.reverse:
-                past = await self._find(read)
+                found = await self._describe(read)
+                if found is not None and found.removed_upto < read.low:
+                    self._untrimmed[place] = read
+                past = await self._find(read, found)
                 if past is not None:
                     self._pasts[place] = past
         for place, read in self._reads.items():
@@ -258,11 +346,12 @@ class _Reach:
             entries = shown[place]
             if not read.reverse or not isinstance(entries, Entries) or entries.more:
                 continue
+            found = await self._describe(read)
             if entries.count:
                 # The archive may have more, which is another page.
-                has_past = await self._describe(read) is not None
+                has_past = found is not None and _reaches(read, found)
                 shown[place] = replace(entries, more=has_past, whole=has_past)
-            elif (past := await self._find(read)) is not None and past.entries is not None:
+            elif (past := await self._find(read, found)) is not None and past.entries is not None:
                 shown[place] = past.entries
         return shown
 
@@ -277,28 +366,32 @@ class _Reach:
         known = {one for reply in replies if isinstance(reply, StreamsRead) for one in reply.generations}
         return bool(generations) and bool(edges or known) and not generations <= edges | known
 
-    def is_overtaken(self, replies: Replies) -> bool:
-        """Whether the stream was trimmed, or made anew, after the archive had nothing between."""
-        seams = [past.seam for past in self._pasts.values()]
-        edges = [reply.removed_upto for reply in replies if isinstance(reply, Edges | DurableInfo)]
-        return bool(seams) and (
-            _is_trimmed(replies) or max(edges, default=0) > max(seams) or self.is_outdated(replies)
-        )
+    @property
+    def seen(self) -> _Seen:
+        """What was known of the streams of which the changed call reads on."""
+        seen = _Seen.of(self._untrimmed)
+        floors, whole = dict(seen.floors), set(seen.whole)
+        for place, past in self._pasts.items():
+            if past.entries is None:
+                stream = self._reads[place].stream
+                whole.add(stream)
+                if isinstance(self._call.commands[place[0]], XRange):
+                    floors[stream] = min(past.seam, floors.get(stream, ids.ID_MAX))
+        return _Seen(floors, frozenset(whole))
 
     # ---- the archive's part
 
     async def _describe(self, read: _Read) -> Archived | None:
-        """What the archive may have of a read; None where that is nothing."""
+        """How far the stream is archived and trimmed; None where it is not the one that is read."""
         command = DescribeArchived(stream=read.stream, low=read.low, high=read.high)
         (found,) = await ask(self._engine, Call((command,), origin=self._call.origin))
         if not isinstance(found, Archived) or read.known not in ("", found.generation):
             return None
-        return found if read.low <= min(found.removed_upto, found.archived_up_to) else None
+        return found
 
-    async def _find(self, read: _Read) -> _Past | None:
+    async def _find(self, read: _Read, found: Archived | None) -> _Past | None:
         """What the archive has of a read; None where the stream itself is read as ever."""
-        found = await self._describe(read)
-        if found is None:
+        if found is None or not _reaches(read, found):
             return None
         end = min(read.high, found.removed_upto, found.archived_up_to)
         asked = Asked(
@@ -390,6 +483,11 @@ class _Reach:
         given = {read.stream for (at, _), read in self._reads.items() if at == place and read.stream in there}
         closed = [end for end in reply.closed if end.stream not in given]
         return replace(reply, streams=streams, cursors=cursors, closed=closed)
+
+
+def _reaches(read: _Read, found: Archived) -> bool:
+    """Whether the archive may have what a read begins with."""
+    return read.low <= min(found.removed_upto, found.archived_up_to)
 
 
 def _left_of(answered: Answered, deleted: Sequence[int]) -> Entries:
