@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from engine import errors
 from engine.clock import Clock
 from engine.cluster import gathering, words
 from engine.cluster.dead_letters import Dying, move
@@ -36,6 +35,7 @@ from engine.cluster.refusals import name_of, not_supported, refusal_of
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import WriteOrigin, cross_slot
 from engine.cluster.sending import Sender, settled
+from engine.cluster.stream_waits import StreamWaits
 from engine.cluster.topology import Topology
 from engine.cluster.wakeups import Wakeups
 from engine.cluster.wire import ConnectionLostError, ServerError, Words, report
@@ -61,11 +61,9 @@ from engine.commands import (
     StreamCommand,
     Undo,
     XAdd,
-    XRead,
     XReadGroup,
 )
 from engine.commands.dead_letters import EXPIRED
-from engine.commands.reading import may_end
 from engine.errors import EngineError
 from engine.memory import Memory
 from engine.protocol import Call, How, unexpected
@@ -77,7 +75,6 @@ from engine.replies import (
     DeadLettered,
     DurableAppended,
     GroupRead,
-    Planned,
     Published,
     Reply,
     StreamsRead,
@@ -116,7 +113,6 @@ class ClusterEngine(NoLog):
         self.closed_streams: int | None = None
         self.hidden_streams: int | None = None
         self.mean_expiry_ms = 0
-        self._waiting_for_streams = 0
         self._topology = topology
         self._clock = clock
         self._origins = Origins(clock)
@@ -125,7 +121,6 @@ class ClusterEngine(NoLog):
         self._losses = Losses()
         self.health.on_restart = self._losses.note_restart
         self._loop = asyncio.get_running_loop()
-        self._ending: asyncio.Future[None] = self._loop.create_future()
         self._keeping: Sequence[asyncio.Task[None]] = ()
         self._tasks: set[asyncio.Task[None]] = set()
         front = secrets.token_hex(8)
@@ -143,6 +138,7 @@ class ClusterEngine(NoLog):
         self._due = DueWork(self.run_request, clock, self._note_fired)
         self.maintenance.note_schedule = self._due.note_schedule
         self._group_waits = GroupWaits(self._wakeups, self._read_group, self._take_back)
+        self._stream_waits = StreamWaits(self._wakeups, self._run)
 
     def start(self) -> asyncio.Future[None]:
         """Begin to connect; done once all servers have answered."""
@@ -467,14 +463,18 @@ class ClusterEngine(NoLog):
     @property
     def waiting(self) -> int:
         """See `EngineProtocol`."""
-        return len(self._group_waits) + self._waiting_for_streams
+        return len(self._group_waits) + len(self._stream_waits)
 
     def _read_streams(self, command: BlockingCommand, handle: ReadHandle, origin: str) -> None:
         """Run a read that takes nothing, or that does not wait."""
         ended: asyncio.Future[None] = self._loop.create_future()
 
+        async def wait() -> Reply:
+            self._note_read(command)
+            return await self._stream_waits.read(command, ended)
+
         async def run() -> None:
-            handle.answer([await _attempt(self._wait_for_streams(command, ended), origin)])
+            handle.answer([await _attempt(wait(), origin)])
 
         task = self._spawn(run())
 
@@ -488,40 +488,6 @@ class ClusterEngine(NoLog):
                 ended.set_result(None)
 
         handle.wait(end, leave)
-
-    async def _wait_for_streams(self, command: BlockingCommand, ended: asyncio.Future[None]) -> Reply:
-        """Run a read each time it is woken, until it finds something or its time is over."""
-        self._note_read(command)
-        if command.block_ms is None:
-            return await self._run(command)
-        ends_at = self._loop.time() + command.block_ms / 1000
-        woken = asyncio.Event()
-        watches = [self._wakeups.watch(name, woken.set) for name in dict.fromkeys(command.named_streams())]
-        waits = 0
-        try:
-            while True:
-                woken.clear()
-                reply = await self._run(command.to_nonblocking())
-                left_s = ends_at - self._loop.time()
-                if _has_found(reply) or _has_ended(command, reply) or left_s <= 0 or ended.done():
-                    return reply
-                if self._ending.done():
-                    raise errors.closing()
-                if isinstance(reply, StreamsRead):
-                    known = reply.generations or None
-                    command = msgspec.structs.replace(command, streams=reply.cursors, known=known)
-                self._waiting_for_streams += 1 - waits
-                waits = 1
-                waking = self._loop.create_task(woken.wait())
-                ends: set[asyncio.Future[Any]] = {waking, self._ending, ended}
-                try:
-                    await asyncio.wait(ends, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    waking.cancel()
-        finally:
-            self._waiting_for_streams -= waits
-            for watch in watches:
-                watch.close()
 
     def _read_in_lane(self, command: XReadGroup, handle: ReadHandle) -> None:
         """Wait for entries of a group behind those that came before."""
@@ -554,9 +520,8 @@ class ClusterEngine(NoLog):
 
     def end_waits(self) -> None:
         """See `EngineProtocol`."""
-        if not self._ending.done():
-            self._ending.set_result(None)
-            self._group_waits.end()
+        self._stream_waits.end()
+        self._group_waits.end()
 
     # --- how it is
 
@@ -635,18 +600,3 @@ def _refusal_of_terms(call: Call) -> EngineError | None:
     if call.quotas:
         return not_supported("a quota", "the server does not count a tenant's memory")
     return None
-
-
-def _has_ended(command: BlockingCommand, reply: Reply) -> bool:
-    """Whether all its streams are closed, and it waits for no more than that."""
-    if not isinstance(command, XRead | XReadGroup) or not isinstance(reply, StreamsRead | GroupRead):
-        return False
-    return may_end(command.until, reply.closed, len(command.streams))
-
-
-def _has_found(reply: Reply) -> bool:
-    if isinstance(reply, StreamsRead | GroupRead):
-        return bool(reply.streams)
-    if isinstance(reply, Planned):
-        return any(stream.count for stream in reply.streams)
-    return True

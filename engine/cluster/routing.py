@@ -49,8 +49,8 @@ class BackendRequest(msgspec.Struct, frozen=True, kw_only=True):
     may_name_one: bool = False
 
     def naming_one_key(self) -> "BackendRequest":
-        """The same for the server that the slot comes to, where the other one has none of its keys: they are
-        the last arguments, but for the first.
+        """As the server takes it that the slot comes to, where the other one has none of its keys: all but
+        the first are its last arguments.
         """
         ((name, script, count, first, *others),) = self.commands
         assert isinstance(count, int), "it is a script"
