@@ -99,7 +99,8 @@ class Answered(NamedTuple):
         after = b"null" if following is None else b'"%b"' % ids.format(following).encode()
         more = b"true" if self.more else b"false"
         gap = b""
-        if self.missing_upto is not None and asked.after is not None:
+        # As of a stream: from its beginning nothing is missing.
+        if self.missing_upto is not None and asked.after:
             members = {
                 "requested": ids.format(asked.after),
                 "first_available": ids.format(self.first if self.number else self.covered),

@@ -398,14 +398,16 @@ class _Reach:
             self._client.gateway, read.stream, found.generation, read.low, end, read.number_max,
             read.bytes_max, read.reverse, read.after,
         )  # fmt: skip
+        is_whole = True
         while True:
             answered = await self._client.fetch(asked, self._reader)
             entries = _left_of(answered, found.deleted)
+            is_whole = is_whole and answered.missing_upto is None
             if entries.count:
                 has_more = answered.more or (not read.reverse and read.high > end)
-                entries = replace(entries, more=has_more, whole=answered.missing_upto is None)
+                entries = replace(entries, more=has_more, whole=is_whole)
                 gap = None
-                if answered.missing_upto is not None and read.after is not None:
+                if not is_whole and read.after is not None:
                     gap = Gap(read.after, entries.first, None)
                 return _Past(found.generation, found.removed_upto, entries, gap)
             if not answered.more:
@@ -415,7 +417,7 @@ class _Reach:
             asked = asked._replace(low=low, high=high, after=None)
         if (
             answered.covered < end
-            or answered.missing_upto is not None
+            or not is_whole
             or end == found.archived_up_to < min(read.high, found.removed_upto)
         ):
             return None

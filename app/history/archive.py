@@ -69,7 +69,10 @@ class Snapshot:
         self.version = table.version
         self.deleted = deleted
         self.seen_at = seen_at
-        self.spans = _spans(table)
+        begins = table.begins()
+        self.spans = _spans(table, begins)
+        # Whether it is known of a stream what it had lost before it was archived.
+        self.known = frozenset(begins)
         self.files: dict[StreamKey, StreamFiles] = {}
         # Streams of which more was asked for than this version has.
         self.too_short: set[StreamKey] = set()
@@ -99,6 +102,8 @@ class Archive:
         self._table: ArchiveTable | None = None
         self._snapshot: Snapshot | None = None
         self._refreshing: asyncio.Future[Snapshot] | None = None
+        # The first entries of streams, as far as readers needed them.
+        self.firsts: dict[StreamKey, int] = {}
 
     def close(self) -> None:
         """Read no more."""
@@ -152,6 +157,13 @@ class Archive:
             return known
         return Snapshot(self._table, deleted, seen_at)
 
+    def note_first(self, key: StreamKey, first: int) -> int:
+        """Keep the first entry of a stream, which is returned."""
+        if len(self.firsts) >= _STREAMS_MAX:
+            self.firsts.clear()
+        self.firsts[key] = first
+        return first
+
     async def files(self, snapshot: Snapshot, key: StreamKey) -> StreamFiles:
         """The files of a stream at a version."""
         found = snapshot.files.get(key)
@@ -171,17 +183,19 @@ class Archive:
         return StreamFiles.of(table.files(EntryFilter(*key)))
 
 
-def _spans(table: ArchiveTable) -> Mapping[StreamKey, Sequence[Span]]:
+def _spans(table: ArchiveTable, begins: Mapping[StreamKey, EntryId]) -> Mapping[StreamKey, Sequence[Span]]:
     """What the table holds of each stream, ascending: ranges, cut where entries were lost before they were
     archived.
     """
     found: dict[StreamKey, list[Span]] = {}
     for one in table.ranges():
         found.setdefault(one.key, []).append(Span(number(one.after), number(one.upto)))
+    for key, begin in begins.items():
+        found[key] = [part for span in found[key] for part in _without(span, 0, number(begin))]
     for lost in table.lost():
         gateway, _, stream = lost.key.partition("/")
         key = StreamKey(gateway, stream, lost.generation)
-        if key in found:
+        if found.get(key):
             after = number(ids.parse(lost.after))
             upto = found[key][-1].upto if lost.upto is None else number(ids.parse(lost.upto))
             found[key] = [part for span in found[key] for part in _without(span, after, upto)]

@@ -26,7 +26,7 @@ from app.history.archive import Archive, Snapshot
 from app.history.cache import FileCache
 from app.history.metrics import Metrics
 from app.history.reader import Wanted, read_page
-from engine import Clock
+from engine import Clock, ids
 from pyspark_weir.errors import ArchiveDamagedError, PipelineError
 from pyspark_weir.table.log import storage_failures
 from pyspark_weir.table.ranges import StreamKey
@@ -148,6 +148,8 @@ class History:
             found = await read_page(self.archive, self.cache, snapshot, wanted)
             return Answered(*found, covered=asked.low)
         after, missing_upto = max(asked.low - 1, 0), None
+        if after and key not in snapshot.known:
+            missing_upto = await self._unknown_upto(snapshot, key, after, asked.high)
         while (span := snapshot.span(key, after)) is not None and after < asked.high:
             if span.after > after:
                 after = span.after
@@ -161,6 +163,19 @@ class History:
                 return Answered(*found, covered=covered, missing_upto=missing_upto)
             after = high
         return Answered(b"", 0, 0, 0, more=False, covered=after, missing_upto=missing_upto)
+
+    async def _unknown_upto(self, snapshot: Snapshot, key: StreamKey, after: int, high: int) -> int | None:
+        """Up to where nothing says whether there was anything after a cursor that comes before the first
+        archived entry: older versions did not note what a stream had lost before it was archived.
+        """
+        first = self.archive.firsts.get(key)
+        if first is None:
+            found = await read_page(self.archive, self.cache, snapshot, Wanted(key, 1, ids.ID_MAX, 1, 1))
+            if not found.number:
+                return None
+            # What is archived later comes after it.
+            first = self.archive.note_first(key, found.first)
+        return min(first - 1, high) if after < first - 1 else None
 
     # ---- beside them
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark_weir.gateway import GatewayAccess, GatewayClient
 from pyspark_weir.ids import ZERO, EntryId, parse
 from pyspark_weir.jobs.trim import TrimRules, plan, run
+from pyspark_weir.offsets import Lost
 from pyspark_weir.table.compaction import CompactionRules, compact
 from pyspark_weir.table.files import write_files
 from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
@@ -22,11 +23,14 @@ GATEWAY = "g0"
 
 
 class Archiver:
-    """The archive of one gateway. `run` moves what is new of a stream, `trim` removes what was moved."""
+    """The archive of one gateway. `run` moves what is new of a stream, `trim` removes what was moved. Losses
+    are accepted. `is_old`: as versions did that did not note where a stream began.
+    """
 
-    def __init__(self, root: ArchiveRoot, url: str) -> None:
+    def __init__(self, root: ArchiveRoot, url: str, *, is_old: bool = False) -> None:
         self.table = ArchiveTable.create(root)
         self.gateway = GatewayClient(GatewayAccess(GATEWAY, url))
+        self._is_old = is_old
         self._number = 0
 
     def close(self) -> None:
@@ -36,12 +40,17 @@ class Archiver:
     def run(self, *streams: str, report: bool = True) -> None:
         """One batch of what streams have that the table does not, and its report to the gateway."""
         known = {one.key: one.upto for one in self.table.ranges()}
-        rows, moved, reported = [], [], {}
+        rows, moved, reported, begins, lost = [], [], {}, {}, []
         for stream in streams:
             seen = self.gateway.stream(stream)
             assert seen is not None, "there is a stream"
             key = StreamKey(GATEWAY, stream, seen["generation"])
             after = known.get(key, ZERO)
+            if key not in known:
+                begins[key] = parse(seen["removed_upto"])
+            elif parse(seen["removed_upto"]) > after:
+                name = f"{GATEWAY}/{stream}"
+                lost.append(Lost(name, key.generation, str(after), seen["removed_upto"], "trimmed"))
             own = self._entries(stream, key, after, parse(seen["last_id"]))
             if own:
                 upto = parse(str(own[-1]["id"]))
@@ -50,7 +59,9 @@ class Archiver:
                 rows += own
         if moved:
             files = write_files(self.table.root, pa.Table.from_pylist(rows, schema=GIVEN))
-            self.table.commit(Batch(BatchRanges("archiver", self._number, tuple(moved)), files))
+            noted = {} if self._is_old else begins
+            batch = BatchRanges("archiver", self._number, tuple(moved), tuple(lost), noted)
+            self.table.commit(Batch(batch, files))
             self._number += 1
         for stream, archived in reported.items():
             if report:

@@ -19,13 +19,20 @@ STREAM = "orders"
 class Room:
     """A gateway, the archive of its streams, and the service that reads it."""
 
-    def __init__(self, folder: Path, root: ArchiveRoot | None = None, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        root: ArchiveRoot | None = None,
+        settings: Sequence[str] = (),
+        *,
+        is_old: bool = False,
+    ) -> None:
         root = root or ArchiveRoot.of(folder / "archive")
         storage = [word for name, value in root.options.items() for word in ("--storage", f"{name}={value}")]
         self.served = Served(root.url, *storage, log=folder / "served.log")
         given = [word for one in (f"history_url={self.served.url}", *settings) for word in ("--set", one)]
         self.gateway = Server(folder / "weir-data", *given).start()
-        self.archiver = Archiver(root, self.gateway.url)
+        self.archiver = Archiver(root, self.gateway.url, is_old=is_old)
         self.http = httpx.Client(base_url=self.gateway.url, timeout=30)
 
     def close(self) -> None:

@@ -64,6 +64,7 @@ def test_what_the_archive_lacks_is_a_gap(maker: Maker, serve: Serve) -> None:
     assert page.ids == ["5-0", "6-0"]
     assert page.json["gap"] == {"requested": "2-0", "first_available": "5-0", "lost": None}
     assert page.headers["weir-missing-up-to"] == "4-0"
+    assert "gap" not in served.page("orders", GENERATION, after="0-0").json
 
 
 def test_only_the_token_opens_it(maker: Maker, serve: Serve, tmp_path: Path) -> None:

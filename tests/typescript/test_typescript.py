@@ -48,17 +48,20 @@ def environment(server: Server, client_module: Path, **more: str) -> dict[str, s
 
 
 def test_one_cursor_goes_from_the_archive_into_the_stream(client_module: Path, tmp_path: Path) -> None:
-    """By pages and by a tail."""
+    """By pages and by a tail; a cursor below what the archive begins with gets the gap."""
     room = Room(tmp_path)
     try:
-        all_ids = room.publish(*"0123456789")
+        early, *all_ids = room.publish(*"x-0123456789")
+        trimmed = room.http.post(f"/v1/streams/{STREAM}/trim", json={"minid": all_ids[1]})
+        assert trimmed.json()["deleted"] == 2
+        all_ids = all_ids[1:]
         room.archiver.run(STREAM)
         assert room.archiver.trim() == 10
         room.served.start()
         all_ids += room.publish(*"abc")
         ended = subprocess.run(
             ["node", str(HERE / "archived.mjs")],
-            env=environment(room.gateway, client_module, WEIR_COUNT=str(len(all_ids))),
+            env=environment(room.gateway, client_module, WEIR_COUNT=str(len(all_ids)), WEIR_EARLY=early),
             capture_output=True,
             text=True,
             timeout=NODE_S_MAX,
@@ -67,7 +70,11 @@ def test_one_cursor_goes_from_the_archive_into_the_stream(client_module: Path, t
     finally:
         room.close()
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == {"paged": all_ids, "tailed": all_ids}
+    assert json.loads(ended.stdout) == {
+        "paged": all_ids,
+        "tailed": all_ids,
+        "gaps": [[early, all_ids[0]], [early, all_ids[0]]],
+    }
 
 
 def test_strict_programs_compile_against_its_types(client_module: Path, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ async def read_columns(
         headers.append((b"weir-gap", page.gap.reason.encode()))
     headers.append((b"weir-more", b"true" if page.more else b"false"))
     if page.edges is not None:
-        headers.append((b"weir-removed-upto", ids.format(page.edges.removed_upto).encode()))
+        headers.append((b"weir-removed-upto", ids.format(page.missed_upto).encode()))
     return Response(200, made.body(), headers, media_type=media.COLUMNS.encode())
 
 
@@ -160,6 +160,8 @@ class ColumnsReading(msgspec.Struct):
     # Where the cursor is of another stream.
     gap: Gap | None = None
     edges: Edges | None = None
+    # What a cursor before it has missed: what the archive has is not missed.
+    missed_upto: int = 0
     more: bool = False
     done: bool = False
 
@@ -205,23 +207,30 @@ class ColumnsReading(msgspec.Struct):
         """The first slice, which fixes the end. Raises `gap` where that was asked for."""
         edges, entries, *looked = replies
         self.edges = edges if isinstance(edges, Edges) else None
-        self._compare(looked)
+        assert isinstance(entries, Entries), "XRANGE answers entries"
+        self._compare(looked, is_whole=entries.whole)
         if self.edges is None or self.gap is not None:
             self.done = True
             return
         self.end = min(self.end, self.edges.last_id)
         self._take(entries)
 
-    def _compare(self, looked: Sequence[Reply]) -> None:
+    def _compare(self, looked: Sequence[Reply], *, is_whole: bool) -> None:
         """Find out whether the cursor is of this stream, and what was removed behind it."""
         gap = None
         for reply in looked:
             if isinstance(reply, StreamsRead) and reply.streams:
                 gap = reply.streams[0].gap
                 self.more = reply.streams[0].entries.more
+        if self.edges is not None:
+            removed_upto = self.edges.removed_upto
+            self.missed_upto = min(max(self.cursor, 0), removed_upto) if is_whole else removed_upto
         if gap is None and self.edges is not None and self.known is not None:
-            removed = 0 < self.cursor < self.edges.removed_upto
+            removed = 0 < self.cursor < self.missed_upto
             gap = Gap(self.cursor, self.edges.first_id, None) if removed else None
+        elif gap is not None and gap.next is None:
+            # The archive begins behind the cursor, or lacks what comes next.
+            self.missed_upto = min(self.missed_upto, gap.first_available - 1)
         if gap is not None and self.fail_on_gap:
             raise GapReport(gap, self.generation, self.shows_generations).refused()
         self.gap = gap if gap is not None and gap.next is not None else None
@@ -233,7 +242,7 @@ class ColumnsReading(msgspec.Struct):
         lost = (
             not isinstance(edges, Edges)
             or edges.generation != self.edges.generation
-            or self.cursor < edges.removed_upto
+            or (self.cursor < edges.removed_upto and not (isinstance(entries, Entries) and entries.whole))
         )
         if lost:
             self.done = self.more = True

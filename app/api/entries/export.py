@@ -206,7 +206,8 @@ class Export(msgspec.Struct):
             first, reason = (0, "deleted") if edges is None else (edges.first_id, "recreated")
             return Gap(self.cursor, first, None, reason, 0)
         if not self.reverse:
-            return Gap(self.cursor, edges.first_id, None) if self.cursor < edges.removed_upto else None
+            first = entries.first if entries.archived else edges.first_id
+            return Gap(self.cursor, first, None) if self.cursor < edges.removed_upto else None
         overtaken = max(self.end, self.edges.removed_upto + 1) <= edges.removed_upto
         if overtaken and not entries.more and (not entries.count or edges.removed_upto < entries.last):
             return Gap(self.end, edges.first_id, None)

@@ -265,7 +265,8 @@ def where(
     headers = []
     if following is not None:
         headers.append((b"weir-next-id", cursors.written(following, generation).encode()))
-    first = edges.first_id if edges is not None else gap.first_available if gap is not None else None
+    # What the archive has comes before the stream.
+    first = gap.first_available if gap is not None else edges.first_id if edges is not None else None
     if first is not None:
         headers.append((b"weir-first-available", ids.format(first).encode()))
     if edges is not None:

@@ -13,7 +13,7 @@ gateway learns that they are archived. Before that the gateway might trim what a
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final
@@ -25,6 +25,7 @@ from pyspark_weir import checkpoint, ids, offsets
 from pyspark_weir.checkpoint import StateFolder
 from pyspark_weir.errors import ArchiveError, OptionError, RefusedError
 from pyspark_weir.gateway import Answer, GatewayClient, PlannedRange, PlanQuery
+from pyspark_weir.ids import EntryId
 from pyspark_weir.jobs import archived
 from pyspark_weir.jobs.archived import ArchiveDataSource
 from pyspark_weir.jobs.batches import report_failures
@@ -156,10 +157,32 @@ class Archiver:
         if query_id is None:
             raise OptionError(f"{self.checkpoint.address} is not the checkpoint of this query")
         lost = checkpoint.lost(self.checkpoint, number)
-        moved = BatchRanges(query_id, number, tuple(sorted(self._ranges(number))), lost)
+        ranges = tuple(sorted(self._ranges(number)))
+        moved = BatchRanges(query_id, number, ranges, lost, self._begins(number, ranges))
         if self._options.fail_on_data_loss:
             return moved
         return replace(moved, lost=(*lost, *self._lost_since(moved)))
+
+    def _begins(self, number: int, ranges: Iterable[Range]) -> dict[StreamKey, EntryId]:
+        """Up to where the streams that are met in a batch had been trimmed by then. Raises RefusedError,
+        Unavailable.
+        """
+        ends = checkpoint.ends(self.checkpoint, number)
+        met = [one.key for one in ranges if one.after == ids.ZERO]
+        floors = {key: ends[offsets.key(key.gateway, key.stream)].floor for key in met}
+        begins = {key: ids.parse(floor) for key, floor in floors.items() if floor is not None}
+        # The first offset of a query does not say it. Nothing of the batch has been read yet: what is trimmed
+        # from now on is found missing when it is.
+        for access in self.accesses:
+            own = {key.stream: key for key in met if key.gateway == access.name and key not in begins}
+            if not own:
+                continue
+            with GatewayClient(access) as gateway:
+                planned = gateway.plan_of_each(PlanQuery(dict.fromkeys(own, ids.BEGINNING))).streams
+            for stream, key in own.items():
+                if stream in planned and planned[stream].generation == key.generation:
+                    begins[key] = ids.parse(planned[stream].removed_upto)
+        return begins
 
     def _ranges(self, number: int) -> Iterator[Range]:
         ends = checkpoint.ends(self.checkpoint, number)

@@ -10,7 +10,7 @@ and one of a later version are passed over, as long as the log holds the commits
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -72,24 +72,27 @@ class Lease(NamedTuple):
 @dataclass(frozen=True)
 class BatchRanges:
     """What batch `number` of the streaming query `query` moves: one range a stream and generation. `lost`:
-    what was gone before it was read, which was accepted.
+    what was gone before it was read, which was accepted. `begins`: of streams that are met here, up to where
+    they had been trimmed by then.
     """
 
     query: str
     number: int
     ranges: tuple[Range, ...]
     lost: tuple[Lost, ...] = ()
+    begins: Mapping[StreamKey, EntryId] = field(default_factory=dict)
 
     def metadata(self) -> dict[str, Any]:
         moved = [[*one.key, str(one.after), str(one.upto), one.rows] for one in self.ranges]
         found = {"query": self.query, "batch": self.number, "ranges": moved}
-        return found | ({"lost": self.lost} if self.lost else {})
+        begins = {"begins": _begins_to_json(self.begins)} if self.begins else {}
+        return found | ({"lost": self.lost} if self.lost else {}) | begins
 
     @classmethod
     def of_metadata(cls, stored: Mapping[str, Any]) -> "BatchRanges":
         lost = tuple(Lost(*one) for one in stored.get("lost", ()))
         ranges = tuple(_range(one) for one in stored["ranges"])
-        return cls(stored["query"], stored["batch"], ranges, lost)
+        return cls(stored["query"], stored["batch"], ranges, lost, _begins_of_json(stored))
 
 
 class Ranges:
@@ -104,6 +107,8 @@ class Ranges:
         self.lost: list[Lost] = []
         # What ends for good where its ranges end.
         self.closed: set[StreamKey] = set()
+        # Up to where streams had been trimmed when they were met; not known of what older versions have met.
+        self.begins: dict[StreamKey, EntryId] = {}
         # The stream that moved last is last.
         self._spans: dict[StreamKey, list[Range]] = {}
 
@@ -118,8 +123,9 @@ class Ranges:
 
     def _compared(self) -> tuple[object, ...]:
         return (
-            self.table_id, self.version, self.lease, self.queries, self.lost, self.closed, list(self)
-        )  # fmt: skip
+            *(self.table_id, self.version, self.lease, self.queries),
+            *(self.lost, self.closed, self.begins, list(self)),
+        )
 
     def positions(self) -> dict[tuple[str, str], ArchivePosition]:
         return {
@@ -142,6 +148,8 @@ class Ranges:
         self.lost += batch.lost
         for moved in batch.ranges:
             spans = self._spans.pop(moved.key, [])
+            if not spans and moved.key in batch.begins:
+                self.begins[moved.key] = batch.begins[moved.key]
             if spans and spans[-1].upto == moved.after:
                 last = spans.pop()
                 moved = Range(moved.key, last.after, moved.upto, last.rows + moved.rows)  # noqa: PLW2901
@@ -192,6 +200,7 @@ class Ranges:
         found.version, found.queries, found.lease = about["version"], about["queries"], Lease(*about["lease"])
         found.lost = [Lost(*one) for one in about.get("lost", ())]
         found.closed = {StreamKey(*one) for one in about.get("closed", ())}
+        found.begins = _begins_of_json(about)
         for row in stored.to_pylist():
             one = _range(list(row.values()))
             found._spans.setdefault(one.key, []).append(one)
@@ -209,6 +218,7 @@ class Ranges:
                 "lease": self.lease,
                 "lost": self.lost,
                 "closed": sorted(self.closed),
+                "begins": _begins_to_json(self.begins),
             }
         )
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _CACHED, strict=True)]
@@ -264,6 +274,14 @@ def write_cache(root: ArchiveRoot, ranges: Ranges) -> None:
     older = [version for version in cached_versions(root) if version <= ranges.version]
     for version in older[_KEPT:]:
         root.delete(cache_name(version))
+
+
+def _begins_to_json(begins: Mapping[StreamKey, EntryId]) -> list[list[str]]:
+    return [[*key, str(upto)] for key, upto in sorted(begins.items())]
+
+
+def _begins_of_json(stored: Mapping[str, Any]) -> dict[StreamKey, EntryId]:
+    return {StreamKey(*key): ids.parse(upto) for *key, upto in stored.get("begins", ())}
 
 
 def _range(stored: Any) -> Range:  # noqa: ANN401 - a list of JSON

@@ -235,6 +235,12 @@ class ArchiveTable:
         """What was gone before it was archived, which was accepted."""
         return tuple(self._known_ranges().lost)
 
+    def begins(self) -> dict[StreamKey, EntryId]:
+        """Up to where streams had been trimmed when the archive met them; not known of those that an older
+        version met.
+        """
+        return dict(self._known_ranges().begins)
+
     def closed(self) -> frozenset[StreamKey]:
         """What ends for good where its ranges end, as far as commits say so."""
         return frozenset(self._known_ranges().closed)

@@ -274,6 +274,42 @@ def test_entries_that_were_trimmed_unread_stop_it(rooms: Callable[[str], Room]) 
     ]
 
 
+def test_where_a_stream_begins_is_noted_when_it_is_met(rooms: Callable[[str], Room]) -> None:
+    """Up to where it had been trimmed: at the start, by a batch that runs again, of a later one, of one that
+    is made anew.
+    """
+    room = rooms("begins")
+    room.publish("a", numbers(1, 20))
+    room.gateway.trim("begins/a", minid="6-0", guard=False)
+    room.publish("b", numbers(1, 3))
+    room.archive()
+    room.forget(0)
+    room.publish("c", numbers(1, 10))
+    room.gateway.trim("begins/c", minid="4-0", guard=False)
+    room.archive()
+    room.gateway.delete_stream("begins/b")
+    room.publish("b", numbers(1, 9))
+    room.gateway.trim("begins/b", minid="8-0", guard=False)
+    room.archive(onReset="earliest")
+    found = [(key.stream, str(upto)) for key, upto in room.table().begins().items()]
+    assert sorted(found) == [
+        ("begins/a", "5-0"),
+        ("begins/b", "0-0"),
+        ("begins/b", "7-0"),
+        ("begins/c", "3-0"),
+    ]
+    seen = room.gateway.stream("begins/a")
+    assert seen is not None
+    served = Served(str(room.root)).start()
+    try:
+        page = served.page("begins/a", seen["generation"], after="2-0")
+        assert page.json["gap"] == {"requested": "2-0", "first_available": "6-0", "lost": None}
+        assert "gap" not in served.page("begins/a", seen["generation"], after="5-0").json
+        assert "gap" not in served.page("begins/a", seen["generation"], after="0-0").json
+    finally:
+        served.kill()
+
+
 def test_a_stream_made_anew_is_archived_beside_the_old_one(rooms: Callable[[str], Room]) -> None:
     """When the options allow it; the IDs of both may be the same."""
     room = rooms("twice")

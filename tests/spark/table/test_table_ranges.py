@@ -189,6 +189,27 @@ def test_a_commit_is_joined_only_to_what_it_continues(seq: int, *, is_joined: bo
     assert gaps(found) == ([] if is_joined else [other])
 
 
+def test_where_a_stream_begins_stays_with_its_ranges(root: ArchiveRoot) -> None:
+    """As its first batch says, through the cache too; of what an older version has met it is not known."""
+    older = KEY._replace(stream="older")
+    table = ArchiveTable.create(root)
+    for number, key in enumerate((KEY, older)):
+        files = write_files(root, rows_of(key, ["9-0"]))
+        moved = (Range(key, EntryId(0, 0), EntryId(9, 0), 1),)
+        begins = {KEY: EntryId(5, 2)} if key == KEY else {}
+        table.commit(Batch(BatchRanges("query-1", number, moved, (), begins), files))
+    later = BatchRanges(
+        "query-1", 2, (Range(KEY, EntryId(9, 0), EntryId(10, 0), 0),), (), {KEY: EntryId(9, 0)}
+    )
+    table.commit(Batch(later, ()))
+    assert table.begins() == {KEY: EntryId(5, 2)}
+    table.checkpoint()
+    cached = read_cache(root, table.version, str(table.delta.metadata().id))
+    assert cached is not None
+    assert cached.begins == {KEY: EntryId(5, 2)}
+    assert ArchiveTable.open(root).begins() == {KEY: EntryId(5, 2)}
+
+
 def test_commits_cost_the_same_after_many(root: ArchiveRoot) -> None:
     """What is read to open a table that is compacted and cleaned does not grow with its commits."""
     table = ArchiveTable.create(root)
