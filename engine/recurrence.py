@@ -81,7 +81,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if at_ms is None or (self.until_ms is not None and at_ms > self.until_ms):
             raise errors.invalid_schedule("until: it would never be due: give a later time, or another cron")
         if not 0 <= at_ms <= now_ms + AHEAD_MS_MAX:
-            raise errors.invalid_schedule("at: at most ten years from now, and not before 1970")
+            raise errors.invalid_schedule("the time is at most ten years from now, and not before 1970")
         return at_ms
 
     def next_ms(self, at_ms: int, now_ms: int) -> int | None:

@@ -82,6 +82,23 @@ async def test_a_worker_stops_once_its_group_is_drained(url: str, stream: str, v
     assert (info["pending"], info["lag"]) == (0, 0)
 
 
+def test_what_is_scheduled_keeps_a_stream_open_unless_it_is_dropped(url: str, stream: str) -> None:
+    """The remedy of the refusal is an option of the client and of the command."""
+    other = f"{stream}-other"
+    with Client(url) as client:
+        for one in (stream, other):
+            client.publish_later(one, {"n": 1}, delay_ms=60_000, name="later")
+        with pytest.raises(ApiError, match="schedules=drop") as refused:
+            client.close_stream(stream)
+        assert refused.value.code == "has_schedules"
+        assert client.close_stream(stream, drop_schedules=True)["duplicate"] is False
+        assert list(client.list_schedules(stream)) == []
+        kept = weir(url, "close", other)
+        assert (kept.code, "has_schedules" in kept.err) == (1, True)
+        assert weir(url, "close", other, "--drop-schedules").code == 0
+        assert (client.get_stream(other) or {}).get("closed") is True
+
+
 def test_the_command_line_closes_and_its_tail_ends(url: str, stream: str) -> None:
     """Also as a consumer of a group."""
     with Client(url) as client:

@@ -67,3 +67,19 @@ def test_the_command_line_sets_lists_fires_and_cancels(url: str, stream: str) ->
     assert weir(url, "schedules", stream, "--cancel", "tick").code == 0
     gone = weir(url, "schedules", stream, "--cancel", "tick")
     assert (gone.code, "has no schedule 'tick'" in gone.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--at, --in, --every, --cron"),
+        (["--in", "1m", "--every", "1m"], "--at, --in, --every, --cron"),
+        (["--every", "1m", "--tz", "Europe/Berlin"], "--tz"),
+    ],
+)
+def test_the_command_line_names_its_own_options(url: str, stream: str, words: list[str], said: str) -> None:
+    """Not the members that the API has; and nothing is scheduled."""
+    refused = weir(url, "schedule", stream, "tick", "n=1", *words)
+    assert (refused.code, said in refused.err) == (2, True)
+    with Client(url) as client:
+        assert [one["name"] for one in client.list_streams(prefix=stream)] == []

@@ -356,6 +356,20 @@ test("a worker has one stream or several", () => {
   }
 });
 
+test("a URL alone is enough for a client", async () => {
+  const other = new Client(`${url}`);
+  assert.equal(other.http.url.href, new Client({ url }).http.url.href);
+  assert.throws(() => new Client("no url"), { name: "InvalidValueError" });
+});
+
+test("what is scheduled keeps a stream open, unless it is dropped", async () => {
+  const stream = fresh();
+  await client.publishLater(stream, { n: 1 }, { delayMs: 60_000 });
+  await assert.rejects(client.closeStream(stream), { code: "has_schedules" });
+  assert.equal((await client.closeStream(stream, { dropSchedules: true })).duplicate, false);
+  assert.deepEqual(await collect(client.listSchedules(stream)), []);
+});
+
 test("a tail ends with its stream, and a page says so", async () => {
   const stream = fresh();
   await client.publish(stream, { n: 1 });

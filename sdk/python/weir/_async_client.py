@@ -318,9 +318,13 @@ class AsyncClient:
         *,
         reason: str = "",
         idempotency_key: str | None = None,
+        drop_schedules: bool = False,
     ) -> StreamEnd:
-        """End a stream for good, behind a last entry if there is one: both are stored, or neither."""
-        return await self._call(_calls.close_stream(stream, entry, reason, idempotency_key))
+        """End a stream for good, behind a last entry if there is one: both are stored, or neither. A stream
+        with schedules is refused, unless they are to be dropped.
+        """
+        call = _calls.close_stream(stream, entry, reason, idempotency_key, drop_schedules=drop_schedules)
+        return await self._call(call)
 
     # --- schedules ----------------------------------------------------------------------------------------
 

@@ -316,12 +316,16 @@ def update_stream(stream: str, changes: Mapping[str, object]) -> Call[StreamInfo
     return Call("PATCH", stream_path(stream), as_is, body=dict(changes))
 
 
-def close_stream(stream: str, entry: Fields | None, reason: str, key: str | None) -> Call[StreamEnd]:
+def close_stream(
+    stream: str, entry: Fields | None, reason: str, key: str | None, *, drop_schedules: bool
+) -> Call[StreamEnd]:
     """Close a stream, with a last entry or without."""
     body: dict[str, object] = {"reason": reason} if reason else {}
     if entry is not None:
         body["entry"] = encode_entry(entry)
-    return Call("POST", f"{stream_path(stream)}/close", _stream_end, body=body, headers=_idempotency(key))
+    query = {"schedules": "drop" if drop_schedules else None}
+    path = f"{stream_path(stream)}/close"
+    return Call("POST", path, _stream_end, query=query, body=body, headers=_idempotency(key))
 
 
 def _stream_end(answer: Any) -> StreamEnd:  # noqa: ANN401 - JSON

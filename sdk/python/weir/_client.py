@@ -312,9 +312,13 @@ class Client:
         *,
         reason: str = "",
         idempotency_key: str | None = None,
+        drop_schedules: bool = False,
     ) -> StreamEnd:
-        """End a stream for good, behind a last entry if there is one: both are stored, or neither."""
-        return self._call(_calls.close_stream(stream, entry, reason, idempotency_key))
+        """End a stream for good, behind a last entry if there is one: both are stored, or neither. A stream
+        with schedules is refused, unless they are to be dropped.
+        """
+        call = _calls.close_stream(stream, entry, reason, idempotency_key, drop_schedules=drop_schedules)
+        return self._call(call)
 
     # --- schedules ----------------------------------------------------------------------------------------
 

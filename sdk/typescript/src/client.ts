@@ -87,8 +87,9 @@ export interface TailOptions {
 export class Client {
   readonly http: Http;
 
-  constructor(options: ClientOptions = {}) {
-    this.http = new Http(options);
+  /** The gateway's URL alone, or with other options. */
+  constructor(options: ClientOptions | string = {}) {
+    this.http = new Http(typeof options === "string" ? { url: options } : options);
   }
 
   /** Add one entry, once, however often it has to be sent. */
@@ -264,15 +265,19 @@ export class Client {
     return this.http.json<Answer<"putStream">>({ method: "PUT", path: streamPath(stream), body }, "name");
   }
 
-  /** End a stream for good, behind a last entry if there is one: both are stored, or neither. Its readers end. */
+  /**
+   * End a stream for good, behind a last entry if there is one: both are stored, or neither. Its readers end.
+   * A stream with schedules is refused, unless they are to be dropped.
+   */
   async closeStream(
     stream: string,
-    options: { entry?: Fields; reason?: string; idempotencyKey?: string } = {},
+    options: { entry?: Fields; reason?: string; idempotencyKey?: string; dropSchedules?: boolean } = {},
   ): Promise<Answer<"closeStream">> {
-    const { entry, reason, idempotencyKey = newKey() } = options;
+    const { entry, reason, idempotencyKey = newKey(), dropSchedules = false } = options;
     return this.http.json<Answer<"closeStream">>({
       method: "POST",
       path: `${streamPath(stream)}/close`,
+      ...(dropSchedules && { query: { schedules: "drop" } }),
       body: { ...(reason !== undefined && { reason }), ...(entry && { entry: encodeEntry(entry) }) },
       headers: { "idempotency-key": idempotencyKey },
       repeatable: true,

@@ -90,6 +90,10 @@ def schedule(  # noqa: PLR0913 - a command's options are its parameters
     pairs = [word.partition("=") for word in fields]
     if not all(separator for _, separator, _ in pairs):
         raise typer.BadParameter("a field is NAME=VALUE", param_hint="fields")
+    if sum(one is not None for one in (at, in_, every, cron)) != 1:
+        raise typer.BadParameter("give one of them", param_hint="--at, --in, --every, --cron")
+    if tz is not None and cron is None:
+        raise typer.BadParameter("it is for --cron alone", param_hint="--tz")
     given = {
         "at": at, "in_ms": in_, "every_ms": every, "cron": cron, "tz": tz, "until": until, "count": count,
         "missed": "skip" if skip_missed else None,

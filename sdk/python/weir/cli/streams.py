@@ -49,6 +49,10 @@ def close(
     stream: options.Stream,
     *,
     reason: Annotated[str, typer.Option(help="why, for its readers")] = "",
+    drop_schedules: Annotated[
+        bool,
+        typer.Option("--drop-schedules", help="drop what is scheduled; it keeps the stream open otherwise"),
+    ] = False,
     as_json: options.Json = False,
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
@@ -58,7 +62,7 @@ def close(
     from weir.cli.gateway import connect
 
     with connect(url, token_file, ca) as client:
-        answer = client.close_stream(stream, reason=reason)
+        answer = client.close_stream(stream, reason=reason, drop_schedules=drop_schedules)
     said = f"closed behind {answer['last_id']}" if not answer["duplicate"] else "it was closed already"
     output.lines([output.json_line(answer) if as_json else said])
 
