@@ -95,7 +95,7 @@ class Answered(NamedTuple):
 
     def body(self, asked: Asked) -> bytes:
         """The page as the gateway writes it too."""
-        following = self.last if self.number else None if asked.reverse else asked.low - 1
+        following = self.last if self.number else None if asked.reverse else max(asked.low - 1, 0)
         after = b"null" if following is None else b'"%b"' % ids.format(following).encode()
         more = b"true" if self.more else b"false"
         gap = b""

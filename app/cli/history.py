@@ -76,7 +76,7 @@ def serve(
         raise Failure(f"{host}:{port}: {error.strerror or error}") from None
     where = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
     served = History(root, SystemClock(), token, cache_mb << 20)
-    serving.run(served, listening, lambda: output.say(f"weir: history of {root.url} at {where}"))
+    serving.run(served, listening, lambda: output.say(f"history of {root.url} at {where}"))
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.archive_tables import Maker
+
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     """The command, which ends by itself."""
@@ -29,6 +31,19 @@ def test_what_is_wrong_is_one_line(words: list[str], code: int, said: str) -> No
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_it_says_once_what_it_serves_and_where(maker: Maker) -> None:
+    """As every other line of the command begins."""
+    maker.batch({"orders": ["1-0"]})
+    command = [sys.executable, "-m", "weir", "history", "serve", "--archive", maker.root.url, "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as served:
+        assert served.stderr is not None, "it is a pipe"
+        line = served.stderr.readline()
+        served.terminate()
+        assert served.wait(30) == 0
+    assert line.startswith("weir: history of ")
+    assert "http://127.0.0.1:" in line
 
 
 def test_an_empty_token_is_none(tmp_path: Path) -> None:

@@ -47,12 +47,14 @@ def test_what_a_gateway_reads_of_a_page_is_what_was_written(maker: Maker, serve:
 
 
 def test_nothing_is_answered_of_another_generation_or_stream(maker: Maker, serve: Serve) -> None:
-    """And it says that it has nothing."""
+    """And it says that it has nothing, and where to go on."""
     maker.batch({"orders": ["1-0"]})
     served = serve().start()
     for stream, generation in (("orders", "0" * 16), ("others", GENERATION)):
         page = served.page(stream, generation, after="0-0")
         assert (page.status, page.ids, page.headers["weir-covered-up-to"]) == (200, [], "0-0")
+        # Also where no end of the range is named.
+        assert served.page(stream, generation).json["next"] == page.json["next"] == "0-0"
 
 
 def test_what_the_archive_lacks_is_a_gap(maker: Maker, serve: Serve) -> None:
