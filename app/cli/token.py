@@ -64,7 +64,7 @@ def create(  # noqa: PLR0913 - a command's options are its parameters
 
     With --token-file a running gateway makes and keeps it; the token in that file needs `admin` or `issue`.
     Without it no gateway is asked: the table for its tokens_file goes to --file, else to standard error.
-    Actions: read, write, consume, manage, admin, issue; `*:*` allows everything.
+    Actions: read, write, consume, close, manage, admin, issue; `*:*` allows everything.
     """
     if with_token is not None:
         if file is not None:

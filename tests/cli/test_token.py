@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from app.auth import Grant, token_file, tokens
+from app.auth import Action, Grant, token_file, tokens
 from tests.cli.command import weir
 from tests.server import Server, free_port
 
@@ -54,6 +54,12 @@ def test_a_token_goes_to_a_new_file_that_only_its_owner_reads(tmp_path: Path) ->
     asking = ("--token-file", str(path), "--out", str(tmp_path / "none.token"))
     assert weir(NOWHERE, "token", "create", "--grant", "read:a", *asking).code == 1
     assert not (tmp_path / "none.token").exists()
+
+
+def test_help_names_every_action() -> None:
+    """In the order in which a grant is shown."""
+    words = " ".join(weir(NOWHERE, "token", "create", "--help").out.replace("│", " ").split())
+    assert f"Actions: {', '.join(Action)};" in words
 
 
 def test_a_token_of_elsewhere_is_hashed() -> None:
@@ -166,7 +172,14 @@ def test_a_token_that_is_taken_out_of_the_file_ends_what_is_open(tmp_path: Path)
 def test_a_token_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
     """Exit code 2, before anything is opened."""
     ended = weir(
-        NOWHERE, "serve", "--data", str(tmp_path / "data"), "--set", f"tokens_file={tmp_path / 'none.toml'}"
+        NOWHERE,
+        "serve",
+        "--port",
+        "0",
+        "--data",
+        str(tmp_path / "data"),
+        "--set",
+        f"tokens_file={tmp_path / 'none.toml'}",
     )
     assert ended.code == 2
     assert "tokens_file" in ended.err
