@@ -56,10 +56,15 @@ class Backups:
     def _run(self, begun: LastBackup, place: Path) -> None:
         log = logs.get()
         try:
-            copied = back_up(self._settings.data, place)
+            # To load the log beside itself might take more memory than there is.
+            copied = back_up(self._settings.data, place, loads=False)
         except (LogRefusedError, StorageLockedError, StorageRefusedError, OSError) as error:
             reason = str(error)  # a sentence for people: no trace would say more
-            remedy = "make room in backup_dir or check its disk, then make another backup"
+            remedy = (
+                "check the disk of the data; `weir backup` on this machine passes over what is not needed"
+                if isinstance(error, LogRefusedError)
+                else "make room in backup_dir or check its disk, then make another backup"
+            )
             log.critical("backup failed", name=begun.name, reason=reason, remedy=remedy)
             end = begun._replace(state="failed", error=reason)
         else:

@@ -1,6 +1,7 @@
 """Backup, restore and repair of a log's directory, as an operator asks for them.
 
-Knows: paths, and the record that gives streams a new generation. Must never know: the web.
+Knows: paths, the record that gives streams a new generation, which files of runs a log refers to.
+Must never know: the web.
 """
 
 import secrets
@@ -9,20 +10,31 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from engine.keyspace import Caps, Keyspace
+from engine.log import Log
 from engine.log.backup import BackupCopy
 from engine.log.backup import back_up as copy_log
 from engine.log.backup import restore as copy_back
+from engine.log.inspection import Inspection
+from engine.log.inspection import inspect as look_at
+from engine.log.manifest import run_name
 from engine.log.repair import carry_out
 from engine.log.steps import RepairStep
-from engine.records import Regenerate, SetMetadata, encode
+from engine.log.view import LogView
+from engine.records import Regenerate, SetMetadata, encode, replay
+from engine.runs import Run
+from engine.storage import Storage
 from engine.storage.file import FileStorage
 from engine.storage.whole import new_directory
 
 _SALT_BYTES: Final = 16
 
 
-def back_up(data: Path, place: Path) -> BackupCopy:
+def back_up(data: Path, place: Path, *, loads: bool = True) -> BackupCopy:
     """Copy the log in `data` to the new directory `place`; a server may go on writing it. Blocks.
+
+    If cold entries are damaged, the log is loaded into memory to see whether they are still needed, unless
+    `loads` is off.
 
     It holds everything that was acknowledged before the call. Raises LogRefusedError, StorageRefusedError,
     StorageLockedError, OSError; then there is no `place`.
@@ -30,7 +42,7 @@ def back_up(data: Path, place: Path) -> BackupCopy:
     source = FileStorage(data)
     try:
         with new_directory(place) as target:
-            return copy_log(source, target)
+            return copy_log(source, target, referred_runs if loads else None)
     finally:
         source.close()
 
@@ -52,9 +64,36 @@ def restore(
     try:
         with new_directory(data, kept) as target:
             payloads = [*another_life(), *(encode([SetMetadata(*item)]) for item in metadata.items())]
-            return copy_back(source, target, payloads, now_ms)
+            return copy_back(source, target, payloads, now_ms, referred_runs)
     finally:
         source.close()
+
+
+def inspect(storage: Storage) -> Inspection:
+    """Read and describe all files of a log, also beside a running server. Raises OSError."""
+    return look_at(storage, referred_runs)
+
+
+def referred_runs(view: LogView) -> Mapping[str, Sequence[int]]:
+    """Load a log that would start; by the names of its files of runs, where those begin that it refers to.
+    Raises LogRefusedError.
+    """
+    log = Log.open(view.again())
+    keyspace = Keyspace(caps=Caps())
+    keyspace.runs.read = lambda run: log.read_run(run.file, run.offset, run.length)
+    keyspace.begin_loading()
+    for payload in log.replay():
+        replay(keyspace, payload)
+        if keyspace.garbage:
+            keyspace.free_some()
+    keyspace.end_loading()
+    log.close(clean=False)
+    found: dict[str, list[int]] = {}
+    for key in keyspace.keys.values():
+        for part in key.stream.nodes.values_from(0) if key.stream.nodes.runs else ():
+            if isinstance(part, Run):
+                found.setdefault(run_name(part.file), []).append(part.offset)
+    return {name: sorted(offsets) for name, offsets in found.items()}
 
 
 def repair(storage: FileStorage, step: RepairStep, *, now_ms: int) -> None:

@@ -33,12 +33,14 @@ commands = typer.Typer(
 
 @commands.command()
 def check(place: Place = None, *, data: Data = None, as_json: options.Json = False) -> None:
-    """Verify every file, and say what a start would say: 0 it would start, 3 it would refuse.
+    """Verify every file: 0 all is sound, 3 a start would refuse, or could not read all cold entries.
 
-    Changes nothing, and may run beside a server. A last write that is not whole is no damage.
+    Changes nothing, and may run beside a server. A last write that is not whole is no damage, nor is one in
+    what nothing refers to any more.
     """
+    from engine.backup import inspect
     from engine.log import LogRefusedError
-    from engine.log.inspection import inspect
+    from engine.log.run_files import refusal_of
 
     with opened(chosen(data, place)) as storage:
         inspection = inspect(storage)
@@ -53,7 +55,7 @@ def check(place: Place = None, *, data: Data = None, as_json: options.Json = Fal
             raise inspection.refusal
         for found in inspection.stored:
             if found.damage is not None:
-                raise LogRefusedError(found.name, found.damage.reason, offset=found.damage.offset)
+                raise refusal_of(found)
         for name in inspection.missing:
             raise LogRefusedError(name, "is missing, but the manifest names it")
 
@@ -132,7 +134,9 @@ def _sentences(inspection: "Inspection") -> Iterator[str]:
     if recovery is None:
         return
     frames = output.counted(recovery.frames, "frame", "frames")
-    yield f"sound: {frames} to load in {output.counted(recovery.bytes, 'byte', 'bytes')}"
+    is_readable = all(found.damage is None for found in inspection.stored)
+    said = "sound" if is_readable else "a start succeeds, but cannot read all cold entries"
+    yield f"{said}: {frames} to load in {output.counted(recovery.bytes, 'byte', 'bytes')}"
     if recovery.torn_bytes:
         torn = output.counted(recovery.torn_bytes, "byte", "bytes")
         yield f"but for the last {torn}: a write under way, or torn by a crash"
@@ -200,7 +204,7 @@ def repair(
         try:
             step = plan(storage)
             if step is None:
-                output.lines([f"{path} is sound: there is nothing to repair"])
+                output.lines([f"{path} is sound: there is nothing to repair", *_not_looked_at(storage)])
                 return
             while step is not None:
                 output.lines(step.sentences())
@@ -211,6 +215,13 @@ def repair(
         except IrreparableError as verdict:
             raise Failure(str(verdict), exit_code=REFUSED) from None
     output.lines([f"{path} is sound now: a start succeeds"])
+
+
+def _not_looked_at(storage: "Storage") -> Iterator[str]:
+    from engine.log.manifest import run_number
+
+    if any(run_number(name) is not None for name in storage.names()):
+        yield "cold entries in files of their own were not looked at: `weir log check` does that"
 
 
 @commands.command()

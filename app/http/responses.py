@@ -10,10 +10,11 @@ from urllib.parse import quote
 
 from starlette import responses
 
-from app.errors import RefusalError, problem, problem_headers
+from app.errors import RefusalError, problem, problem_headers, to_refusal
 from app.gateway import Receive
 from app.live.budgets import Reservation
 from app.live.waiting import Departure
+from engine import EngineError
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -124,6 +125,15 @@ class NoResponse(Response):
         """Send nothing."""
 
 
+class BrokenOffError(Exception):
+    """What is left of an answer that has begun is refused: the connection ends, since a client would take the
+    end of the answer for that of what it asked for.
+    """
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+
+
 class StreamingResponse(Response):
     """A response that is made while it is sent: each piece when the one before has left.
 
@@ -166,6 +176,9 @@ class StreamingResponse(Response):
                     # A fast reader never makes `send` wait: let other requests have a turn.
                     await asyncio.sleep(0 if self._charge is None else self._charge(len(piece)))
             await send({"type": "http.response.body", "body": b""})
+        except (EngineError, RefusalError) as error:
+            refusal = to_refusal(error) if isinstance(error, EngineError) else error
+            raise BrokenOffError(refusal.code, refusal.detail) from None
         finally:
             leaving.cancel()
             await self._pieces.aclose()

@@ -12,6 +12,7 @@ refers to before it does.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Final, NamedTuple
 
 from engine.codec import MARK_PAYLOAD, RESERVE_PAYLOAD, Kind, encode_header
@@ -20,6 +21,7 @@ from engine.log.inspection import (
     DIRECTORY,
     File,
     FrameRun,
+    Load,
     begins,
     behind,
     follows,
@@ -29,7 +31,7 @@ from engine.log.inspection import (
     rehearse,
 )
 from engine.log.manifest import MANIFEST, Seal, run_number
-from engine.log.run_files import RunsFound, run_names, scan_runs
+from engine.log.run_files import Referred, RunsFound, refusal_of, run_names, scan_runs
 from engine.log.view import LogView
 from engine.storage import Storage
 
@@ -47,24 +49,32 @@ class BackupCopy(NamedTuple):
     left_bytes: int
 
 
-def back_up(source: Storage, target: Storage) -> BackupCopy:
+def back_up(source: Storage, target: Storage, load: Load | None = None) -> BackupCopy:
     """Copy the log in `source`, which a server may be writing, into the empty directory `target`.
+
+    With `load` a damage in a file of runs is refused only where the log refers to what is damaged.
 
     Raises LogRefusedError as a start would, OSError for either disk. Without its manifest a target is no log,
     so half a copy is never taken for one.
     """
     with LogView.of(source) as view:
-        return _copy(view, target, _SAFE)
+        return _copy(view, target, _SAFE, _referred(load, view))
 
 
-def restore(source: Storage, target: Storage, payloads: Sequence[bytes], now_ms: int) -> BackupCopy:
+def restore(
+    source: Storage, target: Storage, payloads: Sequence[bytes], now_ms: int, load: Load | None = None
+) -> BackupCopy:
     """Copy a backup (any log will do) into the empty directory `target`, and put `payloads` behind it.
 
     IDs up to `now_ms` are taken for given: what was written after the backup is gone, its IDs are not.
     """
     with LogView.of(source) as view:
         reserved_ms = max(rehearse(view).reservation_ms, now_ms)
-        return _copy(view, target, new_life(payloads, reserved_ms))
+        return _copy(view, target, new_life(payloads, reserved_ms), _referred(load, view))
+
+
+def _referred(load: Load | None, view: LogView) -> Referred | None:
+    return None if load is None else cache(partial(load, view))
 
 
 def new_life(payloads: Sequence[bytes], reserved_ms: int) -> Ending:
@@ -91,7 +101,7 @@ def ending_of(run: FrameRun, ending: Ending) -> tuple[bytes, Seal]:
     return content, Seal(run.length + len(content), checksum)
 
 
-def _copy(view: LogView, target: Storage, ending: Ending) -> BackupCopy:
+def _copy(view: LogView, target: Storage, ending: Ending, referred: Referred | None) -> BackupCopy:
     runs = _copy_files(view, target)
     last = runs[-1]
     content, stop = ending_of(last, ending)
@@ -101,7 +111,7 @@ def _copy(view: LogView, target: Storage, ending: Ending) -> BackupCopy:
         handle.sync()
     finally:
         handle.close()
-    stored = _copy_runs(view, target)
+    stored = _copy_runs(view, target, referred)
     target.sync_directory()
     manifest = replace(
         manifest_from([run.sealed for run in runs]).stopped(stop),
@@ -138,7 +148,7 @@ def _copy_files(view: LogView, target: Storage) -> list[FrameRun]:
     return runs
 
 
-def _copy_runs(view: LogView, target: Storage) -> list[RunsFound]:
+def _copy_runs(view: LogView, target: Storage, referred: Referred | None) -> list[RunsFound]:
     """Copy the files of runs: what the log refers to was in them before it did."""
     copied: list[RunsFound] = []
     names = run_names(view, manifest_of(view))
@@ -147,12 +157,13 @@ def _copy_runs(view: LogView, target: Storage) -> list[RunsFound]:
             raise LogRefusedError(name, "is missing, but the manifest names it")
         handle = target.create(name)
         try:
-            found = scan_runs(view, name, grows=name == names[-1], sink=handle.append)
+            grows = name == names[-1]
+            found = scan_runs(view, name, grows=grows, sink=handle.append, referred=referred)
             handle.sync()
         finally:
             handle.close()
         if found.damage is not None:
-            raise LogRefusedError(name, found.damage.reason, offset=found.damage.offset)
+            raise refusal_of(found)
         copied.append(found)
     return copied
 

@@ -4,9 +4,9 @@ Knows: reading a file up to its first damage, in which order files follow each o
 Must never know: what payloads mean, how any of it is shown.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Final, NamedTuple
 
 from engine.codec import (
@@ -131,8 +131,15 @@ class Inspection(NamedTuple):
     stored: list[RunsFound]
 
 
-def inspect(storage: Storage) -> Inspection:
-    """Read and describe all files, also beside a running server. Raises OSError."""
+# Says of a view what `Referred` does.
+Load = Callable[[LogView], Mapping[str, Sequence[int]]]
+
+
+def inspect(storage: Storage, load: Load | None = None) -> Inspection:
+    """Read and describe all files, also beside a running server. Raises OSError.
+
+    With `load` a damage in a file of runs is one only where a log that would start refers to what is damaged.
+    """
     with LogView.of(storage) as view:
         recovery, refusal = None, None
         try:
@@ -144,7 +151,12 @@ def inspect(storage: Storage) -> Inspection:
         runs = [read_run(view, file) for file in files if file.name in there]
         named = {file.name for file in files}
         names = run_names(view, _manifest_or_none(view))
-        stored = [scan_runs(view, name, grows=name == names[-1]) for name in names if name in there]
+        referred = None if load is None or refusal is not None else cache(partial(load, view))
+        stored = [
+            scan_runs(view, name, grows=name == names[-1], referred=referred)
+            for name in names
+            if name in there
+        ]
         missing = sorted({*named, *names} - set(there))
         beside = [name for name in there if file_number(name) is not None and name not in named]
         return Inspection(has_manifest, runs, missing, beside, recovery, refusal, stored)

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from tests.cli.command import weir
 from tests.server import Server
 
 ENTRIES = 12_000
+NOWHERE = "http://127.0.0.1:9"
 _WAIT_S = 60
 
 
@@ -78,6 +81,7 @@ def test_a_damaged_file_costs_what_is_in_it(tmp_path: Path) -> None:
     file.write_bytes(content)
     with Server(data) as server, httpx.Client(base_url=server.url) as http:
         assert "failing" not in http.get("/healthz/ready").json()
+        backups(data, tmp_path / "first", code=3, said="restore a backup, or give them up")
         for _ in range(2):
             refused = read(http, 5)
             assert (refused.status_code, refused.json()["code"]) == (503, "storage_failed")
@@ -88,5 +92,23 @@ def test_a_damaged_file_costs_what_is_in_it(tmp_path: Path) -> None:
         assert http.get("/v1/status").json()["log"]["stored_damaged"] == 1
         (line,) = [line for line in server.log_lines() if line["level"] == "critical"]
         assert file.name in line["where"]
+        # The beginning of an export has left when that is found.
+        with pytest.raises(httpx.RemoteProtocolError):
+            http.get("/v1/streams/s/export?reverse=true")
         assert http.post("/v1/streams/s/trim", json={"minid": "11000-0"}).status_code == 200
         assert "failing" not in http.get("/healthz/ready").json()
+        # The damage is in the file still, and nothing refers to it.
+        backups(data, tmp_path / "second", code=0, said="sound: ")
+        (line,) = [line for line in server.log_lines() if "broken off" in line["event"]]
+        assert (line["level"], "storage_failed" in line["event"]) == ("warning", True)
+        assert not [line for line in server.log_lines() if line["level"] == "error"]
+    assert "were not looked at" in weir(NOWHERE, "log", "repair", "--data", str(data)).out
+
+
+def backups(data: Path, place: Path, *, code: int, said: str) -> None:
+    """`weir log check` and `weir backup` end so, and agree."""
+    checked = weir(NOWHERE, "log", "check", "--data", str(data))
+    assert (checked.code, said in checked.out + checked.err) == (code, True)
+    assert ("sound: " in checked.out) == (not code)
+    made = weir(NOWHERE, "backup", str(place), "--data", str(data))
+    assert (made.code, place.exists()) == (code, not code)

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from app.doors.http.answer_heads import CONTINUE, Header, are_sound, header_lines, status_line
 from app.doors.http.request_parser import RequestHead
-from app.http.responses import Scope, Send
+from app.http.responses import BrokenOffError, Scope, Send
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -116,12 +116,15 @@ class AsgiRequest:
         if fault is None and (self.is_answered or self._has_left):
             return
         undone = "completing" if self.is_started else "starting"
-        _log.error(
-            "Exception in ASGI application"
-            if fault
-            else f"ASGI callable returned without {undone} response.",
-            exc_info=fault,
-        )
+        if isinstance(fault, BrokenOffError):
+            _log.warning("an answer was broken off: %s", fault)
+        else:
+            _log.error(
+                "Exception in ASGI application"
+                if fault
+                else f"ASGI callable returned without {undone} response.",
+                exc_info=fault,
+            )
         if self.is_started:
             self._connection.transport.close()
         else:
