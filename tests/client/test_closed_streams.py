@@ -96,7 +96,9 @@ def test_what_is_scheduled_keeps_a_stream_open_unless_it_is_dropped(url: str, st
         kept = weir(url, "close", other)
         assert (kept.code, "has_schedules" in kept.err) == (1, True)
         assert weir(url, "close", other, "--drop-schedules").code == 0
-        assert (client.get_stream(other) or {}).get("closed") is True
+        closed = client.get_stream(other)
+        assert closed is not None
+        assert closed["closed"] is True
 
 
 def test_the_command_line_closes_and_its_tail_ends(url: str, stream: str) -> None:
