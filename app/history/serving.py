@@ -13,7 +13,18 @@ from app.history.service import History
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but that a signal to stop is an end like any other: exit code 0."""
+    """uvicorn, but that a signal to stop is an end like any other: exit code 0. It calls `say` when it serves,
+    and signals are handled by then.
+    """
+
+    def __init__(self, config: uvicorn.Config, say: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._say = say
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve, and say so."""
+        await super().startup(sockets)
+        self._say()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -29,11 +40,4 @@ def run(history: History, listening: socket.socket, say: Callable[[], None]) -> 
         history.app(), http="httptools", ws="none", log_config=None, access_log=False, server_header=False,
         timeout_graceful_shutdown=10,
     )  # fmt: skip
-    server = _Server(config)
-
-    async def serve() -> None:
-        serving = asyncio.ensure_future(server.serve([listening]))
-        say()
-        await serving
-
-    uvloop.run(serve())
+    uvloop.run(_Server(config, say).serve([listening]))
