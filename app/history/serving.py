@@ -13,8 +13,8 @@ from app.history.service import History
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but that a signal to stop is an end like any other: exit code 0. It calls `say` when it serves,
-    and signals are handled by then.
+    """uvicorn, but that a signal to stop is an end like any other: exit code 0. It calls `say` once it serves
+    and handles signals.
     """
 
     def __init__(self, config: uvicorn.Config, say: Callable[[], None]) -> None:
