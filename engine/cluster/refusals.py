@@ -14,7 +14,6 @@ from engine.cluster.wire import ConnectionLostError, ServerError
 from engine.commands import (
     Command,
     ConfigSet,
-    DescribeUse,
     Dump,
     FlushAll,
     Restore,
@@ -52,6 +51,7 @@ KNOWN: Final[Mapping[str, str]] = {
     "ERR The entries_added specified in XSETID": "last_id_too_small",
     "ERR invalid expire time": "invalid",
     "ERR unknown command": "not_supported_by_backend",
+    "ERR An LFU maxmemory policy is selected": "not_supported_by_backend",
     # Within scripts: Redis, then Valkey.
     "ERR The user executing the script": _FORBIDDEN,
     "ERR ACL failure in script": _FORBIDDEN,
@@ -144,7 +144,6 @@ def reason_of(error: EngineError) -> str:
 # What callers call the commands that no server is sent.
 _NAMES: Final[Mapping[type[Command], str]] = {
     ConfigSet: "CONFIG SET",
-    DescribeUse: "the use of a stream (MEMORY USAGE, OBJECT)",
     Dump: "DUMP",
     FlushAll: "FLUSHALL",
     Restore: "RESTORE",

@@ -148,6 +148,7 @@ _REFUSALS: Final[Mapping[str, Callable[..., EngineError]]] = {
     "no_group_for_key": errors.no_group_for_key,
     "no_schedule": errors.no_schedule,
     "no_stream": errors.no_such_key,
+    "no_stream_of_group": errors.key_required,
     "not_data": errors.not_data,
     "not_durable": errors.not_durable,
     "producer_fenced": lambda producer, epoch: errors.producer_fenced(producer, int(epoch)),

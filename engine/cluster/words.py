@@ -28,6 +28,7 @@ from engine.commands import (
     Delete,
     DescribeArchived,
     DescribeEdges,
+    DescribeUse,
     EnsureStream,
     Exists,
     Expire,
@@ -53,7 +54,7 @@ from engine.commands import (
     XTrim,
 )
 from engine.commands.closing import check_reason
-from engine.replies import Archived, Entries, StreamDetail, StreamInfo
+from engine.replies import Archived, Entries, StreamDetail, StreamInfo, StreamUse
 
 C = TypeVar("C", bound=Command)
 Make = Callable[[Any, WriteOrigin], BackendRequest]
@@ -346,6 +347,19 @@ def _describe_archived(command: DescribeArchived, _: WriteOrigin) -> BackendRequ
         return Archived(found.generation, found.removed_upto, archived_up_to)
 
     return msgspec.structs.replace(look, commands=[*look.commands, kept], decode=decode)
+
+
+@sends(DescribeUse)
+def _describe_use(command: DescribeUse, _: WriteOrigin) -> BackendRequest:
+    """By the server's estimate, which counts what is beside the stream with its own keys."""
+    name = command.stream
+    commands: list[Words] = [("TYPE", name), ("MEMORY", "USAGE", name), ("OBJECT", "IDLETIME", name)]
+
+    def decode(results: Sequence[Any]) -> StreamUse | None:
+        kind, memory_bytes, idle_s = results
+        return StreamUse(memory_bytes, 1_000 * idle_s) if kind == b"stream" else None
+
+    return many(command, commands, decode)
 
 
 @sends(XInfoStreamFull)

@@ -76,6 +76,9 @@ def of_streams(server: BackendServer) -> Iterator[Any]:
     yield said(server, "PEXPIRE", "s", (1 << 63) - 1)
     yield said(server, "GLANCE", "s")
     yield said(server, "EVALSHA", "0" * 40, 0)
+    server.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lfu")
+    yield said(server, "OBJECT", "IDLETIME", "s")
+    server.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
 def of_users(server: BackendServer) -> Iterator[Any]:

@@ -8,7 +8,7 @@ if not state then
   if info then
     return refuse('no_group_for_key', stream, group)
   end
-  return refuse('no_stream', stream)
+  return refuse('no_stream_of_group', stream)
 end
 if start ~= '' or entries_read ~= '' then
   local words = { 'XGROUP', 'SETID', stream, group, start ~= '' and start or state['last-delivered-id'] }
