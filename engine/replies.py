@@ -500,11 +500,14 @@ class SchedulePage(msgspec.Struct, frozen=True):
 
 
 class AddedScheduled(msgspec.Struct, frozen=True):
-    """What was appended, None for nothing; each schedule's name and time; whether one was cancelled."""
+    """What was appended, None for nothing; each schedule's name and time; whether one was cancelled; which of
+    those that were cancelled or replaced recurred.
+    """
 
     added: Added | None
     scheduled: Sequence[tuple[str, int]] = ()
     cancelled: bool = False
+    recurring: Sequence[str] = ()
 
 
 class DeadLettered(msgspec.Struct, frozen=True):

@@ -325,10 +325,8 @@ async def put_schedule(
 @router.delete(_SCHEDULE, Action.WRITE, status=204, refusals=_NO_SCHEDULE, writes=True)
 async def delete_schedule(request: RequestParameter, stream: StreamName, schedule: ScheduleName) -> Response:
     """Cancel a schedule; 404 `no_schedule` where it has run already. What recurs takes `manage` too."""
-    recurring = _may_manage(request, stream)
-    look = DescribeSchedule(stream=stream, name=schedule)
-    found, _ = await request.write(look, CancelSchedule(stream=stream, name=schedule, recurring=recurring))
-    _note(request, found, "deleteSchedule", stream, schedule)
+    command = CancelSchedule(stream=stream, name=schedule, recurring=_may_manage(request, stream))
+    await _change(request, command, "deleteSchedule")
     return request.respond(204)
 
 
@@ -343,15 +341,22 @@ async def delete_schedule(request: RequestParameter, stream: StreamName, schedul
 )
 async def fire_schedule(request: RequestParameter, stream: StreamName, schedule: ScheduleName) -> Response:
     """Append the entry now. What recurs keeps its next time, and takes `manage` too; else it is done with."""
-    recurring = _may_manage(request, stream)
-    look = DescribeSchedule(stream=stream, name=schedule)
-    found, reply = await request.write(look, FireSchedule(stream=stream, name=schedule, recurring=recurring))
-    _note(request, found, "fireSchedule", stream, schedule)
+    command = FireSchedule(stream=stream, name=schedule, recurring=_may_manage(request, stream))
+    reply = await _change(request, command, "fireSchedule")
     assert isinstance(reply, AddedReply), "firing answers the entry"
     where = [location("streams", stream, "entries", ids.format(reply.ids[0]))]
     return request.respond(201, added(reply, batch=False, trims=False, ids_wanted=True), where)
 
 
-def _note(request: Request, found: Reply, operation: str, stream: str, schedule: str) -> None:
+async def _change(request: Request, command: CancelSchedule | FireSchedule, operation: str) -> Reply:
+    """Run it; of what recurs the audit log says so, done or refused."""
+    stream, schedule = command.stream, command.name
+    try:
+        found, reply = await request.write(DescribeSchedule(stream=stream, name=schedule), command)
+    except EngineError as refusal:
+        if refusal.code == "forbidden":
+            request.note_action("manage", operation, stream=stream, schedule=schedule)
+        raise
     if isinstance(found, ScheduleInfo) and found.rule.recurs:
         request.note_action("manage", operation, stream=stream, schedule=schedule)
+    return reply

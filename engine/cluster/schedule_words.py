@@ -105,13 +105,17 @@ def _add(command: AddScheduled, origin: WriteOrigin) -> BackendRequest:
         if reply is None:
             return None
         word, text, removed, affected = checked(reply)
-        given, cancelled, times = text.split(b" ")
+        given, done, times = text.split(b" ")
+        cancelled, _, touched = done.partition(b":")
         added = None
         if command.add is not None:
             added = Added(ids_of(given), word == b"duplicate", removed, affected)
         names = [one.name for one in command.later]
         scheduled = list(zip(names, map(int, times.split(b",")), strict=True)) if times else ()
-        return AddedScheduled(added, scheduled, cancelled=cancelled == b"1")
+        named = [command.cancel or "", *names]
+        places = map(int, touched.split(b",")) if touched else ()
+        recurring = [*dict.fromkeys(named[place] for place in places)]
+        return AddedScheduled(added, scheduled, cancelled=cancelled == b"1", recurring=recurring)
 
     return _write("add_scheduled", stream, words, decode, origin)
 

@@ -102,9 +102,10 @@ def add_scheduled(turn: Turn, command: AddScheduled) -> AddedScheduled | None:
     if cancelled is None and command.cancel is not None and command.cancel_required:
         raise errors.schedule_gone(command.cancel)
     known = {name: _find(turn, stream, name) for name in later}
-    for one in (cancelled, *known.values()):
-        if one is not None:
-            _expect_right(one, recurring=command.recurring)
+    touched = {command.cancel or "": cancelled, **known}
+    recurring = [name for name, one in touched.items() if one is not None and _recurs(one)]
+    if recurring and not command.recurring:
+        raise errors.recurring_forbidden()
     # How long they wait is needed no more once they are stored: a time is all that is kept.
     puts = [
         replace(_prepare(turn, stream, one, recurring=command.recurring), rule="") for one in command.later
@@ -114,7 +115,8 @@ def add_scheduled(turn: Turn, command: AddScheduled) -> AddedScheduled | None:
         turn.emit(DropSchedule(stream, command.cancel))
     added = None if prepared is None else store(turn, prepared)
     _put(turn, stream, puts)
-    return AddedScheduled(added, [(one.name, one.at_ms) for one in puts], cancelled=cancelled is not None)
+    each = [(one.name, one.at_ms) for one in puts]
+    return AddedScheduled(added, each, cancelled=cancelled is not None, recurring=recurring)
 
 
 @runs(CancelSchedule)
@@ -256,8 +258,12 @@ def _get(turn: Turn, stream: str, name: str) -> Schedule:
 
 def _expect_right(schedule: Schedule, *, recurring: bool) -> None:
     """Refuse to touch what recurs, where that takes another right."""
-    if not recurring and rule_of(schedule.rule, schedule.at_ms).recurs:
+    if not recurring and _recurs(schedule):
         raise errors.recurring_forbidden()
+
+
+def _recurs(schedule: Schedule) -> bool:
+    return rule_of(schedule.rule, schedule.at_ms).recurs
 
 
 def _prepare(turn: Turn, stream: str, wanted: NewSchedule, *, recurring: bool) -> PutSchedule:

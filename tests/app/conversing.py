@@ -14,6 +14,7 @@ from app.doors.websocket.effects import (
     Close,
     Effect,
     FetchPage,
+    NoteRefusedEnd,
     ReadGroup,
     Rest,
     RunCommand,
@@ -104,7 +105,7 @@ class SocketWorld:
             elif isinstance(effect, Unsubscribe):
                 self.under_way = [one for one in self.under_way if not self.drops(one, effect.key)]
                 self.end_reads(effect.key)
-            else:
+            elif not isinstance(effect, NoteRefusedEnd):
                 self.under_way.append(effect)
 
     def drops(self, effect: Effect, key: int) -> bool:

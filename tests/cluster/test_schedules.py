@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -199,6 +200,22 @@ async def test_all_or_nothing_of_a_publication(engine: ClusterEngine) -> None:
     refusal = await refused(engine, paid)
     assert refusal.code == "schedule_gone"
     assert (await values(engine), await names(engine)) == (["paid"], [])
+
+
+async def test_a_publication_says_what_recurred_of_that_it_has_ended(engine: ClusterEngine) -> None:
+    for name in ("a", "b", "c"):
+        await reply_to(engine, setting(name, every_ms=60_000))
+
+    async def recurred(*names: str, cancel: str) -> Sequence[str]:
+        each = [NewSchedule(name, body(name), Rule(in_ms=60_000)) for name in names]
+        done = await reply_to(engine, AddScheduled(stream=S, later=each, cancel=cancel))
+        assert isinstance(done, AddedScheduled)
+        assert done.cancelled is (cancel in ("a", "c") and bool(done.recurring))
+        return done.recurring
+
+    assert await recurred("b", "d", cancel="a") == ["a", "b"]
+    assert await recurred("b", "d", cancel="a") == []
+    assert await recurred("c", cancel="c") == ["c"]
 
 
 async def test_a_key_is_one_for_both_ways_to_publish(engine: ClusterEngine) -> None:

@@ -252,6 +252,14 @@ def test_what_recurs_takes_another_right(house: House) -> None:
     house.run(CancelSchedule(stream="s", name="b", recurring=False))
 
 
+def test_a_publication_says_what_recurred_of_that_it_has_ended(house: House) -> None:
+    for name in ("a", "b", "c"):
+        house.run(setting(name, every_ms=1_000))
+    assert house.of(AddedScheduled, later("b", "d", cancel="a")).recurring == ["a", "b"]
+    assert house.of(AddedScheduled, later("b", "d", cancel="a")).recurring == []
+    assert house.of(AddedScheduled, later("c", cancel="c")).recurring == ["c"]
+
+
 # --- pages -------------------------------------------------------------------------------------------------
 
 

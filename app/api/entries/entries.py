@@ -191,6 +191,8 @@ async def _publish(
     may_manage = request.principal.may(Action.MANAGE, Resource(stream))
     later = options.scheduled(command, published, recurring=may_manage)
     reply: Reply = await _add(request, options, command, later)
+    if isinstance(reply, replies.AddedScheduled) and reply.recurring:
+        _note_recurring(request, stream, reply.recurring)
     cancelled, each = None, list[dict[str, object]]()
     if isinstance(reply, replies.AddedScheduled):
         cancelled = None if options.cancel_schedule is None else reply.cancelled
@@ -222,7 +224,18 @@ async def _publish(
 async def _add(request: Request, options: AddOptions, command: XAdd, later: AddScheduled | None) -> Reply:
     if options.close:
         return await _add_last(request, command)
-    return await request.publish(later or command, synced=request.preferences.synced)
+    try:
+        return await request.publish(later or command, synced=request.preferences.synced)
+    except EngineError as refusal:
+        if later is not None and refusal.code == "forbidden":
+            _note_recurring(request, later.stream, [later.cancel or "", *(one.name for one in later.later)])
+        raise
+
+
+def _note_recurring(request: Request, stream: str, schedules: Sequence[str]) -> None:
+    """Have the audit log say that what recurs was cancelled or replaced, or was to be."""
+    named = [name for name in schedules if name]
+    request.note_action("manage", "addEntries", stream=stream, schedules=named)
 
 
 async def _add_last(request: Request, command: XAdd) -> replies.Added | None:

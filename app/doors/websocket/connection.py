@@ -26,6 +26,7 @@ from app.doors.websocket.effects import (
     Effect,
     Effects,
     FetchPage,
+    NoteRefusedEnd,
     ReadGroup,
     Rest,
     RunCommand,
@@ -50,8 +51,9 @@ from app.metrics import tracing
 from app.redis import executor
 from app.tenants import Tenant
 from engine import Call, Done, EngineError, How
+from engine.commands import AddScheduled, XAck, XAdd
 from engine.commands import Close as CloseStream
-from engine.commands import XAck, XAdd
+from engine.replies import AddedScheduled
 
 # Messages that wait before the socket is read no more: a client that sends one at a time is not paused, which
 # takes two system calls.
@@ -311,8 +313,8 @@ class Connection:
             assert isinstance(command, XAdd | CloseStream), "what has a trace publishes"
             traced, done = tracer.begin_publishing(command, effect.traceparent, done)
             commands = [traced]
-        if isinstance(commands[0], CloseStream):
-            done = self._auditing(commands[0].stream, done)
+        if isinstance(commands[0], CloseStream | AddScheduled):
+            done = self._auditing(commands[0], done)
         quotas = self.request.principal.quotas
         self.flow.begin_work()
         how = How.ALONE if len(commands) == 1 else How.TOGETHER
@@ -325,16 +327,25 @@ class Connection:
         if replies is not None:
             done(replies)
 
-    def _auditing(self, stream: str, done: Done) -> Done:
-        """Have the audit log say that a publish has closed the stream, or why not."""
+    def _auditing(self, command: CloseStream | AddScheduled, done: Done) -> Done:
+        """Have the audit log say that a publish has closed the stream, or has cancelled or replaced what
+        recurs; or why not.
+        """
 
         def end(replies: Replies) -> None:
-            code = replies[0].code if isinstance(replies[0], EngineError) else ""
-            facts = {"action": "close", "operation": "publish", "stream": stream}
-            self.request.audit(facts, status=CODES[code].status if code else 200, code=code)
+            reply = replies[0]
+            code = reply.code if isinstance(reply, EngineError) else ""
+            if isinstance(command, CloseStream):
+                self._note("close", command.stream, code)
+            elif code == "forbidden" or (isinstance(reply, AddedScheduled) and reply.recurring):
+                self._note("manage", command.stream, code)
             done(replies)
 
         return end
+
+    def _note(self, action: str, stream: str, code: str) -> None:
+        facts = {"action": action, "operation": "publish", "stream": stream}
+        self.request.audit(facts, status=CODES[code].status if code else 200, code=code)
 
     def _share(self, call: Call, done: Done) -> bool:
         """Have a call sent with those of other sockets. Returns False, with nothing done, if it is not."""
@@ -451,6 +462,7 @@ _INTERNAL_CLOSE: Final = 4000
 _PERFORM: Final[Mapping[type[Effect], Callable[[Connection, Any], None]]] = {
     SendFrame: Connection._send,  # noqa: SLF001 - the table of its own methods
     Submit: Connection._submit,  # noqa: SLF001
+    NoteRefusedEnd: lambda connection, effect: connection._note("close", effect.stream, effect.code),  # noqa: SLF001
     RunCommand: Connection._ask,  # noqa: SLF001
     Authenticate: Connection._authenticate,  # noqa: SLF001
     Subscribe: lambda connection, effect: connection._streams.open(effect),  # noqa: SLF001

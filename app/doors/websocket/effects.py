@@ -46,6 +46,13 @@ class Submit(Effect, frozen=True):
     shared: bool = False
 
 
+class NoteRefusedEnd(Effect, frozen=True):
+    """Have the audit log say that a publish was not allowed to close this stream."""
+
+    stream: str
+    code: str
+
+
 class Authenticate(Effect, frozen=True):
     """Authenticate the token before any further frame, then call `on_principal`."""
 

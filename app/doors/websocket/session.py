@@ -23,6 +23,7 @@ from app.doors.websocket.effects import (
     Authenticate,
     Close,
     Effects,
+    NoteRefusedEnd,
     Ref,
     RunCommand,
     SendFrame,
@@ -217,7 +218,10 @@ class Session:
         if self.meter is not None:
             self.meter.take_more(len(published.bodies))
         if wanted.close:
-            self.table.require(Action.CLOSE, stream)
+            try:
+                self.table.require(Action.CLOSE, stream)
+            except RefusalError as refusal:
+                return [NoteRefusedEnd(stream, refusal.code), self.table.error(frame.ref, refusal)]
         add = wanted.command(stream, published, last_id, frames.idempotency_key(frame))
         may_manage = self.table.principal.may(Action.MANAGE, Resource(stream))
         later = wanted.scheduled(add, published, recurring=may_manage)

@@ -1,5 +1,5 @@
 -- Add entries, schedule others, and cancel a schedule: all or nothing. The reply is the IDs, what the trim removed, whether
--- one was cancelled, and the times.
+-- one was cancelled with those that recurred ('1:0,2': 0 for the one that is cancelled), and the times.
 -- KEYS: stream, meta, answers, order, requests
 -- ARGV: generation, primary, number and settled of the request ('' for none), mkstream, cancel ('' for none, else '+' and
 --       a name), whether that has to be there, whether it may touch what recurs, how many a stream may have, form of what
@@ -48,16 +48,16 @@ local cancelled = info and cancel and find_schedule(meta, cancel) or nil
 if cancel and not cancelled and ARGV[7] == '1' then
   return refuse('schedule_gone', cancel)
 end
-local replaced, new = { cancelled }, 0
-for _, one in ipairs(later) do
+local recurring, new = cancelled and cancelled.recurs == '1' and { 0 } or {}, 0
+for i, one in ipairs(later) do
   local before = info and find_schedule(meta, one.name) or nil
   new = new + (before and 0 or 1)
-  replaced[#replaced + 1] = before
-end
-for _, one in ipairs(replaced) do
-  if one.recurs == '1' and not may_recur then
-    return refuse('recurring_forbidden')
+  if before and before.recurs == '1' then
+    recurring[#recurring + 1] = i
   end
+end
+if #recurring > 0 and not may_recur then
+  return refuse('recurring_forbidden')
 end
 refused = #later > 0 and refuse_schedules(stream, meta, info, ARGV[10], new, ARGV[9], ARGV[12])
 if refused then
@@ -69,7 +69,8 @@ for i, one in ipairs(later) do
   times[i] = one.at
   is_kept = is_kept or one.name == cancel
 end
-local text = table.concat({ part.text or '', cancelled and 1 or 0, table.concat(times, ',') }, ' ')
+local done = (cancelled and '1' or '0') .. (#recurring > 0 and ':' .. table.concat(recurring, ',') or '')
+local text = table.concat({ part.text or '', done, table.concat(times, ',') }, ' ')
 local removed, affected = 0, 0
 if part.count > 0 then
   removed, affected = store_part(part, ARGV[1])

@@ -186,6 +186,47 @@ async def test_ends_have_lines_however_they_are_asked_for(engine: Engine, tmp_pa
     assert rows == [(*row, outcome) for outcome in ("forbidden", "done") for row in wanted]
 
 
+async def test_what_recurs_has_a_line_however_it_is_touched(engine: Engine, tmp_path: Path) -> None:
+    """Cancelled or replaced by a publication too, done or refused; what does not recur has none."""
+    path, stream = tmp_path / "audit.jsonl", "/v1/streams/s"
+    app = await audited(engine, path)
+    entry, tick = {"fields": {"n": "1"}}, f"{stream}/schedules/tick"
+    async with client(app, ROOT) as http:
+        writing = [{"actions": ["write"]}]
+        writer = (await http.post("/v1/admin/tokens", json={"grants": writing})).json()["token"]
+        await http.put(tick, json={"entry": entry, "every_ms": 60_000})
+    statuses = []
+    for token in (writer, ROOT):
+        async with client(app, token) as http:
+            answers = [
+                await http.post(f"{tick}/fire"),
+                await http.post(f"{stream}/entries?delay_ms=60000&schedule=tick", json=entry),
+                await http.post(f"{stream}/entries?delay_ms=60000&schedule=once", json=entry),
+                await http.post(f"{stream}/entries?cancel_schedule=tick", json=entry),
+                await http.delete(f"{stream}/schedules/once"),
+            ]
+            statuses += [answer.status_code for answer in answers]
+    assert statuses == [403, 403, 202, 403, 204, 201, 202, 202, 201, 204]
+    async with client(app, ROOT) as http:
+        for way in (http.delete(tick), http.post(f"{stream}/entries?cancel_schedule=tick", json=entry)):
+            await http.put(tick, json={"entry": entry, "every_ms": 60_000})
+            assert (await way).status_code in (201, 204)
+    found = (await lines(app, path))[2:]
+    assert [(one["operation"], one["outcome"]) for one in found] == [
+        ("fireSchedule", "forbidden"),
+        ("addEntries", "forbidden"),
+        ("addEntries", "forbidden"),
+        ("fireSchedule", "done"),
+        ("addEntries", "done"),
+        ("putSchedule", "done"),
+        ("deleteSchedule", "done"),
+        ("putSchedule", "done"),
+        ("addEntries", "done"),
+    ]
+    assert {one["action"] for one in found} == {"manage"}
+    assert [one["schedules"] for one in found if one["operation"] == "addEntries"] == [["tick"]] * 4
+
+
 async def test_commands_over_a_socket_have_lines_each_with_its_own_outcome(
     engine: Engine, tmp_path: Path
 ) -> None:

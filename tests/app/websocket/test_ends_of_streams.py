@@ -3,10 +3,16 @@
 from pathlib import Path
 
 import httpx
+import pytest
 
+from engine.commands import NewSchedule, SetSchedule
+from engine.entries import body
+from engine.recurrence import Rule
+from tests.app.policies import principal_with
 from tests.app.sockets import SocketClient
 from tests.app.ten_doors import WebSocket, opened
 from tests.app.websocket.group_calls import add
+from tests.engine.asking import reply_to
 
 
 def close(http: httpx.Client, stream: str, **given: object) -> None:
@@ -93,4 +99,28 @@ async def test_the_audit_log_has_an_end_by_a_publish(tmp_path: Path) -> None:
     assert [(line["operation"], line["stream"], line["status"]) for line in lines] == [
         ("publish", "orders", 200),
         ("publish", "orders", 409),
+    ]
+
+
+async def test_the_audit_log_has_what_a_publish_may_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An end, and what recurs; once it may, what recurred is cancelled with a line too, and else without."""
+    door, end = WebSocket("websocket", "websocket"), {"op": "publish", "stream": "orders", "close": True}
+    entry = {"fields": {"n": "1"}}
+    cancel = {"op": "publish", "stream": "orders", **entry, "cancel_schedule": "tick"}
+    replace = {"op": "publish", "stream": "orders", **entry, "delay_ms": 60_000, "schedule": "tick"}
+    async with opened(tmp_path) as bench:
+        tick = NewSchedule("tick", body([("n", "1")]), Rule(every_ms=60_000))
+        await reply_to(bench.engine, SetSchedule(stream="orders", schedule=tick))
+        with monkeypatch.context() as patched:
+            patched.setattr(bench.policy, "principal", principal_with("read,write:orders"))
+            await door.ask(bench, {**end, **entry}, cancel, replace)
+        await door.ask(bench, replace, cancel, cancel)
+        lines = await bench.audited()
+    assert [(line["operation"], line["action"], line["stream"], line["outcome"]) for line in lines] == [
+        ("publish", "close", "orders", "forbidden"),
+        ("publish", "manage", "orders", "forbidden"),
+        ("publish", "manage", "orders", "forbidden"),
+        ("publish", "manage", "orders", "done"),
     ]
