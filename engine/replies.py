@@ -93,12 +93,15 @@ class Added(msgspec.Struct, frozen=True):
     """XADD. `ids` are in order of the entries; `duplicate` if idempotence found them stored already.
 
     `trimmed` entries were removed by the trim, `pending_affected` of them are still pending in some group.
+    Of entries that were added apart those at the places `refused` were not, for the reason `refusal`.
     """
 
     ids: Sequence[int]
     duplicate: bool = False
     trimmed: int = 0
     pending_affected: int = 0
+    refused: Sequence[int] = ()
+    refusal: str = ""
 
 
 class Trimmed(msgspec.Struct, frozen=True):

@@ -204,8 +204,7 @@ class SharedCommand:
         (reply,) = replies
         if not isinstance(reply, EngineError):
             self._answer_each(_apart(reply, self._parts))
-        elif reply.code == "internal" or "outcome" in reply.members:
-            # One of them may have caused the fault, or a backend may have done it: none is tried again.
+        elif may_have_run(reply):
             self._answer_each([reply] * len(self._parts))
         else:
             self._send_each()
@@ -262,6 +261,13 @@ class SharedWork:
         if shared is None:
             shared = self._open[key] = SharedCommand(engine, lambda: self._open.pop(key))
         return shared
+
+
+def may_have_run(refusal: EngineError) -> bool:
+    """Whether none of what was refused together is tried again: one of them may have caused the fault, or a
+    backend may have done it. Any other refusal has changed nothing, and may be for one of them alone.
+    """
+    return refusal.code == "internal" or "outcome" in refusal.members
 
 
 def answer_some(answers: Answers) -> None:

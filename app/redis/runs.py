@@ -48,7 +48,7 @@ class Adds(msgspec.Struct):
 
     def command(self) -> AddEach:
         """What the engine has to run."""
-        return AddEach(stream=self.stream, bodies=self.bodies)
+        return AddEach(stream=self.stream, bodies=self.bodies, apart=True)
 
 
 def stream_of(key: bytes) -> str | None:
@@ -218,14 +218,17 @@ def _bodies_of(names: Sequence[bytes], columns: Sequence[Sequence[bytes]]) -> li
 
 
 def each_added(reply: Reply | EngineError | None, number: int) -> Iterator[EngineError | int]:
-    """The ID of each entry, and the refusal of those for which there were no IDs."""
+    """The ID of each entry, and the refusal of those that were refused, or for which there were no IDs."""
     if isinstance(reply, EngineError):
         yield from [reply] * number
         return
     assert isinstance(reply, Added), "AddEach adds"
-    yield from reply.ids
-    for _ in range(number - len(reply.ids)):
-        yield errors.stream_exhausted()
+    given, refused = iter(reply.ids), {*reply.refused}
+    for place in range(number):
+        if place in refused:
+            yield errors.invalid(f"ERR {reply.refusal}", reply.refusal)
+        else:
+            yield next(given, None) or errors.stream_exhausted()
 
 
 def runs_alone(parsed: CommandRequest) -> bool:

@@ -58,10 +58,31 @@ def xadd(turn: Turn, command: types.XAdd) -> Added | None:
 @runs(weir_commands.AddEach)
 def add_each(turn: Turn, command: weir_commands.AddEach) -> Added:
     key = turn.keyspace.find(command.stream)
+    refused, refusal = _not_taken(key, command.bodies) if command.apart else ((), "")
+    bodies = command.bodies
+    if refused:
+        gone = {*refused}
+        bodies = [body for place, body in enumerate(bodies) if place not in gone]
+    if not bodies:
+        return Added((), refused=refused, refusal=refusal)
     left = ids.ID_MAX - (key.stream.last_id if key else 0)
-    prepared = prepare(turn, types.XAdd(stream=command.stream, bodies=command.bodies[: left or None]))
+    prepared = prepare(turn, types.XAdd(stream=command.stream, bodies=bodies[: left or None]))
     assert isinstance(prepared, PreparedEntries), "it makes the stream, and has no key to repeat"
-    return store(turn, prepared)
+    added = store(turn, prepared)
+    return replace(added, refused=refused, refusal=refusal) if refused else added
+
+
+def _not_taken(key: Key | None, bodies: Sequence[bytes]) -> tuple[Sequence[int], str]:
+    """The places of those that the stream does not take, and why."""
+    refused, why = list[int](), ""
+    if key is not None and key.durable is not None:
+        for place, body in enumerate(bodies):
+            try:
+                check_bodies(key.durable, [body])
+            except errors.EngineError as refusal:
+                refused.append(place)
+                why = refusal.detail
+    return refused, why
 
 
 def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:

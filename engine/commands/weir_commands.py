@@ -58,11 +58,14 @@ class UpdateStream(StreamCommand, frozen=True, kw_only=True):
 class AddEach(StreamCommand, frozen=True, kw_only=True):
     """A run of plain XADDs (`*`, no options), one for each body. Reply: `Added` with the IDs of
     those that were appended: the first ones, where the IDs of the stream do not suffice for all.
+
+    `apart`: one that the stream does not take is refused alone, and not all of them. A backend refuses all.
     """
 
     needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
 
     bodies: Sequence[bytes]
+    apart: bool = False
 
     def entry_bytes(self) -> int:
         return rows.size(self.bodies)

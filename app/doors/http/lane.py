@@ -34,7 +34,7 @@ from app.http.media import NDJSON, MediaType
 from app.http.middleware.request_id import RequestIds
 from app.http.responses import refuse
 from app.live.fair_queue import ConnectionTurn
-from app.live.together import Answers, Batch, Batches
+from app.live.together import Answers, Batch, Batches, may_have_run
 from engine import CommandEngine, EngineError, ids
 
 _LINES: Final = MediaType(NDJSON, NDJSON)
@@ -220,9 +220,8 @@ class LaneBatch(Batch[Lane]):
     def _refusals(
         self, clients: Sequence[Lane], bodies: Sequence[bytes], refusal: EngineError | None
     ) -> Answers:
-        if refusal is None or not (refusal.code == "internal" or "outcome" in refusal.members):
+        if refusal is None or not may_have_run(refusal):
             return map(Lane.serve, clients)
-        # One of them may have caused the fault, or a backend may have stored them: none is tried again.
         return map(Lane.refuse, clients, repeat(refusal))
 
 

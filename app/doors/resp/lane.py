@@ -1,8 +1,8 @@
 """Lanes of Redis clients: an XADD like the one before is not looked at again. What several clients add is
 stored together, see `app.live.together`.
 
-Knows: which bytes are an XADD like the one before, whose the IDs are, which refusals may be for all together
-alone. Must never know: how bytes arrive and leave, who a caller is.
+Knows: which bytes are an XADD like the one before, whose the IDs are, that what is refused together is added
+by each alone. Must never know: how bytes arrive and leave, who a caller is.
 
     bytes ─► Lane.take: the same stream, as many words, the same stamp ─► AddBatch ─► one write
                  └► no: the usual way, which closes the lane; an XADD by itself opens it again
@@ -17,14 +17,13 @@ from typing import Any, Final, Protocol
 from app.auth import Principal
 from app.doors.resp.requests import Words, length_of
 from app.gateway import Gateway
-from app.live.together import Answers, Batch, Batches, Replies, parts
+from app.live.together import Answers, Batch, Batches, Replies, may_have_run, parts
 from app.redis import wire
 from app.redis.runs import body_of
-from engine import CommandEngine, EngineError, ids
+from engine import Call, CommandEngine, EngineError, ids
+from engine.commands import AddEach
 from engine.replies import Added, Reply
 
-# Refusals before anything has changed, for which all together may be too many.
-_TOO_MANY_TOGETHER: Final = frozenset({"memory_full", "storage_full"})
 # `XADD stream *`.
 _FIXED: Final = 3
 
@@ -141,9 +140,17 @@ class AddBatch(Batch[Lane | Share]):
         self, clients: Sequence[Lane | Share], bodies: Sequence[bytes], refusal: EngineError | None
     ) -> Answers:
         assert refusal is not None, "what is ready can be sent"
-        if len(clients) > 1 and refusal.code in _TOO_MANY_TOGETHER:
-            return map(self._send, [[client] for client in clients], _parts(clients, bodies))
+        if len(bodies) > 1 and not may_have_run(refusal):
+            return map(self._send_alone, clients, _parts(clients, bodies))
         return map(_answer, clients, repeat(refusal))
+
+    def _send_alone(self, client: Lane | Share, bodies: Sequence[bytes]) -> None:
+        def done(replies: Replies) -> None:
+            client.answer(replies[0])
+
+        replies = self.engine.send(Call((AddEach(stream=self.stream, bodies=bodies, apart=True),)), done)
+        if replies is not None:
+            done(replies)
 
 
 def _answer(client: Lane | Share, reply: Reply | EngineError) -> None:

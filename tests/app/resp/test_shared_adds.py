@@ -6,12 +6,15 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
 
+import pytest
+
 from app.doors.resp.lane import SharedAdds
 from app.gateway import Gateway
 from app.live.together import Replies
+from app.redis.runs import each_added
 from app.settings import Settings
 from engine import Engine, EngineError, SystemClock, ids
-from engine.commands import XAdd, XLen
+from engine.commands import Close, CreateDurable, XAdd, XLen
 from engine.entries import body
 from engine.replies import Added
 from engine.storage.memory import MemoryStorage
@@ -145,6 +148,51 @@ async def test_what_has_no_room_together_is_tried_one_by_one() -> None:
         assert second.code == "storage_full"
         assert isinstance(third, Added)
         assert await reply_to(engine, XLen(stream="s")) == 2
+
+
+JSON = CreateDurable(stream="s", media="application/json")
+GOOD, BAD = [body([("data", text)]) for text in (b"1", b"{")]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_what_one_may_not_add_is_refused_to_that_one(*, closed: bool) -> None:
+    """And of its own pipeline to those entries alone, as Redis refuses a command."""
+    async with opened(MemoryStorage()) as engine:
+        await reply_to(engine, JSON)
+        if closed:
+            await reply_to(engine, Close(stream="s"))
+        found = await add_together(engine, [GOOD], [BAD], [GOOD, BAD, BAD, GOOD], [GOOD])
+        outcomes = [
+            ["id" if isinstance(one, int) else one.code for one in each_added(reply, number)]
+            for ((reply,), number) in zip(found, (1, 1, 4, 1), strict=True)
+        ]
+        added = "stream_closed" if closed else "id"
+        rest = "stream_closed" if closed else "invalid"
+        assert [outcomes[0], outcomes[3]] == [[added], [added]]
+        assert outcomes[1] == ["invalid"]
+        assert outcomes[2] == [added, rest, rest, added]
+        assert await reply_to(engine, XLen(stream="s")) == (0 if closed else 4)
+
+
+async def test_a_pipeline_goes_on_behind_what_its_stream_does_not_take(port: TestedPort) -> None:
+    """By itself, among others and in a transaction."""
+    await reply_to(port.gateway.engine, JSON)
+    wire = await port.connect()
+    adds = [("XADD", "s", "*", "data", text) for text in ("1", "{", "2", "x y", "3")]
+    for before in ([], [("PING",)]):
+        for command in (*before, *adds, ("XLEN", "s")):
+            wire.send(*command)
+        found = [await wire.reply() for _ in (*before, *adds, ("XLEN", "s"))][len(before) :]
+        assert [isinstance(one, bytes) for one in found[:5]] == [True, False, True, False, True]
+        assert all("has one field, data" in str(one) for one in (found[1], found[3]))
+        assert found[5] == 3 + 3 * len(before)
+    await wire.call("MULTI")
+    for command in adds:
+        await wire.call(*command)
+    done = await wire.call("EXEC")
+    assert isinstance(done, list)
+    assert [isinstance(one, bytes) for one in done] == [True, False, True, False, True]
+    assert await wire.call("XLEN", "s") == 9
 
 
 async def test_clients_at_the_same_time_have_their_own_ids(port: TestedPort) -> None:
