@@ -3,6 +3,7 @@
 Processor time of the gateway and requests a second, of the same gateway, in alternating rounds; the median
 of the rounds' ratios counts. Each connection of wrk sends one request at a time: to publish an entry of one
 field, to append a JSON message, and to append one as a batch of a producer, of which each connection is one.
+Each connection has a thread of wrk, since only a thread can count: so all kinds are sent alike.
 
     python -m bench.appends [--rounds 7] [--seconds 1.5]
 """
@@ -27,7 +28,7 @@ wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 wrk.body = '{_BODY}'
 """
-# Each thread has a connection of its own, and its own numbers.
+# Each thread has its own numbers.
 _PRODUCING: Final = (
     _PLAIN
     + """
@@ -65,11 +66,10 @@ class Round(NamedTuple):
 def load(port: int, pid: int, kind: str, connections: int, seconds: float) -> Round:
     """Send requests of one kind."""
     path, script = KINDS[kind]
-    threads = connections if script is _PRODUCING else 1
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
         lua.write(script)
         lua.flush()
-        size = [f"-t{threads}", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "10s"]
+        size = [f"-t{connections}", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "10s"]
         url = f"http://127.0.0.1:{port}{path}"
         before_s = cpu_s_of(pid)
         command = ["wrk", *size, "-s", lua.name, url, "--", str(time.time_ns())]

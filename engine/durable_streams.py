@@ -7,7 +7,7 @@ A producer counts its runs (epochs), and in each its batches from 0. The state o
 a week, or longest of too many, is forgotten: it begins again at 0.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -57,11 +57,12 @@ class DurableStream:
         """When a producer last wrote; 0 where none has."""
         return next(reversed(self.producers.values())).at_ms if self.producers else 0
 
-    def advance(self, producer: str, place: ProducerPlace) -> None:
-        """Note what a producer has written, in the order of time."""
-        self.producers.pop(producer, None)
-        self.producers[producer] = place
-        oldest_ms = place.at_ms - PRODUCER_AGE_MS_MAX
+    def advance(self, places: Mapping[str, ProducerPlace]) -> None:
+        """Note what producers have written at one time, in the order of time."""
+        for producer in places:
+            self.producers.pop(producer, None)
+        self.producers.update(places)
+        oldest_ms = self.last_ms() - PRODUCER_AGE_MS_MAX
         if len(self.producers) > PRODUCERS_MAX or next(iter(self.producers.values())).at_ms < oldest_ms:
             for name in list(self._gone(oldest_ms)):
                 del self.producers[name]

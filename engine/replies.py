@@ -419,6 +419,12 @@ class DurableAppended(msgspec.Struct, frozen=True):
     closed: bool = False
 
 
+class BatchesAppended(msgspec.Struct, frozen=True):
+    """What became of each batch; None of one that is refused: asked for alone, the refusal says why."""
+
+    replies: Sequence[DurableAppended | None]
+
+
 class StreamUse(msgspec.Struct, frozen=True):
     """The estimated memory of a stream with all that hangs on it, and the time since a command last named it,
     at most since the start.
@@ -657,6 +663,7 @@ Reply = (
     | StreamUse
     | DurableInfo
     | DurableCreated
+    | BatchesAppended
     | DurableAppended
     | Dumped
     | Measured

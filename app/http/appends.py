@@ -5,11 +5,11 @@ Knows: what has to be known of a request to do it beside others, and to answer i
 Must never know: how bytes arrive, how requests come together, who a caller is.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from app.limits import EntryLimits
-from engine.commands import Command
+from engine.commands import Command, ProducerBatch
 from engine.replies import Reply
 
 
@@ -21,10 +21,19 @@ class Answer(NamedTuple):
     body: bytes = b""
 
 
+class Asked(NamedTuple):
+    """What one request asks: its entries, as they are stored, or its IDs; as how many requests it counts
+    against its caller's rate; and which batch of a producer it is, if it is one.
+    """
+
+    entries: Sequence[bytes]
+    cost: int = 1
+    batch: ProducerBatch | None = None
+
+
 class Appends(Protocol):
     """What requests have in common that append entries to one stream, or acknowledge IDs of it, with heads
-    that differ in two numbers at most: the length of the body, and what the header `counter` says. Equal ones
-    are the same.
+    that differ in two numbers at most: the length of the body, and what the header `counter` says.
     """
 
     @property
@@ -33,24 +42,19 @@ class Appends(Protocol):
 
     @property
     def counter(self) -> bytes:
-        """The header that counts the requests of one writer, in lower case; empty where none does. Each of
-        these has a command of its own, of others that come together one stores all entries.
+        """The header that counts the requests of one writer, in lower case; empty where none does."""
+
+    @property
+    def kind(self) -> Hashable:
+        """Requests of one kind share a command."""
+
+    def read(self, body: bytes, count: bytes, limits: EntryLimits) -> Asked | None:
+        """What a request asks with this body, and this count if there is one. None where only its route can
+        serve it. Raises RefusalError.
         """
 
-    def read(self, body: bytes, limits: EntryLimits) -> Sequence[bytes]:
-        """The entries of a body, as they are stored, or the IDs; none where only its route can serve it.
-        Raises RefusalError.
-        """
+    def command(self, asked: Sequence[Asked]) -> Command:
+        """What does all that these requests ask."""
 
-    def cost(self, entries: Sequence[bytes]) -> int:
-        """As how many requests one with these counts against its caller's rate."""
-
-    def command(self, entries: Sequence[bytes], count: bytes) -> Command:
-        """What is done with them. Raises RefusalError: of a count."""
-
-    def answers(
-        self, reply: Reply, asked: Sequence[Sequence[bytes]], durability: str
-    ) -> Iterable[Answer | None]:
-        """The answers to requests of these entries or IDs, for which there was one command; None to one that
-        changed nothing and that its route answers.
-        """
+    def answers(self, reply: Reply, asked: Sequence[Asked], durability: str) -> Iterable[Answer | None]:
+        """The answers to them; None to one that changed nothing and that its route answers."""

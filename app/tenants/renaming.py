@@ -127,7 +127,7 @@ FIELDS: Final[Mapping[str, Callable[[Any, TenantNames], object]]] = {
 _NO_NAMES: Final = frozenset(
     {
         *("batch", "consumer", "group", "idempotency", "kind", "known", "media", "name", "named", "reason"),
-        *("retention", "transfer_to"),
+        *("batches", "retention", "transfer_to"),
     }
 )
 _REFUSED: Final = frozenset({MeasureStreams})

@@ -238,6 +238,7 @@ REPLIES: Final[Mapping[type, Strip]] = {
     replies.Added: _same,
     replies.AddedScheduled: _same,
     replies.AutoClaimed: _claimed,
+    replies.BatchesAppended: _same,
     replies.Closed: _closed,
     replies.Claimed: _claimed,
     replies.DeadLettered: _of_stream,

@@ -198,11 +198,14 @@ class ClusterEngine(NoLog):
         done(call.refused(replies) if isinstance(replies, EngineError) else replies)
 
     async def _each(self, call: Call) -> Replies:
-        """They run in their order where they are of one server."""
+        return await self.run_each(call.commands, call.origin)
+
+    async def run_each(self, commands: Sequence[Command], origin: str = "") -> Replies:
+        """Run them in their order where they are of one server; a refusal in its place."""
         replies: list[Reply | EngineError] = []
         # Writes go out together, so that one confirmation is for all of them.
-        for is_write, some in groupby(call.commands, self._is_one_write):
-            running = (_attempt(self._run_at_once(command), call.origin) for command in some)
+        for is_write, some in groupby(commands, self._is_one_write):
+            running = (_attempt(self._run_at_once(command), origin) for command in some)
             if is_write:
                 replies += await asyncio.gather(*running)
             else:

@@ -35,6 +35,8 @@ from engine.cluster.scripts import ScriptCall, Word, WriteOrigin, script, stream
 from engine.cluster.wire import Words
 from engine.cluster.words import METADATA_KEY, by_script, sends
 from engine.commands import (
+    AppendBatches,
+    AppendDurable,
     Command,
     ConfigGet,
     Cursor,
@@ -60,6 +62,7 @@ from engine.errors import EngineError
 from engine.generations import Generations, Identity, gap_of
 from engine.name_rules import is_name
 from engine.replies import (
+    BatchesAppended,
     ConfigValues,
     Edges,
     Entries,
@@ -241,6 +244,9 @@ class Backend(Protocol):
     async def run_request(self, request: BackendRequest) -> Any:  # noqa: ANN401 - as `decode` makes it
         """Run one. Raises EngineError."""
 
+    async def run_each(self, commands: Sequence[Command]) -> Sequence[Any]:
+        """Run commands in their order where they are of one server; a refusal in its place."""
+
     async def scan(self, pattern: str) -> Sequence[bytes]:
         """The names of all streams that match, in no order."""
 
@@ -388,6 +394,20 @@ async def _find_dead_letters(backend: Backend, command: FindDeadLetters) -> Repl
 @gathers(Redrive)
 async def _redrive(backend: Backend, command: Redrive) -> Reply:
     return await redrive.redrive(backend.run_request, command)
+
+
+@gathers(AppendBatches)
+async def _append_batches(backend: Backend, command: AppendBatches) -> Reply:
+    appends = [
+        AppendDurable(stream=command.stream, kind=command.kind, batch=batch, bodies=bodies)
+        for batch, bodies in zip(command.batches, command.bodies_of_each(), strict=True)
+    ]
+    replies = await backend.run_each(appends)
+    for reply in replies:
+        if isinstance(reply, EngineError) and "outcome" in reply.members:
+            # The producers may send all of them again.
+            raise reply
+    return BatchesAppended([None if isinstance(reply, EngineError) else reply for reply in replies])
 
 
 @gathers(Exists)

@@ -5,6 +5,7 @@ Knows: which commands there are. Must never know: how they run (`execution`).
 
 from engine.commands.base import BlockingCommand, Command, StreamCommand
 from engine.commands.durable_commands import (
+    AppendBatches,
     AppendDurable,
     CreateDurable,
     DescribeDurable,
@@ -131,6 +132,7 @@ __all__ = [
     "Acknowledge",
     "AddEach",
     "AddScheduled",
+    "AppendBatches",
     "AppendDurable",
     "AutoSequence",
     "BlockingCommand",

@@ -10,22 +10,25 @@ from typing import Final, NamedTuple
 from engine import entries, errors, ids
 from engine.commands import types
 from engine.commands.durable_commands import (
+    AppendBatches,
     AppendDurable,
     CreateDurable,
     DescribeDurable,
     ForkPoint,
     ProducerBatch,
 )
-from engine.commands.entries import PreparedEntries, expect_no_schedules, prepare_checked, store
+from engine.commands.entries import PreparedEntries, expect_no_schedules, expect_open, prepare_checked, store
 from engine.commands.expiring import TIME_MS_MAX
 from engine.commands.keys import COPY_COST_MAX
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_ENTRIES_MAX, Turn
 from engine.copying import copy_cost, texts_to_fork
 from engine.durable_streams import JSON_MEDIA, DurableStream, ProducerPlace, kind_of
+from engine.errors import EngineError
 from engine.keyspace import Key
 from engine.records import (
     AdvanceProducer,
+    AdvanceProducers,
     CloseStream,
     ForkStored,
     ForkStream,
@@ -34,7 +37,7 @@ from engine.records import (
     SetMedia,
     SetWriterSeq,
 )
-from engine.replies import DurableAppended, DurableCreated, DurableInfo
+from engine.replies import Added, BatchesAppended, DurableAppended, DurableCreated, DurableInfo
 
 # Of a producer that has not written yet.
 _NOWHERE: Final = ProducerPlace(-1, -1, 0)
@@ -157,10 +160,10 @@ def _begin(turn: Turn, stream: str, fork: ForkPoint | None, origin: _Origin | No
     return turn.keyspace.keys[stream]
 
 
-def _append(turn: Turn, stream: str, key: Key, command: types.XAdd) -> None:
+def _append(turn: Turn, stream: str, key: Key, command: types.XAdd) -> Added:
     prepared = prepare_checked(turn, key, command)
     assert isinstance(prepared, PreparedEntries), "it has no key to repeat"
-    store(turn, prepared)
+    return store(turn, prepared)
 
 
 @runs(DescribeDurable)
@@ -190,14 +193,19 @@ def _info(key: Key) -> DurableInfo:
     )
 
 
+def _durable(turn: Turn, stream: str) -> tuple[Key, DurableStream]:
+    if turn.keyspace.find(stream) is None:
+        _expect_shown(turn, stream)
+    key = turn.key(stream)
+    if key.durable is None:
+        raise errors.not_durable(stream)
+    return key, key.durable
+
+
 @runs(AppendDurable)
 def append_durable(turn: Turn, command: AppendDurable) -> DurableAppended:
-    if turn.keyspace.find(command.stream) is None:
-        _expect_shown(turn, command.stream)
-    key, batch = turn.key(command.stream), command.batch
-    durable = key.durable
-    if durable is None:
-        raise errors.not_durable(command.stream)
+    key, durable = _durable(turn, command.stream)
+    batch = command.batch
     place = durable.producers.get(batch.producer, _NOWHERE) if batch else _NOWHERE
     if key.closed is not None:
         return _repeat_end(turn, command, key, place)
@@ -216,6 +224,42 @@ def append_durable(turn: Turn, command: AppendDurable) -> DurableAppended:
         turn.emit(CloseStream(command.stream, turn.now_ms, ""))
         turn.signal(command.stream)
     return _reply(key, None if batch is None else durable.producers[batch.producer])
+
+
+@runs(AppendBatches)
+def append_batches(turn: Turn, command: AppendBatches) -> BatchesAppended:
+    stream = command.stream
+    key, durable = _durable(turn, stream)
+    expect_open(turn, stream, key)
+    if command.kind != durable.kind:
+        raise errors.media_type_differs(durable.media)
+    at_ms = max(turn.now_ms, durable.last_ms())
+    places: dict[str, ProducerPlace] = {}
+    bodies: list[bytes] = []
+    # Of each batch: how many entries are stored behind it, its producer's place, and whether it was there.
+    found: list[tuple[int, ProducerPlace, bool] | None] = []
+    for batch, own in zip(command.batches, command.bodies_of_each(), strict=True):
+        place = places.get(batch.producer) or durable.producers.get(batch.producer, _NOWHERE)
+        try:
+            is_repeated = _is_repeated(batch, place)
+        except EngineError:
+            found.append(None)
+            continue
+        if not is_repeated:
+            # In the order of their last batches, as if each came alone.
+            places.pop(batch.producer, None)
+            place = places[batch.producer] = ProducerPlace(batch.epoch, batch.seq, at_ms)
+            bodies += own
+        found.append((len(bodies), place, is_repeated))
+    last_ids: Sequence[int] = (key.stream.last_id,)
+    if bodies:
+        added = _append(turn, stream, key, types.XAdd(stream=stream, bodies=bodies))
+        last_ids = [*last_ids, *added.ids]
+        epochs, seqs, _ = zip(*places.values(), strict=True)
+        turn.emit(AdvanceProducers(stream, [*places], epochs, seqs, at_ms))
+    return BatchesAppended(
+        [one and DurableAppended(last_ids[one[0]], *one[1][:2], duplicate=one[2]) for one in found]
+    )
 
 
 def _reply(key: Key, place: ProducerPlace | None, *, duplicate: bool = False) -> DurableAppended:

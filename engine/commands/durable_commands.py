@@ -3,7 +3,8 @@
 Knows: the arguments of each. Must never know: HTTP, how offsets and bodies are written, what a command does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import ClassVar
 
 import msgspec
@@ -80,6 +81,27 @@ class AppendDurable(StreamCommand, frozen=True, kw_only=True):
 
     def entry_bytes(self) -> int:
         return rows.size(self.bodies)
+
+
+class AppendBatches(StreamCommand, frozen=True, kw_only=True):
+    """Append batches of producers, one behind the other, of each as many bodies as `counts` says. Where the
+    stream takes no entries, or not all of these, they are refused together. Reply: `BatchesAppended`.
+    """
+
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
+    kind: str
+    batches: Sequence[ProducerBatch]
+    counts: Sequence[int]
+    bodies: Sequence[bytes]
+
+    def entry_bytes(self) -> int:
+        return rows.size(self.bodies)
+
+    def bodies_of_each(self) -> Iterator[Sequence[bytes]]:
+        """The bodies of each batch."""
+        ends = accumulate(self.counts, initial=0)
+        return (self.bodies[start:end] for start, end in pairwise(ends))
 
 
 class DescribeDurable(StreamCommand, frozen=True, kw_only=True):

@@ -53,6 +53,7 @@ from engine.records.changes import (
 )
 from engine.records.durable import (
     AdvanceProducer,
+    AdvanceProducers,
     ForkStored,
     ForkStream,
     NoteFork,
@@ -79,6 +80,7 @@ __all__ = [
     "ANSWERS_MAX",
     "ANSWER_AGE_MS_MAX",
     "AdvanceProducer",
+    "AdvanceProducers",
     "Append",
     "Capture",
     "CloseStream",

@@ -4,7 +4,8 @@ Knows: each resolved change, with its `apply`.
 Must never know: files, frames, clients, why something changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 
 from engine.copying import fork_key
 from engine.durable_streams import DurableStream, ProducerPlace
@@ -99,9 +100,28 @@ class AdvanceProducer(Record, frozen=True):
     at_ms: int
 
     def apply(self, keyspace: Keyspace) -> None:
-        key = keyspace.keys[self.stream]
-        durable = key.durable
-        assert durable is not None, "the command has looked"
-        before = durable.footprint_bytes
-        durable.advance(self.producer, ProducerPlace(self.epoch, self.seq, self.at_ms))
-        key.footprint.add(durable.footprint_bytes - before)
+        _advance(keyspace, self.stream, {self.producer: ProducerPlace(self.epoch, self.seq, self.at_ms)})
+
+
+class AdvanceProducers(Record, frozen=True):
+    """The same of several that have written at one time."""
+
+    number = 50
+    stream: str
+    producers: Sequence[str]
+    epochs: Sequence[int]
+    seqs: Sequence[int]
+    at_ms: int
+
+    def apply(self, keyspace: Keyspace) -> None:
+        places = map(ProducerPlace, self.epochs, self.seqs, repeat(self.at_ms))
+        _advance(keyspace, self.stream, dict(zip(self.producers, places, strict=True)))
+
+
+def _advance(keyspace: Keyspace, stream: str, places: Mapping[str, ProducerPlace]) -> None:
+    key = keyspace.keys[stream]
+    durable = key.durable
+    assert durable is not None, "the command has looked"
+    before = durable.footprint_bytes
+    durable.advance(places)
+    key.footprint.add(durable.footprint_bytes - before)

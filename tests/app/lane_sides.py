@@ -11,8 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+import pytest
 from pydantic import SecretStr
 
 from app.auth import Grant, TokenPolicy, tokens
@@ -21,7 +22,9 @@ from app.gateway import Phase
 from app.main import App, create_app
 from app.server import http_server
 from app.settings import Settings
-from engine import Engine, Fsync
+from engine import Call, Done, Engine, Fsync
+from engine.commands import Command
+from engine.read_handle import Replies
 from engine.storage.memory import MemoryStorage
 from tests.app.fast_requests import ENTRIES, ENTRY, JSON, post, request
 from tests.app.pair import plain
@@ -131,6 +134,22 @@ class Sides(NamedTuple):
     def entry(self, body: bytes, *headers: str) -> bytes:
         """A request of the caller to publish."""
         return post(ENTRIES, body, *(headers or (JSON,)), f"Authorization: Bearer {self.fast.token.text}")
+
+
+C = TypeVar("C", bound=Command)
+
+
+def sent_from_now(sides: Sides, monkeypatch: pytest.MonkeyPatch, kind: type[C]) -> list[C]:
+    """The commands of this kind that the engine behind the lanes gets from now on."""
+    sent: list[C] = []
+    send = sides.fast.engine.send
+
+    def note(call: Call, done: Done) -> Replies | None:
+        sent.extend(one for one in call.commands if isinstance(one, kind))
+        return send(call, done)
+
+    monkeypatch.setattr(sides.fast.engine, "send", note)
+    return sent
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 Each test asks two gateways, one with lanes and one without the fast path, at a moment that stands still.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from random import Random
 from typing import Final
@@ -17,7 +17,7 @@ from engine.read_handle import Replies
 from tests import halves
 from tests.app.fast_requests import ENTRY, GROUP, JSON, post, request
 from tests.app.lane_sides import CHANGES as OF_ANY_LANE
-from tests.app.lane_sides import LINE_ID, SIX, Sides, each, opened
+from tests.app.lane_sides import LINE_ID, SIX, Sides, each, opened, sent_from_now
 from tests.app.pair import HOST
 from tests.app.ten_doors import SAMPLED
 from tests.engine.asking import reply_to
@@ -211,7 +211,7 @@ async def test_what_comes_together_is_answered_as_one_behind_the_other(
         for way, other in zip(fast, full, strict=True):
             asked = own(sides, ack(f"{(number := number + 1)}-0"))
             assert await way.ask(asked) == await other.ask(asked)
-        sent = _acks(sides, monkeypatch)
+        sent = sent_from_now(sides, monkeypatch, Acknowledge)
         each_asked = [
             own(
                 sides,
@@ -227,19 +227,6 @@ async def test_what_comes_together_is_answered_as_one_behind_the_other(
         assert together == alone
         # Further ones look for the group where nothing was pending.
         assert len(sent[0].ids) >= len(fast)
-
-
-def _acks(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> Sequence[Acknowledge]:
-    """The acknowledgements that the engine gets from now on."""
-    sent: list[Acknowledge] = []
-    send = sides.fast.engine.send
-
-    def note(call: Call, done: object) -> object:
-        sent.extend(one for one in call.commands if isinstance(one, Acknowledge))
-        return send(call, done)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(sides.fast.engine, "send", note)
-    return sent
 
 
 async def test_each_request_takes_one_from_the_rate(sides: Sides) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from app.doors.http.append_lane import AppendLane
 from engine import Call, EngineError, errors
+from engine.commands import AppendBatches
 from engine.read_handle import Replies
 from tests import halves
 from tests.app.fast_requests import JSON, post, request
-from tests.app.lane_sides import APPENDS, LINE_ID, MESSAGE, Sides, each, opened
+from tests.app.lane_sides import APPENDS, LINE_ID, MESSAGE, Sides, each, opened, sent_from_now
 from tests.app.lane_sides import CHANGES as OF_ANY_LANE
 from tests.app.pair import HOST
 from tests.app.ten_doors import SAMPLED
@@ -225,21 +226,23 @@ async def test_requests_in_any_order_and_any_pieces_are_answered_alike(sides: Si
 
 
 @pytest.mark.parametrize("seed", range(halves.some(8)))
-async def test_what_comes_together_is_answered_as_one_behind_the_other(sides: Sides, seed: int) -> None:
+async def test_what_comes_together_is_answered_as_one_behind_the_other(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     """Each has its own place, and what is wrong concerns itself alone."""
     await open_producer_lane(sides)
     random = Random(seed)
     bodies = [b"1", b"[1,2]", b"[[3],4,5]", b"[]", b"{", b'"%b"' % (b"x" * 40)]
-    written = dict.fromkeys("pqr", 2)
+    producers = {name: _Producer(name, random) for name in "pqrst"}
     for seq in range(3):
-        for producer in "qr":
-            await sides.both(own(sides, batch(seq, producer=producer)))
+        for name in "qrst":
+            await sides.both(own(sides, batch(seq, producer=name)))
+    sent = sent_from_now(sides, monkeypatch, AppendBatches)
     for _ in range(10):
         asked = [post(APPENDS, random.choice(bodies)) for _ in range(5)]
-        for producer, last in written.items():
-            seq = random.choice([last, last + 1, last + 1, last + 3])
-            written[producer] += seq == last + 1
-            asked.append(batch(seq, producer=producer, body=random.choice([b"7", b"[7,8]"])))
+        asked += [producers[name].batch(random.choice(_KINDS)) for name in "pqrs"]
+        # A producer with two connections.
+        asked += [producers["t"].batch("next") for _ in range(2)]
         fast, full = [[await side.another() for _ in asked] for side in (sides.fast, sides.full)]
         for ways in (fast, full):
             # Those that have a lane already join what is stored at the end of the cycle.
@@ -249,6 +252,33 @@ async def test_what_comes_together_is_answered_as_one_behind_the_other(sides: Si
             way.connection.data_received(own(sides, one))
         together = [await way.ask(b"") for way in fast]
         assert together == [await way.ask(own(sides, one)) for way, one in zip(full, asked, strict=True)]
+    assert max(len(one.batches) for one in sent) >= len(producers)
+
+
+_KINDS: Final = ["repeated", "gap", "older run", "next run", "bad next run", *["next"] * 4]
+
+
+class _Producer:
+    """Sends what comes next; what was there, what leaves some out, or what is of another run."""
+
+    def __init__(self, name: str, random: Random) -> None:
+        self._name, self._random = name, random
+        self._epoch, self._seq = 0, 2
+
+    def batch(self, kind: str) -> bytes:
+        epoch, seq = self._epoch, self._seq
+        if kind == "next":
+            self._seq = seq = seq + 1
+        elif kind == "gap":
+            seq += 3
+        elif kind == "older run":
+            epoch = max(0, epoch - 1)
+        elif kind == "next run":
+            self._epoch, self._seq = epoch, seq = epoch + 1, 0
+        elif kind == "bad next run":
+            epoch += 1
+        body = self._random.choice([b"7", b"[7,8]"])
+        return batch(seq, producer=self._name, epoch=epoch, body=body)
 
 
 # ---- what is counted, and what happens while entries wait

@@ -12,6 +12,7 @@ from engine import EngineError, entries
 from engine.cluster import ClusterEngine
 from engine.cluster.keys import auxiliary_key
 from engine.commands import (
+    AppendBatches,
     AppendDurable,
     Copy,
     CreateDurable,
@@ -30,7 +31,7 @@ from engine.commands import (
     XRange,
 )
 from engine.ids import ID_MAX, ID_MIN
-from engine.replies import DurableAppended, DurableInfo, Entries
+from engine.replies import BatchesAppended, DurableAppended, DurableInfo, Entries
 from tests.cluster.engines import opened, refused
 from tests.cluster.servers import Backend, BackendServer
 from tests.cluster.test_repeating import opened as opened_losing
@@ -84,6 +85,46 @@ async def test_an_append_whose_reply_was_lost_is_done_once(
         assert (found.duplicate, found.closed, link.lost) == (False, command.closes, 1)
         assert await texts_of(engine, S) == ["a", "b"]
         assert engine.appended == 1
+
+
+def appending_batches(*batches: ProducerBatch) -> AppendBatches:
+    counts = [1 + (number % 2) for number in range(len(batches))]
+    bodies = [body(f"{number}") for number in range(sum(counts))]
+    return AppendBatches(stream=S, kind=TEXT, batches=batches, counts=counts, bodies=bodies)
+
+
+async def test_batches_of_many_producers_have_a_reply_each(engine: ClusterEngine) -> None:
+    """Stored in their order, repeated, or refused; none where the stream takes none."""
+    await reply_to(engine, creating())
+    command = appending_batches(
+        ProducerBatch("p", 1, 0), ProducerBatch("q", 0, 0), ProducerBatch("p", 1, 0),
+        ProducerBatch("p", 0, 1), ProducerBatch("p", 1, 2), ProducerBatch("p", 1, 1),
+    )  # fmt: skip
+    found = await reply_to(engine, command)
+    assert isinstance(found, BatchesAppended)
+    seen = [one and (one.seq, one.duplicate) for one in found.replies]
+    assert seen == [(0, False), (0, False), (0, True), None, None, (1, False)]
+    assert await texts_of(engine, S) == ["0", "1", "2", "7", "8"]
+    assert engine.appended == 5
+    await reply_to(engine, appending(closes=True))
+    closed = await reply_to(engine, command)
+    assert isinstance(closed, BatchesAppended)
+    seen = [one and (one.seq, one.duplicate) for one in closed.replies]
+    assert seen == [(1, True), (0, True), (1, True), None, None, (1, True)]
+    assert all(one.closed for one in closed.replies if one is not None)
+
+
+async def test_batches_whose_replies_were_lost_are_stored_once(server: BackendServer) -> None:
+    """And have the replies of the first time."""
+    async with opened_losing(server) as (engine, link):
+        await reply_to(engine, creating())
+        link.losing = 2
+        command = appending_batches(*[ProducerBatch(f"p{number}", 0, 0) for number in range(4)])
+        found = await reply_to(engine, command)
+        assert isinstance(found, BatchesAppended)
+        assert [one and (one.seq, one.duplicate) for one in found.replies] == [(0, False)] * 4
+        assert link.lost
+        assert await texts_of(engine, S) == [f"{number}" for number in range(6)]
 
 
 async def test_other_gateways_know_what_a_producer_wrote(backend: Backend, engine: ClusterEngine) -> None:

@@ -107,6 +107,9 @@ class Interrupted:
     async def is_allowed_all(self) -> bool:
         return await self.engine.is_allowed_all()
 
+    async def run_each(self, commands: Sequence[Command]) -> Sequence[object]:
+        return await self.engine.run_each(commands)
+
     async def run_request(self, request: BackendRequest) -> object:
         if request.lane is Lane.GROUP and not any(one.lane is Lane.GROUP for one in self.requests):
             self.happens()

@@ -3,13 +3,16 @@
 Knows: the rules, over restarts and rewrites too. Must never know: HTTP.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from random import Random
 
 import pytest
 
-from engine import dump, entries
+from engine import EngineError, dump, entries, ids
 from engine.commands import (
+    AppendBatches,
     AppendDurable,
+    Command,
     Copy,
     CreateDurable,
     Delete,
@@ -28,9 +31,9 @@ from engine.commands import (
 )
 from engine.durable_streams import PRODUCER_AGE_MS_MAX, PRODUCERS_MAX, DurableStream, ProducerPlace
 from engine.keyspace import Caps
-from engine.records import Configure, RemoveStream, SetLifetime, decode, encode
-from engine.replies import Dumped, DurableAppended, DurableCreated, DurableInfo
-from tests.engine.house import House, adding, id_of
+from engine.records import AdvanceProducers, Append, Configure, RemoveStream, SetLifetime, decode, encode
+from engine.replies import BatchesAppended, Dumped, DurableAppended, DurableCreated, DurableInfo
+from tests.engine.house import House, adding, id_of, state
 
 Again = Callable[[House], None]
 _AGAIN = pytest.mark.parametrize("again", [House.check, House.restart, House.rewrite])
@@ -189,6 +192,90 @@ def test_a_producer_that_is_silent_for_a_week_is_forgotten(made: House, again: A
     made.check()
 
 
+# --- batches of many producers
+
+
+def batches(*batches: ProducerBatch, counts: Sequence[int] = (), **more: object) -> AppendBatches:
+    """A command of these batches, with an entry each where no counts are given."""
+    counts = counts or [1] * len(batches)
+    bodies = [body(f"{number}") for number in range(sum(counts))]
+    command = {"stream": "s", "kind": "text/plain", "batches": batches, "counts": counts, "bodies": bodies}
+    return AppendBatches(**{**command, **more})  # type: ignore[arg-type]
+
+
+def one_by_one(house: House, command: AppendBatches) -> list[object]:
+    """The replies to its batches, each asked by itself, None for a refusal."""
+    found: list[object] = []
+    for batch, own in zip(command.batches, command.bodies_of_each(), strict=True):
+        try:
+            alone = appending(bodies=own, kind=command.kind, batch=batch)
+            found.append(house.run(alone))
+        except EngineError:
+            found.append(None)
+    return found
+
+
+@_AGAIN
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_of_many_are_as_one_behind_the_other(made: House, again: Again, seed: int) -> None:
+    """Stored, repeated, out of sequence, of an epoch that has ended: each has its own reply."""
+    random, other = Random(seed), House()
+    other.payloads = [*made.payloads]
+    other.restart()
+    for _ in range(20):
+        found = [
+            ProducerBatch(random.choice("pqr"), random.choice([0, 0, 0, 1]), random.choice([0, 1, 1, 2, 3]))
+            for _ in range(random.randint(1, 8))
+        ]
+        command = batches(*found, counts=[random.randint(1, 3) for _ in found])
+        assert made.of(BatchesAppended, command).replies == one_by_one(other, command)
+        again(made)
+        assert state(made.keyspace) == state(other.keyspace)
+        ms = random.choice([0, 1, 1_000])
+        for house in (made, other):
+            house.pass_ms(ms)
+
+
+def test_batches_and_their_sequences_are_one_frame(made: House) -> None:
+    """Of two records; and where nothing is stored, there is none."""
+    command = batches(*[ProducerBatch(f"p{number}", 0, 0) for number in range(100)])
+    made.run(command)
+    assert [type(record) for record in decode(made.payloads[-1])] == [Append, AdvanceProducers]
+    frames = len(made.payloads)
+    again = made.of(BatchesAppended, command)
+    assert len(made.payloads) == frames
+    assert {how_far(reply) for reply in again.replies} == {(0, 0, True)}
+
+
+FULL = XAdd(stream="s", bodies=[body()], ids=[ids.ID_MAX - 1])
+NEXT = (ProducerBatch("p", 0, 1), ProducerBatch("q", 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("before", "command", "code"),
+    [
+        ([appending(closes=True)], batches(*NEXT), "stream_closed"),
+        ([], batches(*NEXT, kind="application/json"), "media_type_differs"),
+        ([Delete(streams=["s"])], batches(*NEXT), "no_stream"),
+        (
+            [creating("", stream="f", fork=ForkPoint("s")), Delete(streams=["s"])],
+            batches(*NEXT),
+            "stream_gone",
+        ),
+        ([Delete(streams=["s"]), adding("s", "5-0")], batches(*NEXT), "not_durable"),
+        ([FULL], batches(*NEXT), "stream_exhausted"),
+    ],
+)
+def test_batches_are_refused_together_where_a_stream_takes_none_or_not_all(
+    made: House, before: Sequence[Command], command: AppendBatches, code: str
+) -> None:
+    """Each can be asked by itself then: of some there may be another answer."""
+    made.run(appending(0))
+    for one in before:
+        made.run(one)
+    assert made.refused(command).code == code
+
+
 def test_a_clock_that_goes_back_forgets_the_same_when_the_log_is_read(made: House) -> None:
     for ms in (0, -2 * PRODUCER_AGE_MS_MAX, PRODUCER_AGE_MS_MAX):
         made.pass_ms(ms)
@@ -199,12 +286,12 @@ def test_a_clock_that_goes_back_forgets_the_same_when_the_log_is_read(made: Hous
 def test_of_too_many_producers_the_one_that_wrote_longest_ago_goes() -> None:
     durable = DurableStream("text/plain", None, b"")
     for number in range(PRODUCERS_MAX):
-        durable.advance(f"p{number}", ProducerPlace(0, 0, 1))
-    durable.advance("p0", ProducerPlace(0, 1, 1))
+        durable.advance({f"p{number}": ProducerPlace(0, 0, 1)})
+    durable.advance({"p0": ProducerPlace(0, 1, 1)})
     assert len(durable.producers) == PRODUCERS_MAX
-    durable.advance("one more", ProducerPlace(0, 0, 1))
+    durable.advance({"one more": ProducerPlace(0, 0, 1), "another": ProducerPlace(0, 0, 1)})
     assert len(durable.producers) == PRODUCERS_MAX
-    assert "p1" not in durable.producers
+    assert {"p1", "p2"}.isdisjoint(durable.producers)
     assert "p0" in durable.producers
 
 

@@ -18,6 +18,7 @@ import pytest
 from engine import Caps, Engine, EngineError, Memory, entries
 from engine.commands import (
     AddScheduled,
+    AppendBatches,
     AppendDurable,
     Claim,
     CreateDurable,
@@ -29,6 +30,7 @@ from engine.commands import (
     FireSchedule,
     Nack,
     NewSchedule,
+    ProducerBatch,
     Publish,
     Redrive,
     SetSchedule,
@@ -89,6 +91,13 @@ ADDING: Final[list[Command]] = [
     EnsureStream(stream="new"),
     types.Copy(stream="s", target="new"),
     AppendDurable(stream="s", bodies=[entries.body([("data", "1")])], kind="text/plain"),
+    AppendBatches(
+        stream="s",
+        kind="text/plain",
+        batches=[ProducerBatch("p", 0, 0)],
+        counts=[1],
+        bodies=[entries.body([("data", "1")])],
+    ),
     CreateDurable(stream="new", media="text/plain"),
     weir_commands.AddEach(stream="s", bodies=[entries.body([("a", "1")])]),
     types.Restore(stream="new", dump=dump_key(Key("", IdempotencyTable(100, 100))), size=0),

@@ -81,6 +81,7 @@ SAMPLES: Final[list[Record]] = [
     records.NoteFork("orders", "bills"),
     records.RestoreHidden("bills"),
     records.AdvanceProducer("orders", "größe", 2, 3, 1_700_000_000_000),
+    records.AdvanceProducers("orders", ["größe", "b"], [2, 0], [3, 1], 1_700_000_000_000),
     records.RestoreStream("orders", "0123456789abcdef", FIRST, SECOND, SECOND, 1, FIRST, 9, (100, 101, 2, 1)),
     records.RestoreForgotten("orders", SECOND),
     records.RestoreDeleted("orders", [FIRST, SECOND]),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from app.http.appends import Answer
+from app.http.appends import Answer, Asked
 from app.limits import EntryLimits
 from engine import ids
 from engine.commands import Acknowledge
@@ -30,30 +30,29 @@ class GroupAcks(NamedTuple):
         """None is counted."""
         return b""
 
-    def read(self, body: bytes, _: EntryLimits) -> Sequence[bytes]:
-        """The IDs of a body; none if they are not written as they are answered, or one is named twice."""
+    @property
+    def kind(self) -> "GroupAcks":
+        """Those of a group."""
+        return self
+
+    def read(self, body: bytes, _: bytes, __: EntryLimits) -> Asked | None:
+        """The IDs of a body; None if they are not written as they are answered, or one is named twice."""
         match = _BODY.fullmatch(body)
         words = match[1].split(b'"')[1::2] if match else ()
         found = ids.parse_each(words) if words else None
         is_plain = found is not None and len({*found}) == len(found) and words == [*ids.texts(found)]
-        return words if is_plain else ()
+        return Asked(words) if is_plain else None
 
-    def cost(self, _: Sequence[bytes]) -> int:
-        """They are no entries."""
-        return 1
-
-    def command(self, entries: Sequence[bytes], _: bytes) -> Acknowledge:
+    def command(self, asked: Sequence[Asked]) -> Acknowledge:
         """What acknowledges these IDs."""
-        wanted = [*map(ids.parse_canonical, entries)]
+        wanted = [ids.parse_canonical(word) for one in asked for word in one.entries]
         return Acknowledge(stream=self.stream, group=self.group, ids=wanted)
 
-    def answers(
-        self, reply: Reply, asked: Sequence[Sequence[bytes]], durability: str
-    ) -> Iterable[Answer | None]:
+    def answers(self, reply: Reply, asked: Sequence[Asked], durability: str) -> Iterable[Answer | None]:
         """The answers to requests of these IDs. Where none was pending, the group may be missing."""
         assert isinstance(reply, AcknowledgedIds), "an acknowledgement answers which IDs were pending"
         left = {*ids.texts(reply.ids)}
-        for words in asked:
+        for words, *_ in asked:
             settled = left.intersection(words)
             # An ID that two have named was acknowledged by the first.
             left -= settled

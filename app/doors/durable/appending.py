@@ -4,19 +4,19 @@ Knows: which requests just append. Must never know: who else appends, sockets.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Final, NamedTuple
 
 from app.doors.durable import headers
 from app.doors.durable.bodies import read
 from app.doors.durable.offsets import write
 from app.doors.durable.reading import CLOSED, next_offset
-from app.http.appends import Answer
+from app.http.appends import Answer, Asked
 from app.http.responses import Header, Response
 from app.limits import EntryLimits
-from engine.commands import AppendDurable, ProducerBatch
+from engine.commands import AppendBatches, AppendDurable, Command, ProducerBatch
 from engine.durable_streams import kind_of
-from engine.replies import DurableAppended, Reply
+from engine.replies import BatchesAppended, DurableAppended, Reply
 
 _CLOSING: Final = b"stream-closed"
 _ORDERING: Final = b"stream-seq"
@@ -30,12 +30,12 @@ _APPENDED: Final = b"weir-durability: %%b\r\nstream-next-offset: %%b\r\n%b: %b\r
 
 
 class DurableAppends(NamedTuple):
-    """Requests that append entries of this kind; as this run of a producer, if it is one. They do nothing
-    else.
+    """Requests that append entries of this media type; as this run of a producer, if it is one. They do
+    nothing else.
     """
 
     stream: str
-    kind: str
+    media: str
     producer: str = ""
     epoch: int = 0
 
@@ -44,41 +44,53 @@ class DurableAppends(NamedTuple):
         """A producer counts its batches."""
         return b"producer-seq" if self.producer else b""
 
-    def read(self, body: bytes, limits: EntryLimits) -> Sequence[bytes]:
-        """The entries of a body. Raises RefusalError."""
-        return read(self.kind, body, limits)
+    @property
+    def kind(self) -> "DurableAppends":
+        """Those of no producer, or those of all producers."""
+        return self._replace(producer="*", epoch=0) if self.producer else self
 
-    def cost(self, entries: Sequence[bytes]) -> int:
-        """Each counts."""
-        return len(entries)
-
-    def command(self, entries: Sequence[bytes], count: bytes) -> AppendDurable:
-        """What stores them. Raises RefusalError."""
+    def read(self, body: bytes, count: bytes, limits: EntryLimits) -> Asked | None:
+        """The entries of a body, each of which counts, and which batch they are. Raises RefusalError."""
+        entries = read(self.media, body, limits)
+        if not entries:
+            return None
         batch = None
         if self.producer:
             batch = ProducerBatch(self.producer, self.epoch, headers.whole("Producer-Seq", count))
-        return AppendDurable(stream=self.stream, bodies=entries, kind=self.kind, batch=batch)
+        return Asked(entries, len(entries), batch)
 
-    def answers(self, reply: Reply, asked: Sequence[Sequence[bytes]], durability: str) -> Iterable[Answer]:
-        """The answers to requests of these entries, whose IDs follow each other."""
+    def command(self, asked: Sequence[Asked]) -> Command:
+        """What stores them."""
+        bodies = [body for one in asked for body in one.entries]
+        if not self.producer:
+            return AppendDurable(stream=self.stream, kind=self.media, bodies=bodies)
+        batches = [one.batch for one in asked if one.batch is not None]
+        counts = [len(one.entries) for one in asked]
+        return AppendBatches(
+            stream=self.stream, kind=self.media, batches=batches, counts=counts, bodies=bodies
+        )
+
+    def answers(self, reply: Reply, asked: Sequence[Asked], durability: str) -> Iterable[Answer | None]:
+        """The answers to these requests; the IDs of those without a producer follow each other."""
+        safe = durability.encode()
+        if isinstance(reply, BatchesAppended):
+            return map(_answer_batch, reply.replies, repeat(safe))
         assert isinstance(reply, DurableAppended), "that is what it answers"
-        if reply.epoch is not None:
-            return [self._answer_batch(reply, durability)]
-        numbers = [len(entries) for entries in asked]
+        numbers = [len(one.entries) for one in asked]
         before = reply.last_id - sum(numbers)
         last_ids = accumulate(numbers[1:], initial=before + numbers[0])
-        safe = durability.encode()
         return [Answer(204, _APPENDED % (safe, write(last_id))) for last_id in last_ids]
 
-    @staticmethod
-    def _answer_batch(reply: DurableAppended, durability: str) -> Answer:
-        if not (reply.duplicate or reply.closed):
-            lines = _PRODUCED % (durability.encode(), write(reply.last_id), reply.epoch, reply.seq)
-            return Answer(200, lines)
-        status, shown = answer(reply, has_entries=True)
-        response = Response(status, b"", [(b"weir-durability", durability.encode()), *shown])
-        every = [b"%b: %b\r\n" % header for header in [*response.raw_headers, headers.SAFE]]
-        return Answer(status, b"".join(every))
+
+def _answer_batch(reply: DurableAppended | None, safe: bytes) -> Answer | None:
+    if reply is None:
+        return None
+    if not reply.duplicate:
+        return Answer(200, _PRODUCED % (safe, write(reply.last_id), reply.epoch, reply.seq))
+    status, shown = answer(reply, has_entries=True)
+    response = Response(status, b"", [(b"weir-durability", safe), *shown])
+    every = [b"%b: %b\r\n" % header for header in [*response.raw_headers, headers.SAFE]]
+    return Answer(status, b"".join(every))
 
 
 def answer(reply: Reply, *, has_entries: bool) -> tuple[int, list[Header]]:

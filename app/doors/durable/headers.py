@@ -20,7 +20,7 @@ PREFIX: Final = "/v1/stream/"
 # A page of another site may not embed what answers bring.
 SAFE: Final = (b"cross-origin-resource-policy", b"same-origin")
 OCTETS: Final = "application/octet-stream"
-_WHOLE: Final = re.compile("0|[1-9][0-9]{0,15}")
+_WHOLE: Final = re.compile(b"0|[1-9][0-9]{0,15}")
 # Numbers that JavaScript has exactly.
 _NUMBER_MAX: Final = (1 << 53) - 1
 _MEDIA_TYPE: Final = re.compile(r"[!#-'*+.^-z|~0-9A-Z-]+/[!#-'*+.^-z|~0-9A-Z-]+(?:\s*;[\x20-\x7e]*)?")
@@ -95,10 +95,9 @@ def _time_ms(text: str) -> int:
 
 def whole(name: str, text: bytes) -> int:
     """The number that a header says."""
-    word = text.decode("latin-1")
-    if not _WHOLE.fullmatch(word) or int(word) > _NUMBER_MAX:
+    if not _WHOLE.fullmatch(text) or (number := int(text)) > _NUMBER_MAX:
         raise malformed(name, f"it is a whole number from 0 to {_NUMBER_MAX}, without leading zeros")
-    return int(word)
+    return number
 
 
 def batch(headers: Headers) -> ProducerBatch | None:

@@ -1,16 +1,14 @@
 """Lanes of operations that say what their requests have in common, see `app.http.appends`.
 
-Knows: that heads may differ in two numbers, and which requests one command may store.
+Knows: that heads may differ in two numbers, and which requests share a command.
 Must never know: what an operation appends to, how it is answered.
 
-    POST … ─► the same but for the length of its body and its count ─► AppendBatch ─► one command for all,
-                                                                                      or one each in one write
+    POST … ─► the same but for the length of its body and its count ─► AppendBatch ─► one command for all
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import cache, lru_cache, partial
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from typing import Final, cast
 
 from app.auth.rate_limiter import Meter
@@ -19,18 +17,17 @@ from app.doors.http.lane import Lane, LaneBatch, LaneConnection, Lanes
 from app.doors.http.plain_requests import Head, PlainRequest, PlainRequests
 from app.errors import RefusalError
 from app.gateway import Gateway, Phase
-from app.http.appends import Answer, Appends
+from app.http.appends import Answer, Appends, Asked
 from app.http.middleware.request_id import RequestIds
-from app.live.together import Answers, Batches, Replies, answer_some, parts
-from engine import Call, CommandEngine, EngineError, How
-from engine.commands import Command
-from engine.replies import Reply
+from app.live.together import Answers, Batches, Replies, answer_some
+from engine import Call, CommandEngine, EngineError
 
 # Larger bodies would gain nothing.
 _BODY_BYTES_MAX: Final = 16 << 10
 _LENGTH: Final = b"content-length"
 # Of a number in a head. A longer one is for the route.
 _DIGITS_MAX: Final = 16
+_NOTHING: Final = Asked(())
 
 
 class AppendLane(Lane):
@@ -43,8 +40,7 @@ class AppendLane(Lane):
         "_numbers",
         "_pieces",
         "appends",
-        "command",
-        "number",
+        "asked",
     )
 
     def __init__(
@@ -61,9 +57,7 @@ class AppendLane(Lane):
         # Of the request under way: the numbers in its head, and where its body begins.
         self._numbers: Sequence[bytes] = ()
         self._body_at = 0
-        # How many entries it appends; and what does it, if it counts.
-        self.number = 0
-        self.command: Command | None = None
+        self.asked = _NOTHING
 
     def _be_like(self, request: PlainRequest) -> None:
         super()._be_like(request)
@@ -103,7 +97,7 @@ class AppendLane(Lane):
             numbers.append(data[at:end])
             at = end + len(piece)
         self._body_at, self._numbers = at, numbers
-        return int(numbers[self._names.index(_LENGTH)]) == len(data) - at
+        return int(self._number(_LENGTH)) == len(data) - at
 
     def _append(self, data: bytes) -> bool:
         body, appends = data[self._body_at :], self.appends
@@ -112,28 +106,30 @@ class AppendLane(Lane):
         if self.meter is not None and not self._take_request(len(body)):
             return False
         try:
-            entries = appends.read(body, self.batch.gateway.limits.entries)
-            if self.meter is not None:
-                self.meter.take_more(appends.cost(entries))
-            if appends.counter:
-                self.command = appends.command(entries, self._numbers[self._names.index(appends.counter)])
+            asked = appends.read(body, self._number(appends.counter), self.batch.gateway.limits.entries)
+            if asked is not None and self.meter is not None:
+                self.meter.take_more(asked.cost)
         except RefusalError:
-            entries = ()
-        if not entries:
+            asked = None
+        if asked is None:
             self._give_back()
             return False
         self._begin(data)
-        self.number = len(entries)
-        if len(entries) == 1:
-            self.batch.join(self, entries[0])
+        self.asked = asked
+        if len(asked.entries) == 1:
+            self.batch.join(self, asked.entries[0])
         else:
-            self.batch.join_all(self, entries)
+            self.batch.join_all(self, asked.entries)
         return True
 
     def end(self) -> None:
         """The same."""
-        self.command = None
+        self.asked = _NOTHING
         super().end()
+
+    def _number(self, name: bytes) -> bytes:
+        """What the header says that has this name; nothing without a name."""
+        return self._numbers[self._names.index(name)] if name else b""
 
     def note_request(self) -> None:
         """Have its request be what has come: for its route."""
@@ -145,7 +141,7 @@ class AppendLane(Lane):
 
 
 class AppendBatch(LaneBatch):
-    """Entries of such lanes. Of those that count, each has a command of its own."""
+    """Entries of such lanes, whose requests are of one kind."""
 
     lane = AppendLane
 
@@ -158,40 +154,33 @@ class AppendBatch(LaneBatch):
 
     def _call(self, clients: Sequence[Lane], entries: Sequence[bytes]) -> Call:
         lanes = cast("Sequence[AppendLane]", clients)
-        if lanes[0].appends.counter:
-            return Call([cast("Command", lane.command) for lane in lanes], How.EACH)
-        return Call((lanes[0].appends.command(entries, b""),))
+        return Call((lanes[0].appends.command([lane.asked for lane in lanes]),))
 
     def _answer(self, clients: Sequence[Lane], bodies: Sequence[bytes], replies: Replies) -> None:
         lanes = cast("Sequence[AppendLane]", clients)
-        asked = parts([lane.number for lane in lanes], bodies)
-        if lanes[0].appends.counter:
-            each = map(self._answers_of, lanes, replies, ([one] for one in asked))
+        (reply,) = replies
+        if isinstance(reply, EngineError):
+            answers = self._refusals(lanes, bodies, reply)
         else:
-            each = map(self._answers_of, lanes[:1], replies, [asked])
-        answer_some(self._answer_each(lanes, chain.from_iterable(each)))
+            asked = [lane.asked for lane in lanes]
+            each = lanes[0].appends.answers(reply, asked, self.engine.durability)
+            answers = self._answer_each(lanes, each)
+        answer_some(answers)
         self._leases.settled(self.stream)
 
-    def _answers_of(
-        self, lane: AppendLane, reply: Reply | EngineError, asked: Sequence[Sequence[bytes]]
-    ) -> Iterable[Answer | EngineError | None]:
-        if isinstance(reply, EngineError):
-            return [reply] * len(asked)
-        return lane.appends.answers(reply, asked, self.engine.durability)
+    def _answer_each(self, lanes: Sequence[AppendLane], answers: Iterable[Answer | None]) -> Answers:
+        # By status. To make a `cache` takes as long as to answer.
+        ways: dict[int, tuple[bytes, Callable[[Lane, tuple[bytes, bytes]], None]]] = {}
 
-    def _answer_each(
-        self, lanes: Sequence[AppendLane], answers: Iterable[Answer | EngineError | None]
-    ) -> Answers:
-        @cache
-        def ways(status: int) -> tuple[bytes, Callable[[Lane, tuple[bytes, bytes]], None]]:
-            return self._start(lanes[0], status), self._finishing(lanes[0], status)
-
-        def finish(lane: AppendLane, answer: Answer | EngineError | None) -> None:
-            if answer is None or isinstance(answer, EngineError):
-                for _ in self._refusals([lane], (), answer):
-                    pass
+        def finish(lane: AppendLane, answer: Answer | None) -> None:
+            if answer is None:
+                lane.note_request()
+                lane.serve()
                 return
-            start, end = ways(answer.status)
+            status = answer.status
+            if status not in ways:
+                ways[status] = self._start(lanes[0], status), self._finishing(lanes[0], status)
+            start, end = ways[status]
             end(lane, (start + answer.lines, answer.body))
 
         return map(finish, lanes, answers)
@@ -218,8 +207,7 @@ class AllLanes(Lanes):
         appends = target.route.appends(target.names, request.head.headers)
         if appends is None:
             return super()._batch(request, stream)
-        kind = None if appends.counter else cast("Hashable", appends)
-        return self._appending.of(self.gateway.engine, stream, kind)
+        return self._appending.of(self.gateway.engine, stream, appends.kind)
 
 
 @lru_cache
