@@ -6,11 +6,12 @@ Must never know: what the answers should be.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from datetime import UTC, datetime
 from functools import partial
+from itertools import repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pytest
@@ -27,7 +28,7 @@ from engine.commands import Command
 from engine.read_handle import Replies
 from engine.storage.memory import MemoryStorage
 from tests.app.fast_requests import ENTRIES, ENTRY, JSON, post, request
-from tests.app.pair import plain
+from tests.app.pair import HOST, plain
 from tests.engine.clocks import HandClock, settle
 
 LATE_S: Final = 10.0
@@ -111,29 +112,34 @@ class Sides(NamedTuple):
     async def open_lane(self, *headers: str) -> bytes:
         """Publish with this head, after which the next request may take the lane. Returns what was asked."""
         asked = self.entry(ENTRY, *headers)
-        # A head is remembered, and a token is known, only behind a request that went the ordinary way.
-        for _ in range(3):
-            assert (await self.both(asked)).startswith(b"HTTP/1.1 201 ")
-        assert self.fast.connection.lane is not None
+        await self.open(repeat(asked), b"201")
         return asked
 
     async def open_append_lane(self, *headers: str) -> bytes:
         """The same of an append to the stream `d`, which is created."""
-        token = f"Authorization: Bearer {self.fast.token.text}"
-        assert (await self.both(request(f"PUT {APPENDS}", b"", JSON, token)))[9:12] == b"201"
+        assert (await self.both(self.own(request(f"PUT {APPENDS}", b"", JSON))))[9:12] == b"201"
         asked = self.append(MESSAGE, *headers)
-        for _ in range(3):
-            assert (await self.both(asked)).startswith(b"HTTP/1.1 204 ")
-        assert self.fast.connection.lane is not None
+        await self.open(repeat(asked), b"204")
         return asked
+
+    async def open(self, asked: Iterator[bytes], status: bytes) -> None:
+        """Ask these, which are answered with this status, until the next one may take the lane."""
+        # A head is remembered, and a token is known, only behind a request that went the ordinary way.
+        for _ in range(3):
+            assert (await self.both(next(asked)))[9:12] == status
+        assert self.fast.connection.lane is not None
+
+    def own(self, asked: bytes) -> bytes:
+        """A request as one of the caller."""
+        return asked.replace(HOST, HOST + f"Authorization: Bearer {self.fast.token.text}\r\n".encode())
 
     def append(self, body: bytes, *headers: str) -> bytes:
         """A request of the caller to append."""
-        return post(APPENDS, body, *(headers or (JSON,)), f"Authorization: Bearer {self.fast.token.text}")
+        return self.own(post(APPENDS, body, *(headers or (JSON,))))
 
     def entry(self, body: bytes, *headers: str) -> bytes:
         """A request of the caller to publish."""
-        return post(ENTRIES, body, *(headers or (JSON,)), f"Authorization: Bearer {self.fast.token.text}")
+        return self.own(post(ENTRIES, body, *(headers or (JSON,))))
 
 
 C = TypeVar("C", bound=Command)

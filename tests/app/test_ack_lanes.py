@@ -11,17 +11,21 @@ from typing import Final
 import pytest
 
 from app.doors.http.append_lane import AppendLane
-from engine import Call, EngineError, errors, ids
+from engine import EngineError, ids
 from engine.commands import Acknowledge, Cursor, XAdd, XGroupCreate, XReadGroup
-from engine.read_handle import Replies
 from tests import halves
 from tests.app.fast_requests import ENTRY, GROUP, JSON, post, request
+from tests.app.lane_checks import (
+    OF_WHAT_MAY_BE_DONE,
+    check_any_order,
+    check_change,
+    check_counts_and_log,
+    check_tried_once,
+)
 from tests.app.lane_sides import CHANGES as OF_ANY_LANE
-from tests.app.lane_sides import LINE_ID, SIX, Sides, each, opened, sent_from_now
-from tests.app.pair import HOST
+from tests.app.lane_sides import SIX, Sides, each, opened, sent_from_now
 from tests.app.ten_doors import SAMPLED
 from tests.engine.asking import reply_to
-from tests.engine.clocks import settle
 
 PENDING: Final = 400
 PATH: Final = f"{GROUP}/ack"
@@ -73,11 +77,6 @@ async def sides() -> AsyncIterator[Sides]:
         yield sides
 
 
-def own(sides: Sides, asked: bytes) -> bytes:
-    """A request of the caller."""
-    return asked.replace(HOST, HOST + f"Authorization: Bearer {sides.fast.token.text}\r\n".encode())
-
-
 def ack(*entry_ids: str) -> bytes:
     """The request to acknowledge these."""
     return post(PATH, b'{"ids":["%b"]}' % b'","'.join(map(str.encode, entry_ids)))
@@ -85,20 +84,15 @@ def ack(*entry_ids: str) -> bytes:
 
 async def open_lane(sides: Sides) -> Iterator[bytes]:
     """Acknowledge until the next one may take the lane. Returns the requests that come next."""
-    asked = (own(sides, ack(f"{number}-0")) for number in count(1))
-    for _ in range(3):
-        assert (await sides.both(next(asked))).startswith(b"HTTP/1.1 200 ")
+    asked = (sides.own(ack(f"{number}-0")) for number in count(1))
+    await sides.open(asked, b"200")
     assert isinstance(sides.fast.connection.lane, AppendLane)
     return asked
 
 
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_change_holds_for_the_next_request(sides: Sides, name: str) -> None:
-    """It is the first one that is asked anew, and those after it are answered alike."""
-    asked = await open_lane(sides)
-    CHANGES[name](sides)
-    await settle()
-    assert [int((await sides.both(next(asked)))[9:12]) for _ in STATUSES[name]] == STATUSES[name]
+    await check_change(sides, await open_lane(sides), CHANGES[name], STATUSES[name])
 
 
 def commands(*words: str) -> bytes:
@@ -120,7 +114,7 @@ async def test_what_another_has_done_holds_at_once(sides: Sides, name: str) -> N
     """While the lane was open."""
     asked = await open_lane(sides)
     for other in [await side.another() for side in (sides.fast, sides.full)]:
-        assert (await other.ask(own(sides, BEFORE[name])))[9:10] == b"2"
+        assert (await other.ask(sides.own(BEFORE[name])))[9:10] == b"2"
     assert isinstance(sides.fast.connection.lane, AppendLane)
     for _ in range(3):
         await sides.both(next(asked))
@@ -176,11 +170,11 @@ async def test_a_request_unlike_the_one_before_is_served_as_ever(sides: Sides, n
     """As often as it comes, and so is what comes behind it."""
     asked = await open_lane(sides)
     for _ in range(2):
-        await sides.both(own(sides, BETWEEN[name]))
+        await sides.both(sides.own(BETWEEN[name]))
     for _ in range(3):
         assert (await sides.both(next(asked))).startswith(b"HTTP/1.1 200 ")
     assert isinstance(sides.fast.connection.lane, AppendLane)
-    await sides.both(own(sides, request(f"GET {GROUP}/pending")))
+    await sides.both(sides.own(request(f"GET {GROUP}/pending")))
 
 
 @pytest.mark.parametrize("seed", range(halves.some(8)))
@@ -188,14 +182,10 @@ async def test_requests_in_any_order_and_any_pieces_are_answered_alike(sides: Si
     """Those that take a lane, those that close it, and a stamp that advances between them."""
     random = Random(seed)
     asked = await open_lane(sides)
-    for _ in range(60):
-        one = random.choice([next(asked)] * 3 + [own(sides, random.choice([*BETWEEN.values()]))])
-        cut = random.randrange(len(one)) if random.random() < 0.2 else 0
-        if random.random() < 0.1:
-            sides.fast.gateway.stamp.advance()
-        pieces = [piece for piece in (one[:cut], one[cut:]) if piece]
-        fast, full = await sides.fast.ask(*pieces), await sides.full.ask(*pieces)
-        assert fast == full
+    unlike = [*BETWEEN.values()]
+    await check_any_order(
+        sides, random, lambda: random.choice([next(asked)] * 3 + [sides.own(random.choice(unlike))])
+    )
 
 
 @pytest.mark.parametrize("seed", range(halves.some(8)))
@@ -209,12 +199,11 @@ async def test_what_comes_together_is_answered_as_one_behind_the_other(
     for _ in range(8):
         # What was looked at before joins what is sent at the end of the cycle.
         for way, other in zip(fast, full, strict=True):
-            asked = own(sides, ack(f"{(number := number + 1)}-0"))
+            asked = sides.own(ack(f"{(number := number + 1)}-0"))
             assert await way.ask(asked) == await other.ask(asked)
         sent = sent_from_now(sides, monkeypatch, Acknowledge)
         each_asked = [
-            own(
-                sides,
+            sides.own(
                 ack(*random.sample([f"{number + one}-0" for one in range(1, 8)], random.choice([1, 2]))),
             )
             for _ in fast
@@ -235,7 +224,7 @@ async def test_each_request_takes_one_from_the_rate(sides: Sides) -> None:
     for side in (sides.fast, sides.full):
         side.change_token(actions=ALL, rate=rate)
     asked = await open_lane(sides)
-    await sides.both(own(sides, ack("9999-0")))
+    await sides.both(sides.own(ack("9999-0")))
     answers = [await sides.both(next(asked)) for _ in range(8)]
     assert {answer[9:12] for answer in answers[:4]} == {b"200"}
     assert {answer[9:12] for answer in answers[-2:]} == {b"429"}
@@ -248,37 +237,14 @@ async def test_requests_are_counted_and_logged_alike() -> None:
             side.change_token(actions=ALL)
         await deliver(sides)
         asked = await open_lane(sides)
-        before = [[*side.lines] for side in (sides.fast, sides.full)]
-        for _ in range(3):
-            await sides.both(next(asked))
-        fast, full = [
-            [LINE_ID.sub(b"?", line) for line in side.lines[len(old) :]]
-            for side, old in zip((sides.fast, sides.full), before, strict=True)
-        ]
-        assert len(fast) == 3
-        assert fast == full
-        of_fast, of_full = (side.gateway.reports.counters for side in (sides.fast, sides.full))
-        assert of_fast.requests == of_full.requests
+        await check_counts_and_log(sides, asked)
 
 
-@pytest.mark.parametrize(
-    ("refusal", "status"),
-    [(errors.internal(), b"500"), (errors.restarting(is_unknown=True), b"503")],
-)
+@OF_WHAT_MAY_BE_DONE
 async def test_what_may_have_been_done_is_not_tried_again(
     sides: Sides, monkeypatch: pytest.MonkeyPatch, refusal: EngineError, status: bytes
 ) -> None:
-    """A fault, or a backend that has not answered: it is refused once."""
-    asked = await open_lane(sides)
-    tried: list[Call] = []
-
-    def fail(call: Call, _: object) -> Replies:
-        tried.append(call)
-        return call.refused(refusal)
-
-    monkeypatch.setattr(sides.fast.engine, "send", fail)
-    assert (await sides.fast.ask(next(asked)))[9:12] == status
-    assert len(tried) == 1
+    await check_tried_once(sides, monkeypatch, next(await open_lane(sides)), refusal, status)
 
 
 async def test_who_waits_for_room_is_woken(sides: Sides) -> None:

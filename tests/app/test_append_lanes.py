@@ -11,16 +11,20 @@ from typing import Final
 import pytest
 
 from app.doors.http.append_lane import AppendLane
-from engine import Call, EngineError, errors
+from engine import EngineError
 from engine.commands import AppendBatches
-from engine.read_handle import Replies
 from tests import halves
 from tests.app.fast_requests import JSON, post, request
-from tests.app.lane_sides import APPENDS, LINE_ID, MESSAGE, Sides, each, opened, sent_from_now
+from tests.app.lane_checks import (
+    OF_WHAT_MAY_BE_DONE,
+    check_any_order,
+    check_change,
+    check_counts_and_log,
+    check_tried_once,
+)
+from tests.app.lane_sides import APPENDS, MESSAGE, Sides, each, opened, sent_from_now
 from tests.app.lane_sides import CHANGES as OF_ANY_LANE
-from tests.app.pair import HOST
 from tests.app.ten_doors import SAMPLED
-from tests.engine.clocks import settle
 
 TEXT: Final = "Content-Type: text/plain"
 CHANGES: Final = {
@@ -51,31 +55,22 @@ async def sides() -> AsyncIterator[Sides]:
         yield sides
 
 
-def own(sides: Sides, asked: bytes) -> bytes:
-    """A request of the caller."""
-    return asked.replace(HOST, HOST + f"Authorization: Bearer {sides.fast.token.text}\r\n".encode())
-
-
 def batch(seq: int, *, producer: str = "p", epoch: int = 0, body: bytes = MESSAGE) -> bytes:
     """A producer's request."""
     named = (f"Producer-Id: {producer}", f"Producer-Epoch: {epoch}", f"Producer-Seq: {seq}")
     return post(APPENDS, body, JSON, *named)
 
 
-async def open_producer_lane(sides: Sides, first: int = 0) -> int:
-    """Send batches until the next one may take the lane. Returns its number."""
-    await sides.open_append_lane()
-    for seq in range(first, first + 3):
-        assert (await sides.both(own(sides, batch(seq)))).startswith(b"HTTP/1.1 200 ")
-    assert isinstance(sides.fast.connection.lane, AppendLane)
-    return first + 3
-
-
 async def open_lane(sides: Sides, *, counts: bool) -> Iterator[bytes]:
-    """Open a lane, that of a producer if it counts. Returns the requests that come next."""
+    """Open a lane, that of a producer if it counts, which has sent three batches then. Returns the requests
+    that come next.
+    """
+    asked: Iterator[bytes] = repeat(await sides.open_append_lane())
     if counts:
-        return (own(sides, batch(seq)) for seq in count(await open_producer_lane(sides)))
-    return repeat(await sides.open_append_lane())
+        asked = (sides.own(batch(seq)) for seq in count())
+        await sides.open(asked, b"200")
+    assert isinstance(sides.fast.connection.lane, AppendLane)
+    return asked
 
 
 # ---- what has changed between two requests
@@ -84,12 +79,8 @@ async def open_lane(sides: Sides, *, counts: bool) -> Iterator[bytes]:
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("counts", [False, True])
 async def test_a_change_holds_for_the_next_request(sides: Sides, name: str, *, counts: bool) -> None:
-    """It is the first one that is asked anew, and those after it are answered alike."""
-    asked = await open_lane(sides, counts=counts)
-    CHANGES[name](sides)
-    await settle()
     wanted = [200 if counts and status == 204 else status for status in STATUSES[name]]
-    assert [int((await sides.both(next(asked)))[9:12]) for _ in wanted] == wanted
+    await check_change(sides, await open_lane(sides, counts=counts), CHANGES[name], wanted)
 
 
 DELETED: Final = request(f"DELETE {APPENDS}")
@@ -124,7 +115,7 @@ async def test_what_another_has_done_holds_at_once(sides: Sides, name: str, *, c
     done, alone, counted = BEFORE[name]
     for other in [await side.another() for side in (sides.fast, sides.full)]:
         for one in done:
-            assert (await other.ask(own(sides, one)))[9:10] == b"2"
+            assert (await other.ask(sides.own(one)))[9:10] == b"2"
     assert isinstance(sides.fast.connection.lane, AppendLane)
     answers = [await sides.both(next(asked)) for _ in range(3)]
     assert int(answers[0][9:12]) == (counted if counts else alone)
@@ -184,7 +175,7 @@ async def test_a_request_unlike_the_one_before_is_served_as_ever(sides: Sides, n
     """As often as it comes, and so is what comes behind it."""
     asked = await sides.open_append_lane()
     for _ in range(3):
-        await sides.both(own(sides, BETWEEN[name]))
+        await sides.both(sides.own(BETWEEN[name]))
     for _ in range(3):
         assert (await sides.both(asked)).startswith(b"HTTP/1.1 204 ")
     assert isinstance(sides.fast.connection.lane, AppendLane)
@@ -196,12 +187,12 @@ async def test_a_request_unlike_the_one_before_is_served_as_ever(sides: Sides, n
 @pytest.mark.parametrize("epoch", [0, 1])
 async def test_any_batch_behind_the_one_before_is_answered_alike(sides: Sides, seq: int, epoch: int) -> None:
     """The next one, one that was there, one that leaves some out; and what comes behind it."""
-    assert await open_producer_lane(sides) == 3
+    await open_lane(sides, counts=True)
     for number in (seq, seq, seq + 1, 3, 4):
-        await sides.both(own(sides, batch(number, epoch=epoch)))
+        await sides.both(sides.own(batch(number, epoch=epoch)))
     other = batch(5).replace(b"Producer-Seq: 5", b"Producer-Seq: 05")
     assert len(other) == len(batch(5)) + 1
-    await sides.both(own(sides, other))
+    await sides.both(sides.own(other))
 
 
 @pytest.mark.parametrize("seed", range(halves.some(8)))
@@ -210,16 +201,12 @@ async def test_requests_in_any_order_and_any_pieces_are_answered_alike(sides: Si
     await sides.open_append_lane()
     random, seqs = Random(seed), count()
     likely = [post(APPENDS, body) for body in (b"1", b"2", b'"%b"' % (b"x" * 30), b"[1,2,3]", b"[[]]")]
-    for _ in range(60):
-        asked = random.choice([*likely, batch(next(seqs)), random.choice([*BETWEEN.values()])])
-        asked = own(sides, asked)
-        cut = random.randrange(len(asked)) if random.random() < 0.2 else 0
-        if random.random() < 0.1:
-            sides.fast.gateway.stamp.advance()
-        pieces = [piece for piece in (asked[:cut], asked[cut:]) if piece]
-        fast, full = await sides.fast.ask(*pieces), await sides.full.ask(*pieces)
-        assert fast == full
-        assert fast.startswith(b"HTTP/1.1 ")
+    unlike = [*BETWEEN.values()]
+    await check_any_order(
+        sides,
+        random,
+        lambda: sides.own(random.choice([*likely, batch(next(seqs)), random.choice(unlike)])),
+    )
 
 
 # ---- what comes together
@@ -230,13 +217,13 @@ async def test_what_comes_together_is_answered_as_one_behind_the_other(
     sides: Sides, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Each has its own place, and what is wrong concerns itself alone."""
-    await open_producer_lane(sides)
+    await open_lane(sides, counts=True)
     random = Random(seed)
     bodies = [b"1", b"[1,2]", b"[[3],4,5]", b"[]", b"{", b'"%b"' % (b"x" * 40)]
     producers = {name: _Producer(name, random) for name in "pqrst"}
     for seq in range(3):
         for name in "qrst":
-            await sides.both(own(sides, batch(seq, producer=name)))
+            await sides.both(sides.own(batch(seq, producer=name)))
     sent = sent_from_now(sides, monkeypatch, AppendBatches)
     for _ in range(10):
         asked = [post(APPENDS, random.choice(bodies)) for _ in range(5)]
@@ -247,11 +234,11 @@ async def test_what_comes_together_is_answered_as_one_behind_the_other(
         for ways in (fast, full):
             # Those that have a lane already join what is stored at the end of the cycle.
             for way in ways:
-                await way.ask(own(sides, request(f"HEAD {APPENDS}")))
+                await way.ask(sides.own(request(f"HEAD {APPENDS}")))
         for way, one in zip(fast, asked, strict=True):
-            way.connection.data_received(own(sides, one))
+            way.connection.data_received(sides.own(one))
         together = [await way.ask(b"") for way in fast]
-        assert together == [await way.ask(own(sides, one)) for way, one in zip(full, asked, strict=True)]
+        assert together == [await way.ask(sides.own(one)) for way, one in zip(full, asked, strict=True)]
     assert max(len(one.batches) for one in sent) >= len(producers)
 
 
@@ -291,7 +278,7 @@ async def test_each_request_takes_one_from_the_rate(sides: Sides, *, counts: boo
     for side in (sides.fast, sides.full):
         side.change_token(rate=rate)
     asked = await open_lane(sides, counts=counts)
-    await sides.both(own(sides, post(APPENDS, b"{")))
+    await sides.both(sides.own(post(APPENDS, b"{")))
     answers = [await sides.both(next(asked)) for _ in range(12)]
     assert {answer[9:12] for answer in answers[:5]} == {b"200" if counts else b"204"}
     assert {answer[9:12] for answer in answers[-2:]} == {b"429"}
@@ -303,9 +290,9 @@ async def test_a_list_counts_as_its_messages(sides: Sides, *, counts: bool) -> N
     for side in (sides.fast, sides.full):
         side.change_token(rate={"requests_per_s": 1, "requests_burst": 14})
     await open_lane(sides, counts=counts)
-    before = left(await sides.both(own(sides, post(APPENDS, MESSAGE))))
+    before = left(await sides.both(sides.own(post(APPENDS, MESSAGE))))
     for number, status in ((5, b"204"), (5, b"429"), (1, b"204")):
-        answer = await sides.both(own(sides, post(APPENDS, b"[%b]" % b",".join([b"1"] * number))))
+        answer = await sides.both(sides.own(post(APPENDS, b"[%b]" % b",".join([b"1"] * number))))
         assert answer[9:12] == status
         before -= number if status == b"204" else 0
         assert left(answer) == before
@@ -321,36 +308,13 @@ async def test_requests_are_counted_and_logged_alike(*, counts: bool) -> None:
     """By route and status, and timed; each with its line."""
     async with opened(log_requests="all") as sides:
         asked = await open_lane(sides, counts=counts)
-        before = [[*side.lines] for side in (sides.fast, sides.full)]
-        for _ in range(3):
-            await sides.both(next(asked))
-        fast, full = [
-            [LINE_ID.sub(b"?", line) for line in side.lines[len(old) :]]
-            for side, old in zip((sides.fast, sides.full), before, strict=True)
-        ]
-        assert len(fast) == 3
-        assert fast == full
-        of_fast, of_full = (side.gateway.reports.counters for side in (sides.fast, sides.full))
-        assert of_fast.requests == of_full.requests
+        await check_counts_and_log(sides, asked)
 
 
 @pytest.mark.parametrize("counts", [False, True])
-@pytest.mark.parametrize(
-    ("refusal", "status"),
-    [(errors.internal(), b"500"), (errors.restarting(is_unknown=True), b"503")],
-)
+@OF_WHAT_MAY_BE_DONE
 async def test_what_may_have_been_stored_is_not_tried_again(
     sides: Sides, monkeypatch: pytest.MonkeyPatch, refusal: EngineError, status: bytes, *, counts: bool
 ) -> None:
-    """A fault, or a backend that has not answered: it is refused once."""
     asked = await open_lane(sides, counts=counts)
-    tried: list[Call] = []
-
-    def fail(call: Call, _: object) -> Replies:
-        tried.append(call)
-        return call.refused(refusal)
-
-    monkeypatch.setattr(sides.fast.engine, "send", fail)
-    assert (await sides.fast.ask(next(asked)))[9:12] == status
-    assert len(tried) == 1
-    assert sides.fast.gateway.reports.counters.rejected[refusal.code] == 1
+    await check_tried_once(sides, monkeypatch, next(asked), refusal, status)

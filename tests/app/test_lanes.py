@@ -8,7 +8,7 @@ import gc
 import re
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from random import Random
 from typing import Final
 
@@ -16,15 +16,20 @@ import pytest
 
 from app.doors.http.lane import Lane
 from app.live import together
-from engine import Call, EngineError, errors, ids
+from engine import EngineError, ids
 from engine.commands import AddEach, XLen
-from engine.read_handle import Refused
 from engine.replies import Added
 from tests import halves
 from tests.app.fast_requests import ENTRIES, ENTRY, JSON, NDJSON, post, request
 from tests.app.holding import holds
-from tests.app.lane_sides import CHANGES, LINE_ID, Side, Sides, opened
-from tests.app.pair import HOST
+from tests.app.lane_checks import (
+    OF_WHAT_MAY_BE_DONE,
+    check_any_order,
+    check_change,
+    check_counts_and_log,
+    check_tried_once,
+)
+from tests.app.lane_sides import CHANGES, Side, Sides, opened
 from tests.app.ten_doors import SAMPLED
 from tests.engine.asking import reply_to
 from tests.engine.clocks import settle
@@ -56,11 +61,7 @@ STATUSES: Final = {
 
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_change_holds_for_the_next_request(sides: Sides, name: str) -> None:
-    """It is the first one that is asked anew, and those after it are answered alike."""
-    asked = await sides.open_lane()
-    CHANGES[name](sides)
-    await settle()
-    assert [int((await sides.both(asked))[9:12]) for _ in STATUSES[name]] == STATUSES[name]
+    await check_change(sides, repeat(await sides.open_lane()), CHANGES[name], STATUSES[name])
 
 
 # ---- what is unlike the request before
@@ -92,8 +93,7 @@ BETWEEN: Final = {
 async def test_a_request_unlike_the_one_before_is_served_as_ever(sides: Sides, name: str) -> None:
     """And so is what comes behind it."""
     asked = await sides.open_lane()
-    token = f"Authorization: Bearer {sides.fast.token.text}\r\n".encode()
-    await sides.both(BETWEEN[name].replace(HOST, HOST + token))
+    await sides.both(sides.own(BETWEEN[name]))
     for _ in range(3):
         assert (await sides.both(asked)).startswith(b"HTTP/1.1 201 ")
     assert sides.fast.connection.lane is not None
@@ -159,18 +159,11 @@ async def test_requests_that_come_at_once_are_answered_in_order(sides: Sides) ->
 @pytest.mark.parametrize("seed", range(halves.some(8)))
 async def test_requests_in_any_order_and_any_pieces_are_answered_alike(sides: Sides, seed: int) -> None:
     """Those that take the lane, those that close it, and a stamp that advances between them."""
-    random, token = Random(seed), f"Authorization: Bearer {sides.fast.token.text}\r\n".encode()
+    random = Random(seed)
     bodies = [b'{"fields":{"a":"%b"}}' % (b"x" * size) for size in (1, 1, 1, 2, 30)]
     likely = [post(ENTRIES, body) for body in bodies]
-    for _ in range(60):
-        asked = random.choice([*likely, random.choice([*BETWEEN.values()])]).replace(HOST, HOST + token)
-        cut = random.randrange(len(asked)) if random.random() < 0.2 else 0
-        if random.random() < 0.1:
-            sides.fast.gateway.stamp.advance()
-        pieces = [piece for piece in (asked[:cut], asked[cut:]) if piece]
-        fast, full = await sides.fast.ask(*pieces), await sides.full.ask(*pieces)
-        assert fast == full
-        assert fast.startswith(b"HTTP/1.1 ")
+    unlike = [*BETWEEN.values()]
+    await check_any_order(sides, random, lambda: sides.own(random.choice([*likely, random.choice(unlike)])))
 
 
 @pytest.mark.parametrize("unusual", [True, False])
@@ -214,27 +207,12 @@ async def test_each_request_takes_one_from_the_rate(sides: Sides) -> None:
     assert [(await sides.both(asked))[9:12] for _ in range(3)] == [b"201", b"201", b"429"]
 
 
-async def test_requests_are_counted_by_route_and_status_and_timed(sides: Sides) -> None:
-    asked = await sides.open_lane()
-    sides.fast.connection.begin_idle()
-    for _ in range(3):
-        await sides.both(asked)
-    fast, full = (side.gateway.reports.counters for side in (sides.fast, sides.full))
-    assert fast.requests == full.requests
-    assert fast.times.histogram.counts == full.times.histogram.counts
-
-
-async def test_requests_are_logged_alike() -> None:
-    """Each with its ID, its time and the bytes of its answer."""
+async def test_requests_are_counted_and_logged_alike() -> None:
+    """By route and status, and timed; each with its ID, its time and the bytes of its answer."""
     async with opened(log_requests="all") as sides:
         asked = await sides.open_lane()
-        before = [[*side.lines] for side in (sides.fast, sides.full)]
-        await sides.both(asked)
-        fast, full = (
-            side.lines[len(old) :] for side, old in zip((sides.fast, sides.full), before, strict=True)
-        )
-        assert len(fast) == 1
-        assert [LINE_ID.sub(b"?", line) for line in fast] == [LINE_ID.sub(b"?", line) for line in full]
+        sides.fast.connection.begin_idle()
+        await check_counts_and_log(sides, repeat(asked))
 
 
 async def test_a_caller_with_many_connections_takes_turns_with_its_lanes(sides: Sides) -> None:
@@ -270,25 +248,11 @@ async def test_what_is_refused_together_is_served_one_by_one(sides: Sides) -> No
     assert [(await other.ask(b""))[9:12] for other in others] == [b"201", b"400", b"201"]
 
 
-@pytest.mark.parametrize(
-    ("refusal", "status"),
-    [(errors.internal(), b"500"), (errors.restarting(is_unknown=True), b"503")],
-)
+@OF_WHAT_MAY_BE_DONE
 async def test_what_may_have_been_stored_is_not_tried_again(
     sides: Sides, monkeypatch: pytest.MonkeyPatch, refusal: EngineError, status: bytes
 ) -> None:
-    """A fault, or a backend that has not answered: it is refused once."""
-    asked = await sides.open_lane()
-    tried: list[Call] = []
-
-    def fail(call: Call, _: object) -> Refused:
-        tried.append(call)
-        return Refused(refusal)
-
-    monkeypatch.setattr(sides.fast.engine, "send", fail)
-    assert (await sides.fast.ask(asked))[9:12] == status
-    assert len(tried) == 1
-    assert sides.fast.gateway.reports.counters.rejected[refusal.code] == 1
+    await check_tried_once(sides, monkeypatch, await sides.open_lane(), refusal, status)
 
 
 async def test_an_entry_of_a_client_that_leaves_is_stored(sides: Sides) -> None:
