@@ -62,8 +62,9 @@ class DurableAppends(NamedTuple):
     def command(self, asked: Sequence[Asked]) -> Command:
         """What stores them."""
         bodies = [body for one in asked for body in one.entries]
-        if not self.producer:
-            return AppendDurable(stream=self.stream, kind=self.media, bodies=bodies)
+        if not self.producer or len(asked) == 1:
+            # One batch by itself takes less time so.
+            return AppendDurable(stream=self.stream, kind=self.media, bodies=bodies, batch=asked[0].batch)
         batches = [one.batch for one in asked if one.batch is not None]
         counts = [len(one.entries) for one in asked]
         return AppendBatches(
@@ -76,6 +77,8 @@ class DurableAppends(NamedTuple):
         if isinstance(reply, BatchesAppended):
             return map(_answer_batch, reply.replies, repeat(safe))
         assert isinstance(reply, DurableAppended), "that is what it answers"
+        if reply.epoch is not None:
+            return [_answer_batch(reply, safe)]
         numbers = [len(one.entries) for one in asked]
         before = reply.last_id - sum(numbers)
         last_ids = accumulate(numbers[1:], initial=before + numbers[0])
