@@ -17,7 +17,14 @@ from msgspec.structs import replace
 
 from engine import errors
 from engine.commands import types
-from engine.commands.entries import PreparedEntries, check_bodies, expect_open, prepare, store
+from engine.commands.entries import (
+    PreparedEntries,
+    check_bodies,
+    expect_open,
+    look_before_storing,
+    prepare,
+    store,
+)
 from engine.commands.registry import runs
 from engine.commands.schedule_commands import (
     AddScheduled,
@@ -111,6 +118,9 @@ def add_scheduled(turn: Turn, command: AddScheduled) -> AddedScheduled | None:
         replace(_prepare(turn, stream, one, recurring=command.recurring), rule="") for one in command.later
     ]
     _expect_room(turn, stream, sum(one is None for one in known.values()))
+    if prepared is not None:
+        # What a trim looks into is read before anything is changed: after that no turn may wait.
+        look_before_storing(turn, prepared)
     if command.cancel is not None and cancelled is not None:
         turn.emit(DropSchedule(stream, command.cancel))
     added = None if prepared is None else store(turn, prepared)

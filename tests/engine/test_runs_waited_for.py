@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
+from engine.commands import AddScheduled, NewSchedule, SetSchedule, Trim, XAdd
+from engine.entries import body
+from engine.recurrence import Rule
+from engine.replies import AddedScheduled
 from engine.storage.memory import MemoryStorage
+from tests.engine.asking import reply_to
 from tests.engine.clocks import let_threads_run, settle
 from tests.engine.running import keyspace_of
 from tests.engine.test_runs import Stored, hold_reads
@@ -131,3 +136,17 @@ async def test_a_read_whose_time_is_over_while_the_disk_reads_takes_nothing(talk
     assert given(await talk.call(*claiming("e", 100_000))) == ["5-0"]
     assert given(await talk.call(*claiming("e", 100_000))) == ["15-0"]
     assert await talk.call("XADD", "s", "100-0", "n", "1") == "100-0"
+
+
+async def test_a_publication_that_cancels_a_schedule_waits_for_what_its_trim_looks_into(talk: Stored) -> None:
+    """Before it has changed anything: neither the schedule nor the loop is held by the disk."""
+    new = NewSchedule("later", body([("n", "1")]), Rule(in_ms=60_000))
+    await reply_to(talk.engine, SetSchedule(stream="s", schedule=new))
+    before = reads_in_turns(talk)
+    add = XAdd(stream="s", bodies=[new.body], trim=Trim(maxlen=25, approx=False))
+    done = await reply_to(
+        talk.engine, AddScheduled(stream="s", add=add, cancel="later", cancel_required=True)
+    )
+    assert isinstance(done, AddedScheduled)
+    assert (done.cancelled, done.added and done.added.trimmed) == (True, 46)
+    assert reads_in_turns(talk) == before
