@@ -93,6 +93,7 @@ CODES: Final[dict[str, Code]] = {
     "draining": Code(503, "The gateway is shutting down", retry_after_s=1, close=4001),
     "overloaded": Code(503, "Too many bytes wait to be sent or received", retry_after_s=1),
     "storage_failed": Code(503, "The log cannot be written", retry_after_s=30),
+    "entries_damaged": Code(500, "A part of the stream cannot be read from the disk"),
     "storage_full": Code(507, "The disk is full", retry_after_s=30),
     "memory_full": Code(507, "The memory limit is reached", retry_after_s=30),
     "history_busy": Code(429, "Too many pages of history are being read", retry_after_s=1),

@@ -28,6 +28,10 @@ OF_BACKEND: Final = frozenset(
 )
 
 
+# A part of a stream cannot be read back: no repetition helps.
+ENTRIES_DAMAGED: Final = "entries_damaged"
+
+
 def _printable(name: str) -> str:
     """`name` as Redis prints it into an error: C strings end at NUL, line ends become blanks."""
     return name.partition("\0")[0].replace("\r", " ").replace("\n", " ")
@@ -459,10 +463,11 @@ def run_damaged(first: str, last: str, behind: str) -> EngineError:
     """
     detail = (
         f"a part of this stream cannot be read from the disk, {first} to {last}; the rest of it can, and the "
-        f"gateway's log names the file. XTRIM MINID {behind} gives up all entries up to there, XGROUP SETID "
-        f"{last} lets a group read on behind them, and XACK drops what is pending of them"
+        f"gateway's log names the file. A read after {last} goes on behind it, a range that ends at ({first} "
+        f"has what is before it. XTRIM MINID {behind} gives up all entries up to there, XGROUP SETID {last} "
+        "lets a group read on behind them, and XACK drops what is pending of them"
     )
-    return EngineError("storage_failed", f"MISCONF {detail}", detail, outcome=_outcome(is_unknown=False))
+    return EngineError(ENTRIES_DAMAGED, f"MISCONF {detail}", detail, outcome=_outcome(is_unknown=False))
 
 
 def storage_full(*, stalled: bool = False) -> EngineError:

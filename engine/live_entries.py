@@ -13,11 +13,11 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from engine import entries, ids
+from engine import entries, errors, ids
 from engine.memory import SEALED_NODES_BYTES, Footprint
 from engine.nodes import Node, OpenNode, SealedNode, Text, last_live_place, live_place, live_places, weight_of
 from engine.replies import Entries
-from engine.runs import Run, RunLeft, in_range, measure
+from engine.runs import Run, RunLeft, in_range, measure, refuse
 from engine.sealed import NO_NODES, SPARE_CACHE, DecodedNodeCache, SealedNodes
 
 # Up to this many entries of a cold node are searched for in its text; for more, the text is split.
@@ -130,7 +130,10 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         return next((run_ids[-1] for run_ids, _ in self._runs_down(0, bound - 1, 1)), 0) if bound else 0
 
     def live_from(self, bound: int) -> int:
-        """The lowest live ID from `bound` on, or 0."""
+        """The lowest live ID from `bound` on, or 0; looks into no run whose edges say so."""
+        part = next(self.parts_from(bound), None)
+        if isinstance(part, Run) and bound <= part.first_live:
+            return part.first_live
         return next((run_ids[0] for run_ids, _ in self._runs(bound, ids.ID_MAX, 1)), 0)
 
     def live_ids(self) -> Iterator[int]:
@@ -182,6 +185,12 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         runs.expect(inside)
         return {each for run, same in inside.items() if not runs.gives(run) for each in same}
 
+    def refusal_of(self, entry_id: int) -> errors.EngineError:
+        """The refusal of what looks for an entry that is in a run which the disk does not give."""
+        part = self.part_of(entry_id)
+        assert isinstance(part, Run), "nodes are in memory"
+        return refuse(part)
+
     def seems_there(self, entry_id: int) -> bool:
         """Whether an entry is there, as far as can be known without the disk; one that it does not give is
         not.
@@ -204,9 +213,11 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
         count: int | None = None,
         reverse: bool = False,
         bytes_max: int | None = None,
+        up_to_damage: bool = False,
     ) -> Entries:
         """The live entries with IDs in `[low, high]`, as slices of stored text. At least one, even
-        above `bytes_max`.
+        above `bytes_max`. With `up_to_damage` those before a part that the disk does not give, and a refusal
+        only where that comes first; never in reverse.
         """
         if low > high or not self.length:
             return Entries()
@@ -217,19 +228,26 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
                 if run.full:
                     break
         else:
-            for node in self.nodes_from(low, high):
-                if node.first > high:
-                    break
-                if not (
-                    isinstance(node, SealedNode)
-                    and low <= node.first
-                    and node.last <= high
-                    and run.add_node(node, self.node_cache.plain)
-                ):
-                    run.add(self._texts_in(node, low, high, slice(count)))
-                if run.full:
-                    break
+            try:
+                self._gather(run, low, high, count)
+            except errors.EngineError as refusal:
+                if not up_to_damage or not run.count or refusal.code != errors.ENTRIES_DAMAGED:
+                    raise
         return run.entries(more=self._more(run.last, low, high, reverse=reverse))
+
+    def _gather(self, run: RangeBuilder, low: int, high: int, count: int | None) -> None:
+        for node in self.nodes_from(low, high):
+            if node.first > high:
+                break
+            if not (
+                isinstance(node, SealedNode)
+                and low <= node.first
+                and node.last <= high
+                and run.add_node(node, self.node_cache.plain)
+            ):
+                run.add(self._texts_in(node, low, high, slice(count)))
+            if run.full:
+                break
 
     def _more(self, last: int, low: int, high: int, *, reverse: bool) -> bool:
         """Whether the range goes on behind `last`."""
@@ -252,23 +270,36 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
             break
         return next(self._runs(low, high, 1), None) is not None
 
-    def after(self, cursor: int, count: int | None, bytes_max: int | None = None) -> list[tuple[int, bytes]]:
-        """IDs and texts of the live entries above `cursor`, at least one of them where there is one."""
+    def after(
+        self, cursor: int, count: int | None, bytes_max: int | None = None, *, up_to_damage: bool = False
+    ) -> list[tuple[int, bytes]]:
+        """IDs and texts of the live entries above `cursor`, at least one of them where there is one.
+        `up_to_damage` as in `range`.
+        """
         rows: list[tuple[int, bytes]] = []
+        try:
+            self._gather_after(rows, cursor, count, bytes_max)
+        except errors.EngineError as refusal:
+            if not up_to_damage or not rows or refusal.code != errors.ENTRIES_DAMAGED:
+                raise
+        return rows
+
+    def _gather_after(
+        self, rows: list[tuple[int, bytes]], cursor: int, count: int | None, bytes_max: int | None
+    ) -> None:
         left = self.length if count is None else count
         if self.last_live_id <= cursor or not left:
-            return rows
+            return
         size = 0
         for run_ids, texts in self._runs(cursor + 1, ids.ID_MAX, left):
             for entry_id, text in zip(run_ids[:left], texts, strict=False):
                 size += len(text)
                 if bytes_max is not None and size > bytes_max and rows:
-                    return rows
+                    return
                 rows.append((entry_id, text))
             left -= min(left, len(run_ids))
             if not left:
                 break
-        return rows
 
     def count_between(self, low: int, high: int) -> int:
         """How many live entries have IDs in `[low, high]`; logarithmic, holes included."""

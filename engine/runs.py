@@ -444,7 +444,7 @@ class Runs:
         try:
             self._look(run)
         except errors.EngineError as refusal:
-            if refusal.code != "storage_failed":
+            if refusal.code != errors.ENTRIES_DAMAGED:
                 raise
             return False
         return True

@@ -538,6 +538,7 @@ class Subscriber:
             end=position,
             count=count_max,
             bytes_max=bytes_max,
+            up_to_damage=True,
         )
         look = XRead(streams=[(feed.stream, cursor)], count=1, known=[self.generation])
         looked, entries, edges = await _turn(

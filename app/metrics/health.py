@@ -108,7 +108,7 @@ def _run_damaged(where: str) -> None:
     """Log that a part of a stream is refused, and the remedy."""
     remedy = (
         "check the disk; then restore a backup, or give up what is there, as the refusal of a read says: "
-        "until then it gets 503 storage_failed, and everything else goes on"
+        "until then it gets 500 entries_damaged, and everything else goes on"
     )
     logs.get().critical("entries on the disk cannot be read", where=where, remedy=remedy)
 

@@ -65,7 +65,7 @@ def look_at_unread(turn: Turn, key: Key, group: Group) -> int:
 def _old(look: Look, key: Key, group: Group, most: int) -> list[tuple[int, bytes]]:
     """Unread entries that are too old, some."""
     oldest = oldest_delivered(look.now_ms, group)
-    rows = key.stream.after(group.last_delivered_id, most, TURN_LETTERS_BYTES_MAX)
+    rows = key.stream.after(group.last_delivered_id, most, TURN_LETTERS_BYTES_MAX, up_to_damage=True)
     return [row for row in rows if row[0] < oldest]
 
 
@@ -74,5 +74,4 @@ def has_expired(look: Look, key: Key, group: Group) -> bool:
     oldest = oldest_delivered(look.now_ms, group)
     if not oldest or group.policy.paused or key.stream.last_live_id <= group.last_delivered_id:
         return False
-    ((following, _),) = key.stream.after(group.last_delivered_id, 1)
-    return following < oldest
+    return key.stream.live_from(group.last_delivered_id + 1) < oldest

@@ -264,6 +264,7 @@ def xrange(turn: Turn, command: types.XRange) -> Entries | None:
         count=count,
         reverse=reverse,
         bytes_max=turn.most_bytes(command.bytes_max),
+        up_to_damage=command.up_to_damage,
     )
     turn.count_entries(found.count, sum(map(len, found.parts)), reverse=reverse)
     if key.closed is not None and not reverse:

@@ -132,7 +132,7 @@ def _look_ahead(
         rows: Iterable[tuple[int, PendingState]] = ()
         if not isinstance(cursor, int):
             unread_from = look_at_unread(turn, turn.keyspace.keys[name], group)
-            stream.after(unread_from, room.most(command.count), room.bytes_left)
+            stream.after(unread_from, room.most(command.count), room.bytes_left, up_to_damage=True)
             if command.claim_min_idle_ms is not None:
                 rows = _idle_rows(turn, group, command, command.claim_min_idle_ms)
         elif consumer is not None:
@@ -152,7 +152,10 @@ def _look_at_held(
 ) -> None:
     """Look at pending entries until `most` may be delivered: there are others among them."""
     given = dead = 0
-    for entry_id, state, text in with_texts(stream, rows, command.count, passes_over=claims):
+    for row in _up_to_damage(with_texts(stream, rows, command.count, passes_over=claims)):
+        if row is None:
+            return
+        entry_id, state, text = row
         if text is not None and reason_to_end(
             turn, group, entry_id, state.delivery_count + 1, at_any_age=not claims
         ):
@@ -189,7 +192,11 @@ def _history(
     dead: list[Dead] = []
     more = False
     rows = pending_of(group, consumer, cursor + 1)
-    for entry_id, pending, text in with_texts(key.stream, rows, command.count):
+    for row in _up_to_damage(with_texts(key.stream, rows, command.count)):
+        if row is None:
+            more = True
+            break
+        entry_id, pending, text = row
         if (
             len(delivered) == command.count
             or len(dead) == TURN_LETTERS_MAX
@@ -283,7 +290,7 @@ def _deliver_new(
     group = key.groups[command.group]
     if room.spent:
         return []
-    fresh = key.stream.after(group.last_delivered_id, room.most(count), room.bytes_left)
+    fresh = _new_after(turn, key.stream, group, room.most(count), room.bytes_left)
     size = 0 if room.bytes_left is None else sum(len(text) for _, text in fresh)
     if not fresh or not room.takes(size, len(fresh)):
         return []
@@ -298,6 +305,20 @@ def _deliver_new(
     if claims:
         return [Delivered(entry_id, text, 1, 0, 0) for entry_id, text in fresh]
     return [Delivered(entry_id, text, 1) for entry_id, text in fresh]
+
+
+def _new_after(
+    turn: Turn, stream: Stream, group: Group, count: int, bytes_max: int | None
+) -> list[tuple[int, bytes]]:
+    """New entries, none of a part that the disk does not give: the read is refused where that comes first,
+    the next one where this one has changed something already.
+    """
+    try:
+        return stream.after(group.last_delivered_id, count, bytes_max, up_to_damage=True)
+    except errors.EngineError as refusal:
+        if refusal.code != errors.ENTRIES_DAMAGED or not turn.records:
+            raise
+        return []
 
 
 def _claim_idle(
@@ -371,6 +392,21 @@ def pending_of(group: Group, consumer: Consumer, start: int) -> Iterator[tuple[i
         size = min(2 * size, _HELD_AT_ONCE)
 
 
+def _up_to_damage(
+    rows: Iterable[tuple[int, PendingState, bytes | None]],
+) -> Iterator[tuple[int, PendingState, bytes | None] | None]:
+    """Those before a part that the disk does not give, and None in its place; refused where that is first."""
+    is_first = True
+    try:
+        for row in rows:
+            is_first = False
+            yield row
+    except errors.EngineError as refusal:
+        if is_first or refusal.code != errors.ENTRIES_DAMAGED:
+            raise
+        yield None
+
+
 def with_texts(
     stream: Stream,
     rows: Iterable[tuple[int, PendingState]],
@@ -380,14 +416,20 @@ def with_texts(
     passes_over: bool = False,
 ) -> Iterator[tuple[int, PendingState, bytes | None]]:
     """Pending entries with their texts, None for those that are gone or not wanted. They are looked up some
-    at a time, about `count`. Those that the disk does not give are refused, or passed over.
+    at a time, about `count`. Those that the disk does not give are passed over, or refused once those before
+    them were given.
     """
     rows, size = iter(rows), min(_LOOKUPS_AT_ONCE, count or _LOOKUPS_AT_ONCE)
     while some := list(islice(rows, size)):
+        passed = stream.unreadable([row[0] for row in some if is_wanted(row)])
+        refused = None if passes_over else next((row[0] for row in some if row[0] in passed), None)
+        if refused is not None:
+            some = [row for row in some if row[0] < refused]
         wanted = [row[0] for row in some if is_wanted(row)]
-        passed = stream.unreadable(wanted) if passes_over else ()
         texts = stream.find_each(entry_id for entry_id in wanted if entry_id not in passed)
         yield from ((each, state, texts.get(each)) for each, state in some if each not in passed)
+        if refused is not None:
+            raise stream.refusal_of(refused)
         if len(passed) == len(some):
             size = min(2 * size, _PASSED_AT_ONCE)
 

@@ -185,7 +185,9 @@ def _entries_after(
     if room.spent:
         return None
     count = room.most(command.count)
-    entries = stream.range(cursor + 1, stream.last_live_id, count=count, bytes_max=room.bytes_left)
+    entries = stream.range(
+        cursor + 1, stream.last_live_id, count=count, bytes_max=room.bytes_left, up_to_damage=True
+    )
     if not room.takes(sum(map(len, entries.parts)), entries.count):
         return None
     gap = Gap(cursor, stream.first_id, None) if gap_after(stream, cursor) else None

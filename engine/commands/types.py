@@ -141,7 +141,8 @@ class XRange(StreamCommand, frozen=True, kw_only=True):
     """`start` and `end` inclusive, `start` the lower one also in reverse. Reply: `Entries`.
 
     `count` None is all; 0 answers None on an existing stream (Redis's null array). `bytes_max` bounds the
-    text, at least one entry is given.
+    text, at least one entry is given. `up_to_damage` is for readers who see that there are more: of a range
+    that leads into a part that the disk does not give, they get what is before it.
     """
 
     changes: ClassVar[bool] = False
@@ -152,6 +153,7 @@ class XRange(StreamCommand, frozen=True, kw_only=True):
     count: int | None = None
     reverse: bool = False
     bytes_max: int | None = None
+    up_to_damage: bool = False
 
 
 class XDel(StreamCommand, frozen=True, kw_only=True):

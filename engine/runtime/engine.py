@@ -92,7 +92,7 @@ class Engine:
         self._turns = Turns(keyspace, self._writer, clock, self._packer, self._unsynced)
         self._storer = Storer(keyspace, self._turns, self._rewriter, clock)
         # Between the looks of a second, as much may come as fits into memory.
-        self._packer.on_packed = self._storer.begin_if_due
+        self._packer.on_packed = self._storer.begin_if_grown
         self._rewriter.growing_runs = lambda: self._storer.file_number
         self._fetcher = Fetcher(keyspace.runs, log.read_run)
         self._turns.on_broken = self._break_down

@@ -38,6 +38,8 @@ _BATCH_BYTES: Final = 4 << 20
 FILE_BYTES_MAX: Final = 256 << 20
 # It goes on until this part of the soft limit is in use, so that it does not begin again at once.
 _ENOUGH: Final = 0.9
+# With this part of the soft limit in use, runs of a few nodes are stored too.
+_PRESSING: Final = 4 / 3
 # Streams that are looked at in one cycle of the event loop, and the pause where nothing is cold, or the disk
 # has refused. Where nothing was, it looks again earlier once the data has grown by this part of the soft
 # limit: something may be cold by then, and memory must not fill meanwhile.
@@ -61,9 +63,11 @@ class ColdNodes(NamedTuple):
 
 
 def cold_nodes(
-    name: str, stream: Stream, after_nodes: int = COLD_AFTER_NODES, low: int = 0
+    name: str, stream: Stream, after_nodes: int = COLD_AFTER_NODES, low: int = 0, *, whole: bool = False
 ) -> Iterator[ColdNodes]:
-    """Those from an ID on that may go, a run's worth at a time. The stream must not change meanwhile."""
+    """Those from an ID on that may go, a run's worth at a time; if they have to be `whole` runs, what would
+    be part of one waits for more. The stream must not change meanwhile.
+    """
     taken: list[SealedNode] = []
     size = 0
     for part in takewhile(_older(stream, after_nodes), stream.nodes.values_from(low)):
@@ -74,7 +78,7 @@ def cold_nodes(
         if isinstance(part, SealedNode):
             taken.append(part)
             size += grown
-    if taken:
+    if taken and not whole:
         yield _chosen(name, taken)
 
 
@@ -159,13 +163,33 @@ class Storer:
 
     def begin_if_due(self) -> None:
         """Begin to store if there is too little memory."""
+        if self._clock.monotonic() >= self._not_before or self._has_grown:
+            self._begin(is_look=True)
+
+    def begin_if_grown(self) -> None:
+        """The same with whole runs alone, if there is much that was not there when it last ended."""
+        if self._has_grown:
+            self._begin(is_look=False)
+
+    @property
+    def _has_grown(self) -> bool:
+        return self._keyspace.memory.estimated_bytes >= self._again_bytes
+
+    def _begin(self, *, is_look: bool) -> None:
         if self._running is None and self._is_due():
-            has_grown = self._keyspace.memory.estimated_bytes >= self._again_bytes
-            if has_grown or self._clock.monotonic() >= self._not_before:
-                self._running = asyncio.ensure_future(self._run())
+            self._running = asyncio.ensure_future(self._run(is_look=is_look))
 
     def _is_due(self, part: float = 1.0) -> bool:
         return self.soft_bytes is not None and self._keyspace.memory.used_bytes > self.soft_bytes * part
+
+    @property
+    def _is_pressing(self) -> bool:
+        """Whether much more is in use than the soft limit, or memory is half-way to its limit. Each run stays
+        as one object in memory, so small ones make little room.
+        """
+        memory, soft = self._keyspace.memory, self.soft_bytes or 0
+        half_way = (soft + (memory.bytes_max or soft)) / 2
+        return memory.used_bytes > max(soft, min(half_way, _PRESSING * soft))
 
     async def close(self) -> None:
         """Wait for the step in progress."""
@@ -175,43 +199,48 @@ class Storer:
         if self._file is not None:
             self._file.close()
 
-    async def _run(self) -> None:
-        is_vain, self._again_bytes = False, float("inf")
+    async def _run(self, *, is_look: bool) -> None:
+        count, self._again_bytes = 0, float("inf")
         try:
-            is_vain = not await self.store(lambda: self._is_due(_ENOUGH))
-            await self.repack()
+            whole = not (is_look and self._is_pressing)
+            count = await self.store(lambda: self._is_due(_ENOUGH), whole=whole)
+            if is_look:
+                await self.repack()
             self.failure, self._pause_s = None, _PAUSE_S
             self._again_bytes = self._keyspace.memory.estimated_bytes + (self.soft_bytes or 0) * _GROWN
         except (StoppingError, LogPoisonedError, EngineError):
-            is_vain = True
+            is_look = True
         except Exception as error:  # noqa: BLE001 - the nodes are as they were in any case
-            is_vain, self.failure = True, str(error) or repr(error)
+            is_look, self.failure = True, str(error) or repr(error)
             self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
             if self.on_failed is not None:
                 self.on_failed(self.failure)
         finally:
-            self._not_before = self._clock.monotonic() + (self._pause_s if is_vain else 0)
+            if count or is_look:
+                self._not_before = self._clock.monotonic() + (0.0 if count else self._pause_s)
             self._running = None
 
-    async def store(self, goes_on: Callable[[], bool]) -> int:
-        """Store cold nodes as long as `goes_on`; how many runs. Raises OSError, EngineError."""
+    async def store(self, goes_on: Callable[[], bool], *, whole: bool = False) -> int:
+        """Store cold nodes as long as `goes_on`; how many runs. `whole` as in `cold_nodes`. Raises OSError,
+        EngineError.
+        """
         count, batch = 0, list[ColdNodes]()
         for place, name in enumerate(list(self._keyspace.keys)):
             if not place % _LOOKS_MAX:
                 await asyncio.sleep(0)
             low: int | None = 0
             while low is not None and goes_on():
-                low = self._choose(name, low, batch)
+                low = self._choose(name, low, batch, whole=whole)
                 if low is not None:
                     count += await self._store(batch)
                     batch = []
         return count + (await self._store(batch) if batch and goes_on() else 0)
 
-    def _choose(self, name: str, low: int, batch: list[ColdNodes]) -> int | None:
+    def _choose(self, name: str, low: int, batch: list[ColdNodes], *, whole: bool) -> int | None:
         """Add cold nodes of a stream to the batch. Returns where to go on once it is full, else None."""
         key = self._keyspace.find(name)
         size = sum(sum(map(len, cold.contents)) for cold in batch)
-        for cold in () if key is None else cold_nodes(name, key.stream, self._after_nodes, low):
+        for cold in () if key is None else cold_nodes(name, key.stream, self._after_nodes, low, whole=whole):
             batch.append(cold)
             size += sum(map(len, cold.contents))
             if size >= _BATCH_BYTES:

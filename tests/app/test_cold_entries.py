@@ -86,7 +86,7 @@ def test_a_damaged_file_costs_what_is_in_it(tmp_path: Path) -> None:
         backups(data, tmp_path / "first", code=3, said="restore a backup, or give them up")
         for _ in range(2):
             refused = read(http, 5)
-            assert (refused.status_code, refused.json()["code"]) == (503, "storage_failed")
+            assert (refused.status_code, refused.json()["code"]) == (500, "entries_damaged")
             assert "cannot be read from the disk" in refused.json()["detail"]
         assert read(http, ENTRIES).json()["fields"] == {"n": str(ENTRIES)}
         assert (
@@ -106,7 +106,7 @@ def test_a_damaged_file_costs_what_is_in_it(tmp_path: Path) -> None:
         # The damage is in the file still, and nothing refers to it.
         backups(data, tmp_path / "second", code=0, said="sound: ")
         (line,) = [line for line in server.log_lines() if "broken off" in line["event"]]
-        assert (line["level"], "storage_failed" in line["event"]) == ("warning", True)
+        assert (line["level"], "entries_damaged" in line["event"]) == ("warning", True)
         assert not [line for line in server.log_lines() if line["level"] == "error"]
     assert "were not looked at" in weir(NOWHERE, "log", "repair", "--data", str(data)).out
 

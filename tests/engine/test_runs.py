@@ -46,6 +46,13 @@ class Stored(Conversation):
         await self.call("DBSIZE", synced=True)
         return count
 
+    async def look_for(self, seconds: int) -> None:
+        """Let these pass, and in each what is cold be compressed and stored, as far as that begins."""
+        for _ in range(seconds):
+            await self.pass_ms(1_000)
+            while self.engine._packer._packing or storer_of(self.engine)._running:  # noqa: SLF001 - to wait
+                await let_threads_run()
+
     async def fill(self, count: int, first: int = 1, stream: str = "s") -> None:
         """Entries in nodes of ten."""
         await self.call("CONFIG", "SET", "stream-node-max-entries", "10")
@@ -388,7 +395,7 @@ async def test_what_is_damaged_is_refused_alone(stored: MemoryStorage) -> None:
         assert await talk.call("XADD", "s", "5000-0", "n", "1") == "5000-0"
         assert await talk.call("XLEN", "s") == int(str(length)) + 1
         again = Engine.open(storage.kill(), clock=HandClock())
-        with pytest.raises(EngineError, match="storage_failed"):
+        with pytest.raises(EngineError, match="entries_damaged"):
             keyspace_of(again).keys["s"].stream.range(1 << 64, 9 << 64)
         await again.close()
         assert await talk.call("XTRIM", "s", "MINID", "1000-0") == 400
@@ -518,18 +525,16 @@ async def test_a_transaction_and_a_pipeline_read_what_is_cold() -> None:
 
 async def test_storing_begins_above_the_soft_limit() -> None:
     """And ends below it; without one nothing is ever stored."""
-    for more_bytes, files in ((None, 0), (50_000, 1)):
+    for more_bytes, files in ((None, 0), (150_000, 1)):
         storage = MemoryStorage()
         async with Stored(storage) as talk:
             keyspace_of(talk.engine).memory.observe = lambda _: None  # type: ignore[assignment, method-assign]
             limit = 0 if more_bytes is None else talk.engine.memory.used_bytes + more_bytes
             storer_of(talk.engine).soft_bytes = limit or None
             await talk.call("CONFIG", "SET", "stream-node-max-entries", "10")
-            for number in range(1, 300):
+            for number in range(1, 800):
                 await talk.call("XADD", "s", f"{number}-0", "n", random.Random(number).randbytes(300).hex())
-            for _ in range(40):
-                await talk.pass_ms(100)
-                await let_threads_run()
+            await talk.look_for(4)
             assert len(run_files(storage)) == files
             if limit:
                 assert talk.engine.memory.used_bytes < limit
@@ -548,12 +553,28 @@ async def test_storing_looks_again_once_more_has_come() -> None:
             """How many runs there are some seconds later."""
             for _ in range(count):
                 await talk.call("XADD", "s", "*", "n", random.Random(1).randbytes(size).hex())
-            for _ in range(30):
-                await talk.pass_ms(100)
-                await let_threads_run()
+            await talk.look_for(3)
             return sum(file.runs for file in runs.files.values())
 
         assert await add(21, 100) == 1, "what is full is stored"
         assert await add(21, 10) == 1, "little has come since nothing was cold"
         assert await add(1, 6_000) == 2, "much has"
         memory.shared.add(-64 * 20_000)
+
+
+async def test_runs_are_whole_until_memory_is_short() -> None:
+    """A run of few nodes takes as much memory as one of many: half-way to the limit they do not wait."""
+    async with Stored(MemoryStorage()) as talk:
+        memory, stream = talk.engine.memory, "s"
+        memory.observe = lambda _: None  # type: ignore[assignment, method-assign]
+        await talk.fill(1_000)
+        storer_of(talk.engine).soft_bytes = memory.used_bytes * 4 // 5
+        memory.bytes_max = 4 * memory.used_bytes
+        found = []
+        for more_bytes in (0, 2 * memory.used_bytes):
+            memory.shared.add(more_bytes)
+            await talk.look_for(12)
+            parts = keyspace_of(talk.engine).keys[stream].stream.nodes.values()
+            found.append([part.nodes if isinstance(part, Run) else 1 for part in parts])
+            memory.shared.add(-more_bytes)
+        assert found == [[64, *[1] * 35], [64, 35]]

@@ -27,8 +27,9 @@ from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response
 from app.settings import Settings
-from engine import entries, ids
+from engine import EngineError, entries, ids
 from engine.commands import Command, DescribeEdges, XRange, XRead
+from engine.errors import ENTRIES_DAMAGED
 from engine.replies import Edges, Entries, Gap, Reply, StreamsRead
 
 router: Final = Router("entries")
@@ -112,7 +113,10 @@ async def read_columns(
     while not page.done:
         # Others come between two slices.
         await asyncio.sleep(0)
-        page.go_on(await request.transaction(page.commands()))
+        try:
+            page.go_on(await request.transaction(page.commands()))
+        except EngineError as refusal:
+            page.end_before(refusal)
     made = await _build(page, ColumnsBuilder(page.fields))
     if made.spoilt:
         made = await _build(page, ColumnsBuilder(page.fields, binary=True))
@@ -200,6 +204,7 @@ class ColumnsReading(msgspec.Struct):
             end=self.end,
             count=self.left,
             bytes_max=min(self.bytes_left, SLICE_BYTES_MAX),
+            up_to_damage=True,
         )
         return [DescribeEdges(stream=self.stream), wanted]
 
@@ -214,6 +219,12 @@ class ColumnsReading(msgspec.Struct):
             return
         self.end = min(self.end, self.edges.last_id)
         self._take(entries)
+
+    def end_before(self, refusal: EngineError) -> None:
+        """End the page where the next slice cannot be read. Raises the refusal where there is none before."""
+        if refusal.code != ENTRIES_DAMAGED or not self.texts:
+            raise refusal
+        self.done = self.more = True
 
     def _compare(self, looked: Sequence[Reply], *, is_whole: bool) -> None:
         """Find out whether the cursor is of this stream, and what was removed behind it."""

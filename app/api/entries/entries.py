@@ -420,6 +420,7 @@ def _commands(
         reverse=bool(asked.reverse),
         count=count,
         bytes_max=bytes_max,
+        up_to_damage=True,
     )
     if after is None:
         first = None if wanted.reverse else max(wanted.start - 1, ids.ID_MIN)

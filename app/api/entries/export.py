@@ -137,6 +137,7 @@ class Export(msgspec.Struct):
             count=self.left,
             reverse=self.reverse,
             bytes_max=bytes_max,
+            up_to_damage=True,
         )
         return [DescribeEdges(stream=self.stream), wanted]
 

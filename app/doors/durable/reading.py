@@ -129,6 +129,7 @@ async def _page(request: Request, stream: str, place: int | None) -> _Page:
         end=ids.ID_MAX if after < ids.ID_MAX else 0,
         count=settings.count_max,
         bytes_max=settings.answer_bytes_max,
+        up_to_damage=True,
     )
     described, found = await request.transaction([DescribeDurable(stream=stream), look])
     info = _there(described, stream)

@@ -352,7 +352,7 @@ class ResumedFrame(ServerFrame, frozen=True, kw_only=True, tag="resumed"):
     sub: Sub
 
 
-REASONS: Final = ("replaced", "group_destroyed", "stream_deleted", "forbidden")
+REASONS: Final = ("replaced", "group_destroyed", "stream_deleted", "forbidden", "entries_damaged")
 
 
 class RevokedFrame(ServerFrame, frozen=True, kw_only=True, tag="revoked"):

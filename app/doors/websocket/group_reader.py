@@ -30,7 +30,7 @@ from app.live.consumer import Taken
 from app.live.feeds import FeedEnd
 from engine import EngineError, ids
 from engine.commands import Command, Cursor, Exists, Nack, XAck, XAckDel, XNack
-from engine.errors import OF_BACKEND
+from engine.errors import ENTRIES_DAMAGED, OF_BACKEND
 from engine.replies import Deletions, GroupInfo, GroupRead, PendingList, Reply, StreamDeliveries, StreamEnd
 
 
@@ -161,6 +161,8 @@ class GroupReader:
             return []
         if refusal.code in ("no_group", "no_stream"):
             return self._revoke_missing(work)
+        if refusal.code == ENTRIES_DAMAGED:
+            return self._table.revoke_damaged(work.key, refusal)
         if refusal.code in OF_BACKEND:
             work.resting = True
             work.consumer.lose()

@@ -131,6 +131,10 @@ class StreamReader:
             effects += self._caught_up(tail, stream, position)
         return effects + self.go_on(tail)
 
+    def on_damage(self, key: int, refusal: RefusalError) -> Effects:
+        """Handle a FetchPage that begins where entries cannot be read."""
+        return self._table.revoke_damaged(key, refusal)
+
     def on_away(self, key: int, *, alone: bool = False) -> Effects:
         """Handle a FetchPage that found that the backend cannot be read, or this stream `alone`. `on_ready`
         follows when it can.

@@ -242,12 +242,17 @@ class SubscriptionTable:
             self.by_key.pop(one.key, None)
 
     def revoke(self, key: int, reason: str) -> Effects:
-        """End a subscription: `replaced`, `group_destroyed`, `stream_deleted` or `forbidden`."""
+        """End a subscription for one of the `REASONS`."""
         one = self.by_key.get(key)
         if one is None or one.ended:
             return []
         revoked = frames.encode(frames.RevokedFrame(sub=one.name, reason=reason))
         return [*self.end(one), SendFrame(revoked), *self.close_if_idle()]
+
+    def revoke_damaged(self, key: int, refusal: RefusalError) -> Effects:
+        """End a subscription that has come to what cannot be read: the frame before says what to do."""
+        revoked = self.revoke(key, refusal.code)
+        return [self.error(UNSET, refusal), *revoked] if revoked else []
 
     def revoke_forbidden(self) -> Effects:
         """End the subscriptions that the client may not have any more."""

@@ -34,7 +34,7 @@ from app.live.leases import ConsumerLease
 from app.metrics.counters import Counters
 from app.tenants import Tenant
 from engine import EngineError
-from engine.errors import OF_BACKEND
+from engine.errors import ENTRIES_DAMAGED, OF_BACKEND
 from engine.replies import GroupRead, Reply
 
 
@@ -221,9 +221,13 @@ class FollowedStreams(_Reads):
         try:
             item = await tail.look(effect.count_max, self._output.piece_bytes(effect.bytes_max))
         except EngineError as error:
-            if error.code not in OF_BACKEND:
+            if error.code == ENTRIES_DAMAGED:
+                refusal = self._connection.refusal(error)
+                self._connection.perform(self._session.tails.on_damage(effect.key, refusal))
+            elif error.code in OF_BACKEND:
+                self._follow_later(effect, tail, alone=error.code != "backend_unavailable")
+            else:
                 raise
-            self._follow_later(effect, tail, alone=error.code != "backend_unavailable")
         else:
             # The next page of this subscription waits for its turn.
             self._took(effect, tail, item)

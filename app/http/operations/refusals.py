@@ -22,7 +22,7 @@ _WITH_BODY: Final = (
     *("body_too_large", "unsupported_media_type", "invalid"),
 )
 _WITH_ENGINE: Final = (
-    *("starting", "restarting", "draining", "overloaded", "storage_failed"),
+    *("starting", "restarting", "draining", "overloaded", "storage_failed", "entries_damaged"),
     *("backend_unavailable", "backend_error", "backend_forbidden", "not_supported_by_backend"),
 )
 _WITH_WRITES: Final = ("not_replicated", "storage_full", "memory_full", "quota_exceeded")

@@ -1829,8 +1829,8 @@ export interface components {
             };
         };
         /**
-         * @description The gateway's memory: above `bytes_soft` cold entries leave it for files, null is never; at `bytes_max` it
-         *     is full and takes no more data, null is no limit.
+         * @description The gateway's memory: above `bytes_soft` cold entries leave it for files, null is never; at `bytes_max`
+         *     it is full and takes no more data, null is no limit.
          */
         readonly MemoryState: {
             /**
@@ -2608,7 +2608,7 @@ export interface components {
              * @description stable: what programs look at
              * @enum {string}
              */
-            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_schedule" | "no_token" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "stream_closed" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "has_schedules" | "trim_guarded" | "busy" | "stream_exists" | "media_type_differs" | "sequence_too_small" | "producer_gap" | "producer_fenced" | "malformed_header" | "not_durable" | "stale_epoch" | "stream_gone" | "gap" | "last_id_mismatch" | "precondition_failed" | "schedule_gone" | "schedule_exists" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_configured" | "starting" | "restarting" | "draining" | "overloaded" | "storage_failed" | "storage_full" | "memory_full" | "history_busy" | "history_unavailable" | "backend_unavailable" | "backend_error" | "backend_forbidden" | "not_replicated" | "not_supported_by_backend" | "cross_slot" | "quota_exceeded";
+            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_schedule" | "no_token" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "stream_closed" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "has_schedules" | "trim_guarded" | "busy" | "stream_exists" | "media_type_differs" | "sequence_too_small" | "producer_gap" | "producer_fenced" | "malformed_header" | "not_durable" | "stale_epoch" | "stream_gone" | "gap" | "last_id_mismatch" | "precondition_failed" | "schedule_gone" | "schedule_exists" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_configured" | "starting" | "restarting" | "draining" | "overloaded" | "storage_failed" | "entries_damaged" | "storage_full" | "memory_full" | "history_busy" | "history_unavailable" | "backend_unavailable" | "backend_error" | "backend_forbidden" | "not_replicated" | "not_supported_by_backend" | "cross_slot" | "quota_exceeded";
             /** @description for people */
             readonly detail: string;
             /** @description whether the same request may work later */
