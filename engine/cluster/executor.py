@@ -31,7 +31,7 @@ from engine.cluster.misfits import Misfit
 from engine.cluster.no_log import NoLog
 from engine.cluster.node import Node
 from engine.cluster.origins import Origins, unnumbered
-from engine.cluster.refusals import name_of, not_supported, refusal_of
+from engine.cluster.refusals import name_of, not_supported, refusal_of, refusal_of_terms
 from engine.cluster.routing import BackendRequest, Lane
 from engine.cluster.scripts import WriteOrigin, cross_slot
 from engine.cluster.sending import Sender, settled
@@ -55,7 +55,6 @@ from engine.commands import (
     FireSchedule,
     GiveBack,
     Publish,
-    PutMetadata,
     Rename,
     SetSchedule,
     StreamCommand,
@@ -175,7 +174,7 @@ class ClusterEngine(NoLog):
 
     def send(self, call: Call, done: Done) -> Replies | None:
         """See `engine.protocol`. Nothing is answered at once."""
-        refusal = _refusal_of_terms(call)
+        refusal = refusal_of_terms(call, syncs=self._topology.durability.disks > 0)
         if call.waits is not None:
             call.waits.begin(call.commands[0], done, self._take_back)
             if refusal is None:
@@ -576,7 +575,8 @@ class ClusterEngine(NoLog):
         """See `EngineProtocol`."""
         events = self._wakeups.missing_events
         promise = [] if self.health.unkept_promise is None else [f"backend_durability={self.durability}"]
-        return [*ALWAYS_MISSING, *promise, *([] if events is None else ["prompt waking of reads"])]
+        syncs = [] if self._topology.durability.disks else ["durability=fsync"]
+        return [*ALWAYS_MISSING, *syncs, *promise, *([] if events is None else ["prompt waking of reads"])]
 
 
 async def _attempt(work: Awaitable[T], origin: str) -> T | EngineError:
@@ -593,13 +593,3 @@ async def _finish(work: Awaitable[Reply], finish: Finish, origin: str) -> None:
 
 def _refusal_of(error: Exception, origin: str) -> EngineError:
     return error if isinstance(error, EngineError) else unexpected(origin, error)
-
-
-def _refusal_of_terms(call: Call) -> EngineError | None:
-    """What a server cannot promise is refused."""
-    # What Weir keeps of its own is as durable as a write here can be.
-    if call.synced and not all(isinstance(command, PutMetadata) for command in call.commands):
-        return not_supported("an answer once it is on disk", "the server's own settings say when it syncs")
-    if call.quotas:
-        return not_supported("a quota", "the server does not count a tenant's memory")
-    return None

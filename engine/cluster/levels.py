@@ -16,7 +16,6 @@ ALWAYS_MISSING: Final = (
     *(
         "WATCH",
         "quotas",
-        "durability=fsync",
         "DUMP and RESTORE",
         "keyspace notifications",
         "backup and rewrite",

@@ -16,13 +16,16 @@ from engine.commands import (
     ConfigSet,
     Dump,
     FlushAll,
+    PutMetadata,
     Restore,
     Unchanged,
     Watch,
     XCfgSet,
     XIdmpRecord,
+    XReadGroup,
 )
 from engine.errors import EngineError
+from engine.protocol import Call
 
 # What a server adds where a command within a script was refused.
 _IN_SCRIPT: Final = re.compile(r" script: (?:[0-9a-f]{40}, )?on @user_script:\d+\.$")
@@ -163,3 +166,19 @@ def not_supported(what: str, level: str) -> EngineError:
     """What Weir's own engine can do and this server cannot; `level` names the server."""
     sentence = f"{what} is not supported by this backend ({level})"
     return EngineError("not_supported_by_backend", f"ERR {sentence}", sentence, level=level)
+
+
+def refusal_of_terms(call: Call, *, syncs: bool) -> EngineError | None:
+    """What a server cannot promise is refused. `syncs`: a write is on its disk when it is answered."""
+    # What Weir keeps of its own is as durable as a write here can be. A delivery waits for no disk.
+    kept = XReadGroup if syncs else Command
+    if call.synced and any(
+        isinstance(command, kept) and not isinstance(command, PutMetadata) for command in call.commands
+    ):
+        remedy = "leave the preference out" if syncs else "with backend_durability=fsync:1 every write is"
+        return not_supported(
+            "an answer once it is on disk", f"the server syncs by its own settings: {remedy}"
+        )
+    if call.quotas:
+        return not_supported("a quota", "the server does not count a tenant's memory")
+    return None

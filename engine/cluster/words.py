@@ -239,7 +239,8 @@ def may_read(stream: str) -> BackendRequest:
 
 def _check_refs(trim: Trim) -> None:
     if trim.refs is not Refs.KEEP:
-        raise not_supported("trimming by references", "the server would have to look at each entry")
+        remedy = "give the stream the retention keep_unacknowledged, or delete by references"
+        raise not_supported("trimming by references", f"the server would look at each entry: {remedy}")
 
 
 @sends(XTrim)

@@ -163,6 +163,28 @@ async def test_on_disk_where_the_server_can_say_so(pair: Pair) -> None:
             assert isinstance(await reply_to(engine, XAdd(stream="s", bodies=[BODY])), Added)
 
 
+async def test_an_answer_once_it_is_on_disk_takes_a_backend_that_promises_it(tmp_path: Path) -> None:
+    """The refusal says so. A delivery is on no disk then either, and its refusal says to leave it out."""
+    read, synced = "/v1/streams/s/groups/g/consumers/c/read", {"prefer": "durability=fsync"}
+    with BackendServer(tmp_path, "valkey", ["--appendonly", "yes"]) as server:
+        async with serving(server, "memory") as http:
+            assert "durability=fsync" in (await http.get("/v1")).json()["missing"]
+            refusal = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers=synced)
+            assert (refusal.status_code, refusal.json()["code"]) == (501, "not_supported_by_backend")
+            assert "with backend_durability=fsync:1 every write is" in refusal.json()["detail"]
+        async with serving(server, "fsync:1") as http:
+            assert "durability=fsync" not in (await http.get("/v1")).json()["missing"]
+            done = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers=synced)
+            assert (done.status_code, done.headers["weir-durability"]) == (201, "fsync")
+            assert done.headers["preference-applied"] == "durability=fsync"
+            made = await http.put("/v1/streams/s/groups/g", json={"start": "0"}, headers=synced)
+            assert made.status_code == 201
+            refusal = await http.post(read, json={}, headers=synced)
+            assert (refusal.status_code, refusal.json()["code"]) == (501, "not_supported_by_backend")
+            assert "leave the preference out" in refusal.json()["detail"]
+            assert len((await http.post(read, json={})).json()["entries"]) == 1
+
+
 async def test_a_promise_that_too_few_replicas_can_keep_is_named(pair: Pair) -> None:
     """Before a write is refused for it, and no longer once there are enough."""
     primary, replica = pair
