@@ -3,7 +3,8 @@
 Processor time of the gateway and requests a second, of the same gateway, in alternating rounds; the median
 of the rounds' ratios counts. Each connection of wrk sends one request at a time: to publish an entry of one
 field, to append a JSON message, and to append one as a batch of a producer, of which each connection is one.
-Each connection has a thread of wrk, since only a thread can count: so all kinds are sent alike.
+All are sent alike: each connection has a thread of wrk, since only a thread can count, and each request is
+made anew.
 
     python -m bench.appends [--rounds 7] [--seconds 1.5]
 """
@@ -23,36 +24,32 @@ CONNECTIONS: Final = (1, 32)
 GOAL: Final = 0.8
 STREAM: Final = "/v1/stream/d"
 _BODY: Final = '{"fields":{"temperature":"19.8"}}'
-_PLAIN: Final = f"""
+# Each thread makes its requests one by one, with its own numbers.
+_SCRIPT: Final = f"""
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 wrk.body = '{_BODY}'
-"""
-# Each thread has its own numbers.
-_PRODUCING: Final = (
-    _PLAIN
-    + """
 local threads = 0
 function setup(thread) thread:set("id", threads); threads = threads + 1 end
 function init(args)
   -- Of its first thread wrk has a request made that it does not send.
   seq = id == 0 and -2 or -1
-  name = string.format("p-%s-%d", args[1], id)
-  wrk.headers["Producer-Id"] = name
-  wrk.headers["Producer-Epoch"] = "0"
+  if args[2] then
+    wrk.headers["Producer-Id"] = string.format("p-%s-%d", args[1], id)
+    wrk.headers["Producer-Epoch"] = "0"
+  end
 end
 function request()
   seq = seq + 1
-  wrk.headers["Producer-Seq"] = tostring(seq)
+  if wrk.headers["Producer-Id"] then wrk.headers["Producer-Seq"] = tostring(seq) end
   return wrk.format()
 end
 """
-)
-# Path and script of each.
+# Path of each, and what the script has to know.
 KINDS: Final = {
-    "publish": ("/v1/streams/s/entries", _PLAIN),
-    "append": (STREAM, _PLAIN),
-    "append of a producer": (STREAM, _PRODUCING),
+    "publish": ("/v1/streams/s/entries", ()),
+    "append": (STREAM, ()),
+    "append of a producer": (STREAM, ("producer",)),
 }
 
 
@@ -65,14 +62,14 @@ class Round(NamedTuple):
 
 def load(port: int, pid: int, kind: str, connections: int, seconds: float) -> Round:
     """Send requests of one kind."""
-    path, script = KINDS[kind]
+    path, arguments = KINDS[kind]
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
-        lua.write(script)
+        lua.write(_SCRIPT)
         lua.flush()
         size = [f"-t{connections}", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "10s"]
         url = f"http://127.0.0.1:{port}{path}"
         before_s = cpu_s_of(pid)
-        command = ["wrk", *size, "-s", lua.name, url, "--", str(time.time_ns())]
+        command = ["wrk", *size, "-s", lua.name, url, "--", str(time.time_ns()), *arguments]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         spent_s = cpu_s_of(pid) - before_s
     assert "Non-2xx" not in printed, printed
