@@ -1,11 +1,12 @@
 """What a page of an archive costs: the service of history, read from one end to the other and at random.
 
-The archive is a folder of this machine, written as the archive job writes it: one stream, five fields an
-entry. The service is a process of its own, whose processor time is measured; requests come one after the
-other from here. `sequential` reads every page once with nothing cached, `again` the same with all groups
-encoded, `random` pages anywhere in an archive that does not fit into the cache.
+The archive is a folder of this machine, or with --bucket a bucket of moto's server on it, written as the
+archive job writes it: one stream, five fields an entry. The service is a process of its own, whose processor
+time is measured; requests come one after the other from here. `sequential` reads every page once with nothing
+cached, `again` the same with all groups encoded, `random` pages anywhere in an archive that does not fit into
+the cache.
 
-    python -m bench.archived [--entries 1000000] [--count 1000]
+    python -m bench.archived [--entries 1000000] [--count 1000] [--bucket]
 """
 
 import argparse
@@ -15,6 +16,7 @@ import random
 import statistics
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,7 @@ from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import ENTRY_FIELDS, GIVEN
 from pyspark_weir.table.table import ArchiveTable, Batch
 from tests.history.served import Served
+from tests.spark.table.object_store import ObjectStore
 
 KEY: Final = StreamKey("g0", "visits", "00112233445566aa")
 BATCH: Final = 250_000
@@ -103,12 +106,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--count", type=int, default=1_000)
+    parser.add_argument("--bucket", action="store_true")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        root = ArchiveRoot.of(Path(folder) / "archive")
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+        if asked.bucket:
+            root = opened.enter_context(ObjectStore()).root("archives/bench")
+        else:
+            root = ArchiveRoot.of(Path(folder) / "archive")
+        storage = [word for name, value in root.options.items() for word in ("--storage", f"{name}={value}")]
         some = fill(root, asked.entries)
         for cache_mb in ("256", "32"):
-            served = Served(root.url, "--cache-mb", cache_mb).start()
+            served = Served(root.url, "--cache-mb", cache_mb, *storage).start()
             reader = Reader(served, asked.count)
             names = ("sequential", "again") if cache_mb == "256" else ("random",)
             for name in names:

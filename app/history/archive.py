@@ -118,7 +118,12 @@ class Archive:
             return await self.refresh()
         age_s = self._clock.monotonic() - found.seen_at
         if key is None or found.upto(key) >= upto:
-            return await self.refresh() if age_s > REFRESH_S else found
+            if age_s > REFRESH_S:
+                return await self.refresh()
+            if age_s > REFRESH_S / 2:
+                # So that no page waits for it while there are pages.
+                self._begin_refresh()
+            return found
         if key in found.too_short and age_s <= _HURRY_S:
             return found
         found = await self.refresh()
@@ -128,12 +133,15 @@ class Archive:
 
     async def refresh(self) -> Snapshot:
         """The latest version; callers at one time share a look."""
+        return await asyncio.shield(self._begin_refresh())
+
+    def _begin_refresh(self) -> asyncio.Future[Snapshot]:
         refreshing = self._refreshing
         if refreshing is None:
             work = asyncio.get_running_loop().run_in_executor(self._thread, self._load)
             refreshing = self._refreshing = asyncio.ensure_future(work)
             refreshing.add_done_callback(self._loaded)
-        return await asyncio.shield(refreshing)
+        return refreshing
 
     def _loaded(self, refreshed: asyncio.Future[Snapshot]) -> None:
         self._refreshing = None

@@ -8,10 +8,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from app.history.groups import Deleted, Group, encode_group, read_group
+from pyspark_weir.errors import ArchiveDamagedError
 from pyspark_weir.table.files import DataFile, read_footer
+from pyspark_weir.table.log import STORAGE_ERRORS
 from pyspark_weir.table.root import ArchiveRoot
 
 T = TypeVar("T")
@@ -20,6 +23,10 @@ GROUPS_BYTES_MAX: Final = 256 << 20
 _FOOTERS_BYTES_MAX: Final = 64 << 20
 # One reads while another encodes, which takes the interpreter's lock.
 _THREADS: Final = 2
+# There they wait for the network.
+_THREADS_OF_A_BUCKET: Final = 8
+# A group that is read ahead takes no more than this part of the cache: its reader may not come for it.
+_AHEAD_PART: Final = 8
 _ID_MAX: Final = (1 << 128) - 1
 
 
@@ -29,6 +36,18 @@ class Edges(NamedTuple):
     number: int
     low: int
     high: int
+
+
+class Next(NamedTuple):
+    """A row group that a reader of a stream needs next, the first one of the file where it has no number:
+    about as large as `size` says.
+    """
+
+    file: DataFile
+    number: int | None
+    stream: str
+    reverse: bool
+    size: int
 
 
 class Footer(NamedTuple):
@@ -55,7 +74,7 @@ class Shared(Generic[T]):
     """
 
     def __init__(self, bytes_max: int, threads: ThreadPoolExecutor, size_of: Callable[[T], int]) -> None:
-        self.bytes = self.hits = self.misses = 0
+        self.bytes = self.hits = self.misses = self.ahead = 0
         self._bytes_max = bytes_max
         self._threads = threads
         self._size_of = size_of
@@ -69,6 +88,10 @@ class Shared(Generic[T]):
             self._values.move_to_end(key)
             self.hits += 1
         return found
+
+    def has(self, key: Hashable) -> bool:
+        """Whether a value is here, or is being made."""
+        return key in self._values or key in self._made
 
     async def make(self, key: Hashable, how: Callable[[], T]) -> T:
         """Make a value in a thread, and keep it. Raises what `how` raises."""
@@ -101,7 +124,12 @@ class FileCache:
 
     def __init__(self, root: ArchiveRoot, bytes_max: int = GROUPS_BYTES_MAX) -> None:
         self._root = root
-        self._threads = ThreadPoolExecutor(_THREADS, "history")
+        self._bytes_max = bytes_max
+        threads = _THREADS if root.is_local else _THREADS_OF_A_BUCKET
+        self._threads = ThreadPoolExecutor(threads, "history")
+        # Threads are left for what readers wait for.
+        self._ahead_max = threads // 2
+        self._ahead: set[asyncio.Task[None]] = set()
         self.groups: Shared[Group] = Shared(bytes_max, self._threads, lambda group: group.size)
         self._footers: Shared[Footer] = Shared(
             _FOOTERS_BYTES_MAX, self._threads, lambda footer: footer.metadata.serialized_size
@@ -126,6 +154,34 @@ class FileCache:
         return await self.groups.make(
             key, lambda: encode_group(read_group(self._root, file.path, metadata, number), deleted)
         )
+
+    async def settle(self) -> None:
+        """Wait for what is being read ahead."""
+        await asyncio.gather(*self._ahead)
+
+    def read_ahead(self, next_one: Next, deleted: Deleted) -> None:
+        """Have a row group here soon, unless it is too large a part of the cache or as many are under way as
+        threads may be used for it. Whether it can be read is of no matter until it is needed.
+        """
+        if len(self._ahead) >= self._ahead_max or next_one.size * _AHEAD_PART > self._bytes_max:
+            return
+        if next_one.number is not None and self.groups.has((next_one.file.path, next_one.number)):
+            return
+        task = asyncio.ensure_future(self._read_ahead(next_one, deleted))
+        self._ahead.add(task)
+        task.add_done_callback(self._ahead.discard)
+
+    async def _read_ahead(self, next_one: Next, deleted: Deleted) -> None:
+        file, number = next_one.file, next_one.number
+        with suppress(ArchiveDamagedError, *STORAGE_ERRORS):
+            if number is None:
+                groups = (await self.footer(file)).groups(next_one.stream, 0, _ID_MAX)
+                if not groups:
+                    return
+                number = groups[-1 if next_one.reverse else 0].number
+            if not self.groups.has((file.path, number)):
+                self.groups.ahead += 1
+                await self.group(file, number, deleted)
 
 
 def _footer(root: ArchiveRoot, file: DataFile) -> Footer:

@@ -107,7 +107,7 @@ class Deleted(NamedTuple):
 def read_group(root: ArchiveRoot, path: str, footer: Any, number: int) -> pa.Table:  # noqa: ANN401 - pyarrow has no types
     """The rows of a row group. Raises ArchiveDamagedError."""
     with reading(path), root.files.open_input_file(root.path(path)) as file:
-        found: pa.Table = pq.ParquetFile(file, metadata=footer).read_row_group(
+        found: pa.Table = pq.ParquetFile(file, metadata=footer, pre_buffer=not root.is_local).read_row_group(
             number, columns=list(_COLUMNS), use_threads=False
         )
         return found

@@ -38,5 +38,7 @@ class _Cached:
         found, read = "Row groups that were encoded already", "Row groups that were read and encoded"
         yield CounterMetricFamily("weir_history_groups_found", found, self._groups.hits)
         yield CounterMetricFamily("weir_history_groups_read", read, self._groups.misses)
+        ahead = "Those of them that were read before a reader asked for them"
+        yield CounterMetricFamily("weir_history_groups_read_ahead", ahead, self._groups.ahead)
         size = "Bytes of encoded row groups that are kept"
         yield GaugeMetricFamily("weir_history_cache_bytes", size, self._groups.bytes)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from app.history.archive import Archive, Snapshot
-from app.history.cache import FileCache
+from app.history.cache import FileCache, Next
 from app.history.groups import Run
 from engine import entries
 from pyspark_weir.table.files import DataFile
@@ -64,11 +64,16 @@ class _Group(NamedTuple):
 _Item = tuple[int, int, int, DataFile | _Group | Slice]
 
 
-async def read_page(archive: Archive, cache: FileCache, snapshot: Snapshot, wanted: Wanted) -> Found:
-    """The entries that are wanted, as far as limits allow. Raises ArchiveDamagedError."""
+async def read_page(
+    archive: Archive, cache: FileCache, snapshot: Snapshot, wanted: Wanted, *, goes_on: bool = False
+) -> Found:
+    """The entries that are wanted, as far as limits allow. Where the reader `goes_on` behind another page,
+    what it needs next is read ahead. Raises ArchiveDamagedError.
+    """
     parts: list[bytes] = []
     count = size = first = last = 0
-    async for run, begin, end in _Merge(archive, cache, snapshot, wanted).slices():
+    merge = _Merge(archive, cache, snapshot, wanted)
+    async for run, begin, end in merge.slices():
         if count:
             # A foreign OPTIMIZE may have doubled entries.
             begin, end = _beyond(run, begin, end, last, reverse=wanted.reverse)  # noqa: PLW2901
@@ -83,6 +88,8 @@ async def read_page(archive: Archive, cache: FileCache, snapshot: Snapshot, want
             last = edges[not wanted.reverse]
             count, size = count + end - begin, size + len(text) + 1
         if is_cut or count == wanted.number_max:
+            if goes_on and (next_one := merge.next_unopened()) is not None:
+                cache.read_ahead(next_one, snapshot.deleted)
             return Found(b",".join(parts), count, first, last, more=True)
     return Found(b",".join(parts), count, first, last)
 
@@ -121,6 +128,17 @@ class _Merge:
         self._heap: list[_Item] = []
         self._files: list[DataFile] = []
         self._pushed = 0
+        # Of the groups that were opened.
+        self._size_max = 0
+
+    def next_unopened(self) -> Next | None:
+        """The group that is opened next."""
+        item = min((one for one in self._heap if one[1] == _UNOPENED), default=None)
+        found = item[-1] if item is not None else self._files[-1] if self._files else None
+        stream, reverse = self._wanted.key.stream, self._wanted.reverse
+        if isinstance(found, _Group):
+            return Next(found.file, found.number, stream, reverse, self._size_max)
+        return Next(found, None, stream, reverse, self._size_max) if isinstance(found, DataFile) else None
 
     async def slices(self) -> AsyncIterator[Slice]:
         """The slices. Raises ArchiveDamagedError."""
@@ -146,6 +164,7 @@ class _Merge:
                 self._push(edge, _UNOPENED, _Group(item, edges.number))
             return
         group = await self._cache.group(item.file, item.number, self._snapshot.deleted)
+        self._size_max = max(self._size_max, group.size)
         run = group.runs.get(key)
         if run is not None:
             self._push_slice(Slice(run, *run.within(low, high)))

@@ -10,6 +10,7 @@ It changes nothing in the archive. Where a file that its version counts on is go
 import asyncio
 import hashlib
 import hmac
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
@@ -25,7 +26,7 @@ from app.errors import RefusalError, problem, problem_headers
 from app.history.archive import Archive, Snapshot
 from app.history.cache import FileCache
 from app.history.metrics import Metrics
-from app.history.reader import Wanted, read_page
+from app.history.reader import Found, Wanted, read_page
 from engine import Clock, ids
 from pyspark_weir.errors import ArchiveDamagedError, PipelineError
 from pyspark_weir.table.log import storage_failures
@@ -37,6 +38,8 @@ _FETCHES_MAX: Final = 64
 _DEADLINE_S: Final = 30.0
 # Versions to read before a missing file is missing.
 _ATTEMPTS_MAX: Final = 3
+# Readers that are known to go on, by where their last pages ended.
+_ENDS_MAX: Final = 1_000
 _CACHING: Final = "max-age=86400, immutable, private"
 
 
@@ -50,6 +53,8 @@ class History:
         self._clock = clock
         self._token = token
         self._under_way = 0
+        # Where pages ended with more behind them: who begins there reads one page after the other.
+        self._ends: OrderedDict[tuple[StreamKey, bool, int], None] = OrderedDict()
 
     def app(self) -> Starlette:
         """The application."""
@@ -144,8 +149,10 @@ class History:
 
     async def _read(self, snapshot: Snapshot, key: StreamKey, asked: Asked) -> Answered:
         wanted = Wanted(key, asked.low, asked.high, asked.number, asked.bytes_max, asked.reverse)
+        goes_on = self._goes_on(wanted)
         if asked.reverse:
-            found = await read_page(self.archive, self.cache, snapshot, wanted)
+            found = await read_page(self.archive, self.cache, snapshot, wanted, goes_on=goes_on)
+            self._note_end(wanted, found)
             return Answered(*found, covered=asked.low)
         after, missing_upto = max(asked.low - 1, 0), None
         if after and key not in snapshot.known:
@@ -155,14 +162,28 @@ class History:
                 after = span.after
                 missing_upto = min(after, asked.high)
             high = min(asked.high, span.upto)
-            found = await read_page(
-                self.archive, self.cache, snapshot, wanted._replace(low=after + 1, high=high)
-            )
+            part = wanted._replace(low=after + 1, high=high)
+            found = await read_page(self.archive, self.cache, snapshot, part, goes_on=goes_on)
+            self._note_end(wanted, found)
             if found.number or high == asked.high:
                 covered = found.last if found.more else high
                 return Answered(*found, covered=covered, missing_upto=missing_upto)
             after = high
         return Answered(b"", 0, 0, 0, more=False, covered=after, missing_upto=missing_upto)
+
+    def _goes_on(self, wanted: Wanted) -> bool:
+        """Whether a page begins where another one has ended."""
+        end = wanted.key, wanted.reverse, wanted.high + 1 if wanted.reverse else wanted.low - 1
+        if end not in self._ends:
+            return False
+        del self._ends[end]
+        return True
+
+    def _note_end(self, wanted: Wanted, found: Found) -> None:
+        if found.more:
+            self._ends[wanted.key, wanted.reverse, found.last] = None
+            if len(self._ends) > _ENDS_MAX:
+                self._ends.popitem(last=False)
 
     async def _unknown_upto(self, snapshot: Snapshot, key: StreamKey, after: int, high: int) -> int | None:
         """Up to where nothing says whether there was anything after a cursor that comes before the first
