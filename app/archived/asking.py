@@ -122,6 +122,15 @@ class Answered(NamedTuple):
             **missing,
         }
 
+    def checked(self, asked: Asked) -> "Answered":
+        """This page. Raises ValueError where it is none of what was asked for."""
+        low, high = (self.last, self.first) if asked.reverse else (self.first, self.last)
+        if self.number > asked.number or (
+            self.number and not (asked.low <= low <= high <= asked.high and self.text.endswith(b"}"))
+        ):
+            raise ValueError("its page has entries that were not asked for")
+        return self
+
     @classmethod
     def of(cls, body: bytes, headers: Mapping[str, str]) -> "Answered":
         """What `body` and `headers` say. Raises ValueError, KeyError for another answer."""

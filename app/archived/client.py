@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ import msgspec
 
 from app.archived.asking import DEADLINE, Answered, Asked
 from app.metrics.counters import Counters
-from app.settings import Settings, read_named_file
+from app.settings import Settings, SettingsError, read_named_file
 from engine import Clock, EngineError, Reader
 
 # Pages of one caller that are fetched at a time.
@@ -25,6 +25,9 @@ FETCHES_MAX: Final = 2
 # Others know sooner that the service does not answer than a request may take.
 _CONNECT_S_MAX: Final = 5.0
 _CONNECTIONS_MAX: Final = 64
+# What an entry takes as JSON, by its bytes, and what a page has beside its entries.
+_ENTRY_FACTOR: Final = 6
+_BESIDE_BYTES: Final = 64 << 10
 
 
 class HistoryClient:
@@ -36,8 +39,10 @@ class HistoryClient:
         self.gateway = settings.history_gateway
         self._url = settings.history_url.rstrip("/")
         self._timeout_s = settings.request_s_max
-        token = read_named_file(settings, "history_token_file") if settings.history_token_file else ""
-        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        # One entry is in a page, however long it is.
+        self._beside_bytes = settings.entry_bytes_max * _ENTRY_FACTOR + _BESIDE_BYTES
+        self._settings = settings
+        self._token = self._read_token()
         self._client: httpx.AsyncClient | None = None
         self._fetches: Counter[str] = Counter()
         # Readers that follow wait here for one of their caller's fetches to end.
@@ -58,18 +63,32 @@ class HistoryClient:
     async def _fetch(self, asked: Asked, reader: Reader) -> Answered:
         async with self._turn(reader):
             try:
-                answer = await self._send(asked)
-            except httpx.HTTPError as error:
+                async with asyncio.timeout(self._timeout_s):
+                    answer = await self._send(asked)
+                    if answer.status_code == httpx.codes.UNAUTHORIZED and await self._has_another_token():
+                        answer = await self._send(asked)
+            except (httpx.HTTPError, TimeoutError) as error:
                 reason = str(error) or type(error).__name__
                 raise _unavailable(
                     f"the service of history at {self._url} does not answer: {reason}"
                 ) from None
         if answer.status_code == httpx.codes.OK:
             try:
-                return Answered.of(answer.content, answer.headers)
+                return Answered.of(answer.content, answer.headers).checked(asked)
             except (KeyError, ValueError) as error:
                 raise _unavailable(f"{self._url} is no service of history: {error!r}") from None
         raise self._refusal(answer)
+
+    def _read_token(self) -> str:
+        settings = self._settings
+        return read_named_file(settings, "history_token_file") if settings.history_token_file else ""
+
+    async def _has_another_token(self) -> bool:
+        """Whether the file holds another one than was sent."""
+        before = self._token
+        with suppress(SettingsError):
+            self._token = await asyncio.to_thread(self._read_token)
+        return self._token != before
 
     @asynccontextmanager
     async def _turn(self, reader: Reader) -> AsyncIterator[None]:
@@ -93,13 +112,24 @@ class HistoryClient:
     async def _send(self, asked: Asked) -> httpx.Response:
         if self._client is None:
             self._client = httpx.AsyncClient(
-                headers=self._headers,
                 limits=httpx.Limits(max_connections=_CONNECTIONS_MAX),
                 timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_S_MAX)),
             )
-        deadline_ms = {DEADLINE: str(math.ceil(self._timeout_s * 1000))}
+        headers = {DEADLINE: str(math.ceil(self._timeout_s * 1000))}
+        if self._token:
+            headers["authorization"] = f"Bearer {self._token}"
         url = f"{self._url}/v1/streams/{quote(asked.stream, safe='')}/entries"
-        return await self._client.get(url, params=asked.parameters(), headers=deadline_ms)
+        parameters, bytes_max = asked.parameters(), asked.bytes_max + self._beside_bytes
+        async with self._client.stream("GET", url, params=parameters, headers=headers) as answer:
+            parts, size = [], 0
+            async for part in answer.aiter_bytes():
+                size += len(part)
+                if size > bytes_max:
+                    raise httpx.DecodingError(
+                        f"it sends more than the {bytes_max} bytes that a page may have"
+                    )
+                parts.append(part)
+        return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=b"".join(parts))
 
     def _refusal(self, answer: httpx.Response) -> EngineError:
         try:
@@ -118,6 +148,12 @@ class HistoryClient:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
+
+
+def _plain(headers: httpx.Headers) -> list[tuple[str, str]]:
+    """Those of a body that was decoded."""
+    coded = ("content-encoding", "content-length", "transfer-encoding")
+    return [(name, value) for name, value in headers.multi_items() if name.lower() not in coded]
 
 
 def _unavailable(detail: str) -> EngineError:

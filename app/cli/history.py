@@ -47,8 +47,8 @@ def serve(
     """
     from app.settings.values import host_is_loopback
 
-    token = _read_token(token_file)
-    if not token and not host_is_loopback(host):
+    _read_token(token_file)
+    if token_file is None and not host_is_loopback(host):
         raise Failure(f"{host} can be reached by others: give --token-file", exit_code=_USAGE)
     try:
         from app.history import serving
@@ -75,7 +75,7 @@ def serve(
     except OSError as error:
         raise Failure(f"{host}:{port}: {error.strerror or error}") from None
     where = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-    served = History(root, SystemClock(), token, cache_mb << 20)
+    served = History(root, SystemClock(), lambda: _read_token(token_file), cache_mb << 20)
     serving.run(served, listening, lambda: output.say(f"history of {root.url} at {where}"))
 
 

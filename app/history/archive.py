@@ -67,6 +67,7 @@ class Snapshot:
 
     def __init__(self, table: ArchiveTable, deleted: Deleted, seen_at: float) -> None:
         self.version = table.version
+        self.table_id = table.table_id
         self.deleted = deleted
         self.seen_at = seen_at
         begins = table.begins()
@@ -155,6 +156,11 @@ class Archive:
         else:
             self._table.refresh()
         known = self._snapshot
+        if known is not None and (
+            known.table_id != self._table.table_id or known.version > self._table.version
+        ):
+            # Another archive is there now, or an older copy of it.
+            self._table, known, self.firsts = ArchiveTable.open(self.root), None, {}
         at = deletions.version(self.root)
         if known is not None and known.deleted.version == at:
             deleted = known.deleted

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import hmac
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
@@ -40,18 +40,27 @@ _DEADLINE_S: Final = 30.0
 _ATTEMPTS_MAX: Final = 3
 # Readers that are known to go on, by where their last pages ended.
 _ENDS_MAX: Final = 1_000
+# Between looks at the token's file.
+_TOKEN_S: Final = 1.0
 _CACHING: Final = "max-age=86400, immutable, private"
 
 
 class History:
-    """One archive, as pages. `token` is empty where everybody may ask."""
+    """One archive, as pages. `read_token` gives the token, which is empty where everybody may ask; it is read
+    again when another one is presented. Raises what that raises.
+    """
 
-    def __init__(self, root: ArchiveRoot, clock: Clock, token: str, cache_bytes: int) -> None:
+    def __init__(
+        self, root: ArchiveRoot, clock: Clock, read_token: Callable[[], str], cache_bytes: int
+    ) -> None:
         self.archive = Archive(root, clock)
         self.cache = FileCache(root, cache_bytes)
         self.metrics = Metrics(self.cache)
         self._clock = clock
-        self._token = token
+        self._read_token = read_token
+        self._token = read_token()
+        # Not before is it read again.
+        self._token_due_s = 0.0
         self._under_way = 0
         # Where pages ended with more behind them: who begins there reads one page after the other.
         self._ends: OrderedDict[tuple[StreamKey, bool, int], None] = OrderedDict()
@@ -84,7 +93,7 @@ class History:
         return response
 
     async def _answer(self, request: Request) -> Response:
-        self._check_token(request)
+        await self._check_token(request)
         asked = Asked.of(request.path_params["stream"], dict(request.query_params))
         if self._under_way >= _FETCHES_MAX:
             raise RefusalError("history_busy", f"{_FETCHES_MAX} pages are being read: try again in a moment")
@@ -111,14 +120,29 @@ class History:
         self.metrics.entries.inc(found.number)
         return Response(body, media_type="application/json", headers=headers)
 
-    def _check_token(self, request: Request) -> None:
+    async def _check_token(self, request: Request) -> None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if self._token and not (
-            scheme.lower() == "bearer" and hmac.compare_digest(token.encode(), self._token.encode())
-        ):
+        if not self._token or (scheme.lower() == "bearer" and self._is_token(token)):
+            return
+        await self._look_at_token()
+        if scheme.lower() != "bearer" or not self._is_token(token):
             raise RefusalError(
                 "unauthenticated", "the history of streams is for gateways that have its token"
             )
+
+    async def _look_at_token(self) -> None:
+        """Its file may hold another one by now; what is no token leaves the one that is known."""
+        now_s = self._clock.monotonic()
+        if now_s < self._token_due_s:
+            return
+        self._token_due_s = now_s + _TOKEN_S
+        try:
+            self._token = await asyncio.to_thread(self._read_token) or self._token
+        except Exception as error:  # noqa: BLE001 - pages are answered as before
+            logs.get().warning("the token was not read again", reason=str(error))
+
+    def _is_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self._token.encode())
 
     # ---- pages
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -50,6 +50,11 @@ def answer(status: bytes, body: bytes, headers: bytes = b"") -> bytes:
         *(status, headers),
         *(len(body), body),
     )
+
+
+def asked_from(low: int, *, end: int | None = None) -> Asked:
+    """Of ten entries from that one on."""
+    return ASKED._replace(low=low << 64, high=ids.ID_MAX if end is None else end << 64, after=None)
 
 
 async def refusal(client: HistoryClient, caller: str = "a") -> EngineError:
@@ -120,6 +125,19 @@ async def test_the_token_and_the_deadline_go_along(tmp_path: Path) -> None:
         (answer(b"200 OK", b"<html>"), "history_unavailable", "is no service of history"),
         (answer(b"502 Bad Gateway", b"<html>"), "history_unavailable", "status 502"),
         (b"", "history_unavailable", "does not answer"),
+        # Killed in the middle of a page.
+        (
+            b"HTTP/1.1 200 OK\r\n%bcontent-length: 900\r\n\r\n%b" % (HEADERS, PAGE[:9]),
+            *("history_unavailable", "does not answer"),
+        ),
+        (answer(b"200 OK", b"\xff" * 40, HEADERS), "history_unavailable", "is no service of history"),
+        (answer(b"200 OK", PAGE, HEADERS.replace(b"0-0", b"x")), "history_unavailable", "no service of"),
+        (
+            answer(b"200 OK", PAGE, HEADERS.replace(b": 0\r", b": 9\r")),
+            "history_unavailable",
+            "no service of",
+        ),
+        (answer(b"200 OK", b"x" * (20 << 20), HEADERS), "history_unavailable", "bytes that a page may have"),
     ],
 )
 async def test_what_is_wrong_is_named(given: bytes, code: str, words: str) -> None:
@@ -132,6 +150,84 @@ async def test_what_is_wrong_is_named(given: bytes, code: str, words: str) -> No
         refused = await refusal(client)
     assert refused.code == code
     assert words in refused.detail
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        # Below what was asked for, above it, and more entries than that.
+        (asked_from(5), "4-0", 1),
+        (asked_from(1, end=3), "4-0", 1),
+        (asked_from(1), "1-0", 11),
+    ],
+)
+async def test_entries_that_were_not_asked_for_are_no_page(wrong: tuple[Asked, str, int]) -> None:
+    """A cursor would go on from them."""
+    asked, last, count = wrong
+    page = b'{"entries":[{"id":"%b","fields":{"a":"1"}}],"next":null,"more":false}' % last.encode()
+    headers = b"weir-source: history\r\nweir-count: %d\r\nweir-more: false\r\n" % count
+    headers += b"weir-next-id: %b\r\nweir-covered-up-to: 9-0\r\n" % last.encode()
+
+    async def give(_: bytes) -> bytes:
+        return answer(b"200 OK", page, headers)
+
+    async with asking(give) as client:
+        with pytest.raises(EngineError, match="not asked for") as refused:
+            await client.fetch(asked, Reader("a"))
+    assert refused.value.code == "history_unavailable"
+
+
+async def test_a_service_that_hangs_is_given_up_when_the_request_has_had_its_time() -> None:
+    """Also one that goes on sending, a little at a time; the caller's turn is free then."""
+    ended = asyncio.Event()
+
+    async def hang(_: bytes) -> bytes:
+        await ended.wait()
+        return b""
+
+    async def trickle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 90000\r\n\r\n")
+        with suppress(ConnectionError):
+            while not ended.is_set():
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+
+    async with asking(hang, request_s_max=1) as client:
+        for _ in range(FETCHES_MAX + 1):
+            refused = await refusal(client)
+            assert (refused.code, "does not answer" in refused.detail) == ("history_unavailable", True)
+        ended.set()
+    ended.clear()
+    async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        settings = Settings(history_url=f"http://127.0.0.1:{port}", request_s_max=1)
+        client = await asyncio.to_thread(HistoryClient, settings, SystemClock(), Counters())
+        assert (await refusal(client)).code == "history_unavailable"
+        ended.set()
+        await client.close()
+
+
+async def test_a_token_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    """When the service refuses the one that is known; one that is still wrong is a refusal that names it."""
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    good = b"old"
+
+    async def check(head: bytes) -> bytes:
+        if b"bearer %b\r\n" % good in head.lower():
+            return answer(b"200 OK", PAGE, HEADERS)
+        return answer(b"401 Unauthorized", b'{"code":"unauthenticated"}')
+
+    async with asking(check, history_token_file=str(token)) as client:
+        await client.fetch(ASKED, Reader("a"))
+        good = b"new"
+        assert "history_token_file" in (await refusal(client)).detail
+        token.unlink()
+        assert "history_token_file" in (await refusal(client)).detail
+        token.write_text("new\n")
+        await client.fetch(ASKED, Reader("a"))
 
 
 async def test_fetches_are_counted_by_outcome_and_pages_are_timed() -> None:

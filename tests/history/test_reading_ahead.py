@@ -21,7 +21,7 @@ GROUP: Final = 10_000
 @asynccontextmanager
 async def service(maker: Maker, cache_bytes: int = 1 << 28) -> AsyncIterator[History]:
     """The service of an archive, without its socket."""
-    history = History(maker.root, SystemClock(), "", cache_bytes)
+    history = History(maker.root, SystemClock(), lambda: "", cache_bytes)
     yield history
     history.archive.close()
     history.cache.close()

@@ -1,10 +1,16 @@
 """The service answers pages as the gateway writes them, to those who have its token, and changes nothing."""
 
+import shutil
 import stat
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 
 from app.archived.asking import Answered
 from engine import ids
@@ -12,7 +18,7 @@ from pyspark_weir.ids import parse
 from pyspark_weir.table import deletions
 from pyspark_weir.table.compaction import CompactionRules, compact
 from pyspark_weir.table.ranges import StreamKey
-from tests.history.served import Served
+from tests.history.served import Answer, Served
 from tests.spark.archive_tables import GATEWAY, GENERATION, Maker
 
 Serve = Callable[..., Served]
@@ -84,6 +90,93 @@ def test_only_the_token_opens_it(maker: Maker, serve: Serve, tmp_path: Path) -> 
     assert "\nweir_history_groups_read_total " in figures
     assert 'weir_history_requests_total{status="401"} 2.0' in figures
     assert "weir_history_entries_total 1.0" in figures
+
+
+def test_a_token_that_has_changed_is_read_again(maker: Maker, serve: Serve, tmp_path: Path) -> None:
+    """Without a restart; an empty file, or none, opens nothing and shuts nobody out."""
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    maker.batch({"orders": ["1-0"]})
+    served = serve("--token-file", str(token)).start()
+
+    def status(one: str) -> int:
+        return served.page("orders", GENERATION, {"authorization": f"Bearer {one}"}).status
+
+    assert (status("old"), status("new")) == (200, 401)
+    token.write_text("")
+    assert (status(""), status("old")) == (401, 200)
+    token.write_text("new\n")
+    deadline = time.monotonic() + 20
+    while status("new") == 401:
+        # It looks once a second.
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (status("new"), status("old")) == (200, 401)
+
+
+def test_another_archive_in_the_same_folder_is_read_as_it_is(
+    maker: Maker, serve: Serve, tmp_path: Path
+) -> None:
+    """Of the same version, of an earlier one, and none for a while, which is said."""
+    maker.batch({"orders": ["1-0", "2-0"]})
+    served = serve().start()
+    assert served.page("orders", GENERATION, end="2-0").ids == ["1-0", "2-0"]
+    kept = tmp_path / "kept"
+    shutil.copytree(maker.root.base, kept)
+    shutil.rmtree(maker.root.base)
+    other = Maker(maker.root.base)
+    other.batch({"orders": ["1-0", "3-0"]})
+    assert served.page("orders", GENERATION, end="9-0").ids == ["1-0", "3-0"]
+    shutil.rmtree(maker.root.base)
+    refused = wait_for(lambda: served.page("orders", GENERATION, end="9-2"), 503)
+    assert (refused.json["code"], refused.json["retryable"]) == ("history_unavailable", True)
+    assert maker.root.url in refused.json["detail"]
+    shutil.copytree(kept, maker.root.base)
+    assert wait_for(lambda: served.page("orders", GENERATION, end="9-3"), 200).ids == ["1-0", "2-0"]
+
+
+def test_a_table_with_columns_of_a_later_version_is_refused_in_words(maker: Maker, serve: Serve) -> None:
+    """By a service that runs, and by one that starts."""
+    maker.batch({"orders": ["1-0"]})
+    served = serve().start()
+    assert served.page("orders", GENERATION).ids == ["1-0"]
+    table = DeltaTable(maker.root.url)
+    table.alter.add_columns([Field("later", PrimitiveType("string"))])
+    refused = wait_for(lambda: served.page("orders", GENERATION, end="9-0"), 503)
+    assert "columns that this version does not know (later)" in refused.json["detail"]
+    starting = subprocess.run(
+        [sys.executable, "-m", "weir", "history", "serve", "--archive", maker.root.base],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert starting.returncode == 3
+    assert "use the version of Weir that wrote it" in starting.stderr
+
+
+def test_a_file_that_is_missing_is_named_until_it_is_back(maker: Maker, serve: Serve) -> None:
+    """As after a vacuum that came too early; what other files hold is read meanwhile."""
+    maker.batch({"orders": ["1-0"]})
+    [file] = maker.batch({"orders": ["2-0"]})
+    served = serve().start()
+    away = file.with_suffix(".away")
+    file.rename(away)
+    assert served.page("orders", GENERATION, count=1).ids == ["1-0"]
+    refused = served.page("orders", GENERATION, after="1-0")
+    assert (refused.status, refused.json["code"]) == (503, "history_unavailable")
+    assert f"{file.name} is missing, and the table counts on it: restore it" in refused.json["detail"]
+    away.rename(file)
+    assert served.page("orders", GENERATION, after="1-0").ids == ["2-0"]
+
+
+def wait_for(ask: Callable[[], Answer], status: int) -> Answer:
+    """The first answer with this status: a service looks at its table every half a second at most."""
+    deadline = time.monotonic() + 20
+    while (found := ask()).status != status:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
 
 
 @pytest.mark.parametrize(

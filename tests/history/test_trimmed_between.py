@@ -127,7 +127,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
     assert isinstance(info, StreamInfo)
     maker = Maker(tmp_path / "archive")
     maker.batch({STREAM: [ids.format(one) for one in all_ids]}, generation=info.generation)
-    history = History(maker.root, SystemClock(), "", 1 << 20)
+    history = History(maker.root, SystemClock(), lambda: "", 1 << 20)
     yield Place(engine, maker, info.generation, history)
     history.archive.close()
     history.cache.close()

@@ -102,8 +102,6 @@ class ArchiveTable:
         self._files: tuple[int, pa.Table] | None = None
         # The last commit that is known to be on disk.
         self._synced = -1
-        if not SCHEMA.equals(pa.schema(delta.schema().to_arrow())):
-            raise ArchiveError(f"{root.url} holds a Delta table that is no archive of Weir's")
 
     @classmethod
     def open(cls, root: ArchiveRoot, version: int | None = None) -> "ArchiveTable":
@@ -258,7 +256,7 @@ class ArchiveTable:
 
     def ranges_from_cache(self, version: int) -> Ranges | None:
         """The ranges that are cached for a version, with the commits after it; None where that is damaged."""
-        known = range_cache.read_cache(self.root, version, self._table_id)
+        known = range_cache.read_cache(self.root, version, self.table_id)
         return None if known is None else self._fold(known)
 
     def _too_busy(self) -> CommitConflictError:
@@ -308,16 +306,17 @@ class ArchiveTable:
         return known
 
     @property
-    def _table_id(self) -> str:
+    def table_id(self) -> str:
+        """Another one where the folder holds another archive now."""
         return str(self.delta.metadata().id)
 
     def _cached_ranges(self) -> Ranges:
         for version in range_cache.cached_versions(self.root):
             if version <= self.version:
-                found = range_cache.read_cache(self.root, version, self._table_id)
+                found = range_cache.read_cache(self.root, version, self.table_id)
                 if found is not None:
                     return found
-        return Ranges(self._table_id)
+        return Ranges(self.table_id)
 
     # ---- files
 
@@ -338,10 +337,24 @@ def _load(root: ArchiveRoot, version: int | None = None) -> DeltaTable:
         if root.is_local and (names := log.unfinished(root)):
             raise log.cut_short(names[-1]) from None
         raise
+    _check_schema(root, found)
     # deltalake takes an empty commit, and one that ends after a line. Objects appear whole.
     if root.is_local and version is None:
         log.metadata_of(root, found.version())
     return found
+
+
+def _check_schema(root: ArchiveRoot, delta: DeltaTable) -> None:
+    found = pa.schema(delta.schema().to_arrow())
+    if SCHEMA.equals(found):
+        return
+    if set(SCHEMA.names) < set(found.names):
+        unknown = ", ".join(name for name in found.names if name not in SCHEMA.names)
+        raise ArchiveError(
+            f"{root.url} has columns that this version does not know ({unknown}): use the version of Weir "
+            "that wrote it, or a newer one"
+        )
+    raise ArchiveError(f"{root.url} holds a Delta table that is no archive of Weir's")
 
 
 def _check(batch: Batch) -> None:
