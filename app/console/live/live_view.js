@@ -77,8 +77,8 @@ export class LiveView {
     });
     tail.addEventListener("notice", (event) => say(/** @type {CustomEvent} */ (event).detail.text));
     grid.addEventListener("leave", () => this.pause());
-    grid.addEventListener("start", () => tail.loadOlder().catch(() => undefined));
-    grid.addEventListener("end", () => tail.loadNewer().catch(() => undefined));
+    grid.addEventListener("start", () => tail.loadOlder());
+    grid.addEventListener("end", () => tail.loadNewer());
     grid.addEventListener("open", (event) => {
       const row = /** @type {CustomEvent} */ (event).detail;
       if (row.kind === "entry") this.inspect(row.entry);
@@ -219,7 +219,7 @@ export class LiveView {
     this.grid.draw();
     this.grid.element.focus({ preventScroll: true });
     // So that the reader can scroll up.
-    await this.tail.loadOlder().catch(() => undefined);
+    await this.tail.loadOlder();
   }
 
   /** Show the current state in words. */
@@ -261,9 +261,11 @@ export class LiveView {
 
   /** What there is, where a jump has led beyond it. */
   async describeNewest() {
-    const stream = await api.getStream(this.tail.stream).catch(() => null);
-    if (stream === null || stream.length === 0) return "No entries yet. New entries appear here.";
-    return `Nothing from there on. The newest entry is ${stream.last_id}, of ${formatWhen(idMs(stream.last_id), Date.now())}.`;
+    // The stream's own length does not count what is archived.
+    const page = await api.listEntries(this.tail.stream, { last: 1 }).catch(() => null);
+    const id = page?.entries[0]?.id;
+    if (id === undefined) return "No entries yet. New entries appear here.";
+    return `Nothing from there on. The newest entry is ${id}, of ${formatWhen(idMs(id), Date.now())}.`;
   }
 
   /** The age of the newest row while more entries wait, 0 otherwise. */
@@ -274,6 +276,12 @@ export class LiveView {
 
   /** @param {number} behindMs */
   describeProgress(behindMs) {
+    const { trouble } = this.tail;
+    return trouble === "" ? this.describeRows(behindMs) : `${this.describeRows(behindMs)} · no more could be loaded: ${trouble}`;
+  }
+
+  /** @param {number} behindMs */
+  describeRows(behindMs) {
     const { tail } = this;
     const size = tail.test === null ? `${pluralize(tail.rows.length, "row")} loaded` : `${pluralize(tail.shown.length, "row")} shown`;
     if (tail.mode === "paused") {

@@ -58,6 +58,8 @@ export class Tail extends EventTarget {
     this.isOutOfCredit = false;
     this.pausedAtMs = 0;
     this.error = "";
+    // Why no more rows could be loaded beside those shown.
+    this.trouble = "";
     this.atStart = false;
     this.atEnd = false;
     this.frameRequest = 0;
@@ -83,6 +85,7 @@ export class Tail extends EventTarget {
     this.rows.clear();
     this.shown.clear();
     this.error = "";
+    this.trouble = "";
     this.setMode("loading");
   }
 
@@ -152,7 +155,7 @@ export class Tail extends EventTarget {
     this.dispatchEvent(new CustomEvent("rows", { detail: { before: shown.length } }));
   }
 
-  /** A page of the history shown; null if it is under way already, or if other rows are shown meanwhile.
+  /** A page of the history shown; null if it is under way already, if it failed, or if other rows are shown meanwhile.
    * @param {Record<string, string | number | boolean>} range */
   async fetchPage(range) {
     const { epoch, underWay } = this;
@@ -161,7 +164,12 @@ export class Tail extends EventTarget {
     underWay.add(key);
     try {
       const page = await api.listEntries(this.stream, range);
-      return epoch === this.epoch ? page : null;
+      if (epoch !== this.epoch) return null;
+      this.setTrouble("");
+      return page;
+    } catch (error) {
+      if (epoch === this.epoch) this.setTrouble(formatError(error));
+      return null;
     } finally {
       underWay.delete(key);
     }
@@ -310,6 +318,13 @@ export class Tail extends EventTarget {
   setMode(mode) {
     if (mode === this.mode) return;
     this.mode = mode;
+    this.dispatchEvent(new Event("mode"));
+  }
+
+  /** @param {string} trouble */
+  setTrouble(trouble) {
+    if (trouble === this.trouble) return;
+    this.trouble = trouble;
     this.dispatchEvent(new Event("mode"));
   }
 
