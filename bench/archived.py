@@ -4,9 +4,9 @@ The archive is a folder of this machine, or with --bucket a bucket of moto's ser
 archive job writes it: one stream, five fields an entry. The service is a process of its own, whose processor
 time is measured; requests come one after the other from here. `sequential` reads every page once with nothing
 cached, `again` the same with all groups encoded, `random` pages anywhere in an archive that does not fit into
-the cache.
+the cache. With --apart-ms the reader waits so long between two pages, as one does that works on them.
 
-    python -m bench.archived [--entries 1000000] [--count 1000] [--bucket]
+    python -m bench.archived [--entries 1000000] [--count 1000] [--bucket] [--apart-ms 0]
 """
 
 import argparse
@@ -66,7 +66,8 @@ def fill(root: ArchiveRoot, entries: int) -> list[str]:
 class Reader:
     """Pages over one connection, with how long each took."""
 
-    def __init__(self, served: Served, count: int) -> None:
+    def __init__(self, served: Served, count: int, apart_s: float) -> None:
+        self._apart_s = apart_s
         self._connection = http.client.HTTPConnection("127.0.0.1", served.port)
         self._count = count
         self.seconds: list[float] = []
@@ -80,6 +81,7 @@ class Reader:
         answer.read()
         self.seconds.append(time.perf_counter() - began)
         following = answer.headers["weir-next-id"]
+        time.sleep(self._apart_s)
         return int(answer.headers["weir-count"]), following if answer.headers["weir-more"] == "true" else None
 
     def walk(self) -> int:
@@ -106,6 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--count", type=int, default=1_000)
+    parser.add_argument("--apart-ms", type=float, default=0)
     parser.add_argument("--bucket", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
@@ -117,7 +120,7 @@ def main() -> None:
         some = fill(root, asked.entries)
         for cache_mb in ("256", "32"):
             served = Served(root.url, "--cache-mb", cache_mb, *storage).start()
-            reader = Reader(served, asked.count)
+            reader = Reader(served, asked.count, asked.apart_ms / 1000)
             names = ("sequential", "again") if cache_mb == "256" else ("random",)
             for name in names:
                 reader.seconds.clear()
