@@ -340,10 +340,16 @@ def _never() -> bool:
 
 
 class RunFile(msgspec.Struct):
-    """What refers to a file: how many runs, and their bytes."""
+    """What refers to a file: how many runs, and their bytes; and where the last of them ends."""
 
     runs: int = 0
     kept_bytes: int = 0
+    end: int = 0
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether most of it is gone."""
+        return self.kept_bytes * 2 < self.end
 
 
 class Runs:
@@ -362,6 +368,8 @@ class Runs:
         # each new one.
         self.damaged: dict[Place, str] = {}
         self.on_damaged: Callable[[str], None] | None = None
+        # The bytes of files to which nothing refers any more, and which are there until the next rewrite.
+        self.dead_bytes = 0
         # Reads of the disk within a turn, for which all else had to wait; and all reads.
         self.reads_in_turns = self.reads = 0
         self._loaded: OrderedDict[Place, LoadedRun] = OrderedDict()
@@ -379,6 +387,7 @@ class Runs:
         file = self.files.setdefault(run.file, RunFile())
         file.runs += 1
         file.kept_bytes += run.kept_bytes
+        file.end = max(file.end, run.offset + run.length)
 
     def drop(self, run: Run) -> None:
         """A stream does not have it any more."""
@@ -387,13 +396,14 @@ class Runs:
         file.runs -= 1
         file.kept_bytes -= run.kept_bytes
         if not file.runs:
-            del self.files[run.file]
+            self.dead_bytes += self.files.pop(run.file).end
             # Also of what was read for a command after its run was dropped.
             for place in [place for place in self.damaged if place[0] == run.file]:
                 del self.damaged[place]
 
     def clear(self) -> None:
         """There are no streams any more."""
+        self.dead_bytes += sum(file.end for file in self.files.values())
         self.files.clear()
         self.damaged.clear()
 

@@ -86,7 +86,9 @@ class RewriteState(ResponseModel):
     _REWRITE, Action.ADMIN, status=202, model=RewriteState, headers=_WHERE, bodiless=True, central=True
 )
 async def start_rewrite(request: RequestParameter) -> Response:
-    """Begin to make the log as short as what is in memory; the rewrite that is under way, if there is one."""
+    """Begin to make the log as short as what is in memory, and files of cold entries free of what was
+    deleted: once it is done, no byte of that is in any file. A rewrite under way is followed by another.
+    """
     request.gateway.engine.rewriting.begin()
     return request.respond_accepted(RewriteState.of(request.gateway.engine), _REWRITE)
 

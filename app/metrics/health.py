@@ -126,7 +126,7 @@ def _log_failed(reason: str) -> None:
 
 def _rewrite_failed(reason: str, retry_s: float) -> None:
     remedy = (
-        "the log goes on as it was: trim or delete until what is left fits on the disk once more, or enlarge "
+        "the log goes on: trim or delete until what is left fits on the disk once more, or enlarge "
         "the disk, then POST /v1/admin/rewrite; for any reason but a full disk, check the disk"
     )
     logs.get().error("a rewrite has failed", reason=reason, again_in_s=retry_s, remedy=remedy)

@@ -273,7 +273,7 @@ def _within_runs(
 def _texts_of(
     stream: Stream, pending: Sequence[int], wanted: Collection[int]
 ) -> tuple[dict[int, bytes], list[int]]:
-    """The `wanted` ones of pending entries that are there, and those that are not in the stream any more.
+    """The `wanted` ones of pending entries, and those that are not in the stream any more.
     Looks into a node only for these, and where it may have a hole. What the disk does not give is in neither:
     it is delivered once more.
     """

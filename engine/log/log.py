@@ -573,6 +573,11 @@ class Log:
         self._obsolete += [run_name(run) for run in old.runs if run not in manifest.runs]
         self._remove_obsolete()
 
+    @property
+    def leftovers(self) -> Sequence[str]:
+        """Files that belong to the log no more, and that could not be removed."""
+        return tuple(self._obsolete)
+
     def _discard_unnamed(self, base: Base) -> None:
         """Remove the base, if its manifest did not even get its name: no power cut can bring it there."""
         with suppress(OSError):

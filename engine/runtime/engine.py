@@ -93,7 +93,7 @@ class Engine:
         self._storer = Storer(keyspace, self._turns, self._rewriter, clock)
         # Between the looks of a second, as much may come as fits into memory.
         self._packer.on_packed = self._storer.begin_if_grown
-        self._rewriter.growing_runs = lambda: self._storer.file_number
+        self._rewriter.keeper = self._storer
         self._fetcher = Fetcher(keyspace.runs, log.read_run)
         self._turns.on_broken = self._break_down
         self._waits = Waits(keyspace, self._turns, clock, self._fetcher)

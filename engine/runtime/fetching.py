@@ -63,7 +63,7 @@ class Fetcher:
             raise errors.too_many_waiters()
 
     def wait_unasked(self, unread: Unread, go_on: Callable[[], None]) -> None:
-        """The same for what the engine has to do: it is never refused, and takes no part of the callers'."""
+        """As `wait`, of what the engine has to do: it is never refused, and takes no part of the callers'."""
         self.wait(unread, _UNASKED, go_on)
 
     def wait(self, unread: Unread, caller: str, go_on: Callable[[], None]) -> None:

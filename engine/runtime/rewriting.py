@@ -1,5 +1,8 @@
 """Rewrites the log to what is in memory, while everything goes on.
 
+Before that, what is left in files of runs of which most is gone is stored anew; where an operator asks for
+the rewrite, in each that holds anything deleted. Files to which nothing refers any more go with the old log.
+
 Knows: the order of the steps, how to take a snapshot in slices between turns, when a rewrite is due.
 Must never know: what a record means, what frames look like.
 
@@ -18,9 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from engine.clock import Clock
+from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.log import BaseFile, LogPoisonedError, PreparedSegment, RunsFile
 from engine.log_figures import Rewritten
@@ -61,11 +65,39 @@ GROWTH_DEFAULT: Final = Growth()
 
 
 class RewriteFailedError(Exception):
-    """The disk did not accept the new log: nothing is lost or changed."""
+    """The disk did not accept the new log: nothing is lost or changed. Or it did, and something that was
+    deleted is still in files beside the log.
+    """
 
 
 class StoppingError(Exception):
     """The engine is about to close."""
+
+
+class Repacked(NamedTuple):
+    """How many runs were stored anew, and why something that was deleted is still on the disk, None where
+    nothing is.
+    """
+
+    runs: int
+    left: str | None
+
+
+class RunsKeeper(Protocol):
+    """What stores runs, as a rewrite knows it."""
+
+    @property
+    def file_number(self) -> int | None:
+        """The file that grows, which has to stay."""
+
+    @property
+    def wasted_bytes(self) -> int:
+        """What a rewrite would give back of the disk in files of runs."""
+
+    async def repack(self, *, everything: bool) -> Repacked:
+        """Store anew what is left in files of which most is gone, or with `everything` in each that holds
+        anything deleted.
+        """
 
 
 class Rewriter:
@@ -86,10 +118,11 @@ class Rewriter:
         self._retry_at = 0.0
         self._retry_s = _RETRY_S_MIN
         self._ballast_at = 0.0
+        # Whether one was asked for since the last one began.
+        self._asked = False
         # Held by what writes files: a rewrite, or what stores runs.
         self.files = asyncio.Lock()
-        # Returns the number of the file of runs that is being written, None if there is none.
-        self.growing_runs: Callable[[], int | None] = lambda: None
+        self.keeper: RunsKeeper | None = None
         # Tasks that wait for the disk, and for which no answer waits.
         self._thread = ThreadPoolExecutor(1, "weir-rewrite")
 
@@ -103,7 +136,7 @@ class Rewriter:
         if self.running or self._stopping or self._log.poisoned is not None:
             return
         if self._is_due() and self._clock.monotonic() >= self._retry_at:
-            self.begin()
+            self._begin()
         elif not self._log.is_full and not self._log.is_ballast_whole:
             self._ask_for_ballast()
 
@@ -113,8 +146,8 @@ class Rewriter:
             return False
         if log.is_full and log.total_bytes > _FREES_MIN * self._keyspace.memory.estimated_bytes:
             return True
-        grown = (log.total_bytes - log.base_bytes) * 100
-        return log.total_bytes >= growth.bytes_min and grown >= log.base_bytes * growth.percent
+        total = log.total_bytes + (0 if self.keeper is None else self.keeper.wasted_bytes)
+        return total >= growth.bytes_min and (total - log.base_bytes) * 100 >= log.base_bytes * growth.percent
 
     def _ask_for_ballast(self) -> None:
         """Take what the disk did not have at the start, or what the last rewrite has used."""
@@ -123,7 +156,13 @@ class Rewriter:
             asyncio.get_running_loop().run_in_executor(self._thread, self._log.keep_ballast)
 
     def begin(self) -> "asyncio.Task[Rewritten]":
-        """Begin a rewrite; returns the one that is in progress, if there is one."""
+        """Begin a rewrite after which nothing that is deleted by now is in any file. Where one is in
+        progress, which may have begun before, it is followed by another.
+        """
+        self._asked = True
+        return self._begin()
+
+    def _begin(self) -> "asyncio.Task[Rewritten]":
         if self._running is None:
             self._running = asyncio.ensure_future(self._run())
             self._running.add_done_callback(_look_at)
@@ -153,27 +192,65 @@ class Rewriter:
         self._thread.shutdown(wait=False)
 
     async def _run(self) -> Rewritten:
+        try:
+            while True:
+                asked, self._asked = self._asked, False
+                try:
+                    done = await self._run_once(asked=asked)
+                except RewriteFailedError:
+                    if not self._asked or self._stopping:
+                        raise
+                else:
+                    if not self._asked:
+                        return done
+        finally:
+            self._running = None
+
+    async def _run_once(self, *, asked: bool) -> Rewritten:
         started = self._clock.monotonic()
         bytes_before = self._log.total_bytes
         try:
+            left = await self._repack(asked=asked)
             async with self.files:
                 await self._rewrite_and_make_ready()
         except StoppingError:
             raise RewriteFailedError("the engine is being closed") from None
         except Exception as error:
             # Any exception: this rewrite may have no waiter, and the next one would fail in the same way.
-            self.failure = str(error) or repr(error)
-            if self.on_failed is not None:
-                self.on_failed(self.failure, self._retry_s)
-            self._retry_at = self._clock.monotonic() + self._retry_s
-            self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
+            self._note_failure(str(error) or repr(error))
             raise RewriteFailedError(f"the log was not rewritten, and is as it was: {error}") from error
-        finally:
-            self._running = None
+        if left is None and asked and self._log.leftovers:
+            left = f"{', '.join(self._log.leftovers)} could not be removed"
+        if left is not None:
+            failure = f"the log was rewritten, but {left}"
+            self._note_failure(failure)
+            raise RewriteFailedError(failure)
         self.failure, self._retry_at, self._retry_s = None, 0.0, _RETRY_S_MIN
         duration_ms = round((self._clock.monotonic() - started) * 1000)
         self.last = Rewritten(bytes_before, self._log.total_bytes, duration_ms)
         return self.last
+
+    def _note_failure(self, reason: str) -> None:
+        self.failure = reason
+        if self.on_failed is not None:
+            self.on_failed(reason, self._retry_s)
+        self._retry_at = self._clock.monotonic() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
+
+    async def _repack(self, *, asked: bool) -> str | None:
+        """Returns what is still there that was deleted. The log is rewritten in any case: on a full disk that
+        is what makes room.
+        """
+        if self.keeper is None or (self._log.is_full and not asked):
+            return None
+        try:
+            repacked = await self.keeper.repack(everything=asked)
+        except StoppingError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the log itself can be rewritten
+            reason = error.detail if isinstance(error, EngineError) else str(error) or repr(error)
+            return f"what was deleted may still be in files of cold entries: {reason}"
+        return repacked.left if asked else None
 
     async def _rewrite_and_make_ready(self) -> None:
         """However it ends, commands have their room again first, and the next one on a full disk has some."""
@@ -202,7 +279,9 @@ class Rewriter:
         self._log.begin_rewrite()
         capture = Capture(self._keyspace)
         # What nothing refers to now will never be referred to again.
-        runs = {*self._keyspace.runs.files, self.growing_runs()}
+        growing = None if self.keeper is None else self.keeper.file_number
+        runs = {*self._keyspace.runs.files, growing}
+        dead_bytes = self._keyspace.runs.dead_bytes
         reservation_ms = self._writer.reserved_ms
         try:
             await self._writer.safe(self._writer.staged_upto, synced=True)
@@ -216,6 +295,7 @@ class Rewriter:
                     await self._in_thread(base.discard)
                 raise
             await self.on_files(lambda: self._log.install_base(finished, runs))
+            self._keyspace.runs.dead_bytes -= dead_bytes
         finally:
             capture.close()
 

@@ -11,7 +11,8 @@ which they are in one place alone that is not safe.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
@@ -23,10 +24,11 @@ from engine.commands.storing import StoreRuns
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.log import LogPoisonedError, RunsFile
+from engine.log.manifest import run_name
 from engine.nodes import SealedNode, Text, live_places, new_compressor
 from engine.records import Stored
-from engine.runs import RUN_BYTES_MAX, RUN_NODES_MAX, LoadedRun, Run, Written, parse, write_run
-from engine.runtime.rewriting import Rewriter, StoppingError
+from engine.runs import RUN_BYTES_MAX, RUN_NODES_MAX, LoadedRun, Place, Run, Written, parse, write_run
+from engine.runtime.rewriting import Repacked, Rewriter, StoppingError
 from engine.runtime.turns import Turns
 from engine.sealed import Part
 from engine.stream import Stream
@@ -45,8 +47,11 @@ _PRESSING: Final = 4 / 3
 # limit: something may be cold by then, and memory must not fill meanwhile.
 _LOOKS_MAX: Final = 200
 _GROWN: Final = 1 / 64
-# Runs that are stored anew in one step.
+# Runs that are stored anew in one step, and nodes and runs of a stream that are looked at for them at once.
 _MOVED_MAX: Final = 16
+_PARTS_MAX: Final = 1_000
+# What changes while it is stored anew is tried again so many times.
+_PASSES_MAX: Final = 4
 _PAUSE_S: Final = 10.0
 # A disk that refuses is asked later and later: each time leaves a file, which goes with the next rewrite.
 _PAUSE_S_MAX: Final = 640.0
@@ -135,6 +140,21 @@ def stored(name: str, first: int, last: int, file: int, offset: int, written: Wr
     )  # fmt: skip
 
 
+def _why_left(files: Sequence[int], unread: Mapping[int, str]) -> str:
+    reasons = [
+        f"{run_name(file)} ({unread[file]})"
+        if file in unread
+        else f"{run_name(file)} (it changes all the time)"
+        for file in files
+    ]
+    remedy = (
+        "give up the parts that cannot be read, as the refusal of a read says, or restore a backup"
+        if unread
+        else "ask for it once more"
+    )
+    return f"what was deleted may still be in {', '.join(reasons)}: {remedy}"
+
+
 class Storer:
     """Stores cold nodes while memory is above the soft limit of the caps. On the event loop."""
 
@@ -156,6 +176,8 @@ class Storer:
         self._clock = clock
         self._after_nodes = after_nodes
         self._file: RunsFile | None = None
+        # Sparse files that could not be emptied.
+        self._stuck: set[int] = set()
         self._running: asyncio.Task[None] | None = None
         self._not_before, self._pause_s = 0.0, _PAUSE_S
         # The size of the data at which it looks again before that.
@@ -204,8 +226,6 @@ class Storer:
         try:
             whole = not (is_look and self._is_pressing)
             count = await self.store(lambda: self._is_due(_ENOUGH), whole=whole)
-            if is_look:
-                await self.repack()
             self.failure, self._pause_s = None, _PAUSE_S
             self._again_bytes = self._keyspace.memory.estimated_bytes + (self.soft_bytes or 0) * _GROWN
         except (StoppingError, LogPoisonedError, EngineError):
@@ -262,36 +282,90 @@ class Storer:
             raise reply
         return int(reply)
 
-    async def repack(self) -> int:
-        """Store anew what is left in files of which most is gone; how many runs. Raises OSError, EngineError.
+    # --- what is left
 
-        The files go with the next rewrite.
+    @property
+    def wasted_bytes(self) -> int:
+        """What a rewrite would give back of the disk: files to which nothing refers, and most of the sparse
+        ones.
         """
+        runs = self._keyspace.runs
+        return runs.dead_bytes + sum(
+            runs.files[each].end - runs.files[each].kept_bytes for each in self._sparse()
+        )
+
+    def _sparse(self) -> set[int]:
         files = self._keyspace.runs.files
-        sizes = await self._rewriter.on_files(lambda: self._rewriter.run_sizes(list(files)))
-        sparse = {
-            number
-            for number, size in sizes.items()
-            if number in files and number != self.file_number and files[number].kept_bytes * 2 < size
-        }
+        self._stuck.intersection_update(files)
+        grows = {number for number, file in files.items() if file.is_sparse}
+        return grows - self._stuck - {self.file_number}
+
+    async def repack(self, *, everything: bool = False) -> Repacked:
+        """Store anew what is left in files of which most is gone, or with `everything` in each that holds
+        anything deleted. Raises OSError, EngineError.
+
+        The files go with the rewrite behind it.
+        """
+        files, count = self._keyspace.runs.files, 0
+        if everything:
+            await self._end_file()
+        wanted = await self._torn() if everything else self._sparse()
+        unread: dict[int, str] = {}
+        for _ in range(_PASSES_MAX):
+            if wanted.intersection(files):
+                unread = {}
+                count += await self._store_anew(wanted, unread)
+        left = sorted(wanted.intersection(files))
+        self._stuck.update(left)
+        return Repacked(count, _why_left(left, unread) if left else None)
+
+    async def _end_file(self) -> None:
+        """Let the next run begin another file: this one may hold what was deleted."""
+        async with self._rewriter.files:
+            ended, self._file = self._file, None
+            if ended is not None:
+                await self._rewriter.on_files(ended.close)
+
+    async def _torn(self) -> set[int]:
+        """The files that hold anything deleted."""
+        runs = self._keyspace.runs
+        if not runs.files:
+            return set()
+        sizes = await self._rewriter.on_files(lambda: self._rewriter.run_sizes(list(runs.files)))
+        torn, whole, seen = set[int](), Counter[int](), set[Place]()
+        async for _, page in self._pages():
+            torn.update(run.file for run in page if run.live < run.held)
+            for run in page:
+                if run.place not in seen:
+                    seen.add(run.place)
+                    whole[run.file] += run.length
+        torn.update(file for file, size in sizes.items() if whole[file] < size)
+        return torn.intersection(sizes) - {self.file_number}
+
+    async def _store_anew(self, files: set[int], unread: dict[int, str]) -> int:
+        """Store anew what is in these files, and note in which of them something cannot be read, and why."""
         count = 0
-        for place, name in enumerate(list(self._keyspace.keys) if sparse else ()):
-            if not place % _LOOKS_MAX:
-                await asyncio.sleep(0)
-            low = 0
-            while runs := self._runs_in(name, sparse, low):
-                count += await self._move(name, runs)
-                low = runs[-1].last + 1
+        async for name, page in self._pages():
+            runs = [run for run in page if run.file in files]
+            for first in range(0, len(runs), _MOVED_MAX):
+                count += await self._move(name, runs[first : first + _MOVED_MAX], unread)
         return count
 
-    def _runs_in(self, name: str, files: set[int], low: int) -> list[Run]:
-        """Some of the runs of a stream that are in these files, from an ID on."""
-        key = self._keyspace.find(name)
-        parts = () if key is None or not key.stream.nodes.runs else key.stream.nodes.values_from(low)
-        found = (part for part in parts if isinstance(part, Run) and part.file in files)
-        return list(islice(found, _MOVED_MAX))
+    async def _pages(self) -> AsyncIterator[tuple[str, list[Run]]]:
+        """The runs of all streams, some of a stream at a time. Others have their turns between."""
+        for place, name in enumerate(list(self._keyspace.keys)):
+            if not place % _LOOKS_MAX:
+                await asyncio.sleep(0)
+            low: int | None = 0
+            while (
+                low is not None and (key := self._keyspace.find(name)) is not None and key.stream.nodes.runs
+            ):
+                page = key.stream.nodes.page(low, _PARTS_MAX)
+                yield name, [part for _, part in page if isinstance(part, Run)]
+                low = page[-1][1].last + 1 if len(page) == _PARTS_MAX else None
+                await asyncio.sleep(0)
 
-    async def _move(self, name: str, runs: Sequence[Run]) -> int:
+    async def _move(self, name: str, runs: Sequence[Run], unread: dict[int, str]) -> int:
         read = self._rewriter.read_run
         loaded = await self._rewriter.on_files(lambda: [parse(run, read) for run in runs])
         batch, sound = list[ColdNodes](), list[Run]()
@@ -301,6 +375,8 @@ class Storer:
                 sound.append(run)
                 # To take what is left of a run takes milliseconds.
                 await asyncio.sleep(0)
+            else:
+                unread[run.file] = f"offset {run.offset}: {one}"
         return await self._store(batch, sound) if batch else 0
 
     def _write(self, batch: Sequence[ColdNodes]) -> tuple[int, Sequence[int], Sequence[Written]]:

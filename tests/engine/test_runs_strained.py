@@ -189,7 +189,7 @@ async def test_what_is_left_of_runs_is_taken_one_a_cycle(monkeypatch: pytest.Mon
         storer_of(talk.engine)._file = None  # noqa: SLF001 - as if the file were full
         monkeypatch.setattr(LoadedRun, "of", take)
         counting = asyncio.ensure_future(count())
-        assert await storer_of(talk.engine).repack() == 10
+        assert await storer_of(talk.engine).repack() == (10, None)
         counting.cancel()
         assert len(set(taken)) == len(taken) == 10
 

@@ -138,8 +138,8 @@ BUGS: Final[dict[str, Bug]] = {
         f"{_RUNS}::test_no_damage_of_a_file_is_served",
     ),
     "files of runs removed while a run refers to them": _bug(
-        "engine/runtime/rewriting.py", "        runs = {*self._keyspace.runs.files, self.growing_runs()}\n",
-        "        runs = {self.growing_runs()}\n", f"{_RUNS}::test_a_file_stays_as_long_as_a_run_refers_to_it",
+        "engine/runtime/rewriting.py", "        runs = {*self._keyspace.runs.files, growing}\n",
+        "        runs = {growing}\n", f"{_RUNS}::test_a_file_stays_as_long_as_a_run_refers_to_it",
     ),
     "following segment adopted without its chain": _bug(
         RECOVERY, "        if _goes_on(storage, segment):\n", "        if True:\n", _FOREIGN,

@@ -32,6 +32,7 @@ _NO_MESSAGES: Final = (
     "Weir has no messages but notifications of streams: XADD and XREAD BLOCK take their place"
 )
 _SAVED: Final = "Weir saves before it replies; WAITAOF 1 0 0 waits for the disk"
+_REWRITTEN: Final = "POST /v1/admin/rewrite rewrites the log, and so does `weir log rewrite`"
 
 _HINTS: Final[Mapping[str, str]] = {
     _STREAMS_ALONE: (
@@ -44,7 +45,8 @@ _HINTS: Final[Mapping[str, str]] = {
     _NO_CLUSTER: "asking cluster failover psync readonly readwrite replicaof slaveof sync",
     _NO_SCRIPTS: "eval eval_ro evalsha evalsha_ro fcall fcall_ro function script",
     _NO_MESSAGES: "publish spublish",
-    _SAVED: "bgrewriteaof bgsave lastsave save",
+    _SAVED: "bgsave lastsave save",
+    _REWRITTEN: "bgrewriteaof",
     "Weir has one database": "move swapdb",
     "CLIENT LIST and SLOWLOG GET show what clients do": "monitor",
     "end the process to stop Weir": "shutdown",

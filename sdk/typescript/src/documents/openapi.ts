@@ -934,8 +934,8 @@ export interface paths {
         readonly get: operations["getRewrite"];
         readonly put?: never;
         /**
-         * Begin to make the log as short as what is in memory; the rewrite that is under way, if there is one.
-         * @description Begin to make the log as short as what is in memory; the rewrite that is under way, if there is one.
+         * Begin to make the log as short as what is in memory, and files of cold entries free of what was deleted: once it is done, no byte of that is in any file. A rewrite under way is followed by another.
+         * @description Begin to make the log as short as what is in memory, and files of cold entries free of what was deleted: once it is done, no byte of that is in any file. A rewrite under way is followed by another.
          */
         readonly post: operations["startRewrite"];
         readonly delete?: never;
