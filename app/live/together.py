@@ -192,7 +192,7 @@ class SharedCommand:
         self._is_sent = True
         self._forget()
         if len(self._parts) == 1:
-            call, _, done = self._parts[0]
+            ((call, _, done),) = self._take_parts()
         else:
             whole = _together([part.command for part in self._parts])
             call, done = Call((whole,)), self._answer
@@ -217,7 +217,12 @@ class SharedCommand:
             self._answer_each(replies)
 
     def _answer_each(self, replies: Replies) -> None:
-        answer_some(map(Part.answer, self._parts, replies))
+        answer_some(map(Part.answer, self._take_parts(), replies))
+
+    def _take_parts(self) -> Sequence[Part]:
+        """All of it, which nothing holds any more: who has asked for it may be silent for long."""
+        parts, self._parts = self._parts, []
+        return parts
 
 
 def _together(commands: Sequence[XAdd | XAck]) -> Command:

@@ -20,6 +20,7 @@ from engine.commands import Acknowledge, Close, Command, XAck, XAdd, XGroupCreat
 from engine.entries import body
 from engine.replies import PendingSummary
 from tests import halves
+from tests.app.holding import holds
 from tests.app.pushing import Json, PushPeer, PushWorld
 
 SETTINGS: Final = Settings(log_requests="none")
@@ -123,6 +124,26 @@ def test_what_one_socket_asks_alone_is_the_command_itself(
     commands = sent(house, monkeypatch)
     say_at_once(house, [(0, {"op": "ack", "sub": "c", "ids": [entry_id]})])
     assert XAck(stream="w", group="g", ids=[ids.parse(entry_id) or 0]) in commands
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_socket_that_waits_holds_nothing_of_what_was_shared(
+    house: PushWorld, count: int, *, refused: bool
+) -> None:
+    """Neither of its own nor of others that came with it: there may be thousands of them."""
+    text = "x" * 10_000
+    for _ in range(count):
+        house.connect()
+    if refused:
+        house.execute(Close(stream="s", add=XAdd(stream="s", bodies=[body([("a", b"1")])])))
+    said = {**publish(1), "entries": [{"fields": {"a": text}}]}
+    say_at_once(house, [(place, said) for place in range(count)])
+    for peer in house.peers:
+        (answer,) = answers(peer)
+        assert answer["op"] == ("error" if refused else "ok")
+        assert peer.push._shared is not None  # noqa: SLF001
+        assert not holds(peer.push._shared, text[:100].encode())  # noqa: SLF001
 
 
 def test_acknowledgements_of_several_sockets_are_one_command(
