@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from engine import errors
 from engine.clock import Clock
@@ -36,7 +36,7 @@ from engine.runtime.housekeeping import DueTimer, Housekeeping
 from engine.runtime.loading import Progress, no_progress, recover, run_lengths
 from engine.runtime.packing import Packer
 from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter
-from engine.runtime.storing import Storer
+from engine.runtime.storing import StoreBounds, Storer
 from engine.runtime.turns import FurtherTurns, FurtherWork, TurnResult, Turns
 from engine.runtime.unsynced import UnsyncedPositions
 from engine.runtime.waits import WaitResult, Waits
@@ -61,6 +61,9 @@ class Engine:
 
     `async with` starts and closes it.
     """
+
+    # No installation had a reason for others; tests have.
+    store_bounds: ClassVar[StoreBounds] = StoreBounds()
 
     def __init__(
         self,
@@ -90,7 +93,8 @@ class Engine:
         self._rewriter = Rewriter(keyspace, self._writer, clock, growth)
         self._packer = Packer(keyspace, clock)
         self._turns = Turns(keyspace, self._writer, clock, self._packer, self._unsynced)
-        self._storer = Storer(keyspace, self._turns, self._rewriter, clock)
+        keyspace.runs.bytes_max = self.store_bounds.cache_bytes_max
+        self._storer = Storer(keyspace, self._turns, self._rewriter, clock, self.store_bounds)
         # Between the looks of a second, as much may come as fits into memory.
         self._packer.on_packed = self._storer.begin_if_grown
         self._rewriter.keeper = self._storer

@@ -27,17 +27,22 @@ from engine.log import LogPoisonedError, RunsFile
 from engine.log.manifest import run_name
 from engine.nodes import SealedNode, Text, live_places, new_compressor
 from engine.records import Stored
-from engine.runs import RUN_BYTES_MAX, RUN_NODES_MAX, LoadedRun, Place, Run, Written, parse, write_run
+from engine.runs import (
+    CACHE_BYTES_MAX,
+    RUN_BYTES_MAX,
+    RUN_NODES_MAX,
+    LoadedRun,
+    Place,
+    Run,
+    Written,
+    parse,
+    write_run,
+)
 from engine.runtime.rewriting import Repacked, Rewriter, StoppingError
 from engine.runtime.turns import Turns
 from engine.sealed import Part
 from engine.stream import Stream
 
-# The newest sealed nodes of a stream stay in memory.
-COLD_AFTER_NODES: Final = 64
-# Of one write and one turn: bytes in memory. And of a file, about: with more the next one begins.
-_BATCH_BYTES: Final = 4 << 20
-FILE_BYTES_MAX: Final = 256 << 20
 # It goes on until this part of the soft limit is in use, so that it does not begin again at once.
 _ENOUGH: Final = 0.9
 # With this part of the soft limit in use, runs of a few nodes are stored too.
@@ -52,10 +57,25 @@ _MOVED_MAX: Final = 16
 _PARTS_MAX: Final = 1_000
 # What changes while it is stored anew is tried again so many times.
 _PASSES_MAX: Final = 4
-_PAUSE_S: Final = 10.0
 # A disk that refuses is asked later and later: each time leaves a file, which goes with the next rewrite.
 _PAUSE_S_MAX: Final = 640.0
 _BYTES: Final = (1 << 64) - 1
+
+
+class StoreBounds(NamedTuple):
+    """What goes to files, and how much at a time."""
+
+    # The newest sealed nodes of a stream stay in memory.
+    after_nodes: int = 64
+    # Nodes of a run.
+    run_nodes_max: int = RUN_NODES_MAX
+    # Of one write and one turn: bytes in memory. And of a file, about: with more the next one begins.
+    batch_bytes: int = 4 << 20
+    file_bytes_max: int = 256 << 20
+    # Before it looks again where nothing is cold though memory is short, or the disk has refused.
+    pause_s: float = 10.0
+    # What is kept of the runs read last.
+    cache_bytes_max: int = CACHE_BYTES_MAX
 
 
 class ColdNodes(NamedTuple):
@@ -68,16 +88,16 @@ class ColdNodes(NamedTuple):
 
 
 def cold_nodes(
-    name: str, stream: Stream, after_nodes: int = COLD_AFTER_NODES, low: int = 0, *, whole: bool = False
+    name: str, stream: Stream, bounds: StoreBounds, low: int = 0, *, whole: bool = False
 ) -> Iterator[ColdNodes]:
     """Those from an ID on that may go, a run's worth at a time; if they have to be `whole` runs, what would
     be part of one waits for more. The stream must not change meanwhile.
     """
     taken: list[SealedNode] = []
     size = 0
-    for part in takewhile(_older(stream, after_nodes), stream.nodes.values_from(low)):
+    for part in takewhile(_older(stream, bounds.after_nodes), stream.nodes.values_from(low)):
         grown = part.text.held_bytes() if isinstance(part, SealedNode) else 0
-        if taken and (not grown or len(taken) == RUN_NODES_MAX or size + grown > RUN_BYTES_MAX):
+        if taken and (not grown or len(taken) >= bounds.run_nodes_max or size + grown > RUN_BYTES_MAX):
             yield _chosen(name, taken)
             taken, size = [], 0
         if isinstance(part, SealedNode):
@@ -164,7 +184,7 @@ class Storer:
         turns: Turns,
         rewriter: Rewriter,
         clock: Clock,
-        after_nodes: int = COLD_AFTER_NODES,
+        bounds: StoreBounds,
     ) -> None:
         self.soft_bytes = keyspace.caps.memory_bytes_soft
         # Why storing has failed the last time; called with that.
@@ -174,12 +194,12 @@ class Storer:
         self._turns = turns
         self._rewriter = rewriter
         self._clock = clock
-        self._after_nodes = after_nodes
+        self._bounds = bounds
         self._file: RunsFile | None = None
         # Sparse files that could not be emptied.
         self._stuck: set[int] = set()
         self._running: asyncio.Task[None] | None = None
-        self._not_before, self._pause_s = 0.0, _PAUSE_S
+        self._not_before, self._pause_s = 0.0, bounds.pause_s
         # The size of the data at which it looks again before that.
         self._again_bytes: float = 0.0
 
@@ -226,7 +246,7 @@ class Storer:
         try:
             whole = not (is_look and self._is_pressing)
             count = await self.store(lambda: self._is_due(_ENOUGH), whole=whole)
-            self.failure, self._pause_s = None, _PAUSE_S
+            self.failure, self._pause_s = None, self._bounds.pause_s
             self._again_bytes = self._keyspace.memory.estimated_bytes + (self.soft_bytes or 0) * _GROWN
         except (StoppingError, LogPoisonedError, EngineError):
             is_look = True
@@ -260,10 +280,10 @@ class Storer:
         """Add cold nodes of a stream to the batch. Returns where to go on once it is full, else None."""
         key = self._keyspace.find(name)
         size = sum(sum(map(len, cold.contents)) for cold in batch)
-        for cold in () if key is None else cold_nodes(name, key.stream, self._after_nodes, low, whole=whole):
+        for cold in () if key is None else cold_nodes(name, key.stream, self._bounds, low, whole=whole):
             batch.append(cold)
             size += sum(map(len, cold.contents))
-            if size >= _BATCH_BYTES:
+            if size >= self._bounds.batch_bytes:
                 return cold.nodes[-1].last + 1
         return None
 
@@ -382,7 +402,7 @@ class Storer:
     def _write(self, batch: Sequence[ColdNodes]) -> tuple[int, Sequence[int], Sequence[Written]]:
         """In the thread."""
         written = [make_run(cold) for cold in batch]
-        if self._file is not None and self._file.length >= FILE_BYTES_MAX:
+        if self._file is not None and self._file.length >= self._bounds.file_bytes_max:
             self._file.close()
             self._file = None
         file = self._file = self._file or self._rewriter.create_runs()

@@ -1,20 +1,26 @@
 """Runs of a small world, in files that are bytes: every node goes as soon as it may.
 
 Knows: what the rewriter's thread does to store nodes, and a reader's to read them, all at once.
-Must never know: asyncio, disk.
+Must never know: disk.
 """
 
 from collections.abc import Sequence
 
-from engine import EngineError
+from engine import Engine, EngineError
 from engine.commands import Command
 from engine.commands.execution import Execution, Turn, Unread, execute, execute_all
 from engine.keyspace import Keyspace
 from engine.records import Record
 from engine.replies import Reply
 from engine.runs import HeldRuns, Run, parse
-from engine.runtime.storing import cold_nodes, make_run, stored
+from engine.runtime.storing import StoreBounds, cold_nodes, make_run, stored
 from tests.engine.world import World
+
+
+class StoringEngine(Engine):
+    """An engine of which every full node may go to a file, and which caches one run."""
+
+    store_bounds = StoreBounds(after_nodes=0, cache_bytes_max=1)
 
 
 class Shelf:
@@ -31,11 +37,11 @@ class Shelf:
         keyspace.runs.bytes_max, keyspace.runs.read = 1, self.read
         return keyspace
 
-    def store(self, keyspace: Keyspace, after_nodes: int = 0) -> list[Record]:
+    def store(self, keyspace: Keyspace) -> list[Record]:
         """Store all nodes but the newest; the records of it."""
         records: list[Record] = []
         for name, key in keyspace.keys.items():
-            for cold in list(cold_nodes(name, key.stream, after_nodes)):
+            for cold in list(cold_nodes(name, key.stream, StoreBounds(after_nodes=0))):
                 written = make_run(cold)
                 offset = len(self.content)
                 self.content += written.content

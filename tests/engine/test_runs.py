@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from engine import Engine, EngineError, RewriteFailedError
-from engine.commands import XLen, XRange
+from engine import Engine, EngineError, RewriteFailedError, entries, ids
+from engine.commands import CreateDurable, ForkPoint, XLen, XRange
 from engine.keyspace import Keyspace
 from engine.log import LogPoisonedError, LogRefusedError
 from engine.log.backup import back_up, restore
@@ -24,10 +24,12 @@ from engine.replies import Added, Entries
 from engine.runs import Run, read_run
 from engine.runtime.storing import Storer
 from engine.storage.memory import MemoryStorage, StoppedError
+from tests.engine.asking import reply_to
 from tests.engine.clocks import HandClock, let_threads_run, settle
-from tests.engine.conversation import Conversation
+from tests.engine.conversation import Conversation, SlowDisk
 from tests.engine.house import adding
 from tests.engine.running import keyspace_of
+from tests.engine.shelf import StoringEngine
 from tests.engine.test_log_writing import TAILS
 
 
@@ -35,10 +37,7 @@ class Stored(Conversation):
     """An engine that stores each full node when it is asked to, and caches one run."""
 
     def opened(self) -> Engine:
-        engine = super().opened()
-        keyspace_of(engine).runs.bytes_max = 1
-        storer_of(engine)._after_nodes = 0  # noqa: SLF001 - none stays
-        return engine
+        return StoringEngine.open(self.storage, clock=self.clock, fsync=self._fsync)
 
     async def store(self) -> int:
         """Store what is full, and wait until the log has it on the disk."""
@@ -150,6 +149,64 @@ async def test_a_file_stays_as_long_as_a_run_refers_to_it() -> None:
         await talk.call("DEL", "copy")
         await talk.engine.rewrite()
         assert run_files(storage) == []
+
+
+async def test_a_file_that_grows_stays_though_nothing_refers_to_it() -> None:
+    """What is stored after the rewrite is in it."""
+    storage = MemoryStorage()
+    async with Stored(storage) as talk:
+        await talk.fill(50)
+        await talk.store()
+        await talk.call("DEL", "s")
+        await talk.engine.rewrite()
+        await talk.fill(50, 100, "t")
+        await talk.store()
+        assert len(run_files(storage)) == 1
+        before = seen(keyspace_of(talk.engine))
+        assert await after_restart(storage.crash()) == before
+
+
+async def test_nodes_that_change_while_they_are_written_stay() -> None:
+    """What was deleted meanwhile is in the file, and nothing refers to that; the others go."""
+    storage = SlowDisk()
+    async with Stored(storage) as talk:
+        await talk.fill(100)
+        await talk.call("DBSIZE", synced=True)
+        storage.hold()
+        storing = asyncio.ensure_future(storer_of(talk.engine).store(lambda: True))
+        await settle()
+        await talk.call("XDEL", "s", "15-0")
+        storage.let_go()
+        while not storing.done():
+            await let_threads_run()
+        assert await storing == 0
+        assert await talk.call("XRANGE", "s", "14-0", "16-0") == [
+            ["14-0", ["n", "value 14"]],
+            ["16-0", ["n", "value 16"]],
+        ]
+        assert await talk.store() == 1
+        before = seen(keyspace_of(talk.engine))
+        assert await after_restart(storage.crash()) == before
+
+
+async def test_a_fork_that_ends_in_a_run_is_whole_without_the_file() -> None:
+    """Its entries of that run are in the log."""
+    storage = MemoryStorage()
+    async with Stored(storage) as talk:
+        bodies = [entries.data_body(b"%d" % number) for number in range(25)]
+        await talk.call("CONFIG", "SET", "stream-node-max-entries", "10")
+        await reply_to(talk.engine, CreateDurable(stream="d", media="text/plain", bodies=bodies))
+        await talk.store()
+        given = [row[0] for row in await talk.call("XRANGE", "d", "-", "+")]  # type: ignore[attr-defined]
+        fork = ForkPoint("d", ids.parse(given[4]))
+        await reply_to(talk.engine, CreateDurable(stream="fork", media="", fork=fork))
+        assert await talk.call("XLEN", "fork") == 5
+        await talk.call("DEL", "d")
+        (name,) = run_files(storage)
+        files = {each: storage.content(each) for each in storage.names() if each not in {"lock", name}}
+    async with Stored(MemoryStorage(files)) as again:
+        found = await again.call("XRANGE", "fork", "-", "+")
+        assert [row[0] for row in found] == given[:5]  # type: ignore[attr-defined]
 
 
 async def test_what_is_left_of_a_sparse_file_is_stored_anew() -> None:

@@ -16,7 +16,8 @@ from engine.runtime.storing import Storer
 from tests import halves
 from tests.engine.clocks import settle
 from tests.engine.model import Model
-from tests.engine.running import Running, keyspace_of
+from tests.engine.running import Running
+from tests.engine.shelf import StoringEngine
 from tests.engine.steps import ModelStep
 from tests.engine.test_runs import seen
 from tests.engine.test_state_machine import BesideTheModel
@@ -26,9 +27,8 @@ class StoredRunning(Running):
     """An engine that keeps no full node in memory."""
 
     def _open(self) -> Engine:
-        engine = super()._open()
-        keyspace_of(engine).runs.bytes_max = 1
-        storer_of(engine)._after_nodes = 0  # noqa: SLF001 - none stays
+        engine = StoringEngine.open(self.storage, clock=self.clock, fsync="always")
+        self.loop.run_until_complete(engine.start())
         self.fetcher = engine._fetcher  # noqa: SLF001 - to know when it is done
         return engine
 

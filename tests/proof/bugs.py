@@ -13,11 +13,14 @@ from tests.proof.planting import Edit
 
 LOG, WRITER, ENGINE = "engine/log/log.py", "engine/runtime/writer.py", "engine/runtime/engine.py"
 TURNS = "engine/runtime/turns.py"
+STORING = "engine/runtime/storing.py"
 RECOVERY, CODEC, SEAM = "engine/log/recovery.py", "engine/codec.py", "engine/storage/__init__.py"
 FILES, DISK, SNAPSHOT = "engine/log/files.py", "engine/storage/file.py", "engine/records/snapshot.py"
 
 _CUTS: Final = "tests.proof.test_power_cuts:test_every_legal_disk_keeps_what_was_promised"
 _FAILING: Final = "tests.proof.test_failing_disk:test_no_failed_operation_breaks_a_promise"
+_IN_FILES: Final = "tests.proof.test_power_cuts:test_entries_in_files_keep_what_was_promised"
+_FAILING_FILES: Final = "tests.proof.test_failing_disk:test_no_failed_operation_loses_entries_in_files"
 _FULL: Final = "tests.proof.test_failing_disk:test_a_full_disk_is_survived"
 _FLIPS: Final = "tests.proof.test_damage:test_a_flipped_bit"
 _MOVED: Final = "tests.proof.test_damage:test_frames_that_moved"
@@ -140,6 +143,41 @@ BUGS: Final[dict[str, Bug]] = {
     "files of runs removed while a run refers to them": _bug(
         "engine/runtime/rewriting.py", "        runs = {*self._keyspace.runs.files, growing}\n",
         "        runs = {growing}\n", f"{_RUNS}::test_a_file_stays_as_long_as_a_run_refers_to_it",
+    ),
+    "deletion forgotten as a run is stored anew": _bug(
+        STORING, "_chosen(name, one.of(run))", "_chosen(name, one._nodes)",
+        f"{_RUNS}::test_what_is_left_of_a_sparse_file_is_stored_anew",
+    ),
+    "runs left out of the snapshot": _bug(
+        SNAPSHOT, "            yield RestoreRun.of(held.name, part)\n", "            continue\n",
+        _IN_FILES, fsync="no",
+    ),
+    "file of runs cut to less than what refers to it": _bug(
+        "engine/runtime/loading.py", "part.offset + part.length)", "part.offset)", _IN_FILES, fsync="no",
+    ),
+    "nodes let go that have changed since they were stored": _bug(
+        "engine/commands/storing.py",
+        "all(key.stream.nodes.get(part.first) is part for part in parts)",
+        "all(key.stream.nodes.get(part.first) is not None for part in parts)",
+        f"{_RUNS}::test_nodes_that_change_while_they_are_written_stay",
+    ),
+    "fork that forgets an entry of the run in which it ends": _bug(
+        "engine/commands/durable.py",
+        "ForkStored(*place, origin.texts)", "ForkStored(*place, origin.texts[1:])",
+        f"{_RUNS}::test_a_fork_that_ends_in_a_run_is_whole_without_the_file",
+    ),
+    "file of runs that grows after it has failed": _bug(
+        STORING, "            self._file = None\n            raise\n", "            raise\n",
+        _FAILING_FILES, fsync="everysec",
+    ),
+    "backup without files of runs": _bug(
+        "engine/log/backup.py", "    stored = _copy_runs(view, target)\n", "    stored = []\n",
+        f"{_RUNS}::test_a_backup_has_the_files_of_runs",
+    ),
+    "file of runs that grows removed by a rewrite": _bug(
+        "engine/runtime/rewriting.py", "        runs = {*self._keyspace.runs.files, self.growing_runs()}\n",
+        "        runs = {*self._keyspace.runs.files}\n",
+        f"{_RUNS}::test_a_file_that_grows_stays_though_nothing_refers_to_it",
     ),
     "following segment adopted without its chain": _bug(
         RECOVERY, "        if _goes_on(storage, segment):\n", "        if True:\n", _FOREIGN,

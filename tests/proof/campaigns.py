@@ -15,15 +15,21 @@ STEPS_PER_LIFE = 60
 
 
 def power_cuts(
-    fsync: Fsync, seeds: Iterable[int], *, steps: int = STEPS_PER_LIFE, slow_s: float = 0.0
+    fsync: Fsync,
+    seeds: Iterable[int],
+    *,
+    steps: int = STEPS_PER_LIFE,
+    slow_s: float = 0.0,
+    stores: bool = False,
 ) -> Explorer:
     """Random histories, each with every disk that a crash may leave, before every operation."""
     explorer = Explorer()
     for seed in seeds:
         explorer.forget()
-        life = Living(seed, fsync, look=explorer.look, slow_s=slow_s)
+        life = Living(seed, fsync, look=explorer.look, slow_s=slow_s, stores=stores)
         try:
             life.live(steps)
+            explorer.stored, explorer.moved = explorer.stored + life.stored, explorer.moved + life.moved
         finally:
             life.end()
     return explorer

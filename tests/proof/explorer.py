@@ -8,10 +8,12 @@ Must never know: which history it is that runs.
 from dataclasses import dataclass, field
 from typing import Final
 
-from engine import Engine, entries
+from engine import Engine, EngineError, entries
 from engine.commands import XAdd
 from engine.commands.execution import execute
+from engine.keyspace import Keyspace
 from engine.log import Log
+from engine.log.manifest import run_number
 from engine.records import encode
 from engine.replies import Added
 from engine.storage.memory import MemoryStorage
@@ -21,6 +23,7 @@ from tests.engine.running import keyspace_of
 from tests.proof.disks import Files, legal_disks
 from tests.proof.histories import DURABLE, LETTERS, STREAMS
 from tests.proof.lives import Living, log_end, recovered_upto
+from tests.proof.promises import contents
 
 # The wall clock of the process that starts after the crash: as wrong as it can be.
 HOSTILE_WALL_MS: Final = 1
@@ -53,6 +56,8 @@ class Explorer:
     disks: int = 0
     recovered: int = 0
     worst_lost_s: float = 0.0
+    stored: int = 0  # runs
+    moved: int = 0  # of these to another file
     _known: dict[frozenset[tuple[str, bytes]], Recovered] = field(default_factory=dict)
     _cuts: int = 0
 
@@ -95,6 +100,24 @@ class Explorer:
                     life.report(f"after {after} {stream} gives {found.next_ids[stream]:x}, showed {floor:x}")
 
 
+def _read_back(life: Living, storage: MemoryStorage, keyspace: Keyspace, end: int) -> str | None:
+    """Read all that is in files; what is wrong with it, or would be after a power cut."""
+    try:
+        found = contents(keyspace)
+    except EngineError:
+        return f"entries cannot be read: {keyspace.runs.damaged}"
+    if found != life.promises.contents_at(end):
+        return f"the entries at {end} are not those that were logged by then"
+    later = storage.crash()
+    names = [name for name in storage.names() if run_number(name) is not None]
+    # What nothing refers to may be cut off or not.
+    if not all(
+        name in later.names() and later.content(name).startswith(storage.content(name)) for name in names
+    ):
+        return "a power cut after the recovery loses entries in files"
+    return None
+
+
 def recover(life: Living, files: Files) -> Recovered:
     """Open a disk, compare all of its state, publish, and open it once more after another power cut."""
     storage = MemoryStorage(files)
@@ -110,6 +133,8 @@ def recover(life: Living, files: Files) -> Recovered:
         return Recovered(end, {}, f"memory does not agree with itself: {error!r}")
     if image(keyspace) != life.promises.image_at(end):
         return Recovered(end, {}, f"the state at {end} is not the one that was logged there")
+    if life.promises.stores and (fault := _read_back(life, storage, keyspace, end)) is not None:
+        return Recovered(end, {}, fault)
     if recovered_upto(storage.crash()) != end:
         return Recovered(end, {}, "a power cut after the recovery loses what it found")
     if not goes_on(storage.crash()):

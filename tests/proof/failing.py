@@ -11,6 +11,7 @@ from typing import Final
 
 from engine import EngineError, Fsync, entries
 from engine.commands import XAdd, XLen
+from engine.log.manifest import run_number
 from engine.storage.memory import Fault
 from tests.engine.asking import reply_to
 from tests.proof.explorer import Explorer
@@ -23,9 +24,9 @@ STEPS_PER_LIFE = 25
 _LOOKS_MAX: Final = 6
 
 
-def operations_of(seed: int, fsync: Fsync) -> int:
+def operations_of(seed: int, fsync: Fsync, *, stores: bool = False) -> int:
     """How many operations a history has on a sound disk."""
-    life = Living(seed, fsync)
+    life = Living(seed, fsync, stores=stores)
     try:
         life.live(STEPS_PER_LIFE, restarts=False)
     finally:
@@ -33,7 +34,9 @@ def operations_of(seed: int, fsync: Fsync) -> int:
     return life.operations
 
 
-def fail_at(seed: int, fsync: Fsync, number: int, code: int, after_bytes: int) -> Explorer:
+def fail_at(
+    seed: int, fsync: Fsync, number: int, code: int, after_bytes: int, *, stores: bool = False
+) -> Explorer:
     """Live through the failure of one operation; raise `Broken` where a promise does not hold."""
     explorer = Explorer()
     looks = 0
@@ -44,7 +47,7 @@ def fail_at(seed: int, fsync: Fsync, number: int, code: int, after_bytes: int) -
             looks += 1
             explorer.look(life)
 
-    life = Living(seed, fsync, look=look, faults={number: Fault("any", 1, code, after_bytes)})
+    life = Living(seed, fsync, look=look, faults={number: Fault("any", 1, code, after_bytes)}, stores=stores)
     try:
         life.live(STEPS_PER_LIFE, restarts=False)
         explorer.look(life)
@@ -68,6 +71,13 @@ def check_conduct(life: Living) -> None:
     if life.refused_for_good and any(what in {"append", "sync"} for what, _ in after):
         life.report(f"{failed.operation} failed and the log was used again: {after}")
     used = len(life.storage.operations) > failed.number + 2
+    if run_number(failed.name) is not None:
+        if life.refused_for_good:
+            life.report(
+                f"{failed.operation} of {failed.name} failed and commands were refused: the nodes stay"
+            )
+        if failed.operation in {"append", "sync"} and any(what == "append" for what, _ in after):
+            life.report(f"{failed.operation} of {failed.name} failed and the file grew on: {after}")
     if frames_lost and used and not life.refused_for_good and failed.number > _opening(life):
         life.report(f"{failed.operation} of {failed.name} failed and no command was refused")
 
@@ -78,16 +88,18 @@ def _opening(life: Living) -> int:
     return operations.index("preallocate") if "preallocate" in operations else len(operations)
 
 
-def failing_disk(seeds: Iterable[int], fsync: Fsync, *, every: int = 1) -> tuple[int, int]:
+def failing_disk(
+    seeds: Iterable[int], fsync: Fsync, *, every: int = 1, stores: bool = False
+) -> tuple[int, int]:
     """Let each operation of each history fail in each way, or one of `every` in one of them; how many failed,
     and how many disks were looked at.
     """
     failures = disks = 0
     for seed in seeds:
-        for number in range(seed % every, operations_of(seed, fsync), every):
+        for number in range(seed % every, operations_of(seed, fsync, stores=stores), every):
             ways = FAULTS if every == 1 else (FAULTS[number // every % len(FAULTS)],)
             for code, after_bytes in ways:
-                disks += fail_at(seed, fsync, number, code, after_bytes).disks
+                disks += fail_at(seed, fsync, number, code, after_bytes, stores=stores).disks
                 failures += 1
     return failures, disks
 

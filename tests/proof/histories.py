@@ -269,5 +269,47 @@ class Clients:
         return request.command
 
 
+class StoringClients(Clients):
+    """The same where full nodes go to files: more of what looks into these, and takes parts of them."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(chance)
+        less = {self._remove: 1, self._configure: 0, self._publish: 1}
+        kinds = [(less.get(kind, weight), kind) for weight, kind in self._kinds]
+        self._kinds = (*kinds, (16, self._add), (9, self._of_files))
+
+    def opening(self) -> list[Command]:
+        """Nodes are full early, and there is something to fork."""
+        made = CreateDurable(
+            stream="d", media="text/plain", bodies=[_data(f"{number}") for number in range(9)]
+        )
+        first = [XAdd(stream=name, bodies=self._bodies(12)) for name in ("s", "t")]
+        return [*super().opening(), self._words("CONFIG SET stream-node-max-entries 2"), made, *first]
+
+    def _of_files(self) -> Command:
+        stream, other = self._chance.choice(("s", "t")), self._chance.choice(STREAMS)
+        some, known = self._some(stream), self.known.get(stream) or [1 << 64]
+        start = self._chance.randrange(len(known))
+        thinned = [ids.format(one) for one in known[start : start + 9] if self._chance.random() < 0.8]
+        kinds = (
+            f"XDEL {stream} {' '.join(thinned or some)}",
+            f"XTRIM {stream} MINID {some[0]}",
+            f"XRANGE {stream} - {some[0]} COUNT 4",
+            f"XADD {stream} MAXLEN 12 * n trimmed",
+            f"COPY {stream} {other} REPLACE",
+            f"RENAME {stream} {other}",
+            "fork",
+        )
+        words = self._chance.choices(kinds, (4, 2, 2, 2, 1, 1, 2))[0]
+        return self._fork() if words == "fork" else self._words(words)
+
+    def _fork(self) -> Command:
+        """Of a part of a stream, mostly: it may end within a run."""
+        stream, source = self._chance.choice(DURABLE), self._chance.choice(DURABLE)
+        known = self.known.get(source)
+        upto = self._chance.choice(known) if known and self._chance.random() < 0.8 else None
+        return CreateDurable(stream=stream, media="", fork=ForkPoint(source, upto))
+
+
 def _data(text: str) -> bytes:
     return entries.body([("data", text)])

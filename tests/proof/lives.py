@@ -14,9 +14,10 @@ from typing import Any, Final, TypeVar
 from engine import Engine, EngineError, Fsync, RewriteFailedError, entries
 from engine.commands import XAdd, XAutoClaim, XClaim, XReadGroup
 from engine.commands.base import Command
-from engine.keyspace import Keyspace
+from engine.commands.storing import StoreRuns
+from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace
 from engine.log import Log, LogPoisonedError, LogRefusedError
-from engine.log.manifest import MANIFEST, file_number
+from engine.log.manifest import MANIFEST, file_number, run_number
 from engine.records import decode, encode, snapshot
 from engine.replies import (
     Added,
@@ -31,14 +32,17 @@ from engine.replies import (
     Reply,
     StreamsRead,
 )
+from engine.runs import Run
+from engine.runtime.storing import StoreBounds
+from engine.runtime.turns import TurnResult
 from engine.storage import TEMPORARY
 from engine.storage.memory import Fault, MemoryStorage
 from tests.engine.asking import begin_read, reply_to, submit, turn_of
 from tests.engine.clocks import HandClock, settle
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
-from tests.proof.histories import Clients
-from tests.proof.promises import Promises
+from tests.proof.histories import Clients, StoringClients
+from tests.proof.promises import Promises, contents
 from tests.proof.rewriting import next_segment, rewrite
 from tests.proof.watched import ChanceLoop, WatchedStorage
 
@@ -77,6 +81,14 @@ def restored(keyspace: Keyspace) -> Keyspace:
     return copy
 
 
+class EarlyStoringEngine(Engine):
+    """Each full node goes at once, one in a run, a few runs in a file; and one run is cached."""
+
+    store_bounds = StoreBounds(
+        after_nodes=0, run_nodes_max=1, batch_bytes=300, file_bytes_max=600, pause_s=0.0, cache_bytes_max=1
+    )
+
+
 class BrokenPromiseError(AssertionError):
     """A promise does not hold. The message says which, and how to see it again."""
 
@@ -93,16 +105,17 @@ class Living:
         slow_s: float = 0.0,
         space_bytes: int | None = None,
         faults: Mapping[int, Fault] | None = None,
+        stores: bool = False,
     ) -> None:
-        self.seed, self.fsync = seed, fsync
+        self.seed, self.fsync, self.stores = seed, fsync, stores
         self.chance = random.Random(seed)
         self.clock = HandClock()
         self.loop = ChanceLoop(self.clock, self.chance)
         self.loop.slow_s = slow_s
         self.storage = WatchedStorage(space_bytes=space_bytes)
         self.storage.faults = dict(faults or {})
-        self.promises = Promises(fsync)
-        self.clients = Clients(self.chance)
+        self.promises = Promises(fsync, stores=stores)
+        self.clients = (StoringClients if stores else Clients)(self.chance)
         self.broken: list[str] = []
         self.refusals: list[str] = []
         self.operations = 0  # of all disks so far
@@ -112,6 +125,9 @@ class Living:
         self._look = look
         self._generations = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        # Of a command that runs, by its identity: where the log ended before and after its last turn.
+        self._turn_ends: dict[int, tuple[int, int]] = {}
+        self.stored = self.moved = 0  # how many runs; and to another file
         self.engine = self._opened()
 
     # --- an engine ------------------------------------------------------------------------------------------
@@ -129,14 +145,33 @@ class Living:
         self.storage.look = self._before
         self.storage.now_s = self.clock.monotonic
         self.storage.appended = self.promises.appended
-        engine = Engine.open(self.storage, clock=self.clock, fsync=self.fsync)
+        caps = Caps(memory_bytes_soft=1) if self.stores else CAPS_DEFAULT
+        engine = EarlyStoringEngine.open(self.storage, clock=self.clock, fsync=self.fsync, caps=caps)
         keyspace_of(engine).new_generation = lambda: f"{next(self._generations):016x}"
+        if self.stores:
+            self._watch_turns(engine)
         self.loop.run_until_complete(engine.start())
         return engine
 
+    def _watch_turns(self, engine: Engine) -> None:
+        """A command that waits for the disk runs later than it is asked for."""
+        turns, run = engine._turns, engine._turns.run_commands  # noqa: SLF001 - as above
+
+        def run_commands(commands: Sequence[Command], **how: Any) -> TurnResult:
+            before = log_end(engine)
+            ran = run(commands, **how)
+            self._turn_ends |= {id(command): (before, log_end(engine)) for command in commands}
+            for record, parts in commands[0].rows if isinstance(commands[0], StoreRuns) else ():
+                self.stored += record in ran.turn.records
+                self.moved += record in ran.turn.records and isinstance(parts[0], Run)
+            return ran
+
+        turns.run_commands = run_commands  # type: ignore[method-assign]
+
     def _before(self, operation: str, name: str) -> None:
         self.operations += 1
-        if operation == "unlink" and file_number(name) is not None and self._renamed:
+        is_of_log = file_number(name) is not None or run_number(name) is not None
+        if operation == "unlink" and is_of_log and self._renamed:
             self.report(f"{name} is removed before the directory is synced after the manifest's rename")
         self._renamed = operation != "sync_directory" and (self._renamed or name == MANIFEST + TEMPORARY)
         if self._look is not None and not self.broken:
@@ -198,12 +233,21 @@ class Living:
             self._spawn(self._transaction([self.clients.command() for _ in range(3)]))
         elif kind < 0.16 and self.rewrites_itself:
             self._spawn(self._rewrite())
+        elif kind < 0.36 and self.stores:
+            self.store()
         else:
             self.do(self.clients.command(), synced=kind > 0.97)
         if self.chance.random() < 0.6:
             self.pass_ms(self.chance.choice(_PAUSES_MS))
         if self.chance.random() < 0.5:
             self.settle()
+
+    def store(self) -> None:
+        """Memory is short, and what is full goes to files; what is left in sparse ones is stored anew."""
+        storer = self.engine._storer  # noqa: SLF001 - at a moment of the history's own
+        storer._not_before = 0.0  # noqa: SLF001 - it may have had nothing to do a moment ago
+        self.loop.call_soon(storer.begin_if_due)
+        self.loop.run_until_complete(asyncio.sleep(0))
 
     def do(self, command: Command, *, synced: bool = False) -> None:
         """Begin a command; whether it is answered at once is up to the engine."""
@@ -241,7 +285,7 @@ class Living:
         self._remember_chosen(command)
 
         def note(reply: Reply, ends: tuple[int, int]) -> None:
-            self._told(command, reply, ends, synced=synced)
+            self._told(command, reply, self._turn_ends.pop(id(command), ends), synced=synced)
 
         await self._answer(self._run(command, synced=synced), note)
 
@@ -252,7 +296,7 @@ class Living:
         def note(replies: list[Reply | EngineError], ends: tuple[int, int]) -> None:
             for command, reply in zip(commands, replies, strict=True):
                 if not isinstance(reply, EngineError):
-                    self._told(command, reply, ends)
+                    self._told(command, reply, self._turn_ends.pop(id(command), ends))
 
         by_callback = self.chance.random() < _BY_CALLBACK
         turn = self._submit(commands) if by_callback else turn_of(self.engine, commands)
@@ -399,6 +443,8 @@ class Living:
             self.report("a snapshot leaves something out")
         if image(keyspace_of(self.engine)) != self.promises.image_at(log_end(self.engine)):
             self.report("memory is not what the frames say")
+        elif self.stores and contents(keyspace) != self.promises.contents_at(log_end(self.engine)):
+            self.report("what is in files is not what the frames say")
 
     def _drop(self) -> None:
         for task in list(self._tasks):

@@ -11,10 +11,22 @@ from typing import Final, NamedTuple
 
 from engine import Fsync
 from engine.codec import FILE_PAYLOAD, HEADER, HEADER_BYTES, Kind
+from engine.ids import ID_MAX
 from engine.keyspace import Keyspace
 from engine.log.manifest import file_number
 from engine.records import Append, CreateStream, Own, Record, RemoveStream, decode
-from engine.records.changes import RemoveAll, SetCounters
+from engine.records.changes import (
+    CopyStream,
+    Cut,
+    CutStored,
+    Remove,
+    RemoveAll,
+    RemoveStored,
+    RenameStream,
+    SetCounters,
+    Stored,
+)
+from engine.records.durable import ForkStored, ForkStream
 from tests.engine.images import image
 
 # docs/durability.md: what everysec may lose.
@@ -41,8 +53,10 @@ class Life(NamedTuple):
 class Promises:
     """Filled while an engine runs; asked for each disk that a crash may leave."""
 
-    def __init__(self, fsync: Fsync) -> None:
+    def __init__(self, fsync: Fsync, *, stores: bool = False) -> None:
         self.fsync = fsync
+        # Whether entries go to files: then there is a second shadow, in which they never do.
+        self.stores = stores
         self.frames: list[tuple[int, bytes]] = []  # the position of the end, and the payload
         self._file_positions: dict[str, int] = {}
         self.acknowledged: list[SentAnswer] = []
@@ -61,6 +75,8 @@ class Promises:
         self._ends = [0]
         self._shadow = Keyspace()
         self._images = [image(self._shadow)]
+        self._plain = Keyspace()
+        self._contents = [contents(self._plain)]
         self._lives: dict[str, Life] = {}
         self._ended: dict[Life, int] = {}
         self._removed: dict[str, int] = {}
@@ -93,10 +109,19 @@ class Promises:
         self.frames.append((end, payload))
         self._ends.append(end)
         self._images.append(image(self._shadow))
+        if self.stores:
+            for record in decode(payload):
+                if not isinstance(record, Stored):
+                    _in_memory(record).apply(self._plain)
+            self._contents.append(contents(self._plain))
 
     def _note(self, record: Record, end: int) -> None:
-        if isinstance(record, CreateStream):
+        if isinstance(record, CreateStream | CopyStream | ForkStream):
             self._lives[record.stream] = Life(record.stream, end)
+        elif isinstance(record, RenameStream):
+            self._end(record.stream, end)
+            self._end(record.target, end)
+            self._lives[record.target] = Life(record.target, end)
         elif isinstance(record, RemoveStream | SetCounters):
             # After an XSETID the IDs may go back by intent.
             self._end(record.stream, end)
@@ -171,6 +196,10 @@ class Promises:
         """The state after the last whole frame that ends at or before a position."""
         return self._images[bisect_right(self._ends, end) - 1]
 
+    def contents_at(self, end: int) -> object:
+        """What clients may see of all streams then, wherever their entries are."""
+        return self._contents[bisect_right(self._ends, end) - 1]
+
     def floors(self, end: int) -> dict[str, int]:
         """Of each stream the highest ID that must not come again, nor one below, in a log recovered up to
         `end`.
@@ -197,6 +226,31 @@ class Promises:
                 del self._shown[life]
         self.acknowledged = [one for one in self.acknowledged if one.position <= end]
         self.synced_upto = min(self.synced_upto, end)
+
+
+def contents(keyspace: Keyspace) -> object:
+    """All entries, read from where they are, and what is said of them. Raises EngineError where the disk does
+    not give them.
+    """
+    return {
+        name: (
+            b",".join(key.stream.range(0, ID_MAX).parts),
+            (key.stream.first_id, key.stream.last_live_id, key.stream.last_id, key.stream.length),
+            (key.stream.max_deleted_id, key.stream.gone_upto, key.stream.entries_added),
+        )
+        for name, key in keyspace.keys.items()
+    }
+
+
+def _in_memory(record: Record) -> Record:
+    """The same change where no entry is in a file."""
+    if isinstance(record, CutStored):
+        return Cut(record.stream, record.below)
+    if isinstance(record, RemoveStored):
+        return Remove(record.stream, record.ids, record.tombstone)
+    if isinstance(record, ForkStored):
+        return ForkStream(record.stream, record.source, record.upto, record.generation)
+    return record
 
 
 def _latest(positions: list[int], turn_upto: int) -> int:

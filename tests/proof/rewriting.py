@@ -21,11 +21,12 @@ def next_segment(storage: MemoryStorage) -> None:
 def rewrite(storage: MemoryStorage) -> None:
     """Put a base in the place of everything."""
     engine = Engine.open(MemoryStorage(_files(storage)), clock=HandClock(), fsync="always")
-    payloads = [encode([record]) for record in snapshot(keyspace_of(engine))]
+    keyspace = keyspace_of(engine)
+    payloads = [encode([record]) for record in snapshot(keyspace)]
     log = Log.open(storage)
     base = log.create_base(_switch(log))
     base.append(payloads)
-    log.install_base(base.finish(reservation_ms=log.recovery.reservation_ms))
+    log.install_base(base.finish(reservation_ms=log.recovery.reservation_ms), set(keyspace.runs.files))
     log.close(clean=log.recovery.clean_stop)
 
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.no_cover
 SHORT = (1, 2)
 # Which operations of a history fail; `make soak` takes all of them.
 EVERY = 5
+STORING, EVERY_STORING = 3, 17
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
@@ -30,6 +31,14 @@ def test_no_failed_operation_breaks_a_promise(fsync: Fsync) -> None:
     """
     failures, disks = failing_disk(halves.half(SHORT), fsync, every=EVERY)
     assert failures > halves.some(15), "operations failed"
+    assert disks > failures, "disks were looked at"
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
+def test_no_failed_operation_loses_entries_in_files(fsync: Fsync) -> None:
+    """The same while each full node goes to a file: where that fails the nodes stay."""
+    failures, disks = failing_disk([STORING], fsync, every=EVERY_STORING, stores=True)
+    assert failures > 5, "operations failed"
     assert disks > failures, "disks were looked at"
 
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.no_cover
 # Seeds of histories; `make soak` goes on from there.
 short = range(1, 8)
 by_threads = range(1, 3)
+storing = 2, 4
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
@@ -40,6 +41,17 @@ def test_the_promises_hold_where_a_thread_does_all_writes(
     explored = power_cuts(fsync, halves.half(by_threads))
     assert explored.disks > halves.some(300), "disks were explored"
     assert explored.recovered > halves.some(150), "they differed"
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
+def test_entries_in_files_keep_what_was_promised(fsync: Fsync) -> None:
+    """The same where each full node goes to a file, in a run of its own: all entries are read back from each
+    disk, once each, whatever was stored, stored anew, forked, copied, deleted or rewritten just then.
+    """
+    explored = power_cuts(fsync, halves.half(storing), stores=True)
+    assert explored.disks > halves.some(2_000), "disks were explored"
+    assert explored.stored > halves.some(30), "entries were stored"
+    assert explored.moved, "and stored anew"
 
 
 def test_a_file_holds_between_nothing_and_all_of_what_was_not_synced() -> None:
