@@ -16,7 +16,7 @@ from engine.runtime.storing import Storer
 from tests import halves
 from tests.engine.clocks import settle
 from tests.engine.model import Model
-from tests.engine.running import Running
+from tests.engine.running import Running, keyspace_of
 from tests.engine.shelf import StoringEngine
 from tests.engine.steps import ModelStep
 from tests.engine.test_runs import seen

@@ -171,13 +171,17 @@ BUGS: Final[dict[str, Bug]] = {
         _FAILING_FILES, fsync="everysec",
     ),
     "backup without files of runs": _bug(
-        "engine/log/backup.py", "    stored = _copy_runs(view, target)\n", "    stored = []\n",
+        "engine/log/backup.py", "    stored = _copy_runs(view, target, referred)\n", "    stored = []\n",
         f"{_RUNS}::test_a_backup_has_the_files_of_runs",
     ),
     "file of runs that grows removed by a rewrite": _bug(
-        "engine/runtime/rewriting.py", "        runs = {*self._keyspace.runs.files, self.growing_runs()}\n",
+        "engine/runtime/rewriting.py", "        runs = {*self._keyspace.runs.files, growing}\n",
         "        runs = {*self._keyspace.runs.files}\n",
         f"{_RUNS}::test_a_file_that_grows_stays_though_nothing_refers_to_it",
+    ),
+    "run taken for another one": _bug(
+        "engine/runs.py", " or checksum not in (None, found):", ":",
+        "tests/proof/test_damage.py::test_no_damage_of_files_of_runs_is_served",
     ),
     "following segment adopted without its chain": _bug(
         RECOVERY, "        if _goes_on(storage, segment):\n", "        if True:\n", _FOREIGN,

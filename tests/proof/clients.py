@@ -38,6 +38,9 @@ def client(port: int) -> Iterator[Call]:
         yield call
 
 
+# Works until the event is set, or the gateway is gone.
+ClientLoop = Callable[[int, "Journal", threading.Event], None]
+
 # What a gateway that stops, or cannot write, answers.
 REFUSED: Final = 503
 
@@ -56,8 +59,26 @@ class Journal:
         self.acknowledged: set[str] = set()
         self.ack_attempted: set[str] = set()
         self.batches: list[list[str]] = []
+        # Values whose removal was asked for, and those of which it was acknowledged.
+        self.removing: set[str] = set()
+        self.removed: set[str] = set()
+        # Backups that were made: the name; what was stored by ID, and what was removed, when it began.
+        self.backups: list[tuple[str, dict[str, str], set[str]]] = []
+        # What a client saw that must not be.
+        self.faults: list[str] = []
         self._serial = 0
         self._lock = threading.Lock()
+
+    def known(self) -> dict[str, str]:
+        """ID → value of what is stored and stays, in the order of IDs."""
+        stored = dict(self.stored)
+        kept = [(entry_id, value) for value, entry_id in stored.items() if value not in self.removing]
+        return dict(sorted(kept, key=lambda row: parts_of(row[0])))
+
+    def expect(self, holds: bool, fault: object) -> None:  # noqa: FBT001 - as an assertion has it
+        """Keep a fault until `check`: raised in a client's thread it would reach no test."""
+        if not holds:
+            self.faults.append(str(fault))
 
     def next_values(self, count: int) -> list[str]:
         with self._lock:
@@ -139,10 +160,10 @@ def pending(port: int) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def load(port: int, journal: Journal) -> Iterator[None]:
-    """Clients of every kind at work, until the block ends or the gateway does."""
+def load(port: int, journal: Journal, *more: ClientLoop) -> Iterator[None]:
+    """Clients of every kind at work, and `more`, until the block ends or the gateway does."""
     over = threading.Event()
-    parts = [publish] * WRITERS + [work, watch]
+    parts = [publish] * WRITERS + [work, watch, *more]
     threads = [threading.Thread(target=part, args=(port, journal, over)) for part in parts]
     for thread in threads:
         thread.start()
@@ -155,9 +176,11 @@ def load(port: int, journal: Journal) -> Iterator[None]:
     assert not any(thread.is_alive() for thread in threads), "a client that lost its server ends"
 
 
-def open_journal(port: int) -> Journal:
-    """A stream with a group to write a journal of."""
+def open_journal(port: int, node_entries: int = 100) -> Journal:
+    """A stream with a group to write a journal of; its nodes are full with so many entries."""
     with client(port) as call:
+        words = ["CONFIG", "SET", "stream-node-max-entries", str(node_entries)]
+        assert call("POST", "/v1/commands", words)[0] == 200
         status, answer = call("POST", f"{STREAM}/groups", {"name": "g", "start": "0", "mkstream": True})
     assert status == 201, answer
     return Journal()
@@ -166,26 +189,40 @@ def open_journal(port: int) -> Journal:
 def check(port: int, journal: Journal, *, lost_since: float | None = None) -> int:
     """All that was promised holds; what was answered after `lost_since` may be lost. How many answers are."""
     found = everything(port)
-    values = list(found.values())
-    assert len(values) == len(set(values)), "no entry twice"
-    assert set(values) <= journal.attempted, "only what was sent"
-    wrong = {value: entry_id for value, entry_id in journal.stored.items() if found.get(entry_id) != value}
+    check_found(journal, found)
+    known = journal.known()
+    wrong = {value: entry_id for entry_id, value in known.items() if found.get(entry_id) != value}
     early = {value for value in wrong if lost_since is None or journal.stored_at[value] < lost_since}
     assert not early, f"acknowledged and lost: {sorted(early)[:9]} of {len(wrong)}"
     if wrong:
-        first = min(map(_parts, wrong.values()))
-        assert all(_parts(entry_id) < first for entry_id in found), "what is lost is the end"
-    present = set(values)
-    for one in journal.batches:
-        assert present.issuperset(one) or present.isdisjoint(one), f"half a batch: {one}"
+        first = min(map(parts_of, wrong.values()))
+        assert all(parts_of(entry_id) < first for entry_id in found), "what is lost is the end"
     if lost_since is None:
+        assert not journal.removed.intersection(found.values()), "removed for good"
         _check_shown(port, journal, found)
     _check_next(port, journal)
+    # What was stored though its answer was lost is there to stay, too.
+    for entry_id, value in found.items():
+        if value not in journal.stored:
+            journal.stored[value], journal.stored_at[value] = entry_id, time.monotonic()
     return len(wrong)
+
+
+def check_found(journal: Journal, found: dict[str, str]) -> None:
+    """What is there, by ID, is what was sent, once each, in whole batches but for what was removed."""
+    assert not journal.faults, journal.faults[:3]
+    values = list(found.values())
+    present = set(values)
+    assert len(values) == len(present), "no entry twice"
+    assert present <= journal.attempted, "only what was sent"
+    for batch in journal.batches:
+        one = [value for value in batch if value not in journal.removing]
+        assert present.issuperset(one) or present.isdisjoint(one), f"half a batch: {one}"
 
 
 def _check_shown(port: int, journal: Journal, found: dict[str, str]) -> None:
     unseen = {entry_id: value for entry_id, value in journal.seen.items() if found.get(entry_id) != value}
+    unseen = {entry_id: value for entry_id, value in unseen.items() if value not in journal.removing}
     assert not unseen, f"shown and lost: {unseen}"
     left = pending(port)
     assert not journal.acknowledged & left.keys(), "what was acknowledged is no longer pending"
@@ -199,13 +236,13 @@ def _check_next(port: int, journal: Journal) -> None:
     with client(port) as call:
         status, answer = call("POST", f"{STREAM}/entries", {"fields": {"n": value}})
     assert status == 201, answer
-    shown = max(map(_parts, {*journal.stored.values(), *journal.seen}), default=(0, 0))
-    assert _parts(answer["id"]) > shown, f"{answer['id']} comes again, or after {shown}"
+    shown = max(map(parts_of, {*journal.stored.values(), *journal.seen}), default=(0, 0))
+    assert parts_of(answer["id"]) > shown, f"{answer['id']} comes again, or after {shown}"
     journal.stored[value] = answer["id"]
     journal.stored_at[value] = time.monotonic()
 
 
-def _parts(entry_id: str) -> tuple[int, int]:
+def parts_of(entry_id: str) -> tuple[int, int]:
     ms, _, sequence = entry_id.partition("-")
     return int(ms), int(sequence)
 
@@ -213,4 +250,10 @@ def _parts(entry_id: str) -> tuple[int, int]:
 def forget_lost(port: int, journal: Journal) -> None:
     """Go on from what is there: for another round after a loss that was allowed."""
     found = everything(port)
-    journal.stored = {value: entry_id for value, entry_id in journal.stored.items() if entry_id in found}
+    journal.stored = {
+        value: entry_id
+        for value, entry_id in journal.stored.items()
+        if entry_id in found or value in journal.removing
+    }
+    # Their removal may be lost.
+    journal.removed.difference_update(found.values())

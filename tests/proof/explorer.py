@@ -8,11 +8,13 @@ Must never know: which history it is that runs.
 from dataclasses import dataclass, field
 from typing import Final
 
-from engine import Engine, EngineError, entries
+from engine import Engine, EngineError, LogRefusedError, entries
+from engine.backup import referred_runs
 from engine.commands import XAdd
 from engine.commands.execution import execute
 from engine.keyspace import Keyspace
 from engine.log import Log
+from engine.log.backup import back_up
 from engine.log.manifest import run_number
 from engine.records import encode
 from engine.replies import Added
@@ -29,6 +31,8 @@ from tests.proof.promises import contents
 HOSTILE_WALL_MS: Final = 1
 # Disks that differ only in what was not promised recover to the same state.
 _REMEMBERED_MAX: Final = 20_000
+# With entries in files, a backup is made now and then.
+_LOOKS_A_BACKUP: Final = 5
 
 
 def goes_on(storage: MemoryStorage) -> bool:
@@ -58,8 +62,10 @@ class Explorer:
     worst_lost_s: float = 0.0
     stored: int = 0  # runs
     moved: int = 0  # of these to another file
+    backups: int = 0
     _known: dict[frozenset[tuple[str, bytes]], Recovered] = field(default_factory=dict)
     _cuts: int = 0
+    _looks: int = 0
 
     def forget(self) -> None:
         """Begin with another life."""
@@ -79,6 +85,23 @@ class Explorer:
         kept = life.promises.kept_by_power_cut(now_s) if not life.loop.slow_s else 0
         for disk in legal_disks(life.storage):
             self._check(life, disk, kept, "a power cut")
+
+        self._looks += 1
+        if life.promises.stores and self._looks % _LOOKS_A_BACKUP == 0 and not life.storage.failed:
+            self._back_up(life)
+
+    def _back_up(self, life: Living) -> None:
+        """A backup that is made now has all that was answered by now, of whatever is going on."""
+        target = MemoryStorage()
+        try:
+            back_up(life.storage, target, referred_runs)
+        except LogRefusedError as refusal:
+            if life.promises.acknowledged:
+                life.report(f"no backup can be made: {refusal}")
+            return
+        self.backups += 1
+        files = {name: target.content(name) for name in target.names()}
+        self._check(life, files, life.promises.kept_by_kill(), "a backup")
 
     def _check(self, life: Living, files: Files, kept: int, after: str) -> None:
         self.disks += 1

@@ -23,11 +23,13 @@ from tests.proof.damage import (
     whole_files,
 )
 from tests.proof.disks import common_bytes
+from tests.proof.run_damages import RunDamages, damage_runs
 
 # Coverage would make it three times as long, and other tests cover the same lines.
 pytestmark = pytest.mark.no_cover
 
 FLIPS_EVERY = 41  # `make soak` takes all of them
+RUN_DAMAGES = 200
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +207,12 @@ def test_a_second_one_is_refused(whole: Directory) -> None:
         Log.open(storage.rival())
     assert storage.operations == before
     log.close()
+
+
+async def test_no_damage_of_files_of_runs_is_served() -> None:
+    """Each range is as it was, or refused alone, also where a sound run is in another's place."""
+    tally = await damage_runs(1, RUN_DAMAGES, RunDamages())
+    assert tally.refused > RUN_DAMAGES // 2, "most damages are in what is referred to"
 
 
 def test_a_refusal_tells_what_to_do(whole: Directory) -> None:

@@ -167,6 +167,78 @@ def test_make_room_beside_it(tmp_path: Path) -> None:
         assert call("POST", f"{S}/entries", {"fields": {"v": "x" * 400_000}})[0] == 201
 
 
+def stored_bytes(call: Call) -> int:
+    return int(call("GET", "/v1/status")[1]["log"]["stored_bytes"])
+
+
+def not_stored(server: Server) -> list[str]:
+    """The remedies of cold entries that could not be stored."""
+    lines = server.log_lines()
+    return [line["remedy"] for line in lines if line["event"] == "cold entries could not be stored"]
+
+
+def test_cold_entries_stay_in_memory_until_there_is_room(tmp_path: Path) -> None:
+    """Publishing goes on in the room that the log has, and each entry is there once, also after a kill. With
+    room again they go to files, and what is left of sparse files is stored anew.
+    """
+    with small_disk(tmp_path / "disk", DISK):
+        server = Server(tmp_path / "disk" / "data", "--set", "memory_bytes_soft=1", *BY_HAND)
+        server.program = "tests.proof.storing_early"
+        server.log_to(tmp_path / "log")
+        with server, client(server.port) as call:
+            kept = publish_some(call, 200)
+            until(lambda: stored_bytes(call) > 1 << 20)
+            fill_up(tmp_path / "disk" / "other")
+            kept |= publish_some(call, 60)
+            until(lambda: not_stored(server))
+            gone = [entry_id for place, entry_id in enumerate(kept) if place < 150 and place % 5]
+            assert call("POST", f"{S}/entries/delete", {"ids": gone})[0] == 200
+            kept = {entry_id: value for entry_id, value in kept.items() if entry_id not in set(gone)}
+            assert all_entries(call) == kept
+            assert set(not_stored(server)) == {not_stored(server)[0]}
+            assert "make room on the disk" in not_stored(server)[0]
+            server.kill()
+        server.start()
+        try:
+            with client(server.port) as call:
+                assert all_entries(call) == kept
+                before = stored_bytes(call)
+                (tmp_path / "disk" / "other").unlink()
+                until(lambda: stored_bytes(call) > before + 200_000)
+                until(
+                    lambda: (
+                        rewrite(call)["state"] == "done" and bytes_of_runs(server) < 2 * stored_bytes(call)
+                    )
+                )
+                assert all_entries(call) == kept
+        finally:
+            server.kill()
+
+
+def publish_some(call: Call, count: int) -> dict[str, str]:
+    """Large entries, of which nothing makes less: ID → value."""
+    given: dict[str, str] = {}
+    for _ in range(count):
+        value = secrets.token_hex(10_000)
+        status, answer = call("POST", f"{S}/entries", {"fields": {"v": value}})
+        assert status == 201, answer
+        given[answer["id"]] = value
+    return given
+
+
+def bytes_of_runs(server: Server) -> int:
+    return sum(file.stat().st_size for file in server.data.glob("run-*.weir"))
+
+
+def all_entries(call: Call) -> dict[str, str]:
+    found, after, more = dict[str, str](), "0-0", True
+    while more:
+        _, page = call("GET", f"{S}/entries?after={after}&count=200")
+        found |= {entry["id"]: entry["fields"]["v"] for entry in page["entries"]}
+        after, more = page["next"], page["more"]
+    return found
+
+
 def fill_up(file: Path) -> None:
     """Take all that is left, as another program does."""
     with file.open("wb", buffering=0) as other:

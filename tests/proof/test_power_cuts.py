@@ -52,6 +52,7 @@ def test_entries_in_files_keep_what_was_promised(fsync: Fsync) -> None:
     assert explored.disks > halves.some(2_000), "disks were explored"
     assert explored.stored > halves.some(30), "entries were stored"
     assert explored.moved, "and stored anew"
+    assert explored.backups, "and backed up"
 
 
 def test_a_file_holds_between_nothing_and_all_of_what_was_not_synced() -> None:

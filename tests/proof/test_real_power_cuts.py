@@ -10,6 +10,7 @@ import pytest
 
 from tests.proof.clients import check, forget_lost, load, open_journal
 from tests.proof.machine import CutDisk, needs, no_loop_disk
+from tests.proof.old_end import AT_THE_OLD_END, NODE_ENTRIES, StoringServer, check_backup
 from tests.server import Server
 
 CUTS: Final = 3
@@ -25,23 +26,29 @@ class Losses(NamedTuple):
     stored: int
     lost: int
     worst: int
+    backups: int  # that were restored
 
 
-def cut_under_load(folder: Path, fsync: str, times: int, *options: str, idle_s: float = 0.0) -> Losses:
+def cut_under_load(
+    folder: Path, fsync: str, times: int, *options: str, idle_s: float = 0.0, stores: bool = False
+) -> Losses:
     """Cut the power under load, or after a while without a publish, and start again; check everything
     that was promised.
     """
-    stored = lost = worst = 0
+    stored = lost = worst = restored = 0
     cut_at = 0.0
+    backups, more = folder / "backups", AT_THE_OLD_END if stores else ()
+    backups.mkdir()
     with CutDisk(folder) as disk:
-        server = Server(disk.place / "data", "--fsync", fsync, *options)
+        data, options = disk.place / "data", ("--fsync", fsync, *options)
+        server = StoringServer(data, backups, *options) if stores else Server(data, *options)
         server.log_to(folder / "server.log")
         server.start()
         try:
-            journal = open_journal(server.port)
+            journal = open_journal(server.port, NODE_ENTRIES if stores else 100)
             for _ in range(times):
                 cut_at = 0.0
-                with load(server.port, journal):
+                with load(server.port, journal, *more):
                     time.sleep(random.uniform(load_s_min, load_s_max))
                     if not idle_s:
                         # Stopped first: an answer must not leave after the cut.
@@ -61,11 +68,12 @@ def cut_under_load(folder: Path, fsync: str, times: int, *options: str, idle_s: 
                 gone = check(server.port, journal, lost_since=_since(fsync, cut_at))
                 forget_lost(server.port, journal)
                 lost, worst = lost + gone, max(worst, gone)
+            restored = check_backup(backups, journal)
             stored = len(journal.stored) + lost
         finally:
             if server.running:
                 server.kill()
-    return Losses(times, stored, lost, worst)
+    return Losses(times, stored, lost, worst, restored)
 
 
 def _since(fsync: str, cut_at: float) -> float | None:
@@ -78,6 +86,14 @@ def _since(fsync: str, cut_at: float) -> float | None:
 def test_always_loses_nothing(tmp_path: Path, options: tuple[str, ...]) -> None:
     """F3, F38: nothing that was answered, delivered or shown to a reader, rewriting or not."""
     losses = cut_under_load(tmp_path, "always", CUTS, *options)
+    assert losses.lost == 0
+    assert losses.stored > 30, "there was a load"
+
+
+@needs(no_loop_disk)
+def test_always_loses_nothing_while_storing(tmp_path: Path) -> None:
+    """Nor is anything there twice or shown that was deleted, and a backup made meanwhile has all of it."""
+    losses = cut_under_load(tmp_path, "always", CUTS, stores=True)
     assert losses.lost == 0
     assert losses.stored > 30, "there was a load"
 
