@@ -12,7 +12,7 @@ class LogFigures(NamedTuple):
     """A log's state: its length and that of its base, unsynced bytes, waiting answers, the failure or
     None, and what does its syncs. `stored_bytes` are of cold entries in files of runs, beside the log;
     `stored_damaged` of these runs cannot be read. `stored_reads_in_turns` is how often a turn had all others
-    wait for the disk, since the start.
+    wait for the disk, since the start. `storing_failure` is why storing has failed the last time.
     """
 
     bytes: int
@@ -24,6 +24,7 @@ class LogFigures(NamedTuple):
     stored_bytes: int = 0
     stored_damaged: int = 0
     stored_reads_in_turns: int = 0
+    storing_failure: str | None = None
 
 
 class Rewritten(NamedTuple):

@@ -75,6 +75,10 @@ class LogState(ResponseModel):
     stored_reads_in_turns: Annotated[
         Count, Field(description="reads of cold entries for which all else waited, since the start")
     ]
+    storing_failure: Annotated[
+        str | None,
+        Field(description="why cold entries could not be stored when that was last tried"),
+    ]
 
 
 class MemoryState(ResponseModel):

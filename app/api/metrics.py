@@ -135,6 +135,8 @@ def _add_engine(figures: Figures, engine: EngineProtocol) -> None:
         ("resident", memory.resident_bytes),
     ):
         figures.add("weir_memory_bytes", size, kind)
+    if memory.bytes_soft is not None:
+        figures.add("weir_memory_soft_bytes", memory.bytes_soft)
     if memory.bytes_max is not None:
         figures.add("weir_memory_limit_bytes", memory.bytes_max)
 

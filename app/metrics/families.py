@@ -65,6 +65,7 @@ FAMILIES: Final = {
         Family("weir_disk_free_bytes", _G, (), "Free room on the disk of the log"),
         Family("weir_disk_size_bytes", _G, (), "Size of the disk of the log"),
         Family("weir_memory_bytes", _G, ("kind",), "Memory: used as the limit counts, of data, resident"),
+        Family("weir_memory_soft_bytes", _G, (), "Memory use above which cold entries leave it for files"),
         Family("weir_memory_limit_bytes", _G, (), "Memory use at which writes are refused"),
         Family("weir_buffer_bytes", _G, ("pool",), "Bytes of answers on their way, and of bodies"),
         Family("weir_buffer_limit_bytes", _G, ("pool",), "Bytes from which more is refused: overloaded"),

@@ -80,6 +80,7 @@ class Health:
                 "disk_full": self._is_disk_full,
                 "disk_slow": self._slow_disk.is_slow,
                 "entries_damaged": _has_damages(self._engine.log_figures()),
+                "storing_failed": _cannot_store(self._engine.log_figures()),
                 "memory_full": self._engine.memory.is_full or self.is_backend_full(),
                 "rewrite_failed": self._engine.rewriting.failure is not None,
             }
@@ -102,6 +103,10 @@ def _has_failed(log: LogFigures | None) -> bool:
 
 def _has_damages(log: LogFigures | None) -> bool:
     return log is not None and log.stored_damaged > 0
+
+
+def _cannot_store(log: LogFigures | None) -> bool:
+    return log is not None and log.storing_failure is not None
 
 
 def _run_damaged(where: str) -> None:

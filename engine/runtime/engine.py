@@ -299,6 +299,7 @@ class Engine:
             stored_bytes=runs.stored_bytes,
             stored_damaged=len(runs.damaged),
             stored_reads_in_turns=runs.reads_in_turns,
+            storing_failure=self._storer.failure,
         )
 
     @property

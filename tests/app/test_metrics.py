@@ -36,7 +36,7 @@ async def serving(
     storage: MemoryStorage | None = None, **settings: Any
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Engine, App]]:
     """A gateway with these settings, in this process."""
-    caps = Caps(memory_bytes_max=1 << 40)
+    caps = Caps(memory_bytes_max=1 << 40, memory_bytes_soft=1 << 39)
     engine = Engine.open(storage, clock=SystemClock(), fsync="always", caps=caps)
     await engine.start()
     app = create_app(Settings(log_requests="none", **settings), SystemClock())

@@ -9,7 +9,11 @@ import { formatBytes, formatCount, formatDuration } from "../shared/format.js";
 // What the status says itself.
 const SAID = new Set(["log_failed", "memory_full"]);
 /** @type {Record<string, string>} */
-const FAILURES = { disk_full: "the disk is full, so publishing fails" };
+const FAILURES = {
+  disk_full: "the disk is full, so publishing fails",
+  entries_damaged: "entries on the disk cannot be read",
+  storing_failed: "cold entries cannot be stored, so memory fills",
+};
 
 /** @type {Record<string, string>} */
 const OUTAGES = {
@@ -39,6 +43,7 @@ export function describeStatus(status, failing = []) {
   const known = [
     ["Memory", memory, () => (memory.bytes_max === null ? formatBytes(memory.used_bytes) : `${formatBytes(memory.used_bytes)} of ${formatBytes(memory.bytes_max)}`)],
     ["Log", log, () => formatBytes(log.bytes)],
+    ["Cold entries on disk", log?.stored_bytes, () => formatBytes(log.stored_bytes)],
     ["Not yet synced", log, () => formatBytes(log.unsynced_bytes)],
     ["Sync", durability?.fsync, () => String(durability.fsync)],
     ["Backend", log === null ? backend : null, () => String(backend)],
@@ -52,7 +57,7 @@ export function describeStatus(status, failing = []) {
     problem: [
       status.status === "backend_unavailable" ? "The backend does not answer. Requests fail until it does." : "",
       log?.failure ? `The log failed and accepts no writes until a restart: ${log.failure}` : "",
-      memory?.full ? "Memory is full. Trim or delete a stream before you publish more." : "",
+      memory?.full ? "Memory is full. Acknowledge what is pending, or trim or delete a stream, before you publish more." : "",
       needs,
     ].filter((sentence) => sentence !== "").join(" "),
   };

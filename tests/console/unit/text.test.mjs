@@ -115,13 +115,13 @@ test("a status becomes figures and problems; a status with fewer members shows f
   const status = {
     uptime_ms: 61_000,
     durability: { fsync: "everysec", answers: "os" },
-    log: { bytes: 2_048, unsynced_bytes: 10, failure: null },
+    log: { bytes: 2_048, unsynced_bytes: 10, failure: null, stored_bytes: 4_096 },
     memory: { used_bytes: 1_024, bytes_max: 1_048_576, full: false },
     connections: { open: 7, following: 2, waiting_reads: 1, failed: 0 },
   };
   const { figures, problem } = describeStatus(status);
   assert.deepEqual(figures, [
-    ["Memory", "1.0 KiB of 1.0 MiB"], ["Log", "2.0 KiB"], ["Not yet synced", "10 B"], ["Sync", "everysec"],
+    ["Memory", "1.0 KiB of 1.0 MiB"], ["Log", "2.0 KiB"], ["Cold entries on disk", "4.0 KiB"], ["Not yet synced", "10 B"], ["Sync", "everysec"],
     ["Connections", "7"], ["Live readers", "2"], ["Uptime", "1 min 1 s"],
   ]);
   assert.equal(problem, "");
@@ -130,7 +130,7 @@ test("a status becomes figures and problems; a status with fewer members shows f
   assert.deepEqual(failed.figures[0], ["Memory", "1.0 KiB"]);
   const over = describeStatus({ backend: "Valkey 9.1.2", log: null, durability: { fsync: null, answers: "replicated:1" } });
   assert.deepEqual(over.figures, [["Backend", "Valkey 9.1.2"], ["Promise", "replicated:1"]]);
-  assert.equal(describeStatus(status, ["disk_full", "backup_failed"]).problem, "An operator is needed: the disk is full, so publishing fails; backup_failed.");
+  assert.equal(describeStatus(status, ["disk_full", "storing_failed", "backup_failed"]).problem, "An operator is needed: the disk is full, so publishing fails; cold entries cannot be stored, so memory fills; backup_failed.");
   assert.match(describeStatus({ status: "backend_unavailable", log: null }).problem, /^The backend does not answer/);
   assert.deepEqual(describeStatus(null), { figures: [], problem: "" });
 });

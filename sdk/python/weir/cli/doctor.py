@@ -143,7 +143,9 @@ def _log(status: dict[str, Any]) -> Diagnosis:
         return Diagnosis("log", "ok", f"kept by {status['backend']}, {durability['answers']}")
     if log["failure"] is not None:
         return Diagnosis("log", "wrong", f"takes no writes until a restart: {log['failure']}")
-    return Diagnosis("log", "ok", f"{_mib(log['bytes'])}, fsync {durability['fsync']}")
+    stored = log.get("stored_bytes")
+    beside = f" and {_mib(stored)} of cold entries" if stored else ""
+    return Diagnosis("log", "ok", f"{_mib(log['bytes'])}{beside}, fsync {durability['fsync']}")
 
 
 def _websocket(client: "Client") -> Diagnosis:

@@ -1752,6 +1752,8 @@ export interface components {
              * @description reads of cold entries for which all else waited, since the start
              */
             readonly stored_reads_in_turns: number;
+            /** @description why cold entries could not be stored when that was last tried */
+            readonly storing_failure: string | null;
         };
         /** @description A revocation that was made, and what it has ended. */
         readonly MadeRevocation: {
