@@ -89,7 +89,7 @@ class StreamReader:
             return []
         if stream not in tail.ready and stream != tail.taking:
             tail.ready.append(stream)
-        return [*self._table.note_back(tail), *self.go_on(tail)]
+        return self.go_on(tail)
 
     def tail(self, key: int) -> StreamSubscription | None:
         """The subscription that follows streams with this key."""
@@ -124,7 +124,8 @@ class StreamReader:
         stream, tail.taking = tail.taking, None
         if isinstance(item, FeedEnd):
             return self._send_end(tail, item)
-        effects = self._send_page(tail, stream, item)
+        # Not before: to follow a stream says nothing of whether its entries can be read.
+        effects = [*self._table.note_back(tail), *self._send_page(tail, stream, item)]
         if not caught_up:
             tail.ready.append(stream)
         elif stream in tail.behind:

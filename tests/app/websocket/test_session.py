@@ -485,7 +485,10 @@ def test_a_subscription_whose_stream_alone_is_refused_is_told_so_and_when_it_is_
     key = key_of(world.session, "t")
     for _ in range(2):
         world.do(world.session.tails.on_away(key, alone=True))
-    world.do(world.session.tails.on_ready(key, "s"))
+        # That it is followed again says nothing of its entries.
+        world.do(world.session.tails.on_ready(key, "s"))
+    assert [one["op"] for one in world.sent[sent:]] == ["paused"]
+    world.do(world.session.tails.on_page(key, None, Position(0, ""), caught_up=True))
     world.do(world.session.tails.on_ready(key, "s"))
     assert [one["op"] for one in world.sent[sent:]] == ["paused", "resumed"]
 
