@@ -15,6 +15,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from app import logs
 from app.archived.asking import DEADLINE, Answered, Asked
 from app.metrics.counters import Counters
 from app.settings import Settings, SettingsError, read_named_file
@@ -45,6 +46,8 @@ class HistoryClient:
         self._token = self._read_token()
         self._client: httpx.AsyncClient | None = None
         self._fetches: Counter[str] = Counter()
+        # Whether the last page did not come.
+        self._is_away = False
         # Readers that follow wait here for one of their caller's fetches to end.
         self._free = asyncio.Condition()
 
@@ -55,10 +58,24 @@ class HistoryClient:
             found = await self._fetch(asked, reader)
         except EngineError as refused:
             self._counters.history_fetches[refused.code.removeprefix("history_")] += 1
+            if refused.code == "history_unavailable":
+                self._note(refused.detail)
             raise
+        self._note("")
         self._counters.history_fetches["ok"] += 1
         self._counters.history_fetch_seconds.observe(self._clock.monotonic() - begun_s)
         return found
+
+    def _note(self, reason: str) -> None:
+        """Log that no page comes, and that one has come again: once each."""
+        if bool(reason) == self._is_away:
+            return
+        self._is_away = bool(reason)
+        if reason:
+            remedy = "see whether `weir history serve` runs where history_url says, and what it logs"
+            logs.get().error("history cannot be read", reason=reason, remedy=remedy)
+        else:
+            logs.get().warning("history can be read again")
 
     async def _fetch(self, asked: Asked, reader: Reader) -> Answered:
         async with self._turn(reader):

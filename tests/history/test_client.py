@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.archived.asking import Asked
 from app.archived.client import FETCHES_MAX, HistoryClient
@@ -250,3 +251,29 @@ async def test_fetches_are_counted_by_outcome_and_pages_are_timed() -> None:
     assert counters.history_fetches == {"ok": 1, "busy": 1, "unavailable": 1}
     assert sum(counters.history_fetch_seconds.counts) == 1
     assert counters.history_fetch_seconds.total == pytest.approx(0.3, abs=0.01)
+
+
+async def test_the_log_says_once_that_no_page_comes_and_once_that_one_does() -> None:
+    """A page that is refused because of its caller says nothing of the service."""
+    answers = [
+        answer(b"500 No", b""),
+        answer(b"429 Busy", b'{"code":"history_busy"}'),
+        answer(b"500 No", b""),
+    ]
+    answers += [answer(b"200 OK", PAGE, HEADERS)] * 2
+
+    async def answering(_: bytes) -> bytes:
+        return answers.pop(0)
+
+    with capture_logs() as lines:
+        async with asking(answering) as client:
+            for _ in range(3):
+                await refusal(client)
+            for _ in range(2):
+                await client.fetch(ASKED, Reader("a"))
+    assert [(line["event"], line["log_level"]) for line in lines] == [
+        ("history cannot be read", "error"),
+        ("history can be read again", "warning"),
+    ]
+    assert "status 500" in lines[0]["reason"]
+    assert "history_url" in lines[0]["remedy"]
