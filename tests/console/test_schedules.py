@@ -1,12 +1,19 @@
 """Entries for later in the console: when each is appended next, fired and cancelled."""
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import FloatRect, Locator, Page, expect
 
 from tests.console.conftest import ConsoleGateway
 from tests.console.test_console import opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def box(locator: Locator) -> FloatRect:
+    """Where it is shown."""
+    found = await locator.bounding_box()
+    assert found is not None, "it is shown"
+    return found
 
 
 async def test_what_is_scheduled_is_shown_fired_and_cancelled(page: Page, gateway: ConsoleGateway) -> None:
@@ -19,8 +26,13 @@ async def test_what_is_scheduled_is_shown_fired_and_cancelled(page: Page, gatewa
     rows = page.get_by_role("table", name="Schedules").locator("tbody tr")
     await expect(rows).to_have_count(2)
     tick = rows.filter(has_text="tick")
-    await expect(tick).to_contain_text("every 3,600,000 ms, 3 left")
+    await expect(tick).to_contain_text("every 1 h, 3 left")
     await expect(rows.filter(has_text="nightly")).to_contain_text("30 2 * * * Europe/Berlin")
+    # As far from the edge as what the other tabs show, and no button at another's.
+    heading, panel = page.get_by_role("heading", name="Scheduled"), page.get_by_role("tabpanel")
+    assert (await box(heading))["x"] - (await box(panel))["x"] >= 12
+    fire, cancel = await box(tick.get_by_role("button").first), await box(tick.get_by_role("button").last)
+    assert cancel["x"] - (fire["x"] + fire["width"]) >= 4
     await tick.get_by_role("button", name="Fire now").click()
     await expect(page.locator(".toast").last).to_contain_text("Appended ")
     await expect(tick).to_contain_text("2 left")

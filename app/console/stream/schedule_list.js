@@ -8,7 +8,7 @@ import { attempt } from "../shared/announce.js";
 import * as api from "../shared/api.js";
 import { ask } from "../shared/dialogs.js";
 import { button, fill, h, makeHead, makeTable, reconcile, setText } from "../shared/dom.js";
-import { formatCount, formatWhen } from "../shared/format.js";
+import { formatCount, formatDuration, formatWhen } from "../shared/format.js";
 
 /** @typedef {import("../shared/api.js").Schedule} Schedule */
 
@@ -67,11 +67,12 @@ export class ScheduleList extends EventTarget {
 
   /** @param {Schedule} schedule */
   makeRow({ name }) {
-    const [next, rule, entry] = [h("td.number"), h("td"), h("td")];
+    const [next, rule, entry] = [h("td"), h("td"), h("td.entry-text")];
     const update = (/** @type {Schedule} */ one) => {
       setText(next, formatWhen(Date.parse(one.next_at), Date.now()));
       next.title = one.next_at;
       setText(rule, describeRule(one));
+      rule.title = one.every_ms === undefined ? "" : `${formatCount(one.every_ms)} ms`;
       setText(entry, JSON.stringify(one.entry.fields));
     };
     const actions = h("td", {},
@@ -103,5 +104,5 @@ export class ScheduleList extends EventTarget {
 export function describeRule({ cron, tz, every_ms, left }) {
   const runs = left === undefined ? "" : `, ${formatCount(left)} left`;
   if (cron !== undefined) return `${cron} ${tz}${runs}`;
-  return every_ms === undefined ? "once" : `every ${formatCount(every_ms)} ms${runs}`;
+  return every_ms === undefined ? "once" : `every ${formatDuration(every_ms)}${runs}`;
 }
