@@ -132,4 +132,31 @@ def test_what_the_archive_does_not_have_is_gone(room: Room) -> None:
         for offset in offsets[2:5]:
             refused = get(room, offset, **query)
             assert (refused.status_code, refused.json()["code"]) == (410, "gap")
+            assert get(room, named_in(refused)).text == "67"
     assert get(room, offsets[5]).text == "67"
+
+
+def test_what_is_missing_between_entries_of_the_archive_is_gone(room: Room) -> None:
+    """The refusal names where there is something again: from the beginning on a reader would meet the gap
+    once more.
+    """
+    room.http.put(PATH, headers=TEXT).raise_for_status()
+    offsets = append(room, "012")
+    room.archiver.run(STREAM)
+    offsets += append(room, "34567")
+    room.http.post(f"/v1/streams/{STREAM}/trim", json={"maxlen": 2}).raise_for_status()
+    room.archiver.run(STREAM)
+    assert room.archiver.trim() == 2
+    append(room, "89")
+    assert get(room, "-1").text == "012"
+    for query in ({}, {"live": "long-poll"}, {"live": "sse"}):
+        refused = get(room, offsets[2], **query)
+        assert refused.status_code == 410, refused.text
+        assert get(room, named_in(refused)).text == "67"
+
+
+def named_in(refused: httpx.Response) -> str:
+    """The offset that a refusal names."""
+    words, _, offset = str(refused.json()["detail"]).partition("go on with offset=")
+    assert words.startswith("entries behind this offset were removed")
+    return offset

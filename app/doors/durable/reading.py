@@ -16,6 +16,7 @@ from app.http.conditional import revalidate
 from app.http.entries.entry_pages import ARCHIVED_HEADER
 from app.http.requests import Request
 from app.http.responses import Header, Response
+from app.live.feeds import Subscriber
 from app.live.waiting import Place
 from engine import errors, ids
 from engine.commands import DescribeDurable, Until, XRange, XRead
@@ -135,23 +136,24 @@ async def _page(request: Request, stream: str, place: int | None) -> _Page:
     info = _there(described, stream)
     assert isinstance(found, Entries), "that is what it answers"
     if place is not None:
-        _check(info, after, is_whole=found.whole)
+        _check(info, after)
+        if 0 < after < info.removed_upto and not found.whole:
+            raise _removed(found.first - 1 if found.archived else info.removed_upto)
     return _Page(info, found, after, found.last if found.more else info.last_id)
 
 
-def _check(stream: DurableInfo, after: int, *, is_whole: bool) -> None:
-    """Raise RefusalError where a reader that goes on there would pass over entries and not know it. With
-    `is_whole` it has what was removed, from the archive.
-    """
-    if 0 < after < stream.removed_upto and not is_whole:
-        raise _removed()
+def _check(stream: DurableInfo, after: int) -> None:
+    """Raise RefusalError for what is no place in this stream."""
     if 0 < stream.last_id < after:
         raise RefusalError("gap", "the offset is of an earlier stream of this name: begin with offset=-1")
 
 
-def _removed() -> RefusalError:
-    """Says so of what comes next."""
-    return RefusalError("gap", "entries behind this offset were removed: begin with offset=-1")
+def _removed(upto: int) -> RefusalError:
+    """Says so of what comes next, and where there is something again: with an archive, which may lack
+    entries between others, not always from the beginning on.
+    """
+    there = offsets.write(upto).decode()
+    return RefusalError("gap", f"entries behind this offset were removed: go on with offset={there}")
 
 
 async def _wait(request: Request, stream: str, page: _Page) -> _Page:
@@ -211,7 +213,7 @@ async def _follow(request: Request, stream: str, wanted: Query) -> Response:
     found = await describe(request, stream)
     after = wanted.offset if isinstance(wanted.offset, int) else 0
     # What was removed may be in the archive: its first page shows.
-    _check(found, after, is_whole=True)
+    _check(found, after)
     if wanted.offset is offsets.Word.NOW or after > found.last_id:
         after = found.last_id
     gateway = request.gateway
@@ -225,15 +227,15 @@ async def _follow(request: Request, stream: str, wanted: Query) -> Response:
         raise
     source = Following(gateway, tail, found.media, wanted.cursor)
     if after < found.removed_upto:
-        await _begin(source, found, place)
+        await _begin(source, found, place, tail)
     return DurableStreamResponse(gateway, source, request.principal, place, request.request_id)
 
 
-async def _begin(source: Following, stream: DurableInfo, place: Place) -> None:
+async def _begin(source: Following, stream: DurableInfo, place: Place, tail: Subscriber) -> None:
     """Fetch what was removed from the stream, before the answer has begun. Raises RefusalError where entries
     are missing, EngineError.
     """
-    is_missing = True
+    is_missing, begun = True, tail.cursor
     try:
         is_missing = await source.begin(stream.removed_upto)
     finally:
@@ -241,4 +243,5 @@ async def _begin(source: Following, stream: DurableInfo, place: Place) -> None:
             source.close()
             place.leave()
     if is_missing:
-        raise _removed()
+        # Where nothing is there yet it has not moved.
+        raise _removed(tail.cursor if tail.cursor > begun else stream.removed_upto)
