@@ -180,7 +180,7 @@ async def test_entries_that_were_not_asked_for_are_no_page(wrong: tuple[Asked, s
 
 async def test_a_service_that_hangs_is_given_up_when_the_request_has_had_its_time() -> None:
     """Also one that goes on sending, a little at a time; the caller's turn is free then."""
-    ended = asyncio.Event()
+    ended, left = asyncio.Event(), asyncio.Event()
 
     async def hang(_: bytes) -> bytes:
         await ended.wait()
@@ -194,6 +194,7 @@ async def test_a_service_that_hangs_is_given_up_when_the_request_has_had_its_tim
                 await writer.drain()
                 await asyncio.sleep(0.05)
         writer.close()
+        left.set()
 
     async with asking(hang, request_s_max=1) as client:
         for _ in range(FETCHES_MAX + 1):
@@ -208,6 +209,8 @@ async def test_a_service_that_hangs_is_given_up_when_the_request_has_had_its_tim
         assert (await refusal(client)).code == "history_unavailable"
         ended.set()
         await client.close()
+        # Or its end would be the next test's.
+        await left.wait()
 
 
 async def test_a_token_that_has_changed_is_read_again(tmp_path: Path) -> None:
