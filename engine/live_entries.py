@@ -223,8 +223,10 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
             return Entries()
         run = RangeBuilder(self.length if count is None else count, bytes_max)
         if reverse:
-            for _, texts in self._runs_down(low, high, count):
-                run.add(texts[::-1])
+            cut = slice(None if count is None else -count, None)
+            for node in self._nodes_down(low, high):
+                # Their IDs alone would take as long as the rest.
+                run.add(self._texts_in(node, low, high, cut)[::-1])
                 if run.full:
                     break
         else:
@@ -546,17 +548,15 @@ class LiveEntries(msgspec.Struct, gc=False, eq=False):
     ) -> Iterator[tuple[Sequence[int], Sequence[bytes]]]:
         """The same downwards, with the last `most` of a node; within a node upwards still."""
         cut = slice(None if most is None else -most, None)
-        if self.open is not None and self.open.first <= high:
-            run = self._window(self.open, low, high, cut)
-            if run[0]:
-                yield run
         for node in self._nodes_down(low, high):
             run = self._window(node, low, high, cut)
             if run[0]:
                 yield run
 
-    def _nodes_down(self, low: int, high: int) -> Iterator[SealedNode]:
-        """The sealed nodes downwards that may hold IDs in `[low, high]`."""
+    def _nodes_down(self, low: int, high: int) -> Iterator[Node]:
+        """The nodes downwards that may hold IDs in `[low, high]`."""
+        if self.open is not None and self.open.first <= high:
+            yield self.open
         parts = (part for _, part in self.nodes.items_down(high))
         for part in parts:
             if part.last < low:

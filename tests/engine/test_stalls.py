@@ -167,6 +167,7 @@ def idle(consumer: str | None = None) -> Command:
 AT_MOST: Final[dict[str, Command]] = {
     "XRANGE": XRange(stream="s", start=0, end=1 << 127, count=READ_MAX),
     "XREVRANGE": XRange(stream="s", start=0, end=1 << 127, count=READ_MAX, reverse=True),
+    "XREVRANGE at most": XRange(stream="s", start=0, end=1 << 127, count=4 * READ_MAX, reverse=True),
     "XREADGROUP history": XReadGroup(group="g", consumer="c0", count=READ_MAX, streams=[("s", 0)]),
     "XREADGROUP claim": XReadGroup(
         group="g", consumer="d", count=READ_MAX, streams=NEW, claim_min_idle_ms=0, claims_own=True
