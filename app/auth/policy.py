@@ -11,7 +11,7 @@ Must never know: routes, what an action is needed for.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from app import logs
 from app.auth import tokens
@@ -29,6 +29,8 @@ _REMEMBERED_MAX: Final = 10_000
 _CREDENTIALS_BYTES_MAX: Final = 8 << 10
 
 Headers = Mapping[bytes, bytes]
+# By what a caller is recognised: Authorization, Origin, and the certificate of the connection.
+_Shown: TypeAlias = tuple[bytes, bytes, ClientCertificate | None]
 
 
 class AccessPolicy(Protocol):
@@ -135,7 +137,9 @@ class TokenPolicy:
         self._wall_s = wall_s
         self._verifier = verifier
         self._mapping = mapping or GrantMapping("grants", {})
-        self._remembered: dict[tuple[bytes, bytes, ClientCertificate | None], Principal] = {}
+        self._remembered: dict[_Shown, Principal] = {}
+        # What was remembered when tokens last changed: each is looked at again when it comes.
+        self._before: dict[_Shown, Principal] = {}
         self.on_changed: Callable[[], None] = _ignore
 
     @property
@@ -144,8 +148,28 @@ class TokenPolicy:
         return self._verifier is not None and self._verifier.is_failing
 
     def _forget(self) -> None:
+        """Tokens have changed: none is good without another look. Others than those that have changed stay
+        known: where an address has shown too many wrong ones, new ones are not looked at.
+        """
+        if len(self._before) >= _REMEMBERED_MAX:
+            self._before.clear()
+        # Who a certificate stands for depends on all tokens.
+        self._before.update({key: one for key, one in self._remembered.items() if key[0]})
         self._remembered.clear()
         self.on_changed()
+
+    def _still_good(self, key: _Shown) -> Principal | None:
+        """The caller that was remembered before tokens changed, unless its own has."""
+        principal = self._before.pop(key, None)
+        if principal is None or self.is_revoked(principal):
+            return None
+        self._remember(key, principal)
+        return principal
+
+    def _remember(self, key: _Shown, principal: Principal) -> None:
+        if len(self._remembered) >= _REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[key] = principal
 
     def replace_tokens(self, known: Iterable[Token]) -> None:
         """Have these static tokens in the settings from now on, and no others."""
@@ -198,7 +222,7 @@ class TokenPolicy:
     def recognise(self, headers: Headers, certificate: ClientCertificate | None = None) -> Principal | None:
         """The caller, if these credentials were recognised before and are still good."""
         key = headers.get(b"authorization", b""), headers.get(b"origin", b""), certificate
-        principal = self._remembered.get(key)
+        principal = self._remembered.get(key) or self._still_good(key)
         # Most never expire: then the time does not matter.
         if principal is None or principal.expires_s is None or not principal.is_expired(self._wall_s()):
             return principal
@@ -221,9 +245,7 @@ class TokenPolicy:
         if credentials != written:
             # Any number of ways to write it would each keep a principal.
             return principal
-        if len(self._remembered) >= _REMEMBERED_MAX:
-            self._remembered.clear()
-        self._remembered[credentials, origin, certificate] = principal
+        self._remember((credentials, origin, certificate), principal)
         return principal
 
     async def identify(self, text: str) -> Principal:

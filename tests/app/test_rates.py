@@ -318,6 +318,29 @@ async def test_a_flood_of_wrong_tokens_is_refused_unseen(
         assert (await wrong.get("/v1/streams/s/tail?ticket=x")).status_code == 401
 
 
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_a_flood_of_wrong_tokens_shuts_out_none_that_were_known_when_others_end(
+    engine: Engine, tmp_path: Path, *, fast_path: bool
+) -> None:
+    """One that is revoked, or has other grants from then on, is no more known than any other."""
+    known, ended = made("read:*"), made("read:*")
+    settings: dict[str, Any] = {"clock": HandClock(), "fast_path": fast_path, "rate_failures": "1/s burst 3"}
+    app = await app_with(engine, tmp_path, known, ended, **settings)
+
+    async def statuses(*texts: str) -> list[int]:
+        async with client(app, None) as http:
+            each = [{"authorization": f"Bearer {text}"} for text in texts]
+            return [(await http.get("/v1/streams", headers=headers)).status_code for headers in each]
+
+    assert await statuses(ROOT, known.text, ended.text) == [200, 200, 200]
+    assert await statuses(*[made("read:*").text for _ in range(4)]) == [401, 401, 401, 429]
+    async with client(app, ROOT) as root:
+        revoked = await root.post("/v1/admin/revocations", json={"token": ended.token.id})
+        assert revoked.status_code in (200, 201), revoked.text
+    for _ in range(2):
+        assert await statuses(ROOT, known.text, ended.text) == [200, 200, 429]
+
+
 async def test_events_that_may_not_begin_yet_have_their_client_come_back(engine: Engine) -> None:
     """An EventSource gives up at 429."""
     app = limited(engine, HandClock(), rate_requests="1/s")

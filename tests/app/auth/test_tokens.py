@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.auth import Action, Grant, Resource, TokenPolicy, tokens
+from app.auth.revocations import Revocation
 from app.errors import RefusalError
 
 READ = (Grant.parse("read:orders.*"),)
@@ -76,6 +77,21 @@ async def test_a_caller_is_recognised_at_the_second_time_without_looking_again()
     assert policy.recognise(bearer(text)) is principal
     assert principal.may(Action.READ, Resource("orders.eu"))
     assert not principal.may(Action.WRITE, Resource("orders.eu"))
+
+
+async def test_only_those_are_looked_at_anew_whose_tokens_have_changed() -> None:
+    """Of tokens that were revoked, are gone or have other grants, none is recognised; others are the same."""
+    texts, known = zip(*[tokens.create(READ) for _ in range(4)], strict=True)
+    policy = TokenPolicy(known, Clock())
+    callers = [await policy.authenticate(bearer(text)) for text in texts]
+    other = known[1].model_copy(update={"grants": (Grant.parse("read:other"),)})
+    policy.replace_tokens([known[0], other, known[3]])
+    policy.revoke([Revocation(kind="token", value=known[3].id, revoked_at=NOW)])
+    for _ in range(2):
+        assert [policy.recognise(bearer(text)) for text in texts] == [callers[0], None, None, None]
+    assert not (await policy.authenticate(bearer(texts[1]))).may(Action.READ, Resource("orders"))
+    for text in texts[2:]:
+        await refusal(policy, bearer(text))
 
 
 async def test_a_token_ends_when_it_says() -> None:
