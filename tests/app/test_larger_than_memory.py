@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import pytest
 import redis
 
 from tests.cli.command import weir
@@ -91,6 +92,7 @@ def stored_bytes(http: httpx.Client, url: str) -> int:
     return stored
 
 
+@pytest.mark.alone
 def test_a_small_gateway_keeps_several_times_its_memory(tmp_path: Path) -> None:
     """Publishing is never refused; reads of the oldest entries work; it says what is on the disk."""
     data, port = tmp_path / "data", free_port()
