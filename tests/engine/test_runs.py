@@ -158,12 +158,30 @@ async def test_a_file_that_grows_stays_though_nothing_refers_to_it() -> None:
         await talk.fill(50)
         await talk.store()
         await talk.call("DEL", "s")
-        await talk.engine.rewrite()
+        await talk.engine.rewriting._begin()  # noqa: SLF001 - as it does by itself
         await talk.fill(50, 100, "t")
         await talk.store()
         assert len(run_files(storage)) == 1
         before = seen(keyspace_of(talk.engine))
         assert await after_restart(storage.crash()) == before
+
+
+async def test_a_file_that_has_failed_grows_no_more() -> None:
+    """What it has now is unknown: what follows goes to another one."""
+    storage = MemoryStorage()
+    async with Stored(storage) as talk:
+        await talk.fill(50)
+        await talk.store()
+        (first,) = run_files(storage)
+        size = len(storage.content(first))
+        await talk.fill(50, 100)
+        await talk.call("DBSIZE", synced=True)
+        storage.fail("append", errno.EIO, after_bytes=7)
+        with pytest.raises(OSError, match="Input/output"):
+            await storer_of(talk.engine).store(lambda: True)
+        assert await talk.store() == 1
+        assert len(storage.content(first)) == size
+        assert len(run_files(storage)) == 2
 
 
 async def test_nodes_that_change_while_they_are_written_stay() -> None:

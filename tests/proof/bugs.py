@@ -20,7 +20,6 @@ FILES, DISK, SNAPSHOT = "engine/log/files.py", "engine/storage/file.py", "engine
 _CUTS: Final = "tests.proof.test_power_cuts:test_every_legal_disk_keeps_what_was_promised"
 _FAILING: Final = "tests.proof.test_failing_disk:test_no_failed_operation_breaks_a_promise"
 _IN_FILES: Final = "tests.proof.test_power_cuts:test_entries_in_files_keep_what_was_promised"
-_FAILING_FILES: Final = "tests.proof.test_failing_disk:test_no_failed_operation_loses_entries_in_files"
 _FULL: Final = "tests.proof.test_failing_disk:test_a_full_disk_is_survived"
 _FLIPS: Final = "tests.proof.test_damage:test_a_flipped_bit"
 _MOVED: Final = "tests.proof.test_damage:test_frames_that_moved"
@@ -168,7 +167,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "file of runs that grows after it has failed": _bug(
         STORING, "            self._file = None\n            raise\n", "            raise\n",
-        _FAILING_FILES, fsync="everysec",
+        f"{_RUNS}::test_a_file_that_has_failed_grows_no_more",
     ),
     "backup without files of runs": _bug(
         "engine/log/backup.py", "    stored = _copy_runs(view, target, referred)\n", "    stored = []\n",

@@ -152,7 +152,7 @@ def recover(life: Living, files: Files) -> Recovered:
     keyspace = keyspace_of(engine)
     try:
         engine.check()
-    except AssertionError as error:
+    except (AssertionError, EngineError) as error:
         return Recovered(end, {}, f"memory does not agree with itself: {error!r}")
     if image(keyspace) != life.promises.image_at(end):
         return Recovered(end, {}, f"the state at {end} is not the one that was logged there")

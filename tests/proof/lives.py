@@ -443,8 +443,17 @@ class Living:
             self.report("a snapshot leaves something out")
         if image(keyspace_of(self.engine)) != self.promises.image_at(log_end(self.engine)):
             self.report("memory is not what the frames say")
-        elif self.stores and contents(keyspace) != self.promises.contents_at(log_end(self.engine)):
-            self.report("what is in files is not what the frames say")
+        elif self.stores:
+            self._read_back(keyspace)
+
+    def _read_back(self, keyspace: Keyspace) -> None:
+        try:
+            found = contents(keyspace)
+        except EngineError:
+            self.report(f"entries cannot be read: {keyspace.runs.damaged}")
+        else:
+            if found != self.promises.contents_at(log_end(self.engine)):
+                self.report("what is in files is not what the frames say")
 
     def _drop(self) -> None:
         for task in list(self._tasks):
