@@ -5,6 +5,7 @@ Must never know: disk.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from engine import Engine, EngineError
 from engine.commands import Command
@@ -18,9 +19,13 @@ from tests.engine.world import World
 
 
 class StoringEngine(Engine):
-    """An engine of which every full node may go to a file, and which caches one run."""
+    """An engine of which every full node may go to a file, and which caches one run; a read may hold more."""
 
-    store_bounds = StoreBounds(after_nodes=0, cache_bytes_max=1)
+    store_bounds = StoreBounds(after_nodes=0)
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._keyspace.runs.bytes_max = 1
 
 
 class Shelf:

@@ -41,6 +41,7 @@ from tests.engine.asking import begin_read, reply_to, submit, turn_of
 from tests.engine.clocks import HandClock, settle
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
+from tests.engine.shelf import StoringEngine
 from tests.proof.histories import Clients, StoringClients
 from tests.proof.promises import Promises, contents
 from tests.proof.rewriting import next_segment, rewrite
@@ -81,11 +82,11 @@ def restored(keyspace: Keyspace) -> Keyspace:
     return copy
 
 
-class EarlyStoringEngine(Engine):
+class EarlyStoringEngine(StoringEngine):
     """Each full node goes at once, one in a run, a few runs in a file; and one run is cached."""
 
     store_bounds = StoreBounds(
-        after_nodes=0, run_nodes_max=1, batch_bytes=300, file_bytes_max=600, pause_s=0.0, cache_bytes_max=1
+        after_nodes=0, run_nodes_max=1, batch_bytes=300, file_bytes_max=600, pause_s=0.0
     )
 
 
