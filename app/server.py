@@ -249,7 +249,7 @@ class _Process:
             await self._life.keep()
         except ServerStoppedError as error:
             refusal = error
-        self._systemd.stopping()
+        self._note_stop()
         self._app.gateway.drain()
         for server in self._servers:
             server.stop()
@@ -274,6 +274,10 @@ class _Process:
         places = [ListenAddress(*_place(listener.socket), scheme) for listener in self._listeners]
         say_urls(places, self._settings, say)
         self._systemd.ready()
+
+    def _note_stop(self) -> None:
+        """The stop has begun."""
+        note_stop(self._settings, self._systemd)
 
     @property
     def _reloads(self) -> bool:
@@ -352,6 +356,9 @@ class _ChildProcess(_Process):
     def _announce(self, say: Say) -> None:
         """The supervisor does, once all processes are ready."""
 
+    def _note_stop(self) -> None:
+        """The supervisor does."""
+
 
 class _EngineProcess(_ChildProcess):
     """The process with the engine. Its application serves the admin port, and what fronts forward."""
@@ -390,6 +397,12 @@ class _FrontProcess(_ChildProcess):
 
     async def _listen_for_redis_clients(self) -> RespServer:
         return RespServer(self._app.gateway, self._tls)
+
+
+def note_stop(settings: Settings, systemd: Systemd) -> None:
+    """Say that the stop has begun, and what it waits for."""
+    systemd.stopping()
+    logs.get().info("stopping", answers_wait_s_max=settings.drain_s_max)
 
 
 def reloads(settings: Settings, systemd: Systemd) -> bool:

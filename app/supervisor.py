@@ -191,7 +191,7 @@ class Supervisor:
             for child in self._children:
                 child.kill(signal.SIGTERM)
             return
-        self._systemd.stopping()
+        server.note_stop(self._settings, self._systemd)
         self._is_stopping, self._exit_code = True, exit_code
         self._stop_by_s = self._clock.monotonic() + self._settings.drain_s_max + _STUCK_S
         for front in self._fronts:

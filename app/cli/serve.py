@@ -119,6 +119,7 @@ def serve(flags: Flags) -> None:
         _refuse(stopped)
     except SettingsError as error:
         _refuse(lifespan.ServerStoppedError(_USAGE, str(error)))
+    logs.get().info("stopped")
 
 
 def show_config(flags: Flags) -> None:

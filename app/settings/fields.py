@@ -32,6 +32,7 @@ from app.settings.values import (
     Origins,
     check_backend,
     check_durability,
+    check_history,
     host_is_loopback,
     parse_address,
 )
@@ -124,9 +125,8 @@ class Settings(BaseSettings, Bounds):
     backend_timeout_ms: int = Field(
         5_000, ge=50, le=60_000, description="time in which the backend must answer, in milliseconds"
     )
-    history_url: str = Field(
+    history_url: Annotated[str, AfterValidator(check_history)] = Field(
         "",
-        pattern="^$|^https?://",
         description="URL of the service of history (`weir history serve`), which reads that begin before the "
         "stream does go to; empty: none",
     )

@@ -25,7 +25,7 @@ def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Setti
     """The effective settings, and for each its source: `flag`, `environment`, `file` or `default`.
 
     Raises SettingsError for unknown keys of the file, for every value that is out of its range, and for
-    `backend_durability` without a backend.
+    what belongs to a backend or a service of history that is not named.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     check_replaced(given)
@@ -46,6 +46,10 @@ def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Setti
         raise SettingsError(
             "backend_durability: it is about another engine, which `backend` names; "
             "what the embedded one promises is the setting `fsync`"
+        )
+    if settings.history_token_file and not settings.history_url:
+        raise SettingsError(
+            "history_token_file: it is for a service of history, and `history_url` names none"
         )
     return settings, sources
 

@@ -99,6 +99,16 @@ def check_backend(url: str) -> str:
     return url
 
 
+_HISTORY: Final = re.compile(rf"https?://{_SERVER}(/[^\s?#]*)?")
+
+
+def check_history(url: str) -> str:
+    """Refuse what names no service of history."""
+    if url and not _HISTORY.fullmatch(url):
+        raise ValueError("say http://HOST:PORT or https://HOST:PORT, where `weir history serve` listens")
+    return url
+
+
 def check_durability(text: str) -> str:
     """Refuse what is no promise."""
     if not text:

@@ -106,6 +106,8 @@ def test_a_stop_ends_the_waiting_reads_and_then_the_process(mortal: Signalled, n
     assert time.monotonic() - began < 5
     assert answers[0][0] == 503
     assert answers[0][1]["code"] == "draining"
+    said = [line["event"] for line in mortal.log_lines()]
+    assert (said.count("stopping"), said[-1]) == (1, "stopped")
 
 
 def test_a_second_process_on_the_data_is_told_who_holds_it(server: Server) -> None:

@@ -236,6 +236,18 @@ def test_a_promise_of_a_backend_needs_a_backend() -> None:
     assert settings.backend_durability == "replicated:1"
 
 
+def test_history_is_named_by_an_url_and_its_token_needs_one() -> None:
+    """A token for a service that nothing names would be read by none."""
+    for wrong in ("ftp://archive:8090", "archive:8090", "http://", "http://user:secret@archive"):
+        with pytest.raises(SettingsError, match=r"history_url \(flag\): say http://HOST:PORT or https"):
+            load({"history_url": wrong})
+    with pytest.raises(SettingsError, match=r"history_token_file: .* `history_url` names none"):
+        load({"history_token_file": "/run/secrets/history"})
+    for right in ("http://archive:8090", "https://[::1]:8090/weir"):
+        settings, _ = load({"history_url": right, "history_token_file": "/run/secrets/history"})
+        assert settings.history_url == right
+
+
 def test_what_is_printed_can_be_read_again(tmp_path: Path) -> None:
     """Every setting as a line of the file."""
     settings, _ = load({"data": 'a "quoted" name', "allowed_hosts": "x.example,y.example", "insecure": True})

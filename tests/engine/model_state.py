@@ -121,6 +121,8 @@ class ModelStream:
     """A stream with its groups, and idempotent idempotency_table: producer → key → ID."""
 
     nodes: list[list[ModelEntry]] = field(default_factory=list)
+    # Where the next entry goes: one before it is never opened again, also where the limit was raised.
+    open_node: list[ModelEntry] = field(default_factory=list)
     last: Id = ZERO
     max_deleted: Id = ZERO
     added: int = 0
@@ -154,8 +156,9 @@ class ModelStream:
         return max((entry.id for entry in self.entries()), default=ZERO)
 
     def append(self, entry_id: Id, fields: list[str], node_max: int) -> None:
-        if not self.nodes or len(self.nodes[-1]) >= node_max:
-            self.nodes.append([])
+        if not self.nodes or self.nodes[-1] is not self.open_node or len(self.nodes[-1]) >= node_max:
+            self.open_node = []
+            self.nodes.append(self.open_node)
         self.nodes[-1].append(ModelEntry(entry_id, fields))
         self.last = entry_id
         self.added += 1
