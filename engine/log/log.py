@@ -514,6 +514,11 @@ class Log:
             raise
         return file
 
+    @property
+    def run_files(self) -> Sequence[int]:
+        """The files of runs that the manifest names."""
+        return self._manifest.runs
+
     def read_run(self, file: int, offset: int, length: int) -> bytes:
         """Bytes of a file of runs. Blocks; for any thread."""
         return self._storage.read(run_name(file), offset, length)
@@ -552,16 +557,16 @@ class Log:
         number = next_number(self._storage, self._manifest)
         return BaseFile(self._storage, number, position, self._new_salt())
 
-    def install_base(self, base: Base, runs: Collection[int | None] = ()) -> None:
-        """Let the manifest name the base instead of what is before it, then remove that, and the files of
-        runs that are not among these. Blocks.
+    def install_base(self, base: Base, dead_runs: Collection[int] = ()) -> None:
+        """Let the manifest name the base instead of what is before it, then remove that, and these files of
+        runs. Blocks.
 
         After an `OSError` either manifest may be on disk. Both are good, as long as no file goes
         that either names.
         """
         old = self._manifest
         segments = tuple(segment for segment in old.segments if segment.position >= base.position)
-        manifest = Manifest(base, segments, tuple(run for run in old.runs if run in runs))
+        manifest = Manifest(base, segments, tuple(run for run in old.runs if run not in dead_runs))
         try:
             self._storage.replace(MANIFEST, [manifest.encode()])
         except OSError:

@@ -17,9 +17,9 @@ just as long, and every system call of the loop would wait for it.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -278,9 +278,9 @@ class Rewriter:
             raise
         self._log.begin_rewrite()
         capture = Capture(self._keyspace)
-        # What nothing refers to now will never be referred to again.
+        # What nothing refers to now will never be referred to again. Files that are made from now on stay.
         growing = None if self.keeper is None else self.keeper.file_number
-        runs = {*self._keyspace.runs.files, growing}
+        dead = {*self._log.run_files} - {*self._keyspace.runs.files, growing}
         dead_bytes = self._keyspace.runs.dead_bytes
         reservation_ms = self._writer.reserved_ms
         try:
@@ -288,16 +288,31 @@ class Rewriter:
             await self.on_files(self._log.name_segments)
             base = await self.on_files(lambda: self._log.create_base(position))
             try:
-                await self._write(base, capture.records())
+                async with self._others_write():
+                    await self._write(base, capture.records())
                 finished = await self.on_files(lambda: base.finish(reservation_ms=reservation_ms))
             except BaseException:
                 with suppress(OSError):
                     await self._in_thread(base.discard)
                 raise
-            await self.on_files(lambda: self._log.install_base(finished, runs))
+            await self.on_files(lambda: self._log.install_base(finished, dead))
             self._keyspace.runs.dead_bytes -= dead_bytes
         finally:
             capture.close()
+
+    @asynccontextmanager
+    async def _others_write(self) -> AsyncIterator[None]:
+        """Let runs be stored while the base grows, or memory may fill meanwhile. Not on a full disk, whose
+        room is for the base.
+        """
+        if self._log.is_full:
+            yield
+            return
+        self.files.release()
+        try:
+            yield
+        finally:
+            await self.files.acquire()
 
     def _position(self, prepared: PreparedSegment | None) -> int:
         """Begin the segment that was prepared, if one was. Returns where the last segment begins."""

@@ -207,6 +207,34 @@ async def test_nodes_that_change_while_they_are_written_stay() -> None:
         assert await after_restart(storage.crash()) == before
 
 
+async def test_nodes_are_stored_while_a_rewrite_writes() -> None:
+    """Else memory would fill meanwhile. Neither the new file nor an old one is lost by the new base."""
+    storage = MemoryStorage()
+    async with Stored(storage) as talk:
+        await talk.fill(300, stream="old")
+        await talk.store()
+        (old,) = run_files(storage)
+        storer_of(talk.engine)._file = None  # noqa: SLF001 - as if the file were full
+        values = [random.Random(number).randbytes(500).hex() for number in range(5_000)]
+        await talk.call("CONFIG", "SET", "stream-node-max-entries", "100")
+        for number, value in enumerate(values, 1):
+            await talk.call("XADD", "s", f"{number}-0", "n", value)
+        rewriting = asyncio.ensure_future(talk.engine.rewrite())
+        while not any(name.startswith("base-") for name in storage.names()):
+            await let_threads_run()
+        storing = asyncio.ensure_future(storer_of(talk.engine).store(lambda: True))
+        await asyncio.wait((rewriting, storing), return_when=asyncio.FIRST_COMPLETED)
+        assert storing.done(), "the rewrite takes longer"
+        assert await storing > 0
+        await talk.call("DEL", "old", synced=True)
+        await rewriting
+        assert len(run_files(storage)) == 2, "the base has the one, the log behind it the other"
+        assert await after_restart(storage.crash()) == seen(keyspace_of(talk.engine))
+        await talk.engine.rewrite()
+        assert old not in run_files(storage)
+        assert await after_restart(storage.crash()) == seen(keyspace_of(talk.engine))
+
+
 async def test_a_fork_that_ends_in_a_run_is_whole_without_the_file() -> None:
     """Its entries of that run are in the log."""
     storage = MemoryStorage()
@@ -257,6 +285,10 @@ async def rewrite(talk: Stored) -> None:
     await talk.engine.rewrite()
 
 
+async def rewrite_while_storing(talk: Stored) -> None:
+    await asyncio.gather(talk.engine.rewrite(), storer_of(talk.engine).store(lambda: True))
+
+
 LIFE: list[Step] = [
     lambda talk: talk.call("CONFIG", "SET", "stream-node-max-entries", "10", synced=True),
     lambda talk: talk.transaction(*[f"XADD s {each}-0 n {each}" for each in range(1, 46)]),
@@ -267,6 +299,9 @@ LIFE: list[Step] = [
     lambda talk: talk.transaction(*[f"XADD s {each}-0 n {each}" for each in range(100, 130)]),
     lambda talk: talk.store(),
     lambda talk: talk.call("XTRIM", "s", "MINID", "110-0", synced=True),
+    lambda talk: talk.transaction(*[f"XADD s {each}-0 n {each}" for each in range(130, 160)]),
+    rewrite_while_storing,
+    lambda talk: talk.call("XTRIM", "s", "MINID", "135-0", synced=True),
     rewrite,
 ]
 

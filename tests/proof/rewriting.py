@@ -26,7 +26,8 @@ def rewrite(storage: MemoryStorage) -> None:
     log = Log.open(storage)
     base = log.create_base(_switch(log))
     base.append(payloads)
-    log.install_base(base.finish(reservation_ms=log.recovery.reservation_ms), set(keyspace.runs.files))
+    dead = {*log.run_files} - {*keyspace.runs.files}
+    log.install_base(base.finish(reservation_ms=log.recovery.reservation_ms), dead)
     log.close(clean=log.recovery.clean_stop)
 
 
