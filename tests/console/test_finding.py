@@ -372,7 +372,8 @@ async def test_the_keyboard_leads_from_the_search_to_a_paused_stream(
     await expect(page.get_by_role("button", name="Resume")).to_be_visible()
     await page.get_by_label("Jump to a time or an ID").fill("2100-01-01")
     await page.get_by_label("Jump to a time or an ID").press("Enter")
-    await expect(page.get_by_text(f"Nothing from there on. The newest entry is {last}")).to_be_visible()
+    live = page.get_by_role("tabpanel", name="Live")
+    await expect(live.get_by_text(f"Nothing from there on. The newest entry is {last}")).to_be_visible()
 
 
 async def test_a_late_response_is_ignored(page: Page, gateway: ConsoleGateway) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.no_cover
 # Seeds of histories; `make soak` goes on from there.
 short = range(1, 8)
 by_threads = range(1, 3)
-storing = 2, 4
+storing = 4, 7
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])

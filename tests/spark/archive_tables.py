@@ -59,15 +59,18 @@ class Maker:
         """A batch with these IDs, ascending, of each stream, up to the last or `upto`; its files, in each of
         which is one entry of as many as there are `parts`.
         """
-        rows, ranges = [], []
+        rows, ranges, begins = [], [], {}
         for stream, own in entries.items():
             key = StreamKey(GATEWAY, stream, generation)
+            if key not in self._upto:
+                # Nothing was lost before the first batch.
+                begins[key] = ids.ZERO
             after = self._upto.get(key, ids.ZERO)
             self._upto[key] = ids.parse(upto or own[-1])
             ranges.append(Range(key, after, self._upto[key], len(own)))
             rows += [{**dict(zip(key._fields, key, strict=True)), "id": one, "fields": FIELDS} for one in own]
         split = [rows[part::parts] for part in range(parts) if rows[part::parts]]
         files = tuple(file for part in split for file in write_files(self.root, pa.Table.from_pylist(part)))
-        self.table.commit(Batch(BatchRanges(QUERY, self._number, tuple(ranges)), files))
+        self.table.commit(Batch(BatchRanges(QUERY, self._number, tuple(ranges), (), begins), files))
         self._number += 1
         return [Path(self.root.path(file.path)) for file in files]
