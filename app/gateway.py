@@ -101,6 +101,7 @@ class Gateway:
             "backup_failed": lambda: self.backups.last.state == "failed",
             "audit_failed": lambda: self.access.audit.is_failing,
             "keys_stale": self._are_keys_stale,
+            "history_unavailable": lambda: self._history is not None and self._history.is_away,
             # Set by the server.
             "descriptors_used_up": lambda: False,
         }

@@ -144,10 +144,17 @@ def _cron_after(expression: str, tz: str, now_ms: int) -> int | None:
     return None
 
 
+# Files beside the zones, which mean something else on another machine.
+_NO_ZONES: Final = frozenset({"localtime", "posixrules"})
+
+
 # There are some 600.
 @lru_cache(maxsize=1_000)
 def _zone(tz: str) -> ZoneInfo:
     try:
-        return ZoneInfo(tz)
+        found = None if tz in _NO_ZONES else ZoneInfo(tz)
     except (KeyError, OSError, ValueError):
-        raise errors.invalid_schedule("tz: a time zone by its name, such as Europe/Berlin") from None
+        found = None
+    if found is None:
+        raise errors.invalid_schedule("tz: a time zone by its name, such as Europe/Berlin")
+    return found

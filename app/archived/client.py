@@ -47,7 +47,7 @@ class HistoryClient:
         self._client: httpx.AsyncClient | None = None
         self._fetches: Counter[str] = Counter()
         # Whether the last page did not come.
-        self._is_away = False
+        self.is_away = False
         # Readers that follow wait here for one of their caller's fetches to end.
         self._free = asyncio.Condition()
 
@@ -68,9 +68,9 @@ class HistoryClient:
 
     def _note(self, reason: str) -> None:
         """Log that no page comes, and that one has come again: once each."""
-        if bool(reason) == self._is_away:
+        if bool(reason) == self.is_away:
             return
-        self._is_away = bool(reason)
+        self.is_away = bool(reason)
         if reason:
             remedy = "see whether `weir history serve` runs where history_url says, and what it logs"
             logs.get().error("history cannot be read", reason=reason, remedy=remedy)

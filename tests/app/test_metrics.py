@@ -20,7 +20,7 @@ from app.metrics.families import FAMILIES
 from app.settings import Settings
 from engine import Caps, Engine, Histogram, SystemClock, entries
 from engine.cluster import BackendFigures
-from engine.commands import Cursor, EnsureStream, UpdateGroup, XAdd, XGroupCreate, XReadGroup
+from engine.commands import Cursor, EnsureStream, Trim, UpdateGroup, XAdd, XGroupCreate, XReadGroup, XTrim
 from engine.storage.memory import MemoryStorage
 from tests.app.conftest import calling
 from tests.app.metrics import OPENMETRICS, Series, parse, scrape, value
@@ -256,6 +256,22 @@ async def test_each_family_is_shown() -> None:
         # There is no disk under a log in memory.
         assert bare == {name for name in FAMILIES if not name.startswith("weir_disk_")}
         assert app.gateway.reports.counters.connections == {"sse": 0, "websocket": 0, "resp": 0}
+
+
+async def test_history_that_does_not_answer_is_what_an_operator_has_to_act_on() -> None:
+    """In the eyes of a probe and of Prometheus, once a page was asked for and did not come."""
+    async with serving(history_url="http://127.0.0.1:9") as (http, engine, _):
+        await add(engine, "s")
+        await add(engine, "s")
+        newest = (await http.get("/v1/streams/s")).json()["last_id"]
+        archived = await http.patch("/v1/streams/s", json={"archived_up_to": newest})
+        assert archived.status_code == 200, archived.text
+        assert value(await scrape(http), "weir_failing", what="history_unavailable") == 0
+        await reply_to(engine, XTrim(stream="s", trim=Trim(maxlen=0)))
+        page = await http.get("/v1/streams/s/entries")
+        assert (page.status_code, page.json()["code"]) == (503, "history_unavailable")
+        assert value(await scrape(http), "weir_failing", what="history_unavailable") == 1
+        assert (await http.get("/healthz/ready")).json()["failing"] == ["history_unavailable"]
 
 
 @pytest.mark.parametrize("number", [1, TIMES_MAX - 1, TIMES_MAX, TIMES_MAX + 1])

@@ -129,6 +129,7 @@ def test_a_rule_is_its_text() -> None:
         ({"cron": "* * * * *", "tz": "Mars/Olympus"}, "tz: a time zone"),
         ({"cron": "* * * * *", "tz": "../../etc/passwd"}, "tz: a time zone"),
         ({"cron": "* * * * *", "tz": ""}, "tz: a time zone"),
+        ({"cron": "* * * * *", "tz": "localtime"}, "tz: a time zone"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused(rule: dict[str, Any], refusal: str) -> None:
