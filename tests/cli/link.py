@@ -21,7 +21,9 @@ _HOP: Final = ("content-length", "transfer-encoding", "connection", "host")
 
 
 class FlakyLink(ThreadingHTTPServer):
-    """`plan` says what happens to each request in turn; what is beyond it passes. `seen` has their keys."""
+    """`plan` says what happens to each request in turn; what is beyond it passes. `seen` has their keys,
+    `operations` the last parts of their paths.
+    """
 
     daemon_threads = True
 
@@ -30,6 +32,7 @@ class FlakyLink(ThreadingHTTPServer):
         self.behind = port
         self.plan = plan
         self.seen: list[str | None] = []
+        self.operations: list[str] = []
 
     @property
     def url(self) -> str:
@@ -43,6 +46,7 @@ class _LinkHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", "0")))
         self.server.seen.append(self.headers.get("idempotency-key"))
+        self.server.operations.append(self.path.partition("?")[0].rpartition("/")[2])
         step = self.server.plan.pop(0) if self.server.plan else PASS
         if isinstance(step, int):
             self._answer(step, b"<html>not for you</html>", {"retry-after": "0"})

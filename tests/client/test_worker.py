@@ -154,6 +154,32 @@ async def test_a_worker_that_stops_gives_back_what_it_has_not_begun(url: str, st
     assert [(one["consumer"], one["delivery_count"]) for one in pending] == [(None, 0)] * 4
 
 
+async def test_what_goes_back_waits_until_the_read_of_new_entries_is_cut_off(
+    server: Server, stream: str
+) -> None:
+    """That read would get it, and its answer would reach nothing."""
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Delivery) -> None:
+        begun.set()
+        await may_end.wait()
+
+    with link(server.port) as proxy:
+        async with AsyncClient(server.url) as client:
+            await client.publish_batch(stream, [{"n": number} for number in range(5)])
+        worker = Worker(proxy.url, stream, group="g", consumer="c", via="long-poll")
+        running = asyncio.create_task(worker.run(handle, stop_on=()))
+        await begun.wait()
+        while proxy.operations.count("read") < 2:  # noqa: ASYNC110 - a thread counts
+            await asyncio.sleep(0.01)
+        worker.stop()
+        may_end.set()
+        async with asyncio.timeout(40):
+            await running
+        settling = [one for one in proxy.operations if one in ("pending", "nack")]
+    assert settling[:2] == ["pending", "nack"]
+
+
 async def test_entries_of_an_earlier_life_come_first(url: str, stream: str) -> None:
     async with AsyncClient(url) as client:
         ids = (await client.publish_batch(stream, [{"n": 0}, {"n": 1}, {"n": 2}])).ids

@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -304,13 +305,15 @@ class LongPollLink:
         self._groups = [worker.client.group(stream, worker.group) for stream in worker.streams]
         self._wake = asyncio.Event()
         self._pauses = Pauses()
+        self._is_reading = True
 
     def wake(self) -> None:
         self._wake.set()
 
     async def run(self) -> None:
+        self._is_reading = True
         reading = asyncio.ensure_future(self._read())
-        settling = asyncio.ensure_future(_settle_by_requests(self._worker, self._wake))
+        settling = asyncio.ensure_future(_settle_by_requests(self._worker, self._wake, self._may_give_back))
         stopping = asyncio.ensure_future(self._worker.until_stopping())
         tasks = {reading, settling, stopping}
         try:
@@ -321,9 +324,15 @@ class LongPollLink:
             for group in self._groups:
                 async for one in group.pending(consumer=self._worker.consumer):
                     self._worker.give_back(group.stream, one["id"])
+            self._is_reading = False
+            self._wake.set()
             await settling
         finally:
             await _cancelled(*tasks)
+
+    def _may_give_back(self) -> bool:
+        """A read that is being cut off would be given what goes back, and its answer would reach nothing."""
+        return not (self._worker.stopping and self._is_reading)
 
     async def _read(self) -> None:
         for group in self._groups:
@@ -379,10 +388,13 @@ class LongPollLink:
                 after = page.next if page.entries else None
 
 
-async def _settle_by_requests(worker: "Worker", wake: asyncio.Event) -> None:
+async def _settle_by_requests(
+    worker: "Worker", wake: asyncio.Event, may_give_back: Callable[[], bool] = lambda: True
+) -> None:
     """Carry out what the program decides, until cancelled."""
     while True:
-        for batch in batches(worker.unconfirmed, IDS_MAX):
+        ready = [one for one in worker.unconfirmed if one.kind == "ack" or may_give_back()]
+        for batch in batches(ready, IDS_MAX):
             ids, (stream, _, kind, detail, delay_ms) = [one.id for one in batch], batch[0]
             group = worker.client.group(stream, worker.group)
             if kind == "ack":

@@ -129,6 +129,7 @@ export class Worker {
   #failure: { error: unknown } | undefined;
   /** The gateway could not be used last time, and that was said. */
   #away = false;
+  #isPolling = false;
   /** The group delivers nothing, as far as this worker knows. */
   readonly #paused = new Set<string>();
   /** The entry that was delivered last, of each stream. */
@@ -406,16 +407,20 @@ export class Worker {
     const over = this.#over.signal;
     while (!over.aborted && !link.aborted && !this.#failure) {
       const change = this.#change;
-      for (const batch of batches(this.unconfirmed)) {
+      // A read that is being cut off would be given what goes back, and its answer would reach nothing.
+      const isCut = this.#isPolling && this.stopping.aborted;
+      const ready = this.unconfirmed.filter(({ kind }) => kind === "ack" || !isCut);
+      for (const batch of batches(ready)) {
         const group = this.#group(batch[0]?.stream ?? this.stream);
         await this.#unanswered(() => settleByRequest(group, this.options.consumer, batch, over));
         this.confirm(batch);
       }
-      if (this.#unconfirmed.size === 0) await change;
+      if (ready.length === 0 || this.#unconfirmed.size === 0) await change;
     }
   }
 
   async #poll(link: AbortSignal): Promise<void> {
+    this.#isPolling = true;
     const signal = AbortSignal.any([this.stopping, link]);
     for (const group of this.#groups.values()) await this.#unanswered(() => group.ensure(this.options.start ?? "0"));
     await this.#readHistory();
@@ -444,6 +449,8 @@ export class Worker {
       }
     }
     if (!link.aborted) await this.#giveBackUnseen();
+    this.#isPolling = false;
+    this.#notify();
   }
 
   /** Wait for entries that were given back, or are new: of the first stream first. */
