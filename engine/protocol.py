@@ -145,6 +145,23 @@ class CommandEngine(Sends, Protocol):
         """The same for the answer to a group's read."""
 
 
+class EngineProxy:
+    """Stands in front of an engine, and promises what that does."""
+
+    def __init__(self, engine: CommandEngine) -> None:
+        self._engine = engine
+
+    @property
+    def durability(self) -> str:
+        """What an answer promises."""
+        return self._engine.durability
+
+    @property
+    def delivery_durability(self) -> str:
+        """The same for the answer to a group's read."""
+        return self._engine.delivery_durability
+
+
 class Rewriting(Protocol):
     """The rewrite of a log: `begin` one, whether one is under way, and how the last one ended."""
 

@@ -7,7 +7,7 @@ Must never know: streams, what time it is, what happens when a time has come.
 
 The text of a rule is all of its definition: two schedules are the same if their entries and texts are.
 Where the clocks go forward, a time of the day that is missing is the end of the gap; where they go back, one
-that comes twice counts once. What is due each so many minutes goes on through both, as in Debian's cron.
+that comes twice counts once. What is due `every_ms` goes on through both, as in Debian's cron.
 """
 
 from datetime import UTC, datetime

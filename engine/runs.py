@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from engine import entries, errors, ids
 from engine.ids import ID_BYTES
@@ -92,14 +93,8 @@ class Run(msgspec.Struct, kw_only=True, gc=False, eq=False):
         """What is left of it when these go, too."""
         below = max(left.floor, left.first_live)
         holes = sorted({*self.gone, *gone})
-        return Run(
-            first=self.first,
-            last=self.last,
-            file=self.file,
-            offset=self.offset,
-            length=self.length,
-            checksum=self.checksum,
-            held=self.held,
+        return replace(
+            self,
             live=left.live,
             nodes=left.nodes,
             size=left.size,

@@ -19,7 +19,20 @@ from msgspec.structs import replace
 
 from app.archived.asking import BYTES_MAX, COUNT_MAX, Answered, Asked
 from app.archived.client import HistoryClient
-from engine import Call, CommandEngine, Done, EngineError, How, Reader, Refused, Replies, ask, ids, unexpected
+from engine import (
+    Call,
+    CommandEngine,
+    Done,
+    EngineError,
+    EngineProxy,
+    How,
+    Reader,
+    Refused,
+    Replies,
+    ask,
+    ids,
+    unexpected,
+)
 from engine import entries as stored
 from engine.commands import Command, DescribeArchived, DescribeDurable, DescribeEdges, XRange, XRead
 from engine.replies import Archived, DurableInfo, Edges, Entries, Gap, Reply, StreamEntries, StreamsRead
@@ -54,23 +67,13 @@ class _Past(NamedTuple):
     gap: Gap | None = None
 
 
-class ReachingEngine:
+class ReachingEngine(EngineProxy):
     """Runs calls in `engine`; reads of a call with a `reader` begin in the archive."""
 
     def __init__(self, engine: CommandEngine, client: HistoryClient) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._client = client
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def durability(self) -> str:
-        """What an answer promises."""
-        return self._engine.durability
-
-    @property
-    def delivery_durability(self) -> str:
-        """The same for the answer to a group's read."""
-        return self._engine.delivery_durability
 
     def send(self, call: Call, done: Done) -> Replies | None:
         """Run a call as the engine does, unless a read of it begins before the stream does."""

@@ -4,25 +4,15 @@ Knows: which calls settle entries, and when they have run. Must never know: who 
 """
 
 from app.live.leases import ConsumerLeases
-from engine import Call, CommandEngine, Done, Replies
+from engine import Call, CommandEngine, Done, EngineProxy, Replies
 
 
-class SettlingEngine:
+class SettlingEngine(EngineProxy):
     """Runs calls in `engine`, then wakes those that wait for room in a stream where it may have been made."""
 
     def __init__(self, engine: CommandEngine, leases: ConsumerLeases) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._leases = leases
-
-    @property
-    def durability(self) -> str:
-        """What an answer promises."""
-        return self._engine.durability
-
-    @property
-    def delivery_durability(self) -> str:
-        """The same for the answer to a group's read."""
-        return self._engine.delivery_durability
 
     def send(self, call: Call, done: Done) -> Replies | None:
         """Run the commands of a call, as the engine does."""

@@ -22,6 +22,7 @@ from engine import (
     CommandEngine,
     Done,
     EngineError,
+    EngineProxy,
     How,
     Refused,
     Replies,
@@ -36,7 +37,7 @@ from engine.replies import GroupRead, Reply
 TENANTS_MAX: Final = 1_000
 
 
-class TenantEngine:
+class TenantEngine(EngineProxy):
     """Runs the commands of a tenant in `engine`.
 
     The commands of a transaction are refused together where one of them is about all streams or has too long
@@ -44,18 +45,8 @@ class TenantEngine:
     """
 
     def __init__(self, engine: CommandEngine, prefix: str) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._names = TenantNames(prefix)
-
-    @property
-    def durability(self) -> str:
-        """What an answer promises."""
-        return self._engine.durability
-
-    @property
-    def delivery_durability(self) -> str:
-        """The same for the answer to a group's read."""
-        return self._engine.delivery_durability
 
     def send(self, call: Call, done: Done) -> Replies | None:
         """Run the commands of a call, as the engine does; its `on_run` gets replies as they are."""

@@ -120,7 +120,8 @@ class Rewriter:
         self._ballast_at = 0.0
         # Whether one was asked for since the last one began.
         self._asked = False
-        # Held by what writes files: a rewrite, or what stores runs.
+        # Held by what stores runs, and by a rewrite but for the time in which its base grows: in the rest of
+        # it no file of runs is made, and none is written to.
         self.files = asyncio.Lock()
         self.keeper: RunsKeeper | None = None
         # Tasks that wait for the disk, and for which no answer waits.
@@ -247,7 +248,7 @@ class Rewriter:
             repacked = await self.keeper.repack(everything=asked)
         except StoppingError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the log itself can be rewritten
+        except Exception as error:  # noqa: BLE001 - of any kind: the log itself can be rewritten
             reason = error.detail if isinstance(error, EngineError) else str(error) or repr(error)
             return f"what was deleted may still be in files of cold entries: {reason}"
         return repacked.left if asked else None

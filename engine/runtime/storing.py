@@ -55,7 +55,7 @@ _GROWN: Final = 1 / 64
 # Runs that are stored anew in one step, and nodes and runs of a stream that are looked at for them at once.
 _MOVED_MAX: Final = 16
 _PARTS_MAX: Final = 1_000
-# What changes while it is stored anew is tried again so many times.
+# Attempts to store anew what changes meanwhile.
 _PASSES_MAX: Final = 4
 # A disk that refuses is asked later and later: each time leaves a file, which goes with the next rewrite.
 _PAUSE_S_MAX: Final = 640.0

@@ -198,7 +198,7 @@ def test_of_an_older_archive_what_comes_before_its_first_entry_is_a_gap(tmp_path
 
 
 def test_what_was_trimmed_while_the_archive_job_was_away_is_a_gap_at_every_door(tmp_path: Path) -> None:
-    """Between entries of the archive; a reader that comes from before it is told there, once."""
+    """Between entries of the archive; a reader that comes from before it learns of it there, once."""
     room = Room(tmp_path)
     try:
         all_ids = room.publish(*"012")

@@ -93,7 +93,7 @@ def test_only_the_token_opens_it(maker: Maker, serve: Serve, tmp_path: Path) -> 
 
 
 def test_a_token_that_has_changed_is_read_again(maker: Maker, serve: Serve, tmp_path: Path) -> None:
-    """Without a restart; an empty file, or none, opens nothing and shuts nobody out."""
+    """Without a restart; an empty file, or none, opens nothing, and those that were let in stay."""
     token = tmp_path / "token"
     token.write_text("old\n")
     maker.batch({"orders": ["1-0"]})

@@ -177,7 +177,7 @@ def load(port: int, journal: Journal, *more: ClientLoop) -> Iterator[None]:
 
 
 def open_journal(port: int, node_entries: int = 100) -> Journal:
-    """A stream with a group to write a journal of; its nodes are full with so many entries."""
+    """A stream with a group to write a journal of; its nodes are full with that number of entries."""
     with client(port) as call:
         words = ["CONFIG", "SET", "stream-node-max-entries", str(node_entries)]
         assert call("POST", "/v1/commands", words)[0] == 200

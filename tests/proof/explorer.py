@@ -91,7 +91,7 @@ class Explorer:
             self._back_up(life)
 
     def _back_up(self, life: Living) -> None:
-        """A backup that is made now has all that was answered by now, of whatever is going on."""
+        """A backup that is made now has all that was answered by now, in the midst of anything."""
         target = MemoryStorage()
         try:
             back_up(life.storage, target, referred_runs)

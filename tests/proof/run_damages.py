@@ -93,7 +93,7 @@ def spoil(files: Files, runs: Sequence[Run], rng: random.Random) -> Files:
 
 
 async def damage_runs(seed: int, count: int, tally: RunDamages) -> RunDamages:
-    """Spoil a directory in so many ways, and start and read all of it each time. AssertionError where other
+    """Spoil a directory in `count` ways, and start and read all of it each time. AssertionError where other
     entries are served than were stored, or anything but the range of a damage is refused.
     """
     storage, rng = await stored_directory(seed), random.Random(seed)

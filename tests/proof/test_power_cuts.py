@@ -46,7 +46,7 @@ def test_the_promises_hold_where_a_thread_does_all_writes(
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
 def test_entries_in_files_keep_what_was_promised(fsync: Fsync) -> None:
     """The same where each full node goes to a file, in a run of its own: all entries are read back from each
-    disk, once each, whatever was stored, stored anew, forked, copied, deleted or rewritten just then.
+    disk, once each, whether entries were stored, stored anew, forked, copied, deleted or rewritten just then.
     """
     explored = power_cuts(fsync, halves.half(storing), stores=True)
     assert explored.disks > halves.some(2_000), "disks were explored"
