@@ -139,6 +139,13 @@ class Delivery:
             self.nack(mode="fail" if isinstance(error, Exception) else "silent")
 
 
+def _named(stream: str | None, streams: Sequence[str]) -> tuple[str, ...]:
+    """The streams of a worker, in their order."""
+    if (stream is None) is (not streams) or len(set(streams)) < len(streams):
+        raise InvalidValueError("a worker has one stream, or several streams, each once")
+    return tuple(streams) if stream is None else (stream,)
+
+
 class Worker:
     """Consumes a stream, or several, as one consumer of a group; the group is created where it is missing.
 
@@ -186,11 +193,9 @@ class Worker:
     ) -> None:
         if credit is not None and credit < 1:
             raise InvalidValueError("credit is at least 1")
-        if (stream is None) is (not streams) or len(set(streams)) < len(streams):
-            raise InvalidValueError("a worker has one stream, or several streams, each once")
         if priority != "strict":
             raise InvalidValueError("the priority of several streams is strict")
-        self.streams = tuple(streams) if stream is None else (stream,)
+        self.streams = _named(stream, streams)
         # The first one.
         self.stream = self.streams[0]
         self.group = group
