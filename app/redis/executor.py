@@ -258,7 +258,8 @@ def _authorise_each(request: Request, run: CommandRun) -> None:
 def _asked(parsed: CommandRequest) -> Hashable:
     """What a caller needs for the command."""
     command = parsed.command
-    return parsed.actions, parsed.streams, getattr(command, "group", None), getattr(command, "consumer", None)
+    group, consumer = getattr(command, "group", None), getattr(command, "consumer", None)
+    return parsed.actions, parsed.target_actions, parsed.streams, group, consumer
 
 
 def _authorise(request: Request, parsed: CommandRequest) -> None:

@@ -51,12 +51,14 @@ class CommandRequest(msgspec.Struct, frozen=True):
     `command` is the engine command, None if the reply needs no engine: `immediate` makes it, from the time
     in microseconds. `name` is in lower case, with a bar before a subcommand. Each of `actions` must be
     allowed on each of `streams`, on every stream if `streams` is None; an empty tuple means that the command
-    names no stream (its reply shows only visible names, as KEYS and SCAN do). `synced`: reply once every
-    earlier change is on disk. `check` raises `EngineError` for a reply beyond a limit.
+    names no stream (its reply shows only visible names, as KEYS and SCAN do). With `target_actions` they must
+    be allowed on the command's `stream`, and those on its `target`. `synced`: reply once every earlier change
+    is on disk. `check` raises `EngineError` for a reply beyond a limit.
     """
 
     name: str
     actions: tuple[Action, ...] = ()
+    target_actions: tuple[Action, ...] = ()
     streams: tuple[str, ...] | None = ()
     command: Command | None = None
     shape: Callable[[Reply], Resp] = _not_shaped
@@ -97,7 +99,7 @@ class CommandRequest(msgspec.Struct, frozen=True):
     @property
     def audited(self) -> tuple[str, dict[str, object]] | None:
         """For the audit log, of commands that change streams, groups or the gateway: action and names."""
-        actions = [action for action in self.actions if action in _AUDITED]
+        actions = [action for action in (*self.actions, *self.target_actions) if action in _AUDITED]
         if self.command is None or not self.command.changes or not actions:
             return None
         found: dict[str, object] = {"streams": self.streams} if self.streams else {}
@@ -130,7 +132,7 @@ def for_engine(command: Command, shape: Callable[[Reply], Resp] = replies.resp) 
     streams = command.named_streams()
     if streams is not None and len(streams) > 1:
         streams = tuple(dict.fromkeys(streams))
-    return CommandRequest("", (), streams, command, shape)
+    return CommandRequest("", streams=streams, command=command, shape=shape)
 
 
 def refused_behind_key(stream: str, refusal: EngineError, missing: "EngineError | Resp") -> CommandRequest:

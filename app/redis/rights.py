@@ -4,25 +4,34 @@ Knows: which actions a command has beside those of the table.
 Must never know: how a refusal is said, who asks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from app.auth import Action, Principal, Resource
 from app.redis.request import CommandRequest
-from engine.commands import XGroupDelConsumer
+from engine.commands import Copy, Rename, XGroupDelConsumer
 
 
 def needed(parsed: CommandRequest, principal: Principal) -> Iterator[tuple[Action, Resource]]:
     """Each action, and what it is about."""
     command = parsed.command
     group, consumer = getattr(command, "group", None), getattr(command, "consumer", None)
-    streams = (None,) if parsed.streams is None else parsed.streams
-    for action in parsed.actions:
-        for stream in streams:
-            resource = Resource(stream, group, consumer)
-            if isinstance(command, XGroupDelConsumer):
-                yield principal.right_to_drop(resource), resource
-            else:
-                yield Action(action), resource
+    for actions, streams in _places(parsed):
+        for action in actions:
+            for stream in streams:
+                resource = Resource(stream, group, consumer)
+                if isinstance(command, XGroupDelConsumer):
+                    yield principal.right_to_drop(resource), resource
+                else:
+                    yield Action(action), resource
+
+
+def _places(parsed: CommandRequest) -> Sequence[tuple[Sequence[str], Sequence[str | None]]]:
+    """The actions that are asked for, and on which streams: source and target apart."""
+    if parsed.target_actions:
+        command = parsed.command
+        assert isinstance(command, Rename | Copy), "it has a source and a target"
+        return (parsed.actions, [command.stream]), (parsed.target_actions, [command.target])
+    return ((parsed.actions, (None,) if parsed.streams is None else parsed.streams),)
 
 
 def first_missing(parsed: CommandRequest, principal: Principal) -> tuple[Action, Resource] | None:

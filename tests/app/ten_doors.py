@@ -36,6 +36,7 @@ from tests.app.conftest import calling
 from tests.app.policies import FixedPolicy, principal_with
 from tests.app.resp.conftest import Wire
 from tests.engine.clocks import HandClock
+from tests.fronts.joined import join
 
 BURST: Final = 1_000_000
 LONG: Final = "x" * 5_000
@@ -160,8 +161,12 @@ class Bench:
 
 
 @asynccontextmanager
-async def opened(directory: Path, **settings: Any) -> AsyncIterator[Bench]:
-    """A gateway that listens for HTTP and for Redis clients."""
+async def opened(
+    directory: Path, *, principal: Principal | None = None, is_front: bool = False, **settings: Any
+) -> AsyncIterator[Bench]:
+    """A gateway that listens for HTTP and for Redis clients. Every caller is the principal; a front has its
+    engine behind a connection.
+    """
     clock = HandClock()
     limits = Settings(
         log_requests="all",
@@ -175,12 +180,12 @@ async def opened(directory: Path, **settings: Any) -> AsyncIterator[Bench]:
         **settings,
     )
     allowed = principal_with("read,write,consume,manage:orders*", "admin:*", "manage,read:bad")
-    policy = EndingPolicy(FaultyPrincipal("tester", allowed.grants))
+    policy = EndingPolicy(principal or FaultyPrincipal("tester", allowed.grants))
     # Its tracer is that of the bench.
     app = await asyncio.to_thread(lambda: App(Gateway(limits, clock, policy), fast_path=True))
     engine = Engine.open(None, clock=clock)
     await engine.start()
-    app.gateway.open(engine)
+    app.gateway.open((await join(engine)).remote if is_front else engine)
     bench = Bench(app, engine, policy, directory)
     await bench.resp.start()
     try:
@@ -415,8 +420,12 @@ class WebSocket(Door):
         frame = {"op": "publish", "stream": stream, "fields": {"f": LONG}, "traceparent": SAMPLED}
         return await self.ask(bench, frame)
 
+    async def send(self, bench: Bench, *commands: Sequence[object]) -> str:
+        """The answers to commands."""
+        return await self.ask(bench, *[{"op": "command", "command": [*words]} for words in commands])
+
     async def delete(self, bench: Bench, *streams: str) -> str:
-        return await self.ask(bench, *[{"op": "command", "command": ["DEL", one]} for one in streams])
+        return await self.send(bench, *[("DEL", stream) for stream in streams])
 
     async def read_for_group(self, bench: Bench, group: str = "g") -> str:
         place = {"stream": "orders", "group": group, "consumer": "c"}
@@ -424,7 +433,7 @@ class WebSocket(Door):
 
     async def read_long(self, bench: Bench, stream: str) -> str:
         """As a command."""
-        return await self.ask(bench, {"op": "command", "command": ["XRANGE", stream, "-", "+"]})
+        return await self.send(bench, ("XRANGE", stream, "-", "+"))
 
     async def stay(self, bench: Bench, staying: Callable[[], None]) -> str:
         got = ""

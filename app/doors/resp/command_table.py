@@ -86,7 +86,7 @@ def _is_of_streams(name: str) -> bool:
 
 def _reads(name: str) -> bool:
     row = COMMANDS.get(name)
-    return row is not None and set(row.actions) <= {"read"}
+    return row is not None and set(row.all_actions) <= {"read"}
 
 
 def _has_keys(name: str) -> bool:

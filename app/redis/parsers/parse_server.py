@@ -305,4 +305,4 @@ def waitaof(words: Words) -> CommandRequest:
     timeout_ms(words.take())
     if not local:
         return at_once(lambda _: [0, 0])
-    return CommandRequest("", (), (), DbSize(), lambda _: [1, 0], synced=True)
+    return CommandRequest("", command=DbSize(), shape=lambda _: [1, 0], synced=True)

@@ -62,12 +62,19 @@ def hint(name: str) -> str:
 class CommandRow(NamedTuple):
     """`arity` counts all words, command and subcommand included; if negative, it is a minimum.
 
-    Every action must be allowed on every stream that the command names.
+    Every action must be allowed on every stream that the command names. Of a command that brings one stream's
+    content to another, `actions` are those on its source, and `target` has those on the other one.
     """
 
     arity: int
     actions: tuple[Action, ...]
     parse: Callable[[Words], CommandRequest]
+    target: tuple[Action, ...] = ()
+
+    @property
+    def all_actions(self) -> tuple[Action, ...]:
+        """Those on any stream."""
+        return self.actions + self.target
 
 
 _NOBODY: Final[tuple[Action, ...]] = ()
@@ -76,6 +83,10 @@ _WRITE: Final[tuple[Action, ...]] = ("write",)
 _CONSUME: Final[tuple[Action, ...]] = ("consume",)
 _CLOSE: Final[tuple[Action, ...]] = ("close",)
 _MANAGE: Final[tuple[Action, ...]] = ("manage",)
+# Of a stream that takes the place of another, with its entries, groups and retention.
+_REPLACED: Final[tuple[Action, ...]] = ("write", "manage")
+# What has gone to another name may be read there.
+_TAKEN_AWAY: Final[tuple[Action, ...]] = ("read", "manage")
 _ADMIN: Final[tuple[Action, ...]] = ("admin",)
 
 
@@ -139,13 +150,12 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "pttl": CommandRow(2, _READ, parse_keys.PTTL),
     "expiretime": CommandRow(2, _READ, parse_keys.EXPIRETIME),
     "pexpiretime": CommandRow(2, _READ, parse_keys.PEXPIRETIME),
-    "rename": CommandRow(3, _MANAGE, parse_keys.rename),
-    "renamenx": CommandRow(3, _MANAGE, parse_keys.renamenx),
-    # Groups and pending entries are copied too.
-    "copy": CommandRow(-3, ("read", "manage"), parse_keys.copy),
-    # And all of that is in a dump.
+    "rename": CommandRow(3, _TAKEN_AWAY, parse_keys.rename, _REPLACED),
+    "renamenx": CommandRow(3, _TAKEN_AWAY, parse_keys.renamenx, _REPLACED),
+    # The same as to restore a dump.
+    "copy": CommandRow(-3, _READ, parse_keys.copy, _REPLACED),
     "dump": CommandRow(2, _READ, parse_keys.dump_stream),
-    "restore": CommandRow(-4, ("write", "manage"), parse_keys.restore),
+    "restore": CommandRow(-4, _REPLACED, parse_keys.restore),
     "exists": CommandRow(-2, _READ, parse_server.exists),
     # Each command that names a stream counts as use of it, as OBJECT IDLETIME shows.
     "touch": CommandRow(-2, _READ, parse_server.exists),
@@ -216,7 +226,8 @@ def parse(words: Sequence[bytes]) -> CommandRequest:
     name = look_up(words)
     row = COMMANDS[name]
     parsed = row.parse(Words(words))
-    return msgspec.structs.replace(parsed, name=name, actions=(*row.actions, *parsed.actions))
+    actions = (*row.actions, *parsed.actions)
+    return msgspec.structs.replace(parsed, name=name, actions=actions, target_actions=row.target)
 
 
 def changing(words: Sequence[bytes]) -> tuple[Action, str] | None:
@@ -225,7 +236,7 @@ def changing(words: Sequence[bytes]) -> tuple[Action, str] | None:
     """
     with suppress(EngineError):
         name = look_up(words)
-        for action in COMMANDS[name].actions:
+        for action in COMMANDS[name].all_actions:
             if action in ("close", "manage", "admin") and name != "config|get":
                 return action, name
     return None

@@ -1,0 +1,234 @@
+"""Each command asks for what it does in each place where it names a stream, at every way in for commands."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from app.auth import ANONYMOUS
+from app.redis import COMMANDS, parse
+from app.redis.rights import needed
+from engine import entries
+from engine.commands import Delete, Exists, XAdd
+from tests.app.policies import principal_with
+from tests.app.ten_doors import DOORS, Bench, Door, InWords, WebSocket, opened
+from tests.engine.asking import reply_to
+from tests.redis_server import RedisServer
+
+# A command of each row of the table that names streams: each place has a name of its own.
+WORDS: Final[Mapping[str, str]] = {
+    "xadd": "XADD a * f v",
+    "xlen": "XLEN a",
+    "xrange": "XRANGE a - +",
+    "xrevrange": "XREVRANGE a + -",
+    "xdel": "XDEL a 1-0",
+    "xdelex": "XDELEX a IDS 1 1-0",
+    "xtrim": "XTRIM a MAXLEN 1",
+    "xsetid": "XSETID a 1-0",
+    "xcfgset": "XCFGSET a IDMP-DURATION 100",
+    "xidmprecord": "XIDMPRECORD a p i 1-0",
+    "xread": "XREAD STREAMS a b 0 0",
+    "xreadgroup": "XREADGROUP GROUP g c STREAMS a b > >",
+    "xack": "XACK a g 1-0",
+    "xackdel": "XACKDEL a g IDS 1 1-0",
+    "xnack": "XNACK a g FAIL IDS 1 1-0",
+    "xpending": "XPENDING a g",
+    "xclaim": "XCLAIM a g c 0 1-0",
+    "xautoclaim": "XAUTOCLAIM a g c 0 0",
+    "weir.close": "WEIR.CLOSE a",
+    "weir.info": "WEIR.INFO a",
+    "weir.schedule|set": "WEIR.SCHEDULE SET a n IN 1000 FIELDS f v",
+    "weir.schedule|get": "WEIR.SCHEDULE GET a n",
+    "weir.schedule|list": "WEIR.SCHEDULE LIST a",
+    "weir.schedule|del": "WEIR.SCHEDULE DEL a n",
+    "xgroup|create": "XGROUP CREATE a g 0",
+    "xgroup|setid": "XGROUP SETID a g 0",
+    "xgroup|destroy": "XGROUP DESTROY a g",
+    "xgroup|createconsumer": "XGROUP CREATECONSUMER a g c",
+    "xgroup|delconsumer": "XGROUP DELCONSUMER a g c",
+    "xinfo|stream": "XINFO STREAM a",
+    "xinfo|groups": "XINFO GROUPS a",
+    "xinfo|consumers": "XINFO CONSUMERS a g",
+    "del": "DEL a b",
+    "unlink": "UNLINK a b",
+    "weir.nack": "WEIR.NACK a g FAIL IDS 1 1-0",
+    "weir.extend": "WEIR.EXTEND a g c 1-0",
+    "weir.pause": "WEIR.PAUSE a g",
+    "weir.resume": "WEIR.RESUME a g",
+    "expire": "EXPIRE a 1",
+    "expireat": "EXPIREAT a 1",
+    "pexpire": "PEXPIRE a 1",
+    "pexpireat": "PEXPIREAT a 1",
+    "persist": "PERSIST a",
+    "ttl": "TTL a",
+    "pttl": "PTTL a",
+    "expiretime": "EXPIRETIME a",
+    "pexpiretime": "PEXPIRETIME a",
+    "rename": "RENAME a b",
+    "renamenx": "RENAMENX a b",
+    "copy": "COPY a b",
+    "dump": "DUMP a",
+    "restore": "RESTORE a 0 text",
+    "exists": "EXISTS a b",
+    "touch": "TOUCH a b",
+    "type": "TYPE a",
+    "object|encoding": "OBJECT ENCODING a",
+    "object|freq": "OBJECT FREQ a",
+    "object|idletime": "OBJECT IDLETIME a",
+    "object|refcount": "OBJECT REFCOUNT a",
+    "memory|usage": "MEMORY USAGE a",
+}
+# What the servers of the gate do not have, and what it does with its stream.
+OTHERS: Final[Mapping[str, set[str]]] = {
+    # Redis from 8.2 on says so.
+    "xdelex": {"delete"},
+    "xackdel": {"update", "delete"},
+    "xnack": {"update"},
+    "xcfgset": {"update"},
+    "xidmprecord": {"insert"},
+    # Weir's own.
+    "weir.close": {"update"},
+    "weir.info": {"access"},
+    "weir.schedule|set": {"insert"},
+    "weir.schedule|get": {"access"},
+    "weir.schedule|list": {"access"},
+    "weir.schedule|del": {"delete"},
+    "weir.nack": {"update"},
+    "weir.extend": {"update"},
+    "weir.pause": {"update"},
+    "weir.resume": {"update"},
+}
+CHANGES: Final = {"write", "consume", "manage"}
+# For what is done in a place, one of these actions is asked for there.
+RULE: Final[Mapping[str, set[str]]] = {
+    "access": {"read", "consume"},
+    "insert": CHANGES,
+    "update": CHANGES,
+    "delete": {"write", "manage"},
+}
+EXCEPTIONS: Final[Mapping[tuple[str, str], str]] = {
+    ("xautoclaim", "delete"): "it takes deleted entries out of the list of pending ones: no entry goes",
+    ("weir.close", "update"): "an end is an action of its own",
+}
+# A stream that takes another's place is as one that is restored from a dump.
+SOURCES: Final = {"rename": {"read", "manage"}, "renamenx": {"read", "manage"}, "copy": {"read"}}
+REPLACED: Final = {"write", "manage"}
+
+
+def places(name: str) -> Mapping[str, set[str]]:
+    """The actions that the command asks for, of each stream."""
+    found = defaultdict[str, set[str]](set)
+    for action, resource in needed(parse([word.encode() for word in WORDS[name].split()]), ANONYMOUS):
+        if resource.stream is not None:
+            found[resource.stream].add(action.value)
+    return found
+
+
+def test_every_command_that_names_a_stream_is_looked_at() -> None:
+    """What the table has more of names none: it is about all of them, or about the gateway."""
+    rest = "keys scan randomkey dbsize flushall flushdb config|get config|set ping echo time wait waitaof"
+    texts = {name for name in COMMANDS if name.endswith("|help")} | {"command|count"}
+    assert COMMANDS.keys() - WORDS.keys() == {*rest.split(), *texts}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def flags(server: RedisServer) -> Mapping[str, Mapping[str, set[str]]]:
+    """What a real server says that each command does with each stream."""
+    asked = [("COMMAND", "GETKEYSANDFLAGS", *words.split()) for words in WORDS.values()]
+    found: dict[str, Mapping[str, set[str]]] = {}
+    for name, reply in zip(WORDS, server.each([*asked]), strict=True):
+        if isinstance(reply, Exception):
+            assert name in OTHERS, (name, reply)
+            found[name] = {"a": OTHERS[name]}
+        else:
+            found[name] = {key.decode(): {one.decode() for one in said} for key, said in reply}
+    return found
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_what_is_asked_for_in_each_place_is_what_is_done_there(
+    name: str, flags: Mapping[str, Mapping[str, set[str]]]
+) -> None:
+    """As a real server says it, exceptions with a reason, which must be one."""
+    asked = places(name)
+    assert asked.keys() == flags[name].keys()
+    for stream, done in flags[name].items():
+        assert asked[stream]
+        for one in done & RULE.keys():
+            assert bool(asked[stream] & RULE[one]) is ((name, one) not in EXCEPTIONS), (stream, one)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_stream_that_takes_anothers_place_needs_what_a_restored_one_does(name: str) -> None:
+    assert places(name) == {"a": SOURCES[name], "b": REPLACED}
+    assert places("restore") == {"a": REPLACED}
+
+
+# ---- at every way in
+
+
+def streams_of(prefix: str, actions: set[str]) -> list[tuple[str, set[str], bool]]:
+    """A stream on which all of these are allowed, and one each on which all others but one of them are."""
+    every = {"read", "write", "consume", "manage"}
+    some = [(f"{prefix}.all-but-{one}", every - {one}, False) for one in sorted(actions)]
+    return [(f"{prefix}.enough", actions, True), *some]
+
+
+CASES: Final = [
+    (name, source, target, may_take and may_put)
+    for name, taken in SOURCES.items()
+    for source, _, may_take in streams_of(f"{name}.from", taken)
+    for target, _, may_put in streams_of(f"{name}.to", REPLACED)
+]
+GRANTS: Final = [
+    f"{','.join(sorted(actions))}:{stream}"
+    for name, taken in SOURCES.items()
+    for place, asked in (("from", taken), ("to", REPLACED))
+    for stream, actions, _ in streams_of(f"{name}.{place}", asked)
+]
+WAYS: Final = [door for door in DOORS if isinstance(door, InWords | WebSocket)]
+
+
+SECRET: Final = entries.body([("text", "secret")])
+
+
+def is_refused(answer: str) -> bool:
+    return "NOPERM" in answer or "forbidden" in answer
+
+
+async def run(bench: Bench, door: Door, *commands: Sequence[str]) -> str:
+    assert isinstance(door, InWords | WebSocket), "it takes commands"
+    return await door.send(bench, *commands)
+
+
+@pytest.mark.parametrize("is_front", [False, True], ids=["engine", "front"])
+@pytest.mark.parametrize("door", WAYS, ids=lambda door: door.name)
+async def test_source_and_target_are_asked_for_apart(tmp_path: Path, door: Door, *, is_front: bool) -> None:
+    """Each right that is missing in its place refuses it, and nothing is changed, whatever is allowed on the
+    other one.
+    """
+    async with opened(tmp_path, principal=principal_with(*GRANTS), is_front=is_front) as bench:
+        for name, source, target, may in CASES:
+            await reply_to(bench.engine, XAdd(stream=source, bodies=[SECRET]))
+            answer = await run(bench, door, (name.upper(), source, target))
+            assert is_refused(answer) is not may, (name, source, target, answer)
+            assert await reply_to(bench.engine, Exists(streams=[target])) == may, (name, source, target)
+            await reply_to(bench.engine, Delete(streams=[source, target]))
+
+
+@pytest.mark.parametrize("door", WAYS, ids=lambda door: door.name)
+async def test_a_command_beside_it_that_may_run_allows_nothing(tmp_path: Path, door: Door) -> None:
+    """What was asked for once in a pipeline is not asked for again: of the same streams, this is more."""
+    async with opened(tmp_path, principal=principal_with("read:*")) as bench:
+        await reply_to(bench.engine, XAdd(stream="a", bodies=[SECRET]))
+        answer = await run(bench, door, ("EXISTS", "a", "b"), ("COPY", "a", "b"))
+        assert is_refused(answer), answer
+        assert await reply_to(bench.engine, Exists(streams=["b"])) == 0
