@@ -56,7 +56,12 @@ def _of_messages(body: bytes, limits: EntryLimits) -> Stored:
     text = body.strip(_BLANKS)
     if not text.startswith(b"["):
         return _checked([entries.data_body(text)], limits)
-    messages = [bytes(one) for one in _messages_of(text)]
+    try:
+        messages = [bytes(one) for one in _messages_of(text)]
+    except RecursionError:
+        raise RefusalError(
+            "malformed_json", "a message of a list is nested too deep: nest it less, or send it as a string"
+        ) from None
     if messages:
         check_count(len(messages), limits)
     return _checked([entries.data_body(one) for one in messages], limits)

@@ -65,7 +65,7 @@ class DurableOperation(Operation):
         """What it has in common with others that do."""
         try:
             return appends(_checked(names["stream"]), headers)
-        except RefusalError:
+        except (RefusalError, EngineError):
             return None
 
     def _refused(self, request: Request, error: Exception) -> Response:

@@ -1,0 +1,144 @@
+"""Requests that are done together are looked at before their route is asked: whatever their names and heads
+say, they are answered as by their route, and nothing that is asked before ends a connection.
+
+Knows: which operations are coalesced, as the table of routes has them; what a path, head and body may say.
+Must never know: how an operation finds out what its requests have in common.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from app.main import _routes
+from tests import halves
+from tests.app.fast_requests import ENTRY, JSON, LIMITS, post, request
+from tests.app.pair import Pair
+
+SETTINGS: Final = LIMITS.model_copy(update={"durable_streams": True})
+ROUTES: Final = {one.label: one for one in _routes(SETTINGS) if one.coalesced}
+# The second goes the way that the first one opened, and the third the way of the second.
+TIMES: Final = 3
+KNOWN: Final = "s"
+PLAIN_NAMES: Final = """
+    a %61 a%20b a+b a~b %E6%B5%81 a%2Fb a%2fb . .. ... %2e %2e%2e .%2e %00 a%00b %7f %c2%85 %ff %f %zz %
+    weir weir%2Fx weir%2F weir%2fjobs%2fx __ds __ds%2Fx _ds null * $ 0 %ed%a0%80 %f0%9f%98%80 entries ack
+    a%2F..%2Fb a%2F%2Fb %2Fa a%2F"""
+NAMES: Final = [*PLAIN_NAMES.split(), "", "x" * 512, "x" * 513, "%78" * 170]
+# Where a name is all that is left of a path, it may hold slashes as they are.
+SLASHES: Final = """
+    weir/x weir/jobs/x weir/ weir//x weir/.. weir/%00 %77eir/x a/b a//b a/ /a a/../b a/. ./a __ds/x __ds/
+    a/__ds a/%2F a/%00 a/%ff"""
+OPEN_NAMES: Final = [*SLASHES.split(), "x" * 300 + "/" + "y" * 300]
+TYPES: Final = [
+    *("application/json", "application/x-ndjson", "text/plain", "application/octet-stream", "none", "/"),
+    *("a/b; c", f"a/{'b' * 300}", "application/json;", "*", "application/json\t", "Application/JSON"),
+    *("application/json; charset=utf-8", "application/json; charset=latin-1"),
+]
+HEADERS: Final = [
+    *("Accept: */*", "User-Agent: wrk/4", "X-Forwarded-For: 10.0.0.1", "X-Forwarded-For: :::,[,%"),
+    *("Authorization: Bearer x", "Authorization: Basic %", "Authorization: x", "Accept-Encoding: gzip;q=x"),
+    *("Idempotency-Key: k", 'If-Match: "0-0"', "If-Match: x", "Prefer: durability=fsync"),
+    *("traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "traceparent: x", "baggage: %"),
+    *("Stream-Closed: true", "Stream-Closed: x", "Stream-Seq: 1", f"Stream-Seq: {'1' * 300}"),
+    "Prefer: return=minimal",
+]
+# Who, in which run, which batch.
+PRODUCERS: Final = [
+    *[("p", "0", seq) for seq in ("0", "1", "5", "00", "9007199254740991", "9007199254740992", "9" * 17, "")],
+    *[("p", epoch, "0") for epoch in ("1", "-1", "x", "")],
+    *[(producer, "0", "0") for producer in ("q", "p" * 256, "p" * 257, "", "é", "*")],
+]
+DEEP: Final = 1_000
+BODIES: Final = [
+    *(b"", b"{}", b"[]", b"1", b"null", b"[1,2]", b'["a",["b"]]', b"{", b"[", b"1e999", b"[1e999]", b"-"),
+    *(ENTRY, b'{"fields":{"a":null}}', b'{"fields":{"a":"\\ud800"}}', b'["\\ud800"]', b'"\xff"', b" [1] \n"),
+    *(b'{"ids":["1000-0"]}', b'{"ids":[]}', b'{"ids":["x"]}', b'{"ids":"1-0"}', b"\xef\xbb\xbf[1]"),
+    b'{"ids":["1-1","1-1"],"delete":"acked"}',
+    b'{"ids":["0-0","18446744073709551615-18446744073709551615","18446744073709551616-0"]}',
+    *(b"[" * DEEP, b"[" * DEEP + b"]" * DEEP, b'{"a":' * DEEP + b"1" + b"}" * DEEP),
+    b'{"fields":{"a":%b}}' % (b"[" * DEEP + b"]" * DEEP),
+    *(b"9" * 5_000, b"[" + b"1," * 200 + b"1]", b'["%b"]' % (b"x" * 9_000)),
+]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair(SETTINGS) as pair:
+        for line in (
+            post(f"/v1/streams/{KNOWN}/entries", ENTRY),
+            post(f"/v1/streams/{KNOWN}/groups", b'{"name":"s","start":"0"}'),
+            request(f"PUT /v1/stream/{KNOWN}.json", b"", JSON),
+        ):
+            pair.both(line)
+        yield pair
+
+
+def assert_alike(pair: Pair, sent: bytes) -> None:
+    """The same answer by both ways, each time, which is no fault."""
+    for _ in range(TIMES):
+        fast, full = pair.both(sent)
+        assert full.startswith(b"HTTP/1.1 "), sent[:200]
+        assert not full.startswith(b"HTTP/1.1 500 "), sent[:200]
+        assert fast == full, sent[:200]
+
+
+def paths(label: str, name: str) -> list[str]:
+    """The paths of a route with this name in the place of each of its names, one at a time."""
+    pieces = label.partition(" ")[2].split("/")
+    places = [place for place, piece in enumerate(pieces) if piece.startswith("{")]
+    usual = [KNOWN if place in places else piece for place, piece in enumerate(pieces)]
+    return ["/".join([*usual[:place], name, *usual[place + 1 :]]) for place in places]
+
+
+def of_producer(producer: tuple[str, str, str]) -> list[str]:
+    """The headers that say so."""
+    names = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
+    return [f"{name}: {value}" for name, value in zip(names, producer, strict=True)]
+
+
+@pytest.mark.parametrize("label", ROUTES)
+def test_each_name_is_answered_by_both_ways_alike(pair: Pair, label: str) -> None:
+    """In the place of each name of a path, also those that are none, or that are kept for Weir."""
+    names = [*NAMES, *OPEN_NAMES] if ":path}" in label else NAMES
+    for name, body in product(names, (b"[1]", ENTRY)):
+        for path in paths(label, name):
+            assert_alike(pair, post(path, body))
+
+
+@pytest.mark.parametrize("label", ROUTES)
+def test_each_head_and_body_is_answered_by_both_ways_alike(pair: Pair, label: str) -> None:
+    """One media type, one header beside the usual ones, one producer, one body at a time."""
+    producers = [of_producer(one) for one in PRODUCERS]
+    heads = [
+        *[[f"Content-Type: {media}"] for media in TYPES],
+        *[[JSON, one] for one in HEADERS],
+        *[[JSON, *one] for one in (*producers, producers[0][:1], producers[0][:2], producers[0][1:])],
+    ]
+    (path, *_) = paths(label, KNOWN)
+    for path_of in (path, f"{path}.json"):
+        for head in heads:
+            assert_alike(pair, post(path_of, ENTRY, *head))
+        for body in BODIES:
+            assert_alike(pair, post(path_of, body))
+
+
+@hypothesis_settings(max_examples=halves.some(200), deadline=None)
+@given(
+    label=st.sampled_from([*ROUTES]),
+    name=st.sampled_from([*NAMES, *OPEN_NAMES]),
+    media=st.sampled_from(TYPES),
+    headers=st.lists(st.sampled_from(HEADERS), max_size=2, unique_by=lambda one: one.partition(":")[0]),
+    producer=st.just([]) | st.sampled_from([of_producer(one) for one in PRODUCERS]),
+    body=st.sampled_from(BODIES),
+)
+def test_names_heads_and_bodies_together_are_answered_by_both_ways_alike(
+    pair: Pair, label: str, name: str, media: str, headers: list[str], producer: list[str], body: bytes
+) -> None:
+    """What is refused for one reason may be asked of for another first."""
+    head = [f"Content-Type: {media}", *headers, *producer]
+    assert_alike(pair, post(paths(label, name)[0], body, *head))
