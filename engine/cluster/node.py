@@ -38,7 +38,7 @@ class Node:
         self._access, self._timeout_s, self._on_lost = access, timeout_s, on_lost
         self._figures = figures or BackendFigures()
         self._loop = asyncio.get_running_loop()
-        writes = self._connection(self._lose_writes, identifies=True)
+        writes = self._connection(self._lose_writes)
         wait_ms = int(timeout_s * _WAIT_SHARE * 1000)
         self._commits = GroupCommit(writes.send, durability, wait_ms, self._figures.wait_seconds)
         self._lanes: dict[Lane, ServerConnection] = {
@@ -47,14 +47,9 @@ class Node:
             Lane.READ: self._connection(self._lose),
         }
 
-    def _connection(self, on_down: Callable[[str], None], *, identifies: bool = False) -> ServerConnection:
+    def _connection(self, on_down: Callable[[str], None]) -> ServerConnection:
         return ServerConnection(
-            self.address,
-            self._access,
-            self._timeout_s,
-            on_down=on_down,
-            identifies=identifies,
-            figures=self._figures,
+            self.address, self._access, self._timeout_s, on_down=on_down, figures=self._figures
         )
 
     def _lose_writes(self, reason: str) -> None:

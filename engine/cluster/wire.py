@@ -117,7 +117,8 @@ class _Link(asyncio.Protocol):
         self.is_paused = False
         # Ended by a refusal of what has no reply, as of SUBSCRIBE: the next link will end so, too.
         self.is_refused = False
-        self.identity = IDENTITY
+        # Of the server at its other end; empty where that is not asked.
+        self.identity = b""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._push = push
         self._resume = resume
@@ -192,8 +193,9 @@ class ServerConnection:
 
     `timeout_s` is how long a command may take from `send` to its reply. `on_up` is called after each
     greeting; `on_down` with the reason when the link is lost or could not be made; `on_push` with each
-    message that is no reply (subscriptions). With `identifies`, `IDENTITY` in a command is the run ID of the
-    server that it is sent to, also where that is another one by then. All belong to one event loop.
+    message that is no reply (subscriptions). `IDENTITY` in a command is the run ID of the server that it is
+    sent to, also where that is another one by then; a connection that does not identify its server takes no
+    such command. All belong to one event loop.
     """
 
     def __init__(  # noqa: PLR0913 - a connection's options
@@ -205,7 +207,7 @@ class ServerConnection:
         on_up: Callable[[], None] = lambda: None,
         on_down: Callable[[str], None] = lambda _: None,
         on_push: Callable[[list[Any]], None] = lambda _: None,
-        identifies: bool = False,
+        identifies: bool = True,
         figures: BackendFigures | None = None,
     ) -> None:
         self.address = address
@@ -270,6 +272,8 @@ class ServerConnection:
         self._queue(data, (*(results.append for _ in commands[1:]), last))
 
     def _queue(self, data: bytes, done: Sequence[Done | None]) -> None:
+        # Sent as it is, it would be a server that there is nowhere: to all others, one that took over.
+        assert self._identifies or IDENTITY not in data, "what names its server goes to one that is known"
         if self._is_closed or self._unsent_bytes + len(data) > UNSENT_BYTES_MAX:
             reason = "closed" if self._is_closed else f"more than {UNSENT_BYTES_MAX} bytes wait to be sent"
             self._loop.call_soon(partial(_refuse, done, reason))
@@ -417,10 +421,10 @@ async def ask(address: Address, access: ServerAccess, words: Words, timeout_s: f
     def lose(reason: str) -> None:
         take(ConnectionLostError(reason, may_have_run=False))
 
-    connection = ServerConnection(address, access, timeout_s, on_down=lose)
+    connection = ServerConnection(address, access, timeout_s, on_down=lose, identifies=False)
     connection.start()
-    connection.send(words, take)
     try:
+        connection.send(words, take)
         result = await replied
     finally:
         await connection.close()

@@ -3,9 +3,10 @@
 Knows: gateways over it in processes of their own, clients that publish, follow and work over a fail-over, and
 what each of them must have seen. Must never know: how a gateway talks to its servers.
 
-    publishers (HTTP) ─┐                ┌─ three primaries, a replica each:
-    tails (SSE) ───────┼─ two gateways ─┤  one replica is stopped, its primary killed,
-    workers (WebSocket)┘                └─ the replica goes on and takes over
+    publishers, now ───┐                ┌─ three primaries, a replica each:
+    and for later      ├─ two gateways ─┤  one replica is stopped, its primary killed,
+    tails (SSE)        │                └─ the replica goes on and takes over
+    workers (WebSocket)┘
 
 By hand, with a table at the end: python -m tests.cluster.chaos --minutes 30
 """
@@ -25,7 +26,7 @@ from typing import Final
 import msgspec
 from redis.exceptions import ClusterDownError
 
-from engine.cluster.keys import SLOTS, slot_of
+from engine.cluster.keys import SLOTS, auxiliary_key, slot_of
 from tests.cluster.clusters import ShardServers, cluster
 from tests.cluster.servers import BackendServer
 from tests.server import Server
@@ -35,6 +36,7 @@ from weir import AsyncClient, Delivery, Gap, WeirError, Worker
 GATEWAYS: Final = 2
 GROUP: Final = "g"
 BATCH: Final = 8
+LATER_MS: Final = 100
 # What the system holds for a stalled replica reaches it later all the same, up to its buffers of some 32 MiB:
 # with so much written before, none of what follows does.
 BALLAST: Final = b"x" * (1 << 20)
@@ -52,7 +54,8 @@ TIMEOUT_MS: Final = 2_000
 class Report(msgspec.Struct):
     """What the rounds did. `lost` were acknowledged and are not stored; `undelivered` and `unseen` are stored
     and came to no worker of the group, and not to each tail; `redelivered` came to workers more than once;
-    `gaps` are those of all tails, `repeated_gaps` those above one a stream for each tail of a round;
+    `gaps` are those of all tails, `repeated_gaps` those above one a stream for each tail of a round, and
+    `repeated_takeovers` the marks above one for each stream;
     `refused` are batches whose outcome their publisher does not know; `silence_s_max` is how long one of them
     waited for an answer.
     """
@@ -67,6 +70,7 @@ class Report(msgspec.Struct):
     unseen: int = 0
     gaps: int = 0
     repeated_gaps: int = 0
+    repeated_takeovers: int = 0
     redelivered: int = 0
     refused: int = 0
     takeover_s_max: float = 0.0
@@ -76,7 +80,8 @@ class Report(msgspec.Struct):
     def is_sound(self) -> bool:
         """Whether nothing is wrong that a client could see; redeliveries and refusals are promised."""
         wrong = (self.lost, self.duplicates, self.repeated_ids, self.undelivered, self.unseen)
-        return self.rounds > 0 and self.acknowledged > 0 and not any((*wrong, self.repeated_gaps))
+        repeated = (self.repeated_gaps, self.repeated_takeovers)
+        return self.rounds > 0 and self.acknowledged > 0 and not any((*wrong, *repeated))
 
     @property
     def is_followed(self) -> bool:
@@ -123,7 +128,8 @@ class Load:
         self._working = [run(one.run(self._handle, concurrency=8, stop_on=())) for one in self._workers]
         self._tails = [run(self._tail(n, client)) for n, client in enumerate(self._clients)]
         self._publishers = [
-            run(self._publish(stream, client, f"{stream}/{n}"))
+            run(publish(stream, client, f"{stream}/{n}"))
+            for publish in (self._publish, self._publish_later)
             for stream in self.streams
             for n, client in enumerate(self._clients)
         ]
@@ -168,6 +174,21 @@ class Load:
                 self._note(stream, entry_id, value)
             now_s = time.monotonic()
             self.silence_s, heard_s = max(self.silence_s, now_s - heard_s), now_s
+
+    async def _publish_later(self, stream: str, client: AsyncClient, name: str) -> None:
+        for number in count():
+            if self._is_over:
+                return
+            values = [f"{name}/later/{number}/{place}" for place in range(BATCH)]
+            try:
+                await client.publish_timed(
+                    stream, [{"fields": {"n": value}, "delay_ms": LATER_MS} for value in values]
+                )
+            except WeirError:
+                self.refused += 1
+            else:
+                self.acknowledged[stream] += values
+            await asyncio.sleep(AGAIN_S)
 
     async def _tail(self, number: int, client: AsyncClient) -> None:
         def note_gap(_: Gap) -> None:
@@ -271,6 +292,8 @@ def check(report: Report, load: Load, stream: str, shard: ShardServers) -> None:
     for entry_id, (_, word) in shard.primary.call("XRANGE", stream, "-", "+"):
         stored[word.decode()] += 1
         load.values.setdefault((stream, entry_id.decode()), set()).add(word.decode())
+    marks = shard.primary.call("HGET", auxiliary_key(stream, "m"), "t") or b""
+    report.repeated_takeovers += max(0, len(marks.split()) // 2 - 1)
     shard.primary.call("DEL", stream)
     acknowledged = load.acknowledged[stream]
     kept = [value for value in acknowledged if value in stored]
@@ -289,7 +312,7 @@ def table(reports: Sequence[Report]) -> str:
     lines = []
     for name in columns[0]:
         cells = [f"{one[name]:.1f}" if isinstance(one[name], float) else str(one[name]) for one in columns]
-        lines.append(f"{name.replace('_', ' '):<16}" + "".join(f"{cell:>16}" for cell in cells))
+        lines.append(f"{name.replace('_', ' '):<20}" + "".join(f"{cell:>16}" for cell in cells))
     return "\n".join(lines)
 
 
